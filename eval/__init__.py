@@ -1,0 +1,1 @@
+"""Evaluation: probes and pictures; a model is known only through `eval.protocol`."""

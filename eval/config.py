@@ -1,0 +1,57 @@
+"""The probe section of a run's config; no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Le
+
+from lab.schema import NonNegative, Positive, Section, Share
+
+LIMIT_WINDOWS = 4  # a probe without max_length stops here at the latest
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeConfig(Section):
+    """The four-needle probe of effective context length (papers/string.txt, section 3)."""
+
+    every_tokens: Positive | None = None
+    """Consumed tokens between probes; left out, the run probes at its end only."""
+    tests: Positive = 500
+    """Tests at each length."""
+    step: Positive = 128
+    """Step of the lengths, in tokens; the first is the first multiple with room for a test."""
+    max_length: Positive | None = None
+    """Longest length; every length up to it is probed. Left out, a probe stops at the first length that fails."""
+    needles: Annotated[int, Ge(1), Le(16)] | None = None
+    """Numbers hidden in each test; left out, as many as the synthetic corpus states, else 4."""
+    digits: Annotated[int, Ge(2), Le(9)] | None = None
+    """Digits of each number; left out, as many as the synthetic corpus has, else 6."""
+    required: Positive = 2
+    """Numbers that must be found for a test to pass."""
+    threshold: Share = 0.8
+    """Share of tests that must pass for a length to pass."""
+    answer_budget: Positive = 64
+    """Tokens of each length that are left for the answer."""
+    batch: Positive = 64
+    """Tests that generate side by side on one device."""
+    haystack: str | None = None
+    """Text file (.txt, .json with `text`, .jsonl) to hide the numbers in; left out, fresh text of the corpus."""
+    loss_tokens: NonNegative = 65_536
+    """Held-out tokens whose loss is measured with every probe; 0 for none."""
+
+    def rules(self) -> list[str]:
+        """Refuse what cannot be passed or probed."""
+        faults = []
+        if self.needles is not None and self.required > self.needles:
+            faults.append(f"required={self.required}: must be <= needles={self.needles}; lower required")
+        if self.max_length is not None and self.max_length < self.step:
+            faults.append(f"max_length={self.max_length}: must be >= step={self.step}; lower step or raise max_length")
+        return faults
+
+    def lengths(self, shortest: int, window: int) -> list[int]:
+        """List the lengths to probe: multiples of `step` from the first with room for `shortest` tokens on."""
+        last = self.max_length or LIMIT_WINDOWS * window
+        first = -(-shortest // self.step) * self.step
+        return list(range(first, last + 1, self.step))

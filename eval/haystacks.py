@@ -1,0 +1,58 @@
+"""Text to hide numbers in: a file, or fresh text of the corpus that no document trained on holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from lab.data.config import DataConfig, Synthetic
+from lab.data.corpora import synthetic_text
+from lab.data.preparation import shard_folder
+from lab.data.shards import TokenStore
+from lab.errors import DataError
+
+FILLER_INDEX = 2**40  # documents of the synthetic corpus are numbered from 0; no corpus is this long
+FILLER_WORDS = 50_000
+HELD_OUT_TOKENS = 2_000_000
+
+
+def load_haystack(path: str | None, data: DataConfig, tokenizer: Tokenizer) -> str:
+    """Read the haystack of a run.
+
+    Without a path: fresh filler for the synthetic corpus, the held-out documents for any other.
+
+    Raises: DataError for a missing, broken or empty file.
+    """
+    if path is not None:
+        return read_text(Path(path))
+    if isinstance(data.corpus, Synthetic):
+        return synthetic_text(data.corpus, data.window).filler(FILLER_INDEX, FILLER_WORDS)
+    parts, tokens = [], 0
+    for document in TokenStore.open(shard_folder(data), "held_out").documents():
+        parts.append(tokenizer.decode(document.tolist()))
+        tokens += len(document)
+        if tokens >= HELD_OUT_TOKENS:
+            break
+    return "\n".join(parts)
+
+
+def read_text(path: Path) -> str:
+    """Read a .txt file, a .json object with `text`, or the `text` of every line of a .jsonl file."""
+    try:
+        content = path.read_text(encoding="utf-8")
+        if path.suffix == ".jsonl":
+            content = "\n".join(json.loads(line)["text"] for line in content.splitlines() if line.strip())
+        elif path.suffix == ".json":
+            content = json.loads(content)["text"]
+    except (OSError, UnicodeDecodeError) as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
+        raise DataError(f"probe.haystack={path}: {reason}; give a .txt, .json or .jsonl file") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"probe.haystack={path}: must hold JSON with `text` ({error!r}); mend it or give a .txt"
+        ) from error
+    if not isinstance(content, str) or not content.strip():
+        raise DataError(f"probe.haystack={path}: empty; give a file with text in it")
+    return content

@@ -1,0 +1,238 @@
+"""Puts a run together from its experiment: model, data, callbacks, strategy, Trainer. Assembly only."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch.plugins.environments import SLURMEnvironment
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
+
+from eval.effective_length import NeedleProbe
+from eval.haystacks import load_haystack
+from eval.held_out import HeldOutLoss
+from lab.callbacks.checkpointing import Checkpointing
+from lab.callbacks.counting import Counting
+from lab.callbacks.probing import Probing
+from lab.callbacks.progress import Progress
+from lab.callbacks.recording import Recording
+from lab.callbacks.stopping import Stopping
+from lab.config import Experiment
+from lab.data.module import PackedData
+from lab.data.preparation import end_of_document, shard_folder
+from lab.data.tokenizer import load_tokenizer
+from lab.errors import ConfigError, MissingPackage
+from lab.model import backends
+from lab.model.training import Training
+from lab.positions import Distance, Frequencies, distance, frequencies
+from lab.runs.folder import RunFolder
+
+QUIET = ("lightning.pytorch", "lightning.fabric")
+
+
+@dataclass(frozen=True)
+class Run:
+    """The parts of one run that outlive its assembly."""
+
+    trainer: lightning.Trainer
+    module: Training
+    data: PackedData
+    counting: Counting
+    stopping: Stopping
+
+
+def assemble(experiment: Experiment, folder: RunFolder) -> Run:
+    """Build everything a run needs; nothing is trained yet.
+
+    Raises: LabError for what this machine cannot do.
+    """
+    quiet()
+    train, data = experiment.train, experiment.data
+    device = training_device(experiment)
+    bf16 = train.precision == "bf16" or (train.precision == "auto" and device.type == "cuda")
+    sharded = train.strategy == "fsdp"
+    backend, _ = choose_backend(experiment, device, bf16)
+    module = Training(
+        experiment.model,
+        experiment.optim,
+        frequencies=make_frequencies(experiment),
+        distance=make_distance(experiment),
+        backend=backend,
+        seed=experiment.run.seed,
+        total_steps=train.steps,
+        batch_tokens=train.batch_tokens,
+        micro_batch_tokens=train.micro_batch_tokens,
+        shard_dtype=torch.bfloat16 if bf16 else None,
+    )
+    packed = PackedData(
+        data, seed=experiment.run.seed, micro_batch_tokens=train.micro_batch_tokens, n_streams=train.n_packs
+    )
+    counting, stopping = Counting(data.window), Stopping()
+    recording = Recording(
+        folder, counting, experiment.model, data.window, experiment.count_positions, experiment.track.every_steps
+    )
+    probing = make_probing(experiment, folder, counting, recording, sharded)
+    progress = Progress(recording, probing, train.steps * train.batch_tokens)
+    saving = Checkpointing(folder, counting, stopping, recording, train.checkpoint_every_tokens, train.keep_checkpoints)
+    trainer = lightning.Trainer(
+        accelerator="gpu" if device.type == "cuda" else "cpu",
+        devices=train.devices,
+        num_nodes=train.nodes,
+        strategy=make_strategy(train.strategy, train.world_size, device),
+        precision="bf16-mixed" if bf16 and not sharded else "32-true",
+        max_steps=train.steps,
+        max_epochs=-1,
+        accumulate_grad_batches=train.accumulation,
+        callbacks=[counting, recording, probing, progress, stopping, saving],
+        logger=make_logger(experiment),
+        plugins=[SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else None,
+        use_distributed_sampler=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+    )
+    return Run(trainer, module, packed, counting, stopping)
+
+
+def quiet() -> None:
+    """Keep the libraries' hints about settings that are ours to choose out of the user's sight."""
+    for name in QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for message in (".*does not have many workers.*", ".*isinstance.treespec.*", ".*log_every_n_steps.*"):
+        warnings.filterwarnings("ignore", message=message)
+    warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*before.*optimizer.step.*")
+
+
+def training_device(experiment: Experiment) -> torch.device:
+    """Find the kind of device to train on.
+
+    Raises: ConfigError for a GPU that is not there.
+    """
+    wanted, available = experiment.train.accelerator, torch.cuda.is_available()
+    if wanted == "gpu" and not available:
+        raise ConfigError("train.accelerator=gpu: this machine has no CUDA device; use cpu or auto")
+    if available and wanted != "cpu" and experiment.train.devices > torch.cuda.device_count():
+        raise ConfigError(
+            f"train.devices={experiment.train.devices}: this node has {torch.cuda.device_count()} GPUs; lower it"
+        )
+    return torch.device("cuda" if available and wanted != "cpu" else "cpu")
+
+
+def choose_backend(experiment: Experiment, device: torch.device, bf16: bool) -> tuple[str, str]:
+    """Pick the attention backend and say why."""
+    wanted = experiment.train.backend
+    if wanted == "reference":
+        return wanted, "asked for; dense and slow, the judge of the others"
+    return backends.choose(wanted, device, torch.bfloat16 if bf16 else torch.float32)
+
+
+def make_frequencies(experiment: Experiment) -> Frequencies:
+    """Build the frequency method of a config."""
+    config = experiment.position.frequency
+    return frequencies(config.method, head_dim=experiment.model.head_dim, theta=experiment.model.theta)
+
+
+def make_distance(experiment: Experiment) -> Distance:
+    """Build the distance method of a config."""
+    return distance(experiment.position.distance.method)
+
+
+def make_probing(
+    experiment: Experiment, folder: RunFolder, counting: Counting, recording: Recording, sharded: bool
+) -> Probing:
+    """Build the probing callback; its tests and held-out text are read when training starts."""
+    data, probe, train = experiment.data, experiment.probe, experiment.train
+
+    def make_loss(rank: int, world_size: int, device: torch.device) -> HeldOutLoss | None:
+        if not probe.loss_tokens:
+            return None
+        return HeldOutLoss(
+            data,
+            tokens=probe.loss_tokens,
+            pack_tokens=train.micro_batch_tokens,
+            rank=rank,
+            world_size=world_size,
+            device=device,
+        )
+
+    return Probing(
+        folder,
+        counting,
+        recording,
+        make_probe=lambda device: make_needle_probe(experiment, device),
+        make_loss=make_loss,
+        method=method_name(experiment),
+        every_tokens=probe.every_tokens,
+        sharded=sharded,
+    )
+
+
+def make_needle_probe(experiment: Experiment, device: torch.device) -> NeedleProbe:
+    """Build the probe of a config on its corpus's tokenizer and haystack."""
+    data = experiment.data
+    tokenizer = load_tokenizer(shard_folder(data))
+    return NeedleProbe(
+        experiment.probe,
+        tokenizer,
+        load_haystack(experiment.probe.haystack, data, tokenizer),
+        seed=experiment.run.seed,
+        window=data.window,
+        stop_id=end_of_document(data, tokenizer),
+        device=device,
+    )
+
+
+def method_name(experiment: Experiment) -> str:
+    """Name the position methods in results, as frequency+distance."""
+    return f"{experiment.position.frequency.method}+{experiment.position.distance.method}"
+
+
+def make_strategy(strategy: str, world_size: int, device: torch.device) -> Strategy | str:
+    """Build Lightning's strategy; gloo carries the CPU's processes."""
+    group = "nccl" if device.type == "cuda" else "gloo"
+    if strategy == "fsdp":
+        return ModelParallelStrategy(
+            data_parallel_size=world_size,
+            tensor_parallel_size=1,
+            save_distributed_checkpoint=False,
+            process_group_backend=group,
+        )
+    if strategy == "ddp" or world_size > 1:
+        return DDPStrategy(process_group_backend=group, gradient_as_bucket_view=True)
+    return "auto"
+
+
+def make_logger(experiment: Experiment) -> Any:
+    """Build the dashboard's logger, only when one is asked for.
+
+    Raises: MissingPackage.
+    """
+    track = experiment.track
+    if track.wandb == "off":
+        return False
+    try:
+        from lightning.pytorch.loggers import WandbLogger
+
+        return WandbLogger(
+            project=track.project or "probe-lab",
+            name=experiment.run.name,
+            save_dir=str(experiment.run.path),
+            offline=track.wandb == "offline",
+            config=experiment.to_dict(),
+        )
+    except ModuleNotFoundError as error:
+        raise MissingPackage("wandb", f"track.wandb={track.wandb}", "wandb") from error
+
+
+def set_threads(threads: int | None, processes: int) -> int:
+    """Pin the number of CPU threads of this process and return it."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    chosen = threads or max(1, cores // processes)
+    torch.set_num_threads(chosen)
+    return chosen

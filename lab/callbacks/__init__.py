@@ -1,0 +1,1 @@
+"""All that happens now and then during training, as Lightning callbacks."""

@@ -1,0 +1,51 @@
+"""Counts what attention saw: the segments of every pack that was trained on, over all ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning
+import numpy as np
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import distributed
+
+from lab.counts import PositionCounts
+
+
+class Counting(Callback):
+    """Adds each pack's segment lengths on the host, and keeps the data module's place in step with it.
+
+    Nothing waits for the device: the lengths never leave the host. Ranks are added up only when `total` is called,
+    which every rank must do together.
+    """
+
+    def __init__(self, window: int) -> None:
+        self.before = PositionCounts(window)  # of all ranks, from the checkpoint
+        self.here = PositionCounts(window)  # of this rank, since
+
+    def on_train_batch_end(
+        self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Count the pack."""
+        self.here.add_segments(batch["lengths"])
+        trainer.datamodule.consumed(batch)  # type: ignore[attr-defined]
+
+    def total(self) -> PositionCounts:
+        """Add up all ranks; a collective call."""
+        lengths = torch.from_numpy(self.here.lengths.copy())
+        if distributed.is_available() and distributed.is_initialized():
+            device = "cuda" if distributed.get_backend() == "nccl" else "cpu"
+            lengths = lengths.to(device)
+            distributed.all_reduce(lengths)
+        everywhere = PositionCounts(self.here.max_len)
+        everywhere.lengths = lengths.cpu().numpy().astype(np.int64)
+        return self.before + everywhere
+
+    def state_dict(self) -> dict[str, Any]:
+        """Save the count of all ranks."""
+        return self.total().to_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from the count of all ranks."""
+        self.before = PositionCounts.from_dict(state_dict)

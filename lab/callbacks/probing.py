@@ -1,0 +1,164 @@
+"""Probes effective length and held-out loss on the live weights, every so many tokens and at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor, distributed
+
+from eval.effective_length import LengthResult, NeedleProbe, Share, effective_length
+from eval.held_out import HeldOutLoss
+from lab.callbacks.counting import Counting
+from lab.callbacks.recording import Recording, mirror
+from lab.counts import PositionCounts
+from lab.model.decoder import Decoder
+from lab.model.generate import greedy
+from lab.model.segments import Segments
+from lab.runs.folder import RunFolder
+
+Report = Callable[[str], None]
+
+
+class Probing(Callback):
+    """Runs the probe between two steps. It draws no random number of torch's and changes no weight, mode or buffer."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        counting: Counting,
+        recording: Recording,
+        *,
+        make_probe: Callable[[torch.device], NeedleProbe],
+        make_loss: Callable[[int, int, torch.device], HeldOutLoss | None],
+        method: str,
+        every_tokens: int | None,
+        sharded: bool,
+    ) -> None:
+        self.folder, self.counting, self.recording = folder, counting, recording
+        self.make_probe, self.make_loss, self.method = make_probe, make_loss, method
+        self.every_tokens, self.sharded = every_tokens, sharded
+        self.probed_at = 0
+        self.latest: int | None = None
+        self.report: Report = lambda line: None
+
+    def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
+        """Draw the tests' ground before the first step, so that a mistake in it is told at once."""
+        self.probed_at = module.consumed
+        self.probe = self.make_probe(module.device)
+        self.loss = self.make_loss(trainer.global_rank, trainer.world_size, module.device)
+
+    def on_train_batch_end(
+        self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Probe when an interval has passed, and at the last step."""
+        if not module.finished:
+            return
+        every = self.every_tokens
+        due = every is not None and module.consumed // every > self.probed_at // every
+        if due or trainer.global_step >= trainer.max_steps:
+            self.run(trainer, module)
+            self.recording.pause()
+
+    def run(self, trainer: lightning.Trainer, module: Any) -> None:
+        """Probe and record; a collective call."""
+        self.probed_at = module.consumed
+        counts = self.counting.total()
+        context = trainer.precision_plugin.forward_context
+        model = Live(module.decoder, self.probe.stop_id, context, lockstep=self.sharded)
+        share = Share(trainer.global_rank, trainer.world_size, gather, lockstep=self.sharded)
+        results = []
+        for result in self.probe.run(model.generate, share):
+            results.append(result)
+            self.report(f"probing: {result.length} tokens {result.accuracy:.2f}")
+        summary = self.summary(module.consumed, results, counts)
+        if self.loss is not None:
+            summary["held_out_loss"] = self.held_out_loss(model)
+        self.latest = summary["effective_length"]
+        if trainer.is_global_zero:
+            self.record(trainer, module.consumed, results, summary)
+
+    def summary(self, consumed: int, results: list[LengthResult], counts: PositionCounts) -> dict[str, Any]:
+        """Make the record of one whole probe; f beyond the window is 0."""
+        threshold = self.probe.config.threshold
+        length = effective_length(results, threshold)
+        frequency = counts.frequency()
+        return {
+            "consumed_tokens": consumed,
+            "effective_length": length,
+            "threshold": threshold,
+            "f_at_effective_length": int(frequency[length]) if length < len(frequency) else 0,
+        }
+
+    def record(
+        self, trainer: lightning.Trainer, consumed: int, results: list[LengthResult], summary: dict[str, Any]
+    ) -> None:
+        """Write the curve, the summary and every case."""
+        self.folder.write_cases(consumed, [case for result in results for case in result.cases])
+        for result in results:
+            self.folder.append("probes.jsonl", self.length_record(consumed, result))
+        self.folder.append("probes.jsonl", summary)
+        curve = {f"accuracy_{result.length}": result.accuracy for result in results}
+        mirror(trainer, {**summary, **curve}, consumed)
+
+    def length_record(self, consumed: int, result: LengthResult) -> dict[str, Any]:
+        """Make the record of one probed length."""
+        return {
+            "consumed_tokens": consumed,
+            "length": result.length,
+            "tests": result.tests,
+            "passed": result.passed,
+            "accuracy": result.accuracy,
+            "method": self.method,
+            "seed": self.probe.seed,
+        }
+
+    def held_out_loss(self, model: Live) -> float:
+        """Average the held-out loss over all ranks; a collective call."""
+        assert self.loss is not None, "asked for only where there is one"
+        sums = self.loss.sums(model.score)
+        if distributed.is_available() and distributed.is_initialized():
+            distributed.all_reduce(sums)
+        return float(sums[0] / sums[1].clamp_min(1))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Save the last effective length, which the progress bar shows."""
+        return {"latest": self.latest}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take it up again."""
+        self.latest = state_dict["latest"]
+
+
+class Live:
+    """The weights as they are, behind the evaluation protocol, in the training's own precision."""
+
+    def __init__(
+        self, decoder: Decoder, stop_id: int | None, context: Callable[[], AbstractContextManager[Any]], lockstep: bool
+    ) -> None:
+        self.decoder, self.context = decoder, context
+        self.stop_id = None if lockstep else stop_id  # ranks that stop early would leave the others waiting
+
+    def generate(self, prompts: Tensor, n_tokens: int) -> Tensor:
+        """Continue prompts greedily."""
+        with self.context():
+            return greedy(self.decoder, prompts, n_tokens, self.stop_id)
+
+    def score(self, tokens: Tensor, targets: Tensor, segments: Segments) -> Tensor:
+        """Sum the loss of one packed row."""
+        with torch.no_grad(), self.context():
+            loss: Tensor = self.decoder(tokens, segments=segments, targets=targets)
+        return loss
+
+
+def gather(rows: list[Any]) -> list[Any]:
+    """Join the rows of all ranks; a collective call."""
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return rows
+    parts: list[list[Any]] = [[] for _ in range(distributed.get_world_size())]
+    distributed.all_gather_object(parts, rows)
+    return [row for part in parts for row in part]

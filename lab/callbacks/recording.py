@@ -1,0 +1,121 @@
+"""Writes metrics.jsonl, one line every few optimizer steps, and mirrors it to the dashboard."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import Callback
+
+from lab.callbacks.counting import Counting
+from lab.counts import PositionCounts
+from lab.model.config import DecoderConfig
+from lab.model.utilisation import peak_flops, utilisation
+from lab.runs.folder import RunFolder
+
+
+class Recording(Callback):
+    """Means since the last line; f at a few positions and the shares of the position mass.
+
+    Units: loss in nats per scored token; tokens_per_s over all ranks, time spent in probes, saving and this
+    callback left out; `mfu` counts full windows, `mfu_pairs` the pairs that were attended.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        counting: Counting,
+        model: DecoderConfig,
+        window: int,
+        positions: tuple[int, ...],
+        every_steps: int,
+    ) -> None:
+        self.folder, self.counting, self.model = folder, counting, model
+        self.window, self.positions, self.every_steps = window, positions, every_steps
+        self.loss_sum, self.targets = 0.0, 0
+        self.logged_tokens = 0
+        self.busy_s = 0.0
+        self.batch_start = 0.0
+        self.latest: dict[str, Any] = {}
+
+    def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
+        """Start the clock, and look the device up."""
+        self.peak = peak_flops(torch.cuda.get_device_name() if module.device.type == "cuda" else None)
+        self.batch_start = time.perf_counter()
+        if not self.logged_tokens:
+            self.logged_tokens = module.consumed
+        self.timed_tokens = module.consumed
+
+    def on_train_batch_end(
+        self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Add the step up, and write a line when it is due."""
+        if not module.finished:
+            return
+        self.busy_s += time.perf_counter() - self.batch_start
+        self.loss_sum += module.finished.loss_sum
+        self.targets += module.finished.targets
+        if trainer.global_step % self.every_steps == 0 or trainer.global_step == trainer.max_steps:
+            self.write_line(trainer, module)
+        self.batch_start = time.perf_counter()
+
+    def write_line(self, trainer: lightning.Trainer, module: Any) -> None:
+        """Write one line; a collective call."""
+        counts = self.counting.total()
+        tokens_per_s = (module.consumed - self.timed_tokens) / max(self.busy_s, 1e-9)
+        record = {
+            "step": trainer.global_step,
+            "consumed_tokens": module.consumed,
+            "loss": self.loss_sum / max(self.targets, 1),
+            "lr": module.finished.lr,
+            "grad_norm": module.finished.grad_norm,
+            "tokens_per_s": round(tokens_per_s, 1),
+            **self.utilisations(counts, tokens_per_s, trainer.world_size),
+            **frequency_metrics(counts, self.window, self.positions),
+        }
+        self.loss_sum, self.targets, self.busy_s = 0.0, 0, 0.0
+        self.timed_tokens = module.consumed
+        self.latest = record
+        if trainer.is_global_zero:
+            self.folder.append("metrics.jsonl", record)
+            mirror(trainer, record, module.consumed)
+
+    def utilisations(self, counts: PositionCounts, tokens_per_s: float, n_devices: int) -> dict[str, float | None]:
+        """Compute both utilisations, null where the device's peak is unknown."""
+        causal = self.model.flops_per_token_causal(self.window)
+        actual = self.model.flops_per_token(counts.pairs / max(counts.tokens, 1))
+        return {
+            "mfu": utilisation(causal, tokens_per_s, self.peak, n_devices),
+            "mfu_pairs": utilisation(actual, tokens_per_s, self.peak, n_devices),
+            "flops_per_token": actual,
+        }
+
+    def pause(self) -> None:
+        """Leave out the time since the last step ended; called after probing or saving."""
+        self.batch_start = time.perf_counter()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Save the sums since the last line."""
+        return {"loss_sum": self.loss_sum, "targets": self.targets}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on with the sums since the last line."""
+        self.loss_sum, self.targets = state_dict["loss_sum"], state_dict["targets"]
+
+
+def frequency_metrics(counts: PositionCounts, window: int, positions: tuple[int, ...]) -> dict[str, float]:
+    """Read f at the chosen positions, and the shares at i <= L/2 and i >= 3L/4."""
+    frequency = counts.frequency()
+    metrics: dict[str, float] = {f"f_{position}": int(frequency[position]) for position in positions}
+    metrics["share_le_half"] = counts.share(0, window // 2)
+    metrics["share_ge_three_quarters"] = counts.share(-(-3 * window // 4), window)
+    return metrics
+
+
+def mirror(trainer: lightning.Trainer, record: dict[str, Any], step: int) -> None:
+    """Send a record's numbers to the dashboards, by consumed tokens."""
+    numbers = {key: value for key, value in record.items() if isinstance(value, int | float)}
+    for logger in trainer.loggers:
+        logger.log_metrics(numbers, step=step)

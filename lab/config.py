@@ -1,0 +1,285 @@
+"""The whole experiment as one typed value, composed of the parts' configs; no torch.
+
+Order: defaults, the YAML file, dotted command-line overrides, then what follows from other settings. A key that is
+unknown, of the wrong type, out of range, contradicting or ignored is an error, and all of them are reported at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from annotated_types import Ge
+
+from eval.config import ProbeConfig
+from lab.data.config import Bpe, DataConfig, Synthetic
+from lab.model.config import DecoderConfig
+from lab.model.optim import OptimConfig
+from lab.positions.config import PositionConfig
+from lab.schema import NonNegative, Positive, Section
+from lab.settings import Raw, validated
+
+PRECISIONS = Literal["auto", "fp32", "bf16"]
+STRATEGIES = Literal["auto", "single", "ddp", "fsdp"]
+BACKENDS = Literal["auto", "reference", "sdpa", "varlen", "flash", "xformers"]
+CUDA_BACKENDS = ("varlen", "flash", "xformers")
+DEFAULT_NEEDLES, DEFAULT_DIGITS = 4, 6  # papers/string.txt, section 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(Section):
+    """How long, on what, and how it is saved."""
+
+    tokens: Positive = 1_000_000
+    """Tokens to train on; the steps are this over batch_tokens, rounded up."""
+    batch_tokens: Positive = 2048
+    """Tokens of a global batch, one optimizer step."""
+    micro_batch_tokens: Positive = 2048
+    """Tokens of a pack, what one device takes at a time; accumulation follows from the devices."""
+    devices: Positive = 1
+    """Processes on a node, one for each device."""
+    nodes: Positive = 1
+    """Nodes; several are started by SLURM or torchrun."""
+    accelerator: Literal["auto", "cpu", "gpu"] = "auto"
+    """What to run on; auto takes a GPU where there is one."""
+    strategy: STRATEGIES = "auto"
+    """single, ddp, or fsdp (FSDP2, sharded); auto is single for one process and ddp for more."""
+    precision: PRECISIONS = "auto"
+    """bf16 computes in bfloat16 and keeps float32 weights; auto is bf16 on a GPU and fp32 on a CPU."""
+    backend: BACKENDS = "auto"
+    """Attention kernel; auto picks by device and says which and why."""
+    threads: Positive | None = None
+    """CPU threads of each process, part of what makes two runs equal bit by bit; left out, cores over processes."""
+    checkpoint_every_tokens: Positive | None = None
+    """Consumed tokens between checkpoints; left out, only at the end and when stopped."""
+    keep_checkpoints: Annotated[int, Ge(2)] = 2
+    """Newest checkpoints that are kept."""
+
+    def rules(self) -> list[str]:
+        """Refuse batches that cannot be shared out."""
+        faults = []
+        if self.batch_tokens % self.micro_batch_tokens:
+            near = max(1, round(self.batch_tokens / self.micro_batch_tokens)) * self.micro_batch_tokens
+            faults.append(
+                f"batch_tokens={self.batch_tokens}: must be a multiple of "
+                f"micro_batch_tokens={self.micro_batch_tokens}; use {near}"
+            )
+        elif self.n_packs % self.world_size:
+            near = -(-self.n_packs // self.world_size) * self.world_size * self.micro_batch_tokens
+            faults.append(
+                f"batch_tokens={self.batch_tokens}: its {self.n_packs} packs must share out evenly over "
+                f"{self.world_size} processes (devices * nodes); use {near}"
+            )
+        if self.strategy == "single" and self.world_size > 1:
+            faults.append(f"strategy=single: runs one process, devices * nodes is {self.world_size}; use ddp or fsdp")
+        if self.accelerator == "cpu" and self.backend in CUDA_BACKENDS:
+            faults.append(f"backend={self.backend}: runs on a CUDA device only; use sdpa or auto")
+        return faults
+
+    @property
+    def world_size(self) -> int:
+        """Processes in all."""
+        return self.devices * self.nodes
+
+    @property
+    def n_packs(self) -> int:
+        """Packs of a global batch."""
+        return self.batch_tokens // self.micro_batch_tokens
+
+    @property
+    def accumulation(self) -> int:
+        """Packs that each process takes for one optimizer step."""
+        return self.n_packs // self.world_size
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        return -(-self.tokens // self.batch_tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountConfig(Section):
+    """What is logged of the position frequency; it is always counted whole."""
+
+    positions: tuple[NonNegative, ...] | None = None
+    """Relative positions whose f is logged; left out, the window's 1/8, 1/4, 1/2 and 3/4."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackConfig(Section):
+    """What is recorded beside the run folder's files."""
+
+    every_steps: Positive = 10
+    """Optimizer steps between lines of metrics.jsonl."""
+    wandb: Literal["off", "online", "offline"] = "off"
+    """Whether Weights & Biases mirrors the run folder."""
+    project: str | None = None
+    """Weights & Biases project; left out, probe-lab."""
+    picture: bool = False
+    """Whether the run ends by drawing picture.png (needs matplotlib)."""
+
+    def rules(self) -> list[str]:
+        """Refuse a project that nothing uses."""
+        if self.project is not None and self.wandb == "off":
+            return [f"project={self.project}: would be ignored, wandb=off; set wandb or leave project out"]
+        return []
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(Section):
+    """What the run is called and drawn from."""
+
+    name: str
+    """Name of the run's folder; left out, that of the config file."""
+    seed: NonNegative = 0
+    """Seed of the weights, the data order and the probes."""
+    folder: str = "runs"
+    """Folder that holds the run folders."""
+
+    def rules(self) -> list[str]:
+        """Refuse a name that is no folder name."""
+        if not self.name or Path(self.name).name != self.name:
+            return [f"name={self.name}: must be a plain folder name; set run.folder for where it lies"]
+        return []
+
+    @property
+    def path(self) -> Path:
+        """The run folder."""
+        return Path(self.folder) / self.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment(Section):
+    """One run, whole."""
+
+    run: RunConfig
+    """Name, seed and folder."""
+    model: DecoderConfig
+    """The decoder."""
+    data: DataConfig = field(default_factory=DataConfig)
+    """Corpus, tokenizer, window."""
+    position: PositionConfig = field(default_factory=PositionConfig)
+    """Position methods."""
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    """Optimizer and schedule."""
+    train: TrainConfig = field(default_factory=TrainConfig)
+    """Length, devices, checkpoints."""
+    count: CountConfig = field(default_factory=CountConfig)
+    """Position frequency."""
+    probe: ProbeConfig = field(default_factory=ProbeConfig)
+    """Effective length."""
+    track: TrackConfig = field(default_factory=TrackConfig)
+    """Records."""
+
+    def rules(self) -> list[str]:
+        """Collect the faults between sections."""
+        data, train, probe = self.data, self.train, self.probe
+        faults = []
+        if isinstance(data.tokenizer, Bpe) and self.model.vocab_size != data.tokenizer.vocab_size:
+            faults.append(
+                f"model.vocab_size={self.model.vocab_size}: contradicts data.tokenizer.vocab_size="
+                f"{data.tokenizer.vocab_size}; leave model.vocab_size out"
+            )
+        if train.micro_batch_tokens < data.window:
+            faults.append(
+                f"train.micro_batch_tokens={train.micro_batch_tokens}: must be >= data.window={data.window}; raise it"
+            )
+        if train.tokens < train.batch_tokens:
+            faults.append(f"train.tokens={train.tokens}: must be >= train.batch_tokens={train.batch_tokens}; raise it")
+        elif self.optim.warmup_steps >= train.steps:
+            faults.append(
+                f"optim.warmup_steps={self.optim.warmup_steps}: must be < {train.steps}, the steps of the run "
+                "(train.tokens / train.batch_tokens); lower it or train longer"
+            )
+        faults += [
+            f"count.positions={position}: must be < data.window={data.window}; leave it out"
+            for position in self.count.positions or ()
+            if position >= data.window
+        ]
+        if probe.required > (probe.needles or DEFAULT_NEEDLES):
+            faults.append(f"probe.required={probe.required}: must be <= probe.needles={probe.needles}; lower it")
+        if data.held_out_frac == 0 and (probe.loss_tokens or (probe.haystack is None and not self.is_synthetic)):
+            faults.append(
+                "data.held_out_frac=0.0: the probe needs held-out text; raise it, or set probe.loss_tokens=0 and "
+                "probe.haystack"
+            )
+        return faults
+
+    @property
+    def is_synthetic(self) -> bool:
+        """Whether the corpus is the synthetic one."""
+        return isinstance(self.data.corpus, Synthetic)
+
+    @property
+    def count_positions(self) -> tuple[int, ...]:
+        """Relative positions whose f is logged."""
+        window = self.data.window
+        return self.count.positions or tuple(sorted({window // 8, window // 4, window // 2, 3 * window // 4}))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the experiment as nested dicts of plain values."""
+        return dataclasses.asdict(self, dict_factory=lambda items: {k: plain(v) for k, v in items})
+
+    def to_yaml(self) -> str:
+        """Write the resolved experiment as YAML that reads back to the same."""
+        return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+
+    def describe(self) -> str:
+        """Say in comment lines what follows from the settings."""
+        model, train, window = self.model, self.train, self.data.window
+        return (
+            f"# parameters: {model.n_parameters(False):,} untied, {model.n_parameters(True):,} tied "
+            f"(this run: {'tied' if model.tie_embeddings else 'untied'})\n"
+            f"# FLOPs per token: {model.flops_per_token_causal(window):,} with full windows of {window:,}\n"
+            f"# steps: {train.steps:,} of {train.n_packs:,} packs; {train.world_size} processes, "
+            f"accumulation {train.accumulation}\n"
+        )
+
+
+def plain(value: Any) -> Any:
+    """Turn tuples into lists, which YAML can hold."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def load_experiment(path: Path, overrides: dict[str, Any] | None = None) -> Experiment:
+    """Read a YAML file, apply dotted overrides, fill in what follows, and check it all.
+
+    Raises: ConfigError with one line per fault.
+    """
+    raw = Raw.read(path)
+    raw.override(overrides or {})
+    fill_in(raw.values, path)
+    experiment = validated(Experiment, raw)
+    assert isinstance(experiment, Experiment), "the reader returns what it was asked for"
+    return experiment
+
+
+def fill_in(values: dict[str, Any], path: Path) -> None:
+    """Set what was left out and follows from other settings: never two settings that must agree by hand."""
+    name = path.stem if path.stem != "config" else path.parent.name
+    section(values, "run").setdefault("name", name)
+    data = section(values, "data")
+    tokenizer, corpus = section(data, "tokenizer"), section(data, "corpus")
+    tokenizer.setdefault("method", "file" if "path" in tokenizer else "bpe")
+    corpus.setdefault("name", "synthetic")
+    if tokenizer["method"] == "bpe":
+        section(values, "model").setdefault("vocab_size", tokenizer.get("vocab_size", Bpe.vocab_size))
+    position = section(values, "position")
+    section(position, "frequency").setdefault("method", "rope")
+    section(position, "distance").setdefault("method", "plain")
+    probe = section(values, "probe")
+    synthetic = corpus["name"] == "synthetic"
+    for key, default in (("needles", DEFAULT_NEEDLES), ("digits", DEFAULT_DIGITS)):
+        if probe.get(key) is None:
+            probe[key] = corpus.get(key, getattr(Synthetic, key)) if synthetic else default
+
+
+def section(values: dict[str, Any], key: str) -> dict[str, Any]:
+    """Find a section, made where it is missing; anything else than a section is left for the reader to refuse."""
+    found = values.setdefault(key, {}) if isinstance(values, dict) else {}
+    if found is None:  # a YAML key with nothing below it
+        found = values[key] = {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,5 @@
+"""Position frequency: how often training saw every relative position."""
+
+from lab.counts.position_counts import PositionCounts
+
+__all__ = ["PositionCounts"]

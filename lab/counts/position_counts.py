@@ -1,0 +1,181 @@
+"""Exact position frequency, additive over steps, ranks and runs.
+
+For segments s attended causally,
+
+    f(i) = sum over s of max(|s| - i, 0),   0 <= i < max_len            (papers/string.txt, Eq. 2)
+
+f(0) is the number of consumed tokens. With c[n] segments of length n, f is the reversed double cumulative sum of c,
+so one integer per length is all that is kept. For ids with gaps, f is the autocorrelation of the ids' indicator,
+
+    f(i) = sum over p of [p is an id] [p - i is an id],
+
+taken by a fast Fourier transform and rounded: its terms are integers far below 2^53, so the rounding is exact, and
+no pair of tokens or runs is visited. int64 throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lab.errors import DataError
+
+IntArray = npt.NDArray[np.int64]
+MASKS = ("causal", "document", "anchor")
+
+
+class PositionCounts:
+    """How often each relative position 0 .. max_len - 1 was attended.
+
+    Example:
+        >>> counts = PositionCounts(4)
+        >>> counts.add_segments([3, 1])
+        >>> counts.frequency().tolist(), counts.tokens
+        ([4, 2, 1, 0], 4)
+    """
+
+    def __init__(self, max_len: int) -> None:
+        if max_len < 1:
+            raise DataError(f"max_len={max_len}: must be >= 1, the longest distance counted plus one")
+        self.max_len = max_len
+        self.lengths: IntArray = np.zeros(max_len + 1, dtype=np.int64)  # c[n], segments of length n
+        self.gapped: IntArray = np.zeros(max_len, dtype=np.int64)  # f of what was added by add_positions
+
+    def add_segments(self, lengths: Sequence[int] | IntArray) -> None:
+        """Add causal segments of the given lengths, in tokens, contiguous ids.
+
+        Raises: DataError for a length outside 0 .. max_len.
+        """
+        array = np.asarray(lengths, dtype=np.int64)
+        if array.size == 0:
+            return
+        if array.min() < 0 or array.max() > self.max_len:
+            raise DataError(
+                f"lengths={array.min()}..{array.max()}: must be in 0..{self.max_len}, the counter's max_len"
+            )
+        self.lengths += np.bincount(array, minlength=self.max_len + 1)
+
+    def add_positions(self, position_ids: Any, doc_ids: Any, mask: str = "document") -> None:
+        """Add one row of tokens with any ids, under a mask; doc_ids below 0 are padding and count for nothing.
+
+        `causal` lets every token see all before it, `document` those of its document, `anchor` also document 0.
+        Ids must rise strictly inside what is visible, so that no distance is negative.
+
+        Shapes: position_ids and doc_ids integers (T,), or (B, T) for B rows.
+        Raises: DataError for shapes that differ, ids that do not rise, or a distance of max_len or more.
+        """
+        positions, documents = (np.asarray(x, dtype=np.int64) for x in (position_ids, doc_ids))
+        if positions.shape != documents.shape:
+            positions = np.broadcast_to(positions, documents.shape)
+        if mask not in MASKS:
+            raise DataError(f"mask={mask}: unknown mask; use one of: {', '.join(MASKS)}")
+        for ids, docs in zip(np.atleast_2d(positions), np.atleast_2d(documents), strict=True):
+            self._add_row(ids[docs >= 0], docs[docs >= 0], mask)
+
+    def _add_row(self, ids: IntArray, docs: IntArray, mask: str) -> None:
+        if mask == "causal":
+            self._add_group(ids)
+            return
+        order = np.argsort(docs, kind="stable")
+        groups = np.split(ids[order], np.flatnonzero(np.diff(docs[order])) + 1)
+        for group in groups:
+            self._add_group(group)
+        if mask == "anchor":
+            anchor, others = ids[docs == 0], ids[docs > 0]
+            seen_first = np.flatnonzero(docs > 0)
+            if len(anchor) and len(others):
+                if np.flatnonzero(docs == 0)[-1] > seen_first[0]:
+                    raise DataError("doc_ids: document 0, the anchor, must come before all others")
+                self._add_across(others, anchor)
+
+    def _add_group(self, ids: IntArray) -> None:
+        """Add all pairs of one group of tokens that see each other causally."""
+        if len(ids) == 0:
+            return
+        steps = np.diff(ids)
+        if len(steps) and steps.min() < 1:
+            raise DataError(
+                "position_ids: must rise strictly where tokens see each other; use mask: document for resets"
+            )
+        self._check_span(int(ids[-1] - ids[0]))
+        if len(steps) == 0 or steps.max() == 1:
+            self.lengths[len(ids)] += 1
+            return
+        self.gapped += self._correlate(ids - ids[0], ids - ids[0])
+
+    def _add_across(self, queries: IntArray, keys: IntArray) -> None:
+        """Add all pairs of a query and a key of two disjoint groups."""
+        if queries.min() < keys.max():
+            raise DataError("position_ids: a token may not stand before the anchor it sees; let ids run on")
+        self._check_span(int(queries.max() - keys.min()))
+        base = keys.min()
+        self.gapped += self._correlate(queries - base, keys - base)
+
+    def _check_span(self, span: int) -> None:
+        if span >= self.max_len:
+            raise DataError(f"position_ids: distance {span} must be below max_len={self.max_len}")
+
+    def _correlate(self, queries: IntArray, keys: IntArray) -> IntArray:
+        """Count the pairs at each distance: sum over p of [p is a query] [p - i is a key], exact by rounding."""
+        size = 1 << int(2 * (max(queries.max(), keys.max()) + 1) - 1).bit_length()
+        at_query, at_key = (np.bincount(x, minlength=size).astype(np.float64) for x in (queries, keys))
+        product = np.fft.irfft(np.fft.rfft(at_query) * np.conj(np.fft.rfft(at_key)), size)
+        out = np.zeros(self.max_len, dtype=np.int64)
+        n = min(self.max_len, size // 2)
+        out[:n] = np.rint(product[:n]).astype(np.int64)
+        return out
+
+    def frequency(self) -> IntArray:
+        """Return f(i) for 0 <= i < max_len, int64 (max_len,)."""
+        at_least = np.cumsum(self.lengths[::-1])[::-1]  # segments of length n or more
+        return np.cumsum(at_least[:0:-1])[::-1] + self.gapped
+
+    @property
+    def tokens(self) -> int:
+        """Consumed tokens: f(0)."""
+        return int(self.lengths @ np.arange(self.max_len + 1)) + int(self.gapped[0])
+
+    @property
+    def pairs(self) -> int:
+        """Attended pairs: the sum of f."""
+        n = np.arange(self.max_len + 1)
+        return int(self.lengths @ (n * (n + 1) // 2)) + int(self.gapped.sum())
+
+    def share(self, low: int, high: int) -> float:
+        """Return the share of the position mass at low <= i <= high; 0 when nothing was counted."""
+        frequency = self.frequency()
+        total = int(frequency.sum())
+        return int(frequency[low : high + 1].sum()) / total if total else 0.0
+
+    def __add__(self, other: PositionCounts) -> PositionCounts:
+        """Add two counters of the same max_len."""
+        if self.max_len != other.max_len:
+            raise DataError(f"max_len={other.max_len}: must equal {self.max_len} to be added")
+        total = PositionCounts(self.max_len)
+        total.lengths = self.lengths + other.lengths
+        total.gapped = self.gapped + other.gapped
+        return total
+
+    def __eq__(self, other: object) -> bool:
+        """Compare what was counted."""
+        if not isinstance(other, PositionCounts):
+            return NotImplemented
+        same = self.max_len == other.max_len
+        return same and bool((self.lengths == other.lengths).all() and (self.gapped == other.gapped).all())
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the counter as plain lists and numbers, for JSON or a checkpoint."""
+        return {"max_len": self.max_len, "lengths": self.lengths.tolist(), "gapped": self.gapped.tolist()}
+
+    @classmethod
+    def from_dict(cls, state: dict[str, Any]) -> PositionCounts:
+        """Make the counter that `to_dict` describes."""
+        counts = cls(state["max_len"])
+        counts.lengths = np.asarray(state["lengths"], dtype=np.int64)
+        counts.gapped = np.asarray(state["gapped"], dtype=np.int64)
+        return counts

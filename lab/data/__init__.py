@@ -1,0 +1,1 @@
+"""Corpora, token shards, segments and packs."""

@@ -1,0 +1,153 @@
+"""The data section of a run's config: corpus, tokenizer, window, mode; no torch, no reading."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Le
+from pydantic import Field
+
+from lab.schema import NonNegative, Positive, PositiveFloat, Section, Share
+
+Mode = Literal["natural", "concatenated", "uniform"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Synthetic(Section):
+    """The embedded probe corpus: filler, repeated phrases, quoted passages, numbers stated and asked for later."""
+
+    name: Literal["synthetic"] = "synthetic"
+    documents: Positive = 20_000
+    """Number of documents."""
+    seed: NonNegative = 0
+    """Seed of the documents; the run's own seed shuffles them."""
+    words: Annotated[int, Ge(8), Le(10_000)] = 48
+    """Distinct words of filler."""
+    digits: Annotated[int, Ge(2), Le(9)] = 3
+    """Digits of a magic number; the probe asks for as many."""
+    needles: Annotated[int, Ge(1), Le(16)] = 4
+    """Most numbers that one document states."""
+    repeat_prob: Share = 0.7
+    """Probability that a phrase repeats an earlier one of its document."""
+    quote_prob: Share = 0.1
+    """Probability that a sentence quotes an earlier passage of its document word for word."""
+    number_prob: Share = 0.08
+    """Probability that a word of filler is a number; repeats and quotes repeat it too."""
+    question_prob: Share = 0.9
+    """Probability that a section with room for it states numbers and ends with the question and answer."""
+    median_frac: PositiveFloat = 0.26
+    """Median document length in windows; with log_std it gives SlimPajama's shape at any window."""
+    log_std: PositiveFloat = 1.2
+    """Standard deviation of the logarithm of the document length."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stdlib(Section):
+    """The running Python's standard library source, a document for each top-level definition."""
+
+    name: Literal["stdlib"] = "stdlib"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text(Section):
+    """Text files: .jsonl, .jsonl.zst, .parquet (a document per row) or .txt (a document per file)."""
+
+    name: Literal["text"] = "text"
+    path: str
+    """A file, or a folder searched at all depths."""
+    text_field: str = "text"
+    """Field of a row that holds the text."""
+    source_field: str | None = None
+    """Field of a row that names its source, dotted for nested fields."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slimpajama(Section):
+    """SlimPajama-627B: `text` and `meta.redpajama_set_name`, from a folder of its files or streamed from the hub."""
+
+    name: Literal["slimpajama"] = "slimpajama"
+    path: str | None = None
+    """Folder of .jsonl.zst files; left out, `dataset` is streamed through the datasets package."""
+    dataset: str | None = None
+    """Name on the hub, or a local folder that the datasets package can load; left out, cerebras/SlimPajama-627B."""
+    tasks: Positive = 512
+    """Pieces the work is cut into; one shard each, at most one per input file."""
+
+    def rules(self) -> list[str]:
+        """Refuse a dataset that would be ignored."""
+        if self.path is not None and self.dataset is not None:
+            return [f"dataset={self.dataset}: would be ignored, path={self.path} is given; leave one of them out"]
+        return []
+
+
+Corpus = Annotated[Synthetic | Stdlib | Text | Slimpajama, Field(discriminator="name")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bpe(Section):
+    """A byte-level BPE trained on the corpus; digits stand alone."""
+
+    method: Literal["bpe"] = "bpe"
+    vocab_size: Annotated[int, Ge(260)] = 640
+    """Tokens at most, the 256 bytes and 2 special tokens included."""
+    sample_documents: Positive = 3000
+    """Documents it is trained on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerFile(Section):
+    """A tokenizer.json, for instance Llama-3's."""
+
+    method: Literal["file"] = "file"
+    path: str
+    """The file, or a folder that holds it."""
+    eos: str
+    """Token that ends every document, for Llama-3 "<|end_of_text|>"."""
+
+
+TokenizerChoice = Annotated[Bpe | TokenizerFile, Field(discriminator="method")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig(Section):
+    """Where tokens come from and how they are cut."""
+
+    corpus: Corpus = field(default_factory=Synthetic)
+    tokenizer: TokenizerChoice = field(default_factory=Bpe)
+    window: Annotated[int, Ge(2)] = 128
+    """Training window L: tokens of the longest segment."""
+    mode: Mode = "natural"
+    """Figure 1 of papers/string.txt: documents cut at the window, windows always full, or lengths uniform in 1..L."""
+    held_out_frac: Annotated[float, Ge(0), Le(0.5)] = 0.01
+    """Share of documents kept from training, chosen by a hash of the text."""
+    folder: str = "shards"
+    """Folder that holds the token shards of all corpora."""
+    look_ahead: Annotated[int, Ge(1), Le(4096)] = 256
+    """Segments a stream may choose from when it fills a pack."""
+    prefetch: Annotated[int, Ge(0), Le(64)] = 0
+    """Packs a background process prepares ahead; 0 prepares each when it is needed."""
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the corpus is made on any machine from nothing."""
+        return isinstance(self.corpus, Synthetic | Stdlib)
+
+    def shard_identity(self) -> dict[str, object]:
+        """What the shards are a function of; two runs with the same identity share them."""
+        identity: dict[str, object] = {
+            "corpus": asdict(self.corpus),
+            "tokenizer": asdict(self.tokenizer),
+            "held_out_frac": self.held_out_frac,
+        }
+        if isinstance(self.corpus, Synthetic):
+            identity["window"] = self.window  # its documents are as long as the window asks
+        return identity
+
+    @property
+    def shard_name(self) -> str:
+        """Name of the shards' folder, made of the corpus and a hash of the identity."""
+        text = json.dumps(self.shard_identity(), sort_keys=True)
+        return f"{self.corpus.name}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"

@@ -1,0 +1,265 @@
+"""Corpora: each is a number of tasks, and each task yields documents or the reason why one is left out."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from lab.data.config import DataConfig, Slimpajama, Stdlib, Synthetic, Text
+from lab.data.synthetic import SyntheticText
+from lab.errors import DataError, MissingPackage
+
+TASK_DOCUMENTS = 4000  # synthetic documents of one task
+STDLIB_TASKS = 16
+HUB_DATASET = "cerebras/SlimPajama-627B"
+SUFFIXES = (".jsonl", ".jsonl.zst", ".parquet", ".txt")
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text and the name of its source."""
+
+    text: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Skip:
+    """A document that cannot be used, and why; skips are counted and reported."""
+
+    reason: str
+
+
+class CorpusReader(Protocol):
+    """What preparation needs of a corpus."""
+
+    n_tasks: int
+
+    def read(self, task: int) -> Iterator[Document | Skip]:
+        """Yield the documents of one task, the same on every call."""
+        ...
+
+
+def open_corpus(config: DataConfig) -> CorpusReader:
+    """Open the corpus of a config.
+
+    Raises: DataError for a missing path or a folder without text files.
+    """
+    corpus = config.corpus
+    if isinstance(corpus, Synthetic):
+        return SyntheticReader(corpus, config.window)
+    if isinstance(corpus, Stdlib):
+        return StdlibReader()
+    if isinstance(corpus, Slimpajama) and corpus.path is None:
+        return HubReader(corpus)
+    return FilesReader(corpus)
+
+
+class SyntheticReader:
+    """The embedded probe corpus."""
+
+    def __init__(self, corpus: Synthetic, window: int) -> None:
+        self.documents = corpus.documents
+        self.n_tasks = -(-corpus.documents // TASK_DOCUMENTS)
+        self.generator = synthetic_text(corpus, window)
+
+    def read(self, task: int) -> Iterator[Document | Skip]:
+        """Write the task's documents."""
+        start = task * TASK_DOCUMENTS
+        for text in self.generator.documents(start, min(start + TASK_DOCUMENTS, self.documents)):
+            yield Document(text, "synthetic")
+
+
+def synthetic_text(corpus: Synthetic, window: int) -> SyntheticText:
+    """Make the generator that a synthetic corpus is written by."""
+    parameters = {k: v for k, v in asdict(corpus).items() if k not in ("name", "documents")}
+    return SyntheticText(window=window, **parameters)
+
+
+class StdlibReader:
+    """The standard library's source files, cut at top-level definitions; a document's source is its package."""
+
+    def __init__(self) -> None:
+        self.root = Path(sysconfig.get_path("stdlib"))
+        self.files = sorted(
+            path
+            for path in self.root.rglob("*.py")
+            if not {"site-packages", "dist-packages", "__pycache__"} & set(path.relative_to(self.root).parts)
+        )
+        if not self.files:
+            raise DataError(f"data.corpus.name=stdlib: no source files under {self.root}; use the text corpus")
+        self.n_tasks = min(STDLIB_TASKS, len(self.files))
+
+    def read(self, task: int) -> Iterator[Document | Skip]:
+        """Cut every n-th file into documents."""
+        for path in self.files[task :: self.n_tasks]:
+            try:
+                text = path.read_bytes().decode("utf-8")
+            except UnicodeDecodeError:
+                yield Skip("not UTF-8")
+                continue
+            for piece in cut_definitions(text):
+                yield Document(piece, path.relative_to(self.root).parts[0].removesuffix(".py"))
+
+
+def cut_definitions(source: str) -> list[str]:
+    r"""Cut Python source before each top-level definition; what does not parse stays whole.
+
+    Example:
+        >>> cut_definitions("import os\n\ndef f():\n    pass\n")
+        ['import os\n\n', 'def f():\n    pass\n']
+    """
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return [source]
+    starts = [0]
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            starts.append(min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1)
+    lines = source.splitlines(keepends=True)
+    if len(lines) != source.count("\n") + (not source.endswith("\n")):  # form feeds and the like also split lines
+        lines = io.StringIO(source, newline="").readlines()
+    pieces = ["".join(lines[a:b]) for a, b in zip(starts, [*starts[1:], len(lines)])]
+    return [piece for piece in pieces if piece.strip()]
+
+
+class FilesReader:
+    """A file or a folder of .jsonl, .jsonl.zst, .parquet and .txt files."""
+
+    def __init__(self, corpus: Text | Slimpajama) -> None:
+        assert corpus.path is not None, "a files reader needs a path"
+        root = Path(corpus.path)
+        if not root.exists():
+            raise DataError(f"data.corpus.path={root}: no such file or folder; give one with {', '.join(SUFFIXES)}")
+        files = sorted(root.rglob("*")) if root.is_dir() else [root]
+        self.files = [path for path in files if path.name.endswith(SUFFIXES) and path.is_file()]
+        if not self.files:
+            raise DataError(f"data.corpus.path={root}: holds no text files; put {', '.join(SUFFIXES)} there")
+        if isinstance(corpus, Slimpajama):
+            self.n_tasks = min(corpus.tasks, len(self.files))
+            self.text_field, self.source_field = "text", "meta.redpajama_set_name"
+        else:
+            self.n_tasks = len(self.files)
+            self.text_field, self.source_field = corpus.text_field, corpus.source_field
+
+    def read(self, task: int) -> Iterator[Document | Skip]:
+        """Read every n-th file."""
+        for path in self.files[task :: self.n_tasks]:
+            if path.suffix == ".txt":
+                yield read_txt(path)
+                continue
+            rows = read_parquet(path) if path.suffix == ".parquet" else read_jsonl(path)
+            for row in rows:
+                yield row if isinstance(row, Skip) else to_document(row, self.text_field, self.source_field, path.stem)
+
+
+class HubReader:
+    """A dataset streamed through the datasets package, cut into tasks by its files."""
+
+    def __init__(self, corpus: Slimpajama) -> None:
+        try:
+            import datasets
+        except ImportError as error:
+            raise MissingPackage("datasets", "streaming data.corpus.dataset", "data") from error
+        name = corpus.dataset or HUB_DATASET
+        try:
+            self.stream = datasets.load_dataset(name, split="train", streaming=True)
+        except Exception as error:  # the library raises many kinds for what is one thing to the user
+            first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise DataError(
+                f"data.corpus.dataset={name}: cannot be opened ({first}); check the name and the network, "
+                "or give data.corpus.path, a folder of its files"
+            ) from error
+        self.n_tasks = min(corpus.tasks, self.stream.num_shards)
+
+    def read(self, task: int) -> Iterator[Document | Skip]:
+        """Stream the task's part."""
+        for row in self.stream.shard(num_shards=self.n_tasks, index=task):
+            yield to_document(row, "text", "meta.redpajama_set_name", "unknown")
+
+
+def read_txt(path: Path) -> Document | Skip:
+    """Read one file as one document."""
+    try:
+        return usable(path.read_bytes().decode("utf-8"), path.stem)
+    except UnicodeDecodeError:
+        return Skip("not UTF-8")
+
+
+def read_jsonl(path: Path) -> Iterator[dict[str, Any] | Skip]:
+    """Read a JSON object from every line, .zst decompressed on the way."""
+    with path.open("rb") as raw:
+        lines = raw if path.suffix != ".zst" else decompressed(raw)
+        try:
+            for line in lines:
+                if line.strip():
+                    yield parse_line(line)
+        except (OSError, EOFError) as error:
+            raise DataError(f"{path}: breaks off in the middle ({error}); fetch it again") from error
+
+
+def decompressed(raw: Any) -> Iterator[bytes]:
+    """Read lines of a zstandard file, telling a truncated one by its missing end."""
+    try:
+        import zstandard
+    except ImportError as error:
+        raise MissingPackage("zstandard", "reading .zst files", "data") from error
+    try:
+        yield from io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True))
+    except zstandard.ZstdError as error:
+        raise OSError(str(error)) from error
+
+
+def parse_line(line: bytes) -> dict[str, Any] | Skip:
+    """Parse one line of JSON."""
+    try:
+        row = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError:
+        return Skip("not UTF-8")
+    except ValueError:
+        return Skip("not JSON")
+    return row if isinstance(row, dict) else Skip("not a JSON object")
+
+
+def read_parquet(path: Path) -> Iterator[dict[str, Any]]:
+    """Read a parquet file's rows batch by batch."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingPackage("pyarrow", "reading .parquet files", "data") from error
+    try:
+        for batch in pyarrow.parquet.ParquetFile(path).iter_batches(batch_size=1024):
+            yield from batch.to_pylist()
+    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: not a whole parquet file ({str(error).splitlines()[0]}); write it again") from error
+
+
+def to_document(row: dict[str, Any], text_field: str, source_field: str | None, default: str) -> Document | Skip:
+    """Take the text and the source out of a row."""
+    text = row.get(text_field)
+    if not isinstance(text, str):
+        return Skip(f"no text in field {text_field!r}")
+    source: Any = row
+    for key in source_field.split(".") if source_field else ():
+        source = source.get(key) if isinstance(source, dict) else None
+    return usable(text, source if isinstance(source, str) else default)
+
+
+def usable(text: str, source: str) -> Document | Skip:
+    """Refuse a text with nothing in it, or one that UTF-8 cannot hold."""
+    if not text.strip():
+        return Skip("empty")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:  # lone surrogates, as JSON's \\ud800 gives
+        return Skip("not UTF-8")
+    return Document(text, sys.intern(source))

@@ -1,0 +1,127 @@
+"""The data module: prepares the corpus, shares the streams out over ranks, and saves where each stream stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import lightning
+import numpy as np
+import torch
+from torch import Tensor, distributed
+from torch.utils.data import DataLoader, IterableDataset
+
+from lab.data.config import DataConfig
+from lab.data.packing import IGNORE, Pack, PackStream
+from lab.data.preparation import is_prepared, prepare, shard_folder
+from lab.data.segments import index_segments
+from lab.data.shards import TokenStore
+from lab.errors import DataError
+
+Batch = dict[str, Any]
+
+
+class PackDataset(IterableDataset):  # type: ignore[type-arg]
+    """The packs of some streams in turn, without end."""
+
+    def __init__(self, streams: list[PackStream]) -> None:
+        super().__init__()
+        self.streams = streams
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield one pack of each stream, again and again."""
+        while True:
+            for stream in self.streams:
+                yield to_batch(next(stream))
+
+
+def to_batch(pack: Pack) -> Batch:
+    """Turn a pack into what a training step takes: tensors to move, and host values that stay where they are."""
+    return {
+        "tokens": torch.from_numpy(pack.tokens)[None],
+        "targets": torch.from_numpy(pack.targets)[None],
+        "cu_seqlens": torch.tensor([0, *pack.lengths]).cumsum(0).to(torch.int32),
+        "lengths": tuple(pack.lengths),
+        "n_targets": int((pack.targets != IGNORE).sum()),
+        "stream": pack.stream,
+        "state": pack.state,
+    }
+
+
+class PackedData(lightning.LightningDataModule):
+    """Packs of one corpus for one training run.
+
+    Units: `micro_batch_tokens` per pack, `n_streams` packs per global batch.
+    """
+
+    def __init__(self, config: DataConfig, *, seed: int, micro_batch_tokens: int, n_streams: int) -> None:
+        super().__init__()
+        self.config, self.seed = config, seed
+        self.micro_batch_tokens, self.n_streams = micro_batch_tokens, n_streams
+        self.states: dict[int, np.ndarray] = {}
+
+    def prepare_data(self) -> None:
+        """Make an embedded corpus; any other must have been prepared.
+
+        Raises: DataError.
+        """
+        if is_prepared(self.config):
+            return
+        if not self.config.embedded:
+            raise DataError(
+                f"data.corpus.name={self.config.corpus.name}: not prepared in {shard_folder(self.config)}; "
+                "run python -m lab.prepare with the same config first"
+            )
+        prepare(self.config)
+
+    def setup(self, stage: str) -> None:
+        """Open the training split."""
+        self.store = TokenStore.open(shard_folder(self.config), "train")
+        self.segments = index_segments(self.store, self.config.mode, self.config.window)
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        """Load this rank's streams; with data.prefetch one background process does the packing."""
+        rank, world = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
+        streams = [self.stream(j) for j in range(rank, self.n_streams, world)]
+        prefetch = self.config.prefetch
+        return DataLoader(
+            PackDataset(streams),
+            batch_size=None,
+            num_workers=1 if prefetch else 0,
+            prefetch_factor=prefetch or None,
+            persistent_workers=bool(prefetch),
+            pin_memory=torch.cuda.is_available(),
+        )
+
+    def stream(self, index: int) -> PackStream:
+        """Open a stream where its saved state left it, or at its beginning."""
+        return PackStream(
+            self.store,
+            self.segments,
+            stream=index,
+            n_streams=self.n_streams,
+            pack_tokens=self.micro_batch_tokens,
+            seed=self.seed,
+            look_ahead=self.config.look_ahead,
+            state=None if index not in self.states else self.states[index].tolist(),
+        )
+
+    def consumed(self, batch: Batch) -> None:
+        """Note where a batch's stream stands after it; called for every batch that was trained on."""
+        self.states[batch["stream"]] = np.asarray(batch["state"])
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Gather the states of all streams from all ranks: int64 (n_streams, 1 + look_ahead), row j for stream j."""
+        states = dict(self.states)
+        if distributed.is_available() and distributed.is_initialized():
+            parts: list[dict[int, np.ndarray]] = [{} for _ in range(distributed.get_world_size())]
+            distributed.all_gather_object(parts, self.states)
+            states = {stream: state for part in parts for stream, state in part.items()}
+        if len(states) < self.n_streams:
+            return {}
+        return {"streams": torch.from_numpy(np.stack([states[j] for j in range(self.n_streams)]))}
+
+    def load_state_dict(self, state_dict: dict[str, Tensor]) -> None:
+        """Take up every stream where the checkpoint left it."""
+        if state_dict:
+            self.states = {j: row.numpy() for j, row in enumerate(state_dict["streams"])}

@@ -1,0 +1,48 @@
+"""A shuffle of 0 .. n - 1 that needs no memory: a keyed permutation evaluated at one index at a time.
+
+A four-round Feistel network permutes the numbers of 2h bits, the smallest even width that holds n; a result
+outside 0 .. n - 1 is permuted again until it falls inside, which keeps the map a permutation.
+"""
+
+from __future__ import annotations
+
+ROUNDS = 4
+MASK = 2**64 - 1
+
+
+def shuffled(index: int, n: int, key: int) -> int:
+    """Return where the permutation of 0 .. n - 1 named by `key` takes `index`.
+
+    Example:
+        >>> sorted(shuffled(i, 10, key=7) for i in range(10))
+        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    """
+    assert 0 <= index < n, f"index {index} outside 0 .. {n - 1}"
+    half = max(1, ((n - 1).bit_length() + 1) // 2)
+    while True:
+        index = feistel(index, half, key)
+        if index < n:
+            return index
+
+
+def feistel(value: int, half: int, key: int) -> int:
+    """Permute the numbers of 2 * half bits."""
+    low_mask = (1 << half) - 1
+    left, right = value >> half, value & low_mask
+    for turn in range(ROUNDS):
+        left, right = right, left ^ (mix(right ^ mix(key * ROUNDS + turn)) & low_mask)
+    return left << half | right
+
+
+def mix(value: int) -> int:
+    """Scramble 64 bits (the splitmix64 finaliser)."""
+    value = (value + 0x9E3779B97F4A7C15) & MASK
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & MASK
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & MASK
+    return value ^ (value >> 31)
+
+
+def sample_segment(sample: int, n: int, seed: int) -> int:
+    """Return the segment that global sample `sample` is: every epoch of n samples is a shuffle of its own."""
+    epoch, place = divmod(sample, n)
+    return shuffled(place, n, key=mix(seed) ^ mix(mix(epoch)))

@@ -1,0 +1,206 @@
+"""Tokenizing a corpus to shards: task by task, in parallel, finished tasks skipped; no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import multiprocessing
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+from tqdm import tqdm
+
+from lab.data import wording
+from lab.data.config import Bpe, DataConfig, Synthetic
+from lab.data.corpora import Document, open_corpus
+from lab.data.shards import SPLITS, ShardWriter, check_shard, read_manifest, token_dtype
+from lab.data.tokenizer import EOS, load_tokenizer, train_bpe
+from lab.errors import DataError
+from lab.files import write_atomic, write_json
+
+BATCH_DOCUMENTS = 256
+HASH_BYTES = 8
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A prepared corpus: its folder and what is in it."""
+
+    folder: Path
+    documents: dict[str, int]
+    tokens: dict[str, int]
+    skips: dict[str, int]
+
+    @property
+    def summary(self) -> str:
+        """Say in one line what there is and what was left out."""
+        left_out = ", ".join(f"{n:,} {reason}" for reason, n in sorted(self.skips.items()))
+        return (
+            f"{self.folder}: {self.documents['train']:,} documents, {self.tokens['train']:,} tokens to train on, "
+            f"{self.tokens['held_out']:,} held out" + (f"; left out: {left_out}" if left_out else "")
+        )
+
+
+def shard_folder(config: DataConfig) -> Path:
+    """Name the folder that holds a config's shards."""
+    return Path(config.folder) / config.shard_name
+
+
+def is_prepared(config: DataConfig) -> bool:
+    """Tell whether every task of the corpus is done; the closing file is written last."""
+    return (shard_folder(config) / "prepared.json").exists()
+
+
+def prepare(
+    config: DataConfig, *, workers: int = 1, tasks: Sequence[int] | None = None, progress: bool = True
+) -> Prepared:
+    """Tokenize what is not yet tokenized and return a summary of the whole.
+
+    `tasks` restricts this call to some of the tasks, for job arrays; the last one to finish closes the folder.
+
+    Raises: DataError for an empty corpus or unreadable input.
+    """
+    folder = shard_folder(config)
+    reader = open_corpus(config)
+    tokenizer = obtain_tokenizer(config, folder)
+    eos = end_of_document(config, tokenizer)
+    wanted = range(reader.n_tasks) if tasks is None else tasks
+    todo = [task for task in wanted if not (folder / task_name(task)).exists()]
+    bar = tqdm(total=len(todo), desc=f"prepare {config.shard_name}", unit="task", disable=not progress or not todo)
+    with bar:
+        for manifest in run_tasks(config, folder, eos, todo, workers):
+            bar.update()
+            bar.set_postfix_str(f"{sum(s['tokens'] for s in manifest['splits'].values()):,} tokens in the last")
+    done = sorted(folder.glob("task-*[0-9]"))
+    prepared = summarise(folder, [read_manifest(path) for path in done])
+    if len(done) < reader.n_tasks:
+        return prepared
+    if not prepared.tokens["train"]:
+        shutil.rmtree(folder)
+        raise DataError(f"data.corpus: empty, no document to train on was found; check its path ({prepared.summary})")
+    write_json(folder / "prepared.json", {"identity": config.shard_identity(), "tasks": reader.n_tasks})
+    return prepared
+
+
+def verify(config: DataConfig) -> None:
+    """Hash every file of every shard against its manifest.
+
+    Raises: DataError naming the first file that differs.
+    """
+    for shard in tqdm(sorted(shard_folder(config).glob("task-*[0-9]")), desc="verify", unit="shard"):
+        check_shard(shard, read_manifest(shard), hashes=True)
+
+
+def run_tasks(
+    config: DataConfig, folder: Path, eos: int, todo: Sequence[int], workers: int
+) -> Iterator[dict[str, Any]]:
+    """Run tasks here, or in processes of their own, and yield their manifests as they finish."""
+    if workers <= 1 or len(todo) <= 1:
+        for task in todo:
+            yield run_task(config, folder, eos, task)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(workers, len(todo)), mp_context=context, initializer=one_thread) as pool:
+        futures = [pool.submit(run_task, config, folder, eos, task) for task in todo]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def one_thread() -> None:
+    """Keep the tokenizers library to one thread in a worker process; the library reads no other setting."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+def task_name(task: int) -> str:
+    """Name a task's shard."""
+    return f"task-{task:05d}"
+
+
+def run_task(config: DataConfig, folder: Path, eos: int, task: int) -> dict[str, Any]:
+    """Tokenize one task into one shard; what an earlier try left unfinished is replaced."""
+    tokenizer = load_tokenizer(folder)
+    temporary = folder / f".{task_name(task)}.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    writer = ShardWriter(temporary, token_dtype(tokenizer.get_vocab_size()))
+    pick = splitter(config.held_out_frac)
+    items = open_corpus(config).read(task)
+    while batch := list(itertools.islice(items, BATCH_DOCUMENTS)):
+        documents = [item for item in batch if isinstance(item, Document)]
+        writer.skips.update(item.reason for item in batch if not isinstance(item, Document))
+        encodings = tokenizer.encode_batch_fast([document.text for document in documents])
+        for document, encoding in zip(documents, encodings, strict=True):
+            writer.add(pick(document.text), [*encoding.ids, eos], document.source)
+    return writer.close(folder / task_name(task))
+
+
+def splitter(held_out_frac: float) -> Callable[[str], str]:
+    """Make the rule that sends a text to a split by its hash alone, so that no copy of it is in both."""
+    bound = int(held_out_frac * 2 ** (8 * HASH_BYTES))
+
+    def split_of(text: str) -> str:
+        digest = hashlib.blake2b(text.encode("utf-8"), digest_size=HASH_BYTES).digest()
+        return SPLITS[1] if int.from_bytes(digest, "little") < bound else SPLITS[0]
+
+    return split_of
+
+
+def obtain_tokenizer(config: DataConfig, folder: Path) -> Tokenizer:
+    """Read the folder's tokenizer, or make it: a copy of the file named, or a BPE trained on the training split."""
+    path = folder / "tokenizer.json"
+    if path.exists():
+        return load_tokenizer(path)
+    choice = config.tokenizer
+    if isinstance(choice, Bpe):
+        pick = splitter(config.held_out_frac)
+        reader = open_corpus(config)
+        items = itertools.chain.from_iterable(reader.read(task) for task in range(reader.n_tasks))
+        texts = (item.text for item in items if isinstance(item, Document) and pick(item.text) == SPLITS[0])
+        sample: Iterator[str] = itertools.islice(texts, choice.sample_documents)
+        if isinstance(config.corpus, Synthetic):  # short windows leave no room for the test's own words
+            sample = itertools.chain([wording.TASK + wording.NEEDLE + wording.QUESTION], sample)
+        tokenizer = train_bpe(sample, choice.vocab_size)
+    else:
+        tokenizer = load_tokenizer(Path(choice.path))
+    write_atomic(path, tokenizer.to_str().encode("utf-8"))
+    return tokenizer
+
+
+def end_of_document(config: DataConfig, tokenizer: Tokenizer) -> int:
+    """Find the id of the token that ends every document.
+
+    Raises: DataError when the tokenizer has no such token.
+    """
+    token = EOS if isinstance(config.tokenizer, Bpe) else config.tokenizer.eos
+    index: int | None = tokenizer.token_to_id(token)
+    if index is None:
+        raise DataError(f"data.tokenizer.eos={token}: the tokenizer has no such token; name one it has")
+    return index
+
+
+def summarise(folder: Path, manifests: list[dict[str, Any]]) -> Prepared:
+    """Add up the manifests."""
+    skips: Counter[str] = Counter()
+    for manifest in manifests:
+        skips.update(manifest["skips"])
+    total = {
+        unit: {split: sum(m["splits"][split][unit] for m in manifests) for split in SPLITS}
+        for unit in ("documents", "tokens")
+    }
+    return Prepared(folder, total["documents"], total["tokens"], dict(skips))
+
+
+def summary_of(config: DataConfig) -> Prepared:
+    """Summarise a prepared corpus from its manifests."""
+    folder = shard_folder(config)
+    return summarise(folder, [read_manifest(path) for path in sorted(folder.glob("task-*[0-9]"))])

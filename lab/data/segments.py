@@ -1,0 +1,138 @@
+"""The segments of a split by number: where each begins, how long it is, whether its document goes on after it.
+
+A segment is a piece of at most L tokens of one document. The three modes are those of papers/string.txt, Figure 1:
+
+    natural       documents as they are, long ones cut every L tokens
+    concatenated  documents joined, cut every L tokens, so that every window is full
+    uniform       documents joined, cut so that every length 1..L is equally frequent
+
+Every mode finds segment i without reading what comes before it.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from lab.data.config import Mode
+from lab.data.order import shuffled
+from lab.data.shards import Shard, TokenStore
+from lab.errors import DataError
+
+
+@dataclass(frozen=True)
+class Segment:
+    """`length` tokens from place `start` of the split; `continues` if the next token belongs to the same document."""
+
+    start: int
+    length: int
+    continues: bool
+
+
+class SegmentIndex(Protocol):
+    """The segments of a split, numbered 0 .. n - 1."""
+
+    n: int
+
+    def __getitem__(self, index: int) -> Segment:
+        """Find one segment."""
+        ...
+
+
+def index_segments(store: TokenStore, mode: Mode, window: int) -> SegmentIndex:
+    """Number the segments of a split.
+
+    Raises: DataError where the split is shorter than one window of a mode that needs full ones.
+    """
+    if mode == "natural":
+        return NaturalSegments(store, window)
+    block = window if mode == "concatenated" else window * (window + 1) // 2
+    if store.n_tokens < block:
+        raise DataError(
+            f"data.mode={mode}: needs {block} tokens at data.window={window}, the split has {store.n_tokens}; "
+            "use mode: natural, a shorter window or more text"
+        )
+    return ConcatenatedSegments(store, window) if mode == "concatenated" else UniformSegments(store, window)
+
+
+class NaturalSegments:
+    """Documents cut every `window` tokens; found through each shard's running count of segments by document."""
+
+    def __init__(self, store: TokenStore, window: int) -> None:
+        self.store, self.window = store, window
+        self.counts = [segment_counts(shard, window) for shard in store.shards]
+        self.starts = np.cumsum([0, *(int(counts[-1]) for counts in self.counts)])
+        self.n = int(self.starts[-1])
+
+    def __getitem__(self, index: int) -> Segment:
+        """Find the shard, then the document, then the piece."""
+        shard_index = int(np.searchsorted(self.starts, index, side="right")) - 1
+        counts, ends = self.counts[shard_index], self.store.shards[shard_index].ends
+        local = index - int(self.starts[shard_index])
+        document = int(np.searchsorted(counts, local, side="right"))
+        piece = local - (int(counts[document - 1]) if document else 0)
+        begin = (int(ends[document - 1]) if document else 0) + piece * self.window
+        length = min(self.window, int(ends[document]) - begin)
+        return Segment(int(self.store.token_starts[shard_index]) + begin, length, begin + length < int(ends[document]))
+
+
+class ConcatenatedSegments:
+    """Windows of exactly `window` tokens; the split's last tokens, less than a window, are left out."""
+
+    def __init__(self, store: TokenStore, window: int) -> None:
+        self.window, self.n_tokens = window, store.n_tokens
+        self.n = store.n_tokens // window
+
+    def __getitem__(self, index: int) -> Segment:
+        """Place the window."""
+        start = index * self.window
+        return Segment(start, self.window, start + self.window < self.n_tokens)
+
+
+class UniformSegments:
+    """Blocks of window * (window + 1) / 2 tokens, each cut into one segment of every length 1..window, shuffled.
+
+    The split's last tokens, less than a block, are left out.
+    """
+
+    def __init__(self, store: TokenStore, window: int) -> None:
+        self.window, self.n_tokens = window, store.n_tokens
+        lengths = [1 + shuffled(place, window, key=window) for place in range(window)]
+        self.ends = np.cumsum([0, *lengths])
+        self.n = store.n_tokens // int(self.ends[-1]) * window
+
+    def __getitem__(self, index: int) -> Segment:
+        """Find the block, then the place in the cut that all blocks share."""
+        block, place = divmod(index, self.window)
+        start, stop = (block * int(self.ends[-1]) + int(end) for end in self.ends[place : place + 2])
+        return Segment(start, stop - start, stop < self.n_tokens)
+
+
+def segment_counts(shard: Shard, window: int) -> np.ndarray:
+    """Count the segments up to and including each document, int64 (documents,).
+
+    The array is kept beside the shard and mapped into memory, so that opening a large corpus reads nothing; where
+    the folder cannot be written it is made anew in memory.
+    """
+    path = shard.folder / f".segments-{len(shard.ends)}-{window}.npy"
+    if path.exists():
+        kept: np.ndarray = np.load(path, mmap_mode="r")
+        return kept
+    lengths = np.diff(shard.ends, prepend=0)
+    counts = np.cumsum(-(-lengths // window))
+    save_beside(path, counts)
+    return counts
+
+
+def save_beside(path: Path, counts: np.ndarray) -> None:
+    """Save the array whole or not at all; a folder that cannot be written is no error."""
+    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}.npy")
+    try:
+        np.save(temporary, counts)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,188 @@
+"""Token shards: what preparation writes and training maps into memory.
+
+A shard is a folder, published by one rename:
+
+    manifest.json      splits, documents, tokens, skips by reason, sources, size and SHA-256 of each file
+    SPLIT.tokens.bin   token ids, uint16 or uint32, documents end to end, <eos> included
+    SPLIT.ends.bin     int64, where each document ends
+    SPLIT.sources.bin  uint16, index of each document's source in the manifest
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lab.errors import DataError
+from lab.files import publish_folder, sha256, write_json
+
+SPLITS = ("train", "held_out")
+VERIFY_BYTES = 2**28  # shards smaller than this in all are hashed when they are opened; larger ones by --verify
+
+
+def token_dtype(vocab_size: int) -> str:
+    """Choose the narrowest type that holds every id."""
+    return "<u2" if vocab_size <= 2**16 else "<u4"
+
+
+class ShardWriter:
+    """Collects one task's documents and publishes them as a shard."""
+
+    def __init__(self, temporary: Path, dtype: str) -> None:
+        self.temporary, self.dtype = temporary, dtype
+        temporary.mkdir(parents=True)
+        self.files = {split: (temporary / f"{split}.tokens.bin").open("wb") for split in SPLITS}
+        self.ends: dict[str, list[int]] = {split: [] for split in SPLITS}
+        self.owners: dict[str, list[int]] = {split: [] for split in SPLITS}
+        self.sources: dict[str, int] = {}
+        self.skips: Counter[str] = Counter()
+
+    def add(self, split: str, ids: list[int], source: str) -> None:
+        """Append a document."""
+        self.files[split].write(np.asarray(ids, dtype=self.dtype).tobytes())
+        ends = self.ends[split]
+        ends.append((ends[-1] if ends else 0) + len(ids))
+        self.owners[split].append(self.sources.setdefault(source, len(self.sources)))
+
+    def close(self, final: Path) -> dict[str, Any]:
+        """Write the boundaries, sources and manifest, and give the shard its name."""
+        for split in SPLITS:
+            self.files[split].close()
+            np.asarray(self.ends[split], dtype="<i8").tofile(self.temporary / f"{split}.ends.bin")
+            np.asarray(self.owners[split], dtype="<u2").tofile(self.temporary / f"{split}.sources.bin")
+        manifest = {
+            "dtype": self.dtype,
+            "splits": {
+                split: {"documents": len(self.ends[split]), "tokens": self.ends[split][-1] if self.ends[split] else 0}
+                for split in SPLITS
+            },
+            "skips": dict(self.skips),
+            "sources": list(self.sources),
+            "files": {
+                p.name: {"bytes": p.stat().st_size, "sha256": sha256(p)} for p in sorted(self.temporary.iterdir())
+            },
+        }
+        write_json(self.temporary / "manifest.json", manifest)
+        publish_folder(self.temporary, final)
+        return manifest
+
+
+def read_manifest(shard: Path) -> dict[str, Any]:
+    """Read a shard's manifest.
+
+    Raises: DataError.
+    """
+    try:
+        manifest: dict[str, Any] = json.loads((shard / "manifest.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{shard}: its manifest cannot be read ({error}); delete the folder and prepare again"
+        ) from error
+    return manifest
+
+
+def check_shard(shard: Path, manifest: dict[str, Any], hashes: bool) -> None:
+    """Compare a shard's files with its manifest: sizes, and hashes if asked.
+
+    Raises: DataError naming the file.
+    """
+    for name, expected in manifest["files"].items():
+        path = shard / name
+        size = path.stat().st_size if path.exists() else None
+        if size != expected["bytes"]:
+            has = "is missing" if size is None else f"has {size} bytes"
+            raise DataError(
+                f"{path}: {has}, its manifest says {expected['bytes']}; delete {shard} and run lab.prepare again"
+            )
+        if hashes and sha256(path) != expected["sha256"]:
+            raise DataError(f"{path}: its SHA-256 is not its manifest's; delete {shard} and run lab.prepare again")
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """One split of one shard, mapped into memory.
+
+    Shapes: `tokens` (tokens,), `ends` int64 (documents,), `sources` uint16 (documents,).
+    """
+
+    folder: Path
+    tokens: np.ndarray
+    ends: np.ndarray
+    sources: np.ndarray
+    source_names: list[str]
+
+
+class TokenStore:
+    """All documents of one split, end to end over its shards, read by memory map.
+
+    Units: `token_starts` is where each shard begins, in tokens from the split's beginning.
+    """
+
+    def __init__(self, shards: list[Shard]) -> None:
+        self.shards = shards
+        self.token_starts = np.cumsum([0, *(len(shard.tokens) for shard in shards)])
+
+    @classmethod
+    def open(cls, folder: Path, split: str) -> TokenStore:
+        """Open the shards of a prepared folder, checked against their manifests.
+
+        Raises: DataError for a broken shard, or where the split is empty.
+        """
+        paths = sorted(path for path in folder.glob("task-*") if path.is_dir())
+        manifests = {path: read_manifest(path) for path in paths}
+        total = sum(file["bytes"] for m in manifests.values() for file in m["files"].values())
+        shards = []
+        for path, manifest in manifests.items():
+            check_shard(path, manifest, hashes=total <= VERIFY_BYTES)
+            if manifest["splits"][split]["tokens"]:
+                shards.append(open_shard(path, manifest, split))
+        if not shards:
+            remedy = "give a corpus with text in it" if split == "train" else "raise data.held_out_frac"
+            raise DataError(f"{folder}: no {split} documents; {remedy}")
+        return cls(shards)
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of the split."""
+        return int(self.token_starts[-1])
+
+    @property
+    def n_documents(self) -> int:
+        """Documents of the split."""
+        return sum(len(shard.ends) for shard in self.shards)
+
+    def read(self, start: int, length: int) -> np.ndarray:
+        """Read `length` tokens from place `start`, across shards; shorter at the end of the split."""
+        parts = []
+        index = int(np.searchsorted(self.token_starts, start, side="right")) - 1
+        while length > 0 and index < len(self.shards):
+            offset = start - int(self.token_starts[index])
+            part = self.shards[index].tokens[offset : offset + length]
+            parts.append(part)
+            start, length, index = start + len(part), length - len(part), index + 1
+        return parts[0] if len(parts) == 1 else np.concatenate(parts or [np.zeros(0, np.int64)])
+
+    def documents(self) -> Iterable[np.ndarray]:
+        """Read the documents one by one, in order."""
+        for shard in self.shards:
+            begin = 0
+            for end in shard.ends:
+                yield shard.tokens[begin:end]
+                begin = int(end)
+
+
+def open_shard(path: Path, manifest: dict[str, Any], split: str) -> Shard:
+    """Map one split of one shard into memory."""
+    return Shard(
+        path,
+        np.memmap(path / f"{split}.tokens.bin", dtype=manifest["dtype"], mode="r"),
+        np.memmap(path / f"{split}.ends.bin", dtype="<i8", mode="r"),
+        np.memmap(path / f"{split}.sources.bin", dtype="<u2", mode="r"),
+        manifest["sources"],
+    )

@@ -1,0 +1,144 @@
+"""A seeded probe corpus: word-like filler, repeated phrases, quoted passages, and numbers asked for later.
+
+What a model must learn to pass a needle test is to copy by content over a distance. Here that is dense enough to
+appear within minutes: few distinct words, phrases that return inside a document, passages quoted word for word,
+and documents that state magic numbers and end with the question of the needle test and its answer.
+
+Document lengths, in tokens, are log-normal with median `median_frac * window` and log standard deviation
+`log_std`. The defaults give, at any window L, the shape that papers/string.txt (section 2, Figure 1a) reports for
+SlimPajama at 2048: over 80% of the position mass at i <= L/2, under 5% at i >= 3L/4, about 20% of the segments
+between L/8 and L/4, about 20% of length L.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+
+from lab.data import wording
+
+CONSONANTS = "bdfgklmnprstvz"
+VOWELS = "aeiou"
+PHRASE_WORDS = (3, 7)
+QUOTE_WORDS = (8, 16)
+SENTENCE_PHRASES = (1, 4)
+NUMBER_TOKENS = 12  # a needle with its number, about
+QUESTION_TOKENS = 50  # the question and an answer of four numbers, about
+TASK_TOKENS = 33
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyntheticText:
+    """The generator of documents; every document is a function of (seed, index) alone.
+
+    Units: `documents` and `words` are counts, `digits` per number, `repeat_prob`, `quote_prob`, `number_prob` and
+    `question_prob` probabilities per phrase, sentence, word and section, `median_frac` in windows, `log_std` in nats.
+    """
+
+    seed: int
+    window: int
+    words: int
+    digits: int
+    needles: int
+    repeat_prob: float
+    quote_prob: float
+    number_prob: float
+    question_prob: float
+    median_frac: float
+    log_std: float
+    lexicon: np.ndarray = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lexicon", lexicon(self.words))
+
+    def document(self, index: int) -> str:
+        """Write document `index`: sections of at most a window, one string ending in a full stop."""
+        rng = np.random.default_rng([self.seed, index])
+        length = self.median_frac * self.window * np.exp(rng.normal(0.0, self.log_std))
+        n_sections = max(1, math.ceil(length / self.window))
+        return "\n\n".join(self.section(rng, length / n_sections, has_task=k == 0) for k in range(n_sections))
+
+    def section(self, rng: np.random.Generator, length: float, has_task: bool) -> str:
+        """Write about `length` tokens of filler, ended, where there is room, by a question about numbers in it.
+
+        A number stands at a log-uniform distance before the question, so that short distances are common and long
+        ones rare, as dependencies in natural text are.
+        """
+        room = length - QUESTION_TOKENS
+        asks = rng.random() < self.question_prob and room > NUMBER_TOKENS
+        if not asks:
+            return "".join(self.sentences(rng, max(1, round(length)))).lstrip()
+        numbers = draw_numbers(rng, min(self.needles, int(room // NUMBER_TOKENS)), self.digits)
+        room -= NUMBER_TOKENS * len(numbers)
+        has_task = has_task and room > 2 * TASK_TOKENS
+        sentences = self.sentences(rng, max(1, round(room - TASK_TOKENS * has_task)))
+        after = np.cumsum([0, *(sentence.count(" ") + 1 for sentence in reversed(sentences))])  # tokens to the end
+        distances = np.exp(rng.uniform(0.0, np.log(after[-1] + 1), len(numbers)))
+        places = np.sort(len(sentences) - np.searchsorted(after, distances - 1, side="left"))
+        for number, place in zip(reversed(numbers), places[::-1], strict=True):
+            sentences.insert(int(place), wording.NEEDLE.format(number=number))
+        ending = wording.QUESTION + wording.ANSWER_PREFIX + wording.answer(numbers)
+        return (wording.TASK if has_task else "") + "".join(sentences).lstrip() + ending
+
+    def documents(self, start: int, stop: int) -> Iterator[str]:
+        """Write documents `start` to `stop` - 1."""
+        return (self.document(index) for index in range(start, stop))
+
+    def filler(self, index: int, n_words: int) -> str:
+        """Write about `n_words` words of filler without any number or question."""
+        return "".join(self.sentences(np.random.default_rng([self.seed, index]), n_words)).lstrip()
+
+    def sentences(self, rng: np.random.Generator, n_tokens: int) -> list[str]:
+        """Write filler sentences, each with a leading space, of about `n_tokens` words and stops together."""
+        text: list[str] = []  # all words so far, what quotes and repeats draw on
+        phrases: list[list[str]] = []
+        out: list[str] = []
+        left = n_tokens
+        while left > 1:
+            sentence: list[str] = []
+            if len(text) > QUOTE_WORDS[1] and rng.random() < self.quote_prob:
+                size = int(rng.integers(*QUOTE_WORDS))
+                begin = int(rng.integers(0, len(text) - size))
+                sentence = text[begin : begin + size]
+            else:
+                for _ in range(int(rng.integers(*SENTENCE_PHRASES))):
+                    if phrases and rng.random() < self.repeat_prob:
+                        phrase = phrases[int(rng.integers(0, len(phrases)))]
+                    else:
+                        picks = rng.integers(0, self.words, int(rng.integers(PHRASE_WORDS[0], PHRASE_WORDS[1] + 1)))
+                        phrase = self.lexicon[picks].tolist()
+                        for place in np.flatnonzero(rng.random(len(phrase)) < self.number_prob):
+                            phrase[place] = draw_numbers(rng, 1, self.digits)[0]
+                        phrases.append(phrase)
+                    sentence = sentence + phrase
+            sentence = sentence[: max(1, left - 1)]
+            text.extend(sentence)
+            out.append(" " + " ".join(sentence) + ".")
+            left -= len(sentence) + 1
+        return out
+
+
+@cache
+def lexicon(words: int) -> np.ndarray:
+    """Build `words` distinct word-like strings of two syllables and a final consonant, the same on every machine."""
+    rng = np.random.default_rng(words)
+    found: dict[str, None] = {}
+    while len(found) < words:
+        consonants = rng.integers(0, len(CONSONANTS), 3)
+        vowels = rng.integers(0, len(VOWELS), 2)
+        c, v = [CONSONANTS[i] for i in consonants], [VOWELS[i] for i in vowels]
+        found[c[0] + v[0] + c[1] + v[1] + c[2]] = None
+    return np.array(list(found))
+
+
+def draw_numbers(rng: np.random.Generator, n: int, digits: int) -> list[str]:
+    """Draw `n` distinct numbers of exactly `digits` digits, as strings."""
+    low, high = 10 ** (digits - 1), 10**digits
+    numbers: dict[str, None] = {}
+    while len(numbers) < n:
+        numbers[str(rng.integers(low, high))] = None
+    return list(numbers)

@@ -1,0 +1,69 @@
+"""Tokenizers: any tokenizer.json, or a byte-pair encoding trained on the corpus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+from lab.errors import DataError
+
+BOS, EOS = "<bos>", "<eos>"
+# words with their leading space, single digits, punctuation, white space: a number is spelled digit by digit
+PIECES = r" ?[^\s\p{N}\p{P}\p{S}]+|\p{N}| ?[\p{P}\p{S}]+|\s+(?!\S)|\s+"
+
+
+def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    """Train a byte-level BPE whose documents begin with <bos>; the caller ends them with <eos>.
+
+    Raises: DataError when there is no text to learn from.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[BOS, EOS],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    counted = CountedTexts(texts)
+    tokenizer.train_from_iterator(counted, trainer)
+    if not counted.characters:
+        raise DataError("data.corpus: empty, there is no text to train a tokenizer on; check its path")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{BOS} $A", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
+    )
+    return tokenizer
+
+
+class CountedTexts:
+    """Pass texts on and count their characters."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self.texts, self.characters = texts, 0
+
+    def __iter__(self):  # noqa: ANN204
+        for text in self.texts:
+            self.characters += len(text)
+            yield text
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """Read a tokenizer.json, or the one in a folder.
+
+    Raises: DataError for a missing or broken file.
+    """
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if not file.is_file():
+        raise DataError(f"data.tokenizer.path={path}: no such file; give a tokenizer.json or a folder with one")
+    try:
+        return Tokenizer.from_str(file.read_text(encoding="utf-8"))
+    except Exception as error:  # the library raises plain Exception for every broken file
+        raise DataError(f"data.tokenizer.path={path}: not a tokenizer.json ({error}); save it again") from error

@@ -1,0 +1,31 @@
+"""Errors that reach users, each as one line: field, value, the rule it breaks, what to do."""
+
+
+class LabError(Exception):
+    """Base of every error that is the user's to mend; command lines print it and exit with status 2."""
+
+
+class ConfigError(LabError, ValueError):
+    """A setting is unknown, of the wrong type, out of range, contradicting or ignored.
+
+    Holds one line per fault in `faults`, so that all of them are reported at once.
+    """
+
+    def __init__(self, *faults: str) -> None:
+        super().__init__("\n".join(faults))
+        self.faults = faults
+
+
+class DataError(LabError):
+    """Text, shards or tokens cannot be read as they stand."""
+
+
+class CheckpointError(LabError):
+    """A checkpoint or a run folder is missing, broken or of another run."""
+
+
+class MissingPackage(LabError):
+    """An optional package is needed for what was asked."""
+
+    def __init__(self, package: str, needed_for: str, extra: str) -> None:
+        super().__init__(f"{package}: not installed, needed for {needed_for}; pip install 'probe-lab[{extra}]'")

@@ -1,0 +1,1 @@
+"""The decoder, its attention and loss, generation and the training step."""

@@ -1,0 +1,174 @@
+"""Kernels for causal attention, one function per backend, on queries and keys already rotated.
+
+Every function takes q (B, N, Tq, H), k and v (B, K, Tk, H) and the layout of the packed row, or None for plain causal
+rows whose queries are aligned with the last keys, and returns (B, N, Tq, H). Packed rows have B = 1 and Tq = Tk.
+Axes: B batch, T tokens, N heads, K key-value heads, H per head.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lab.errors import ConfigError, MissingPackage
+from lab.model.segments import Segments
+
+Backend = Callable[[Tensor, Tensor, Tensor, Segments | None], Tensor]
+HALF = (torch.float16, torch.bfloat16)
+
+
+class GatherRows(torch.autograd.Function):
+    """Rows of x in another order, where `back` is the inverse order; both index a zero row by their length.
+
+    The backward pass is a gather as well, three times faster on a CPU than the scatter-add of plain indexing.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, rows: Tensor, back: Tensor) -> Tensor:
+        """Gather."""
+        ctx.save_for_backward(back)
+        return torch.cat([x, x.new_zeros(1, x.shape[1])])[rows]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        """Gather back."""
+        (back,) = ctx.saved_tensors
+        return torch.cat([grad, grad.new_zeros(1, grad.shape[1])])[back], None, None
+
+
+def sdpa(q: Tensor, k: Tensor, v: Tensor, segments: Segments | None) -> Tensor:
+    """Run torch's scaled dot-product attention: plain rows at once, packed rows in padded batches of similar length."""
+    if segments is None:
+        return sdpa_rows(q, k, v)
+    rows = [tokens_first(x) for x in (q, k, v)]
+    to_padded, from_padded = segments.to_padded, segments.from_padded
+    padded = [GatherRows.apply(x, to_padded, from_padded) for x in rows]
+    outs = []
+    for bucket in segments.buckets:
+        part = slice(bucket.start, bucket.start + bucket.n * bucket.length)
+        q_b, k_b, v_b = (x[part].view(bucket.n, bucket.length, -1, q.shape[-1]).transpose(1, 2) for x in padded)
+        outs.append(tokens_first(sdpa_rows(q_b, k_b, v_b)))
+    out = GatherRows.apply(torch.cat(outs), from_padded, to_padded)
+    return out.view(1, segments.n_tokens, q.shape[1], q.shape[-1]).transpose(1, 2)
+
+
+def sdpa_rows(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attend causally with queries aligned to the last keys."""
+    n_q, n_k = q.shape[2], k.shape[2]
+    gqa = q.shape[1] != k.shape[1]
+    if n_q == n_k:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=gqa)
+    mask = None
+    if n_q > 1:
+        mask = torch.ones(n_q, n_k, dtype=torch.bool, device=q.device).tril(n_k - n_q)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=gqa)
+
+
+def tokens_first(x_BNTH: Tensor) -> Tensor:
+    """Flatten to one row per token, (B * T, N * H)."""
+    batch, heads, tokens, width = x_BNTH.shape
+    return x_BNTH.transpose(1, 2).reshape(batch * tokens, heads * width)
+
+
+def packed(kernel: Callable[[Tensor, Tensor, Tensor, Segments], Tensor]) -> Backend:
+    """Wrap a variable-length kernel on (T, N, H): plain rows become segments, padding comes back as zeros."""
+
+    def run(q: Tensor, k: Tensor, v: Tensor, segments: Segments | None) -> Tensor:
+        if segments is None and q.shape[2] != k.shape[2]:
+            return sdpa_rows(q, k, v)  # decoding against a key cache: one query per row, nothing is packed
+        batch, heads, tokens, width = q.shape
+        layout = segments or Segments.from_lengths([tokens] * batch, batch * tokens, q.device)
+        q_TNH, k_TNH, v_TNH = (x.transpose(1, 2).flatten(0, 1)[: layout.n_real] for x in (q, k, v))
+        out_TNH = kernel(q_TNH, k_TNH, v_TNH, layout)
+        out_TNH = F.pad(out_TNH, (0, 0, 0, 0, 0, layout.n_tokens - layout.n_real))
+        return out_TNH.view(batch, tokens, heads, width).transpose(1, 2)
+
+    return run
+
+
+def varlen_kernel(q: Tensor, k: Tensor, v: Tensor, layout: Segments) -> Tensor:
+    """Call torch's own variable-length attention, whose signature differs between torch 2.11 and later."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    cu, longest = layout.cu_seqlens, layout.max_length
+    options: dict[str, object] = {"is_causal": True} if "is_causal" in varlen_parameters() else {"window_size": (-1, 0)}
+    if q.shape[1] != k.shape[1]:
+        if "enable_gqa" in varlen_parameters():
+            options["enable_gqa"] = True
+        else:
+            k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+    return varlen_attn(q, k, v, cu, cu, longest, longest, **options)
+
+
+@cache
+def varlen_parameters() -> tuple[str, ...]:
+    """Name the parameters of the installed torch's varlen_attn."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    return tuple(inspect.signature(varlen_attn).parameters)
+
+
+def flash_kernel(q: Tensor, k: Tensor, v: Tensor, layout: Segments) -> Tensor:
+    """Call flash-attn's variable-length kernel."""
+    from flash_attn import flash_attn_varlen_func
+
+    cu, longest = layout.cu_seqlens, layout.max_length
+    return flash_attn_varlen_func(q, k, v, cu, cu, longest, longest, causal=True)
+
+
+def xformers_kernel(q: Tensor, k: Tensor, v: Tensor, layout: Segments) -> Tensor:
+    """Call xformers' memory-efficient attention under a block-diagonal causal bias."""
+    from xformers.ops import memory_efficient_attention
+    from xformers.ops.fmha.attn_bias import BlockDiagonalCausalMask
+
+    bias = BlockDiagonalCausalMask.from_seqlens(list(layout.lengths))
+    if q.shape[1] != k.shape[1]:
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+    out: Tensor = memory_efficient_attention(q[None], k[None], v[None], attn_bias=bias)[0]
+    return out
+
+
+BACKENDS: dict[str, Backend] = {
+    "sdpa": sdpa,
+    "varlen": packed(varlen_kernel),
+    "flash": packed(flash_kernel),
+    "xformers": packed(xformers_kernel),
+}
+NEEDS_PACKAGE = {"flash": "flash_attn", "xformers": "xformers"}
+
+
+def choose(backend: str, device: torch.device, dtype: torch.dtype) -> tuple[str, str]:
+    """Pick the backend that `auto` stands for, or check the named one; return its name and the reason.
+
+    Raises: MissingPackage for a package that is not installed, ConfigError for a backend the device cannot run.
+    """
+    if backend != "auto":
+        check(backend, device)
+        return backend, "asked for"
+    if device.type != "cuda":
+        return "sdpa", f"the fastest exact one on {device.type}"
+    if dtype not in HALF:
+        return "sdpa", f"the variable-length kernels take float16 or bfloat16, not {str(dtype).removeprefix('torch.')}"
+    if importlib.util.find_spec("flash_attn"):
+        return "flash", "flash-attn is installed"
+    return "varlen", "flash-attn is not installed; torch's own variable-length kernel serves"
+
+
+def check(backend: str, device: torch.device) -> None:
+    """Refuse a backend that cannot run here, in one line."""
+    if backend in NEEDS_PACKAGE and not importlib.util.find_spec(NEEDS_PACKAGE[backend]):
+        raise MissingPackage(NEEDS_PACKAGE[backend], f"train.backend={backend} (backend: auto would go without)", "gpu")
+    if backend not in BACKENDS and backend != "reference":
+        names = ", ".join(["auto", "reference", *BACKENDS])
+        raise ConfigError(f"train.backend={backend}: unknown attention backend; use one of: {names}")
+    if backend not in ("sdpa", "reference") and device.type != "cuda":
+        raise ConfigError(
+            f"train.backend={backend}: runs on a CUDA device only, not on {device.type}; use sdpa or auto"
+        )

@@ -1,0 +1,85 @@
+"""The decoder's config, its parameter count and its floating-point operations; no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Gt
+
+from lab.schema import Positive, PositiveFloat, Section
+
+
+@dataclass(frozen=True)
+class DecoderConfig(Section):
+    """A Llama-family decoder (papers/string.txt, A.2)."""
+
+    d_model: Positive
+    """Width of the residual stream."""
+    n_layers: Positive
+    """Number of blocks."""
+    n_heads: Positive
+    """Query heads; must divide d_model into an even head_dim."""
+    n_kv_heads: Positive
+    """Key and value heads (grouped-query attention); must divide n_heads."""
+    d_ff: Positive
+    """Width of the SwiGLU feed-forward layer."""
+    vocab_size: Positive
+    """Rows of the embedding; in a run config it follows the tokenizer when left out."""
+    tie_embeddings: bool
+    """Whether the output head is the embedding; has no default because it changes the parameter count by a fifth."""
+    theta: PositiveFloat = 10000.0
+    """Rotary base."""
+    norm_eps: Annotated[float, Gt(0)] = 1e-5
+    """Added to the mean square in RMSNorm."""
+    embedding_std: PositiveFloat | None = None
+    """Standard deviation of the first embedding; left out, sqrt(2 / (5 d_model)). 1.0 lets small models copy sooner."""
+    head_chunk: Annotated[int, Ge(16)] = 1024
+    """Tokens whose logits exist at one time in the loss."""
+
+    def rules(self) -> list[str]:
+        """List what is wrong between the fields, each as one line."""
+        faults = []
+        if self.d_model % self.n_heads:
+            faults.append(f"n_heads={self.n_heads}: must divide d_model={self.d_model}; use {self.near(self.d_model)}")
+        elif self.head_dim % 2:
+            faults.append(f"n_heads={self.n_heads}: head_dim {self.head_dim} must be even; use another number of heads")
+        elif self.n_heads % self.n_kv_heads:
+            near = self.near(self.n_heads, self.n_kv_heads)
+            faults.append(f"n_kv_heads={self.n_kv_heads}: must divide n_heads={self.n_heads}; use {near}")
+        return faults
+
+    def near(self, width: int, wanted: int | None = None) -> int:
+        """Find the divisor of `width` nearest to the wanted number of heads."""
+        wanted = wanted or self.n_heads
+        return min((n for n in range(1, width + 1) if width % n == 0), key=lambda n: abs(n - wanted))
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one head."""
+        return self.d_model // self.n_heads
+
+    @property
+    def n_matrix_parameters(self) -> int:
+        """Parameters that take part in a matrix product: every block's matrices and the output head."""
+        kv = 2 * self.d_model * self.n_kv_heads * self.head_dim
+        block = 2 * self.d_model**2 + kv + 3 * self.d_model * self.d_ff
+        return self.n_layers * block + self.vocab_size * self.d_model
+
+    def n_parameters(self, tie_embeddings: bool | None = None) -> int:
+        """Count all parameters, as configured or for the given choice of `tie_embeddings`."""
+        tied = self.tie_embeddings if tie_embeddings is None else tie_embeddings
+        norms = (2 * self.n_layers + 1) * self.d_model
+        return self.n_matrix_parameters + norms + (0 if tied else self.vocab_size * self.d_model)
+
+    def flops_per_token(self, pairs_per_token: float) -> float:
+        """Count the operations of one token's forward and backward pass: 6 per matrix parameter, 12 * d_model per
+        attended pair and layer.
+
+        Source: the usual 6N + 12 n_layers d_model T rule with T the mean number of visible keys.
+        """
+        return 6 * self.n_matrix_parameters + 12 * self.n_layers * self.d_model * pairs_per_token
+
+    def flops_per_token_causal(self, window: int) -> int:
+        """Count the operations per token with windows always full: half of `window` pairs per token."""
+        return int(self.flops_per_token(window / 2))

@@ -1,0 +1,200 @@
+"""The decoder of papers/string.txt, A.2: RMSNorm, SwiGLU, RoPE, grouped-query attention. A plain nn.Module.
+
+Axes: B batch, T tokens, N heads, K key-value heads, H per head, D model, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lab.errors import DataError
+from lab.model.attention import Layout, attend
+from lab.model.cache import KeyCache
+from lab.model.config import DecoderConfig
+from lab.model.loss import summed_cross_entropy
+from lab.model.segments import Segments
+from lab.positions import Distance, Frequencies
+from lab.positions import distance as make_distance
+from lab.positions import frequencies as make_frequencies
+
+__all__ = ["Decoder", "DecoderConfig"]
+
+
+class Attention(nn.Module):
+    """Grouped-query attention of one layer."""
+
+    def __init__(
+        self, cfg: DecoderConfig, layer: int, frequencies: Frequencies, distance: Distance, backend: str
+    ) -> None:
+        super().__init__()
+        self.cfg, self.layer, self.backend = cfg, layer, backend
+        self.frequencies, self.distance = frequencies, distance
+        self.q = nn.Linear(cfg.d_model, cfg.d_model, bias=False)
+        self.k = nn.Linear(cfg.d_model, cfg.n_kv_heads * cfg.head_dim, bias=False)
+        self.v = nn.Linear(cfg.d_model, cfg.n_kv_heads * cfg.head_dim, bias=False)
+        self.out = nn.Linear(cfg.d_model, cfg.d_model, bias=False)
+
+    def forward(self, x_BTD: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
+        """Attend within the layout, or from the new tokens to all cached ones."""
+        q, k, v = (
+            project(x_BTD).unflatten(-1, (-1, self.cfg.head_dim)).transpose(1, 2)
+            for project in (self.q, self.k, self.v)
+        )
+        if cache is not None:
+            k, v = cache.extend(self.layer, k, v)
+        out_BNTH = attend(
+            q,
+            k,
+            v,
+            frequencies=self.frequencies,
+            distance=self.distance,
+            layer=self.layer,
+            backend=self.backend,
+            layout=layout,
+        )
+        projected: Tensor = self.out(out_BNTH.transpose(1, 2).flatten(2))
+        return projected
+
+
+class FeedForward(nn.Module):
+    """SwiGLU: out(silu(gate(x)) * up(x))."""
+
+    def __init__(self, cfg: DecoderConfig) -> None:
+        super().__init__()
+        self.gate = nn.Linear(cfg.d_model, cfg.d_ff, bias=False)
+        self.up = nn.Linear(cfg.d_model, cfg.d_ff, bias=False)
+        self.out = nn.Linear(cfg.d_ff, cfg.d_model, bias=False)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """Apply the layer to every token."""
+        out: Tensor = self.out(F.silu(self.gate(x_BTD)) * self.up(x_BTD))
+        return out
+
+
+class Block(nn.Module):
+    """One pre-norm block: attention, then feed-forward, each added to the residual stream."""
+
+    def __init__(
+        self, cfg: DecoderConfig, layer: int, frequencies: Frequencies, distance: Distance, backend: str
+    ) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(cfg.d_model, eps=cfg.norm_eps)
+        self.attention = Attention(cfg, layer, frequencies, distance, backend)
+        self.feed_forward_norm = nn.RMSNorm(cfg.d_model, eps=cfg.norm_eps)
+        self.feed_forward = FeedForward(cfg)
+
+    def forward(self, x_BTD: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
+        """Run the block."""
+        x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), layout, cache)
+        out: Tensor = x_BTD + self.feed_forward(self.feed_forward_norm(x_BTD))
+        return out
+
+
+class Decoder(nn.Module):
+    """The language model; positions come from `frequencies` and `distance`, RoPE at cfg.theta and plain by default."""
+
+    def __init__(
+        self,
+        cfg: DecoderConfig,
+        *,
+        frequencies: Frequencies | None = None,
+        distance: Distance | None = None,
+        backend: str = "auto",
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.cfg = cfg
+        self.frequencies = frequencies or make_frequencies("rope", head_dim=cfg.head_dim, theta=cfg.theta)
+        self.distance = distance or make_distance("plain")
+        self.embedding = nn.Embedding(cfg.vocab_size, cfg.d_model)
+        self.blocks = nn.ModuleList(
+            Block(cfg, layer, self.frequencies, self.distance, backend) for layer in range(cfg.n_layers)
+        )
+        self.norm = nn.RMSNorm(cfg.d_model, eps=cfg.norm_eps)
+        self.head = nn.Linear(cfg.d_model, cfg.vocab_size, bias=False)
+        if cfg.tie_embeddings:
+            self.head.weight = self.embedding.weight
+        self.reset_parameters(torch.Generator().manual_seed(seed))
+
+    def reset_parameters(self, generator: torch.Generator) -> None:
+        """Draw the weights: normal, std sqrt(2 / (5 d_model)); residual outputs 1 / (sqrt(fan_in) n_layers).
+
+        The embedding takes cfg.embedding_std where it is given.
+
+        Source: the TinyLlama project's initialisation, which papers/string.txt A.2 builds on.
+        """
+        std = math.sqrt(2 / (5 * self.cfg.d_model))
+        for name, parameter in self.named_parameters():
+            if parameter.ndim == 1:
+                nn.init.ones_(parameter)
+            elif name.endswith("out.weight"):
+                residual_std = 1 / (math.sqrt(parameter.shape[1]) * self.cfg.n_layers)
+                nn.init.normal_(parameter, std=residual_std, generator=generator)
+            elif name == "embedding.weight":
+                nn.init.normal_(parameter, std=self.cfg.embedding_std or std, generator=generator)
+            else:
+                nn.init.normal_(parameter, std=std, generator=generator)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        cu_seqlens: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        *,
+        segments: Segments | None = None,
+        cache: KeyCache | None = None,
+        targets: Tensor | None = None,
+        last_only: bool = False,
+    ) -> Tensor:
+        """Return logits, or the summed loss when `targets` are given.
+
+        With `cu_seqlens` (or `segments`, the same prepared on the host) the B * T tokens are one packed row: a token
+        sees its own segment only, ids start again at 0 in each, and tokens after the last segment are padding.
+        With a cache the tokens continue what it holds. `last_only` keeps the logits of the last token.
+
+        Shapes: tokens int64 (B, T); cu_seqlens int32 (S + 1,); position_ids int64 (T,) or (B, T); targets int64
+            (B, T), IGNORE where not scored; returns (B, T, V), or a scalar: the sum of losses in nats.
+        Raises: DataError for cu_seqlens that do not describe the tokens.
+        """
+        shape = tokens.shape
+        if cu_seqlens is not None and segments is None:
+            segments = Segments.from_cu_seqlens(cu_seqlens, tokens.numel())
+        if segments is not None:
+            if cache is not None or segments.n_tokens != tokens.numel():
+                raise DataError(f"segments of {segments.n_tokens} tokens: must match tokens {tuple(shape)}, no cache")
+            tokens = tokens.reshape(1, -1)
+            position_ids = None if position_ids is None else position_ids.expand(shape).reshape(1, -1)
+        x_BTD = self.embedding(tokens)
+        layout = self.layout(tokens, position_ids, segments, cache)
+        for block in self.blocks:
+            x_BTD = block(x_BTD, layout, cache)
+        if cache is not None:
+            cache.advance(tokens.shape[1])
+        x_BTD = self.norm(x_BTD[:, -1:] if last_only else x_BTD)
+        if targets is not None:
+            return summed_cross_entropy(x_BTD.flatten(0, 1), self.head.weight, targets.flatten(), self.cfg.head_chunk)
+        logits: Tensor = self.head(x_BTD)
+        return logits if last_only else logits.view(*shape, -1)
+
+    def layout(
+        self, tokens: Tensor, position_ids: Tensor | None, segments: Segments | None, cache: KeyCache | None
+    ) -> Layout:
+        """Prepare ids, rotations and segments once for all layers."""
+        past = cache.length if cache is not None else 0
+        k_pos = torch.arange(past + tokens.shape[1], device=tokens.device)
+        if position_ids is not None:
+            assert past == 0, "explicit ids continue no cache"
+            k_pos = position_ids
+        elif segments is not None:
+            k_pos = segments.position_ids
+        q_pos = k_pos[past:] if past else k_pos
+        return Layout.of(q_pos, k_pos, self.frequencies, self.embedding.weight.dtype, segments)
+
+    def new_cache(self, batch: int, max_tokens: int) -> KeyCache:
+        """Make an empty key cache for `batch` rows of up to `max_tokens` tokens."""
+        cfg = self.cfg
+        return KeyCache(cfg.n_layers, batch, cfg.n_kv_heads, max_tokens, cfg.head_dim, self.embedding.weight.device)

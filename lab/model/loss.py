@@ -1,0 +1,70 @@
+"""Cross-entropy that never holds all logits: chunks of tokens, their gradients made on the way forward.
+
+For hidden states h (T, D), head W (V, D) and targets y, the loss is sum over scored t of
+logsumexp(W h_t) - (W h_t)[y_t]; its gradient in the logits is softmax - onehot, known as soon as a chunk's logits
+are, so the logits are dropped at once. Memory: one chunk of (chunk, V) float32 beside the gradients.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+IGNORE = -100  # target of a token that is not scored: padding, and the last token of a document
+
+
+class ChunkedCrossEntropy(torch.autograd.Function):
+    """Sum of the cross-entropy over scored tokens; see the module's docstring."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> Tensor:
+        """Compute the summed loss, float32 (or float64 for float64 inputs), and keep both gradients."""
+        device = hidden.device.type
+        compute = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+        wide = torch.promote_types(compute, torch.float32)
+        with torch.autocast(device, enabled=False):
+            head = weight.to(compute)
+            wants_hidden, wants_weight = ctx.needs_input_grad[:2]
+            grad_hidden = torch.empty_like(hidden) if wants_hidden else None
+            grad_weight = torch.zeros_like(weight, dtype=wide) if wants_weight else None
+            total = torch.zeros((), dtype=wide, device=hidden.device)
+            for start in range(0, len(targets), chunk):
+                part = slice(start, start + chunk)
+                h, y = hidden[part].to(compute), targets[part]
+                scored = y != IGNORE
+                log_probs = torch.log_softmax((h @ head.T).to(wide), dim=-1)
+                y = y.clamp_min(0)[:, None]
+                total -= (log_probs.gather(1, y)[:, 0] * scored).sum()
+                if not (wants_hidden or wants_weight):
+                    continue
+                grad = log_probs.exp_()
+                grad.scatter_add_(1, y, torch.full_like(y, -1, dtype=wide))
+                grad = (grad * scored[:, None]).to(compute)
+                if grad_hidden is not None:
+                    grad_hidden[part] = grad @ head
+                if grad_weight is not None:
+                    grad_weight += grad.T @ h
+        ctx.save_for_backward(grad_hidden, grad_weight)
+        ctx.dtypes = hidden.dtype, weight.dtype
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:  # type: ignore[override]
+        """Scale the gradients that the forward pass made."""
+        grads = (
+            None if grad is None else (grad * grad_loss).to(dtype)
+            for grad, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        )
+        grad_hidden, grad_weight = grads
+        return grad_hidden, grad_weight, None, None
+
+
+def summed_cross_entropy(hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, chunk: int) -> Tensor:
+    """Sum the next-token loss over the tokens whose target is not IGNORE, in nats.
+
+    Shapes: hidden (T, D), weight (V, D), targets int64 (T,); returns a scalar.
+    """
+    loss: Tensor = ChunkedCrossEntropy.apply(hidden_TD, weight_VD, targets_T, chunk)
+    return loss

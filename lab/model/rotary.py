@@ -1,0 +1,32 @@
+"""Rotating queries and keys by their positions. Axes: B batch, T tokens, N heads, H per head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Rotation:
+    """Cosines and sines of position * inv_freq, (B or 1, 1, T, H/2), made once per forward pass for all layers."""
+
+    cos_B1TH: Tensor
+    sin_B1TH: Tensor
+
+    @classmethod
+    def of(cls, positions: Tensor, inv_freq: Tensor, dtype: torch.dtype) -> Rotation:
+        """Compute angles in float64 and round cos and sin once to `dtype` (float32 or wider).
+
+        Shapes: `positions` (T,) or (B, T), `inv_freq` (H/2,).
+        """
+        positions = positions if positions.ndim == 2 else positions[None]
+        angles = positions[:, None, :, None].double() * inv_freq.to(positions.device)
+        return cls(angles.cos().to(dtype), angles.sin().to(dtype))
+
+    def rotate(self, x_BNTH: Tensor) -> Tensor:
+        """Turn the pair (j, j + H/2) of each head by its angle, in the rotation's own precision."""
+        first, second = x_BNTH.to(self.cos_B1TH.dtype).chunk(2, dim=-1)
+        cos, sin = self.cos_B1TH, self.sin_B1TH
+        return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)

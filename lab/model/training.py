@@ -1,0 +1,124 @@
+"""The LightningModule: one training step, the optimizer, and exact sums over the global batch. Nothing periodic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import lightning
+import torch
+from torch import Tensor, distributed
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.optim.lr_scheduler import LambdaLR
+
+from lab.model.decoder import Decoder, DecoderConfig
+from lab.model.optim import OptimConfig
+from lab.model.segments import Segments
+from lab.positions import Distance, Frequencies
+
+
+@dataclass(frozen=True)
+class StepStats:
+    """What one optimizer step saw over all ranks: summed loss in nats, scored tokens, gradient norm, learning rate."""
+
+    loss_sum: float
+    targets: int
+    grad_norm: float
+    lr: float
+
+
+class Training(lightning.LightningModule):
+    """Trains a decoder on packs; the gradient is the mean over all scored tokens of the global batch."""
+
+    def __init__(
+        self,
+        cfg: DecoderConfig,
+        optim: OptimConfig,
+        *,
+        frequencies: Frequencies,
+        distance: Distance,
+        backend: str,
+        seed: int,
+        total_steps: int,
+        batch_tokens: int,
+        micro_batch_tokens: int,
+        shard_dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.cfg, self.optim = cfg, optim
+        self.make_decoder = lambda: Decoder(cfg, frequencies=frequencies, distance=distance, backend=backend, seed=seed)
+        self.total_steps, self.batch_tokens, self.micro_batch_tokens = total_steps, batch_tokens, micro_batch_tokens
+        self.shard_dtype = shard_dtype
+        self.decoder: Decoder | None = None
+        self.consumed = 0  # tokens over all ranks and steps
+        self.finished: StepStats | None = None  # set while the hooks after an optimizer step run
+        self.stop_asked = False  # a signal came on this rank
+        self.stop_agreed = False  # a signal came on any rank before the last step
+        self.sums = torch.zeros(4, dtype=torch.float64)  # loss, targets, tokens, stop of the step so far
+
+    def configure_model(self) -> None:
+        """Build the decoder, the same on every rank, and shard it where the strategy has a mesh (FSDP2)."""
+        if self.decoder is not None:
+            return
+        self.decoder = self.make_decoder()
+        if self.device_mesh is not None:
+            policy = MixedPrecisionPolicy(param_dtype=self.shard_dtype, reduce_dtype=torch.float32)
+            mesh = self.device_mesh["data_parallel"]
+            for block in self.decoder.blocks:
+                fully_shard(block, mesh=mesh, mp_policy=policy)
+            fully_shard(self.decoder, mesh=mesh, mp_policy=policy)
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Forget the step before."""
+        self.finished = None
+
+    def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
+        """Return the pack's summed loss over its token budget; the exact mean follows when the batch is complete."""
+        assert self.decoder is not None, "configure_model builds the decoder"
+        segments = Segments(batch["cu_seqlens"], batch["lengths"], batch["tokens"].shape[1])
+        loss_sum: Tensor = self.decoder(batch["tokens"], segments=segments, targets=batch["targets"])
+        self.sums = self.sums.to(loss_sum.device)
+        self.sums[0] += loss_sum.detach()
+        self.sums[1:] += torch.tensor([batch["n_targets"], segments.n_real, float(self.stop_asked)]).to(self.sums)
+        return loss_sum / self.micro_batch_tokens
+
+    def configure_gradient_clipping(
+        self, optimizer: Any, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None
+    ) -> None:
+        """Turn the gradient into the mean over the global batch's scored tokens, then clip its norm.
+
+        Lightning and the strategies have averaged over packs and ranks, so that budget / targets is what is missing.
+        """
+        if distributed.is_available() and distributed.is_initialized():
+            distributed.all_reduce(self.sums)
+        loss_sum, targets, tokens, stop = self.sums.tolist()
+        self.sums.zero_()
+        parameters = [p for p in self.parameters() if p.grad is not None]
+        for parameter in parameters:
+            parameter.grad.mul_(self.batch_tokens / max(targets, 1.0))  # type: ignore[union-attr]
+        norm = torch.nn.utils.clip_grad_norm_(parameters, self.optim.clip_norm)
+        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+        self.consumed += int(tokens)
+        self.stop_agreed = stop > 0
+        self.finished = StepStats(loss_sum, int(targets), float(norm), optimizer.param_groups[0]["lr"])
+
+    def configure_optimizers(self) -> Any:
+        """AdamW with decay on matrices only, and the schedule by step."""
+        matrices = [p for p in self.parameters() if p.ndim >= 2]
+        vectors = [p for p in self.parameters() if p.ndim < 2]
+        groups = [
+            {"params": matrices, "weight_decay": self.optim.weight_decay},
+            {"params": vectors, "weight_decay": 0.0},
+        ]
+        betas = (self.optim.beta1, self.optim.beta2)
+        optimizer = torch.optim.AdamW(groups, lr=self.optim.lr, betas=betas, fused=True)
+        schedule = LambdaLR(optimizer, lambda step: self.optim.lr_at(step, self.total_steps) / self.optim.lr)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Save how far the data has been consumed."""
+        checkpoint["consumed_tokens"] = self.consumed
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take it up again."""
+        self.consumed = checkpoint["consumed_tokens"]

@@ -1,0 +1,41 @@
+"""RoPE: rotary position embedding, the frequency method every other one changes.
+
+    inv_freq[j] = theta^(-2j / head_dim),   j = 0 .. head_dim/2 - 1,   in radians per token
+
+Dimensions j and j + head_dim/2 form the pair that is rotated by position * inv_freq[j] (half-split pairing, the one
+used in the whole project). Source: papers/string.txt section 2.1; Su et al. 2022.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from lab.schema import Section
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rope(Section):
+    """RoPE has no parameters beside `model.theta`."""
+
+    method: Literal["rope"] = "rope"
+
+
+Config = Rope
+
+
+def inv_freq(config: Rope, head_dim: int, theta: float) -> Tensor:
+    """Compute the inverse frequencies.
+
+    Shapes: float64 (head_dim / 2,).
+    Example:
+        >>> inv_freq(Rope(), head_dim=4, theta=10000.0).tolist()
+        [1.0, 0.01]
+    """
+    import torch
+
+    j = torch.arange(head_dim // 2, dtype=torch.float64)
+    return torch.tensor(theta, dtype=torch.float64) ** (-2.0 * j / head_dim)

@@ -1,0 +1,99 @@
+"""Tokenize a config's corpus to shards, ready for lab.fit.
+
+    python -m lab.prepare CONFIG [--section.key=value ...] [--workers N] [--task I/N] [--verify]
+
+    python -m lab.prepare configs/tiny_2k.yaml --workers 32         all tasks, 32 processes
+    python -m lab.prepare configs/tiny_2k.yaml --task 3/64          every 64th task from the 3rd on, for job arrays
+    python -m lab.prepare configs/tiny_2k.yaml --verify             hash all shards against their manifests
+
+Finished tasks are skipped, so that the same command goes on after an interruption.
+Exit status: 0 done; 2 a mistake in the input; 75 interrupted, to be run again.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.config import load_experiment
+from lab.data.config import DataConfig
+from lab.data.corpora import open_corpus
+from lab.data.preparation import prepare, verify
+from lab.errors import ConfigError, LabError
+from lab.settings import parse_overrides
+
+WRONG, INTERRUPTED = 2, 75
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What the command line asks for; `share` is (first, stride) of the tasks."""
+
+    data: DataConfig
+    workers: int
+    share: tuple[int, int] | None
+    verify: bool
+
+
+def parse(arguments: Sequence[str]) -> Arguments:
+    """Read the command line.
+
+    Raises: ConfigError.
+    """
+    words = list(arguments)
+    wants_verify = "--verify" in words
+    words = [word for word in words if word != "--verify"]
+    if not words or words[0].startswith("--"):
+        raise ConfigError("CONFIG: must be the first argument, a YAML file; for instance configs/cpu_stdlib.yaml")
+    overrides = parse_overrides(words[1:])
+    workers = overrides.pop("workers", len(os.sched_getaffinity(0)))
+    if not isinstance(workers, int) or workers < 1:
+        raise ConfigError(f"--workers={workers}: must be a whole number >= 1; leave it out to use all cores")
+    share = read_share(overrides.pop("task", None))
+    return Arguments(load_experiment(Path(words[0]), overrides).data, workers, share, wants_verify)
+
+
+def read_share(text: object) -> tuple[int, int] | None:
+    """Read I/N, I from 0 to N - 1.
+
+    Raises: ConfigError.
+    """
+    if text is None:
+        return None
+    first, _, stride = str(text).partition("/")
+    if not (first.isdigit() and stride.isdigit() and int(first) < int(stride)):
+        raise ConfigError(f"--task={text}: must be I/N with 0 <= I < N; for instance 0/64")
+    return int(first), int(stride)
+
+
+def run(asked: Arguments) -> str:
+    """Prepare or verify, and say what there is.
+
+    Raises: LabError.
+    """
+    tasks = None
+    if asked.share is not None:
+        first, stride = asked.share
+        tasks = range(first, open_corpus(asked.data).n_tasks, stride)
+    summary = prepare(asked.data, workers=asked.workers, tasks=tasks).summary
+    if asked.verify:
+        verify(asked.data)
+        summary += "; all hashes are right"
+    return summary
+
+
+if __name__ == "__main__":
+    if {"--help", "-h"} & set(sys.argv[1:]):
+        print(__doc__)
+        raise SystemExit(0)
+    try:
+        print(run(parse(sys.argv[1:])))
+    except LabError as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(WRONG) from None
+    except KeyboardInterrupt:
+        print("interrupted; finished tasks are kept, run the same command to go on", file=sys.stderr)
+        raise SystemExit(INTERRUPTED) from None

@@ -1,0 +1,86 @@
+"""What the parts' config classes share: ranges written beside the fields, and every fault reported at once.
+
+A field carries its rule in its type, `Annotated[int, Ge(1)]`, and its meaning in the docstring below it. The config
+reader (pydantic) applies the rules under dotted names; a config class built in code applies the same ones itself.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from lab.errors import ConfigError
+
+Positive = Annotated[int, Ge(1)]
+NonNegative = Annotated[int, Ge(0)]
+PositiveFloat = Annotated[float, Gt(0)]
+Share = Annotated[float, Ge(0), Le(1)]
+
+RULES: dict[type, tuple[str, str]] = {Ge: ("ge", ">="), Gt: ("gt", ">"), Le: ("le", "<="), Lt: ("lt", "<")}
+
+
+class Section:
+    """Base of the config dataclasses: no unknown keys, no coerced types, ranges and cross-field rules checked."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
+
+    def __post_init__(self) -> None:
+        """Check the ranges, then the rules between fields.
+
+        Raises: ConfigError with one line per fault.
+        """
+        faults = range_faults(self) or self.rules()
+        if faults:
+            raise ConfigError(*faults)
+
+    def rules(self) -> list[str]:
+        """List the faults between fields; each line begins with the field and its value."""
+        return []
+
+
+def range_faults(config: Any) -> list[str]:
+    """List a fault line for every field of a config dataclass that breaks the rule in its type."""
+    faults = []
+    for name, hint in get_type_hints(type(config), include_extras=True).items():
+        value = getattr(config, name, None)
+        for part in (hint, *get_args(hint)):
+            if get_origin(part) is Annotated and isinstance(value, (int, float)):
+                faults += [f"{name}={value}: must be {rule}" for rule in broken_rules(value, get_args(part)[1:])]
+    return faults
+
+
+def broken_rules(value: float, constraints: tuple[Any, ...]) -> list[str]:
+    """List the constraints that `value` breaks, in words."""
+    out = []
+    for constraint in constraints:
+        if type(constraint) not in RULES:
+            continue
+        attribute, sign = RULES[type(constraint)]
+        bound = getattr(constraint, attribute)
+        holds = {">=": value >= bound, ">": value > bound, "<=": value <= bound, "<": value < bound}[sign]
+        if not holds:
+            out.append(f"{sign} {bound}")
+    return out
+
+
+def field_docs(config_class: type[Any]) -> dict[str, str]:
+    """Read the docstring below each field of a config class from its source."""
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(config_class))).body
+    assert isinstance(node, ast.ClassDef), "config classes are classes"
+    docs = {}
+    for field, after in zip(node.body, node.body[1:]):
+        if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            assert isinstance(field.target, ast.Name), "config fields are plain names"
+            docs[field.target.id] = inspect.cleandoc(str(after.value.value))
+    return docs
+
+
+def sections_of(hint: Any) -> list[type[Any]]:
+    """List the config classes that a field's type admits: one for a section, several for a tagged union."""
+    if isinstance(hint, type) and issubclass(hint, Section):
+        return [hint]
+    return [found for part in get_args(hint) for found in sections_of(part)]

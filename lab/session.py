@@ -1,0 +1,191 @@
+"""One start of a run: a new one, or a resumed one; trains, and says what came of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from eval.picture import draw_run
+from lab.assembly import assemble, choose_backend, set_threads, training_device
+from lab.config import Experiment, load_experiment
+from lab.data.preparation import shard_folder, summary_of
+from lab.data.tokenizer import load_tokenizer
+from lab.errors import CheckpointError, ConfigError, MissingPackage
+from lab.files import write_atomic, write_json
+from lab.runs import checkpoints
+from lab.runs.environment import describe_environment
+from lab.runs.folder import RunFolder
+
+DONE, STOPPED = 0, 75
+FREE_TO_CHANGE = (  # settings, or sections, that do not change what a run computes
+    "train.devices",
+    "train.nodes",
+    "train.accelerator",
+    "train.strategy",
+    "train.threads",
+    "train.backend",
+    "train.keep_checkpoints",
+    "data.prefetch",
+    "data.folder",
+    "track.",
+    "run.folder",
+    "run.name",
+)
+
+
+def run_experiment(experiment: Experiment, resume: bool, command: str) -> int:
+    """Train, record and report; return the exit status.
+
+    Raises: LabError for what the user can mend.
+    """
+    say = print if is_first_process() else silent
+    folder = RunFolder(experiment.run.path)
+    checkpoint = find_start(experiment, folder, resume, say)
+    threads = set_threads(pick_threads(experiment, folder, checkpoint), experiment.train.devices)
+    run = assemble(experiment, folder)
+    if is_first_process():
+        run.data.prepare_data()
+        check_vocabulary(experiment)
+        say(f"data: {summary_of(experiment.data).summary}")
+        start_folder(experiment, folder, checkpoint, threads)
+    say(announce(experiment, checkpoint))
+    try:
+        run.trainer.fit(
+            run.module, datamodule=run.data, ckpt_path=str(checkpoint.state) if checkpoint else None, weights_only=True
+        )
+    finally:
+        for logger in run.trainer.loggers:
+            logger.finalize("finished")
+    if run.stopping.stopped:
+        say(f"stopped after {run.module.consumed:,} tokens, all saved; go on with:\n  {command}", file=sys.stderr)
+        return STOPPED
+    if is_first_process():
+        say(report(experiment, folder))
+    return DONE
+
+
+def is_first_process() -> bool:
+    """Tell whether this process speaks for all, before a process group exists."""
+    from lightning.fabric.utilities.rank_zero import rank_zero_only
+
+    return getattr(rank_zero_only, "rank", 0) in (0, None)
+
+
+def silent(*values: object, **options: Any) -> None:
+    """Print nothing."""
+
+
+def find_start(experiment: Experiment, folder: RunFolder, resume: bool, say: Any) -> checkpoints.Checkpoint | None:
+    """Decide where the run starts: at a checkpoint, or at the beginning.
+
+    Raises: CheckpointError where a run of that name is already there and was not asked to go on, or differs.
+    """
+    config = folder.path / "config.yaml"
+    begun = (folder.path / "metrics.jsonl").exists() or any(folder.checkpoints.glob("tokens-*"))
+    if not (config.exists() and begun):
+        return None  # nothing there, or a start that failed before it trained
+    if not resume:
+        raise CheckpointError(
+            f"run.name={experiment.run.name}: {folder.path} already holds a run; go on with --resume, or choose "
+            "another --run.name"
+        )
+    refuse_changes(experiment, load_experiment(config))
+    found, passed = checkpoints.newest(folder.checkpoints)
+    for line in passed:
+        say(line, file=sys.stderr)
+    return found
+
+
+def refuse_changes(now: Experiment, before: Experiment) -> None:
+    """Refuse to go on with settings that would make it another run.
+
+    Raises: ConfigError with a line for each setting that differs.
+    """
+    old, new = flatten(before.to_dict()), flatten(now.to_dict())
+    faults = [
+        f"{key}={new.get(key)}: the run was started with {old.get(key)}; set it back, or choose another --run.name"
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key) != new.get(key) and not key.startswith(FREE_TO_CHANGE)
+    ]
+    if faults:
+        raise ConfigError(*faults)
+
+
+def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Turn nested sections into dotted keys."""
+    out: dict[str, Any] = {}
+    for key, value in values.items():
+        out |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return out
+
+
+def pick_threads(experiment: Experiment, folder: RunFolder, checkpoint: checkpoints.Checkpoint | None) -> int | None:
+    """Keep a resumed run at the threads it began with, unless the config names another number."""
+    path = folder.path / "environment.json"
+    if experiment.train.threads or checkpoint is None or not path.exists():
+        return experiment.train.threads
+    threads: int = json.loads(path.read_text(encoding="utf-8"))["threads"]
+    return threads
+
+
+def check_vocabulary(experiment: Experiment) -> None:
+    """Refuse a model that has no row for some token.
+
+    Raises: ConfigError.
+    """
+    tokens = load_tokenizer(shard_folder(experiment.data)).get_vocab_size()
+    if tokens > experiment.model.vocab_size:
+        raise ConfigError(
+            f"model.vocab_size={experiment.model.vocab_size}: the tokenizer has {tokens} tokens; use {tokens} or more"
+        )
+
+
+def start_folder(
+    experiment: Experiment, folder: RunFolder, checkpoint: checkpoints.Checkpoint | None, threads: int
+) -> None:
+    """Write what describes the run, or, on a resume, add to it and drop what came after the checkpoint."""
+    environment = describe_environment(experiment.run.seed, threads)
+    path = folder.path / "environment.json"
+    if checkpoint is not None and path.exists():
+        first = json.loads(path.read_text(encoding="utf-8"))
+        resumes = [*first.get("resumes", []), {"consumed_tokens": checkpoint.consumed_tokens, **environment}]
+        environment = {**first, "resumes": resumes}
+    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.rewind(checkpoint.consumed_tokens if checkpoint else -1)
+    write_json(path, environment)
+    tokenizer = shard_folder(experiment.data) / "tokenizer.json"
+    write_atomic(folder.path / "tokenizer.json", tokenizer.read_bytes())
+    write_atomic(folder.path / "config.yaml", experiment.to_yaml().encode("utf-8"))
+
+
+def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) -> str:
+    """Say what is about to run, and which attention kernel it takes and why."""
+    device = training_device(experiment)
+    bf16 = experiment.train.precision == "bf16" or (experiment.train.precision == "auto" and device.type == "cuda")
+    backend, reason = choose_backend(experiment, device, bf16)
+    start = f"; goes on at {checkpoint.consumed_tokens:,} tokens" if checkpoint else ""
+    train, path = experiment.train, experiment.run.path
+    return (
+        f"run: {path}: {experiment.model.n_parameters():,} parameters, {train.steps:,} steps of "
+        f"{train.batch_tokens:,} tokens on {device.type}{start}\nattention: {backend} ({reason})"
+    )
+
+
+def report(experiment: Experiment, folder: RunFolder) -> str:
+    """Print the results: effective length by consumed tokens, and where everything lies."""
+    probes = [record for record in folder.read("probes.jsonl") if "effective_length" in record]
+    lines = ["", f"{'consumed tokens':>16} {'effective length':>17} {'f(effective length)':>20} {'held-out loss':>14}"]
+    for probe in probes:
+        loss = probe.get("held_out_loss")
+        lines.append(
+            f"{probe['consumed_tokens']:>16,} {probe['effective_length']:>17,} {probe['f_at_effective_length']:>20,} "
+            f"{'' if loss is None else format(loss, '.3f'):>14}"
+        )
+    lines.append(f"\neverything is in {folder.path}")
+    if experiment.track.picture:
+        try:
+            lines.append(f"picture: {draw_run(folder.path)}")
+        except MissingPackage as error:
+            lines.append(f"no picture: {error}")
+    return "\n".join(lines)

@@ -1,0 +1,265 @@
+"""Reading settings: YAML without duplicate keys, dotted overrides, and faults as lines that name the remedy.
+
+Checking types and ranges is pydantic's; this file turns what it finds into `dotted.field=value: rule; remedy`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from lab.errors import ConfigError
+from lab.schema import field_docs, sections_of
+
+TAGS = ("name", "method")  # keys that select a member of a tagged union
+FLOAT = re.compile(r"[-+]?([0-9][0-9_]*)(\.[0-9_]*)?([eE][-+]?[0-9]+)")
+
+
+class Loader(yaml.SafeLoader):
+    """YAML that refuses duplicate keys and reads 4e-4 as a number."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Build a mapping after looking for a key that stands twice."""
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                line = key_node.start_mark.line + 1
+                raise ConfigError(f"{self.name}: line {line}: {key} stands twice; keep one of them")
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+Loader.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+0123456789"))
+
+
+def parse_yaml(text: str, name: str) -> Any:
+    """Parse YAML, naming the line of a mistake.
+
+    Raises: ConfigError.
+    """
+    try:
+        loader = Loader(text)
+        loader.name = name
+        return loader.get_single_data()
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" line {mark.line + 1}:" if mark else ""
+        raise ConfigError(f"{name}:{line} not YAML ({getattr(error, 'problem', error)}); mend the line") from error
+
+
+@dataclasses.dataclass
+class Raw:
+    """Settings as they were written, nested dicts, and the file they came from."""
+
+    values: dict[str, Any]
+    source: str
+
+    @classmethod
+    def read(cls, path: Path) -> Raw:
+        """Read a YAML file of sections.
+
+        Raises: ConfigError for a missing file or one that is no mapping.
+        """
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
+            raise ConfigError(f"{path}: {reason}; give a YAML config, for instance one of configs/") from error
+        values = parse_yaml(text, str(path))
+        if not isinstance(values, dict):
+            raise ConfigError(f"{path}: must hold sections (model:, data:, train:, ...); see configs/")
+        return cls(values, str(path))
+
+    def override(self, overrides: dict[str, Any]) -> None:
+        """Set dotted keys.
+
+        Changing the tag of a union drops the keys of the member that was there. Raises: ConfigError.
+        """
+        order = sorted(overrides, key=lambda key: key.split(".")[-1] not in TAGS)
+        for dotted in order:
+            *parents, last = dotted.split(".")
+            node = self.values
+            for parent in parents:
+                if not isinstance(node.get(parent), dict):
+                    node[parent] = {}
+                node = node[parent]
+            if len(parents) > 1 and last in TAGS and node.get(last) != overrides[dotted]:
+                node.clear()
+            node[last] = overrides[dotted]
+
+
+def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
+    """Read `--a.b=value` and `--a.b value`; values are YAML.
+
+    Raises: ConfigError.
+    Example:
+        >>> parse_overrides(["--optim.lr=1e-3", "--run.name", "x"])
+        {'optim.lr': 0.001, 'run.name': 'x'}
+    """
+    overrides: dict[str, Any] = {}
+    left = list(arguments)
+    while left:
+        word = left.pop(0)
+        if not word.startswith("--"):
+            raise ConfigError(f"{word}: not a setting; write --section.key=value")
+        key, equals, text = word[2:].partition("=")
+        if not equals:
+            if not left or left[0].startswith("--"):
+                raise ConfigError(f"--{key}: has no value; write --{key}=value")
+            text = left.pop(0)
+        if key in overrides:
+            raise ConfigError(f"--{key}: stands twice; keep one of them")
+        value = parse_yaml(text, f"--{key}")
+        overrides[key] = value
+    return overrides
+
+
+def validated(root: type[Any], raw: Raw) -> Any:
+    """Build the config class from raw settings.
+
+    Raises: ConfigError with one line for every fault found.
+    """
+    try:
+        return TypeAdapter(root).validate_json(json.dumps(raw.values, default=str), strict=True)
+    except ValidationError as error:
+        lines = [line for item in error.errors(include_url=False) for line in fault_lines(root, raw, item)]
+        raise ConfigError(*dict.fromkeys(lines)) from None
+
+
+def fault_lines(root: type[Any], raw: Raw, item: Any) -> Iterator[str]:
+    """Turn one of pydantic's errors into lines for the user."""
+    keys = drop_tags(item["loc"], raw.values)
+    dotted = ".".join(str(key) for key in keys)
+    kind, context = item["type"], item.get("ctx", {})
+    if kind == "value_error":  # a rule of a section, whose lines begin with the field
+        prefix = f"{dotted}." if dotted else ""
+        for line in getattr(context["error"], "faults", [str(context["error"])]):
+            yield prefix + line
+        return
+    value = look_up(raw.values, keys)
+    shown = json.dumps(value, default=str) if isinstance(value, dict | list) else value
+    if kind in ("unexpected_keyword_argument", "extra_forbidden"):
+        yield f"{dotted}={shown}: unknown setting; {suggestion(root, raw.values, keys)}"
+    elif kind in ("missing", "missing_argument"):
+        yield f"{dotted}: must be set; {remedy(root, raw.values, keys)}"
+    elif kind in ("union_tag_invalid", "union_tag_not_found"):
+        tag = context.get("tag", "")
+        allowed = context.get("expected_tags", "").replace("'", "")
+        near = difflib.get_close_matches(str(tag), allowed.split(", "), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"use one of: {allowed}"
+        yield f"{dotted}.{str(context['discriminator']).strip(chr(39))}={tag}: unknown; {hint}"
+    else:
+        yield f"{dotted}={shown}: {rule_of(item)}; {remedy(root, raw.values, keys)}"
+
+
+def rule_of(item: Any) -> str:
+    """Say the rule that a value breaks."""
+    context = item.get("ctx", {})
+    bounds = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+    for key, sign in bounds.items():
+        if key in context:
+            return f"must be {sign} {context[key]}"
+    if item["type"] == "literal_error":
+        return f"must be one of {context['expected']}"
+    kinds = {"int": "a whole number", "float": "a number", "bool": "true or false", "string": "text", "list": "a list"}
+    for start, words in {**kinds, "tuple": "a list", "dataclass": "a section", "model": "a section"}.items():
+        if item["type"].startswith(start):
+            return f"must be {words}"
+    return str(item["msg"]).lower()
+
+
+def drop_tags(location: Sequence[Any], values: Any) -> list[Any]:
+    """Take out of an error's place the union tags that pydantic puts in it, and the names of plain union members."""
+    keys: list[Any] = []
+    for key in location:
+        tag = isinstance(values, dict) and key not in values and key in [values.get(name) for name in TAGS]
+        if tag or (isinstance(key, str) and (not isinstance(values, dict)) and not isinstance(values, list)):
+            continue
+        keys.append(key)
+        if isinstance(values, dict):
+            values = values.get(key)
+        elif isinstance(values, list) and isinstance(key, int) and key < len(values):
+            values = values[key]
+    return keys
+
+
+def look_up(values: Any, keys: Sequence[Any]) -> Any:
+    """Find the value at a place, or None."""
+    for key in keys:
+        try:
+            values = values[key]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return values
+
+
+def section_at(root: type[Any], values: Any, keys: Sequence[Any]) -> type[Any] | None:
+    """Find the config class whose field the last key is."""
+    current: type[Any] = root
+    for key in keys[:-1]:
+        hints = get_type_hints(current, include_extras=True)
+        if key not in hints:
+            return None
+        values = values.get(key) if isinstance(values, dict) else None
+        options = sections_of(hints[key])
+        tags = [values.get(name) for name in TAGS] if isinstance(values, dict) else []
+        chosen = [o for o in options if len(options) == 1 or any(tag_of(o) == tag for tag in tags)]
+        if not chosen:
+            return None
+        current = chosen[0]
+    return current
+
+
+def tag_of(section: type[Any]) -> Any:
+    """Read the tag of a member of a tagged union."""
+    defaults = {f.name: f.default for f in dataclasses.fields(section)}
+    return defaults.get("method", defaults.get("name"))
+
+
+def suggestion(root: type[Any], values: Any, keys: Sequence[Any]) -> str:
+    """Name the valid setting nearest to an unknown one."""
+    section = section_at(root, values, keys)
+    prefix = ".".join(str(key) for key in keys[:-1])
+    prefix += "." if prefix else ""
+    if section is None:
+        return "see --help"
+    names = [f.name for f in dataclasses.fields(section)]
+    near = difflib.get_close_matches(str(keys[-1]), names, n=1)
+    if near:
+        return f"did you mean {prefix}{near[0]}?"
+    everywhere = {dotted.split(".")[-1]: dotted for dotted in reversed([d for d, _, _ in all_settings(root)])}
+    far = difflib.get_close_matches(str(keys[-1]), everywhere, n=1)
+    if far:
+        return f"did you mean {everywhere[far[0]]}?"
+    return f"{prefix.rstrip('.') or 'a config'} has {', '.join(names)}"
+
+
+def remedy(root: type[Any], values: Any, keys: Sequence[Any]) -> str:
+    """Say what a setting is for, as the way out."""
+    names = [key for key in keys if isinstance(key, str)]
+    section = section_at(root, values, names)
+    text = field_docs(section).get(names[-1], "") if section else ""
+    return " ".join(text.split()).rstrip(".") or "see --help"
+
+
+def all_settings(root: type[Any], prefix: str = "") -> list[tuple[str, str, str]]:
+    """List every setting as (dotted name, default, meaning), the members of tagged unions one after the other."""
+    out = []
+    hints = get_type_hints(root, include_extras=True)
+    for item in dataclasses.fields(root):
+        sections = sections_of(hints[item.name])
+        for section in sections:
+            out += all_settings(section, f"{prefix}{item.name}.")
+        if not sections:
+            default = "required" if item.default is dataclasses.MISSING else json.dumps(item.default, default=str)
+            out.append((prefix + item.name, default, field_docs(root).get(item.name, "")))
+    return out
