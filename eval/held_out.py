@@ -23,20 +23,24 @@ class HeldOutLoss:
         store = TokenStore.open(shard_folder(data), "held_out")
         segments = index_segments(store, "natural", data.window)
         n_packs = max(1, min(tokens, store.n_tokens) // pack_tokens)
-        n_packs = -(-n_packs // world_size) * world_size  # as many for each rank
         stream = PackStream(
             store, segments, stream=0, n_streams=1, pack_tokens=pack_tokens, seed=0, look_ahead=data.look_ahead
         )
         packs = [next(stream) for _ in range(n_packs)]
         self.packs = packs[rank::world_size]
+        self.idle = packs[: -(-n_packs // world_size) - len(self.packs)]  # scored for company and not counted
         self.device = device
 
     def sums(self, model: Scores) -> Tensor:
-        """Sum the loss in nats and the scored tokens over this rank's packs: float64 (2,)."""
+        """Sum the loss in nats and the scored tokens over this rank's packs: float64 (2,).
+
+        Every rank calls the model equally often, as a sharded model needs.
+        """
         total = torch.zeros(2, dtype=torch.float64, device=self.device)
-        for pack in self.packs:
+        for pack in [*self.packs, *self.idle]:
             tokens, targets = (torch.from_numpy(x)[None].to(self.device) for x in (pack.tokens, pack.targets))
             segments = Segments.from_lengths(pack.lengths, len(pack.tokens), self.device)
-            total[0] += model(tokens, targets, segments)
-            total[1] += int((targets >= 0).sum())
+            counts = pack not in self.idle
+            total[0] += model(tokens, targets, segments) * counts
+            total[1] += int((targets >= 0).sum()) * counts
         return total

@@ -1,0 +1,33 @@
+# make fit   set up and run the demo; make test   set up and run all checks. Both need Python 3.11 or 3.12 only.
+PYTHON ?= python3
+PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+export OMP_WAIT_POLICY ?= PASSIVE
+
+.PHONY: fit test check clean
+
+fit: .venv/.fit
+	.venv/bin/python -m lab.fit configs/cpu_demo.yaml --resume
+
+test: check
+	.venv/bin/python -m pytest
+
+check: .venv/.dev
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/.fit: .venv/bin/python pyproject.toml constraints.txt
+	@echo "setting up .venv, once"
+	$(PIP) --editable '.[plot]'
+	@touch $@
+
+.venv/.dev: .venv/bin/python pyproject.toml constraints.txt
+	@echo "setting up .venv for the tests, once"
+	$(PIP) --editable '.[dev]'
+	@touch $@ .venv/.fit
+
+clean:
+	rm -rf .venv *.egg-info .pytest_cache .ruff_cache .mypy_cache

@@ -1,0 +1,232 @@
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from lab.counts import PositionCounts
+from lab.errors import DataError
+
+
+def pair_loop(max_len, rows, mask):
+    """Count every attended pair of every row, one at a time."""
+    counted = [0] * max_len
+    for ids, docs in rows:
+        for q, k in itertools.product(range(len(ids)), repeat=2):
+            if k > q or docs[q] < 0 or docs[k] < 0:
+                continue
+            if mask == "causal" or docs[k] == docs[q] or (mask == "anchor" and docs[k] == 0):
+                counted[ids[q] - ids[k]] += 1
+    return counted
+
+
+def gapped_row(rng, lengths, largest_gap, running):
+    """Draw documents of the given lengths with gaps in their ids; ids run on or start again in each."""
+    ids, docs, at = [], [], 0
+    for doc, length in enumerate(lengths):
+        at = at + 1 if running else 0
+        for _ in range(length):
+            ids.append(at)
+            docs.append(doc)
+            at += int(rng.integers(1, largest_gap + 1))
+    return ids, docs
+
+
+def test_full_window_of_2048_holds_the_published_shares():
+    # f(i) = 2048 - i. All pairs: 2048 * 2049 / 2 = 2,098,176. At i >= 1024 the terms are 1024 .. 1, sum
+    # 1024 * 1025 / 2 = 524,800 (25.01%); at i >= 1536 they are 512 .. 1, sum 512 * 513 / 2 = 131,328 (6.26%).
+    counts = PositionCounts(2048)
+    counts.add_segments([2048])
+    frequency = counts.frequency()
+    assert frequency.dtype == np.int64
+    assert (frequency[0], frequency[1], frequency[2047]) == (2048, 2047, 1)
+    assert counts.pairs == int(frequency.sum()) == 2_098_176
+    assert int(frequency[1024:].sum()) == 524_800
+    assert int(frequency[1536:].sum()) == 131_328
+    assert counts.share(1024, 2047) == 524_800 / 2_098_176
+    assert round(100 * counts.share(1024, 2047), 1) == 25.0
+    assert round(100 * counts.share(1536, 2047), 2) == 6.26
+
+
+def test_small_case_by_hand():
+    # lengths 3, 1, 3: f(0) = 3+1+3, f(1) = 2+0+2, f(2) = 1+0+1, nothing beyond
+    counts = PositionCounts(4)
+    counts.add_segments([3, 1])
+    counts.add_segments(np.array([3]))
+    assert counts.frequency().tolist() == [7, 4, 2, 0]
+    assert (counts.tokens, counts.pairs) == (7, 13)
+    assert counts.share(1, 2) == 6 / 13
+
+
+def test_gapped_ids_by_hand():
+    # ids 0 1 5 6: distances 0 four times, 1 (1-0, 6-5) twice, 4 (5-1) once, 5 (5-0, 6-1) twice, 6 (6-0) once
+    counts = PositionCounts(8)
+    counts.add_positions([0, 1, 5, 6], [0, 0, 0, 0])
+    assert counts.frequency().tolist() == [4, 2, 0, 0, 1, 2, 1, 0]
+    assert (counts.tokens, counts.pairs) == (4, 10)
+
+
+def test_anchor_adds_each_tokens_distance_to_the_beginning():
+    # anchor at 0, documents at 1 2 and 3 4: each document gives f(0) = 2, f(1) = 1, the anchor f(0) = 1;
+    # and every token i = 1 .. 4 sees the anchor at distance i
+    counts = PositionCounts(5)
+    counts.add_positions([0, 1, 2, 3, 4], [0, 1, 1, 2, 2], mask="anchor")
+    assert counts.frequency().tolist() == [5, 1 + 1 + 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("max_len", [1, 2, 17, 64])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_random_packs_equal_a_loop_over_pairs(max_len, seed):
+    lengths = np.random.default_rng(seed).integers(0, max_len + 1, 12)
+    counts = PositionCounts(max_len)
+    counts.add_segments(lengths)
+    rows = [(range(n), [0] * n) for n in lengths]
+    assert counts.frequency().tolist() == pair_loop(max_len, rows, "causal")
+    assert counts.tokens == lengths.sum()
+
+
+@pytest.mark.parametrize("padding", [0, 3], ids=["no_padding", "padding"])
+@pytest.mark.parametrize("largest_gap", [1, 2, 9], ids=lambda gap: f"gap_{gap}")
+@pytest.mark.parametrize(
+    ("mask", "running"),
+    [("causal", True), ("document", True), ("document", False), ("anchor", True)],
+    ids=["causal", "document_running", "document_reset", "anchor"],
+)
+def test_ids_equal_a_loop_over_pairs(mask, running, largest_gap, padding):
+    rng = np.random.default_rng(largest_gap)
+    rows = []
+    for _ in range(3):
+        ids, docs = gapped_row(rng, [2, 11, 1, 6], largest_gap, running)
+        rows.append((ids + [0] * padding, docs + [-1] * padding))
+    max_len = 256
+    counts = PositionCounts(max_len)
+    counts.add_positions([ids for ids, _ in rows], [docs for _, docs in rows], mask=mask)
+    assert counts.frequency().tolist() == pair_loop(max_len, rows, mask)
+    assert counts.tokens == 3 * 20
+    alone = PositionCounts(max_len)
+    for ids, docs in rows:
+        alone.add_positions(ids, docs, mask=mask)
+    assert counts == alone
+
+
+def test_padding_between_documents_and_documents_that_alternate():
+    ids, docs = [0, 5, 1, 9, 2, 3, 11], [4, -1, 2, 4, -7, 2, 4]
+    counts = PositionCounts(12)
+    counts.add_positions(ids, docs)
+    assert counts.frequency().tolist() == pair_loop(12, [(ids, docs)], "document")
+
+
+def test_one_row_of_ids_serves_all_rows_of_documents():
+    ids, docs = [0, 1, 4, 5], [[0, 0, 0, 0], [1, 1, 2, 2]]
+    counts = PositionCounts(6)
+    counts.add_positions(ids, docs)
+    assert counts.frequency().tolist() == pair_loop(6, [(ids, row) for row in docs], "document")
+
+
+def test_ids_without_gaps_count_as_segments():
+    by_ids, by_lengths = PositionCounts(9), PositionCounts(9)
+    by_ids.add_positions([3, 4, 5, 6, 0, 1, 0], [0, 0, 0, 0, 1, 1, 2])
+    by_lengths.add_segments([4, 2, 1])
+    assert by_ids == by_lengths
+
+
+def test_long_gapped_row_is_exact():
+    # every other id of 0 .. 2n-2 for n = 50,000 tokens: n - d pairs at distance 2d, none at odd distances
+    n = 50_000
+    counts = PositionCounts(2 * n)
+    counts.add_positions(2 * np.arange(n), np.zeros(n, dtype=np.int64))
+    expected = np.zeros(2 * n, dtype=np.int64)
+    expected[::2] = np.arange(n, 0, -1)
+    assert (counts.frequency() == expected).all()
+
+
+@pytest.mark.parametrize("split", [0, 1, 4, 7])
+def test_two_halves_add_to_the_whole(split):
+    lengths = [3, 8, 1, 5, 8, 2, 6]
+    parts = [PositionCounts(16), PositionCounts(16), PositionCounts(16)]
+    for counts, chosen in zip(parts, [lengths[:split], lengths[split:], lengths], strict=True):
+        counts.add_segments(chosen)
+        for n in chosen:
+            counts.add_positions(range(0, 2 * n, 2), [0] * n)
+    first, second, whole = parts
+    before = first.to_dict()
+    total = first + second
+    assert total == whole
+    assert total.frequency().tolist() == (first.frequency() + second.frequency()).tolist()
+    assert first.to_dict() == before, "adding leaves the terms as they were"
+
+
+def test_state_survives_json_and_goes_on_counting():
+    counts, expected = PositionCounts(8), PositionCounts(8)
+    for one in (counts, expected):
+        one.add_segments([4, 8])
+        one.add_positions([0, 2, 7], [0, 0, 0])
+    again = PositionCounts.from_dict(json.loads(json.dumps(counts.to_dict())))
+    assert again == counts
+    again.add_segments([5])
+    expected.add_segments([5])
+    assert again == expected
+    assert again != counts
+
+
+def test_counts_beyond_32_bits_are_exact():
+    # doubled 35 times: 2^35 copies of f = 3 2 1 and of ids 0 2 (f = 2 0 1)
+    counts = PositionCounts(3)
+    counts.add_segments([3])
+    counts.add_positions([0, 2], [0, 0])
+    for _ in range(35):
+        counts = counts + counts
+    assert counts.frequency().tolist() == [5 * 2**35, 2 * 2**35, 2 * 2**35]
+    assert counts.tokens == 171_798_691_840
+    assert counts.pairs == 9 * 2**35
+
+
+def test_an_empty_counter_has_no_share_and_no_tokens():
+    counts = PositionCounts(4)
+    counts.add_segments([])
+    counts.add_positions([0, 0], [-1, -1], mask="anchor")
+    assert (counts.tokens, counts.pairs, counts.share(0, 3)) == (0, 0, 0.0)
+    assert counts.frequency().tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        pytest.param(lambda c: PositionCounts(0), "max_len=0: must be >= 1", id="no_room"),
+        pytest.param(lambda c: c.add_segments([3, 9]), r"lengths=3\.\.9: must be in 0\.\.8", id="segment_too_long"),
+        pytest.param(lambda c: c.add_segments([-1]), r"lengths=-1\.\.-1: must be in 0\.\.8", id="segment_negative"),
+        pytest.param(lambda c: c.add_positions([0], [0], mask="full"), "mask=full: unknown mask", id="mask"),
+        pytest.param(lambda c: c.add_positions([0, 0], [0, 0]), "position_ids: must rise strictly", id="ids_equal"),
+        pytest.param(lambda c: c.add_positions([1, 0], [0, 0]), "position_ids: must rise strictly", id="ids_fall"),
+        pytest.param(
+            lambda c: c.add_positions([0, 1, 0], [0, 0, 1], mask="causal"), "must rise strictly", id="reset_causal"
+        ),
+        pytest.param(lambda c: c.add_positions([0, 8], [0, 0]), "distance 8 must be below max_len=8", id="too_far"),
+        pytest.param(
+            lambda c: c.add_positions([0, 8], [0, 1], mask="anchor"), "distance 8 must be below", id="anchor_too_far"
+        ),
+        pytest.param(
+            lambda c: c.add_positions([0, 1], [1, 0], mask="anchor"), "document 0, the anchor", id="anchor_late"
+        ),
+        pytest.param(
+            lambda c: c.add_positions([0, 1, 0], [0, 0, 1], mask="anchor"), "may not stand before", id="anchor_reset"
+        ),
+        pytest.param(
+            lambda c: c.add_positions([0, 0], [0, 1], mask="anchor"), "position_ids", id="token_on_the_anchors_id"
+        ),
+        pytest.param(lambda c: c.add_positions([0, 1, 2], [0, 0]), "position_ids|doc_ids", id="shapes_differ"),
+        pytest.param(lambda c: c + PositionCounts(9), "max_len=9: must equal 8", id="other_max_len"),
+    ],
+)
+def test_what_cannot_be_counted_is_refused_and_leaves_no_trace(act, message):
+    counts = PositionCounts(8)
+    with pytest.raises(DataError, match=message):
+        act(counts)
+    assert counts == PositionCounts(8)
+
+
+def test_longest_segment_and_longest_distance_still_fit():
+    counts = PositionCounts(8)
+    counts.add_segments([8])
+    counts.add_positions([0, 7], [0, 0])
+    assert counts.frequency().tolist() == [10, 7, 6, 5, 4, 3, 2, 2]

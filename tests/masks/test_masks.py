@@ -1,0 +1,94 @@
+import numpy as np
+import pytest
+import torch
+
+from lab.masks import METHODS
+
+
+def drawn(text):
+    return [[mark == "x" for mark in line.split()] for line in text.strip().splitlines()]
+
+
+def mask_of(name, q_index, k_index, docs):
+    q_index, k_index, docs = (torch.as_tensor(x) for x in (q_index, k_index, docs))
+    return METHODS[name].visible(q_index[:, None], k_index[None, :], docs[q_index][:, None], docs[k_index][None, :])
+
+
+DOCS = [0, 0, 1, 1, 2]
+PICTURES = {  # drawn from the definitions: causal; same document; same document or document 0
+    "causal": """
+        x . . . .
+        x x . . .
+        x x x . .
+        x x x x .
+        x x x x x""",
+    "document": """
+        x . . . .
+        x x . . .
+        . . x . .
+        . . x x .
+        . . . . x""",
+    "anchor": """
+        x . . . .
+        x x . . .
+        x x x . .
+        x x x x .
+        x x . . x""",
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_mask_is_the_drawn_one(name):
+    mask = mask_of(name, range(5), range(5), DOCS)
+    assert mask.dtype == torch.bool
+    assert mask.tolist() == drawn(PICTURES[name])
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_queries_at_the_end_see_the_last_rows_of_the_drawing(name):
+    assert mask_of(name, [3, 4], range(5), DOCS).tolist() == drawn(PICTURES[name])[3:]
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        # a document that comes back (0 1 0 1): its two parts see each other
+        pytest.param("causal", "x x x x", id="causal"),
+        pytest.param("document", ". x . x", id="document"),
+        pytest.param("anchor", "x x x x", id="anchor"),
+    ],
+)
+def test_a_document_that_comes_back_is_still_one(name, row):
+    assert mask_of(name, [3], range(4), [0, 1, 0, 1]).tolist() == drawn(row)
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_one_token_sees_itself(name):
+    assert mask_of(name, [0], [0], [3]).tolist() == [[True]]
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("causal", lambda same, anchor: True),
+        ("document", lambda same, anchor: same),
+        ("anchor", lambda same, anchor: same or anchor),
+    ],
+    ids=["causal", "document", "anchor"],
+)
+def test_every_pair_of_a_random_row_follows_the_definition(name, rule):
+    docs = np.sort(np.random.default_rng(3).integers(0, 5, 40)).tolist()
+    mask = mask_of(name, range(40), range(40), docs)
+    for q in range(40):
+        for k in range(40):
+            seen = k <= q and rule(docs[k] == docs[q], docs[k] == 0)
+            assert bool(mask[q, k]) == seen, (q, k)
+
+
+def test_the_predicates_serve_one_pair_at_a_time_as_flex_attention_asks():
+    for name, picture in PICTURES.items():
+        expected = drawn(picture)
+        for q, k in [(0, 0), (2, 1), (4, 1), (4, 3), (1, 3)]:
+            docs = torch.tensor(DOCS)
+            seen = METHODS[name].visible(torch.tensor(q), torch.tensor(k), docs[q], docs[k])
+            assert bool(seen) == expected[q][k], (name, q, k)

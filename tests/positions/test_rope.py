@@ -1,0 +1,59 @@
+import pytest
+import torch
+
+from lab.errors import ConfigError
+from lab.positions import frequencies
+
+FLOAT64_TOL = 1e-15  # a power in float64 is right to a few units in the last place of numbers below one
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "theta", "expected"),
+    [
+        # theta^(-2j/8) for theta = 10^4: exponents 0, -1/4, -1/2, -3/4, so 10^0, 10^-1, 10^-2, 10^-3
+        pytest.param(8, 10000.0, [1.0, 0.1, 0.01, 0.001], id="four_pairs_base_1e4"),
+        # exponents 0 and -1/2: 1 / sqrt(500000) = sqrt(2) / 1000
+        pytest.param(4, 500000.0, [1.0, 0.001414213562373095], id="two_pairs_base_5e5"),
+        # exponents 0, -1/3, -2/3 of 1000: 1, 1/10, 1/100
+        pytest.param(6, 1000.0, [1.0, 0.1, 0.01], id="three_pairs_base_1e3"),
+        # one pair turns by one radian per token whatever the base
+        pytest.param(2, 777.0, [1.0], id="one_pair"),
+        # a base of one: all pairs turn alike
+        pytest.param(6, 1.0, [1.0, 1.0, 1.0], id="base_one"),
+    ],
+)
+def test_inverse_frequencies_by_hand(head_dim, theta, expected):
+    inv_freq = frequencies("rope", head_dim=head_dim, theta=theta).inv_freq
+    assert inv_freq.dtype == torch.float64
+    assert inv_freq.tolist() == pytest.approx(expected, rel=FLOAT64_TOL, abs=FLOAT64_TOL)
+
+
+def test_theta_is_ten_thousand_when_left_out():
+    # the slowest of 32 pairs: 10000^(-62/64) = 10^(-3.875) = 1.3335214321633240e-4
+    inv_freq = frequencies("rope", head_dim=64).inv_freq
+    assert inv_freq.shape == (32,)
+    assert float(inv_freq[-1]) == pytest.approx(1.333521432163324e-4, rel=FLOAT64_TOL * 10)
+
+
+@pytest.mark.parametrize("layer", [0, 1, 7])
+@pytest.mark.parametrize("q_pos", [[5], [0, 1, 100_000], [[0, 1], [4, 5]]], ids=["one", "row", "batch"])
+def test_logits_are_not_scaled(q_pos, layer):
+    rope = frequencies("rope", head_dim=8)
+    q_pos = torch.tensor(q_pos)
+    factor = rope.logit_factor(q_pos, layer)
+    assert not rope.scales_logits
+    assert factor.dtype == torch.float64
+    assert factor.shape == q_pos.shape
+    assert (factor == 1.0).all()
+
+
+@pytest.mark.parametrize("head_dim", [7, 1, 0, -2])
+def test_head_dim_that_has_no_pairs_is_refused(head_dim):
+    with pytest.raises(ConfigError, match=rf"^head_dim={head_dim}: must be even and >= 2"):
+        frequencies("rope", head_dim=head_dim)
+
+
+@pytest.mark.parametrize("theta", [0.0, -1.0, float("nan")])
+def test_theta_that_is_not_positive_is_refused(theta):
+    with pytest.raises(ConfigError, match=rf"^theta={theta}: must be > 0"):
+        frequencies("rope", head_dim=8, theta=theta)
