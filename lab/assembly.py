@@ -217,17 +217,18 @@ def make_logger(experiment: Experiment) -> Any:
     if track.wandb == "off":
         return False
     try:
-        from lightning.pytorch.loggers import WandbLogger
-
-        return WandbLogger(
-            project=track.project or "probe-lab",
-            name=experiment.run.name,
-            save_dir=str(experiment.run.path),
-            offline=track.wandb == "offline",
-            config=experiment.to_dict(),
-        )
+        import wandb  # noqa: F401  the logger below would find it missing only in the middle of the run
     except ModuleNotFoundError as error:
         raise MissingPackage("wandb", f"track.wandb={track.wandb}", "wandb") from error
+    from lightning.pytorch.loggers import WandbLogger
+
+    return WandbLogger(
+        project=track.project or "probe-lab",
+        name=experiment.run.name,
+        save_dir=str(experiment.run.path),
+        offline=track.wandb == "offline",
+        config=experiment.to_dict(),
+    )
 
 
 def set_threads(threads: int | None, processes: int) -> int:

@@ -6,6 +6,8 @@ import json
 import sys
 from typing import Any
 
+import torch
+
 from eval.picture import draw_run
 from lab.assembly import assemble, choose_backend, set_threads, training_device
 from lab.config import Experiment, load_experiment
@@ -42,6 +44,10 @@ def run_experiment(experiment: Experiment, resume: bool, command: str) -> int:
     say = print if is_first_process() else silent
     folder = RunFolder(experiment.run.path)
     checkpoint = find_start(experiment, folder, resume, say)
+    if checkpoint is not None and is_finished(experiment, checkpoint):
+        say(f"{folder.path}: already finished; choose another --run.name to train again")
+        say(report(experiment, folder))
+        return DONE
     threads = set_threads(pick_threads(experiment, folder, checkpoint), experiment.train.devices)
     run = assemble(experiment, folder)
     if is_first_process():
@@ -63,6 +69,12 @@ def run_experiment(experiment: Experiment, resume: bool, command: str) -> int:
     if is_first_process():
         say(report(experiment, folder))
     return DONE
+
+
+def is_finished(experiment: Experiment, checkpoint: checkpoints.Checkpoint) -> bool:
+    """Tell whether the checkpoint is that of the last step."""
+    state = torch.load(checkpoint.state, map_location="cpu", weights_only=True, mmap=True)
+    return bool(state["global_step"] >= experiment.train.steps)
 
 
 def is_first_process() -> bool:

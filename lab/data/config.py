@@ -38,6 +38,8 @@ class Synthetic(Section):
     """Probability that a word of filler is a number; repeats and quotes repeat it too."""
     question_prob: Share = 0.9
     """Probability that a section with room for it states numbers and ends with the question and answer."""
+    section_frac: PositiveFloat = 1.0
+    """Longest section in windows; repeats, quotes and questions reach back no further than their section."""
     median_frac: PositiveFloat = 0.26
     """Median document length in windows; with log_std it gives SlimPajama's shape at any window."""
     log_std: PositiveFloat = 1.2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -72,7 +73,7 @@ class PackedData(lightning.LightningDataModule):
                 f"data.corpus.name={self.config.corpus.name}: not prepared in {shard_folder(self.config)}; "
                 "run python -m lab.prepare with the same config first"
             )
-        prepare(self.config)
+        prepare(self.config, workers=len(os.sched_getaffinity(0)))
 
     def setup(self, stage: str) -> None:
         """Open the training split."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import multiprocessing
 import os
 import shutil
@@ -54,8 +55,13 @@ def shard_folder(config: DataConfig) -> Path:
 
 
 def is_prepared(config: DataConfig) -> bool:
-    """Tell whether every task of the corpus is done; the closing file is written last."""
-    return (shard_folder(config) / "prepared.json").exists()
+    """Tell whether every task of the corpus is done: the closing file is there, and so is every shard."""
+    folder = shard_folder(config)
+    closing = folder / "prepared.json"
+    if not closing.exists():
+        return False
+    n_tasks: int = json.loads(closing.read_text(encoding="utf-8"))["tasks"]
+    return all((folder / task_name(task)).exists() for task in range(n_tasks))
 
 
 def prepare(

@@ -36,7 +36,7 @@ class SyntheticText:
     """The generator of documents; every document is a function of (seed, index) alone.
 
     Units: `documents` and `words` are counts, `digits` per number, `repeat_prob`, `quote_prob`, `number_prob` and
-    `question_prob` probabilities per phrase, sentence, word and section, `median_frac` in windows, `log_std` in nats.
+    `question_prob` probabilities per phrase, sentence, word and section, `section_frac` and `median_frac` in windows, `log_std` in nats.
     """
 
     seed: int
@@ -48,6 +48,7 @@ class SyntheticText:
     quote_prob: float
     number_prob: float
     question_prob: float
+    section_frac: float
     median_frac: float
     log_std: float
     lexicon: np.ndarray = field(init=False, repr=False, compare=False)
@@ -56,10 +57,10 @@ class SyntheticText:
         object.__setattr__(self, "lexicon", lexicon(self.words))
 
     def document(self, index: int) -> str:
-        """Write document `index`: sections of at most a window, one string ending in a full stop."""
+        """Write document `index`: sections of at most `section_frac` windows, one string ending in a full stop."""
         rng = np.random.default_rng([self.seed, index])
         length = self.median_frac * self.window * np.exp(rng.normal(0.0, self.log_std))
-        n_sections = max(1, math.ceil(length / self.window))
+        n_sections = max(1, math.ceil(length / (self.section_frac * self.window)))
         return "\n\n".join(self.section(rng, length / n_sections, has_task=k == 0) for k in range(n_sections))
 
     def section(self, rng: np.random.Generator, length: float, has_task: bool) -> str:
@@ -72,10 +73,10 @@ class SyntheticText:
         asks = rng.random() < self.question_prob and room > NUMBER_TOKENS
         if not asks:
             return "".join(self.sentences(rng, max(1, round(length)))).lstrip()
+        has_task = has_task and room > TASK_TOKENS + NUMBER_TOKENS
+        room -= TASK_TOKENS * has_task
         numbers = draw_numbers(rng, min(self.needles, int(room // NUMBER_TOKENS)), self.digits)
-        room -= NUMBER_TOKENS * len(numbers)
-        has_task = has_task and room > 2 * TASK_TOKENS
-        sentences = self.sentences(rng, max(1, round(room - TASK_TOKENS * has_task)))
+        sentences = self.sentences(rng, max(1, round(room - NUMBER_TOKENS * len(numbers))))
         after = np.cumsum([0, *(sentence.count(" ") + 1 for sentence in reversed(sentences))])  # tokens to the end
         distances = np.exp(rng.uniform(0.0, np.log(after[-1] + 1), len(numbers)))
         places = np.sort(len(sentences) - np.searchsorted(after, distances - 1, side="left"))

@@ -11,7 +11,6 @@ import importlib.util
 import inspect
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,39 +23,19 @@ Backend = Callable[[Tensor, Tensor, Tensor, Segments | None], Tensor]
 HALF = (torch.float16, torch.bfloat16)
 
 
-class GatherRows(torch.autograd.Function):
-    """Rows of x in another order, where `back` is the inverse order; both index a zero row by their length.
-
-    The backward pass is a gather as well, three times faster on a CPU than the scatter-add of plain indexing.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, rows: Tensor, back: Tensor) -> Tensor:
-        """Gather."""
-        ctx.save_for_backward(back)
-        return torch.cat([x, x.new_zeros(1, x.shape[1])])[rows]
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        """Gather back."""
-        (back,) = ctx.saved_tensors
-        return torch.cat([grad, grad.new_zeros(1, grad.shape[1])])[back], None, None
-
-
 def sdpa(q: Tensor, k: Tensor, v: Tensor, segments: Segments | None) -> Tensor:
-    """Run torch's scaled dot-product attention: plain rows at once, packed rows in padded batches of similar length."""
+    """Run torch's scaled dot-product attention: plain rows at once, packed rows segment by segment.
+
+    Measured on CPUs, one call per segment beats padded batches of segments and a dense mask at all windows; the
+    split and the concatenation keep the backward pass free of full-size zeros, which slicing would add per segment.
+    """
     if segments is None:
         return sdpa_rows(q, k, v)
-    rows = [tokens_first(x) for x in (q, k, v)]
-    to_padded, from_padded = segments.to_padded, segments.from_padded
-    padded = [GatherRows.apply(x, to_padded, from_padded) for x in rows]
-    outs = []
-    for bucket in segments.buckets:
-        part = slice(bucket.start, bucket.start + bucket.n * bucket.length)
-        q_b, k_b, v_b = (x[part].view(bucket.n, bucket.length, -1, q.shape[-1]).transpose(1, 2) for x in padded)
-        outs.append(tokens_first(sdpa_rows(q_b, k_b, v_b)))
-    out = GatherRows.apply(torch.cat(outs), from_padded, to_padded)
-    return out.view(1, segments.n_tokens, q.shape[1], q.shape[-1]).transpose(1, 2)
+    sizes = [*segments.lengths, segments.n_tokens - segments.n_real]
+    parts = zip(*(x.split(sizes, dim=2) for x in (q, k, v)), strict=True)
+    outs = [sdpa_rows(*part).transpose(1, 2) for part, _ in zip(parts, segments.lengths)]
+    padding = q.new_zeros(1, sizes[-1], q.shape[1], q.shape[3])
+    return torch.cat([*outs, padding], dim=1).transpose(1, 2)
 
 
 def sdpa_rows(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -69,12 +48,6 @@ def sdpa_rows(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     if n_q > 1:
         mask = torch.ones(n_q, n_k, dtype=torch.bool, device=q.device).tril(n_k - n_q)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=gqa)
-
-
-def tokens_first(x_BNTH: Tensor) -> Tensor:
-    """Flatten to one row per token, (B * T, N * H)."""
-    batch, heads, tokens, width = x_BNTH.shape
-    return x_BNTH.transpose(1, 2).reshape(batch * tokens, heads * width)
 
 
 def packed(kernel: Callable[[Tensor, Tensor, Tensor, Segments], Tensor]) -> Backend:

@@ -1,4 +1,4 @@
-"""Where the segments of a packed row begin and end, and how to regroup them into padded batches.
+"""Where the segments of a packed row begin and end.
 
 A packed row is segments laid end to end; tokens from `cu_seqlens[-1]` on are padding, neither attended nor scored.
 The layout is made once per micro-batch and shared by all layers.
@@ -14,17 +14,6 @@ import torch
 from torch import Tensor
 
 from lab.errors import DataError
-
-BUCKET_RATIO = 0.5  # shortest over longest segment of a padded batch; measured best of 0, 0.5, 0.75 at windows 128-1024
-
-
-@dataclass(frozen=True, eq=False)
-class Bucket:
-    """Segments of similar length as one padded batch: rows `start` to `start + n * length` of the padded tokens."""
-
-    start: int
-    n: int
-    length: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,42 +71,3 @@ class Segments:
         lengths = torch.tensor([*self.lengths, self.n_tokens - self.n_real])
         ids = torch.tensor([*range(len(self.lengths)), -1])
         return ids.repeat_interleave(lengths).to(self.cu_seqlens.device)
-
-    @cached_property
-    def buckets(self) -> tuple[Bucket, ...]:
-        """Padded batches, longest segments first, none padded to more than 1 / BUCKET_RATIO of a segment's length."""
-        return self._regroup[0]
-
-    @cached_property
-    def to_padded(self) -> Tensor:
-        """Token of each padded row, int64; n_tokens (a zero row) where the row is filling."""
-        return self._regroup[1].to(self.cu_seqlens.device)
-
-    @cached_property
-    def from_padded(self) -> Tensor:
-        """Padded row of each token, int64 (n_tokens,); the number of padded rows (a zero row) for padding tokens."""
-        return self._regroup[2].to(self.cu_seqlens.device)
-
-    @cached_property
-    def _regroup(self) -> tuple[tuple[Bucket, ...], Tensor, Tensor]:
-        starts = torch.tensor([0, *self.lengths]).cumsum(0).tolist()
-        order = sorted(range(len(self.lengths)), key=lambda s: -self.lengths[s])
-        groups: list[list[int]] = []
-        for s in order:
-            if not groups or self.lengths[s] < BUCKET_RATIO * self.lengths[groups[-1][0]]:
-                groups.append([])
-            groups[-1].append(s)
-        buckets, rows, start = [], [], 0
-        for group in groups:
-            length = self.lengths[group[0]]
-            offsets = torch.arange(length)[None, :]
-            begins = torch.tensor([starts[s] for s in group])[:, None]
-            sizes = torch.tensor([self.lengths[s] for s in group])[:, None]
-            rows.append(torch.where(offsets < sizes, begins + offsets, self.n_tokens).flatten())
-            buckets.append(Bucket(start, len(group), length))
-            start += len(group) * length
-        to_padded = torch.cat(rows) if rows else torch.zeros(0, dtype=torch.int64)
-        from_padded = torch.full((self.n_tokens + 1,), start)
-        from_padded[to_padded] = torch.arange(start)
-        from_padded = from_padded[:-1]
-        return tuple(buckets), to_padded, from_padded

@@ -1,0 +1,59 @@
+"""What counting costs: time of adding a micro-batch's segments against the time of training on it.
+
+    python benchmarks/counting.py
+
+The small step is the demo's model; the share at the 1.3B scale follows from 16,384-token packs at the throughput of
+one A100 that the paper's 28 days imply (1e12 tokens / 28 days / 16 GPUs = 25.8K tokens/s).
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import torch
+
+from benchmarks.packed_attention import natural_lengths
+from lab.counts import PositionCounts
+from lab.model.decoder import Decoder, DecoderConfig
+from lab.model.segments import Segments
+
+REPEATS = 200
+A100_TOKENS_PER_S = 1e12 / (28 * 86400) / 16
+
+
+def adding_s(window: int, lengths: list[int]) -> float:
+    """Time one call of the counter, the median of many."""
+    counts, times = PositionCounts(window), []
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        counts.add_segments(lengths)
+        times.append(time.perf_counter() - start)
+    return float(np.median(times))
+
+
+def step_s(tokens: int, lengths: list[int]) -> float:
+    """Time forward and backward of the demo's model on one pack."""
+    torch.set_num_threads(2)
+    model = Decoder(DecoderConfig(128, 2, 4, 4, 344, 600, False))
+    segments = Segments.from_lengths(lengths, tokens)
+    batch, times = torch.randint(0, 600, (1, tokens)), []
+    for _ in range(8):
+        start = time.perf_counter()
+        model(batch, segments=segments, targets=batch).backward()
+        times.append(time.perf_counter() - start)
+    return float(np.median(times[1:]))
+
+
+def main() -> None:
+    """Print the shares."""
+    demo = natural_lengths(1024, 192)
+    cost, step = adding_s(192, demo), step_s(1024, demo)
+    print(f"demo, 1,024 tokens:        {cost * 1e6:6.1f} us of {step * 1e3:6.1f} ms: {cost / step:.4%}")
+    large = natural_lengths(16_384, 2048)
+    cost, step = adding_s(2048, large), 16_384 / A100_TOKENS_PER_S
+    print(f"1.3B on A100, 16,384 tokens: {cost * 1e6:4.1f} us of {step * 1e3:6.1f} ms: {cost / step:.4%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Packed attention on this machine: the lab's sdpa backend against other exact ways, forward and backward, as ratios.
+
+    python benchmarks/packed_attention.py [--threads N]
+
+Each row is one packed row of natural segment lengths; 1.00 is the lab's backend (one call per segment).
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lab.model.backends import sdpa
+from lab.model.segments import Segments
+
+SHAPES = [(2048, 128, 4, 4, 32), (2048, 256, 4, 2, 32), (4096, 256, 4, 2, 32), (8192, 1024, 8, 2, 64)]
+REPEATS = 7
+
+
+def natural_lengths(tokens: int, window: int) -> list[int]:
+    """Draw segment lengths of the default natural distribution that fill `tokens`."""
+    generator, lengths = np.random.default_rng(0), []
+    while sum(lengths) < tokens:
+        document = int(np.ceil(0.26 * window * np.exp(generator.normal(0, 1.2))))
+        while document > 0 and sum(lengths) < tokens:
+            lengths.append(min(document, window, tokens - sum(lengths)))
+            document -= lengths[-1]
+    return lengths
+
+
+def one_batch(q: Tensor, k: Tensor, v: Tensor, segments: Segments) -> Tensor:
+    """Call the kernel once on all segments padded to the longest."""
+    rows = torch.arange(segments.max_length)
+    ends = segments.cu_seqlens[1:, None] - 1
+    index = torch.minimum(segments.cu_seqlens[:-1, None] + rows, ends).flatten()
+    kept = (rows < torch.tensor(segments.lengths)[:, None]).flatten().nonzero().flatten()
+    padded = [x[0].transpose(0, 1)[index].unflatten(0, (-1, len(rows))).transpose(1, 2) for x in (q, k, v)]
+    out = F.scaled_dot_product_attention(*padded, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
+    return out.transpose(1, 2).flatten(0, 1)[kept].transpose(0, 1)[None]
+
+
+def one_mask(q: Tensor, k: Tensor, v: Tensor, segments: Segments) -> Tensor:
+    """Call the kernel once under a dense block-diagonal mask."""
+    docs = segments.doc_ids
+    mask = (docs[:, None] == docs[None]).tril()
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
+
+
+def seconds(run: Callable[[], Tensor]) -> float:
+    """Time forward and backward, the median of several."""
+    times = []
+    for _ in range(REPEATS + 1):
+        start = time.perf_counter()
+        run().sum().backward()
+        times.append(time.perf_counter() - start)
+    return sorted(times[1:])[REPEATS // 2]
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    torch.set_num_threads(parser.parse_args().threads)
+    print(f"{'tokens':>7} {'window':>7} {'dtype':>9} {'lab ms':>8} {'one batch':>11} {'one mask':>9}")
+    for tokens, window, heads, kv_heads, width in SHAPES:
+        for dtype in (torch.float32, torch.bfloat16):
+            lengths = natural_lengths(tokens, window)
+            segments = Segments.from_lengths(lengths, tokens)
+            q, k, v = (
+                torch.randn(1, n, tokens, width, dtype=dtype).requires_grad_() for n in (heads, kv_heads, kv_heads)
+            )
+            ways = [lambda w=w: w(q, k, v, segments) for w in (sdpa, one_batch, one_mask)]  # type: ignore[misc]
+            ours, batch, mask = (seconds(way) for way in ways)
+            name = str(dtype).removeprefix("torch.")
+            print(f"{tokens:>7} {window:>7} {name:>9} {ours * 1e3:>8.1f} {batch / ours:>11.2f} {mask / ours:>9.2f}")
+
+
+if __name__ == "__main__":
+    main()
