@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -72,10 +73,9 @@ def main() -> None:
         for dtype in (torch.float32, torch.bfloat16):
             lengths = natural_lengths(tokens, window)
             segments = Segments.from_lengths(lengths, tokens)
-            q, k, v = (
-                torch.randn(1, n, tokens, width, dtype=dtype).requires_grad_() for n in (heads, kv_heads, kv_heads)
-            )
-            ways = [lambda w=w: w(q, k, v, segments) for w in (sdpa, one_batch, one_mask)]  # type: ignore[misc]
+            shapes = [(1, n, tokens, width) for n in (heads, kv_heads, kv_heads)]
+            q, k, v = (torch.randn(shape, dtype=dtype).requires_grad_() for shape in shapes)
+            ways = [partial(way, q, k, v, segments) for way in (sdpa, one_batch, one_mask)]
             ours, batch, mask = (seconds(way) for way in ways)
             name = str(dtype).removeprefix("torch.")
             print(f"{tokens:>7} {window:>7} {name:>9} {ours * 1e3:>8.1f} {batch / ours:>11.2f} {mask / ours:>9.2f}")

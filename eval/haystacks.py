@@ -43,7 +43,7 @@ def read_text(path: Path) -> str:
     try:
         content = path.read_text(encoding="utf-8")
         if path.suffix == ".jsonl":
-            content = "\n".join(json.loads(line)["text"] for line in content.splitlines() if line.strip())
+            content = "\n".join(json.loads(line)["text"] for line in content.split("\n") if line.strip())
         elif path.suffix == ".json":
             content = json.loads(content)["text"]
     except (OSError, UnicodeDecodeError) as error:

@@ -40,6 +40,7 @@ def draw_run(run: Path, output: Path | None = None) -> Path:
         draw_accuracy(right, figure, list(folder.read("probes.jsonl")), len(np.load(run / "counts.npz")["f"]))
         figure.suptitle(run.name, fontsize=10)
         output = output or run / "picture.png"
+        output.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(output, dpi=130)
     return output
 
@@ -55,7 +56,7 @@ def draw_frequency(axes: Any, frequency: np.ndarray) -> None:
     )
     far = frequency[-(-3 * window // 4) :].sum() / max(frequency.sum(), 1)
     axes.set(title="position frequency", xlabel="relative position i (tokens)", ylabel="f(i)", ylim=(0, None))
-    axes.text(0.97, 0.6, f"i ≥ ¾ window: {far:.1%} of the mass", transform=axes.transAxes, ha="right", color=BLUE)
+    axes.text(0.97, 0.7, f"i ≥ ¾ window: {far:.1%} of the mass", transform=axes.transAxes, ha="right", color=BLUE)
     axes.legend(frameon=False)
     axes.ticklabel_format(axis="y", scilimits=(0, 0))
 

@@ -141,7 +141,7 @@ class RunConfig(Section):
 
     def rules(self) -> list[str]:
         """Refuse a name that is no folder name."""
-        if not self.name or Path(self.name).name != self.name:
+        if self.name in ("", ".", "..") or Path(self.name).name != self.name:
             return [f"name={self.name}: must be a plain folder name; set run.folder for where it lies"]
         return []
 
@@ -250,7 +250,9 @@ def load_experiment(path: Path, overrides: dict[str, Any] | None = None) -> Expe
     Raises: ConfigError with one line per fault.
     """
     raw = Raw.read(path)
+    fill_in_tags(raw.values)  # before the overrides, which drop the keys of a member they replace
     raw.override(overrides or {})
+    fill_in_tags(raw.values)
     fill_in(raw.values, path)
     experiment = validated(Experiment, raw)
     assert isinstance(experiment, Experiment), "the reader returns what it was asked for"
@@ -263,18 +265,23 @@ def fill_in(values: dict[str, Any], path: Path) -> None:
     section(values, "run").setdefault("name", name)
     data = section(values, "data")
     tokenizer, corpus = section(data, "tokenizer"), section(data, "corpus")
-    tokenizer.setdefault("method", "file" if "path" in tokenizer else "bpe")
-    corpus.setdefault("name", "synthetic")
-    if tokenizer["method"] == "bpe":
+    if tokenizer.get("method") == "bpe":
         section(values, "model").setdefault("vocab_size", tokenizer.get("vocab_size", Bpe.vocab_size))
-    position = section(values, "position")
-    section(position, "frequency").setdefault("method", "rope")
-    section(position, "distance").setdefault("method", "plain")
     probe = section(values, "probe")
-    synthetic = corpus["name"] == "synthetic"
+    synthetic = corpus.get("name") == "synthetic"
     for key, default in (("needles", DEFAULT_NEEDLES), ("digits", DEFAULT_DIGITS)):
         if probe.get(key) is None:
             probe[key] = corpus.get(key, getattr(Synthetic, key)) if synthetic else default
+
+
+def fill_in_tags(values: dict[str, Any]) -> None:
+    """Name the members of tagged unions that were left to their default."""
+    data, position = section(values, "data"), section(values, "position")
+    section(data, "corpus").setdefault("name", "synthetic")
+    tokenizer = section(data, "tokenizer")
+    tokenizer.setdefault("method", "file" if "path" in tokenizer else "bpe")
+    section(position, "frequency").setdefault("method", "rope")
+    section(position, "distance").setdefault("method", "plain")
 
 
 def section(values: dict[str, Any], key: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -67,12 +68,14 @@ def parse_or_exit(arguments: Sequence[str]) -> Arguments:
     except LabError as error:
         print(error, file=sys.stderr)
         raise SystemExit(WRONG) from None
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` may close the pipe before all is printed
     if parsed is None:
         print(help_text())
         raise SystemExit(0)
     if parsed.print_config:
         print(parsed.experiment.describe() + parsed.experiment.to_yaml(), end="")
         raise SystemExit(0)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     return parsed
 
 

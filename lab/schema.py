@@ -26,7 +26,7 @@ RULES: dict[type, tuple[str, str]] = {Ge: ("ge", ">="), Gt: ("gt", ">"), Le: ("l
 class Section:
     """Base of the config dataclasses: no unknown keys, no coerced types, ranges and cross-field rules checked."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
 
     def __post_init__(self) -> None:
         """Check the ranges, then the rules between fields.

@@ -9,7 +9,7 @@ import dataclasses
 import difflib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -31,6 +31,9 @@ class Loader(yaml.SafeLoader):
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                line = key_node.start_mark.line + 1
+                raise ConfigError(f"{self.name}: line {line}: a key must be a word; write section: or key: value")
             if key in seen:
                 line = key_node.start_mark.line + 1
                 raise ConfigError(f"{self.name}: line {line}: {key} stands twice; keep one of them")
@@ -129,7 +132,11 @@ def validated(root: type[Any], raw: Raw) -> Any:
     Raises: ConfigError with one line for every fault found.
     """
     try:
-        return TypeAdapter(root).validate_json(json.dumps(raw.values, default=str), strict=True)
+        text = json.dumps(raw.values, default=str)
+    except ValueError as error:
+        raise ConfigError(f"{raw.source}: a section holds itself ({error}); write its values out") from error
+    try:
+        return TypeAdapter(root).validate_json(text, strict=True)
     except ValidationError as error:
         lines = [line for item in error.errors(include_url=False) for line in fault_lines(root, raw, item)]
         raise ConfigError(*dict.fromkeys(lines)) from None
@@ -170,6 +177,8 @@ def rule_of(item: Any) -> str:
             return f"must be {sign} {context[key]}"
     if item["type"] == "literal_error":
         return f"must be one of {context['expected']}"
+    if item["type"] == "finite_number":
+        return "must be finite"
     kinds = {"int": "a whole number", "float": "a number", "bool": "true or false", "string": "text", "list": "a list"}
     for start, words in {**kinds, "tuple": "a list", "dataclass": "a section", "model": "a section"}.items():
         if item["type"].startswith(start):
@@ -236,7 +245,9 @@ def suggestion(root: type[Any], values: Any, keys: Sequence[Any]) -> str:
     near = difflib.get_close_matches(str(keys[-1]), names, n=1)
     if near:
         return f"did you mean {prefix}{near[0]}?"
-    everywhere = {dotted.split(".")[-1]: dotted for dotted in reversed([d for d, _, _ in all_settings(root)])}
+    own = ".".join(str(key) for key in keys)
+    others = [dotted for dotted, _, _ in all_settings(root) if dotted != own]  # a setting of another union member
+    everywhere = {dotted.split(".")[-1]: dotted for dotted in reversed(others)}
     far = difflib.get_close_matches(str(keys[-1]), everywhere, n=1)
     if far:
         return f"did you mean {everywhere[far[0]]}?"

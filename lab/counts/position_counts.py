@@ -68,12 +68,18 @@ class PositionCounts:
         Raises: DataError for shapes that differ, ids that do not rise, or a distance of max_len or more.
         """
         positions, documents = (np.asarray(x, dtype=np.int64) for x in (position_ids, doc_ids))
-        if positions.shape != documents.shape:
-            positions = np.broadcast_to(positions, documents.shape)
+        if positions.shape not in {documents.shape, documents.shape[-1:]} or documents.ndim not in {1, 2}:
+            raise DataError(
+                f"position_ids {positions.shape}: must be shaped as doc_ids {documents.shape}, (T,) or (B, T)"
+            )
+        positions = np.broadcast_to(positions, documents.shape)
         if mask not in MASKS:
             raise DataError(f"mask={mask}: unknown mask; use one of: {', '.join(MASKS)}")
+        added = PositionCounts(self.max_len)  # a refused row leaves nothing of the call counted
         for ids, docs in zip(np.atleast_2d(positions), np.atleast_2d(documents), strict=True):
-            self._add_row(ids[docs >= 0], docs[docs >= 0], mask)
+            added._add_row(ids[docs >= 0], docs[docs >= 0], mask)
+        self.lengths += added.lengths
+        self.gapped += added.gapped
 
     def _add_row(self, ids: IntArray, docs: IntArray, mask: str) -> None:
         if mask == "causal":
@@ -108,7 +114,7 @@ class PositionCounts:
 
     def _add_across(self, queries: IntArray, keys: IntArray) -> None:
         """Add all pairs of a query and a key of two disjoint groups."""
-        if queries.min() < keys.max():
+        if queries.min() <= keys.max():
             raise DataError("position_ids: a token may not stand before the anchor it sees; let ids run on")
         self._check_span(int(queries.max() - keys.min()))
         base = keys.min()

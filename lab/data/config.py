@@ -34,9 +34,9 @@ class Synthetic(Section):
     """Probability that a phrase repeats an earlier one of its document."""
     quote_prob: Share = 0.1
     """Probability that a sentence quotes an earlier passage of its document word for word."""
-    number_prob: Share = 0.08
+    number_prob: Share = 0.15
     """Probability that a word of filler is a number; repeats and quotes repeat it too."""
-    question_prob: Share = 0.9
+    question_prob: Share = 0.95
     """Probability that a section with room for it states numbers and ends with the question and answer."""
     section_frac: PositiveFloat = 1.0
     """Longest section in windows; repeats, quotes and questions reach back no further than their section."""

@@ -18,6 +18,7 @@ from lab.errors import DataError, MissingPackage
 
 TASK_DOCUMENTS = 4000  # synthetic documents of one task
 STDLIB_TASKS = 16
+READ_BYTES = 2**20
 HUB_DATASET = "cerebras/SlimPajama-627B"
 SUFFIXES = (".jsonl", ".jsonl.zst", ".parquet", ".txt")
 
@@ -46,6 +47,10 @@ class CorpusReader(Protocol):
         """Yield the documents of one task, the same on every call."""
         ...
 
+    def inputs(self) -> dict[str, int]:
+        """Name what is read and its size, so that a change between two calls of preparation is noticed."""
+        ...
+
 
 def open_corpus(config: DataConfig) -> CorpusReader:
     """Open the corpus of a config.
@@ -69,6 +74,10 @@ class SyntheticReader:
         self.documents = corpus.documents
         self.n_tasks = -(-corpus.documents // TASK_DOCUMENTS)
         self.generator = synthetic_text(corpus, window)
+
+    def inputs(self) -> dict[str, int]:
+        """Depend on nothing but the config."""
+        return {}
 
     def read(self, task: int) -> Iterator[Document | Skip]:
         """Write the task's documents."""
@@ -96,6 +105,10 @@ class StdlibReader:
         if not self.files:
             raise DataError(f"data.corpus.name=stdlib: no source files under {self.root}; use the text corpus")
         self.n_tasks = min(STDLIB_TASKS, len(self.files))
+
+    def inputs(self) -> dict[str, int]:
+        """Name the source files, which differ from one Python to the next."""
+        return sizes_of(self.files, self.root)
 
     def read(self, task: int) -> Iterator[Document | Skip]:
         """Cut every n-th file into documents."""
@@ -136,7 +149,7 @@ class FilesReader:
 
     def __init__(self, corpus: Text | Slimpajama) -> None:
         assert corpus.path is not None, "a files reader needs a path"
-        root = Path(corpus.path)
+        self.root = root = Path(corpus.path)
         if not root.exists():
             raise DataError(f"data.corpus.path={root}: no such file or folder; give one with {', '.join(SUFFIXES)}")
         files = sorted(root.rglob("*")) if root.is_dir() else [root]
@@ -149,6 +162,10 @@ class FilesReader:
         else:
             self.n_tasks = len(self.files)
             self.text_field, self.source_field = corpus.text_field, corpus.source_field
+
+    def inputs(self) -> dict[str, int]:
+        """Name the files."""
+        return sizes_of(self.files, self.root)
 
     def read(self, task: int) -> Iterator[Document | Skip]:
         """Read every n-th file."""
@@ -169,21 +186,42 @@ class HubReader:
             import datasets
         except ImportError as error:
             raise MissingPackage("datasets", "streaming data.corpus.dataset", "data") from error
-        name = corpus.dataset or HUB_DATASET
+        self.name = name = corpus.dataset or HUB_DATASET
         try:
             self.stream = datasets.load_dataset(name, split="train", streaming=True)
         except Exception as error:  # the library raises many kinds for what is one thing to the user
-            first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise DataError(
-                f"data.corpus.dataset={name}: cannot be opened ({first}); check the name and the network, "
+                f"data.corpus.dataset={name}: cannot be opened ({first_line(error)}); check the name and the network, "
                 "or give data.corpus.path, a folder of its files"
             ) from error
         self.n_tasks = min(corpus.tasks, self.stream.num_shards)
 
+    def inputs(self) -> dict[str, int]:
+        """Name the dataset by its number of files."""
+        return {self.name: self.stream.num_shards}
+
     def read(self, task: int) -> Iterator[Document | Skip]:
         """Stream the task's part."""
-        for row in self.stream.shard(num_shards=self.n_tasks, index=task):
+        rows = iter(self.stream.shard(num_shards=self.n_tasks, index=task))
+        while True:
+            try:
+                row = next(rows)
+            except StopIteration:
+                return
+            except Exception as error:  # the library raises many kinds for a broken or unreachable file
+                reason = first_line(error)
+                raise DataError(f"{self.name}: broke off while streaming ({reason}); run it again") from error
             yield to_document(row, "text", "meta.redpajama_set_name", "unknown")
+
+
+def sizes_of(files: list[Path], root: Path) -> dict[str, int]:
+    """List the size in bytes of every file, by its path below `root`."""
+    return {str(path.relative_to(root)): path.stat().st_size for path in files}
+
+
+def first_line(error: Exception) -> str:
+    """Take the first line of an error's text, or its kind where it has none."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def read_txt(path: Path) -> Document | Skip:
@@ -212,10 +250,21 @@ def decompressed(raw: Any) -> Iterator[bytes]:
         import zstandard
     except ImportError as error:
         raise MissingPackage("zstandard", "reading .zst files", "data") from error
+    rest, frame, fed = b"", zstandard.ZstdDecompressor().decompressobj(), False
     try:
-        yield from io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True))
+        while chunk := raw.read(READ_BYTES):
+            while chunk:
+                fed = True
+                *lines, rest = (rest + frame.decompress(chunk)).split(b"\n")
+                yield from lines
+                chunk = frame.unused_data if frame.eof else b""
+                if frame.eof:
+                    frame, fed = zstandard.ZstdDecompressor().decompressobj(), False
     except zstandard.ZstdError as error:
         raise OSError(str(error)) from error
+    if fed:
+        raise EOFError("its last frame has no end")
+    yield rest
 
 
 def parse_line(line: bytes) -> dict[str, Any] | Skip:
@@ -239,7 +288,7 @@ def read_parquet(path: Path) -> Iterator[dict[str, Any]]:
     try:
         for batch in pyarrow.parquet.ParquetFile(path).iter_batches(batch_size=1024):
             yield from batch.to_pylist()
-    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: not a whole parquet file ({str(error).splitlines()[0]}); write it again") from error
 
 

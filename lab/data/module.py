@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -49,6 +50,17 @@ def to_batch(pack: Pack) -> Batch:
     }
 
 
+def as_it_is(batch: Batch) -> Batch:
+    """Collate nothing: the default would turn the stream's state into a tensor and send it to the device."""
+    return batch
+
+
+def ignore_signals(worker: int) -> None:
+    """Leave a terminal's Ctrl-C and a cluster's warning to the training process, which still needs the packs."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+
+
 class PackedData(lightning.LightningDataModule):
     """Packs of one corpus for one training run.
 
@@ -88,6 +100,8 @@ class PackedData(lightning.LightningDataModule):
         return DataLoader(
             PackDataset(streams),
             batch_size=None,
+            collate_fn=as_it_is,
+            worker_init_fn=ignore_signals,
             num_workers=1 if prefetch else 0,
             prefetch_factor=prefetch or None,
             persistent_workers=bool(prefetch),

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from lab.data import wording
 from lab.data.config import Bpe, DataConfig, Synthetic
-from lab.data.corpora import Document, open_corpus
+from lab.data.corpora import CorpusReader, Document, open_corpus
 from lab.data.shards import SPLITS, ShardWriter, check_shard, read_manifest, token_dtype
 from lab.data.tokenizer import EOS, load_tokenizer, train_bpe
 from lab.errors import DataError
@@ -75,8 +75,14 @@ def prepare(
     """
     folder = shard_folder(config)
     reader = open_corpus(config)
-    tokenizer = obtain_tokenizer(config, folder)
-    eos = end_of_document(config, tokenizer)
+    make_folder(config, folder)
+    try:
+        eos = end_of_document(config, obtain_tokenizer(config, folder))
+        refuse_other_inputs(folder, reader)
+    except DataError:
+        if not any(folder.glob("task-*")):
+            shutil.rmtree(folder)
+        raise
     wanted = range(reader.n_tasks) if tasks is None else tasks
     todo = [task for task in wanted if not (folder / task_name(task)).exists()]
     bar = tqdm(total=len(todo), desc=f"prepare {config.shard_name}", unit="task", disable=not progress or not todo)
@@ -93,6 +99,36 @@ def prepare(
         raise DataError(f"data.corpus: empty, no document to train on was found; check its path ({prepared.summary})")
     write_json(folder / "prepared.json", {"identity": config.shard_identity(), "tasks": reader.n_tasks})
     return prepared
+
+
+def make_folder(config: DataConfig, folder: Path) -> None:
+    """Make the shards' folder.
+
+    Raises: DataError where it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise DataError(f"data.folder={config.folder}: cannot be made ({reason}); name another folder") from error
+
+
+def refuse_other_inputs(folder: Path, reader: CorpusReader) -> None:
+    """Refuse to go on where files were added, removed or changed since the first task was done.
+
+    Raises: DataError naming one of them.
+    """
+    path, inputs = folder / "inputs.json", reader.inputs()
+    if not path.exists():
+        write_json(path, inputs)
+        return
+    before = json.loads(path.read_text(encoding="utf-8"))
+    changed = sorted(name for name in before.keys() | inputs.keys() if before.get(name) != inputs.get(name))
+    if changed:
+        raise DataError(
+            f"{folder}: {changed[0]} and {len(changed) - 1} others were added, removed or changed since it was begun; "
+            "delete the folder and prepare again"
+        )
 
 
 def verify(config: DataConfig) -> None:

@@ -118,7 +118,7 @@ def segment_counts(shard: Shard, window: int) -> np.ndarray:
     The array is kept beside the shard and mapped into memory, so that opening a large corpus reads nothing; where
     the folder cannot be written it is made anew in memory.
     """
-    path = shard.folder / f".segments-{len(shard.ends)}-{window}.npy"
+    path = shard.folder / f".segments-{shard.split}-{window}.npy"
     if path.exists():
         kept: np.ndarray = np.load(path, mmap_mode="r")
         return kept

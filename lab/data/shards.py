@@ -5,7 +5,7 @@ A shard is a folder, published by one rename:
     manifest.json      splits, documents, tokens, skips by reason, sources, size and SHA-256 of each file
     SPLIT.tokens.bin   token ids, uint16 or uint32, documents end to end, <eos> included
     SPLIT.ends.bin     int64, where each document ends
-    SPLIT.sources.bin  uint16, index of each document's source in the manifest
+    SPLIT.sources.bin  uint32, index of each document's source in the manifest
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ShardWriter:
         for split in SPLITS:
             self.files[split].close()
             np.asarray(self.ends[split], dtype="<i8").tofile(self.temporary / f"{split}.ends.bin")
-            np.asarray(self.owners[split], dtype="<u2").tofile(self.temporary / f"{split}.sources.bin")
+            np.asarray(self.owners[split], dtype="<u4").tofile(self.temporary / f"{split}.sources.bin")
         manifest = {
             "dtype": self.dtype,
             "splits": {
@@ -108,10 +108,11 @@ def check_shard(shard: Path, manifest: dict[str, Any], hashes: bool) -> None:
 class Shard:
     """One split of one shard, mapped into memory.
 
-    Shapes: `tokens` (tokens,), `ends` int64 (documents,), `sources` uint16 (documents,).
+    Shapes: `tokens` (tokens,), `ends` int64 (documents,), `sources` uint32 (documents,).
     """
 
     folder: Path
+    split: str
     tokens: np.ndarray
     ends: np.ndarray
     sources: np.ndarray
@@ -181,8 +182,9 @@ def open_shard(path: Path, manifest: dict[str, Any], split: str) -> Shard:
     """Map one split of one shard into memory."""
     return Shard(
         path,
+        split,
         np.memmap(path / f"{split}.tokens.bin", dtype=manifest["dtype"], mode="r"),
         np.memmap(path / f"{split}.ends.bin", dtype="<i8", mode="r"),
-        np.memmap(path / f"{split}.sources.bin", dtype="<u2", mode="r"),
+        np.memmap(path / f"{split}.sources.bin", dtype="<u4", mode="r"),
         manifest["sources"],
     )

@@ -35,8 +35,9 @@ TASK_TOKENS = 33
 class SyntheticText:
     """The generator of documents; every document is a function of (seed, index) alone.
 
-    Units: `documents` and `words` are counts, `digits` per number, `repeat_prob`, `quote_prob`, `number_prob` and
-    `question_prob` probabilities per phrase, sentence, word and section, `section_frac` and `median_frac` in windows, `log_std` in nats.
+    Units: `words` is a count, `digits` per number; `repeat_prob`, `quote_prob`, `number_prob` and `question_prob` are
+    probabilities per phrase, sentence, word and section; `section_frac` and `median_frac` are in windows, `log_std`
+    in nats.
     """
 
     seed: int
@@ -72,11 +73,11 @@ class SyntheticText:
         room = length - QUESTION_TOKENS
         asks = rng.random() < self.question_prob and room > NUMBER_TOKENS
         if not asks:
-            return "".join(self.sentences(rng, max(1, round(length)))).lstrip()
-        has_task = has_task and room > TASK_TOKENS + NUMBER_TOKENS
-        room -= TASK_TOKENS * has_task
+            return "".join(self.sentences(rng, max(2, round(length)))).lstrip()
         numbers = draw_numbers(rng, min(self.needles, int(room // NUMBER_TOKENS)), self.digits)
-        sentences = self.sentences(rng, max(1, round(room - NUMBER_TOKENS * len(numbers))))
+        room -= NUMBER_TOKENS * len(numbers)
+        has_task = has_task and room > 2 * TASK_TOKENS
+        sentences = self.sentences(rng, max(2, round(room - TASK_TOKENS * has_task)))
         after = np.cumsum([0, *(sentence.count(" ") + 1 for sentence in reversed(sentences))])  # tokens to the end
         distances = np.exp(rng.uniform(0.0, np.log(after[-1] + 1), len(numbers)))
         places = np.sort(len(sentences) - np.searchsorted(after, distances - 1, side="left"))
@@ -90,7 +91,7 @@ class SyntheticText:
         return (self.document(index) for index in range(start, stop))
 
     def filler(self, index: int, n_words: int) -> str:
-        """Write about `n_words` words of filler without any number or question."""
+        """Write about `n_words` words of filler, which states no magic number and asks no question."""
         return "".join(self.sentences(np.random.default_rng([self.seed, index]), n_words)).lstrip()
 
     def sentences(self, rng: np.random.Generator, n_tokens: int) -> list[str]:

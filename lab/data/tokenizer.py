@@ -64,6 +64,8 @@ def load_tokenizer(path: Path) -> Tokenizer:
     if not file.is_file():
         raise DataError(f"data.tokenizer.path={path}: no such file; give a tokenizer.json or a folder with one")
     try:
-        return Tokenizer.from_str(file.read_text(encoding="utf-8"))
+        tokenizer = Tokenizer.from_str(file.read_text(encoding="utf-8"))
     except Exception as error:  # the library raises plain Exception for every broken file
         raise DataError(f"data.tokenizer.path={path}: not a tokenizer.json ({error}); save it again") from error
+    tokenizer.encode_special_tokens = True  # a text that spells <eos> is text and ends nothing
+    return tokenizer

@@ -72,37 +72,39 @@ def attend(
     """Attend from un-rotated queries to un-rotated keys under a frequency method, a distance method and a mask.
 
     Without ids, keys stand at 0 .. Tk - 1 and queries at the last Tq of them. A query sees a key when the mask's
-    predicate holds and the key's id is not above its own. `layout` replaces the ids with ones prepared for all
-    layers of a forward pass. A row of padding (document -1) comes back as zeros.
+    predicate holds and the key's id is not above its own, or the key is the anchor. `layout` replaces the ids with
+    ones prepared for all layers of a forward pass. Under the document and anchor masks a row of padding (document
+    -1) comes back as zeros; the causal mask knows no documents.
 
     Shapes: q (B, N, Tq, H); k, v (B, K, Tk, H); q_pos (Tq,) or (B, Tq); k_pos (Tk,) or (B, Tk); doc_ids (B, Tk);
         returns (B, N, Tq, H) in the dtype of v.
     Raises: ConfigError for an unknown or unavailable backend or mask; DataError for shapes that do not fit.
     Source: papers/string.txt, Eq. 1 and section 2.1; methods.md section 1.
     """
-    check_shapes(q, k, v, doc_ids, mask)
-    doc_ids = None if mask == "causal" else doc_ids  # documents do not matter to the causal mask
+    check_shapes(q, k, v, q_pos, k_pos, doc_ids, mask)
+    doc_ids = None if mask == "causal" or doc_ids is None else torch.atleast_2d(doc_ids).expand(len(q), -1)
     frequencies = frequencies or make_frequencies("rope", head_dim=q.shape[-1])
     distance = distance or make_distance("plain")
     name = backend if backend == "reference" else backends.choose(backend, q.device, v.dtype)[0]
     if layout is not None:
-        segments = layout.segments
+        segments, by_ids = layout.segments, False
         doc_ids, mask = (None, "causal") if segments is None else (segments.doc_ids[None], "document")
     else:
+        by_ids = True
         given = q_pos is not None or k_pos is not None
         q_pos, k_pos = default_positions(q, k, q_pos, k_pos)
         layout = Layout.of(q_pos, k_pos, frequencies, q.dtype)
         if name != "reference" and (given or mask != "causal"):
-            visible = dense_mask(layout, q.shape[2], k.shape[2], doc_ids, mask)
-            segments = document_segments(layout, doc_ids) if mask == "document" and q.shape[2] == k.shape[2] else None
-            if segments is None and name != "sdpa" and backend != "auto":
+            segments = document_segments(layout, doc_ids) if mask == "document" and doc_ids is not None else None
+            if segments is not None and doc_ids is not None:
+                out = attend_documents(q, k, v, layout, frequencies, layer, name, segments)
+                return torch.where((doc_ids >= 0)[:, None, :, None], out, 0.0)
+            if name != "sdpa" and backend != "auto":
                 raise ConfigError(f"backend={backend}: cannot run mask={mask} with these ids; use sdpa or reference")
-            if segments is None:
-                return masked(q, k, v, layout, frequencies, layer, visible)
-            out = attend_documents(q, k, v, layout, frequencies, layer, name, segments)
-            return torch.where(visible.any(-1)[:, None, :, None], out, 0.0)
+            visible = dense_mask(layout, q.shape[2], k.shape[2], doc_ids, mask, by_ids)
+            return masked(q, k, v, layout, frequencies, layer, visible)
     if name == "reference":
-        visible = dense_mask(layout, q.shape[2], k.shape[2], doc_ids, mask)
+        visible = dense_mask(layout, q.shape[2], k.shape[2], doc_ids, mask, by_ids)
         return reference(q, k, v, layout, frequencies, distance, layer, visible)
     out_dtype = v.dtype
     q, k, v = rotated(q, k, v, layout, frequencies, layer)
@@ -212,18 +214,23 @@ def relative_positions(layout: Layout, distance: Distance, part: slice) -> Tenso
     return torch.stack([distance.rel_pos(m[part], n) for m, n in zip(q_pos, k_pos, strict=True)])
 
 
-def dense_mask(layout: Layout, n_q: int, n_k: int, doc_ids: Tensor | None, mask: str) -> Tensor:
-    """Build the boolean mask (B or 1, Tq, Tk) of a predicate, with padding (document -1) seeing nothing."""
+def dense_mask(layout: Layout, n_q: int, n_k: int, doc_ids: Tensor | None, mask: str, by_ids: bool) -> Tensor:
+    """Build the boolean mask (B or 1, Tq, Tk) of a predicate, with padding (document -1) seeing nothing.
+
+    `by_ids` also hides keys whose id is above the query's, except the anchor's.
+    """
     device = layout.k_pos.device
     k_index = torch.arange(n_k, device=device)
     q_index = k_index[n_k - n_q :]
     docs = torch.zeros(1, n_k, dtype=torch.int64, device=device) if doc_ids is None else doc_ids.to(device)
     q_doc, k_doc = docs[:, n_k - n_q :, None], docs[:, None, :]
-    visible = MASKS[mask].visible(q_index[:, None], k_index[None, :], q_doc, k_doc)
+    visible = MASKS[mask].visible(q_index[:, None], k_index[None, :], q_doc, k_doc) & (q_doc >= 0) & (k_doc >= 0)
+    if not by_ids:
+        return visible
     q_pos, k_pos = (x if x.ndim == 2 else x[None] for x in (layout.q_pos, layout.k_pos))
     ordered = k_pos[:, None, :] <= q_pos[:, :, None]
     across = (k_doc == 0) & (q_doc != k_doc) if mask == "anchor" else torch.zeros_like(visible)
-    return visible & (ordered | across) & (q_doc >= 0) & (k_doc >= 0)
+    return visible & (ordered | across)
 
 
 def default_positions(q: Tensor, k: Tensor, q_pos: Tensor | None, k_pos: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -240,14 +247,32 @@ def mask_names() -> str:
     return ", ".join(MASKS)
 
 
-def check_shapes(q: Tensor, k: Tensor, v: Tensor, doc_ids: Tensor | None, mask: str) -> None:
+def check_shapes(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_pos: Tensor | None,
+    k_pos: Tensor | None,
+    doc_ids: Tensor | None,
+    mask: str,
+) -> None:
     """Refuse shapes that do not fit together, in one line."""
     if mask not in MASKS:
         raise ConfigError(f"mask={mask}: unknown mask; use one of: {mask_names()}")
     if mask != "causal" and doc_ids is None:
         raise ConfigError(f"mask={mask}: needs doc_ids, the document of each token; pass doc_ids or use mask: causal")
-    if q.shape[1] % k.shape[1] or k.shape != v.shape or q.shape[2] > k.shape[2]:
+    fits = q.ndim == k.ndim == 4 and k.shape == v.shape and q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3]
+    if not fits or q.shape[1] % k.shape[1] or q.shape[2] > k.shape[2]:
         raise DataError(
-            f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}: k and v must match, key-value heads must "
-            "divide query heads, and there must be a key for every query"
+            f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}: k and v must match, batch and head_dim be "
+            "those of q, key-value heads divide query heads, and there must be a key for every query"
         )
+    for name, ids, tokens in (
+        ("q_pos", q_pos, q.shape[2]),
+        ("k_pos", k_pos, k.shape[2]),
+        ("doc_ids", doc_ids, k.shape[2]),
+    ):
+        if ids is not None and ids.shape not in {(tokens,), (1, tokens), (q.shape[0], tokens)}:
+            raise DataError(
+                f"{name} {tuple(ids.shape)}: must be ({tokens},) or ({q.shape[0]}, {tokens}), one id a token"
+            )

@@ -19,14 +19,14 @@ class ChunkedCrossEntropy(torch.autograd.Function):
     """Sum of the cross-entropy over scored tokens; see the module's docstring."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> Tensor:
-        """Compute the summed loss, float32 (or float64 for float64 inputs), and keep both gradients."""
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int, trains: bool) -> Tensor:
+        """Compute the summed loss, float32 (or float64 for float64 inputs), and, to train, keep both gradients."""
         device = hidden.device.type
         compute = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
         wide = torch.promote_types(compute, torch.float32)
         with torch.autocast(device, enabled=False):
             head = weight.to(compute)
-            wants_hidden, wants_weight = ctx.needs_input_grad[:2]
+            wants_hidden, wants_weight = (trains and needed for needed in ctx.needs_input_grad[:2])
             grad_hidden = torch.empty_like(hidden) if wants_hidden else None
             grad_weight = torch.zeros_like(weight, dtype=wide) if wants_weight else None
             total = torch.zeros((), dtype=wide, device=hidden.device)
@@ -41,7 +41,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
                     continue
                 grad = log_probs.exp_()
                 grad.scatter_add_(1, y, torch.full_like(y, -1, dtype=wide))
-                grad = (grad * scored[:, None]).to(compute)
+                grad = grad.mul_(scored[:, None]).to(compute)
                 if grad_hidden is not None:
                     grad_hidden[part] = grad @ head
                 if grad_weight is not None:
@@ -51,14 +51,14 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:  # type: ignore[override]
         """Scale the gradients that the forward pass made."""
         grads = (
             None if grad is None else (grad * grad_loss).to(dtype)
             for grad, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         )
         grad_hidden, grad_weight = grads
-        return grad_hidden, grad_weight, None, None
+        return grad_hidden, grad_weight, None, None, None
 
 
 def summed_cross_entropy(hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, chunk: int) -> Tensor:
@@ -66,5 +66,5 @@ def summed_cross_entropy(hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor
 
     Shapes: hidden (T, D), weight (V, D), targets int64 (T,); returns a scalar.
     """
-    loss: Tensor = ChunkedCrossEntropy.apply(hidden_TD, weight_VD, targets_T, chunk)
+    loss: Tensor = ChunkedCrossEntropy.apply(hidden_TD, weight_VD, targets_T, chunk, torch.is_grad_enabled())
     return loss

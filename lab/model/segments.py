@@ -41,7 +41,7 @@ class Segments:
         Raises: DataError.
         """
         lengths = tuple(cu_seqlens.diff().tolist())
-        if int(cu_seqlens[0]) != 0 or min(lengths, default=0) < 0 or sum(lengths) > n_tokens:
+        if not cu_seqlens.numel() or int(cu_seqlens[0]) != 0 or min(lengths, default=0) < 0 or sum(lengths) > n_tokens:
             raise DataError(
                 f"cu_seqlens={cu_seqlens.tolist()}: must start at 0, never fall and end at {n_tokens} or before"
             )

@@ -75,7 +75,7 @@ class Training(lightning.LightningModule):
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
         """Return the pack's summed loss over its token budget; the exact mean follows when the batch is complete."""
         assert self.decoder is not None, "configure_model builds the decoder"
-        segments = Segments(batch["cu_seqlens"], batch["lengths"], batch["tokens"].shape[1])
+        segments = Segments(batch["cu_seqlens"], tuple(batch["lengths"]), batch["tokens"].shape[1])
         loss_sum: Tensor = self.decoder(batch["tokens"], segments=segments, targets=batch["targets"])
         self.sums = self.sums.to(loss_sum.device)
         self.sums[0] += loss_sum.detach()

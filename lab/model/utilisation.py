@@ -16,7 +16,8 @@ PEAK_FLOPS = {
 
 def peak_flops(device_name: str | None) -> float | None:
     """Look up a device's peak, None for a CPU or a GPU that is not in the table."""
-    return next((peak for name, peak in PEAK_FLOPS.items() if device_name and name in device_name), None)
+    words = (device_name or "").replace("-", " ").split()
+    return next((peak for name, peak in PEAK_FLOPS.items() if set(name.split()) <= set(words)), None)
 
 
 def utilisation(flops_per_token: float, tokens_per_s: float, peak: float | None, n_devices: int) -> float | None:

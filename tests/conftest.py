@@ -1,0 +1,30 @@
+import pytest
+
+from lab.data import wording
+from lab.data.config import Bpe, DataConfig, Synthetic
+from lab.data.corpora import synthetic_text
+from lab.data.preparation import prepare
+from lab.data.tokenizer import train_bpe
+
+
+@pytest.fixture(scope="session")
+def bpe():
+    """A byte-level BPE with <bos> and <eos>, trained on the synthetic corpus and on the probe's own words."""
+    documents = synthetic_text(Synthetic(words=16), window=64).documents(0, 60)
+    fixed = wording.TASK + wording.NEEDLE + wording.QUESTION + wording.ANSWER_PREFIX
+    return train_bpe([fixed, *documents], vocab_size=400)
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory):
+    """The config of a small synthetic corpus whose shards are there."""
+    config = DataConfig(
+        corpus=Synthetic(documents=240, words=16),
+        tokenizer=Bpe(vocab_size=400, sample_documents=100),
+        window=64,
+        held_out_frac=0.1,
+        folder=str(tmp_path_factory.mktemp("shards")),
+        look_ahead=32,
+    )
+    prepare(config, progress=False)
+    return config

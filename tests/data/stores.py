@@ -1,0 +1,65 @@
+"""Small token stores with known documents, and shards read back from the format that lab/data/shards.py documents."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from lab.data.config import Bpe, DataConfig, Text
+from lab.data.shards import ShardWriter, TokenStore, token_dtype
+
+WORDS = ["alpha", "beta", "gamma", "delta", "Ärger", "三", "12", "é"]
+
+
+def make_store(folder: Path, shards: list[list[list[int]]], vocab_size: int = 60_000) -> TokenStore:
+    """Write a shard for each list of documents and open the training split."""
+    for number, documents in enumerate(shards):
+        writer = ShardWriter(folder / f".task-{number:05d}.tmp", token_dtype(vocab_size))
+        for document in documents:
+            writer.add("train", document, "made")
+        writer.close(folder / f"task-{number:05d}")
+    return TokenStore.open(folder, "train")
+
+
+def numbered_documents(lengths: list[int]) -> list[list[int]]:
+    """Make documents in which every token stands once: token t of the whole is t + 1."""
+    ends = np.cumsum([0, *lengths])
+    return [list(range(a + 1, b + 1)) for a, b in zip(ends, ends[1:])]
+
+
+def drawn_lengths(seed: int, n: int, longest: int) -> list[int]:
+    """Draw document lengths of 1 to `longest` tokens."""
+    return np.random.default_rng(seed).integers(1, longest + 1, n).tolist()
+
+
+def read_shard(folder: Path, split: str) -> list[tuple[list[int], str]]:
+    """Read (token ids, source) of every document of one shard, from the bytes."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    tokens = np.frombuffer((folder / f"{split}.tokens.bin").read_bytes(), manifest["dtype"])
+    ends = np.frombuffer((folder / f"{split}.ends.bin").read_bytes(), "<i8").tolist()
+    owners = np.frombuffer((folder / f"{split}.sources.bin").read_bytes(), "<u4").tolist()
+    assert len(ends) == len(owners), "one source for every document"
+    starts = [0, *ends[:-1]]
+    return [(tokens[a:b].tolist(), manifest["sources"][o]) for a, b, o in zip(starts, ends, owners, strict=True)]
+
+
+def sentence(number):
+    """A text of 1 to 8 words that names its number."""
+    return " ".join([*(WORDS[(number * k + k) % 8] for k in range(number % 8)), f"number {number}."])
+
+
+def write_corpus(folder, files=3, rows=40):
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = []
+    for number in range(files):
+        part = [sentence(rows * number + row) for row in range(rows)]
+        lines = [json.dumps({"text": text, "kind": f"kind{k % 3}"}) for k, text in enumerate(part)]
+        (folder / f"part{number}.jsonl").write_text("\n".join(lines))
+        texts.append(part)
+    return texts
+
+
+def text_config(place, **settings):
+    corpus = Text(path=str(place / "corpus"), source_field="kind")
+    values = {"tokenizer": Bpe(vocab_size=300), "held_out_frac": 0.1, "folder": str(place / "shards"), **settings}
+    return DataConfig(corpus=corpus, window=16, **values)

@@ -1,0 +1,219 @@
+import json
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+import zstandard
+
+from lab.data.config import DataConfig, Slimpajama, Text
+from lab.data.corpora import Document, Skip, open_corpus
+from lab.errors import DataError
+
+TEXTS = ["one\nline", "zwei Wörter", "trois ☕ 三"]
+
+
+def read_all(corpus):
+    reader = open_corpus(DataConfig(corpus=corpus))
+    return [item for task in range(reader.n_tasks) for item in reader.read(task)]
+
+
+def json_lines(rows):
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+
+
+def slim_rows(texts, source="RedPajamaC4"):
+    return [{"text": text, "meta": {"redpajama_set_name": source}} for text in texts]
+
+
+def write_parquet(path, texts):
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), path)
+
+
+WRITERS = {
+    ".jsonl": lambda path: path.write_bytes(json_lines({"text": text} for text in TEXTS)),
+    ".jsonl.zst": lambda path: path.write_bytes(zstandard.compress(json_lines({"text": text} for text in TEXTS))),
+    ".parquet": lambda path: write_parquet(path, TEXTS),
+}
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_rows_become_documents_in_order(tmp_path, suffix):
+    WRITERS[suffix](tmp_path / f"part{suffix}")
+    assert [item.text for item in read_all(Text(path=str(tmp_path)))] == TEXTS
+    assert [item.text for item in read_all(Text(path=str(tmp_path / f"part{suffix}")))] == TEXTS
+
+
+def test_a_txt_file_is_one_document_named_by_its_file(tmp_path):
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "a.txt").write_bytes("first\r\nsecond ü".encode())
+    (tmp_path / "deep" / "er" / "b.txt").write_text("other")
+    (tmp_path / "notes.md").write_text("not a corpus file")
+    expected = [Document("first\r\nsecond ü", "a"), Document("other", "b")]
+    assert read_all(Text(path=str(tmp_path))) == expected
+
+
+def test_fields_are_those_named_and_sources_may_be_nested(tmp_path):
+    rows = [
+        {"body": "x", "meta": {"from": "web"}},
+        {"body": "y", "meta": {"from": "book"}},
+        {"body": "z", "meta": 3},
+        {"body": "w"},
+    ]
+    (tmp_path / "part.jsonl").write_bytes(json_lines(rows))
+    items = read_all(Text(path=str(tmp_path), text_field="body", source_field="meta.from"))
+    assert items == [Document("x", "web"), Document("y", "book"), Document("z", "part"), Document("w", "part")]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        pytest.param(b'{"text": "caf\xe9"}', "not UTF-8", id="latin1"),
+        pytest.param(b'{"text": "\\ud800"}', "not UTF-8", id="lone_surrogate"),
+        pytest.param(b'{"text": "cut', "not JSON", id="cut"),
+        pytest.param(b"plain words", "not JSON", id="words"),
+        pytest.param(b'["text"]', "not a JSON object", id="list"),
+        pytest.param(b"3", "not a JSON object", id="number"),
+        pytest.param(b'{"txt": "a"}', "no text in field 'text'", id="missing_field"),
+        pytest.param(b'{"text": null}', "no text in field 'text'", id="null"),
+        pytest.param(b'{"text": ["a"]}', "no text in field 'text'", id="wrong_type"),
+        pytest.param(b'{"text": ""}', "empty", id="empty"),
+        pytest.param(b'{"text": " \\n\\t "}', "empty", id="white_space"),
+    ],
+)
+def test_a_line_that_cannot_be_used_is_skipped_with_its_reason(tmp_path, line, reason):
+    (tmp_path / "part.jsonl").write_bytes(b'{"text": "before"}\n' + line + b'\n{"text": "after"}\n')
+    assert read_all(Text(path=str(tmp_path))) == [Document("before", "part"), Skip(reason), Document("after", "part")]
+
+
+def test_blank_lines_are_no_documents_and_a_last_line_needs_no_end(tmp_path):
+    (tmp_path / "part.jsonl").write_bytes(b'\n{"text": "a"}\r\n  \n{"text": "b"}')
+    assert [item.text for item in read_all(Text(path=str(tmp_path)))] == ["a", "b"]
+
+
+def test_a_txt_file_that_is_not_utf8_or_empty_is_skipped(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"caf\xe9")
+    (tmp_path / "b.txt").write_bytes(b" \n")
+    assert read_all(Text(path=str(tmp_path))) == [Skip("not UTF-8"), Skip("empty")]
+
+
+def test_a_parquet_row_without_text_is_skipped(tmp_path):
+    write_parquet(tmp_path / "part.parquet", ["a", None, "", "b"])
+    reasons = [Document("a", "part"), Skip("no text in field 'text'"), Skip("empty"), Document("b", "part")]
+    assert read_all(Text(path=str(tmp_path))) == reasons
+
+
+def varied(n):
+    """Rows that do not compress to nothing, so that a cut falls between them."""
+    return json_lines({"text": f"{k} {k * 2654435761 % 2**32:x} {k * 40503 % 65536:x}"} for k in range(n))
+
+
+def expect_one_line(corpus, path):
+    with pytest.raises(DataError) as caught:
+        read_all(corpus)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kept", [0.5, 0.9, 0.999])
+def test_a_truncated_zst_file_is_one_line(tmp_path, kept):
+    path = tmp_path / "part.jsonl.zst"
+    whole = zstandard.compress(varied(4000))
+    path.write_bytes(whole[: int(kept * len(whole))])
+    expect_one_line(Text(path=str(tmp_path)), path)
+
+
+def test_zst_frames_follow_each_other(tmp_path):
+    frames = [zstandard.compress(json_lines([{"text": text}])) for text in TEXTS]
+    (tmp_path / "part.jsonl.zst").write_bytes(b"".join(frames))
+    assert [item.text for item in read_all(Text(path=str(tmp_path)))] == TEXTS
+
+
+def test_a_zst_file_that_is_none_is_one_line(tmp_path):
+    path = tmp_path / "part.jsonl.zst"
+    path.write_bytes(b"this is no zstandard frame at all")
+    expect_one_line(Text(path=str(tmp_path)), path)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "page_header", "page"])
+def test_a_broken_parquet_file_is_one_line(tmp_path, damage):
+    path = tmp_path / "part.parquet"
+    write_parquet(path, [f"{k} {k * 2654435761 % 2**32:x}" for k in range(3000)])
+    data = bytearray(path.read_bytes())
+    at = {"truncated": 0, "page_header": 4, "page": len(data) // 2}[damage]
+    for place in range(at, at + 40):
+        data[place] ^= 0xFF
+    path.write_bytes(data[: len(data) // 2] if damage == "truncated" else data)
+    expect_one_line(Text(path=str(tmp_path)), path)
+
+
+def test_a_missing_path_is_one_line(tmp_path):
+    with pytest.raises(DataError) as caught:
+        open_corpus(DataConfig(corpus=Text(path=str(tmp_path / "nowhere"))))
+    assert str(caught.value) == (
+        f"data.corpus.path={tmp_path / 'nowhere'}: no such file or folder; "
+        "give one with .jsonl, .jsonl.zst, .parquet, .txt"
+    )
+
+
+def test_a_folder_without_text_is_one_line(tmp_path):
+    (tmp_path / "notes.md").write_text("words")
+    (tmp_path / "folder.txt").mkdir()
+    with pytest.raises(DataError) as caught:
+        open_corpus(DataConfig(corpus=Text(path=str(tmp_path))))
+    assert str(caught.value).startswith(f"data.corpus.path={tmp_path}: holds no text files; put .jsonl")
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 3, 512])
+def test_slimpajama_files_are_shared_out_over_the_tasks(tmp_path, tasks):
+    for number in range(5):
+        folder = tmp_path / f"chunk{number % 2}"
+        folder.mkdir(exist_ok=True)
+        rows = slim_rows([f"file {number} row {row}" for row in range(3)], f"Set{number}")
+        (folder / f"example_{number}.jsonl.zst").write_bytes(zstandard.compress(json_lines(rows)))
+    corpus = Slimpajama(path=str(tmp_path), tasks=tasks)
+    assert open_corpus(DataConfig(corpus=corpus)).n_tasks == min(tasks, 5)
+    expected = [Document(f"file {n} row {row}", f"Set{n}") for n in range(5) for row in range(3)]
+    assert sorted(read_all(corpus), key=lambda d: d.text) == expected
+    assert read_all(corpus) == read_all(corpus)
+
+
+@pytest.fixture
+def hub_folder(tmp_path, monkeypatch):
+    """A folder of files that the datasets package loads by its path, with the package kept inside tmp_path."""
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_OFFLINE", True, raising=False)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    folder = tmp_path / "hub"
+    folder.mkdir()
+    for number in range(3):
+        rows = slim_rows([f"file {number} row {row}" for row in range(4)], f"Set{number}")
+        (folder / f"train-{number}.jsonl").write_bytes(json_lines([*rows, {**rows[0], "text": ""}]))
+    return folder
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 512])
+def test_a_dataset_is_streamed_through_the_datasets_package(hub_folder, tasks):
+    corpus = Slimpajama(dataset=str(hub_folder), tasks=tasks)
+    assert open_corpus(DataConfig(corpus=corpus)).n_tasks == min(tasks, 3)
+    items = read_all(corpus)
+    expected = [Document(f"file {n} row {row}", f"Set{n}") for n in range(3) for row in range(4)]
+    assert sorted((i for i in items if isinstance(i, Document)), key=lambda d: d.text) == expected
+    assert [i for i in items if isinstance(i, Skip)] == [Skip("empty")] * 3
+
+
+def test_a_dataset_that_cannot_be_opened_is_one_line(hub_folder):
+    with pytest.raises(DataError) as caught:
+        open_corpus(DataConfig(corpus=Slimpajama(dataset=str(hub_folder / "nowhere"))))
+    assert str(caught.value).startswith(f"data.corpus.dataset={hub_folder / 'nowhere'}: cannot be opened (")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_dataset_with_a_broken_line_is_one_line_or_a_skip(hub_folder):
+    (hub_folder / "train-1.jsonl").write_bytes(b'{"text": "a"}\n{"text": cut\n')
+    message, items = "", []
+    try:
+        items = read_all(Slimpajama(dataset=str(hub_folder)))
+    except DataError as error:
+        message = str(error)
+    assert "\n" not in message
+    assert message or any(isinstance(item, Skip) and item.reason != "empty" for item in items)

@@ -1,0 +1,218 @@
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from lab.data.order import sample_segment
+from lab.data.packing import PackStream
+from lab.data.segments import index_segments
+from lab.errors import ConfigError
+from tests.data.stores import drawn_lengths, make_store, numbered_documents
+
+IGNORE = -100  # torch's own, see torch.nn.CrossEntropyLoss
+WINDOW, PACK, LOOK_AHEAD = 16, 64, 20
+LENGTHS = drawn_lengths(3, 90, 50)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """A store over two shards in which token t of the whole is t + 1, and its natural segments."""
+    documents = numbered_documents(LENGTHS)
+    store = make_store(tmp_path, [documents[:37], documents[37:]])
+    return store, index_segments(store, "natural", WINDOW)
+
+
+def stream_of(corpus, stream=0, n_streams=1, **settings):
+    values = {"pack_tokens": PACK, "seed": 5, "look_ahead": LOOK_AHEAD, **settings}
+    return PackStream(*corpus, stream=stream, n_streams=n_streams, **values)
+
+
+def take(stream, n):
+    return list(itertools.islice(stream, n))
+
+
+def parts(pack):
+    """List the (tokens, targets) of each segment of a pack."""
+    bounds = list(itertools.accumulate(pack.lengths, initial=0))
+    return [(pack.tokens[a:b].tolist(), pack.targets[a:b].tolist()) for a, b in itertools.pairwise(bounds)]
+
+
+def pieces_by_definition(lengths, window):
+    """Map the first token of every segment to its tokens and targets: the next token of the same document or none."""
+    out = {}
+    for document in numbered_documents(lengths):
+        targets = [*document[1:], IGNORE]
+        for begin in range(0, len(document), window):
+            out[document[begin]] = (document[begin : begin + window], targets[begin : begin + window])
+    return out
+
+
+def same(pack, other):
+    return (
+        pack.tokens.tolist() == other.tokens.tolist()
+        and pack.targets.tolist() == other.targets.tolist()
+        and (pack.lengths, pack.stream) == (other.lengths, other.stream)
+        and pack.state.tolist() == other.state.tolist()
+    )
+
+
+def test_packs_are_whole_segments_with_their_targets(corpus):
+    pieces = pieces_by_definition(LENGTHS, WINDOW)
+    for pack in take(stream_of(corpus), 120):
+        for tokens, targets in parts(pack):
+            assert (tokens, targets) == pieces[tokens[0]]
+
+
+def test_budget_is_never_exceeded_and_the_rest_is_padding(corpus):
+    for pack in take(stream_of(corpus), 120):
+        used = sum(pack.lengths)
+        assert 0 < used <= PACK
+        assert pack.tokens.shape == pack.targets.shape == (PACK,)
+        assert pack.tokens.dtype == pack.targets.dtype == np.int64
+        assert (pack.tokens[:used] > 0).all()
+        assert (pack.tokens[used:] == 0).all()
+        assert (pack.targets[used:] == IGNORE).all()
+
+
+def test_what_is_scored_by_hand(tmp_path):
+    # a document of 5 tokens, 3 to a segment: 1 2 3 scored with 2 3 4, then 4 5 with 5 and nothing; one of 1: nothing
+    store = make_store(tmp_path, [[[1, 2, 3, 4, 5]], [[9]]])
+    corpus = (store, index_segments(store, "natural", 3))
+    seen = {}
+    for pack in take(stream_of(corpus, pack_tokens=4, look_ahead=1), 3):
+        seen.update({tuple(tokens): targets for tokens, targets in parts(pack)})
+    assert seen == {(1, 2, 3): [2, 3, 4], (4, 5): [5, IGNORE], (9,): [IGNORE]}
+
+
+@pytest.mark.parametrize("mode", ["concatenated", "uniform"])
+def test_joined_documents_are_scored_across_their_ends(tmp_path, mode):
+    total = sum(LENGTHS)
+    documents = numbered_documents(LENGTHS)
+    store = make_store(tmp_path, [documents[:50], documents[50:]])
+    for pack in take(stream_of((store, index_segments(store, mode, WINDOW))), 60):
+        for tokens, targets in parts(pack):
+            assert targets == [token + 1 if token < total else IGNORE for token in tokens]
+
+
+@pytest.mark.parametrize("n_streams", [1, 2, 4])
+def test_one_epoch_is_each_segment_once(corpus, n_streams):
+    # with nothing to choose from a pack is one segment, so the first n packs in turn are the first n samples
+    n = len(pieces_by_definition(LENGTHS, WINDOW))
+    streams = [stream_of(corpus, j, n_streams, look_ahead=1) for j in range(n_streams)]
+    packs = [next(streams[k % n_streams]) for k in range(2 * n)]
+    firsts = [int(pack.tokens[0]) for pack in packs]
+    assert all(len(pack.lengths) == 1 for pack in packs)
+    assert sorted(firsts[:n]) == sorted(firsts[n:]) == sorted(pieces_by_definition(LENGTHS, WINDOW))
+    assert firsts[:n] != firsts[n:], "the second epoch has an order of its own"
+
+
+@pytest.mark.parametrize("n_streams", [1, 2, 4])
+def test_what_is_packed_and_what_waits_is_every_sample_once(corpus, n_streams):
+    _, segments = corpus
+    packed, waiting, upto = Counter(), Counter(), []
+    for j in range(n_streams):
+        packs = take(stream_of(corpus, j, n_streams), 40)
+        packed.update(tokens[0] for pack in packs for tokens, _ in parts(pack))
+        state = packs[-1].state.tolist()
+        samples = [sample for sample in state[1:] if sample >= 0]
+        assert all(sample % n_streams == j for sample in [*samples, state[0]])
+        waiting.update(segments[sample_segment(sample, segments.n, 5)].start + 1 for sample in samples)
+        upto += range(j, state[0], n_streams)
+    drawn = Counter(segments[sample_segment(sample, segments.n, 5)].start + 1 for sample in upto)
+    assert packed + waiting == drawn
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_ranks_share_the_streams_out_without_changing_a_pack(corpus, world_size):
+    whole = [take(stream_of(corpus, j, 4), 6) for j in range(4)]
+    for rank in range(world_size):
+        mine = {j: stream_of(corpus, j, 4) for j in range(rank, 4, world_size)}
+        for step in range(6):
+            assert all(same(next(stream), whole[j][step]) for j, stream in mine.items())
+
+
+def test_data_module_gives_the_global_batches_whatever_the_ranks(prepared):
+    from types import SimpleNamespace
+
+    from lab.data.module import PackedData
+
+    def batches(rank, world_size, n_steps, states=None):
+        data = PackedData(prepared, seed=1, micro_batch_tokens=128, n_streams=4)
+        data.trainer = SimpleNamespace(global_rank=rank, world_size=world_size)
+        data.setup("fit")
+        if states is not None:
+            data.load_state_dict(states)
+        out = list(itertools.islice(data.train_dataloader(), n_steps * 4 // world_size))
+        for batch in out:
+            data.consumed(batch)
+        return out, data
+
+    def key(batch):
+        return batch["stream"], batch["tokens"].tolist(), batch["targets"].tolist(), batch["lengths"]
+
+    whole, one_rank = batches(0, 1, 6)
+    assert [batch["stream"] for batch in whole] == [0, 1, 2, 3] * 6
+    for world_size in (2, 4):
+        shares = [[key(b) for b in batches(rank, world_size, 6)[0]] for rank in range(world_size)]
+        for step in range(6):
+            n = 4 // world_size
+            joined = [batch for share in shares for batch in share[step * n : (step + 1) * n]]
+            assert sorted(joined) == [key(b) for b in whole[4 * step : 4 * step + 4]]
+    longer = [key(batch) for batch in batches(0, 1, 9)[0]]
+    resumed = [key(batch) for batch in batches(0, 1, 3, one_rank.state_dict())[0]]
+    assert resumed == longer[24:]
+    for batch in whole:
+        used = int(batch["cu_seqlens"][-1])
+        assert batch["n_targets"] == int((batch["targets"] != IGNORE).sum())
+        assert [int(x) for x in batch["cu_seqlens"].diff()] == list(batch["lengths"])
+        assert used == sum(batch["lengths"]) <= 128
+
+
+@pytest.mark.parametrize("at", [1, 2, 17, 60])
+def test_state_takes_a_stream_up_where_it_stood(corpus, at):
+    packs = take(stream_of(corpus, 1, 2), at + 25)
+    resumed = stream_of(corpus, 1, 2, state=packs[at - 1].state.tolist())
+    assert resumed.state().tolist() == packs[at - 1].state.tolist()
+    assert all(same(a, b) for a, b in zip(take(resumed, 25), packs[at:], strict=True))
+
+
+def test_other_seeds_and_streams_give_other_packs(corpus):
+    packs = [next(stream_of(corpus, 0, 2)), next(stream_of(corpus, 1, 2)), next(stream_of(corpus, 0, 2, seed=6))]
+    firsts = [{tokens[0] for tokens, _ in parts(pack)} for pack in packs]
+    assert not firsts[0] & firsts[1], "streams of one epoch share no segment"
+    assert firsts[0] != firsts[2]
+
+
+def test_no_segment_waits_longer_than_look_ahead_packs(tmp_path):
+    # long segments fill a pack alone and never fit in what is left, short ones always do
+    store = make_store(tmp_path, [numbered_documents([PACK, 3, 5] * 30)])
+    stream = stream_of((store, index_segments(store, "natural", PACK)), pack_tokens=PACK)
+    born = {}
+    for number, pack in enumerate(take(stream, 200)):
+        waits = {sample for sample in pack.state[1:].tolist() if sample >= 0}
+        for sample in waits:
+            assert number - born.setdefault(sample, number) < LOOK_AHEAD
+
+
+@pytest.mark.parametrize("look_ahead", [8, 64, 500])
+def test_a_corpus_smaller_than_the_look_ahead_goes_round(tmp_path, look_ahead):
+    store = make_store(tmp_path, [numbered_documents([5, 9, 2])])
+    stream = stream_of((store, index_segments(store, "natural", WINDOW)), look_ahead=look_ahead)
+    packs = take(stream, 1000)
+    counts = Counter(tokens[0] for pack in packs for tokens, _ in parts(pack))
+    # drawn equally often, up to one epoch, and at most look_ahead of them wait
+    assert set(counts) == {1, 6, 15}
+    assert max(counts.values()) - min(counts.values()) <= look_ahead + 1
+
+
+def test_a_segment_longer_than_a_pack_is_refused(tmp_path):
+    store = make_store(tmp_path, [numbered_documents([17])])
+    with pytest.raises(ConfigError) as caught:
+        next(stream_of((store, index_segments(store, "natural", 17)), pack_tokens=16))
+    assert str(caught.value).startswith("train.micro_batch_tokens=16: must hold the longest segment, 17 tokens; use")
+
+
+def test_a_segment_as_long_as_a_pack_fills_it(tmp_path):
+    store = make_store(tmp_path, [numbered_documents([16])])
+    assert next(stream_of((store, index_segments(store, "natural", 16)), pack_tokens=16)).lengths == [16]

@@ -1,0 +1,133 @@
+import json
+
+import pytest
+
+from lab.data.config import Bpe, DataConfig, Text, TokenizerFile
+from lab.data.preparation import prepare, shard_folder, verify
+from lab.data.shards import TokenStore
+from lab.errors import DataError
+from tests.data.stores import read_shard, sentence, text_config, write_corpus
+
+FILES = ["train.tokens.bin", "train.ends.bin", "train.sources.bin", "held_out.tokens.bin"]
+
+
+def one_line(caught, start):
+    assert str(caught.value).startswith(start), str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("split", ["train", "held_out"])
+def test_a_truncated_file_is_named(made, name, split):
+    path = shard_folder(made[0]) / "task-00001" / name
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DataError) as caught:
+        TokenStore.open(shard_folder(made[0]), split)
+    one_line(caught, f"{path}: has {size - 1} bytes, its manifest says {size}; delete {path.parent} and run")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_flipped_byte_is_named(made, name):
+    path = shard_folder(made[0]) / "task-00002" / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    for look in (lambda: TokenStore.open(shard_folder(made[0]), "train"), lambda: verify(made[0])):
+        with pytest.raises(DataError) as caught:
+            look()
+        one_line(caught, f"{path}: its SHA-256 is not its manifest's; delete {path.parent} and run lab.prepare again")
+
+
+def test_a_missing_file_is_named(made):
+    path = shard_folder(made[0]) / "task-00000" / "train.ends.bin"
+    path.unlink()
+    with pytest.raises(DataError) as caught:
+        TokenStore.open(shard_folder(made[0]), "train")
+    one_line(caught, f"{path}: is missing, its manifest says ")
+
+
+@pytest.mark.parametrize("content", [None, b"", b'{"dtype"'], ids=["missing", "empty", "cut"])
+def test_a_broken_manifest_is_named(made, content):
+    path = shard_folder(made[0]) / "task-00000" / "manifest.json"
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        TokenStore.open(shard_folder(made[0]), "train")
+    one_line(caught, f"{path.parent}: its manifest cannot be read (")
+
+
+def test_a_folder_without_shards_has_no_documents(tmp_path):
+    with pytest.raises(DataError) as caught:
+        TokenStore.open(tmp_path, "train")
+    one_line(caught, f"{tmp_path}: no train documents; give a corpus with text in it")
+
+
+@pytest.mark.parametrize("choice", ["bpe", "file"])
+@pytest.mark.parametrize("content", ['{"text": ""}\n', '{"txt": "a"}\n', ""], ids=["blank", "no_field", "no_line"])
+def test_an_empty_corpus_leaves_nothing_behind(tmp_path, bpe, choice, content):
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "a.jsonl").write_text(content)
+    bpe.save(str(tmp_path / "words.json"))
+    tokenizer = Bpe() if choice == "bpe" else TokenizerFile(path=str(tmp_path / "words.json"), eos="<eos>")
+    config = text_config(tmp_path, tokenizer=tokenizer)
+    with pytest.raises(DataError) as caught:
+        prepare(config, progress=False)
+    one_line(caught, "data.corpus: empty, ")
+    assert not shard_folder(config).exists()
+
+
+def test_a_corpus_that_is_all_held_out_is_refused(tmp_path, bpe):
+    # the one text is kept from training at a share of 0.5 and not at 0, so one of ten texts will do
+    bpe.save(str(tmp_path / "words.json"))
+    (tmp_path / "corpus").mkdir()
+    messages = []
+    for number in range(10):
+        (tmp_path / "corpus" / "a.txt").write_text(sentence(number))
+        choice = TokenizerFile(path=str(tmp_path / "words.json"), eos="<eos>")
+        config = text_config(tmp_path, tokenizer=choice, held_out_frac=0.5, folder=str(tmp_path / f"shards{number}"))
+        try:
+            prepare(config, progress=False)
+        except DataError as error:
+            messages.append(str(error))
+    assert 0 < len(messages) < 10
+    assert all(message.startswith("data.corpus: empty, no document to train on was found") for message in messages)
+
+
+def test_a_tokenizer_without_the_end_token_is_refused(tmp_path, bpe):
+    write_corpus(tmp_path / "corpus", files=1)
+    bpe.save(str(tmp_path / "words.json"))
+    choice = TokenizerFile(path=str(tmp_path / "words.json"), eos="<|end_of_text|>")
+    with pytest.raises(DataError) as caught:
+        prepare(text_config(tmp_path, tokenizer=choice), progress=False)
+    assert str(caught.value) == "data.tokenizer.eos=<|end_of_text|>: the tokenizer has no such token; name one it has"
+
+
+def test_a_tokenizer_file_is_copied_and_its_end_token_used(tmp_path, bpe):
+    texts = write_corpus(tmp_path / "corpus", files=1)
+    bpe.save(str(tmp_path / "words.json"))
+    choice = TokenizerFile(path=str(tmp_path / "words.json"), eos="<bos>")
+    config = text_config(tmp_path, tokenizer=choice, held_out_frac=0.0)
+    prepare(config, progress=False)
+    ids, _ = read_shard(shard_folder(config) / "task-00000", "train")[3]
+    assert ids == [*bpe.encode(texts[0][3]).ids, bpe.token_to_id("<bos>")]
+
+
+def test_a_file_added_later_is_noticed(made):
+    config, _ = made
+    with open(f"{config.corpus.path}/a_new_first.jsonl", "w", encoding="utf-8") as file:
+        file.write(json.dumps({"text": "a new first document"}))
+    try:
+        prepare(config, progress=False)
+    except DataError:
+        return
+    folders = sorted(shard_folder(config).glob("task-*"))
+    n_documents = sum(len(read_shard(folder, split)) for folder in folders for split in ("train", "held_out"))
+    assert n_documents in (120, 121), "either the old corpus or the new one, nothing twice and nothing lost"
+
+
+def test_a_missing_corpus_is_one_line_and_leaves_nothing_behind(tmp_path):
+    config = DataConfig(corpus=Text(path=str(tmp_path / "nowhere")), folder=str(tmp_path / "shards"))
+    with pytest.raises(DataError) as caught:
+        prepare(config, progress=False)
+    one_line(caught, f"data.corpus.path={tmp_path / 'nowhere'}: no such file or folder; give one with")
+    assert not (tmp_path / "shards").exists()

@@ -1,0 +1,144 @@
+import itertools
+from collections import Counter
+
+import pytest
+
+from lab.data.segments import Segment, index_segments
+from lab.data.shards import ShardWriter, TokenStore
+from lab.errors import DataError
+from tests.data.stores import drawn_lengths, make_store, numbered_documents
+
+WINDOW = 8
+
+
+def shards_of(documents, sizes):
+    """Deal documents out to shards of the given numbers of documents."""
+    left = iter(documents)
+    return [list(itertools.islice(left, size)) for size in sizes]
+
+
+def cut(documents, window):
+    """Cut documents every `window` tokens, by definition: (tokens, whether the document goes on)."""
+    pieces = []
+    for document in documents:
+        for begin in range(0, len(document), window):
+            pieces.append((document[begin : begin + window], begin + window < len(document)))
+    return pieces
+
+
+def read_segments(store, index):
+    return [index[k] for k in range(index.n)], [
+        store.read(index[k].start, index[k].length).tolist() for k in range(index.n)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "sizes"),
+    [
+        pytest.param([8], [1], id="exactly_a_window"),
+        pytest.param([7, 9], [2], id="one_less_one_more"),
+        pytest.param([1, 1, 1], [1, 2], id="one_token"),
+        pytest.param([24, 17, 1, 8, 40], [2, 3], id="long_ones"),
+        pytest.param(drawn_lengths(1, 60, 30), [10, 1, 0, 29, 20], id="many_over_shards"),
+    ],
+)
+def test_natural_segments_are_documents_cut_at_the_window(tmp_path, lengths, sizes):
+    documents = numbered_documents(lengths)
+    store = make_store(tmp_path, shards_of(documents, sizes))
+    segments, tokens = read_segments(store, index_segments(store, "natural", WINDOW))
+    assert list(zip(tokens, [segment.continues for segment in segments], strict=True)) == cut(documents, WINDOW)
+    owner = {token: k for k, document in enumerate(documents) for token in document}
+    assert all(len({owner[token] for token in part}) == 1 for part in tokens), "a segment crosses documents"
+    assert sorted(itertools.chain(*tokens)) == list(range(1, sum(lengths) + 1))
+
+
+def test_natural_segments_are_found_again_from_what_is_kept(tmp_path):
+    documents = numbered_documents(drawn_lengths(2, 40, 30))
+    make_store(tmp_path, shards_of(documents, [15, 25]))
+    for window in (WINDOW, WINDOW, 5, WINDOW):
+        store = TokenStore.open(tmp_path, "train")
+        segments, tokens = read_segments(store, index_segments(store, "natural", window))
+        assert list(zip(tokens, [s.continues for s in segments], strict=True)) == cut(documents, window)
+
+
+def test_splits_of_equally_many_documents_keep_their_own_segments(tmp_path):
+    documents = {"train": numbered_documents([3, 20, 9]), "held_out": numbered_documents([30, 1, 8])}
+    writer = ShardWriter(tmp_path / ".writing", "<u2")
+    for split, part in documents.items():
+        for document in part:
+            writer.add(split, document, "made")
+    writer.close(tmp_path / "task-00000")
+    for split in ("train", "held_out", "train"):
+        store = TokenStore.open(tmp_path, split)
+        segments, tokens = read_segments(store, index_segments(store, "natural", WINDOW))
+        assert list(zip(tokens, [s.continues for s in segments], strict=True)) == cut(documents[split], WINDOW)
+
+
+@pytest.mark.parametrize("total", [8, 15, 16, 17, 100])
+def test_concatenated_segments_are_full_windows(tmp_path, total):
+    flat = list(range(1, total + 1))
+    documents = [flat[:3], flat[3:8], *([flat[8:11], flat[11:]] if total > 11 else [])]
+    store = make_store(tmp_path, [documents[:1], documents[1:]])
+    segments, tokens = read_segments(store, index_segments(store, "concatenated", WINDOW))
+    assert tokens == [flat[k : k + WINDOW] for k in range(0, total // WINDOW * WINDOW, WINDOW)]
+    assert [s.continues for s in segments] == [s.start + WINDOW < total for s in segments]
+
+
+@pytest.mark.parametrize(("window", "blocks", "extra"), [(1, 5, 0), (2, 3, 1), (8, 1, 0), (8, 4, 35), (33, 3, 7)])
+def test_uniform_segments_have_every_length_equally_often(tmp_path, window, blocks, extra):
+    block = window * (window + 1) // 2
+    total = blocks * block + extra
+    flat = list(range(1, total + 1))
+    documents = [flat[k : k + 11] for k in range(0, total, 11)]
+    store = make_store(tmp_path, [documents[: len(documents) // 2], documents[len(documents) // 2 :]])
+    segments, tokens = read_segments(store, index_segments(store, "uniform", window))
+    assert list(itertools.chain(*tokens)) == flat[: blocks * block], "cut from the joined documents without a gap"
+    assert Counter(map(len, tokens)) == dict.fromkeys(range(1, window + 1), blocks)
+    for k in range(blocks):
+        part = tokens[k * window : (k + 1) * window]
+        assert sorted(map(len, part)) == list(range(1, window + 1)), "each block holds each length once"
+    assert [s.continues for s in segments] == [s.start + s.length < total for s in segments]
+
+
+def test_uniform_lengths_do_not_follow_each_other_in_order(tmp_path):
+    store = make_store(tmp_path, [numbered_documents([33 * 34])])
+    index = index_segments(store, "uniform", 33)
+    lengths = [index[k].length for k in range(33)]
+    steps = [b - a for a, b in zip(lengths, lengths[1:])]
+    assert steps.count(1) + steps.count(-1) < 10
+
+
+@pytest.mark.parametrize(
+    ("mode", "window", "has", "needs"),
+    [
+        # uniform needs a block of 8 * 9 / 2 = 36
+        pytest.param("concatenated", 8, 7, 8, id="concatenated_one_less"),
+        pytest.param("uniform", 8, 35, 36, id="uniform_one_less"),
+    ],
+)
+def test_a_split_shorter_than_a_window_is_refused(tmp_path, mode, window, has, needs):
+    store = make_store(tmp_path, [numbered_documents([has])])
+    with pytest.raises(DataError) as caught:
+        index_segments(store, mode, window)
+    assert str(caught.value) == (
+        f"data.mode={mode}: needs {needs} tokens at data.window={window}, the split has {has}; "
+        "use mode: natural, a shorter window or more text"
+    )
+
+
+@pytest.mark.parametrize("mode", ["concatenated", "uniform"])
+def test_a_split_of_exactly_one_block_is_enough(tmp_path, mode):
+    needs = {"concatenated": 8, "uniform": 36}[mode]
+    store = make_store(tmp_path, [numbered_documents([needs])])
+    index = index_segments(store, mode, 8)
+    assert index.n == {"concatenated": 1, "uniform": 8}[mode]
+
+
+def test_segments_that_cross_shards_are_read_whole(tmp_path):
+    # shards of 5, 3 and 8 tokens: the window 0..7 lies in two shards, the next in the third
+    store = make_store(tmp_path, [[[1, 2, 3, 4, 5]], [[6, 7, 8]], [[9, 10, 11], [12, 13, 14, 15, 16]]])
+    index = index_segments(store, "concatenated", 8)
+    assert [index[k] for k in range(index.n)] == [Segment(0, 8, True), Segment(8, 8, False)]
+    assert store.read(0, 9).tolist() == list(range(1, 10)), "a window and its next token, from three shards"
+    assert index_segments(store, "concatenated", 16)[0] == Segment(0, 16, False)
+    assert store.read(0, 16).tolist() == list(range(1, 17))

@@ -1,0 +1,144 @@
+import re
+
+import numpy as np
+import pytest
+
+from lab.data.config import Synthetic
+from lab.data.corpora import SyntheticReader, synthetic_text
+from lab.data.tokenizer import train_bpe
+
+STATED = re.compile(r"One of the magic numbers is ([0-9]+)\.")
+ASKED = re.compile(
+    r"What are the magic numbers mentioned in the provided text\?"
+    r" The numbers are ([0-9]+(?:, [0-9]+)*(?: and [0-9]+)?)\."
+)
+DOCUMENTS = 400
+
+
+def text(window=256, **settings):
+    return synthetic_text(Synthetic(**settings), window)
+
+
+@pytest.fixture(scope="module")
+def documents():
+    return list(text().documents(0, DOCUMENTS))
+
+
+def test_document_is_a_function_of_seed_and_index(documents):
+    alone = text()
+    assert [alone.document(index) for index in (399, 5, 0)] == [documents[399], documents[5], documents[0]]
+    assert list(alone.documents(100, 103)) == documents[100:103]
+
+
+def test_no_document_is_written_twice(documents):
+    long = [document for document in documents if len(document) > 100]
+    assert len(long) > 200
+    assert len(set(long)) == len(long)
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"seed": 2**40}], ids=["seed_1", "large_seed"])
+def test_other_seeds_give_other_documents(documents, change):
+    others = list(text(**change).documents(0, 50))
+    long = [pair for pair in zip(others, documents, strict=False) if len(pair[0]) > 100]
+    assert len(long) > 20
+    assert all(a != b for a, b in long)
+
+
+def test_no_document_is_empty(documents):
+    small = list(text(window=32).documents(0, DOCUMENTS))
+    assert [index for index, document in enumerate(small) if not document.strip()] == []
+    assert [index for index, document in enumerate(documents) if not document.endswith(".")] == []
+
+
+@pytest.mark.parametrize("digits", [2, 3, 6, 9])
+def test_numbers_have_their_digits(digits):
+    joined = "\n".join(text(digits=digits).documents(0, 120))
+    stated = STATED.findall(joined)
+    assert len(stated) > 30
+    assert {len(number) for number in stated} == {digits}
+    assert {len(number) for number in re.findall("[0-9]+", joined)} == {digits}
+    assert not any(number.startswith("0") for number in stated)
+
+
+@pytest.mark.parametrize("needles", [1, 4])
+def test_answer_repeats_in_order_what_its_section_stated(needles):
+    asked, most = 0, 0
+    for document in text(needles=needles).documents(0, DOCUMENTS):
+        begin = 0
+        for question in ASKED.finditer(document):
+            before = STATED.findall(document[begin : question.start()])
+            answer = re.findall("[0-9]+", question[1])
+            assert answer == before
+            assert len(set(answer)) == len(answer)
+            asked, most, begin = asked + 1, max(most, len(answer)), question.end()
+        assert document.count("What are the magic numbers") == len(ASKED.findall(document))
+        assert len(STATED.findall(document[begin:])) == 0, "a number is stated and never asked for"
+    assert asked > 60
+    assert most == needles
+
+
+def test_a_question_ends_its_section(documents):
+    for document in documents:
+        for question in ASKED.finditer(document):
+            rest = document[question.end() :]
+            assert rest == "" or rest.startswith("\n\n")
+
+
+def test_filler_holds_no_question_and_no_needle():
+    filler = text().filler(2**40, 3000)
+    assert len(filler.split()) > 2500
+    assert not re.search("magic|What|The numbers|info", filler)
+
+
+def test_filler_is_a_function_of_its_index():
+    assert text().filler(3, 100) == text().filler(3, 100)
+    assert text().filler(3, 100) != text().filler(4, 100)
+
+
+def test_without_questions_there_are_none():
+    joined = " ".join(text(question_prob=0.0).documents(0, 100))
+    assert "magic" not in joined
+
+
+def test_words_are_as_many_as_asked_and_word_like():
+    words = set(re.findall("[a-z]+", text(words=23, question_prob=0.0).filler(0, 4000)))
+    assert len(words) == 23
+    assert all(re.fullmatch("[bdfgklmnprstvz][aeiou][bdfgklmnprstvz][aeiou][bdfgklmnprstvz]", word) for word in words)
+
+
+def test_reader_writes_every_document_once_over_its_tasks():
+    corpus = Synthetic(documents=4003, words=16)
+    reader = SyntheticReader(corpus, window=8)
+    read = [document.text for task in range(reader.n_tasks) for document in reader.read(task)]
+    assert reader.n_tasks == 2  # 4000 documents to a task
+    assert read == list(synthetic_text(corpus, 8).documents(0, 4003))
+
+
+def segment_lengths(window, n_documents):
+    """Cut tokenized default documents every `window` tokens, by definition."""
+    texts = list(synthetic_text(Synthetic(), window).documents(0, n_documents))
+    tokenizer = train_bpe(texts[:600], 640)
+    lengths = []
+    for encoding in tokenizer.encode_batch(texts):
+        left = len(encoding.ids) + 1  # with <eos>
+        while left > 0:
+            lengths.append(min(left, window))
+            left -= window
+    return np.array(lengths)
+
+
+@pytest.mark.parametrize(("window", "n_documents"), [(128, 3000), (512, 2000)])
+def test_default_lengths_have_the_shape_of_slimpajama(window, n_documents):
+    # papers/string.txt, section 2, at L = 2048: f(i) = sum of max(|s| - i, 0)
+    lengths = segment_lengths(window, n_documents)
+    f = np.array([np.maximum(lengths - i, 0).sum() for i in range(window)])
+    measured = {
+        "near": f[: window // 2 + 1].sum() / f.sum(),
+        "far": f[3 * window // 4 :].sum() / f.sum(),
+        "eighth_to_quarter": np.mean((lengths >= window // 8) & (lengths <= window // 4)),
+        "full": np.mean(lengths == window),
+    }
+    assert measured["near"] > 0.80
+    assert measured["far"] < 0.05
+    assert abs(measured["eighth_to_quarter"] - 0.20) <= 0.06
+    assert abs(measured["full"] - 0.20) <= 0.08

@@ -1,0 +1,86 @@
+import numpy as np
+import pytest
+
+from lab.data.tokenizer import load_tokenizer, train_bpe
+from lab.errors import DataError
+
+ALPHABETS = {
+    "ascii": range(0x20, 0x7F),
+    "control_and_white_space": [0, 1, 9, 10, 11, 12, 13, 27, 28, 0x85, 0xA0, 0x2028, 0x3000],
+    "latin_greek_cyrillic": range(0xA0, 0x530),
+    "combining_and_joiners": [*range(0x300, 0x330), 0x200D, 0xFE0F, 0x202E],
+    "chinese_korean": [*range(0x4E00, 0x4F00), *range(0xAC00, 0xAD00)],
+    "emoji_and_beyond": [*range(0x1F300, 0x1F400), 0x10FFFF, 0xE000],
+    "all_together": [9, 10, 32, *range(48, 58), *range(97, 123), 0xE9, 0x301, 0x4E2D, 0x1F600],
+}
+
+
+@pytest.mark.parametrize("alphabet", ALPHABETS)
+def test_text_comes_back(bpe, alphabet):
+    rng = np.random.default_rng(len(alphabet))
+    for size in (0, 1, 2, 7, 300):
+        for _ in range(5):
+            text = "".join(map(chr, rng.choice(list(ALPHABETS[alphabet]), size).tolist()))
+            assert bpe.decode(bpe.encode(text).ids) == text
+
+
+@pytest.mark.parametrize("number", ["7", "42", "144231", "1000000000"])
+def test_every_digit_is_a_token(bpe, number):
+    tokens = bpe.encode(f"The numbers are {number}.", add_special_tokens=False).tokens
+    assert [token for token in tokens if any(c.isdigit() for c in token)] == list(number)
+
+
+def test_documents_begin_with_bos_and_nothing_ends_them(bpe):
+    ids = bpe.encode("some text").ids
+    assert ids[0] == bpe.token_to_id("<bos>") == 0
+    assert bpe.token_to_id("<eos>") == 1
+    assert not {0, 1} & set(ids[1:])
+    assert bpe.encode("some text", add_special_tokens=False).ids == ids[1:]
+
+
+def test_an_empty_text_is_bos_alone(bpe):
+    assert bpe.encode("").ids == [0]
+
+
+def test_vocabulary_is_at_most_what_was_asked():
+    assert train_bpe(["abab abab abab cdcd cdcd"] * 9, 262).get_vocab_size() <= 262
+    assert train_bpe(["ab"], 5000).get_vocab_size() < 270  # 256 bytes, 2 special tokens, what "ab" gives
+
+
+def test_frequent_words_become_one_token():
+    tokenizer = train_bpe(["zebra quagga okapi zebra okapi"] * 50, 320)
+    assert len(tokenizer.encode(" zebra quagga okapi", add_special_tokens=False).ids) == 3
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["", "", ""]], ids=["none", "one_empty", "many_empty"])
+def test_no_text_to_train_on_is_refused(texts):
+    with pytest.raises(DataError, match=r"^data\.corpus: empty, there is no text to train a tokenizer on"):
+        train_bpe(texts, 300)
+
+
+def test_a_tokenizer_is_read_from_its_file_and_from_its_folder(bpe, tmp_path):
+    bpe.save(str(tmp_path / "tokenizer.json"))
+    for path in (tmp_path, tmp_path / "tokenizer.json"):
+        assert load_tokenizer(path).encode("One of 12.").ids == bpe.encode("One of 12.").ids
+
+
+@pytest.mark.parametrize("name", ["nothing.json", "."], ids=["no_file", "folder_without_one"])
+def test_a_missing_file_is_one_line(tmp_path, name):
+    with pytest.raises(DataError) as caught:
+        load_tokenizer(tmp_path / name)
+    assert str(caught.value).startswith(f"data.tokenizer.path={tmp_path / name}: no such file; give a tokenizer.json")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b'{"version": "1.0"}', b'{"model": {"type": "Nonsense"}}', b"\xff\xfe\x00"],
+    ids=["empty", "cut", "list", "no_model", "unknown_model", "not_utf8"],
+)
+def test_a_broken_file_is_one_line(tmp_path, content):
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        load_tokenizer(path)
+    assert str(caught.value).startswith(f"data.tokenizer.path={path}: not a tokenizer.json (")
+    assert "\n" not in str(caught.value)

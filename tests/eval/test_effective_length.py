@@ -1,0 +1,227 @@
+import re
+
+import pytest
+import torch
+
+from eval.config import ProbeConfig
+from eval.effective_length import LengthResult, NeedleProbe, Share, effective_length
+from lab.errors import ConfigError
+
+HAYSTACK = " ".join(f"bake{'.' if k % 7 == 6 else ''}" for k in range(4000))
+STOP = 1
+BUDGET = 24
+
+
+class Oracle:
+    """Reads the numbers off the prompt; what it answers is given for each length."""
+
+    def __init__(self, tokenizer, answer):
+        self.tokenizer, self.answer = tokenizer, answer
+        self.calls, self.lengths = 0, []
+
+    def __call__(self, prompts, n_tokens):
+        self.calls += 1
+        length = prompts.shape[1] + n_tokens
+        self.lengths.append(length)
+        rows = []
+        for prompt in prompts.tolist():
+            numbers = re.findall(r"One of the magic numbers is ([0-9]+)\.", self.tokenizer.decode(prompt))
+            text = self.answer(length, numbers)
+            ids = [*self.tokenizer.encode(text, add_special_tokens=False).ids, STOP][:n_tokens]
+            rows.append(ids + [STOP] * (n_tokens - len(ids)))
+        return torch.tensor(rows)
+
+
+def right_up_to(longest):
+    return lambda length, numbers: " " + ", ".join(numbers) + "." if length <= longest else " 0, 0 and 0."
+
+
+def make_probe(bpe, seed=3, **settings):
+    values = {"tests": 6, "step": 32, "max_length": 384, "needles": 4, "digits": 3, "answer_budget": BUDGET, **settings}
+    config = ProbeConfig(**values)
+    return NeedleProbe(config, bpe, HAYSTACK, seed=seed, window=96, stop_id=STOP)
+
+
+def results(probe, answer):
+    return list(probe.run(Oracle(probe.tokenizer, answer)))
+
+
+@pytest.mark.parametrize("longest", [192, 256, 352, 384])
+def test_effective_length_is_where_the_oracle_ends(bpe, longest):
+    probe = make_probe(bpe)
+    curve = results(probe, right_up_to(longest))
+    assert [r.accuracy for r in curve] == [1.0 if r.length <= longest else 0.0 for r in curve]
+    assert effective_length(curve, 0.8) == longest
+
+
+def test_an_oracle_that_fails_at_once_has_none(bpe):
+    assert effective_length(results(make_probe(bpe), right_up_to(0)), 0.8) == 0
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "threshold", "expected"),
+    [
+        pytest.param([10, 8, 7, 10], 0.8, 256, id="ends_before_the_first_that_fails"),
+        pytest.param([10, 8, 8, 8], 0.8, 512, id="all_pass"),
+        pytest.param([10, 9, 10, 10], 1.0, 128, id="threshold_one"),
+        pytest.param([0, 0, 0, 0], 0.0, 512, id="threshold_zero"),
+        pytest.param([7, 10, 10, 10], 0.8, 0, id="first_fails"),
+        pytest.param([], 0.8, 0, id="nothing_probed"),
+    ],
+)
+def test_effective_length_by_hand(accuracies, threshold, expected):
+    curve = [LengthResult(128 * (k + 1), 10, passed, []) for k, passed in enumerate(accuracies)]
+    assert effective_length(curve, threshold) == expected
+
+
+@pytest.mark.parametrize(("required", "says", "passes"), [(1, 1, 1), (2, 1, 0), (2, 2, 1), (3, 2, 0), (4, 4, 1)])
+def test_a_test_passes_when_enough_numbers_are_found(bpe, required, says, passes):
+    probe = make_probe(bpe, required=required, max_length=256)
+    curve = results(probe, lambda length, numbers: " ".join(numbers[:says]))
+    assert {r.accuracy for r in curve} == {float(passes)}
+    assert {case["found"] for r in curve for case in r.cases} == {says}
+
+
+def test_a_length_passes_at_the_share_of_the_threshold(bpe):
+    # the oracle is silent on the test that has the first test's first number: 4 of 5 pass, a share of exactly 0.8
+    probe = make_probe(bpe, tests=5, max_length=224)
+    case_numbers = {length: [case.numbers for case in probe.cases(length)] for length in probe.lengths}
+    wrong = {numbers[0][0] for numbers in case_numbers.values()}
+    (result, *_) = results(probe, lambda length, numbers: "" if numbers[0] in wrong else " ".join(numbers))
+    assert (result.tests, result.passed, result.accuracy) == (5, 4, 0.8)
+    assert effective_length([result], 0.8) == result.length
+    assert effective_length([result], 0.81) == 0
+
+
+def test_probe_stops_at_the_first_failure_without_max_length(bpe):
+    probe = make_probe(bpe, max_length=None)
+    assert probe.lengths[-1] == 384  # four windows of 96 at the most
+    curve = results(probe, right_up_to(256))
+    assert [r.length for r in curve] == [length for length in probe.lengths if length <= 288]
+    assert [r.accuracy for r in curve][-2:] == [1.0, 0.0]
+
+
+def test_probe_goes_on_to_max_length_when_it_is_given(bpe):
+    probe = make_probe(bpe)
+    curve = results(probe, lambda length, numbers: " ".join(numbers) if length in (256, 320) else "")
+    assert [r.length for r in curve] == probe.lengths
+    assert effective_length(curve, 0.8) == 0
+
+
+def test_lengths_are_the_multiples_of_step_with_room(bpe):
+    probe = make_probe(bpe)
+    least = min(probe.lengths)
+    assert probe.lengths == list(range(least, 385, 32))
+    assert least - 32 < probe.shortest() <= least
+    for length in probe.lengths:
+        assert {len(case.prompt_ids) for case in probe.cases(length)} == {length - BUDGET}
+
+
+def test_an_answer_ends_at_the_end_of_the_document(bpe):
+    probe = make_probe(bpe, tests=2, max_length=224)
+
+    def model(prompts, n_tokens):
+        numbers = re.findall(r"numbers is ([0-9]+)\.", bpe.decode(prompts[0].tolist()))
+        ids = bpe.encode(f" {numbers[0]}", add_special_tokens=False).ids
+        late = bpe.encode(f" {numbers[1]} {numbers[2]}", add_special_tokens=False).ids
+        return torch.tensor([[*ids, STOP, *late]])
+
+    case = next(probe.run(lambda p, n: torch.cat([model(p[k : k + 1], n) for k in range(len(p))]))).cases[0]
+    assert case["found"] == 1
+    assert case["answer"] == f" {case['numbers'][0]}"
+
+
+def test_records_hold_what_the_case_was(bpe):
+    probe = make_probe(bpe, tests=3, max_length=224)
+    (result, *_) = results(probe, right_up_to(224))
+    for test, (record, case) in enumerate(zip(result.cases, probe.cases(result.length), strict=True)):
+        assert (record["length"], record["test"]) == (result.length, test)
+        assert (record["numbers"], record["prompt_hash"]) == (case.numbers, case.prompt_hash)
+        assert record["depths"] == pytest.approx(case.depths, abs=1e-6)
+
+
+def test_prompts_are_a_function_of_seed_and_length(bpe):
+    few, many, other = make_probe(bpe, tests=3), make_probe(bpe, tests=7, step=64), make_probe(bpe, seed=4)
+    assert few.cases(320) == many.cases(320)[:3]
+    hashes = [case.prompt_hash for probe in (many, other) for length in (320, 384) for case in probe.cases(length)]
+    assert len(set(hashes)) == len(hashes)
+    numbers = [tuple(case.numbers) for length in (320, 384) for case in many.cases(length)]
+    assert len(set(numbers)) == len(numbers), "every length and test draws numbers of its own"
+
+
+class Ranks:
+    """Runs a probe's share of every rank in turn and joins the lists, as a collective gather does."""
+
+    def __init__(self, make, world_size, lockstep, answer):
+        rows = []
+        for rank in range(world_size):
+            share = Share(rank, world_size, lambda part: rows.append(part) or part, lockstep)
+            self.run(make(), share, answer)
+        lengths = make().lengths
+        assert len(rows) == world_size * len(lengths)
+        joined = [[row for part in rows[k :: len(lengths)] for row in part] for k in range(len(lengths))]
+        self.oracles, self.results = [], []
+        for rank in range(world_size):
+            queue = iter(joined)
+            share = Share(rank, world_size, lambda part, queue=queue: next(queue), lockstep)
+            oracle, found = self.run(make(), share, answer)
+            self.oracles.append(oracle)
+            self.results.append(found)
+
+    @staticmethod
+    def run(probe, share, answer):
+        oracle = Oracle(probe.tokenizer, answer)
+        return oracle, list(probe.run(oracle, share))
+
+
+@pytest.mark.parametrize("lockstep", [False, True], ids=["free", "lockstep"])
+@pytest.mark.parametrize(("tests", "world_size"), [(6, 3), (7, 3), (2, 3), (1, 2)])
+def test_ranks_together_give_the_records_of_one(bpe, tests, world_size, lockstep):
+    def make():
+        return make_probe(bpe, tests=tests, max_length=288, batch=2)
+
+    alone = results(make(), right_up_to(256))
+    ranks = Ranks(make, world_size, lockstep, right_up_to(256))
+    assert all(found == alone for found in ranks.results)
+    if lockstep:
+        assert len({oracle.calls for oracle in ranks.oracles}) == 1
+        assert len({tuple(oracle.lengths) for oracle in ranks.oracles}) == 1
+
+
+@pytest.mark.parametrize("batch", [1, 4, 64])
+def test_batches_change_nothing(bpe, batch):
+    probe = make_probe(bpe, tests=5, max_length=224, batch=batch)
+    assert results(probe, right_up_to(192)) == results(make_probe(bpe, tests=5, max_length=224), right_up_to(192))
+
+
+@pytest.mark.parametrize(
+    ("settings", "start"),
+    [
+        # four numbers of three digits are 12 tokens at least
+        pytest.param({"answer_budget": 4}, "probe.answer_budget=4: an answer of 4 numbers takes ", id="budget"),
+        pytest.param(
+            {"max_length": 64}, "probe.max_length=64: no multiple of probe.step=32 up to it has room", id="room"
+        ),
+    ],
+)
+def test_a_probe_without_room_is_one_line(bpe, settings, start):
+    with pytest.raises(ConfigError) as caught:
+        make_probe(bpe, **settings)
+    assert str(caught.value).startswith(start)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"needles": 3, "required": 4}, "required=4: must be <= needles=3; lower required"),
+        ({"max_length": 100}, "max_length=100: must be >= step=128; lower step or raise max_length"),
+        ({"threshold": 1.5}, "threshold=1.5: must be <= 1"),
+        ({"tests": 0}, "tests=0: must be >= 1"),
+    ],
+    ids=["required", "max_length", "threshold", "tests"],
+)
+def test_a_config_that_cannot_be_passed_is_refused(settings, line):
+    with pytest.raises(ConfigError) as caught:
+        ProbeConfig(**settings)
+    assert caught.value.faults == (line,)

@@ -1,0 +1,252 @@
+import dataclasses
+
+import pytest
+import torch
+
+from lab.errors import ConfigError, DataError
+from lab.model.decoder import Decoder, DecoderConfig
+from lab.model.generate import greedy
+from lab.model.segments import Segments
+
+FLOAT64_TOL = 1e-11  # logits of order ten after some thousand float64 operations
+LLAMA_TOL = 2e-5  # relative; transformers computes norms and cosines in float32 even for float64 weights
+TINY = DecoderConfig(16, 2, 4, 2, 24, 23, tie_embeddings=False)
+PAPER = DecoderConfig(2048, 22, 32, 4, 5632, 128256, tie_embeddings=False)
+
+
+def tokens_of(seed, *shape, vocab=TINY.vocab_size):
+    return torch.randint(0, vocab, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def decoder(cfg=TINY, seed=0, std=0.3, **options):
+    """Build a float64 decoder whose every weight, norms included, matters to the logits."""
+    model = Decoder(cfg, seed=seed, **options).double()
+    generator = torch.Generator().manual_seed(seed + 1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            mean = 1.0 if parameter.ndim == 1 else 0.0
+            parameter.copy_(torch.empty(parameter.shape).normal_(mean, std, generator=generator))
+    return model
+
+
+def test_parameter_counts_of_the_paper_by_hand():
+    # block: q and out 2 * 2048^2 = 8,388,608; k and v 2 * 2048 * 256 = 1,048,576; feed-forward 3 * 2048 * 5632 =
+    # 34,603,008; norms 2 * 2048 = 4,096; sum 44,044,288, times 22 = 968,974,336. Last norm 2,048.
+    # Embedding 128,256 * 2048 = 262,668,288, once when tied and twice when not.
+    blocks, norm, embedding = 968_974_336, 2_048, 262_668_288
+    assert PAPER.n_parameters(tie_embeddings=True) == blocks + norm + embedding == 1_231_644_672
+    assert PAPER.n_parameters() == blocks + norm + 2 * embedding == 1_494_312_960
+    assert dataclasses.replace(PAPER, tie_embeddings=True).n_parameters() == 1_231_644_672
+
+
+def test_operations_per_token_by_hand():
+    # 6 * (1,231,644,672 - 45 norms of 2048) = 6 * 1,231,552,512 = 7,389,315,072; attention
+    # 12 * 22 * 2048 * (window / 2): 553,648,128 at 2048 and 1,107,296,256 at 4096
+    assert PAPER.flops_per_token_causal(2048) == 7_389_315_072 + 553_648_128 == 7_942_963_200
+    assert PAPER.flops_per_token_causal(4096) == 7_389_315_072 + 1_107_296_256 == 8_496_611_328
+    assert PAPER.flops_per_token(1024.0) == 7_942_963_200
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize(
+    "sizes",
+    [(16, 2, 4, 2, 24, 23), (8, 1, 2, 2, 4, 5), (12, 3, 6, 1, 7, 11)],
+    ids=lambda sizes: "x".join(map(str, sizes)),
+)
+def test_counted_parameters_are_those_of_the_model(sizes, tied):
+    cfg = DecoderConfig(*sizes, tie_embeddings=tied)
+    real = {id(p): p.numel() for p in Decoder(cfg).parameters()}
+    assert cfg.n_parameters() == sum(real.values())
+    assert cfg.n_parameters(tie_embeddings=not tied) == sum(
+        p.numel() for p in Decoder(dataclasses.replace(cfg, tie_embeddings=not tied)).parameters()
+    )
+
+
+def llama_of(model):
+    """Copy the weights into transformers' Llama, which serves as the independent decoder."""
+    transformers = pytest.importorskip("transformers")
+    cfg = model.cfg
+    llama = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            vocab_size=cfg.vocab_size,
+            hidden_size=cfg.d_model,
+            intermediate_size=cfg.d_ff,
+            num_hidden_layers=cfg.n_layers,
+            num_attention_heads=cfg.n_heads,
+            num_key_value_heads=cfg.n_kv_heads,
+            rms_norm_eps=cfg.norm_eps,
+            rope_parameters={"rope_type": "default", "rope_theta": cfg.theta},
+            tie_word_embeddings=cfg.tie_embeddings,
+            attn_implementation="eager",
+        )
+    ).to(model.embedding.weight.dtype)
+    names = {
+        "embedding.": "model.embed_tokens.",
+        "blocks.": "model.layers.",
+        "attention_norm": "input_layernorm",
+        "feed_forward_norm": "post_attention_layernorm",
+        "attention.out": "self_attn.o_proj",
+        **{f"attention.{x}.": f"self_attn.{x}_proj." for x in "qkv"},
+        "feed_forward.gate": "mlp.gate_proj",
+        "feed_forward.up": "mlp.up_proj",
+        "feed_forward.out": "mlp.down_proj",
+    }
+    weights = {}
+    for name, value in model.state_dict().items():
+        target = name
+        for ours, theirs in names.items():
+            target = target.replace(ours, theirs)
+        target = {"norm.weight": "model.norm.weight", "head.weight": "lm_head.weight"}.get(target, target)
+        weights[target] = value
+    llama.load_state_dict(weights, strict=True)
+    return llama.eval()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("backend", ["sdpa", "reference"])
+def test_logits_equal_those_of_transformers_llama(backend, tied, dtype):
+    cfg = DecoderConfig(32, 3, 4, 2, 56, 41, tie_embeddings=tied, theta=500.0, norm_eps=1e-3)
+    model = decoder(cfg, backend=backend).to(dtype)
+    tokens = tokens_of(3, 2, 50, vocab=41)
+    with torch.no_grad():
+        ours, theirs = model(tokens), llama_of(model)(tokens, use_cache=False).logits
+    assert ours.dtype == dtype
+    assert float(theirs.std()) > 1, "logits large enough for the tolerance to mean something"
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=LLAMA_TOL * float(theirs.abs().max()))
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "reference"])
+@pytest.mark.parametrize(
+    ("lengths", "padding"), [([5, 1, 9, 3], 0), ([4, 4], 3), ([1], 2)], ids=["full", "padded", "one"]
+)
+def test_packed_row_equals_its_segments_alone(lengths, padding, backend):
+    model = decoder(backend=backend)
+    pieces = [tokens_of(n, 1, size) for n, size in enumerate([*lengths, padding])]
+    cu_seqlens = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+    with torch.no_grad():
+        logits = model(torch.cat(pieces, dim=1), cu_seqlens)
+        alone = torch.cat([model(piece) for piece in pieces[: len(lengths)]], dim=1)
+    assert logits.shape == (1, sum(lengths) + padding, TINY.vocab_size)
+    torch.testing.assert_close(logits[:, : sum(lengths)], alone, rtol=0, atol=FLOAT64_TOL)
+
+
+def test_two_rows_are_packed_as_one():
+    model, tokens = decoder(), tokens_of(5, 2, 6)
+    with torch.no_grad():
+        logits = model(tokens, torch.tensor([0, 4, 9, 12], dtype=torch.int32))
+        flat = tokens.flatten()
+        alone = torch.cat([model(flat[None, a:b]) for a, b in [(0, 4), (4, 9), (9, 12)]], dim=1)
+    torch.testing.assert_close(logits.view(1, 12, -1), alone, rtol=0, atol=FLOAT64_TOL)
+
+
+def test_only_differences_of_positions_matter():
+    model, tokens = decoder(), tokens_of(6, 2, 7)
+    ids = torch.arange(7)
+    with torch.no_grad():
+        plain, shifted = model(tokens), model(tokens, position_ids=ids + 1000)
+        spread, first_two = model(tokens, position_ids=3 * ids), model(tokens, position_ids=torch.stack([ids, 3 * ids]))
+    torch.testing.assert_close(shifted, plain, rtol=0, atol=FLOAT64_TOL * 100)  # angles near 1000 radians
+    torch.testing.assert_close(first_two, torch.stack([plain[0], spread[1]]), rtol=0, atol=FLOAT64_TOL)
+
+
+def test_later_tokens_do_not_change_earlier_logits():
+    model, tokens = decoder(), tokens_of(7, 1, 10)
+    with torch.no_grad():
+        torch.testing.assert_close(model(tokens)[:, :6], model(tokens[:, :6]), rtol=0, atol=FLOAT64_TOL)
+
+
+def test_loss_is_the_cross_entropy_of_the_logits():
+    model, tokens, targets = decoder(), tokens_of(8, 2, 9), tokens_of(9, 2, 9)
+    targets[0, 3] = targets[1, 8] = -100
+    log_p = model(tokens).log_softmax(-1)
+    kept = [(b, t) for b in range(2) for t in range(9) if (b, t) not in {(0, 3), (1, 8)}]
+    expected = -sum(log_p[b, t, targets[b, t]] for b, t in kept)
+    torch.testing.assert_close(model(tokens, targets=targets), expected, rtol=0, atol=FLOAT64_TOL * 100)
+
+
+@pytest.mark.parametrize("prompt_len", [1, 6])
+def test_cached_generation_equals_running_the_whole_row_each_time(prompt_len):
+    model, prompts = decoder(), tokens_of(10, 3, prompt_len)
+    row = prompts
+    with torch.no_grad():
+        for _ in range(12):
+            row = torch.cat([row, model(row)[:, -1].argmax(-1, keepdim=True)], dim=1)
+    assert greedy(model, prompts, 12).tolist() == row[:, prompt_len:].tolist()
+    assert greedy(model, prompts, 1).tolist() == row[:, prompt_len : prompt_len + 1].tolist()
+
+
+def test_generation_ends_when_every_row_has_stopped():
+    model, prompts = decoder(), tokens_of(10, 1, 6)
+    whole = greedy(model, prompts, 12)[0].tolist()
+    stop = whole[4]
+    assert greedy(model, prompts, 12, stop_id=stop)[0].tolist() == whole[: whole.index(stop) + 1]
+
+
+def test_chunks_through_the_cache_equal_one_pass():
+    model, tokens = decoder(), tokens_of(11, 2, 9)
+    cache = model.new_cache(2, 9)
+    with torch.no_grad():
+        parts = [model(tokens[:, a:b], cache=cache) for a, b in [(0, 4), (4, 5), (5, 9)]]
+        torch.testing.assert_close(torch.cat(parts, dim=1), model(tokens), rtol=0, atol=FLOAT64_TOL)
+        last = model(tokens, last_only=True)
+    assert cache.length == 9
+    torch.testing.assert_close(last, parts[-1][:, -1:], rtol=0, atol=FLOAT64_TOL)
+
+
+def test_one_seed_draws_one_model_and_leaves_the_global_generator_alone():
+    torch.manual_seed(5)
+    first = Decoder(TINY, seed=3).state_dict()
+    torch.manual_seed(6)
+    second, other = Decoder(TINY, seed=3).state_dict(), Decoder(TINY, seed=4).state_dict()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    matrices = [name for name in first if first[name].ndim == 2]
+    assert not any(torch.equal(first[name], other[name]) for name in matrices)
+
+
+@pytest.mark.parametrize(
+    ("name", "std"),
+    [
+        # sqrt(2 / (5 * 160)) = 0.05; residual outputs 1 / (sqrt(fan_in) * 4 layers): fan_in 160 and 400
+        ("head.weight", 0.05),
+        ("blocks.1.attention.q.weight", 0.05),
+        ("blocks.3.feed_forward.up.weight", 0.05),
+        ("blocks.0.attention.out.weight", 0.25 / 160**0.5),
+        ("blocks.3.feed_forward.out.weight", 0.0125),
+        ("embedding.weight", 1.0),
+    ],
+)
+def test_weights_are_drawn_with_the_published_spread(name, std):
+    cfg = DecoderConfig(160, 4, 4, 4, 400, 300, tie_embeddings=False, embedding_std=1.0)
+    weight = Decoder(cfg).state_dict()[name]
+    relative_error = 5 / (2 * weight.numel()) ** 0.5  # five standard errors of a standard deviation
+    assert float(weight.std()) == pytest.approx(std, rel=relative_error)
+    assert abs(float(weight.mean())) < 5 * std / weight.numel() ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n_heads": 5}, "n_heads=5: must divide d_model=16; use 4"),
+        ({"n_heads": 16, "n_kv_heads": 16}, "n_heads=16: head_dim 1 must be even; use another number of heads"),
+        ({"n_kv_heads": 3}, "n_kv_heads=3: must divide n_heads=4; use 2"),
+        ({"d_ff": 0}, "d_ff=0: must be >= 1"),
+        ({"theta": 0.0}, "theta=0.0: must be > 0"),
+        ({"n_layers": 0, "vocab_size": -1}, "n_layers=0: must be >= 1\nvocab_size=-1: must be >= 1"),
+    ],
+    ids=["n_heads", "odd_head_dim", "n_kv_heads", "d_ff", "theta", "two_at_once"],
+)
+def test_sizes_that_make_no_decoder_are_refused(changes, message):
+    with pytest.raises(ConfigError) as caught:
+        dataclasses.replace(TINY, **changes)
+    assert str(caught.value) == message
+
+
+def test_segments_that_do_not_describe_the_tokens_are_refused():
+    model, tokens = decoder(), tokens_of(12, 1, 8)
+    with pytest.raises(DataError, match="^cu_seqlens="):
+        model(tokens, torch.tensor([0, 5, 9], dtype=torch.int32))
+    with pytest.raises(DataError, match="must match tokens"):
+        model(tokens, segments=Segments.from_lengths([4], 7))
+    with pytest.raises(DataError, match="no cache"):
+        model(tokens, segments=Segments.from_lengths([8], 8), cache=model.new_cache(1, 8))

@@ -1,0 +1,171 @@
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from lab.model.loss import IGNORE, summed_cross_entropy
+
+FLOAT64_TOL = 1e-10  # a sum of some hundred float64 losses of order ten
+FLOAT32_TOL = 1e-4  # the same in float32
+BFLOAT16_TOL = 2e-2  # relative: logits and their gradients are rounded to 8 bits, 2^-9 each, errors mostly cancel
+
+
+def case(tokens, vocab, width, dtype=torch.float64, ignored=(), seed=0):
+    g = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(tokens, width, generator=g, dtype=torch.float64).to(dtype).requires_grad_()
+    weight = torch.randn(vocab, width, generator=g, dtype=torch.float64).to(dtype).requires_grad_()
+    targets = torch.randint(0, vocab, (tokens,), generator=g)
+    targets[list(ignored)] = IGNORE
+    return hidden, weight, targets
+
+
+def with_gradients(loss, leaves, scale):
+    return [loss.detach(), *torch.autograd.grad(loss * scale, leaves)]
+
+
+def torch_loss(hidden, weight, targets):
+    return F.cross_entropy(hidden @ weight.T, targets, ignore_index=IGNORE, reduction="sum")
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 16, 37, 64], ids=lambda n: f"chunk_{n}")
+@pytest.mark.parametrize("ignored", [(), (0, 5, 6, 36), range(37)], ids=["all_scored", "some_ignored", "all_ignored"])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, FLOAT64_TOL), (torch.float32, FLOAT32_TOL)], ids=["float64", "float32"]
+)
+def test_value_and_gradients_equal_torchs(dtype, tolerance, ignored, chunk):
+    hidden, weight, targets = case(37, 19, 8, dtype, ignored)
+    got = with_gradients(summed_cross_entropy(hidden, weight, targets, chunk), (hidden, weight), scale=0.7)
+    expected = with_gradients(torch_loss(hidden, weight, targets), (hidden, weight), scale=0.7)
+    for x, y in zip(got, expected, strict=True):
+        assert x.dtype == dtype
+        torch.testing.assert_close(x, y, rtol=0, atol=tolerance)
+
+
+def test_two_tokens_by_hand():
+    # logits (ln 3, 0) twice: probabilities 3/4 and 1/4. Targets 0 and 1: loss ln(4/3) + ln 4 = ln(16/3) = 1.6739764.
+    # Gradient in the logits: (3/4 - 1, 1/4) + (3/4, 1/4 - 1) = (1/2, -1/2), in the head times h = 1.
+    hidden = torch.ones(2, 1, dtype=torch.float64)
+    weight = torch.tensor([[3.0], [1.0]], dtype=torch.float64).log().requires_grad_()
+    loss = summed_cross_entropy(hidden, weight, torch.tensor([0, 1]), 1024)
+    loss.backward()
+    assert loss.item() == pytest.approx(1.6739764, abs=1e-7)
+    assert weight.grad.flatten().tolist() == pytest.approx([0.5, -0.5], abs=FLOAT64_TOL)
+
+
+def test_ignored_tokens_have_no_gradient():
+    hidden, weight, targets = case(10, 7, 4, ignored=(2, 9))
+    summed_cross_entropy(hidden, weight, targets, 4).backward()
+    assert (hidden.grad[[2, 9]] == 0).all()
+    assert (hidden.grad[[0, 1, 3]] != 0).any(dim=1).all()
+
+
+@pytest.mark.parametrize("frozen", ["hidden", "weight"])
+def test_a_side_that_needs_no_gradient_gets_none(frozen):
+    hidden, weight, targets = case(10, 7, 4)
+    (hidden if frozen == "hidden" else weight).requires_grad_(False)
+    free = weight if frozen == "hidden" else hidden
+    summed_cross_entropy(hidden, weight, targets, 4).backward()
+    (expected,) = torch.autograd.grad(torch_loss(hidden, weight, targets), [free])
+    torch.testing.assert_close(free.grad, expected, rtol=0, atol=FLOAT64_TOL)
+    assert (hidden if frozen == "hidden" else weight).grad is None
+
+
+def test_large_logits_do_not_overflow():
+    hidden, weight, targets = case(12, 9, 4, torch.float32)
+    got = summed_cross_entropy(1e4 * hidden, weight, targets, 5)
+    expected = torch_loss(1e4 * hidden.double(), weight.double(), targets)
+    torch.testing.assert_close(got.double(), expected, rtol=1e-5, atol=0)
+
+
+def test_bfloat16_autocast_is_near_and_leaves_float32_gradients():
+    hidden, weight, targets = case(256, 50, 16, torch.float32, ignored=(3, 4))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = summed_cross_entropy(hidden, weight, targets, 48)
+    got = with_gradients(loss, (hidden, weight), scale=1.0)
+    expected = with_gradients(torch_loss(hidden.double(), weight.double(), targets), (hidden, weight), scale=1.0)
+    for x, y in zip(got, expected, strict=True):
+        assert x.dtype == torch.float32
+        assert float((x - y).norm() / y.norm()) < BFLOAT16_TOL
+
+
+MEASURE = """
+import re, sys, torch
+from torch.nn import functional as F
+from lab.model.loss import summed_cross_entropy
+torch.set_num_threads(1)
+def peak():  # getrusage's maximum would be that of the test process, which a child inherits through vfork
+    return int(re.search("VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1]) * 1024
+tokens, vocab, width, chunk, kind = *map(int, sys.argv[1:5]), sys.argv[5]
+def run(tokens, vocab):
+    g = torch.Generator().manual_seed(0)
+    hidden = torch.randn(tokens, width, generator=g).requires_grad_()
+    weight = torch.randn(vocab, width, generator=g).requires_grad_()
+    targets = torch.randint(0, vocab, (tokens,), generator=g)
+    if kind == "chunked":
+        loss = summed_cross_entropy(hidden, weight, targets, chunk)
+    else:
+        loss = F.cross_entropy(hidden @ weight.T, targets, reduction="sum")
+    loss.backward()
+    assert torch.isfinite(loss) and torch.isfinite(weight.grad).all()
+run(8, 16)
+before = peak()
+run(tokens, vocab)
+print(peak() - before)
+"""
+
+
+def peak_growth_bytes(tokens, vocab, width, chunk, kind):
+    words = [sys.executable, "-c", MEASURE, *map(str, (tokens, vocab, width, chunk)), kind]
+    returned_at_once = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "1048576"}  # freed memory goes back to the system
+    return int(subprocess.run(words, capture_output=True, text=True, check=True, env=returned_at_once).stdout)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
+def test_memory_is_that_of_a_chunk_and_not_of_all_logits():
+    logits_bytes = 4096 * 20000 * 4  # 328 MB in float32
+    chunk_bytes = 256 * 20000 * 4  # 20 MB
+    chunked = peak_growth_bytes(4096, 20000, 16, 256, "chunked")
+    assert chunked < 6 * chunk_bytes  # this chunk's logits, softmax and gradient, and the last one's
+    assert chunked < logits_bytes / 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
+def test_the_meter_sees_all_logits_where_they_are_held():
+    assert peak_growth_bytes(1024, 20000, 16, 256, "whole") > 1024 * 20000 * 4
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
+def test_a_window_of_32k_at_the_papers_vocabulary_fits():
+    # all logits would be 32768 * 128256 * 4 bytes = 16.8 GB
+    chunk_bytes = 512 * 128256 * 4  # 263 MB
+    assert peak_growth_bytes(32768, 128256, 16, 512, "chunked") < 6 * chunk_bytes
+
+
+def test_no_gradient_is_made_where_none_can_be_asked_for():
+    hidden, weight, targets = case(64, 33, 4)
+    made = []
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            made.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    with torch.no_grad(), Watch():
+        loss = summed_cross_entropy(hidden, weight, targets, 16)
+    torch.testing.assert_close(loss, torch_loss(hidden, weight, targets).detach(), rtol=0, atol=FLOAT64_TOL)
+    assert sum(name.startswith("mm") for name in made) == 4, "one matrix product per chunk, for its logits"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_value_and_gradients_on_a_gpu_equal_torchs_on_the_cpu():
+    hidden, weight, targets = case(37, 19, 8, ignored=(0, 5))
+    moved = [x.detach().cuda().requires_grad_() for x in (hidden, weight)]
+    got = with_gradients(summed_cross_entropy(*moved, targets.cuda(), 16), moved, scale=1.0)
+    expected = with_gradients(torch_loss(hidden, weight, targets), (hidden, weight), scale=1.0)
+    for x, y in zip(got, expected, strict=True):
+        torch.testing.assert_close(x.cpu(), y, rtol=0, atol=FLOAT64_TOL)

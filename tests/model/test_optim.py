@@ -1,0 +1,173 @@
+import math
+
+import pytest
+import torch
+
+from lab.errors import ConfigError
+from lab.model.config import DecoderConfig
+from lab.model.optim import OptimConfig
+from lab.model.training import Training
+from lab.positions import distance, frequencies
+
+SCHEDULE_TOL = 1e-12  # relative; one cosine and a handful of float64 products
+FLOAT64_TOL = 1e-10  # gradients of order one after some thousand float64 operations
+PAPER = OptimConfig(lr=4e-4, min_lr=4e-5, warmup_steps=2000)
+CFG = DecoderConfig(8, 2, 2, 1, 12, 11, tie_embeddings=False)
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        # warm-up: lr * (step + 1) / 2000
+        pytest.param(0, 2e-7, id="first_step"),
+        pytest.param(999, 2e-4, id="half_of_the_warm_up"),
+        pytest.param(1999, 4e-4, id="end_of_the_warm_up"),
+        # cosine over 8000 steps: 4e-5 + 3.6e-4 * (1 + cos(pi * share)) / 2
+        pytest.param(2000, 4e-4, id="peak"),
+        # a quarter: cos 45 degrees = 0.70710678; 4e-5 + 3.6e-4 * 0.85355339 = 3.4727922061e-4
+        pytest.param(4000, 4e-5 + 3.6e-4 * (1 + math.sqrt(0.5)) / 2, id="quarter"),
+        # half: cos 90 degrees = 0; 4e-5 + 1.8e-4
+        pytest.param(6000, 2.2e-4, id="half"),
+        # three quarters: cos 135 degrees = -0.70710678
+        pytest.param(8000, 4e-5 + 3.6e-4 * (1 - math.sqrt(0.5)) / 2, id="three_quarters"),
+        pytest.param(10_000, 4e-5, id="end"),
+        pytest.param(50_000, 4e-5, id="beyond_the_end"),
+    ],
+)
+def test_learning_rate_by_hand(step, expected):
+    assert PAPER.lr_at(step, 10_000) == pytest.approx(expected, rel=SCHEDULE_TOL)
+
+
+def test_schedule_without_warm_up_and_runs_shorter_than_it():
+    # no warm-up over four steps: cosines of 0, 45, 90, 135 and 180 degrees
+    optim = OptimConfig(lr=1.0, min_lr=0.0, warmup_steps=0)
+    root = math.sqrt(0.5)
+    assert [optim.lr_at(step, 4) for step in range(5)] == pytest.approx([1, (1 + root) / 2, 0.5, (1 - root) / 2, 0])
+    short = OptimConfig(lr=1.0, min_lr=0.1, warmup_steps=10)
+    assert [short.lr_at(step, 3) for step in range(3)] == pytest.approx([0.1, 0.2, 0.3])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lr": 1e-3, "min_lr": 2e-3}, "min_lr=0.002: must be <= lr=0.001; lower min_lr or raise lr"),
+        ({"lr": 0.0}, "lr=0.0: must be > 0"),
+        ({"warmup_steps": -1}, "warmup_steps=-1: must be >= 0"),
+        ({"beta2": 1.0}, "beta2=1.0: must be < 1"),
+        ({"clip_norm": 0.0}, "clip_norm=0.0: must be > 0"),
+        ({"beta1": -0.1, "weight_decay": -1.0}, "beta1=-0.1: must be >= 0\nweight_decay=-1.0: must be >= 0"),
+    ],
+    ids=["floor_above_peak", "lr", "warmup_steps", "beta2", "clip_norm", "two_at_once"],
+)
+def test_settings_out_of_range_are_refused(settings, message):
+    with pytest.raises(ConfigError) as caught:
+        OptimConfig(**settings)
+    assert str(caught.value) == message
+
+
+def training(clip_norm=1e9, total_steps=100, batch_tokens=16, micro_batch_tokens=8):
+    module = Training(
+        CFG,
+        OptimConfig(lr=0.5, min_lr=0.1, warmup_steps=4, beta1=0.8, beta2=0.9, weight_decay=0.3, clip_norm=clip_norm),
+        frequencies=frequencies("rope", head_dim=CFG.head_dim, theta=CFG.theta),
+        distance=distance("plain"),
+        backend="sdpa",
+        seed=1,
+        total_steps=total_steps,
+        batch_tokens=batch_tokens,
+        micro_batch_tokens=micro_batch_tokens,
+    )
+    module.configure_model()
+    return module.double()
+
+
+def test_matrices_decay_and_vectors_do_not():
+    module = training()
+    groups = module.configure_optimizers()["optimizer"].param_groups
+    decay = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
+    # two norms per block and one at the end; embedding, head and seven matrices per block
+    assert {name: decay[id(p)] for name, p in module.decoder.named_parameters()} == {
+        **{f"blocks.{n}.{norm}.weight": 0.0 for n in range(2) for norm in ("attention_norm", "feed_forward_norm")},
+        "norm.weight": 0.0,
+        **{f"blocks.{n}.attention.{x}.weight": 0.3 for n in range(2) for x in ("q", "k", "v", "out")},
+        **{f"blocks.{n}.feed_forward.{x}.weight": 0.3 for n in range(2) for x in ("gate", "up", "out")},
+        "embedding.weight": 0.3,
+        "head.weight": 0.3,
+    }
+    assert sum(len(group["params"]) for group in groups) == len(decay)
+
+
+def test_optimizer_follows_the_schedule_step_by_step():
+    made = training(total_steps=6).configure_optimizers()
+    optimizer, schedule = made["optimizer"], made["lr_scheduler"]["scheduler"]
+    assert made["lr_scheduler"]["interval"] == "step"
+    assert all(group["betas"] == (0.8, 0.9) for group in optimizer.param_groups)
+    seen = []
+    for _ in range(7):
+        seen.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    # warm-up 0.5 * n / 4; then 0.1 + 0.4 * (1 + cos) / 2 over two steps at cos 1, 0, -1
+    assert seen == pytest.approx([0.125, 0.25, 0.375, 0.5, 0.5, 0.3, 0.1])
+
+
+def batch_of(seed, lengths, targets_per_segment):
+    """Make a pack of 8 tokens of which the first few of each segment are scored."""
+    g = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(0, CFG.vocab_size, (1, 8), generator=g)
+    targets, start = torch.full((1, 8), -100), 0
+    for length, scored in zip(lengths, targets_per_segment, strict=True):
+        targets[0, start : start + scored] = torch.randint(0, CFG.vocab_size, (scored,), generator=g)
+        start += length
+    return {
+        "tokens": tokens,
+        "targets": targets,
+        "cu_seqlens": torch.tensor([0, *lengths]).cumsum(0).to(torch.int32),
+        "lengths": tuple(lengths),
+        "n_targets": sum(targets_per_segment),
+    }
+
+
+def mean_loss(module, batches):
+    """Compute the mean over all scored tokens of all packs, segment by segment, from the logits."""
+    losses = []
+    for batch in batches:
+        cuts = batch["cu_seqlens"].tolist()
+        for start, stop in zip(cuts, cuts[1:]):
+            log_p = module.decoder(batch["tokens"][:, start:stop])[0].log_softmax(-1)
+            scored = [(t, y) for t, y in enumerate(batch["targets"][0, start:stop].tolist()) if y >= 0]
+            losses += [-log_p[t, y] for t, y in scored]
+    return torch.stack(losses).mean(), len(losses)
+
+
+def run_step(module, batches):
+    optimizer = module.configure_optimizers()["optimizer"]
+    for index, batch in enumerate(batches):
+        (module.training_step(batch, index) / len(batches)).backward()  # as Lightning's accumulation does
+    module.configure_gradient_clipping(optimizer)
+
+
+def test_gradient_is_the_mean_over_the_scored_tokens_of_the_whole_batch():
+    module, batches = training(), [batch_of(1, [5, 2], [4, 1]), batch_of(2, [8], [7])]
+    names, parameters = zip(*module.decoder.named_parameters())
+    loss, n = mean_loss(module, batches)
+    expected = torch.autograd.grad(loss, parameters)
+    run_step(module, batches)
+    for name, parameter, gradient in zip(names, parameters, expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=0, atol=FLOAT64_TOL, msg=name)
+    stats = module.finished
+    assert n == stats.targets == 12
+    assert stats.loss_sum == pytest.approx(12 * loss.item(), rel=FLOAT64_TOL)
+    assert stats.grad_norm == pytest.approx(math.sqrt(sum(float((g**2).sum()) for g in expected)), rel=FLOAT64_TOL)
+    assert module.consumed == 5 + 2 + 8, "padding is not consumed"
+    assert module.sums.tolist() == [0.0, 0.0, 0.0, 0.0]
+
+
+def test_a_long_gradient_is_cut_to_the_norm_and_its_own_norm_is_recorded():
+    free, cut, batches = training(), training(clip_norm=0.01), [batch_of(1, [8], [7])]
+    run_step(free, batches)
+    run_step(cut, batches)
+    norm = math.sqrt(sum(float((p.grad**2).sum()) for p in cut.parameters()))
+    assert norm == pytest.approx(0.01, rel=1e-3)  # torch divides by the norm plus 1e-6
+    assert cut.finished.grad_norm == pytest.approx(free.finished.grad_norm, rel=FLOAT64_TOL)
+    assert free.finished.grad_norm > 0.01

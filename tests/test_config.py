@@ -1,0 +1,230 @@
+import dataclasses
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lab.config import load_experiment
+from lab.errors import ConfigError
+from lab.settings import parse_overrides
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+TEXT = (ROOT / "configs" / "cpu_test.yaml").read_text()
+
+WRONG = [
+    # unknown, with the nearest name
+    (["--optim.l=1"], "optim.l=1: unknown setting; did you mean optim.lr?"),
+    (["--data.corpus.wrds=3"], "data.corpus.wrds=3: unknown setting; did you mean data.corpus.words?"),
+    (["--modle.d_model=4"], 'modle={"d_model": 4}: unknown setting; did you mean model?'),
+    (["--model.lr=1"], "model.lr=1: unknown setting; did you mean optim.lr?"),
+    (["--data.corpus.name=sythetic"], "data.corpus.name=sythetic: unknown; did you mean synthetic?"),
+    (
+        ["--data.tokenizer.method=xqz", "--model.vocab_size=9"],
+        "data.tokenizer.method=xqz: unknown; use one of: bpe, file",
+    ),
+    # of the wrong type
+    (["--optim.lr=fast"], "optim.lr=fast: must be a number; "),
+    (["--optim.lr=null"], "optim.lr=None: must be a number; "),
+    (["--run.seed=1.5"], "run.seed=1.5: must be a whole number; "),
+    (['--train.tokens="5"'], "train.tokens=5: must be a whole number; "),
+    (["--train.tokens=true"], "train.tokens=True: must be a whole number; "),
+    (["--track.picture=3"], "track.picture=3: must be true or false; "),
+    (["--run.name=5"], "run.name=5: must be text; "),
+    (["--optim=3"], "optim=3: must be a section; "),
+    (["--count.positions=3"], "count.positions=3: must be a list; "),
+    # out of range
+    (["--data.window=1"], "data.window=1: must be >= 2; "),
+    (["--optim.lr=0"], "optim.lr=0: must be > 0"),
+    (["--optim.lr=.nan"], "optim.lr=nan: must be "),
+    (["--optim.lr=.inf"], "optim.lr=inf: must be "),
+    (["--optim.beta2=1.0"], "optim.beta2=1.0: must be < 1"),
+    (["--data.held_out_frac=0.6"], "data.held_out_frac=0.6: must be <= 0.5; "),
+    (["--train.keep_checkpoints=1"], "train.keep_checkpoints=1: must be >= 2; "),
+    (["--data.mode=naturl"], "data.mode=naturl: must be one of 'natural', 'concatenated' or 'uniform'; "),
+    (["--run.name=a/b"], "run.name=a/b: must be a plain folder name; "),
+    (["--run.name=.."], "run.name=..: must be a plain folder name; "),
+    # contradicting
+    (["--model.vocab_size=5"], "model.vocab_size=5: contradicts data.tokenizer.vocab_size=600; leave"),
+    (["--model.n_heads=5"], "model.n_heads=5: must divide d_model=32; use 4"),
+    (["--optim.min_lr=1"], "optim.min_lr=1.0: must be <= lr=0.003; "),
+    (
+        ["--train.batch_tokens=1000"],
+        "train.batch_tokens=1000: must be a multiple of micro_batch_tokens=512; use 1024",
+    ),
+    (["--train.micro_batch_tokens=64"], "train.micro_batch_tokens=64: must be >= data.window=96; raise it"),
+    (["--train.devices=3"], "train.batch_tokens=1024: its 2 packs must share out evenly over 3 processes "),
+    (["--train.tokens=1000"], "train.tokens=1000: must be >= train.batch_tokens=1024; raise it"),
+    (["--optim.warmup_steps=20"], "optim.warmup_steps=20: must be < 20, the steps of the run "),
+    (["--count.positions=[4,96]"], "count.positions=96: must be < data.window=96; leave it out"),
+    (["--probe.required=5"], "probe.required=5: must be <= needles=4; lower required"),
+    (["--train.strategy=single", "--train.devices=2"], "train.strategy=single: runs one process, "),
+    (["--train.backend=flash"], "train.backend=flash: runs on a CUDA device only; use sdpa or auto"),
+    (["--data.held_out_frac=0"], "data.held_out_frac=0.0: the probe needs held-out text; "),
+    # ignored
+    (["--track.project=mine"], "track.project=mine: would be ignored, wandb=off; set wandb or leave project out"),
+    (
+        ["--data.corpus.name=slimpajama", "--data.corpus.path=a", "--data.corpus.dataset=b"],
+        "data.corpus.dataset=b: would be ignored, path=a is given; leave one of them out",
+    ),
+    # missing
+    (["--data.corpus.name=text"], "data.corpus.path: must be set; A file, or a folder searched at all depths"),
+    (
+        ["--data.tokenizer.method=file", "--data.tokenizer.path=a", "--model.vocab_size=9"],
+        "data.tokenizer.eos: must be set; ",
+    ),
+    # no setting at all
+    (["--data.window"], "--data.window: has no value; write --data.window=value"),
+    (["--data.window", "--run.seed=1"], "--data.window: has no value; write --data.window=value"),
+    (["window=3"], "window=3: not a setting; write --section.key=value"),
+    (["--run.seed=1", "--run.seed=2"], "--run.seed: stands twice; keep one of them"),
+    (["--run.seed=[1"], "--run.seed: line 1: not YAML ("),
+]
+
+
+def load(path, *words):
+    return load_experiment(path, parse_overrides(words))
+
+
+def faults_of(*words, text=TEXT, place=None):
+    path = ROOT / "configs" / "cpu_test.yaml"
+    if place is not None:
+        path = place / "made.yaml"
+        path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(path, *words)
+    return caught.value.faults
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_parses_and_reads_back_to_the_same(path, tmp_path):
+    experiment = load(path)
+    assert experiment.run.name == path.stem
+    (tmp_path / "resolved.yaml").write_text(experiment.describe() + experiment.to_yaml())
+    again = load(tmp_path / "resolved.yaml")
+    assert again == experiment
+    assert again.to_yaml() == experiment.to_yaml()
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_configs_are_short_and_hold_values_only(path):
+    assert len(path.read_text().splitlines()) < 40
+    values = yaml.safe_load(path.read_text().replace("1_000_000_000_000", "1000000000000"))
+    assert set(values) <= {field.name for field in dataclasses.fields(load(path))}
+
+
+def test_defaults_then_file_then_command_line(tmp_path):
+    (tmp_path / "named.yaml").write_text(TEXT)
+    experiment = load(tmp_path / "named.yaml", "--optim.lr=4e-4", "--optim.min_lr", "0", "--run.seed=9")
+    assert (experiment.optim.lr, experiment.optim.min_lr, experiment.run.seed) == (4e-4, 0.0, 9)
+    assert experiment.optim.warmup_steps == 4  # the file's
+    assert experiment.optim.clip_norm == 1.0  # the default
+    assert experiment.run.name == "named"
+    assert experiment.model.vocab_size == 600  # the tokenizer's
+    assert (experiment.probe.needles, experiment.probe.digits) == (4, 3)  # the corpus's
+    assert load(tmp_path / "named.yaml", "--data.corpus.name=stdlib").probe.digits == 6  # the paper's
+
+
+def test_a_run_folder_names_its_run(tmp_path):
+    (tmp_path / "wide").mkdir()
+    (tmp_path / "wide" / "config.yaml").write_text(TEXT)
+    assert load(tmp_path / "wide" / "config.yaml").run.name == "wide"
+
+
+def test_another_tag_drops_the_old_members_keys():
+    experiment = load(ROOT / "configs" / "cpu_test.yaml", "--data.corpus.path=x", "--data.corpus.name=text")
+    assert dataclasses.asdict(experiment.data.corpus) == {
+        "name": "text",
+        "path": "x",
+        "text_field": "text",
+        "source_field": None,
+    }
+
+
+def test_naming_the_tag_that_was_meant_anyway_keeps_the_keys(tmp_path):
+    (tmp_path / "a.yaml").write_text(TEXT.replace("name: synthetic, documents: 400", "documents: 400"))
+    assert load(tmp_path / "a.yaml").data.corpus.documents == 400
+    assert load(tmp_path / "a.yaml", "--data.corpus.name=synthetic").data.corpus.documents == 400
+
+
+@pytest.mark.parametrize(("words", "start"), WRONG, ids=[" ".join(words) for words, _ in WRONG])
+def test_a_wrong_setting_is_answered_in_one_line(words, start):
+    (line,) = faults_of(*words)
+    assert line.startswith(start)
+    assert "\n" not in line
+
+
+def test_a_setting_of_another_member_is_not_answered_with_itself():
+    (line,) = faults_of("--data.corpus.path=x")  # the corpus is the synthetic one
+    assert line.startswith("data.corpus.path=x: unknown setting; ")
+    assert "did you mean data.corpus.path?" not in line
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param(
+            TEXT + "train: {tokens: 5}\n", "line {n}: train stands twice; keep one of them", id="section_twice"
+        ),
+        pytest.param("a:\n  b: 1\n  c: 2\n  b: 3\n", "line 4: b stands twice; keep one of them", id="key_twice"),
+        pytest.param("a: {b: 1, b: 2}\n", "line 1: b stands twice; keep one of them", id="key_twice_in_one_line"),
+        pytest.param("a: [1\n", "line 2: not YAML (", id="open_list"),
+        pytest.param("a:\n\t- b\n", "line 2: not YAML (", id="tab"),
+        pytest.param("a: !!python/object:os.system x\n", "line 1: not YAML (", id="python_object"),
+        pytest.param("run: {name: {{ name }}}\n", "", id="unfilled_template"),
+        pytest.param("? [a, b]\n: 3\n", "", id="list_as_key"),
+        pytest.param("run: &run {name: x, seed: *run}\n", "", id="endless"),
+        pytest.param("3\n", "must hold sections (model:, data:, train:, ...); see configs/", id="number"),
+        pytest.param("", "must hold sections (model:, data:, train:, ...); see configs/", id="empty"),
+        pytest.param("- a\n", "must hold sections (model:, data:, train:, ...); see configs/", id="list"),
+    ],
+)
+def test_a_file_that_is_no_config_is_one_line_with_its_name(tmp_path, text, message):
+    (line,) = faults_of(text=text, place=tmp_path)
+    assert line.startswith(f"{tmp_path / 'made.yaml'}: {message.format(n=len(TEXT.splitlines()) + 1)}")
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize("kind", ["missing", "folder", "not_utf8"])
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path, kind):
+    path = tmp_path / "a.yaml"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "not_utf8":
+        path.write_bytes(b"a: \xff")
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    reason = (
+        "no such file; give a YAML config, for instance one of configs/" if kind == "missing" else "cannot be read ("
+    )
+    assert str(caught.value).startswith(f"{path}: {reason}")
+
+
+def test_several_faults_are_all_reported_at_once():
+    words = ["--optim.lr=abc", "--data.window=1", "--model.n_heads=5", "--probe.required=5", "--train.tokns=4"]
+    starts = ["data.window=1: ", "model.n_heads=5: ", "optim.lr=abc: ", "probe.required=5: ", "train.tokns=4: "]
+    faults = sorted(faults_of(*words))
+    assert [fault.startswith(start) for fault, start in zip(faults, starts, strict=True)] == [True] * 5
+
+
+def test_several_faults_between_sections_are_all_reported_at_once():
+    words = ["--data.window=600", "--train.tokens=100", "--count.positions=[700]", "--model.vocab_size=9"]
+    starts = ["count.positions=700: ", "model.vocab_size=9: ", "train.micro_batch_tokens=512: ", "train.tokens=100: "]
+    faults = sorted(faults_of(*words))
+    assert [fault.startswith(start) for fault, start in zip(faults, starts, strict=True)] == [True] * 4
+
+
+def test_a_model_that_was_left_out_names_all_it_needs(tmp_path):
+    faults = faults_of(text="data: {window: 64}\n", place=tmp_path)
+    names = ["d_model", "d_ff", "n_heads", "n_kv_heads", "n_layers", "tie_embeddings"]
+    assert sorted(fault.split(":")[0] for fault in faults) == sorted(f"model.{name}" for name in names)
+
+
+def test_parameter_counts_by_hand():
+    # d 32, head_dim 8, 2 kv heads, d_ff 64, vocabulary 600, 2 layers. A block: q and o 2 * 32 * 32 = 2048, k and v
+    # 2 * 32 * 16 = 1024, three of 32 * 64 = 6144: 9216, and two norms of 32: 9280. Embedding 600 * 32 = 19200.
+    # Tied 2 * 9280 + 32 + 19200 = 37792, untied 19200 more.
+    lines = load(ROOT / "configs" / "cpu_test.yaml").describe().splitlines()
+    assert lines[0] == "# parameters: 56,992 untied, 37,792 tied (this run: untied)"
+    # 20480 / 1024 = 20 steps of 1024 / 512 = 2 packs
+    assert lines[2] == "# steps: 20 of 2 packs; 1 processes, accumulation 2"

@@ -1,0 +1,87 @@
+"""The command line of lab.fit before anything is trained."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lab.config import load_experiment
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIG = "configs/cpu_test.yaml"
+WATCH = (  # runs lab.fit as `python -m` does and says on stdout at the end whether torch was loaded
+    "import atexit, runpy, sys; sys.argv = ['lab.fit', *sys.argv[1:]]; "
+    "atexit.register(lambda: print('torch' in sys.modules)); "
+    "runpy.run_module('lab.fit', run_name='__main__', alter_sys=True)"
+)
+
+
+def fit(*words):
+    return subprocess.run(
+        [sys.executable, "-m", "lab.fit", *words], cwd=ROOT, capture_output=True, text=True, check=False, timeout=100
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        pytest.param([], ["CONFIG: must be the first argument, a YAML file; "], id="nothing"),
+        pytest.param(["--optim.lr=1"], ["CONFIG: must be the first argument, a YAML file; "], id="no_config"),
+        pytest.param(["nowhere.yaml"], ["nowhere.yaml: no such file; give a YAML config, "], id="missing_file"),
+        pytest.param([CONFIG, "--optim.l=1"], ["optim.l=1: unknown setting; did you mean optim.lr?"], id="unknown"),
+        pytest.param(
+            [CONFIG, "--optim.lr=-1", "--run.name=a/b"],
+            ["run.name=a/b: must be a plain folder name; ", "optim.lr=-1: must be > 0"],
+            id="two_faults",
+        ),
+        pytest.param(
+            [CONFIG, "--train.tokens"], ["--train.tokens: has no value; write --train.tokens=value"], id="none"
+        ),
+        pytest.param([CONFIG, "--resum"], ["--resum: has no value; write --resum=value"], id="misspelt_flag"),
+    ],
+)
+def test_a_mistake_is_status_2_and_a_line_each(words, lines):
+    done = fit(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    told = done.stderr.splitlines()
+    assert [a.startswith(b) for a, b in zip(told, lines, strict=True)] == [True] * len(lines)
+
+
+def test_a_broken_file_is_status_2_and_one_line(tmp_path):
+    (tmp_path / "a.yaml").write_text("model: {d_model: 3, d_model: 4}\n")
+    done = fit(str(tmp_path / "a.yaml"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"{tmp_path / 'a.yaml'}: line 1: d_model stands twice; keep one of them\n"
+
+
+@pytest.mark.parametrize(
+    "words", [[CONFIG, "--optim.l=1"], [CONFIG, "--print_config"], ["--help"]], ids=["mistake", "print_config", "help"]
+)
+def test_torch_is_not_loaded_for_an_answer(words):
+    done = subprocess.run(
+        [sys.executable, "-c", WATCH, *words], cwd=ROOT, capture_output=True, text=True, check=False, timeout=100
+    )
+    assert done.stdout.splitlines()[-1] == "False", done.stderr
+
+
+def test_help_lists_every_setting_and_is_status_0():
+    done = fit("--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    for text in ("python -m lab.fit CONFIG", "--run.seed=0", "--optim.lr=0.003", "--model.d_model=required"):
+        assert text in done.stdout
+    experiment = load_experiment(ROOT / CONFIG).to_dict()
+    settings = [f"--{section}.{key}=" for section, keys in experiment.items() for key in keys]
+    assert [s for s in settings if s not in done.stdout and s.replace("=", ".") not in done.stdout] == []
+    assert fit(CONFIG, "-h").stdout == done.stdout
+
+
+def test_print_config_reads_back_and_counts_the_parameters_both_ways(tmp_path):
+    done = fit(CONFIG, "--print_config", "--optim.lr=1e-3", "--run.name=other")
+    assert (done.returncode, done.stderr) == (0, "")
+    # 56,992 and 37,792 are worked out in test_config.py
+    assert done.stdout.startswith("# parameters: 56,992 untied, 37,792 tied (this run: untied)\n")
+    (tmp_path / "printed.yaml").write_text(done.stdout)
+    asked = {"optim.lr": 1e-3, "run.name": "other"}
+    assert load_experiment(tmp_path / "printed.yaml") == load_experiment(ROOT / CONFIG, asked)
+    assert fit(str(tmp_path / "printed.yaml"), "--print_config").stdout == done.stdout
