@@ -170,3 +170,25 @@ def effective_length(results: Sequence[LengthResult], threshold: float) -> int:
             break
         length = result.length
     return length
+
+
+def length_record(result: LengthResult, consumed_tokens: int, method: str, seed: int) -> dict[str, Any]:
+    """Make the line of probes.jsonl for one probed length."""
+    return {
+        "consumed_tokens": consumed_tokens,
+        "length": result.length,
+        "tests": result.tests,
+        "passed": result.passed,
+        "accuracy": result.accuracy,
+        "method": method,
+        "seed": seed,
+    }
+
+
+def summary_record(results: Sequence[LengthResult], consumed_tokens: int, threshold: float) -> dict[str, Any]:
+    """Make the line of probes.jsonl for one whole probe."""
+    return {
+        "consumed_tokens": consumed_tokens,
+        "effective_length": effective_length(results, threshold),
+        "threshold": threshold,
+    }

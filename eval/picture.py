@@ -14,6 +14,7 @@ import numpy as np
 
 from lab.errors import CheckpointError, ConfigError, LabError, MissingPackage
 from lab.runs.folder import RunFolder
+from lab.settings import take_option
 
 WRONG = 2
 BLUE, ORANGE, GREY = "#3366aa", "#cc6622", "#888888"
@@ -112,11 +113,8 @@ def main(arguments: Sequence[str]) -> int:
         print(__doc__)
         return 0 if words else WRONG
     try:
-        output = None
-        if "-o" in words[1:-1]:
-            place = words.index("-o")
-            output = Path(words[place + 1])
-            del words[place : place + 2]
+        place = take_option(words, "-o")
+        output = Path(place) if place else None
         if len(words) != 1:
             raise ConfigError(f"{' '.join(words[1:])}: not an option; write RUN [-o PICTURE.png]")
         print(draw_run(Path(words[0]), output))

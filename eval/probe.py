@@ -26,13 +26,13 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from eval.effective_length import LengthResult, effective_length
-from lab.assembly import make_needle_probe, method_name, set_threads, training_device
+from eval.effective_length import LengthResult, effective_length, length_record, summary_record
+from lab.assembly import computes_in_bf16, make_needle_probe, method_name, set_threads, training_device
 from lab.errors import ConfigError, LabError
 from lab.loading import Trained, load_trained
 from lab.model.generate import greedy
 from lab.runs.folder import RunFolder
-from lab.settings import parse_overrides
+from lab.settings import parse_overrides, take_option
 
 WRONG = 2
 
@@ -70,8 +70,7 @@ def probe_model(model: Path, settings: dict[str, Any], output: Path | None) -> s
 
 def precision(trained: Trained, device: torch.device) -> Any:
     """Compute in the precision the run trained in."""
-    chosen = trained.experiment.train.precision
-    if chosen == "bf16" or (chosen == "auto" and device.type == "cuda"):
+    if computes_in_bf16(trained.experiment, device):
         return torch.autocast(device.type, torch.bfloat16)
     return nullcontext()
 
@@ -88,23 +87,8 @@ def write(output: Path, trained: Trained, results: Iterable[LengthResult], seed:
     results = list(results)
     consumed, threshold = trained.checkpoint.consumed_tokens, trained.experiment.probe.threshold
     method = method_name(trained.experiment)
-    records = [
-        {
-            "consumed_tokens": consumed,
-            "length": result.length,
-            "tests": result.tests,
-            "passed": result.passed,
-            "accuracy": result.accuracy,
-            "method": method,
-            "seed": seed,
-        }
-        for result in results
-    ]
-    summary = {
-        "consumed_tokens": consumed,
-        "effective_length": effective_length(results, threshold),
-        "threshold": threshold,
-    }
+    records = [length_record(result, consumed, method, seed) for result in results]
+    summary = summary_record(results, consumed, threshold)
     folder = RunFolder(output)
     folder.write_records("probes.jsonl", [*records, summary])
     folder.write_cases(consumed, [case for result in results for case in result.cases])
@@ -124,11 +108,8 @@ def main(arguments: Sequence[str]) -> int:
         print(__doc__)
         return 0 if words else WRONG
     try:
-        output = None
-        if "-o" in words[1:-1]:
-            place = words.index("-o")
-            output = Path(words[place + 1])
-            del words[place : place + 2]
+        place = take_option(words, "-o")
+        output = Path(place) if place else None
         if words[0].startswith("-"):
             raise ConfigError(f"{words[0]}: MODEL must be the first argument, a run folder or a checkpoint in it")
         print(probe_model(Path(words[0]), parse_overrides(words[1:]), output))

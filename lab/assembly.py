@@ -54,9 +54,9 @@ def assemble(experiment: Experiment, folder: RunFolder) -> Run:
     quiet()
     train, data = experiment.train, experiment.data
     device = training_device(experiment)
-    bf16 = train.precision == "bf16" or (train.precision == "auto" and device.type == "cuda")
+    bf16 = computes_in_bf16(experiment, device)
     sharded = train.strategy == "fsdp"
-    backend, _ = choose_backend(experiment, device, bf16)
+    backend, _ = choose_backend(experiment, device)
     module = Training(
         experiment.model,
         experiment.optim,
@@ -124,12 +124,18 @@ def training_device(experiment: Experiment) -> torch.device:
     return torch.device("cuda" if available and wanted != "cpu" else "cpu")
 
 
-def choose_backend(experiment: Experiment, device: torch.device, bf16: bool) -> tuple[str, str]:
+def computes_in_bf16(experiment: Experiment, device: torch.device) -> bool:
+    """Tell whether a config computes in bfloat16 on a device."""
+    precision = experiment.train.precision
+    return precision == "bf16" or (precision == "auto" and device.type == "cuda")
+
+
+def choose_backend(experiment: Experiment, device: torch.device) -> tuple[str, str]:
     """Pick the attention backend and say why."""
     wanted = experiment.train.backend
     if wanted == "reference":
         return wanted, "asked for; dense and slow, the judge of the others"
-    return backends.choose(wanted, device, torch.bfloat16 if bf16 else torch.float32)
+    return backends.choose(wanted, device, torch.bfloat16 if computes_in_bf16(experiment, device) else torch.float32)
 
 
 def make_frequencies(experiment: Experiment) -> Frequencies:

@@ -163,7 +163,11 @@ def start_folder(
         first = json.loads(path.read_text(encoding="utf-8"))
         resumes = [*first.get("resumes", []), {"consumed_tokens": checkpoint.consumed_tokens, **environment}]
         environment = {**first, "resumes": resumes}
-    folder.path.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ConfigError(f"run.folder={experiment.run.folder}: cannot be made ({reason}); name another") from error
     folder.rewind(checkpoint.consumed_tokens if checkpoint else -1)
     write_json(path, environment)
     tokenizer = shard_folder(experiment.data) / "tokenizer.json"
@@ -174,8 +178,7 @@ def start_folder(
 def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) -> str:
     """Say what is about to run, and which attention kernel it takes and why."""
     device = training_device(experiment)
-    bf16 = experiment.train.precision == "bf16" or (experiment.train.precision == "auto" and device.type == "cuda")
-    backend, reason = choose_backend(experiment, device, bf16)
+    backend, reason = choose_backend(experiment, device)
     start = f"; goes on at {checkpoint.consumed_tokens:,} tokens" if checkpoint else ""
     train, path = experiment.train, experiment.run.path
     return (
@@ -190,8 +193,9 @@ def report(experiment: Experiment, folder: RunFolder) -> str:
     lines = ["", f"{'consumed tokens':>16} {'effective length':>17} {'f(effective length)':>20} {'held-out loss':>14}"]
     for probe in probes:
         loss = probe.get("held_out_loss")
+        frequency = f"{probe['f_at_effective_length']:,}" if probe["effective_length"] else "-"
         lines.append(
-            f"{probe['consumed_tokens']:>16,} {probe['effective_length']:>17,} {probe['f_at_effective_length']:>20,} "
+            f"{probe['consumed_tokens']:>16,} {probe['effective_length']:>17,} {frequency:>20} "
             f"{'' if loss is None else format(loss, '.3f'):>14}"
         )
     lines.append(f"\neverything is in {folder.path}")

@@ -126,6 +126,21 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
     return overrides
 
 
+def take_option(words: list[str], option: str) -> str | None:
+    """Take an option and its value out of the words of a command line; None where it is not given.
+
+    Raises: ConfigError for an option without a value.
+    """
+    if option not in words:
+        return None
+    place = words.index(option)
+    if place + 1 == len(words):
+        raise ConfigError(f"{option}: has no value; write it after a space")
+    value = words[place + 1]
+    del words[place : place + 2]
+    return value
+
+
 def validated(root: type[Any], raw: Raw) -> Any:
     """Build the config class from raw settings.
 

@@ -7,7 +7,7 @@ from typing import Any
 import lightning
 from lightning.pytorch.callbacks import Callback
 
-from lab.callbacks.counting import Counting
+from lab.callbacks.counting import Counting, crossed
 from lab.callbacks.recording import Recording
 from lab.callbacks.stopping import Stopping
 from lab.runs import checkpoints
@@ -40,8 +40,7 @@ class Checkpointing(Callback):
         """Save when an interval has passed, when stopping, and at the last step."""
         if not module.finished:
             return
-        every = self.every_tokens
-        due = every is not None and module.consumed // every > self.saved_at // every
+        due = crossed(self.every_tokens, self.saved_at, module.consumed)
         if due or self.stopping.stopped or trainer.global_step >= trainer.max_steps:
             self.save(trainer, module.consumed)
             self.recording.pause()

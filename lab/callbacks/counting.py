@@ -13,6 +13,16 @@ from torch import distributed
 from lab.counts import PositionCounts
 
 
+def crossed(every_tokens: int | None, before: int, now: int) -> bool:
+    """Tell whether a multiple of `every_tokens` lies between two numbers of consumed tokens.
+
+    Example:
+        >>> crossed(100, before=90, now=105), crossed(100, before=105, now=190), crossed(None, before=0, now=500)
+        (True, False, False)
+    """
+    return every_tokens is not None and now // every_tokens > before // every_tokens
+
+
 class Counting(Callback):
     """Adds each pack's segment lengths on the host, and keeps the data module's place in step with it.
 

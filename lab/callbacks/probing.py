@@ -11,9 +11,9 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, distributed
 
-from eval.effective_length import LengthResult, NeedleProbe, Share, effective_length
+from eval.effective_length import LengthResult, NeedleProbe, Share, length_record, summary_record
 from eval.held_out import HeldOutLoss
-from lab.callbacks.counting import Counting
+from lab.callbacks.counting import Counting, crossed
 from lab.callbacks.recording import Recording, mirror
 from lab.counts import PositionCounts
 from lab.model.decoder import Decoder
@@ -58,8 +58,7 @@ class Probing(Callback):
         """Probe when an interval has passed, and at the last step."""
         if not module.finished:
             return
-        every = self.every_tokens
-        due = every is not None and module.consumed // every > self.probed_at // every
+        due = crossed(self.every_tokens, self.probed_at, module.consumed)
         if due or trainer.global_step >= trainer.max_steps:
             self.run(trainer, module)
             self.recording.pause()
@@ -84,15 +83,10 @@ class Probing(Callback):
 
     def summary(self, consumed: int, results: list[LengthResult], counts: PositionCounts) -> dict[str, Any]:
         """Make the record of one whole probe; f beyond the window is 0."""
-        threshold = self.probe.config.threshold
-        length = effective_length(results, threshold)
-        frequency = counts.frequency()
-        return {
-            "consumed_tokens": consumed,
-            "effective_length": length,
-            "threshold": threshold,
-            "f_at_effective_length": int(frequency[length]) if length < len(frequency) else 0,
-        }
+        record = summary_record(results, consumed, self.probe.config.threshold)
+        frequency, length = counts.frequency(), record["effective_length"]
+        record["f_at_effective_length"] = int(frequency[length]) if length < len(frequency) else 0
+        return record
 
     def record(
         self, trainer: lightning.Trainer, consumed: int, results: list[LengthResult], summary: dict[str, Any]
@@ -100,22 +94,10 @@ class Probing(Callback):
         """Write the curve, the summary and every case."""
         self.folder.write_cases(consumed, [case for result in results for case in result.cases])
         for result in results:
-            self.folder.append("probes.jsonl", self.length_record(consumed, result))
+            self.folder.append("probes.jsonl", length_record(result, consumed, self.method, self.probe.seed))
         self.folder.append("probes.jsonl", summary)
         curve = {f"accuracy_{result.length}": result.accuracy for result in results}
         mirror(trainer, {**summary, **curve}, consumed)
-
-    def length_record(self, consumed: int, result: LengthResult) -> dict[str, Any]:
-        """Make the record of one probed length."""
-        return {
-            "consumed_tokens": consumed,
-            "length": result.length,
-            "tests": result.tests,
-            "passed": result.passed,
-            "accuracy": result.accuracy,
-            "method": self.method,
-            "seed": self.probe.seed,
-        }
 
     def held_out_loss(self, model: Live) -> float:
         """Average the held-out loss over all ranks; a collective call."""

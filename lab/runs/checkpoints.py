@@ -1,0 +1,111 @@
+"""Checkpoints: folders that are whole or absent, found again newest first.
+
+    checkpoints/tokens-000010485760/
+        state.ckpt     what Lightning saves: weights, optimizer, schedule, loops, counts, data streams
+        counts.npz     the position frequency at this point
+        manifest.json  consumed tokens, size and SHA-256 of each file; written last
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lab.errors import CheckpointError
+from lab.files import publish_folder, sha256, write_json
+
+NAME = re.compile(r"tokens-(\d{15})")
+STATE, COUNTS, MANIFEST = "state.ckpt", "counts.npz", "manifest.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One whole checkpoint."""
+
+    folder: Path
+    consumed_tokens: int
+
+    @property
+    def state(self) -> Path:
+        """The file that Lightning loads."""
+        return self.folder / STATE
+
+
+def folder_name(consumed_tokens: int) -> str:
+    """Name a checkpoint so that names sort as tokens do."""
+    return f"tokens-{consumed_tokens:015d}"
+
+
+def temporary_folder(root: Path) -> Path:
+    """Make an empty folder to write a checkpoint in, on the file system it will stay on."""
+    folder = root / ".writing"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def publish(root: Path, consumed_tokens: int, keep: int) -> Checkpoint:
+    """Write the manifest, give the folder its name in one rename, and drop all but the newest `keep`."""
+    temporary = root / ".writing"
+    files = {p.name: {"bytes": p.stat().st_size, "sha256": sha256(p)} for p in sorted(temporary.iterdir())}
+    write_json(temporary / MANIFEST, {"consumed_tokens": consumed_tokens, "files": files})
+    final = root / folder_name(consumed_tokens)
+    publish_folder(temporary, final)
+    others = [path for path in candidates(root) if path != final]
+    newer = [path for path in others if path.name > final.name]  # broken ones that the run was resumed before
+    older = [path for path in others if path.name < final.name]
+    for path in [*newer, *older[keep - 1 :]]:
+        shutil.rmtree(path)
+    return Checkpoint(final, consumed_tokens)
+
+
+def candidates(root: Path) -> list[Path]:
+    """List the folders that are named as checkpoints, newest first."""
+    return sorted((p for p in root.glob("tokens-*") if NAME.fullmatch(p.name)), reverse=True)
+
+
+def fault_of(folder: Path) -> str | None:
+    """Say what is wrong with a checkpoint, or None if it is whole."""
+    try:
+        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        for name, expected in manifest["files"].items():
+            path = folder / name
+            if not path.exists():
+                return f"{name} is missing"
+            if path.stat().st_size != expected["bytes"] or sha256(path) != expected["sha256"]:
+                return f"{name} is not what was written"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"{MANIFEST} cannot be read ({error})"
+    return None
+
+
+def newest(root: Path) -> tuple[Checkpoint | None, list[str]]:
+    """Find the newest whole checkpoint; also say, a line each, which newer ones were passed over and why."""
+    passed: list[str] = []
+    for folder in candidates(root):
+        fault = fault_of(folder)
+        if fault is None:
+            return Checkpoint(folder, int(folder.name.removeprefix("tokens-"))), passed
+        passed.append(f"{folder}: {fault}; passed over")
+    return None, passed
+
+
+def open_checkpoint(folder: Path) -> Checkpoint:
+    """Open the one checkpoint that a folder is, or the newest of a run folder.
+
+    Raises: CheckpointError.
+    """
+    if NAME.fullmatch(folder.name):
+        fault = fault_of(folder)
+        if fault:
+            raise CheckpointError(f"{folder}: {fault}; use another checkpoint")
+        return Checkpoint(folder, int(folder.name.removeprefix("tokens-")))
+    found, passed = newest(folder / "checkpoints")
+    if found is None:
+        detail = f" ({passed[0]})" if passed else ""
+        raise CheckpointError(f"{folder}: holds no whole checkpoint{detail}; give a run folder or a checkpoint in it")
+    return found

@@ -1,0 +1,62 @@
+"""Where a run was made: commit, uncommitted changes, versions, hardware."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PACKAGES = ("torch", "lightning", "numpy", "tokenizers", "flash-attn", "xformers")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def describe_environment(seed: int, threads: int) -> dict[str, Any]:
+    """Collect what another person needs to make the run again; what cannot be told is "unknown" or left out."""
+    return {
+        "commit": git("rev-parse", "HEAD") or "unknown",
+        "dirty_diff": git("diff", "HEAD"),
+        "versions": {"python": platform.python_version(), **versions()},
+        "hardware": hardware(),
+        "seed": seed,
+        "threads": threads,
+    }
+
+
+def git(*arguments: str) -> str:
+    """Ask git about the code that runs; empty where there is no git or no repository."""
+    try:
+        done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return done.stdout.strip()
+
+
+def versions() -> dict[str, str]:
+    """Look up the packages that decide what is computed."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def hardware() -> dict[str, Any]:
+    """Name the processor and the GPUs."""
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return {"cpu": cpu_name(), "cores": os.cpu_count(), "gpus": gpus}
+
+
+def cpu_name() -> str:
+    """Read the processor's name, "unknown" where the system does not tell."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or "unknown"
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")

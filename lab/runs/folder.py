@@ -1,0 +1,75 @@
+"""The run folder, the one truth about a run; dashboards mirror it.
+
+    config.yaml       the resolved experiment
+    environment.json  commit, uncommitted changes, versions, hardware, seed, threads; and of every resume
+    metrics.jsonl     one object per logged step
+    probes.jsonl      one object per probed length, and one per probe
+    cases/            every test of every probe, one file per probe
+    counts.npz        `lengths`, the histogram of segment lengths, and `f`, the position frequency
+    checkpoints/      see lab.runs.checkpoints
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lab.counts import PositionCounts
+from lab.errors import CheckpointError
+from lab.files import write_atomic
+
+Record = dict[str, Any]
+
+
+class RunFolder:
+    """Writes and reads one run's files."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = path / "checkpoints"
+
+    def append(self, name: str, record: Record) -> None:
+        """Add one whole line to a .jsonl file."""
+        with (self.path / name).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def read(self, name: str) -> Iterator[Record]:
+        """Read a .jsonl file; a last line that a crash cut short is left out.
+
+        Raises: CheckpointError for any other broken line.
+        """
+        path = self.path / name
+        lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else []
+        for number, line in enumerate(lines[:-1], start=1):
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise CheckpointError(f"{path}: line {number} is not JSON ({error}); mend or delete the line") from error
+
+    def write_records(self, name: str, records: Iterable[Record]) -> None:
+        """Replace a .jsonl file, whole or not at all."""
+        write_atomic(self.path / name, "".join(json.dumps(record) + "\n" for record in records).encode())
+
+    def rewind(self, consumed_tokens: int) -> None:
+        """Drop what was recorded after a checkpoint, so that a resumed run records it again."""
+        for name in ("metrics.jsonl", "probes.jsonl"):
+            if (self.path / name).exists():
+                self.write_records(name, [r for r in self.read(name) if r["consumed_tokens"] <= consumed_tokens])
+        for path in (self.path / "cases").glob("tokens-*.jsonl"):
+            if int(path.stem.removeprefix("tokens-")) > consumed_tokens:
+                path.unlink()
+
+    def write_counts(self, counts: PositionCounts, path: Path | None = None) -> None:
+        """Save the position frequency, in the run folder or at `path`."""
+        buffer = io.BytesIO()
+        np.savez(buffer, lengths=counts.lengths, f=counts.frequency())
+        write_atomic(path or self.path / "counts.npz", buffer.getvalue())
+
+    def write_cases(self, consumed_tokens: int, cases: Iterable[Record]) -> None:
+        """Save every test of one probe."""
+        self.write_records(f"cases/tokens-{consumed_tokens:015d}.jsonl", cases)

@@ -1,0 +1,108 @@
+import json
+
+import numpy as np
+import pytest
+
+from lab.counts import PositionCounts
+from lab.errors import CheckpointError
+from lab.files import write_atomic, write_json
+from lab.runs.folder import RunFolder
+
+
+def lines(path):
+    return path.read_text().splitlines()
+
+
+def test_records_are_whole_lines_in_order(tmp_path):
+    folder = RunFolder(tmp_path)
+    records = [{"step": 1, "loss": 0.5}, {"step": 2, "note": "zwei\nlines"}]
+    for record in records:
+        folder.append("metrics.jsonl", record)
+    assert [json.loads(line) for line in lines(tmp_path / "metrics.jsonl")] == records
+    assert list(folder.read("metrics.jsonl")) == records
+
+
+def test_a_file_that_is_not_there_has_no_records(tmp_path):
+    assert list(RunFolder(tmp_path).read("probes.jsonl")) == []
+
+
+@pytest.mark.parametrize("cut", [1, 5, 14])
+def test_a_cut_last_line_is_ignored(tmp_path, cut):
+    whole = '{"step": 1}\n{"step": 2}\n'
+    (tmp_path / "metrics.jsonl").write_text(whole + '{"step": 3, "loss": 1}'[:cut])
+    assert list(RunFolder(tmp_path).read("metrics.jsonl")) == [{"step": 1}, {"step": 2}]
+
+
+def test_a_last_line_is_whole_only_with_its_end(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 22}')  # may have been 222
+    assert list(RunFolder(tmp_path).read("metrics.jsonl")) == [{"step": 1}]
+
+
+def test_a_broken_line_in_the_middle_is_named(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": \n{"step": 3}\n')
+    with pytest.raises(CheckpointError) as caught:
+        list(RunFolder(tmp_path).read("metrics.jsonl"))
+    assert str(caught.value).startswith(f"{tmp_path / 'metrics.jsonl'}: line 2 is not JSON (")
+    assert str(caught.value).endswith("mend or delete the line")
+    assert "\n" not in str(caught.value)
+
+
+def test_rewind_drops_what_came_after_the_checkpoint(tmp_path):
+    folder = RunFolder(tmp_path)
+    for tokens in (100, 200, 300):
+        folder.append("metrics.jsonl", {"consumed_tokens": tokens, "loss": 1.0})
+        folder.append("probes.jsonl", {"consumed_tokens": tokens, "length": 64})
+        folder.append("probes.jsonl", {"consumed_tokens": tokens, "effective_length": 64})
+        folder.write_cases(tokens, [{"test": 0}])
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"consumed_tokens": 150, "lo')
+    folder.rewind(200)
+    assert [r["consumed_tokens"] for r in folder.read("metrics.jsonl")] == [100, 200]
+    assert [r["consumed_tokens"] for r in folder.read("probes.jsonl")] == [100, 100, 200, 200]
+    assert (tmp_path / "metrics.jsonl").read_text().endswith("}\n"), "the next line begins a line"
+    names = sorted(path.name for path in (tmp_path / "cases").iterdir())
+    assert names == ["tokens-000000000000100.jsonl", "tokens-000000000000200.jsonl"]
+
+
+def test_rewind_of_an_empty_folder_makes_nothing(tmp_path):
+    RunFolder(tmp_path).rewind(0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rewind_to_the_end_changes_nothing(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.append("metrics.jsonl", {"consumed_tokens": 100, "loss": 0.1})
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    folder.rewind(100)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+def test_counts_are_saved_as_lengths_and_frequency(tmp_path):
+    counts = PositionCounts(4)
+    counts.add_segments([3, 1])
+    RunFolder(tmp_path).write_counts(counts)
+    saved = np.load(tmp_path / "counts.npz")
+    # lengths 3 and 1: f(0) = 3 + 1, f(1) = 2, f(2) = 1, f(3) = 0
+    assert saved["f"].tolist() == [4, 2, 1, 0]
+    assert saved["lengths"].tolist() == [0, 1, 0, 1, 0]
+
+
+def test_cases_are_one_file_for_each_probe(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.write_cases(1_000_000, [{"test": 0, "found": 2}, {"test": 1, "found": 0}])
+    written = tmp_path / "cases" / "tokens-000000001000000.jsonl"
+    assert [json.loads(line)["found"] for line in lines(written)] == [2, 0]
+
+
+def test_a_file_is_whole_or_as_it_was(tmp_path, monkeypatch):
+    path = tmp_path / "deep" / "file.json"
+    write_json(path, {"ü": 1})
+    assert json.loads(path.read_text(encoding="utf-8")) == {"ü": 1}
+
+    def fail(descriptor):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_atomic(path, b"half")
+    assert json.loads(path.read_text(encoding="utf-8")) == {"ü": 1}
