@@ -12,11 +12,11 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [  # a module imports its own part and parts of earlier lines; parts of one line do not know each other
     ("lab.errors", "lab.files"),
     ("lab.schema",),
+    ("lab.settings",),
     ("lab.positions", "lab.masks", "lab.counts"),
     ("lab.data", "lab.model", "lab.runs"),
     ("eval",),
     ("lab.callbacks",),
-    ("lab.settings",),
     ("lab.config",),
     ("lab.assembly",),
     ("lab.loading", "lab.session"),

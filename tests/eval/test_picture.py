@@ -86,7 +86,7 @@ def test_an_output_in_a_folder_that_is_not_there_is_one_line_or_made(tmp_path, c
         ([], 2, ""),
         (["--help"], 0, ""),
         (["a", "b"], 2, "b: not an option; write RUN [-o PICTURE.png]"),
-        (["a", "-o"], 2, "-o: not an option; write RUN [-o PICTURE.png]"),
+        (["a", "-o"], 2, "-o: has no value; write it after a space"),
     ],
     ids=["nothing", "help", "two_runs", "no_output"],
 )
