@@ -1,9 +1,9 @@
 """Checkpoints: folders that are whole or absent, found again newest first.
 
-    checkpoints/tokens-000010485760/
-        state.ckpt     what Lightning saves: weights, optimizer, schedule, loops, counts, data streams
-        counts.npz     the position frequency at this point
-        manifest.json  consumed tokens, size and SHA-256 of each file; written last
+checkpoints/tokens-000010485760/
+    state.ckpt     what Lightning saves: weights, optimizer, schedule, loops, counts, data streams
+    counts.npz     the position frequency at this point
+    manifest.json  consumed tokens, size and SHA-256 of each file; written last
 """
 
 from __future__ import annotations

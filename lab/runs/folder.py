@@ -1,12 +1,12 @@
 """The run folder, the one truth about a run; dashboards mirror it.
 
-    config.yaml       the resolved experiment
-    environment.json  commit, uncommitted changes, versions, hardware, seed, threads; and of every resume
-    metrics.jsonl     one object per logged step
-    probes.jsonl      one object per probed length, and one per probe
-    cases/            every test of every probe, one file per probe
-    counts.npz        `lengths`, the histogram of segment lengths, and `f`, the position frequency
-    checkpoints/      see lab.runs.checkpoints
+config.yaml       the resolved experiment
+environment.json  commit, uncommitted changes, versions, hardware, seed, threads; and of every resume
+metrics.jsonl     one object per logged step
+probes.jsonl      one object per probed length, and one per probe
+cases/            every test of every probe, one file per probe
+counts.npz        `lengths`, the histogram of segment lengths, and `f`, the position frequency
+checkpoints/      see lab.runs.checkpoints
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class RunFolder:
             try:
                 yield json.loads(line)
             except ValueError as error:
-                raise CheckpointError(f"{path}: line {number} is not JSON ({error}); mend or delete the line") from error
+                reason = f"line {number} is not JSON ({error})"
+                raise CheckpointError(f"{path}: {reason}; mend or delete the line") from error
 
     def write_records(self, name: str, records: Iterable[Record]) -> None:
         """Replace a .jsonl file, whole or not at all."""
