@@ -14,7 +14,7 @@ from lab.data.shards import TokenStore
 from lab.errors import DataError
 
 FILLER_INDEX = 2**40  # documents of the synthetic corpus are numbered from 0; no corpus is this long
-FILLER_WORDS = 50_000
+FILLER_TOKENS = 50_000
 HELD_OUT_TOKENS = 2_000_000
 
 
@@ -28,7 +28,7 @@ def load_haystack(path: str | None, data: DataConfig, tokenizer: Tokenizer) -> s
     if path is not None:
         return read_text(Path(path))
     if isinstance(data.corpus, Synthetic):
-        return synthetic_text(data.corpus, data.window).filler(FILLER_INDEX, FILLER_WORDS)
+        return synthetic_text(data.corpus, data.window).filler(FILLER_INDEX, FILLER_TOKENS)
     parts, tokens = [], 0
     for document in TokenStore.open(shard_folder(data), "held_out").documents():
         parts.append(tokenizer.decode(document.tolist()))

@@ -35,7 +35,6 @@ class Recording(Callback):
         self.folder, self.counting, self.model = folder, counting, model
         self.window, self.positions, self.every_steps = window, positions, every_steps
         self.loss_sum, self.targets = 0.0, 0
-        self.logged_tokens = 0
         self.busy_s = 0.0
         self.batch_start = 0.0
         self.latest: dict[str, Any] = {}
@@ -44,8 +43,6 @@ class Recording(Callback):
         """Start the clock, and look the device up."""
         self.peak = peak_flops(torch.cuda.get_device_name() if module.device.type == "cuda" else None)
         self.batch_start = time.perf_counter()
-        if not self.logged_tokens:
-            self.logged_tokens = module.consumed
         self.timed_tokens = module.consumed
 
     def on_train_batch_end(

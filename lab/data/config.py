@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 from pydantic import Field
 
+from lab.data.synthetic import VERSION
 from lab.schema import NonNegative, Positive, PositiveFloat, Section, Share
 
 Mode = Literal["natural", "concatenated", "uniform"]
@@ -146,6 +147,7 @@ class DataConfig(Section):
         }
         if isinstance(self.corpus, Synthetic):
             identity["window"] = self.window  # its documents are as long as the window asks
+            identity["version"] = VERSION
         return identity
 
     @property

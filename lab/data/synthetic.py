@@ -26,9 +26,10 @@ VOWELS = "aeiou"
 PHRASE_WORDS = (3, 7)
 QUOTE_WORDS = (8, 16)
 SENTENCE_PHRASES = (1, 4)
-NUMBER_TOKENS = 12  # a needle with its number, about
-QUESTION_TOKENS = 50  # the question and an answer of four numbers, about
-TASK_TOKENS = 33
+VERSION = 1  # of what the generator writes; raised with every change to it, so that old shards are not taken for new
+NEEDLE_TOKENS = 8  # tokens of a needle beside its number's digits: a word, a stop or a space is one each
+QUESTION_TOKENS = 17  # of the question, the answer's first words and its full stop
+TASK_TOKENS = 31
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,12 +71,13 @@ class SyntheticText:
         A number stands at a log-uniform distance before the question, so that short distances are common and long
         ones rare, as dependencies in natural text are.
         """
+        each = NEEDLE_TOKENS + self.digits + self.digits + 2  # a number costs its needle and its place in the answer
         room = length - QUESTION_TOKENS
-        asks = rng.random() < self.question_prob and room > NUMBER_TOKENS
+        asks = rng.random() < self.question_prob and room > 2 * each
         if not asks:
             return "".join(self.sentences(rng, max(2, round(length)))).lstrip()
-        numbers = draw_numbers(rng, min(self.needles, int(room // NUMBER_TOKENS)), self.digits)
-        room -= NUMBER_TOKENS * len(numbers)
+        numbers = draw_numbers(rng, min(self.needles, int(room // each) - 1), self.digits)
+        room -= each * len(numbers)
         has_task = has_task and room > 2 * TASK_TOKENS
         sentences = self.sentences(rng, max(2, round(room - TASK_TOKENS * has_task)))
         after = np.cumsum([0, *(sentence.count(" ") + 1 for sentence in reversed(sentences))])  # tokens to the end
@@ -90,9 +92,9 @@ class SyntheticText:
         """Write documents `start` to `stop` - 1."""
         return (self.document(index) for index in range(start, stop))
 
-    def filler(self, index: int, n_words: int) -> str:
-        """Write about `n_words` words of filler, which states no magic number and asks no question."""
-        return "".join(self.sentences(np.random.default_rng([self.seed, index]), n_words)).lstrip()
+    def filler(self, index: int, n_tokens: int) -> str:
+        """Write about `n_tokens` tokens of filler, which states no magic number and asks no question."""
+        return "".join(self.sentences(np.random.default_rng([self.seed, index]), n_tokens)).lstrip()
 
     def sentences(self, rng: np.random.Generator, n_tokens: int) -> list[str]:
         """Write filler sentences, each with a leading space, of about `n_tokens` words and stops together."""
@@ -117,10 +119,11 @@ class SyntheticText:
                             phrase[place] = draw_numbers(rng, 1, self.digits)[0]
                         phrases.append(phrase)
                     sentence = sentence + phrase
-            sentence = sentence[: max(1, left - 1)]
+            costs = np.cumsum([1 + self.digits * word.isdigit() for word in sentence])  # a number is a space and digits
+            sentence = sentence[: max(1, int(np.searchsorted(costs, left - 1, side="right")))]
             text.extend(sentence)
             out.append(" " + " ".join(sentence) + ".")
-            left -= len(sentence) + 1
+            left -= int(costs[len(sentence) - 1]) + 1
         return out
 
 

@@ -86,7 +86,7 @@ def test_a_question_ends_its_section(documents):
 
 def test_filler_holds_no_question_and_no_needle():
     filler = text().filler(2**40, 3000)
-    assert len(filler.split()) > 2500
+    assert len(filler.split()) > 1500  # numbers take more than one token
     assert not re.search("magic|What|The numbers|info", filler)
 
 
