@@ -88,9 +88,9 @@ def resume_command(arguments: Sequence[str]) -> str:
 if __name__ == "__main__":
     asked = parse_or_exit(sys.argv[1:])
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read once by OpenMP; spinning threads cost up to 8 times
-    from lab.session import run_experiment  # torch loads here, after the settings have been checked
-
     try:
+        from lab.session import run_experiment  # torch loads here, after the settings have been checked
+
         status = run_experiment(asked.experiment, asked.resume, resume_command(sys.argv[1:]))
     except LabError as error:
         print(error, file=sys.stderr)

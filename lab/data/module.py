@@ -14,6 +14,7 @@ from torch import Tensor, distributed
 from torch.utils.data import DataLoader, IterableDataset
 
 from lab.data.config import DataConfig
+from lab.data.corpora import open_corpus
 from lab.data.packing import IGNORE, Pack, PackStream
 from lab.data.preparation import is_prepared, prepare, shard_folder
 from lab.data.segments import index_segments
@@ -81,6 +82,8 @@ class PackedData(lightning.LightningDataModule):
         if is_prepared(self.config):
             return
         if not self.config.embedded:
+            if getattr(self.config.corpus, "path", None):
+                open_corpus(self.config)  # says so where the path is the mistake
             raise DataError(
                 f"data.corpus.name={self.config.corpus.name}: not prepared in {shard_folder(self.config)}; "
                 "run python -m lab.prepare with the same config first"

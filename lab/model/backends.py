@@ -129,14 +129,20 @@ def choose(backend: str, device: torch.device, dtype: torch.dtype) -> tuple[str,
         return "sdpa", f"the fastest exact one on {device.type}"
     if dtype not in HALF:
         return "sdpa", f"the variable-length kernels take float16 or bfloat16, not {str(dtype).removeprefix('torch.')}"
-    if importlib.util.find_spec("flash_attn"):
+    if installed("flash_attn"):
         return "flash", "flash-attn is installed"
     return "varlen", "flash-attn is not installed; torch's own variable-length kernel serves"
 
 
+@cache
+def installed(package: str) -> bool:
+    """Tell whether a package can be imported, looked up once."""
+    return importlib.util.find_spec(package) is not None
+
+
 def check(backend: str, device: torch.device) -> None:
     """Refuse a backend that cannot run here, in one line."""
-    if backend in NEEDS_PACKAGE and not importlib.util.find_spec(NEEDS_PACKAGE[backend]):
+    if backend in NEEDS_PACKAGE and not installed(NEEDS_PACKAGE[backend]):
         raise MissingPackage(NEEDS_PACKAGE[backend], f"train.backend={backend} (backend: auto would go without)", "gpu")
     if backend not in BACKENDS and backend != "reference":
         names = ", ".join(["auto", "reference", *BACKENDS])
