@@ -4,38 +4,21 @@ from __future__ import annotations
 
 import ast
 import io
-import json
-import sys
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from lab.data.config import DataConfig, Slimpajama, Stdlib, Synthetic, Text
 from lab.data.synthetic import SyntheticText
+from lab.data.text_files import Document, Skip, read_jsonl, read_parquet, read_txt, to_document
 from lab.errors import DataError, MissingPackage
 
 TASK_DOCUMENTS = 4000  # synthetic documents of one task
 STDLIB_TASKS = 16
-READ_BYTES = 2**20
 HUB_DATASET = "cerebras/SlimPajama-627B"
 SUFFIXES = (".jsonl", ".jsonl.zst", ".parquet", ".txt")
-
-
-@dataclass(frozen=True)
-class Document:
-    """A text and the name of its source."""
-
-    text: str
-    source: str
-
-
-@dataclass(frozen=True)
-class Skip:
-    """A document that cannot be used, and why; skips are counted and reported."""
-
-    reason: str
 
 
 class CorpusReader(Protocol):
@@ -222,93 +205,3 @@ def sizes_of(files: list[Path], root: Path) -> dict[str, int]:
 def first_line(error: Exception) -> str:
     """Take the first line of an error's text, or its kind where it has none."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
-
-
-def read_txt(path: Path) -> Document | Skip:
-    """Read one file as one document."""
-    try:
-        return usable(path.read_bytes().decode("utf-8"), path.stem)
-    except UnicodeDecodeError:
-        return Skip("not UTF-8")
-
-
-def read_jsonl(path: Path) -> Iterator[dict[str, Any] | Skip]:
-    """Read a JSON object from every line, .zst decompressed on the way."""
-    with path.open("rb") as raw:
-        lines = raw if path.suffix != ".zst" else decompressed(raw)
-        try:
-            for line in lines:
-                if line.strip():
-                    yield parse_line(line)
-        except (OSError, EOFError) as error:
-            raise DataError(f"{path}: breaks off in the middle ({error}); fetch it again") from error
-
-
-def decompressed(raw: Any) -> Iterator[bytes]:
-    """Read lines of a zstandard file, telling a truncated one by its missing end."""
-    try:
-        import zstandard
-    except ImportError as error:
-        raise MissingPackage("zstandard", "reading .zst files", "data") from error
-    rest, frame, fed = b"", zstandard.ZstdDecompressor().decompressobj(), False
-    try:
-        while chunk := raw.read(READ_BYTES):
-            while chunk:
-                fed = True
-                *lines, rest = (rest + frame.decompress(chunk)).split(b"\n")
-                yield from lines
-                chunk = frame.unused_data if frame.eof else b""
-                if frame.eof:
-                    frame, fed = zstandard.ZstdDecompressor().decompressobj(), False
-    except zstandard.ZstdError as error:
-        raise OSError(str(error)) from error
-    if fed:
-        raise EOFError("its last frame has no end")
-    yield rest
-
-
-def parse_line(line: bytes) -> dict[str, Any] | Skip:
-    """Parse one line of JSON."""
-    try:
-        row = json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError:
-        return Skip("not UTF-8")
-    except ValueError:
-        return Skip("not JSON")
-    return row if isinstance(row, dict) else Skip("not a JSON object")
-
-
-def read_parquet(path: Path) -> Iterator[dict[str, Any]]:
-    """Read a parquet file's rows batch by batch."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingPackage("pyarrow", "reading .parquet files", "data") from error
-    try:
-        for batch in pyarrow.parquet.ParquetFile(path).iter_batches(batch_size=1024):
-            yield from batch.to_pylist()
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: not a whole parquet file ({str(error).splitlines()[0]}); write it again") from error
-
-
-def to_document(row: dict[str, Any], text_field: str, source_field: str | None, default: str) -> Document | Skip:
-    """Take the text and the source out of a row."""
-    text = row.get(text_field)
-    if not isinstance(text, str):
-        return Skip(f"no text in field {text_field!r}")
-    source: Any = row
-    for key in source_field.split(".") if source_field else ():
-        source = source.get(key) if isinstance(source, dict) else None
-    return usable(text, source if isinstance(source, str) else default)
-
-
-def usable(text: str, source: str) -> Document | Skip:
-    """Refuse a text with nothing in it, or one that UTF-8 cannot hold."""
-    if not text.strip():
-        return Skip("empty")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:  # lone surrogates, as JSON's \\ud800 gives
-        return Skip("not UTF-8")
-    return Document(text, sys.intern(source))
