@@ -101,8 +101,9 @@ class NeedleProbe:
         needle = max(map(len, planted)) + 1
         return len(head) + self.needles * needle + len(tail) + self.config.answer_budget
 
-    def draw_case(self, length: int, generator: np.random.Generator) -> Case:
-        """Draw one test."""
+    def case(self, length: int, test: int) -> Case:
+        """Draw one test of a length."""
+        generator = np.random.default_rng([self.seed, length, test])
         budget = self.config.answer_budget
         return make_case(
             self.tokenizer, self.haystack, length, budget, generator, digits=self.digits, needles=self.needles
@@ -110,10 +111,7 @@ class NeedleProbe:
 
     def cases(self, length: int) -> list[Case]:
         """Draw all tests of a length."""
-        return [
-            self.draw_case(length, np.random.default_rng([self.seed, length, test]))
-            for test in range(self.config.tests)
-        ]
+        return [self.case(length, test) for test in range(self.config.tests)]
 
     def run(self, model: Generates, share: Share = Share()) -> Iterator[LengthResult]:
         """Probe length after length: all up to `max_length`, or, without one, until a length fails."""
@@ -125,18 +123,16 @@ class NeedleProbe:
 
     def run_length(self, model: Generates, length: int, share: Share) -> LengthResult:
         """Run this process's share of a length's tests and join the results; a collective call."""
-        cases = self.cases(length)
-        mine = list(range(share.rank, len(cases), share.world_size))
-        size = -(-len(cases) // share.world_size)
-        todo = mine + mine[-1:] * (size - len(mine)) if share.lockstep and mine else mine
-        if share.lockstep and not mine:
-            todo = [0] * size
+        tests = self.config.tests
+        mine = list(range(share.rank, tests, share.world_size))
+        idle = -(-tests // share.world_size) - len(mine) if share.lockstep else 0
+        todo = mine + [0] * idle  # what an idle rank runs for company is not counted
         rows = []
         for start in range(0, len(todo), self.config.batch):
-            part = todo[start : start + self.config.batch]
-            prompts = torch.tensor([cases[test].prompt_ids for test in part], device=self.device)
+            part = [(test, self.case(length, test)) for test in todo[start : start + self.config.batch]]
+            prompts = torch.tensor([case.prompt_ids for _, case in part], device=self.device)
             answers = model(prompts, self.config.answer_budget).tolist()
-            rows += [(test, self.judge(cases[test], ids)) for test, ids in zip(part, answers, strict=True)]
+            rows += [(test, self.judge(case, ids)) for (test, case), ids in zip(part, answers, strict=True)]
         joined = dict(share.gather(rows[: len(mine)]))
         records = [{"length": length, "test": test, **joined[test]} for test in sorted(joined)]
         passed = sum(record["found"] >= self.config.required for record in records)
