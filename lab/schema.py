@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 import textwrap
 from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
 
@@ -48,17 +49,26 @@ def range_faults(config: Any) -> list[str]:
     for name, hint in get_type_hints(type(config), include_extras=True).items():
         value = getattr(config, name, None)
         for part in (hint, *get_args(hint)):
-            if get_origin(part) is Annotated and isinstance(value, (int, float)):
-                faults += [f"{name}={value}: must be {rule}" for rule in broken_rules(value, get_args(part)[1:])]
+            if get_origin(part) is Annotated:
+                faults += [f"{name}={value}: must be {rule}" for rule in broken_rules(value, part)]
+    if faults:
+        docs = field_docs(type(config))
+        faults = [f"{fault}; {' '.join(docs[fault.partition('=')[0]].split()).rstrip('.')}" for fault in faults]
     return faults
 
 
-def broken_rules(value: float, constraints: tuple[Any, ...]) -> list[str]:
-    """List the constraints that `value` breaks, in words."""
+def broken_rules(value: Any, hint: Any) -> list[str]:
+    """List the constraints of an annotated number that `value` breaks, in words."""
+    kind, *constraints = get_args(hint)
+    constraints = [constraint for constraint in constraints if type(constraint) in RULES]
+    if value is None or not constraints:  # where None is allowed, it stands for a default
+        return []
+    if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
+        return ["a whole number" if kind is int else "a number"]
+    if not math.isfinite(value):
+        return ["finite"]
     out = []
     for constraint in constraints:
-        if type(constraint) not in RULES:
-            continue
         attribute, sign = RULES[type(constraint)]
         bound = getattr(constraint, attribute)
         holds = {">=": value >= bound, ">": value > bound, "<=": value <= bound, "<": value < bound}[sign]
@@ -68,10 +78,11 @@ def broken_rules(value: float, constraints: tuple[Any, ...]) -> list[str]:
 
 
 def field_docs(config_class: type[Any]) -> dict[str, str]:
-    """Read the docstring below each field of a config class from its source."""
+    """Read the docstring below each field of a config class, and of those it inherits from, from their source."""
+    bases = [base for base in config_class.__bases__ if issubclass(base, Section) and base is not Section]
+    docs = {name: text for base in bases for name, text in field_docs(base).items()}
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(config_class))).body
     assert isinstance(node, ast.ClassDef), "config classes are classes"
-    docs = {}
     for field, after in zip(node.body, node.body[1:]):
         if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
             assert isinstance(field.target, ast.Name), "config fields are plain names"

@@ -10,15 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from lab.schema import Section
+from lab.positions.base import Band, DistanceConfig, identity
+from lab.positions.regions import All
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plain(Section):
-    """Plain distance has no parameters."""
+class Plain(DistanceConfig):
+    """Plain distance has no parameters of its own."""
 
     method: Literal["plain"] = "plain"
 
@@ -36,3 +37,8 @@ def rel_pos(config: Plain, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         [[2, 1, 0], [3, 2, 1]]
     """
     return q_pos[:, None] - k_pos[None, :]
+
+
+def bands(config: Plain) -> tuple[Band, ...]:
+    """Give the whole causal mask as one band."""
+    return (Band(All(), identity, identity),)

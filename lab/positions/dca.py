@@ -1,0 +1,116 @@
+"""Dual Chunk Attention: distances inside a chunk are plain, those to other chunks stay below the pretraining window.
+
+    keys            P_k(n)  = n mod s
+    same chunk      P_q(m)  = m mod s
+    previous chunk  P_q(m)  = s + r  for r = m mod s < w,  else c - 1
+    earlier chunks  P_q(m)  = c - 1
+    rel_pos(m, n)   = P_q(m) - P_k(n),   in tokens
+
+s is the chunk, c the pretraining window (`train_len`), w the local window. With c = 10, s = 6, w = 4 the successive
+queries of a chunk stand at 6 7 8 9 9 9, so that the w nearest tokens keep their true distance across the border.
+
+Source: papers/dual_chunk_attention.txt, section 3, Eq. 2 to 7. The authors' code cuts at the chunk size where the
+paper has c - 1, takes s = 5c/8 where the paper has 3c/4, and scales logits with the length; here as in the paper.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from lab.positions.base import Band, DistanceConfig
+from lab.positions.regions import EarlierChunks, PreviousChunk, SameChunk
+from lab.schema import NonNegative, Positive
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dca(DistanceConfig):
+    """Dual Chunk Attention's parameters."""
+
+    method: Literal["dca"] = "dca"
+    train_len: Positive
+    """Pretraining window c in tokens; all relative positions stay below it."""
+    chunk: Positive | None = None
+    """Chunk size s in tokens, at most the pretraining window c; left out, 3c/4 as in the paper."""
+    window: NonNegative | None = None
+    """Local window w in tokens, at most c - s; left out, c - s as in the paper."""
+
+    def rules(self) -> list[str]:
+        """Keep every position below the pretraining window."""
+        c, s = self.train_len, self.s
+        if s > c:
+            return [
+                f"chunk={s}: must be <= train_len={c}, the pretraining window c (the paper has s < c, 3c/4 by default);"
+                f" use {max(1, 3 * c // 4)}"
+            ]
+        if self.w > c - s:
+            return [
+                f"window={self.w}: must be <= train_len - chunk = {c - s} (the paper's w is c - s; larger ones would "
+                "leave the pretraining window); leave it out"
+            ]
+        return []
+
+    @property
+    def s(self) -> int:
+        """Chunk size in tokens."""
+        return max(1, 3 * self.train_len // 4) if self.chunk is None else self.chunk
+
+    @property
+    def w(self) -> int:
+        """Local window in tokens."""
+        return self.train_len - self.s if self.window is None else self.window
+
+    def length_faults(self, length: int) -> list[str]:
+        """Refuse a chunk that holds the whole text."""
+        if self.s >= length:
+            return [
+                f"chunk={self.s}: must be < the length {length}, or there is one chunk and nothing changes (the paper "
+                "reads texts beyond c in chunks of 3c/4); read a longer text or use distance: plain"
+            ]
+        return []
+
+
+Config = Dca
+
+
+def rel_pos(config: Dca, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+    """Choose the query's position by how many chunks lie between it and the key.
+
+    Shapes: (Tq,), (Tk,) -> (Tq, Tk).
+    Example:
+        >>> import torch
+        >>> dca = Dca(chunk=6, train_len=10, window=4)
+        >>> rel_pos(dca, torch.tensor([11]), torch.arange(12)).tolist()
+        [[9, 8, 7, 6, 5, 4, 5, 4, 3, 2, 1, 0]]
+        >>> rel_pos(dca, torch.tensor([6]), torch.arange(7)).tolist()
+        [[6, 5, 4, 3, 2, 1, 0]]
+    """
+    import torch
+
+    chunks_back = q_pos[:, None] // config.s - k_pos[None, :] // config.s
+    r = q_pos[:, None] % config.s
+    last = torch.full_like(r, config.train_len - 1)
+    successive = torch.where(r < config.w, config.s + r, last)
+    q = torch.where(chunks_back <= 0, r, torch.where(chunks_back == 1, successive, last))
+    return q - k_pos[None, :] % config.s
+
+
+def bands(config: Dca) -> tuple[Band, ...]:
+    """Give the same chunk, the previous one and the earlier ones, with one key map."""
+    s, w, last = config.s, config.w, config.train_len - 1
+
+    def inside(n: Tensor) -> Tensor:
+        return n % s
+
+    def successive(m: Tensor) -> Tensor:
+        r = m % s
+        return (s + r) * (r < w) + last * (r >= w)
+
+    return (
+        Band(SameChunk(s), inside, inside),
+        Band(PreviousChunk(s), successive, inside),
+        Band(EarlierChunks(s), lambda m: m * 0 + last, inside),
+    )

@@ -1,0 +1,69 @@
+"""Leaky ReRoPE: distances are plain up to a window and grow `leak` times slower beyond it.
+
+    rel_pos(m, n) = i                   for i < w       with i = m - n, in tokens
+                    w + (i - w) / k     for i >= w
+
+w is the window and k the leak. With w = 4 and k = 2 the last of 9 tokens sees 6 5.5 5 4.5 4 3 2 1 0. A window of 0 is
+position interpolation by the factor k; a large k is ReRoPE.
+
+Source: Su 2023, the leaky form of ReRoPE, a baseline of papers/string.txt, section 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from annotated_types import Ge
+
+from lab.positions.base import Band, DistanceConfig, identity
+from lab.positions.regions import Far, Near
+from lab.schema import NonNegative
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeakyRerope(DistanceConfig):
+    """Leaky ReRoPE's parameters."""
+
+    method: Literal["leaky_rerope"] = "leaky_rerope"
+    window: NonNegative
+    """Window w in tokens, whose distances are kept."""
+    leak: Annotated[float, Ge(1)]
+    """How many times slower positions grow beyond the window, at least 1; 1 is plain distance."""
+
+    def length_faults(self, length: int) -> list[str]:
+        """Refuse a window that no distance reaches."""
+        if self.window >= length:
+            return [
+                f"window={self.window}: must be < the length {length}, or no distance is changed (w lies inside the "
+                "training length); lower it"
+            ]
+        return []
+
+
+Config = LeakyRerope
+
+
+def rel_pos(config: LeakyRerope, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+    """Divide what a distance exceeds the window by.
+
+    Shapes: (Tq,), (Tk,) -> (Tq, Tk).
+    Example:
+        >>> import torch
+        >>> rel_pos(LeakyRerope(window=4, leak=2.0), torch.tensor([8]), torch.arange(9)).tolist()
+        [[6.0, 5.5, 5.0, 4.5, 4.0, 3.0, 2.0, 1.0, 0.0]]
+    """
+    i = (q_pos[:, None] - k_pos[None, :]).double()
+    return i.clamp(max=config.window) + (i - config.window).clamp(min=0) / config.leak
+
+
+def bands(config: LeakyRerope) -> tuple[Band, ...]:
+    """Give the window of plain distances, and the rest with queries and keys drawn together."""
+    window, leak = config.window, config.leak
+    return (
+        Band(Near(window), identity, identity),
+        Band(Far(window), lambda m: window + (m - window).double() / leak, lambda n: n.double() / leak),
+    )

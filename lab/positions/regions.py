@@ -1,0 +1,186 @@
+"""Which causal pairs a band of attention covers, as a predicate and as tiles that a kernel can run.
+
+A tile is a rectangle of the attention matrix in one of three shapes, with n rows and n columns unless it is full:
+
+    full    x x x        causal   x . .        upper   x x x
+            x x x                 x x .                . x x
+                                  x x x                . . x
+
+Every region's tiles cover each of its causal pairs exactly once. An upper tile is a causal one with both axes reversed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Shape = Literal["full", "causal", "upper"]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Queries at positions `q` against keys at positions `k`; square unless its shape is full."""
+
+    q: range
+    k: range
+    shape: Shape
+
+    def shifted(self, q: int, k: int) -> Tile:
+        """Move the tile, for instance from positions to places in a packed row."""
+        return Tile(range(self.q.start + q, self.q.stop + q), range(self.k.start + k, self.k.stop + k), self.shape)
+
+
+class Region(Protocol):
+    """A part of the causal mask."""
+
+    def contains(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """Tell for each pair of positions, which broadcast, whether the region holds it."""
+        ...
+
+    def tiles(self, q: range, k: range) -> Iterator[Tile]:
+        """Cut the region's causal pairs of queries `q` and keys `k` (ending together) into tiles of positions."""
+        ...
+
+
+def triangle(q: range, k: range, behind: int) -> Iterator[Tile]:
+    """Cut the pairs with i >= behind: a rectangle of keys that all queries see, then a causal square.
+
+    Queries that see no key get no tile.
+    """
+    q = range(max(q.start, k.start + behind), q.stop)
+    if not q:
+        return
+    seen_by_all = range(k.start, q.start - behind)
+    yield Tile(q, range(q.start - behind, q.stop - behind), "causal")
+    if seen_by_all:
+        yield Tile(q, seen_by_all, "full")
+
+
+@dataclass(frozen=True)
+class All:
+    """Every causal pair."""
+
+    def contains(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """Hold any pair."""
+        return (q_pos - k_pos).isfinite()
+
+    def tiles(self, q: range, k: range) -> Iterator[Tile]:
+        """Cut the whole causal mask."""
+        return triangle(q, k, 0)
+
+
+@dataclass(frozen=True)
+class Near:
+    """The sliding window of pairs with i < width."""
+
+    width: int
+
+    def contains(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """Compare the distance with the width."""
+        return q_pos - k_pos < self.width
+
+    def tiles(self, q: range, k: range) -> Iterator[Tile]:
+        """Cut the window into blocks of at most `width` queries.
+
+        A block of b queries from a sees its own keys causally, the keys [a + b - width, a) all through, and of the
+        keys before those an upper triangle. A single query sees one run of keys.
+        """
+        if not self.width:
+            return
+        for start in range(q.start, q.stop, self.width):
+            block = range(start, min(start + self.width, q.stop))
+            yield from self.block(block, k)
+
+    def block(self, q: range, k: range) -> Iterator[Tile]:
+        """Cut one block."""
+        first = q.start - self.width + 1  # the first key that the first query sees
+        whole = max(k.start, q.stop - self.width)  # the first key that every query of the block sees
+        if len(q) == 1:
+            yield Tile(q, range(max(k.start, first), q.stop), "full")
+            return
+        yield Tile(q, q, "causal")
+        if whole < q.start:
+            yield Tile(q, range(whole, q.start), "full")
+        cut = max(k.start - first, 0)  # keys of the triangle that do not exist, and queries that would begin with them
+        corner = range(q.start + cut, q.stop - 1)
+        if corner and cut:
+            yield Tile(range(q.start, corner.start), range(k.start, whole), "full")
+        if corner:
+            yield Tile(corner, range(first + cut, whole), "upper")
+
+
+@dataclass(frozen=True)
+class Far:
+    """The pairs with i >= distance."""
+
+    distance: int
+
+    def contains(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """Compare the distance."""
+        return q_pos - k_pos >= self.distance
+
+    def tiles(self, q: range, k: range) -> Iterator[Tile]:
+        """Cut the lower left triangle."""
+        return triangle(q, k, self.distance)
+
+
+def by_chunk(q: range, size: int) -> Iterator[tuple[int, range]]:
+    """Cut queries at multiples of `size`, naming the position where each one's chunk begins."""
+    for begin in range(q.start // size * size, q.stop, size):
+        yield begin, range(max(begin, q.start), min(begin + size, q.stop))
+
+
+@dataclass(frozen=True)
+class SameChunk:
+    """The pairs whose query and key lie in one chunk of `size` positions."""
+
+    size: int
+
+    def contains(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """Compare the chunks."""
+        return q_pos // self.size <= k_pos // self.size
+
+    def tiles(self, q: range, k: range) -> Iterator[Tile]:
+        """Cut a causal mask per chunk."""
+        for begin, part in by_chunk(q, self.size):
+            yield from triangle(part, range(max(begin, k.start), part.stop), 0)
+
+
+@dataclass(frozen=True)
+class PreviousChunk:
+    """The pairs whose key lies in the chunk just before the query's."""
+
+    size: int
+
+    def contains(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """Compare the chunks."""
+        return q_pos // self.size - k_pos // self.size == 1
+
+    def tiles(self, q: range, k: range) -> Iterator[Tile]:
+        """Cut a rectangle per chunk."""
+        for begin, part in by_chunk(q, self.size):
+            keys = range(max(begin - self.size, k.start), begin)
+            if keys:
+                yield Tile(part, keys, "full")
+
+
+@dataclass(frozen=True)
+class EarlierChunks:
+    """The pairs whose key lies two or more chunks before the query's."""
+
+    size: int
+
+    def contains(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """Compare the chunks."""
+        return q_pos // self.size - k_pos // self.size > 1
+
+    def tiles(self, q: range, k: range) -> Iterator[Tile]:
+        """Cut a rectangle per chunk."""
+        for begin, part in by_chunk(q, self.size):
+            keys = range(k.start, begin - self.size)
+            if keys:
+                yield Tile(part, keys, "full")

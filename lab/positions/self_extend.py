@@ -1,0 +1,73 @@
+"""Self-Extend: near tokens keep their distance, far ones are told apart only in groups.
+
+    rel_pos(m, n) = i                                               for i < w       with i = m - n, in tokens
+                    floor(m / G) - floor(n / G) + w - floor(w / G)  for i >= w
+
+G is the group and w the neighbour window. With G = 2 and w = 4 the last of 9 tokens sees
+
+    plain        8 7 6 5 4 3 2 1 0
+    Self-Extend  6 6 5 5 4 3 2 1 0
+
+Source: Jin et al. 2024, as a baseline of papers/string.txt and papers/dual_chunk_attention.txt. floor(w / G) and w / G
+differ where G does not divide w; the floor keeps positions whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from lab.positions.base import Band, DistanceConfig, identity
+from lab.positions.regions import Far, Near
+from lab.schema import NonNegative, Positive
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfExtend(DistanceConfig):
+    """Self-Extend's parameters."""
+
+    method: Literal["self_extend"] = "self_extend"
+    group: Positive
+    """Group size G in tokens, at least 1; positions are divided by it beyond the window, and 1 is plain distance."""
+    window: NonNegative
+    """Neighbour window w in tokens, whose distances are kept."""
+
+    def length_faults(self, length: int) -> list[str]:
+        """Refuse a window that holds the whole text."""
+        if self.window >= length:
+            return [
+                f"window={self.window}: must be < the length {length}, or nothing is grouped (the neighbour window is "
+                "part of the text); lower it"
+            ]
+        return []
+
+
+Config = SelfExtend
+
+
+def rel_pos(config: SelfExtend, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+    """Keep distances below the window and count groups beyond it.
+
+    Shapes: (Tq,), (Tk,) -> (Tq, Tk).
+    Example:
+        >>> import torch
+        >>> rel_pos(SelfExtend(group=2, window=4), torch.tensor([8]), torch.arange(9)).tolist()
+        [[6, 6, 5, 5, 4, 3, 2, 1, 0]]
+    """
+    import torch
+
+    i = q_pos[:, None] - k_pos[None, :]
+    grouped = q_pos[:, None] // config.group - k_pos[None, :] // config.group
+    return torch.where(i < config.window, i, grouped + config.window - config.window // config.group)
+
+
+def bands(config: SelfExtend) -> tuple[Band, ...]:
+    """Give the neighbour window and the grouped rest."""
+    group, offset = config.group, config.window - config.window // config.group
+    return (
+        Band(Near(config.window), identity, identity),
+        Band(Far(config.window), lambda m: m // group + offset, lambda n: n // group),
+    )

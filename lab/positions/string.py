@@ -1,0 +1,91 @@
+"""STRING: the positions that training has seen often are shifted over the rare far ones.
+
+    rel_pos(m, n) = i               for i < S       with i = m - n, in tokens
+                    i - S + W       for i >= S
+
+S is the shift and W the local window. A text of L tokens then uses relative positions up to L - 1 - S + W instead of
+L - 1, the W nearest of them twice removed from overwriting. The last row at L = 9, S = 3, W = 0:
+
+    plain    8 7 6 5 4 3 2 1 0
+    STRING   5 4 3 2 1 0 2 1 0
+
+Source: papers/string.txt, section 4 and A.1. Eq. 3 and 4 print the condition as m >= n - S, true of every causal pair;
+it means m - n >= S. The authors' prefill counts distance S in both bands; their decoding and this file do not. They
+also multiply cos and sin by 0.1 ln 2 + 1 for STRING alone, which the paper does not say: `released_scaling`, off.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from lab.positions.base import Band, DistanceConfig, identity
+from lab.positions.regions import Far, Near
+from lab.schema import NonNegative, Positive
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+RELEASED_FACTOR = (0.1 * math.log(2) + 1) ** 2  # on the logits: cos and sin enter through the query and through the key
+
+
+@dataclass(frozen=True, kw_only=True)
+class String(DistanceConfig):
+    """STRING's parameters."""
+
+    method: Literal["string"] = "string"
+    shift: Positive
+    """Shift S in tokens; the paper uses a third of the training length L and allows L/3 <= S <= L/2."""
+    window: NonNegative = 128
+    """Local window W in tokens; the paper uses 128 and allows W >= 32, far below S."""
+    released_scaling: bool = False
+    """Whether logits are scaled as the authors' code does, by (0.1 ln 2 + 1)^2."""
+
+    def rules(self) -> list[str]:
+        """Keep the window within the shift, so that no position grows."""
+        if self.window > self.shift:
+            return [
+                f"window={self.window}: must be <= shift={self.shift} (the paper has W << S, W = 128); lower window"
+            ]
+        return []
+
+    @property
+    def constant_factor(self) -> float:
+        """Factor of the released code where it is asked for."""
+        return RELEASED_FACTOR if self.released_scaling else 1.0
+
+    def length_faults(self, length: int) -> list[str]:
+        """Refuse a shift that no distance in the text reaches."""
+        if self.shift >= length:
+            third, half = math.ceil(length / 3), length // 2
+            return [
+                f"shift={self.shift}: must be < the length {length}, or nothing is shifted (the paper allows "
+                f"L/3 <= S <= L/2); use {third} to {max(half, third)}"
+            ]
+        return []
+
+
+Config = String
+
+
+def rel_pos(config: String, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+    """Shift the distances from S on back by S - W.
+
+    Shapes: (Tq,), (Tk,) -> (Tq, Tk).
+    Example:
+        >>> import torch
+        >>> rel_pos(String(shift=3, window=0), torch.tensor([8]), torch.arange(9)).tolist()
+        [[5, 4, 3, 2, 1, 0, 2, 1, 0]]
+    """
+    i = q_pos[:, None] - k_pos[None, :]
+    return i - (i >= config.shift) * (config.shift - config.window)
+
+
+def bands(config: String) -> tuple[Band, ...]:
+    """Give a sliding window of plain distances and the far triangle, whose queries stand S - W earlier."""
+    back = config.shift - config.window
+    return (
+        Band(Near(config.shift), identity, identity),
+        Band(Far(config.shift), lambda m: m - back, identity),
+    )
