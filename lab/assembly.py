@@ -29,7 +29,8 @@ from lab.data.tokenizer import load_tokenizer
 from lab.errors import ConfigError, MissingPackage
 from lab.model import backends
 from lab.model.training import Training
-from lab.positions import Distance, Frequencies, distance, frequencies
+from lab.positions import Distance, Frequencies
+from lab.positions.methods import describe, distance_from_config, frequencies_from_config
 from lab.runs.folder import RunFolder
 
 QUIET = ("lightning.pytorch", "lightning.fabric")
@@ -140,13 +141,13 @@ def choose_backend(experiment: Experiment, device: torch.device) -> tuple[str, s
 
 def make_frequencies(experiment: Experiment) -> Frequencies:
     """Build the frequency method of a config."""
-    config = experiment.position.frequency
-    return frequencies(config.method, head_dim=experiment.model.head_dim, theta=experiment.model.theta)
+    model = experiment.model
+    return frequencies_from_config(experiment.position.frequency, head_dim=model.head_dim, theta=model.theta)
 
 
 def make_distance(experiment: Experiment) -> Distance:
     """Build the distance method of a config."""
-    return distance(experiment.position.distance.method)
+    return distance_from_config(experiment.position.distance)
 
 
 def make_probing(
@@ -195,8 +196,8 @@ def make_needle_probe(experiment: Experiment, device: torch.device) -> NeedlePro
 
 
 def method_name(experiment: Experiment) -> str:
-    """Name the position methods in results, as frequency+distance."""
-    return f"{experiment.position.frequency.method}+{experiment.position.distance.method}"
+    """Name the position methods in results, as frequency+distance with the parameters that are not defaults."""
+    return f"{describe(experiment.position.frequency)}+{describe(experiment.position.distance)}"
 
 
 def make_strategy(strategy: str, world_size: int, device: torch.device) -> Strategy | str:

@@ -24,8 +24,8 @@ from lab.settings import Raw, validated
 
 PRECISIONS = Literal["auto", "fp32", "bf16"]
 STRATEGIES = Literal["auto", "single", "ddp", "fsdp"]
-BACKENDS = Literal["auto", "reference", "sdpa", "varlen", "flash", "xformers"]
-CUDA_BACKENDS = ("varlen", "flash", "xformers")
+BACKENDS = Literal["auto", "reference", "sdpa", "varlen", "flash", "xformers", "flex"]
+CUDA_BACKENDS = ("varlen", "flash", "xformers", "flex")  # flex trains there only
 DEFAULT_NEEDLES, DEFAULT_DIGITS = 4, 6  # papers/string.txt, section 3
 
 
@@ -199,12 +199,35 @@ class Experiment(Section):
             for position in self.count.positions or ()
             if position >= data.window
         ]
+        faults += self.position_faults()
         if probe.required > (probe.needles or DEFAULT_NEEDLES):
             faults.append(f"probe.required={probe.required}: must be <= probe.needles={probe.needles}; lower it")
         if data.held_out_frac == 0 and (probe.loss_tokens or (probe.haystack is None and not self.is_synthetic)):
             faults.append(
                 "data.held_out_frac=0.0: the probe needs held-out text; raise it, or set probe.loss_tokens=0 and "
                 "probe.haystack"
+            )
+        return faults
+
+    def position_faults(self) -> list[str]:
+        """List what is wrong between the position methods and the other sections."""
+        frequency, distance, window = self.position.frequency, self.position.distance, self.data.window
+        faults = [f"position.distance.{fault}" for fault in distance.length_faults(window)]
+        theta = getattr(frequency, "theta", None)
+        if theta is not None and theta <= self.model.theta:
+            faults.append(
+                f"position.frequency.theta={theta}: must be > model.theta={self.model.theta} (the adjusted base is "
+                "larger); raise it, or set model.theta and method: rope"
+            )
+        reach = getattr(distance, "train_len", None)
+        if reach is not None and reach > window:
+            faults.append(
+                f"position.distance.train_len={reach}: must be <= data.window={window}, the longest distance that is "
+                "counted; lower it"
+            )
+        if distance.method != "plain" and self.train.backend == "xformers":
+            faults.append(
+                f"train.backend=xformers: returns no log-sum-exp to merge the bands of {distance.method} by; use auto"
             )
         return faults
 

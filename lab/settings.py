@@ -261,10 +261,9 @@ def suggestion(root: type[Any], values: Any, keys: Sequence[Any]) -> str:
     if near:
         return f"did you mean {prefix}{near[0]}?"
     own = ".".join(str(key) for key in keys)
-    others = [dotted for dotted, _, _ in all_settings(root) if dotted != own]  # a setting of another union member
-    everywhere = {dotted.split(".")[-1]: dotted for dotted in reversed(others)}
+    everywhere = {dotted.split(".")[-1]: dotted for dotted, _, _ in reversed(all_settings(root))}
     far = difflib.get_close_matches(str(keys[-1]), everywhere, n=1)
-    if far:
+    if far and everywhere[far[0]] != own:  # a setting of another union member is answered with this member's own
         return f"did you mean {everywhere[far[0]]}?"
     return f"{prefix.rstrip('.') or 'a config'} has {', '.join(names)}"
 

@@ -8,7 +8,6 @@ Axes: B batch, T tokens, N heads, K key-value heads, H per head.
 from __future__ import annotations
 
 import importlib.util
-import inspect
 from collections.abc import Callable
 from functools import cache
 
@@ -17,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lab.errors import ConfigError, MissingPackage
+from lab.model.kernels import varlen_parameters
 from lab.model.segments import Segments
 
 Backend = Callable[[Tensor, Tensor, Tensor, Segments | None], Tensor]
@@ -44,9 +44,9 @@ def sdpa_rows(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     gqa = q.shape[1] != k.shape[1]
     if n_q == n_k:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=gqa)
-    mask = None
-    if n_q > 1:
-        mask = torch.ones(n_q, n_k, dtype=torch.bool, device=q.device).tril(n_k - n_q)
+    if n_q == 1:  # the heads of a group become rows of one head: no key is repeated
+        return F.scaled_dot_product_attention(q.reshape(len(k), k.shape[1], -1, k.shape[3]), k, v).reshape(q.shape)
+    mask = torch.ones(n_q, n_k, dtype=torch.bool, device=q.device).tril(n_k - n_q)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=gqa)
 
 
@@ -80,14 +80,6 @@ def varlen_kernel(q: Tensor, k: Tensor, v: Tensor, layout: Segments) -> Tensor:
     return varlen_attn(q, k, v, cu, cu, longest, longest, **options)
 
 
-@cache
-def varlen_parameters() -> tuple[str, ...]:
-    """Name the parameters of the installed torch's varlen_attn."""
-    from torch.nn.attention.varlen import varlen_attn
-
-    return tuple(inspect.signature(varlen_attn).parameters)
-
-
 def flash_kernel(q: Tensor, k: Tensor, v: Tensor, layout: Segments) -> Tensor:
     """Call flash-attn's variable-length kernel."""
     from flash_attn import flash_attn_varlen_func
@@ -114,6 +106,7 @@ BACKENDS: dict[str, Backend] = {
     "flash": packed(flash_kernel),
     "xformers": packed(xformers_kernel),
 }
+TILED = ("sdpa", "flash", "varlen")  # backends whose kernels return the log-sum-exp that bands are merged by
 NEEDS_PACKAGE = {"flash": "flash_attn", "xformers": "xformers"}
 
 
@@ -144,10 +137,10 @@ def check(backend: str, device: torch.device) -> None:
     """Refuse a backend that cannot run here, in one line."""
     if backend in NEEDS_PACKAGE and not installed(NEEDS_PACKAGE[backend]):
         raise MissingPackage(NEEDS_PACKAGE[backend], f"train.backend={backend} (backend: auto would go without)", "gpu")
-    if backend not in BACKENDS and backend != "reference":
-        names = ", ".join(["auto", "reference", *BACKENDS])
+    if backend not in (*BACKENDS, "flex", "reference"):
+        names = ", ".join(["auto", "reference", *BACKENDS, "flex"])
         raise ConfigError(f"train.backend={backend}: unknown attention backend; use one of: {names}")
-    if backend not in ("sdpa", "reference") and device.type != "cuda":
+    if backend not in ("sdpa", "flex", "reference") and device.type != "cuda":
         raise ConfigError(
             f"train.backend={backend}: runs on a CUDA device only, not on {device.type}; use sdpa or auto"
         )

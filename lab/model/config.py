@@ -19,7 +19,7 @@ class DecoderConfig(Section):
     n_layers: Positive
     """Number of blocks."""
     n_heads: Positive
-    """Query heads; must divide d_model into an even head_dim."""
+    """Query heads; must divide attention_width (left out, d_model) into an even head_dim."""
     n_kv_heads: Positive
     """Key and value heads (grouped-query attention); must divide n_heads."""
     d_ff: Positive
@@ -36,12 +36,17 @@ class DecoderConfig(Section):
     """Standard deviation of the first embedding; left out, sqrt(2 / (5 d_model)). 1.0 lets small models copy sooner."""
     head_chunk: Annotated[int, Ge(16)] = 1024
     """Tokens whose logits exist at one time in the loss."""
+    qkv_bias: bool = False
+    """Whether queries, keys and values have biases, as Qwen2's do."""
+    attention_width: Positive | None = None
+    """Width of all query heads together; left out, d_model."""
 
     def rules(self) -> list[str]:
         """List what is wrong between the fields, each as one line."""
         faults = []
-        if self.d_model % self.n_heads:
-            faults.append(f"n_heads={self.n_heads}: must divide d_model={self.d_model}; use {self.near(self.d_model)}")
+        field = "d_model" if self.attention_width is None else "attention_width"
+        if self.width % self.n_heads:
+            faults.append(f"n_heads={self.n_heads}: must divide {field}={self.width}; use {self.near(self.width)}")
         elif self.head_dim % 2:
             faults.append(f"n_heads={self.n_heads}: head_dim {self.head_dim} must be even; use another number of heads")
         elif self.n_heads % self.n_kv_heads:
@@ -55,30 +60,40 @@ class DecoderConfig(Section):
         return min((n for n in range(1, width + 1) if width % n == 0), key=lambda n: abs(n - wanted))
 
     @property
+    def width(self) -> int:
+        """Width of all query heads together."""
+        return self.attention_width or self.d_model
+
+    @property
     def head_dim(self) -> int:
         """Width of one head."""
-        return self.d_model // self.n_heads
+        return self.width // self.n_heads
+
+    @property
+    def kv_width(self) -> int:
+        """Width of all key heads together, and of all value heads."""
+        return self.n_kv_heads * self.head_dim
 
     @property
     def n_matrix_parameters(self) -> int:
         """Parameters that take part in a matrix product: every block's matrices and the output head."""
-        kv = 2 * self.d_model * self.n_kv_heads * self.head_dim
-        block = 2 * self.d_model**2 + kv + 3 * self.d_model * self.d_ff
+        block = self.d_model * (2 * self.width + 2 * self.kv_width + 3 * self.d_ff)
         return self.n_layers * block + self.vocab_size * self.d_model
 
     def n_parameters(self, tie_embeddings: bool | None = None) -> int:
         """Count all parameters, as configured or for the given choice of `tie_embeddings`."""
         tied = self.tie_embeddings if tie_embeddings is None else tie_embeddings
         norms = (2 * self.n_layers + 1) * self.d_model
-        return self.n_matrix_parameters + norms + (0 if tied else self.vocab_size * self.d_model)
+        biases = self.n_layers * (self.width + 2 * self.kv_width) if self.qkv_bias else 0
+        return self.n_matrix_parameters + norms + biases + (0 if tied else self.vocab_size * self.d_model)
 
     def flops_per_token(self, pairs_per_token: float) -> float:
-        """Count the operations of one token's forward and backward pass: 6 per matrix parameter, 12 * d_model per
+        """Count the operations of one token's forward and backward pass: 6 per matrix parameter, 12 * width per
         attended pair and layer.
 
         Source: the usual 6N + 12 n_layers d_model T rule with T the mean number of visible keys.
         """
-        return 6 * self.n_matrix_parameters + 12 * self.n_layers * self.d_model * pairs_per_token
+        return 6 * self.n_matrix_parameters + 12 * self.n_layers * self.width * pairs_per_token
 
     def flops_per_token_causal(self, window: int) -> int:
         """Count the operations per token with windows always full: half of `window` pairs per token."""

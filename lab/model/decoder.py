@@ -6,15 +6,17 @@ Axes: B batch, T tokens, N heads, K key-value heads, H per head, D model, V voca
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lab.errors import DataError
-from lab.model.attention import Layout, attend
+from lab.model.attention import attend, attend_cached
 from lab.model.cache import KeyCache
 from lab.model.config import DecoderConfig
+from lab.model.layout import Layout, first_ids
 from lab.model.loss import summed_cross_entropy
 from lab.model.segments import Segments
 from lab.positions import Distance, Frequencies
@@ -27,16 +29,13 @@ __all__ = ["Decoder", "DecoderConfig"]
 class Attention(nn.Module):
     """Grouped-query attention of one layer."""
 
-    def __init__(
-        self, cfg: DecoderConfig, layer: int, frequencies: Frequencies, distance: Distance, backend: str
-    ) -> None:
+    def __init__(self, cfg: DecoderConfig, layer: int, backend: str) -> None:
         super().__init__()
         self.cfg, self.layer, self.backend = cfg, layer, backend
-        self.frequencies, self.distance = frequencies, distance
-        self.q = nn.Linear(cfg.d_model, cfg.d_model, bias=False)
-        self.k = nn.Linear(cfg.d_model, cfg.n_kv_heads * cfg.head_dim, bias=False)
-        self.v = nn.Linear(cfg.d_model, cfg.n_kv_heads * cfg.head_dim, bias=False)
-        self.out = nn.Linear(cfg.d_model, cfg.d_model, bias=False)
+        self.q = nn.Linear(cfg.d_model, cfg.width, bias=cfg.qkv_bias)
+        self.k = nn.Linear(cfg.d_model, cfg.kv_width, bias=cfg.qkv_bias)
+        self.v = nn.Linear(cfg.d_model, cfg.kv_width, bias=cfg.qkv_bias)
+        self.out = nn.Linear(cfg.width, cfg.d_model, bias=False)
 
     def forward(self, x_BTD: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
         """Attend within the layout, or from the new tokens to all cached ones."""
@@ -44,18 +43,10 @@ class Attention(nn.Module):
             project(x_BTD).unflatten(-1, (-1, self.cfg.head_dim)).transpose(1, 2)
             for project in (self.q, self.k, self.v)
         )
-        if cache is not None:
-            k, v = cache.extend(self.layer, k, v)
-        out_BNTH = attend(
-            q,
-            k,
-            v,
-            frequencies=self.frequencies,
-            distance=self.distance,
-            layer=self.layer,
-            backend=self.backend,
-            layout=layout,
-        )
+        if cache is None:
+            out_BNTH = attend(q, k, v, layer=self.layer, backend=self.backend, layout=layout)
+        else:
+            out_BNTH = attend_cached(q, k, v, layer=self.layer, backend=self.backend, layout=layout, cache=cache)
         projected: Tensor = self.out(out_BNTH.transpose(1, 2).flatten(2))
         return projected
 
@@ -78,12 +69,10 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """One pre-norm block: attention, then feed-forward, each added to the residual stream."""
 
-    def __init__(
-        self, cfg: DecoderConfig, layer: int, frequencies: Frequencies, distance: Distance, backend: str
-    ) -> None:
+    def __init__(self, cfg: DecoderConfig, layer: int, backend: str) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(cfg.d_model, eps=cfg.norm_eps)
-        self.attention = Attention(cfg, layer, frequencies, distance, backend)
+        self.attention = Attention(cfg, layer, backend)
         self.feed_forward_norm = nn.RMSNorm(cfg.d_model, eps=cfg.norm_eps)
         self.feed_forward = FeedForward(cfg)
 
@@ -95,7 +84,10 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """The language model; positions come from `frequencies` and `distance`, RoPE at cfg.theta and plain by default."""
+    """The language model; positions come from `frequencies` and `distance`, RoPE at cfg.theta and plain by default.
+
+    Without a `seed` the weights stay as torch makes them, for a caller that brings its own.
+    """
 
     def __init__(
         self,
@@ -104,24 +96,24 @@ class Decoder(nn.Module):
         frequencies: Frequencies | None = None,
         distance: Distance | None = None,
         backend: str = "auto",
-        seed: int = 0,
+        seed: int | None = 0,
     ) -> None:
         super().__init__()
         self.cfg = cfg
         self.frequencies = frequencies or make_frequencies("rope", head_dim=cfg.head_dim, theta=cfg.theta)
         self.distance = distance or make_distance("plain")
         self.embedding = nn.Embedding(cfg.vocab_size, cfg.d_model)
-        self.blocks = nn.ModuleList(
-            Block(cfg, layer, self.frequencies, self.distance, backend) for layer in range(cfg.n_layers)
-        )
+        self.backend = backend
+        self.blocks = nn.ModuleList(Block(cfg, layer, backend) for layer in range(cfg.n_layers))
         self.norm = nn.RMSNorm(cfg.d_model, eps=cfg.norm_eps)
         self.head = nn.Linear(cfg.d_model, cfg.vocab_size, bias=False)
         if cfg.tie_embeddings:
             self.head.weight = self.embedding.weight
-        self.reset_parameters(torch.Generator().manual_seed(seed))
+        if seed is not None:
+            self.reset_parameters(torch.Generator().manual_seed(seed))
 
     def reset_parameters(self, generator: torch.Generator) -> None:
-        """Draw the weights: normal, std sqrt(2 / (5 d_model)); residual outputs 1 / (sqrt(fan_in) n_layers).
+        """Draw the weights: normal, std sqrt(2 / (5 d_model)); residual outputs 1 / (sqrt(fan_in) n_layers); biases 0.
 
         The embedding takes cfg.embedding_std where it is given.
 
@@ -129,7 +121,9 @@ class Decoder(nn.Module):
         """
         std = math.sqrt(2 / (5 * self.cfg.d_model))
         for name, parameter in self.named_parameters():
-            if parameter.ndim == 1:
+            if name.endswith(".bias"):
+                nn.init.zeros_(parameter)
+            elif parameter.ndim == 1:
                 nn.init.ones_(parameter)
             elif name.endswith("out.weight"):
                 residual_std = 1 / (math.sqrt(parameter.shape[1]) * self.cfg.n_layers)
@@ -186,15 +180,28 @@ class Decoder(nn.Module):
         """Prepare ids, rotations and segments once for all layers."""
         past = cache.length if cache is not None else 0
         k_pos = torch.arange(past + tokens.shape[1], device=tokens.device)
+        starts: Sequence[int] | None = (0,) if segments is None else (0,) * len(segments.lengths)
         if position_ids is not None:
             assert past == 0, "explicit ids continue no cache"
             k_pos = position_ids
+            starts = None if self.distance.is_plain else first_ids(k_pos, segments)
         elif segments is not None:
             k_pos = segments.position_ids
-        q_pos = k_pos[past:] if past else k_pos
-        return Layout.of(q_pos, k_pos, self.frequencies, self.embedding.weight.dtype, segments)
+        return Layout.of(
+            k_pos[past:] if past else k_pos,
+            k_pos,
+            self.frequencies.at_length(k_pos.shape[-1] if segments is None else segments.max_length),
+            self.distance,
+            self.embedding.weight.dtype,
+            segments=segments,
+            starts=starts,
+            n_rotated=past if cache is not None and cache.n_maps else 0,
+        )
 
     def new_cache(self, batch: int, max_tokens: int) -> KeyCache:
         """Make an empty key cache for `batch` rows of up to `max_tokens` tokens."""
         cfg = self.cfg
-        return KeyCache(cfg.n_layers, batch, cfg.n_kv_heads, max_tokens, cfg.head_dim, self.embedding.weight.device)
+        anew = self.backend == "reference" or self.frequencies.is_dynamic  # keys are placed anew at every step
+        n_maps = 0 if anew else len({band.k_map for band in self.distance.bands})
+        device = self.embedding.weight.device
+        return KeyCache(cfg.n_layers, batch, cfg.n_kv_heads, max_tokens, cfg.head_dim, device, n_maps=n_maps)

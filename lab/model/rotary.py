@@ -30,3 +30,11 @@ class Rotation:
         first, second = x_BNTH.to(self.cos_B1TH.dtype).chunk(2, dim=-1)
         cos, sin = self.cos_B1TH, self.sin_B1TH
         return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+    def rotate_back(self, x_BNTH: Tensor) -> Tensor:
+        """Turn every pair by its angle the other way, which is also what a gradient needs."""
+        return Rotation(self.cos_B1TH, -self.sin_B1TH).rotate(x_BNTH)
+
+    def at(self, part: slice) -> Rotation:
+        """Give the rotation of some of the tokens."""
+        return Rotation(self.cos_B1TH[:, :, part], self.sin_B1TH[:, :, part])

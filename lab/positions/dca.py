@@ -64,11 +64,13 @@ class Dca(DistanceConfig):
         return self.train_len - self.s if self.window is None else self.window
 
     def length_faults(self, length: int) -> list[str]:
-        """Refuse a chunk that holds the whole text."""
-        if self.s >= length:
+        """Refuse a text that the first chunk and its local window hold."""
+        reach = self.s + self.w
+        if length <= reach:
             return [
-                f"chunk={self.s}: must be < the length {length}, or there is one chunk and nothing changes (the paper "
-                "reads texts beyond c in chunks of 3c/4); read a longer text or use distance: plain"
+                f"chunk={self.s}: chunk + window = {reach} must be < the length {length}, or every distance stays plain "
+                "(the paper reads texts beyond the pretraining window c in chunks of 3c/4); read a longer text or lower "
+                "train_len"
             ]
         return []
 

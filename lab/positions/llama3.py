@@ -59,4 +59,4 @@ def inv_freq(config: Llama3, head_dim: int, theta: float) -> Tensor:
     waves = config.train_len * plain / (2 * math.pi)  # how many wavelengths the pretraining length holds
     low, high = config.low_freq_factor, config.high_freq_factor
     smooth = ((waves - low) / (high - low)).clamp(0, 1)
-    return plain * (1 - smooth) / config.factor + plain * smooth
+    return plain * (1 - (1 - smooth) * (1 - 1 / config.factor))  # exactly plain at factor 1

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from typing import Any
+
 from lab.positions import (
     abf,
     dca,
@@ -58,3 +61,26 @@ def distance(method: str, **parameters: float | None) -> Distance:
     Raises: ConfigError for an unknown method or a parameter out of the paper's range.
     """
     return Distance.build(DISTANCE_METHODS, method, parameters)
+
+
+def frequencies_from_config(config: Any, *, head_dim: int, theta: float) -> Frequencies:
+    """Build the frequency method of a config section; methods that choose a base of their own take theirs."""
+    parameters = {f.name: getattr(config, f.name) for f in fields(config) if f.name != "method"}
+    return frequencies(config.method, head_dim=head_dim, **{"theta": theta, **parameters})
+
+
+def distance_from_config(config: Any) -> Distance:
+    """Build the distance method of a config section."""
+    return Distance(config.method, config, DISTANCE_METHODS[config.method])
+
+
+def describe(config: Any) -> str:
+    """Name a method with the parameters that are not at their defaults.
+
+    Example:
+        >>> describe(string.String(shift=3, window=0)), describe(plain.Plain())
+        ('string(shift=3,window=0)', 'plain')
+    """
+    values = [(f.name, getattr(config, f.name)) for f in fields(config) if getattr(config, f.name) != f.default]
+    words = ",".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in values)
+    return f"{config.method}({words})" if words else str(config.method)

@@ -94,4 +94,4 @@ def inv_freq(config: Parts, head_dim: int, theta: float) -> Tensor:
     j = torch.arange(head_dim // 2, dtype=torch.float64)
     ramp = ((j - low) / (high - low)).clamp(0, 1)
     plain = rope.inv_freq(rope.Rope(), head_dim, theta)
-    return plain * (1 - ramp) + plain / config.factor * ramp
+    return plain * (1 - ramp * (1 - 1 / config.factor))  # exactly plain at factor 1

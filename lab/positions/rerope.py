@@ -31,9 +31,9 @@ class Rerope(DistanceConfig):
 
     def length_faults(self, length: int) -> list[str]:
         """Refuse a window that no distance reaches."""
-        if self.window >= length:
+        if self.window >= length - 1:
             return [
-                f"window={self.window}: must be < the length {length}, or no distance is cut (min(i, w) with w inside "
+                f"window={self.window}: must be < {length - 1}, the longest distance in {length} tokens, or none is cut (min(i, w) with w inside "
                 "the training length); lower it"
             ]
         return []

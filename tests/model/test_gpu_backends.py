@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from lab.model import backends
-from lab.model.attention import Layout, attend
+from lab.model.attention import attend
+from lab.model.layout import Layout
 from lab.model.segments import Segments
-from lab.positions import frequencies
+from lab.positions import distance, frequencies
 from tests.model.dense import dense_attention, draw, rule
 
 BFLOAT16_TOL = 3e-2  # rotated queries, keys, weights and outputs of order one to four are each rounded to 8 bits
@@ -46,8 +47,9 @@ def test_packed_rows_equal_the_segments_alone_with_gradients(backend, dtype, tol
     leaves = [x.requires_grad_() for x in rows_on_gpu(1, total, total, dtype)]
     rope = frequencies("rope", head_dim=WIDTH)
     segments = Segments.from_lengths(lengths, total, "cuda")
-    layout = Layout.of(segments.position_ids, segments.position_ids, rope, dtype, segments)
-    out = attend(*leaves, frequencies=rope, layout=layout, backend=backend)
+    plain = distance("plain")
+    layout = Layout.of(segments.position_ids, segments.position_ids, rope, plain, dtype, segments=segments)
+    out = attend(*leaves, layout=layout, backend=backend)
     copies = [x.detach().cpu().double().requires_grad_() for x in leaves]
     docs = [[s for s, n in enumerate(lengths) for _ in range(n)] + [-1] * padding]
     ids = [[i for n in [*lengths, padding] for i in range(n)]]

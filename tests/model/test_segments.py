@@ -2,9 +2,10 @@ import pytest
 import torch
 
 from lab.errors import DataError
-from lab.model.attention import Layout, attend
+from lab.model.attention import attend
+from lab.model.layout import Layout
 from lab.model.segments import Segments
-from lab.positions import frequencies
+from lab.positions import distance, frequencies
 from tests.model.dense import dense_attention, draw, rule
 
 FLOAT64_TOL = 2e-12  # sums of some hundred products of order one, each right to 1e-16, and a softmax
@@ -32,8 +33,9 @@ def pack(lengths, padding):
 
 def attend_packed(q, k, v, segments, backend):
     rope = frequencies("rope", head_dim=WIDTH)
-    layout = Layout.of(segments.position_ids, segments.position_ids, rope, q.dtype, segments)
-    return attend(q, k, v, frequencies=rope, layout=layout, backend=backend)
+    plain = distance("plain")
+    layout = Layout.of(segments.position_ids, segments.position_ids, rope, plain, q.dtype, segments=segments)
+    return attend(q, k, v, layout=layout, backend=backend)
 
 
 @packs

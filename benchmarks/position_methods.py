@@ -1,0 +1,183 @@
+"""Cost of every distance method against plain attention on the same backend: prefill, decode, memory.
+
+    python -m benchmarks.position_methods [--lengths 1024,4096] [--methods string,dca] [--layers 2] [--json FILE]
+
+A decoder of TinyLlama's head width reads a text of each length (prefill), then generates with a key cache (decode).
+Times are ratios to plain measured in turns in the same process, the median of the turns; memory is the peak of a
+process of its own on a CPU and of the allocator on a GPU. STRING shifts by a third of the length, DCA has a
+pretraining window of 2/3 of it, the windows of the others are a quarter, as at the end of an extended text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lab.model.decoder import Decoder, DecoderConfig
+from lab.positions import Distance, distance
+
+DECODE_STEPS = 16
+
+
+def method(name: str, length: int) -> Distance:
+    """Build a method with parameters that fit a length."""
+    window = max(1, length // 4)
+    parameters: dict[str, dict[str, float]] = {
+        "plain": {},
+        "string": {"shift": max(1, length // 3), "window": min(128, length // 3)},
+        "dca": {"train_len": max(4, 2 * length // 3)},
+        "self_extend": {"group": 4, "window": window},
+        "rerope": {"window": window},
+        "leaky_rerope": {"window": window, "leak": 4.0},
+    }
+    return distance(name, **parameters[name])
+
+
+def model(layers: int, device: torch.device, length: int, heads: int) -> Decoder:
+    """Build a decoder of head width 64 with four query heads to a key-value head."""
+    config = DecoderConfig(
+        d_model=64 * heads,
+        n_layers=layers,
+        n_heads=heads,
+        n_kv_heads=max(1, heads // 4),
+        d_ff=176 * heads,
+        vocab_size=512,
+        tie_embeddings=True,
+    )
+    return Decoder(config).to(device, torch.bfloat16 if device.type == "cuda" else torch.float32).eval()
+
+
+def wait(device: torch.device) -> None:
+    """Wait for the device."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def timed(work: Callable[[], Any], device: torch.device) -> float:
+    """Measure one run in seconds."""
+    wait(device)
+    start = time.perf_counter()
+    work()
+    wait(device)
+    return time.perf_counter() - start
+
+
+@torch.no_grad()
+def prefill(decoder: Decoder, tokens: torch.Tensor) -> Any:
+    """Read the text."""
+    cache = decoder.new_cache(1, tokens.shape[1] + DECODE_STEPS)
+    decoder(tokens, cache=cache, last_only=True)
+    return cache
+
+
+@torch.no_grad()
+def decode(decoder: Decoder, cache: Any, length: int, token: torch.Tensor) -> None:
+    """Generate DECODE_STEPS tokens after the text."""
+    cache.length = length
+    for _ in range(DECODE_STEPS):
+        decoder(token, cache=cache, last_only=True)
+
+
+def measure(names: list[str], length: int, layers: int, heads: int, turns: int) -> list[dict[str, Any]]:
+    """Time prefill and decode of every method in turns."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    decoder = model(layers, device, length, heads)
+    tokens = torch.randint(512, (1, length), device=device)
+    seconds: dict[str, dict[str, list[float]]] = {name: {"prefill": [], "decode": []} for name in names}
+    for turn in range(turns + 1):
+        for name in names:
+            decoder.distance = method(name, length)
+            cache = None
+
+            def read(decoder: Decoder = decoder) -> None:
+                nonlocal cache
+                cache = prefill(decoder, tokens)
+
+            read_s = timed(read, device)
+            decode_s = timed(lambda cache=cache: decode(decoder, cache, length, tokens[:, :1]), device) / DECODE_STEPS
+            if turn:  # the first turn warms up
+                seconds[name]["prefill"].append(read_s)
+                seconds[name]["decode"].append(decode_s)
+    rows = []
+    for name in names:
+        row: dict[str, Any] = {"length": length, "method": name}
+        for kind in ("prefill", "decode"):
+            ratios = [own / plain for own, plain in zip(seconds[name][kind], seconds[names[0]][kind], strict=True)]
+            row[f"{kind}_s"] = statistics.median(seconds[name][kind])
+            row[f"{kind}_ratio"] = statistics.median(ratios)
+        rows.append(row)
+    return rows
+
+
+def peak_bytes(name: str, length: int, layers: int, heads: int) -> int:
+    """Measure the peak memory of one prefill, in a process of its own on a CPU."""
+    if torch.cuda.is_available():
+        device = torch.device("cuda")
+        decoder = model(layers, device, length, heads)
+        decoder.distance = method(name, length)
+        torch.cuda.reset_peak_memory_stats()
+        prefill(decoder, torch.randint(512, (1, length), device=device))
+        return torch.cuda.max_memory_allocated()
+    words = [sys.executable, "-m", "benchmarks.position_methods", "--peak", name, str(length), str(layers), str(heads)]
+    return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+
+
+def own_peak(name: str, length: int, layers: int, heads: int) -> int:
+    """Prefill once and read this process's peak."""
+    decoder = model(layers, torch.device("cpu"), length, heads)
+    decoder.distance = method(name, length)
+    prefill(decoder, torch.randint(512, (1, length)))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def main() -> None:
+    """Print the table."""
+    if sys.argv[1:2] == ["--peak"]:
+        name, *numbers = sys.argv[2:]
+        print(own_peak(name, *map(int, numbers)))
+        return
+    on_gpu = torch.cuda.is_available()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default = "2048,8192,32768,131072" if on_gpu else "1024,2048,4096,8192,16384,32768"
+    parser.add_argument("--lengths", default=default)
+    parser.add_argument("--methods", default="string,dca,self_extend,rerope,leaky_rerope")
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--heads", type=int, default=32 if on_gpu else 8)
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    names = ["plain", *(name for name in options.methods.split(",") if name != "plain")]
+    what = torch.cuda.get_device_name() if on_gpu else platform.processor() or platform.machine()
+    print(f"{what}, torch {torch.__version__}, {torch.get_num_threads()} threads, {options.layers} layers,", end=" ")
+    print(f"{options.heads} heads of 64, {max(1, options.heads // 4)} key-value heads, batch 1")
+    print(f"{'length':>8} {'method':>13} {'prefill':>9} {'ratio':>6} {'decode':>9} {'ratio':>6} {'memory':>7} {'ratio':>6}")
+    rows = []
+    for length in map(int, options.lengths.split(",")):
+        base = None
+        for row in measure(names, length, options.layers, options.heads, options.turns):
+            row["peak_bytes"] = peak_bytes(row["method"], length, options.layers, options.heads)
+            base = base or row["peak_bytes"]
+            rows.append(row)
+            print(
+                f"{length:>8,} {row['method']:>13} {row['prefill_s']:>8.3f}s {row['prefill_ratio']:>6.2f} "
+                f"{row['decode_s'] * 1e3:>7.2f}ms {row['decode_ratio']:>6.2f} {row['peak_bytes'] / 2**20:>4.0f}MiB "
+                f"{row['peak_bytes'] / base:>6.3f}",
+                flush=True,
+            )
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""Kernels that attend within one tile and return the log-sum-exp of the logits too.
+
+Axes: B batch, T tokens, N heads, K key-value heads, H per head. Query head n reads key-value head n // (N / K). A
+causal tile is square, and query r sees keys 0 to r; otherwise every query sees every key. Logits are q.k / sqrt(H).
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterator
+from functools import cache
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+SCORE_ELEMENTS = 1 << 25  # logits that the matmul kernel holds at one time
+
+
+class TileKernel(Protocol):
+    """Attention within a tile and its gradient."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+        """Return the output (B, N, n, H) and the log-sum-exp (B, N, n)."""
+        ...
+
+    def backward(
+        self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the gradients of q, k and v, given the output and the log-sum-exp of the whole rows."""
+        ...
+
+
+class Matmul:
+    """Plain matrix products, for any device and dtype, in row blocks of bounded memory."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+        """Attend block by block."""
+        k_KTH, v_KTH = k[:, :, None], v[:, :, None]
+        outs, lses = [], []
+        for rows in blocks(q, k):
+            scores = self.scores(grouped(q, k)[:, :, :, rows], k_KTH, rows, causal)
+            lse = scores.logsumexp(-1)
+            outs.append((scores - lse[..., None]).exp().to(v.dtype) @ v_KTH)
+            lses.append(lse)
+        return torch.cat(outs, dim=3).flatten(1, 2), torch.cat(lses, dim=3).flatten(1, 2)
+
+    def backward(
+        self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Recompute the weights w = exp(logit - lse); with g = grad, dv = w^T g and dlogit = w (g v^T - g . out)."""
+        k_wide, v_wide = (x[:, :, None].to(out.dtype) for x in (k, v))
+        dk, dv = torch.zeros_like(k_wide[:, :, 0]), torch.zeros_like(v_wide[:, :, 0])
+        dqs = []
+        for rows in blocks(q, k):
+            q_part, grad_part, out_part = (grouped(x, k)[:, :, :, rows].to(out.dtype) for x in (q, grad, out))
+            lse_part = lse.unflatten(1, (k.shape[1], -1))[:, :, :, rows]
+            weights = (self.scores(q_part, k_wide, rows, causal) - lse_part[..., None]).exp()
+            dv += (weights.transpose(-1, -2) @ grad_part).sum(2)
+            dots = (grad_part * out_part).sum(-1, keepdim=True)
+            dlogits = weights * (grad_part @ v_wide.transpose(-1, -2) - dots) / math.sqrt(q.shape[-1])
+            dqs.append(dlogits @ k_wide)
+            dk += (dlogits.transpose(-1, -2) @ q_part).sum(2)
+        return torch.cat(dqs, dim=3).flatten(1, 2), dk, dv
+
+    def scores(self, q: Tensor, k: Tensor, rows: slice, causal: bool) -> Tensor:
+        """Compute the logits of a block of rows in float32 or wider, (B, K, G, rows, n_k)."""
+        scores = (q @ k.transpose(-1, -2)).to(torch.promote_types(q.dtype, torch.float32)) / math.sqrt(q.shape[-1])
+        if not causal:
+            return scores
+        columns = torch.arange(k.shape[-2], device=q.device)
+        hidden = columns > columns[rows, None]
+        return scores.masked_fill(hidden, -torch.inf)
+
+
+def blocks(q: Tensor, k: Tensor) -> Iterator[slice]:
+    """Cut the rows so that the logits of a block stay within SCORE_ELEMENTS."""
+    rows = max(1, SCORE_ELEMENTS // (q.shape[0] * q.shape[1] * k.shape[2]))
+    for start in range(0, q.shape[2], rows):
+        yield slice(start, min(start + rows, q.shape[2]))
+
+
+def grouped(x: Tensor, k: Tensor) -> Tensor:
+    """Part query heads by the key-value head they read: (B, N, T, H) to (B, K, N / K, T, H)."""
+    return x.unflatten(1, (k.shape[1], -1))
+
+
+class CpuFlash:
+    """Torch's flash attention for CPUs, the kernel below scaled_dot_product_attention, which returns no log-sum-exp."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+        """Attend; heads of one group become rows of one head where all rows see the same keys."""
+        k, v = (self.shared(x, q, causal) for x in (k, v))
+        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(self.rows(q, k), k, v, 0.0, causal)
+        return out.reshape(q.shape), lse.reshape(q.shape[:3])
+
+    def backward(
+        self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Run the kernel's own backward pass with the output and log-sum-exp of the whole rows."""
+        kv_shape = k.shape
+        k, v = (self.shared(x, q, causal) for x in (k, v))
+        q_rows, grad_rows, out_rows = (self.rows(x, k) for x in (q, grad, out))
+        lse_rows = lse.reshape(q_rows.shape[:3])
+        dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            grad_rows, q_rows, k, v, out_rows, lse_rows, 0.0, causal
+        )
+        dk, dv = (x.unflatten(1, (kv_shape[1], -1)).sum(2) for x in (dk, dv))
+        return dq.reshape(q.shape), dk, dv
+
+    def shared(self, x: Tensor, q: Tensor, causal: bool) -> Tensor:
+        """Repeat key-value heads for a causal tile, whose rows cannot be stacked."""
+        return x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) if causal and q.shape[1] != x.shape[1] else x
+
+    def rows(self, x: Tensor, k: Tensor) -> Tensor:
+        """Stack the heads of a group as rows of one head: (B, N, T, H) to (B, K, N / K * T, H)."""
+        return x if x.shape[1] == k.shape[1] else grouped(x, k).flatten(2, 3)
+
+
+class Flash(Matmul):
+    """The flash-attn package; its gradient is that of plain matrix products, since it takes no foreign log-sum-exp."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+        """Call flash-attn."""
+        from flash_attn import flash_attn_func
+
+        out, lse, _ = flash_attn_func(*(x.transpose(1, 2) for x in (q, k, v)), causal=causal, return_attn_probs=True)
+        return out.transpose(1, 2), lse
+
+
+class Varlen(Matmul):
+    """Torch's variable-length attention with its log-sum-exp; the gradient is that of plain matrix products.
+
+    The kernel's own backward pass drops the gradient of the log-sum-exp, so that it must not be merged by autograd.
+    """
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+        """Call varlen_attn on the batch's rows laid end to end."""
+        from torch.nn.attention.varlen import AuxRequest, varlen_attn
+
+        batch, heads, n_q, _ = q.shape
+        options: dict[str, object] = {}
+        if causal:
+            options = {"is_causal": True} if "is_causal" in varlen_parameters() else {"window_size": (-1, 0)}
+        if heads != k.shape[1]:
+            if "enable_gqa" in varlen_parameters():
+                options["enable_gqa"] = True
+            else:
+                k, v = (x.repeat_interleave(heads // x.shape[1], dim=1) for x in (k, v))
+        ends = [torch.arange(batch + 1, dtype=torch.int32, device=q.device) * n for n in (n_q, k.shape[2])]
+        q_TNH, k_TNH, v_TNH = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))
+        out, lse = varlen_attn(q_TNH, k_TNH, v_TNH, *ends, n_q, k.shape[2], return_aux=AuxRequest(lse=True), **options)
+        lse_NT = lse if lse.shape == (heads, batch * n_q) else lse.T  # documented as (T, N), returned as (N, T)
+        return out.unflatten(0, (batch, n_q)).transpose(1, 2), lse_NT.unflatten(1, (batch, n_q)).transpose(0, 1)
+
+
+@cache
+def varlen_parameters() -> tuple[str, ...]:
+    """Name the parameters of the installed torch's varlen_attn; 2.11 and later releases differ."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    return tuple(inspect.signature(varlen_attn).parameters)
+
+
+def tile_kernel(backend: str, device: torch.device) -> TileKernel:
+    """Choose the kernel that runs the tiles of a backend."""
+    if backend == "sdpa":
+        return CpuFlash() if device.type == "cpu" else Matmul()
+    return {"flash": Flash, "varlen": Varlen}[backend]()
