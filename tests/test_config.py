@@ -228,3 +228,123 @@ def test_parameter_counts_by_hand():
     assert lines[0] == "# parameters: 56,992 untied, 37,792 tied (this run: untied)"
     # 20480 / 1024 = 20 steps of 1024 / 512 = 2 packs
     assert lines[2] == "# steps: 20 of 2 packs; 1 processes, accumulation 2"
+
+
+POSITION = """
+position: {frequency: {method: yarn, factor: 2.0, train_len: 64}, distance: {method: string, shift: 20, window: 4}}
+"""
+STRING = ["--position.distance.method=string", "--position.distance.shift=20", "--position.distance.window=4"]
+SHIFT = "Shift S in tokens; the paper uses a third of the training length L and allows L/3 <= S <= L/2"
+
+
+def test_positions_are_plain_rope_when_left_out():
+    position = load(ROOT / "configs" / "cpu_test.yaml").position
+    assert dataclasses.asdict(position) == {
+        "frequency": {"method": "rope"},
+        "distance": {"method": "plain", "log_n": None},
+    }
+
+
+def test_position_methods_parse_and_read_back_to_the_same(tmp_path):
+    (tmp_path / "made.yaml").write_text(TEXT + POSITION)
+    experiment = load(tmp_path / "made.yaml")
+    assert dataclasses.asdict(experiment.position) == {
+        "frequency": {
+            "method": "yarn",
+            "factor": 2.0,
+            "train_len": 64,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "truncate": True,
+            "attention_factor": None,
+        },
+        "distance": {"method": "string", "shift": 20, "window": 4, "released_scaling": False, "log_n": None},
+    }
+    (tmp_path / "resolved.yaml").write_text(experiment.to_yaml())
+    assert load(tmp_path / "resolved.yaml") == experiment
+
+
+def test_another_position_method_drops_the_old_ones_parameters(tmp_path):
+    (tmp_path / "made.yaml").write_text(TEXT + POSITION)
+    words = ["--position.distance.method=rerope", "--position.distance.window=30", "--position.frequency.method=rope"]
+    position = load(tmp_path / "made.yaml", *words).position
+    assert dataclasses.asdict(position) == {
+        "frequency": {"method": "rope"},
+        "distance": {"method": "rerope", "window": 30, "log_n": None},
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "faults"),
+    [
+        pytest.param(
+            ["--position.frequency.method=yrn"],
+            ["position.frequency.method=yrn: unknown; did you mean yarn?"],
+            id="near_frequency",
+        ),
+        pytest.param(
+            ["--position.distance.method=strng"],
+            ["position.distance.method=strng: unknown; did you mean string?"],
+            id="near_distance",
+        ),
+        pytest.param(
+            ["--position.distance.method=xqz"],
+            [
+                "position.distance.method=xqz: unknown; use one of: plain, string, dca, self_extend, rerope, "
+                "leaky_rerope"
+            ],
+            id="foreign_distance",
+        ),
+        pytest.param(
+            ["--position.frequency.method=yarn"],
+            [
+                "position.frequency.factor: must be set; Factor s = target_len / train_len, at least 1",
+                "position.frequency.train_len: must be set; Pretraining length in tokens",
+            ],
+            id="parameters_missing",
+        ),
+        pytest.param(
+            [*STRING, "--position.distance.windw=8"],
+            ["position.distance.windw=8: unknown setting; did you mean position.distance.window?"],
+            id="near_parameter",
+        ),
+        pytest.param(
+            [*STRING, "--position.distance.group=4"],
+            [
+                "position.distance.group=4: unknown setting; position.distance has log_n, method, shift, window, "
+                "released_scaling"
+            ],
+            id="parameter_of_another_method",
+        ),
+        pytest.param(
+            ["--position.frequency.factor=2.0"],
+            ["position.frequency.factor=2.0: unknown setting; position.frequency has method"],
+            id="parameter_without_a_method",
+        ),
+        pytest.param(
+            ["--position.distance.method=string", "--position.distance.shift=20.5", "--position.distance.window=4"],
+            [f"position.distance.shift=20.5: must be a whole number; {SHIFT}"],
+            id="half_a_token",
+        ),
+        pytest.param(
+            ["--position.distance.method=string", "--position.distance.shift=0", "--position.distance.window=0"],
+            [f"position.distance.shift=0: must be >= 1; {SHIFT}"],
+            id="out_of_range",
+        ),
+        pytest.param(
+            ["--position.distance.method=string", "--position.distance.shift=20", "--position.distance.window=21"],
+            ["position.distance.window=21: must be <= shift=20 (the paper has W << S, W = 128); lower window"],
+            id="parameters_contradict",
+        ),
+    ],
+)
+def test_wrong_position_methods_are_answered_in_words(words, faults):
+    assert sorted(faults_of(*words)) == faults
+
+
+def test_a_parameter_of_another_method_is_not_answered_with_one_more_of_that_method():
+    (line,) = faults_of(
+        "--position.frequency.method=pi", "--position.frequency.factor=2.0", "--position.frequency.beta_fast=3"
+    )
+    assert line.startswith("position.frequency.beta_fast=3: unknown setting; ")
+    assert "beta_slow" not in line  # position interpolation has no betas

@@ -68,9 +68,8 @@ class Dca(DistanceConfig):
         reach = self.s + self.w
         if length <= reach:
             return [
-                f"chunk={self.s}: chunk + window = {reach} must be < the length {length}, or every distance stays plain "
-                "(the paper reads texts beyond the pretraining window c in chunks of 3c/4); read a longer text or lower "
-                "train_len"
+                f"chunk={self.s}: chunk + window = {reach} must be < the length {length}, or all distances stay plain "
+                "(the paper reads texts beyond c in chunks of 3c/4); read a longer text or lower train_len"
             ]
         return []
 

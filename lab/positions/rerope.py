@@ -33,8 +33,8 @@ class Rerope(DistanceConfig):
         """Refuse a window that no distance reaches."""
         if self.window >= length - 1:
             return [
-                f"window={self.window}: must be < {length - 1}, the longest distance in {length} tokens, or none is cut (min(i, w) with w inside "
-                "the training length); lower it"
+                f"window={self.window}: must be < {length - 1}, the longest distance in {length} tokens, or none is "
+                "cut (min(i, w) with w inside the training length); lower it"
             ]
         return []
 
