@@ -29,7 +29,7 @@ from lab.data.tokenizer import load_tokenizer
 from lab.errors import ConfigError, MissingPackage
 from lab.model import backends
 from lab.model.training import Training
-from lab.positions import Distance, Frequencies
+from lab.positions import Distance, Frequencies, frequencies
 from lab.positions.methods import describe, distance_from_config, frequencies_from_config
 from lab.runs.folder import RunFolder
 
@@ -73,7 +73,7 @@ def assemble(experiment: Experiment, folder: RunFolder) -> Run:
     packed = PackedData(
         data, seed=experiment.run.seed, micro_batch_tokens=train.micro_batch_tokens, n_streams=train.n_packs
     )
-    counting, stopping = Counting(data.window), Stopping()
+    counting, stopping = Counting(data.window, make_distance(experiment)), Stopping()
     recording = Recording(
         folder, counting, experiment.model, data.window, experiment.count_positions, experiment.track.every_steps
     )
@@ -148,6 +148,20 @@ def make_frequencies(experiment: Experiment) -> Frequencies:
 def make_distance(experiment: Experiment) -> Distance:
     """Build the distance method of a config."""
     return distance_from_config(experiment.position.distance)
+
+
+def reductions(experiment: Experiment) -> list[str]:
+    """Say which position methods change nothing at their given values."""
+    frequency, distance, window = make_frequencies(experiment), make_distance(experiment), experiment.data.window
+    rope = frequencies("rope", head_dim=experiment.model.head_dim, theta=experiment.model.theta)
+    last, keys = torch.tensor([window - 1]), torch.arange(window)
+    lines = []
+    same = torch.equal(frequency.at_length(window).inv_freq, rope.inv_freq)
+    if frequency.method != "rope" and same and bool((frequency.logit_factor(keys, layer=1 << 30) == 1).all()):
+        lines.append(f"position.frequency: {describe(frequency.config)} is plain RoPE at these values")
+    if not distance.is_plain and torch.equal(distance.rel_pos(last, keys), last[:, None] - keys.double()):
+        lines.append(f"position.distance: {describe(distance.config)} is plain distance at these values")
+    return lines
 
 
 def make_probing(

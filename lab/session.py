@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from eval.picture import draw_run
-from lab.assembly import assemble, choose_backend, set_threads, training_device
+from lab.assembly import assemble, choose_backend, reductions, set_threads, training_device
 from lab.config import Experiment, load_experiment
 from lab.data.preparation import shard_folder, summary_of
 from lab.data.tokenizer import load_tokenizer
@@ -181,9 +181,10 @@ def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) 
     backend, reason = choose_backend(experiment, device)
     start = f"; goes on at {checkpoint.consumed_tokens:,} tokens" if checkpoint else ""
     train, path = experiment.train, experiment.run.path
+    notes = "".join(f"\n{line}" for line in reductions(experiment))
     return (
         f"run: {path}: {experiment.model.n_parameters():,} parameters, {train.steps:,} steps of "
-        f"{train.batch_tokens:,} tokens on {device.type}{start}\nattention: {backend} ({reason})"
+        f"{train.batch_tokens:,} tokens on {device.type}{start}\nattention: {backend} ({reason}){notes}"
     )
 
 

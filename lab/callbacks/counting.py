@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import lightning
 import numpy as np
+import numpy.typing as npt
 import torch
 from lightning.pytorch.callbacks import Callback
 from torch import distributed
 
 from lab.counts import PositionCounts
+from lab.positions import Distance
 
 
 def crossed(every_tokens: int | None, before: int, now: int) -> bool:
@@ -30,9 +33,10 @@ class Counting(Callback):
     which every rank must do together.
     """
 
-    def __init__(self, window: int) -> None:
-        self.before = PositionCounts(window)  # of all ranks, from the checkpoint
-        self.here = PositionCounts(window)  # of this rank, since
+    def __init__(self, window: int, distance: Distance) -> None:
+        self.rel_pos = None if distance.is_plain else partial(relative_positions, distance)
+        self.before = PositionCounts(window, self.rel_pos)  # of all ranks, from the checkpoint
+        self.here = PositionCounts(window, self.rel_pos)  # of this rank, since
 
     def on_train_batch_end(
         self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
@@ -48,7 +52,7 @@ class Counting(Callback):
             device = "cuda" if distributed.get_backend() == "nccl" else "cpu"
             lengths = lengths.to(device)
             distributed.all_reduce(lengths)
-        everywhere = PositionCounts(self.here.max_len)
+        everywhere = PositionCounts(self.here.max_len, self.rel_pos)
         everywhere.lengths = lengths.cpu().numpy().astype(np.int64)
         return self.before + everywhere
 
@@ -59,3 +63,9 @@ class Counting(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from the count of all ranks."""
         self.before = PositionCounts.from_dict(state_dict)
+        self.before.rel_pos = self.rel_pos
+
+
+def relative_positions(distance: Distance, q_pos: npt.NDArray[Any], k_pos: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Ask a distance method for relative positions by numpy arrays."""
+    return distance.rel_pos(torch.from_numpy(q_pos), torch.from_numpy(k_pos)).numpy()

@@ -11,11 +11,16 @@ so one integer per length is all that is kept. For ids with gaps, f is the autoc
 
 taken by a fast Fourier transform and rounded: its terms are integers far below 2^53, so the rounding is exact, and
 no pair of tokens or runs is visited. int64 throughout.
+
+Under a distance method attention sees r = rel_pos(m, n) instead of i = m - n, and f(r) counts those: query place m is
+there in as many segments as are longer than m, so that the same histogram of lengths gives
+
+    f(r) = sum over m of (segments longer than m) * #{n <= m : floor(rel_pos(m, n)) = r}.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,11 +29,15 @@ import numpy.typing as npt
 from lab.errors import DataError
 
 IntArray = npt.NDArray[np.int64]
+RelPos = Callable[[IntArray, IntArray], npt.NDArray[np.float64]]  # (queries,), (keys,) -> (queries, keys)
 MASKS = ("causal", "document", "anchor")
+ROWS = 256  # query places whose relative positions exist at one time
 
 
 class PositionCounts:
     """How often each relative position 0 .. max_len - 1 was attended.
+
+    `rel_pos` is the map of a distance method from places in a segment to relative positions; left out, plain distance.
 
     Example:
         >>> counts = PositionCounts(4)
@@ -37,10 +46,10 @@ class PositionCounts:
         ([4, 2, 1, 0], 4)
     """
 
-    def __init__(self, max_len: int) -> None:
+    def __init__(self, max_len: int, rel_pos: RelPos | None = None) -> None:
         if max_len < 1:
             raise DataError(f"max_len={max_len}: must be >= 1, the longest distance counted plus one")
-        self.max_len = max_len
+        self.max_len, self.rel_pos = max_len, rel_pos
         self.lengths: IntArray = np.zeros(max_len + 1, dtype=np.int64)  # c[n], segments of length n
         self.gapped: IntArray = np.zeros(max_len, dtype=np.int64)  # f of what was added by add_positions
 
@@ -67,6 +76,8 @@ class PositionCounts:
         Shapes: position_ids and doc_ids integers (T,), or (B, T) for B rows.
         Raises: DataError for shapes that differ, ids that do not rise, or a distance of max_len or more.
         """
+        if self.rel_pos is not None:
+            raise DataError("position_ids: ids are counted under plain distance only; add segments by their lengths")
         positions, documents = (np.asarray(x, dtype=np.int64) for x in (position_ids, doc_ids))
         if positions.shape not in {documents.shape, documents.shape[-1:]} or documents.ndim not in {1, 2}:
             raise DataError(
@@ -137,7 +148,20 @@ class PositionCounts:
     def frequency(self) -> IntArray:
         """Return f(i) for 0 <= i < max_len, int64 (max_len,)."""
         at_least = np.cumsum(self.lengths[::-1])[::-1]  # segments of length n or more
+        if self.rel_pos is not None:
+            return self._mapped(at_least[1:], self.rel_pos)
         return np.cumsum(at_least[:0:-1])[::-1] + self.gapped
+
+    def _mapped(self, longer: IntArray, rel_pos: RelPos) -> IntArray:
+        """Count relative positions under a map; `longer[m]` is the number of segments that have a place m."""
+        out = np.zeros(self.max_len, dtype=np.int64)
+        places = np.arange(int(np.count_nonzero(longer)))
+        for start in range(0, len(places), ROWS):
+            queries = places[start : start + ROWS]
+            rel = np.floor(rel_pos(queries, places[: queries[-1] + 1])).astype(np.int64)
+            for m, row in zip(queries, rel, strict=True):
+                out += longer[m] * np.bincount(row[: m + 1], minlength=self.max_len)
+        return out
 
     @property
     def tokens(self) -> int:
@@ -160,7 +184,7 @@ class PositionCounts:
         """Add two counters of the same max_len."""
         if self.max_len != other.max_len:
             raise DataError(f"max_len={other.max_len}: must equal {self.max_len} to be added")
-        total = PositionCounts(self.max_len)
+        total = PositionCounts(self.max_len, self.rel_pos)
         total.lengths = self.lengths + other.lengths
         total.gapped = self.gapped + other.gapped
         return total

@@ -229,3 +229,41 @@ def test_longest_segment_and_longest_distance_still_fit():
     counts.add_segments([8])
     counts.add_positions([0, 7], [0, 0])
     assert counts.frequency().tolist() == [10, 7, 6, 5, 4, 3, 2, 2]
+
+
+def shifted(m, n):
+    """STRING with S = 3 and W = 1, by hand: i below 3, i - 2 from there on."""
+    i = m[:, None] - n[None, :]
+    return np.where(i < 3, i, i - 2).astype(float)
+
+
+def halved(m, n):
+    """Half the distance, fractions included."""
+    return (m[:, None] - n[None, :]) / 2
+
+
+@pytest.mark.parametrize("lengths", [[5], [1, 7, 7, 3], [600, 2], [], [0, 4]], ids=str)
+@pytest.mark.parametrize("rel_pos", [shifted, halved])
+def test_counts_under_a_map_equal_a_loop_over_pairs(lengths, rel_pos):
+    counts = PositionCounts(600, rel_pos)
+    counts.add_segments(lengths)
+    expected = np.zeros(600, dtype=np.int64)
+    for length in lengths:
+        i = np.arange(length)
+        weights = length - i  # pairs at each distance, to which the map's floor is applied
+        np.add.at(expected, (np.where(i < 3, i, i - 2) if rel_pos is shifted else i // 2), weights)
+    assert (counts.frequency() == expected).all()
+    assert counts.tokens == sum(lengths)
+    assert (counts + counts).frequency().sum() == 2 * counts.pairs
+
+
+def test_counts_under_a_map_by_hand():
+    # one segment of 5: i = 0 1 2 3 4 five, four, three, two times and once; 3 and 4 become 1 and 2
+    counts = PositionCounts(5, shifted)
+    counts.add_segments([5])
+    assert counts.frequency().tolist() == [5, 4 + 2, 3 + 1, 0, 0]
+
+
+def test_ids_are_not_counted_under_a_map():
+    with pytest.raises(DataError, match="^position_ids: ids are counted under plain distance only"):
+        PositionCounts(5, shifted).add_positions([0, 1], [0, 0])
