@@ -56,6 +56,9 @@ METHODS = {  # the lab's parameters, and the equation as a function of i = m - n
 }
 SPEEDS = [THETA ** (-2 * j / WIDTH) for j in range(WIDTH // 2)]
 ROPE = frequencies("rope", head_dim=WIDTH, theta=THETA)
+backends = pytest.mark.parametrize(
+    "backend", ["reference", "sdpa", pytest.param("flex", marks=pytest.mark.slow)]
+)  # on a CPU flex makes its masks slowly: the cases of test_flex_equals_the_equation run by default, the rest on demand
 methods = pytest.mark.parametrize(("parameters", "rel"), METHODS.values(), ids=METHODS)
 
 
@@ -65,7 +68,7 @@ def by_index(rel):
 
 
 @methods
-@pytest.mark.parametrize("backend", ["reference", "sdpa", "flex"])
+@backends
 @pytest.mark.parametrize(
     "shape",
     [(1, 1, 1, 1, 1), (1, 2, 1, 3, 3), (2, 4, 2, 23, 23), (2, 2, 2, 1, 23), (1, 4, 2, 6, 23), (1, 2, 1, 1, 2)],
@@ -80,6 +83,26 @@ def test_outputs_equal_the_equation(parameters, rel, backend, shape):
     out = attend(*single, frequencies=ROPE, distance=distance(**parameters), backend=backend)
     assert out.dtype == torch.float32
     torch.testing.assert_close(out.double(), expected, rtol=0, atol=FLOAT32_TOL)
+
+
+@pytest.mark.parametrize("name", ["plain", "string", "dca", "self_extend"])
+@pytest.mark.parametrize("n_q", [1, 17])
+def test_flex_equals_the_equation(name, n_q):
+    parameters, rel = METHODS[name]
+    docs = [[0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, -1, 2]]
+    q, k, v = draw(12, 1, 4, 2, n_q, 17, WIDTH)
+    out = attend(
+        q,
+        k,
+        v,
+        frequencies=ROPE,
+        distance=distance(**parameters),
+        doc_ids=torch.tensor(docs),
+        mask="anchor",
+        backend="flex",
+    )
+    expected = attention_by_distance(q, k, v, SPEEDS, by_index(rel), rule("anchor", docs))
+    torch.testing.assert_close(out, expected, rtol=0, atol=TIGHT_TOL)
 
 
 @methods
@@ -128,7 +151,7 @@ IDS = {
 
 
 @methods
-@pytest.mark.parametrize("backend", ["reference", "sdpa", "flex"])
+@backends
 @pytest.mark.parametrize(("ids", "mask", "docs"), IDS.values(), ids=IDS)
 def test_ids_and_masks_of_rows(parameters, rel, backend, ids, mask, docs):
     q, k, v = draw(5, 2, 4, 2, 10, 10, WIDTH)
@@ -207,7 +230,7 @@ FREQUENCIES = {  # method, inverse frequencies at THETA and width 8 (speeds 1, 0
 
 
 @pytest.mark.parametrize(("frequency", "speeds", "factor"), FREQUENCIES.values(), ids=FREQUENCIES)
-@pytest.mark.parametrize("backend", ["reference", "sdpa", "flex"])
+@backends
 @methods
 def test_frequency_and_distance_methods_combine(parameters, rel, backend, frequency, speeds, factor):
     q, k, v = draw(8, 1, 2, 1, 15, 15, WIDTH)
