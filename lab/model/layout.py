@@ -20,6 +20,15 @@ from lab.positions.regions import Tile
 PositionMap = Callable[[Tensor], Tensor]
 
 
+@dataclass(frozen=True)
+class BandTile:
+    """A tile in places of the row, the number of its band, and whether no tile before it has any of its queries."""
+
+    band: int
+    tile: Tile
+    first: bool
+
+
 @dataclass(frozen=True, eq=False)
 class Layout:
     """Ids, rotations and visibility of one forward pass.
@@ -93,18 +102,21 @@ class Layout:
         return {}
 
     @cached_property
-    def tiles(self) -> list[tuple[int, Tile]]:
-        """The bands' tiles as (band, places in the row), for ids that count up by one."""
+    def tiles(self) -> list[BandTile]:
+        """The bands' tiles, in places of the row, for ids that count up by one."""
         assert self.starts is not None, "tiles are cut from consecutive ids"
         n_q, n_k = self.q_pos.shape[-1], self.k_pos.shape[-1]
         lengths = [n_k] if self.segments is None else self.segments.lengths
-        out, place = [], 0
+        bands = self.distance.bands
+        out, place, covered = [], 0, 0
         for length, start in zip(lengths, self.starts, strict=True):
             keys = range(start, start + length)
             queries = keys if self.segments is not None else keys[n_k - n_q :]
-            for number, band in enumerate(self.distance.bands):
-                for tile in band.region.tiles(queries, keys):
-                    out.append((number, tile.shifted(place - queries.start, place - keys.start)))
+            for number, band in enumerate(bands):
+                for positions in band.region.tiles(queries, keys):
+                    tile = positions.shifted(place - queries.start, place - keys.start)
+                    out.append(BandTile(number, tile, first=tile.q.start >= covered))
+                    covered = max(covered, tile.q.stop)
             place += length
         return out
 

@@ -44,12 +44,16 @@ class TiledAttention(torch.autograd.Function):
         batch, heads, n_q, width = q.shape
         out = torch.zeros(batch, n_q, heads, width, dtype=wide, device=q.device).transpose(1, 2)
         lse = torch.full((batch, heads, n_q), -torch.inf, dtype=wide, device=q.device)
-        for band, tile in layout.tiles:
+        for piece in layout.tiles:
+            band, tile = piece.band, piece.tile
             part, part_lse = kernel.forward(*cut(q, keys, v, factor, layout, band, tile), tile.shape != "full")
             if tile.shape == "upper":
                 part, part_lse = part.flip(2), part_lse.flip(2)
             rows = slice(tile.q.start, tile.q.stop)
-            merge(out[:, :, rows], lse[:, :, rows], part, part_lse)
+            if piece.first:
+                out[:, :, rows], lse[:, :, rows] = part, part_lse
+            else:
+                merge(out[:, :, rows], lse[:, :, rows], part, part_lse)
         ctx.layout, ctx.kernel = layout, kernel
         ctx.save_for_backward(q, v, factor, out, lse, *keys)
         return out.to(v.dtype)
@@ -62,7 +66,8 @@ class TiledAttention(torch.autograd.Function):
         grad = grads[0].to(out.dtype)
         q_grad, v_grad = torch.zeros_like(q, dtype=out.dtype), torch.zeros_like(v, dtype=out.dtype)
         key_grads = [torch.zeros_like(k, dtype=out.dtype) for k in keys]
-        for band, tile in layout.tiles:
+        for piece in layout.tiles:
+            band, tile = piece.band, piece.tile
             rows, columns = slice(tile.q.start, tile.q.stop), slice(tile.k.start, tile.k.stop)
             whole = [x[:, :, rows] for x in (grad, out, lse)]
             upper = tile.shape == "upper"

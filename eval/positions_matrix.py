@@ -1,0 +1,135 @@
+"""The matrix of relative positions that a distance method gives a text: any of its cells, its values, and as text.
+
+Rows are queries and columns keys, as in papers/string.txt, Figure 5. STRING at 9 tokens, S = 3, W = 0:
+
+    0 . . . . . . . .
+    1 0 . . . . . . .
+    2 1 0 . . . . . .
+    0 2 1 0 . . . . .
+    1 0 2 1 0 . . . .
+    2 1 0 2 1 0 . . .
+    3 2 1 0 2 1 0 . .
+    4 3 2 1 0 2 1 0 .
+    5 4 3 2 1 0 2 1 0
+
+No function builds the whole matrix of a long text.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lab.positions import Distance
+from lab.positions.dca import Dca
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+
+WHOLE = 40  # tokens of the longest text whose matrix is printed whole; that of a longer one keeps EDGE rows at each end
+EDGE = 6
+STRETCHES = 4  # of the last row that are printed; of more, the first two and the last
+DECIMALS = 3  # at most, of a fractional position
+
+
+def cells(distance: Distance, q_pos: IntArray, k_pos: IntArray) -> FloatArray:
+    """Compute the relative positions of the chosen queries and keys; those above the diagonal are nan.
+
+    Shapes: (Tq,), (Tk,) -> float64 (Tq, Tk).
+    """
+    import torch
+
+    rel_pos = distance.rel_pos(torch.from_numpy(q_pos), torch.from_numpy(k_pos)).numpy()
+    causal: FloatArray = np.where(k_pos[None, :] <= q_pos[:, None], rel_pos, np.nan)
+    return causal
+
+
+def last_row(distance: Distance, length: int) -> FloatArray:
+    """Compute what the last query sees.
+
+    Shapes: float64 (length,).
+    """
+    positions = np.arange(length)
+    return cells(distance, positions[-1:], positions).ravel()
+
+
+def values(distance: Distance, length: int) -> FloatArray:
+    """List the relative positions that the matrix holds, sorted, each once.
+
+    The first column and the last row hold them all: a method that looks at the distance alone has every distance in
+    the last row; Self-Extend and Dual Chunk Attention count from the text's beginning, where the first column does.
+    """
+    positions = np.arange(length)
+    first_column = cells(distance, positions, positions[:1])
+    return np.unique(np.append(first_column, last_row(distance, length)))
+
+
+def number(value: float) -> str:
+    """Write a position with the fewest decimals it needs.
+
+    Example:
+        >>> number(6.0), number(5.5), number(1 / 3)
+        ('6', '5.5', '0.333')
+    """
+    return f"{value:.{DECIMALS}f}".rstrip("0").rstrip(".")
+
+
+def matrix_text(distance: Distance, length: int) -> str:
+    """Lay the matrix out, `.` above the diagonal; of a long text the first and last rows and columns."""
+    is_whole = length <= WHOLE
+    shown = np.arange(length) if is_whole else np.r_[0:EDGE, length - EDGE : length]
+    rows = [["." if np.isnan(cell) else number(cell) for cell in row] for row in cells(distance, shown, shown)]
+    if not is_whole:
+        rows = [[*row[:EDGE], "...", *row[EDGE:]] for row in rows]
+        rows.insert(EDGE, ["..."] * len(rows[0]))
+    width = max(len(word) for row in rows for word in row)
+    return "\n".join(" ".join(word.rjust(width) for word in row) for row in rows)
+
+
+def stretches_text(row: FloatArray) -> str:
+    """Name the stretches of a row that fall by at most one from key to key, from the first key to the last.
+
+    Example:
+        >>> stretches_text(np.array([5.0, 4, 3, 2, 1, 0, 2, 1, 0]))
+        '5 .. 0, 2 .. 0'
+    """
+    steps = np.diff(row)
+    stretches = np.split(row, np.flatnonzero((steps > 0) | (steps < -1)) + 1)
+    ends = [tuple(dict.fromkeys((number(part[0]), number(part[-1])))) for part in stretches]
+    words = [" .. ".join(pair) for pair in ends]
+    if len(words) > STRETCHES:
+        return ", ".join([*words[:2], "...", words[-1]]) + f" ({len(words):,} stretches)"
+    return ", ".join(words)
+
+
+def resolved(config: Any) -> dict[str, Any]:
+    """Give a method's parameters with the defaults that follow from others; one that is left out and off is not named.
+
+    Example:
+        >>> resolved(Dca(train_len=8))
+        {'train_len': 8, 'chunk': 6, 'window': 2}
+    """
+    parameters = {field.name: getattr(config, field.name) for field in fields(config) if field.name != "method"}
+    if isinstance(config, Dca):
+        parameters |= {"chunk": config.s, "window": config.w}
+    return {name: value for name, value in parameters.items() if value is not None}
+
+
+def facts(distance: Distance, length: int) -> str:
+    """Sum the matrix up in a few lines."""
+    held = values(distance, length)
+    words = [f"--{name}={json.dumps(value)}" for name, value in resolved(distance.config).items()]
+    lines = {
+        "method": " ".join([distance.method, *words]),
+        "length": f"{length} tokens",
+        "largest relative position": number(held[-1]),
+        "distinct": str(len(held)),
+        "last row": stretches_text(last_row(distance, length)),
+    }
+    if distance.scales_logits:
+        lines["logits"] = "scaled, which moves no position"
+    return "\n".join(f"{name:<27}{text}" for name, text in lines.items())

@@ -1,0 +1,559 @@
+"""The worked matrices are those of the methods' files, laid out by hand; the frequencies are counted pair by pair."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eval.positions import METHODS, main, training_of
+from eval.positions import parse as parse_words
+from eval.positions_matrix import cells, matrix_text, number, stretches_text, values
+from eval.positions_picture import CELLS
+from eval.positions_training import Training, cell_frequencies, run_training, segment_lengths, shaped_training
+from lab.counts import PositionCounts
+from lab.errors import CheckpointError, LabError
+from lab.positions import DISTANCE_METHODS, Distance, distance
+from lab.runs.folder import RunFolder
+
+ROOT = Path(__file__).resolve().parents[2]
+PNG = b"\x89PNG\r\n\x1a\n"
+
+MATRICES = {
+    "plain --length=3": """
+0 . .
+1 0 .
+2 1 0
+""",
+    "string --shift=3 --window=0 --length=9": """
+0 . . . . . . . .
+1 0 . . . . . . .
+2 1 0 . . . . . .
+0 2 1 0 . . . . .
+1 0 2 1 0 . . . .
+2 1 0 2 1 0 . . .
+3 2 1 0 2 1 0 . .
+4 3 2 1 0 2 1 0 .
+5 4 3 2 1 0 2 1 0
+""",
+    "string --shift=3 --window=1 --length=6": """
+0 . . . . .
+1 0 . . . .
+2 1 0 . . .
+1 2 1 0 . .
+2 1 2 1 0 .
+3 2 1 2 1 0
+""",
+    "dca --train_len=10 --chunk=6 --length=12": """
+0 . . . . . . . . . . .
+1 0 . . . . . . . . . .
+2 1 0 . . . . . . . . .
+3 2 1 0 . . . . . . . .
+4 3 2 1 0 . . . . . . .
+5 4 3 2 1 0 . . . . . .
+6 5 4 3 2 1 0 . . . . .
+7 6 5 4 3 2 1 0 . . . .
+8 7 6 5 4 3 2 1 0 . . .
+9 8 7 6 5 4 3 2 1 0 . .
+9 8 7 6 5 4 4 3 2 1 0 .
+9 8 7 6 5 4 5 4 3 2 1 0
+""",
+    "self_extend --group=2 --window=4 --length=9": """
+0 . . . . . . . .
+1 0 . . . . . . .
+2 1 0 . . . . . .
+3 2 1 0 . . . . .
+4 3 2 1 0 . . . .
+4 4 3 2 1 0 . . .
+5 5 4 3 2 1 0 . .
+5 5 4 4 3 2 1 0 .
+6 6 5 5 4 3 2 1 0
+""",
+    "rerope --window=2 --length=5": """
+0 . . . .
+1 0 . . .
+2 1 0 . .
+2 2 1 0 .
+2 2 2 1 0
+""",
+    "leaky_rerope --window=4 --leak=2 --length=9": """
+  0   .   .   .   .   .   .   .   .
+  1   0   .   .   .   .   .   .   .
+  2   1   0   .   .   .   .   .   .
+  3   2   1   0   .   .   .   .   .
+  4   3   2   1   0   .   .   .   .
+4.5   4   3   2   1   0   .   .   .
+  5 4.5   4   3   2   1   0   .   .
+5.5   5 4.5   4   3   2   1   0   .
+  6 5.5   5 4.5   4   3   2   1   0
+""",
+}
+SHORTENED = """
+  0   .   .   .   .   . ...   .   .   .   .   .   .
+  1   0   .   .   .   . ...   .   .   .   .   .   .
+  2   1   0   .   .   . ...   .   .   .   .   .   .
+  3   2   1   0   .   . ...   .   .   .   .   .   .
+  4   3   2   1   0   . ...   .   .   .   .   .   .
+  5   4   3   2   1   0 ...   .   .   .   .   .   .
+... ... ... ... ... ... ... ... ... ... ... ... ...
+ 23  22  21  20  19  18 ...   0   .   .   .   .   .
+ 24  23  22  21  20  19 ...   1   0   .   .   .   .
+ 25  24  23  22  21  20 ...   2   1   0   .   .   .
+ 26  25  24  23  22  21 ...   3   2   1   0   .   .
+ 27  26  25  24  23  22 ...   4   3   2   1   0   .
+ 28  27  26  25  24  23 ...   5   4   3   2   1   0
+"""  # 41 tokens, S = 14, W = 2: distance 40 is 28
+FACTS = {  # words: method with what follows from others, length, largest, distinct, last row
+    "string --shift 3 --window 0 --length 9": (
+        "string --shift=3 --window=0 --released_scaling=false",
+        ("9 tokens", "5", "6", "5 .. 0, 2 .. 0"),
+    ),
+    # papers/string.txt, A.1: [86K + 127, .., 129, 128, 42K - 1, .., 2, 1, 0]
+    "string --shift=43008 --length=131072": (
+        "string --shift=43008 --window=128 --released_scaling=false",
+        ("131072 tokens", "88191", "88192", "88191 .. 128, 43007 .. 0"),
+    ),
+    "dca --train_len=8 --length=9": (
+        "dca --train_len=8 --chunk=6 --window=2",
+        ("9 tokens", "7", "8", "7 .. 0"),
+    ),
+    # s = 3, w = 1: the last query, r = 2, stands at 3 from its chunk's border and at c - 1 = 3 from all earlier ones
+    "dca --train_len=4 --length=18": (
+        "dca --train_len=4 --chunk=3 --window=1",
+        ("18 tokens", "3", "4", "3 .. 1, 3 .. 1, ..., 2 .. 0 (6 stretches)"),
+    ),
+    "leaky_rerope --window=4 --leak=2 --length=9": (
+        "leaky_rerope --window=4 --leak=2.0",
+        ("9 tokens", "6", "9", "6 .. 0"),
+    ),
+    "plain --length=1": ("plain", ("1 tokens", "0", "1", "0")),
+}
+NAMES = ("length", "largest relative position", "distinct", "last row")
+
+
+def run(words, capsys):
+    status = main(words if isinstance(words, list) else words.split())
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def size_of(path):
+    data = path.read_bytes()
+    assert data.startswith(PNG)
+    return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+
+
+@pytest.mark.parametrize(("words", "matrix"), MATRICES.items(), ids=MATRICES)
+def test_a_short_text_has_its_matrix_printed_whole(capsys, words, matrix):
+    status, out, err = run(words, capsys)
+    assert (status, err) == (0, "")
+    assert out.split("\n\n")[0] == matrix.strip("\n")
+
+
+def test_a_long_text_has_the_corners_of_its_matrix_printed(capsys):
+    status, out, _ = run("string --shift=14 --window=2 --length=41", capsys)
+    assert status == 0
+    assert out.split("\n\n")[0] == SHORTENED.strip("\n")
+    assert len(run("string --shift=14 --window=2 --length=40", capsys)[1].split("\n\n")[0].split("\n")) == 40
+
+
+@pytest.mark.parametrize(("words", "method", "rest"), [(w, *lines) for w, lines in FACTS.items()], ids=FACTS)
+def test_what_is_in_the_matrix_is_summed_up(capsys, words, method, rest):
+    expected = "".join(f"{n:<27}{v}\n" for n, v in zip(("method", *NAMES), (method, *rest), strict=True))
+    assert run(words, capsys)[1].split("\n\n")[1] == expected
+
+
+def test_a_factor_on_the_logits_is_named(capsys):
+    out = run("plain --log_n=4 --length=3", capsys)[1]
+    assert "method                     plain --log_n=4\n" in out
+    assert out.endswith("logits                     scaled, which moves no position\n")
+
+
+def test_options_are_read_with_a_space_and_with_an_equals_sign(capsys):
+    with_spaces = run("string --shift 3 --window 0 --length 9", capsys)
+    assert with_spaces[0] == 0
+    assert with_spaces == run("string --length=9 --window=0 --shift=3", capsys)
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ([3.0], "3"),
+        ([2.0, 2.0], "2"),
+        ([4.0, 4.0, 3.0], "4 .. 3"),
+        ([9.0, 8.0, 1.0, 0.0], "9 .. 8, 1 .. 0"),
+        ([1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0], "1 .. 0, 1 .. 0, 1 .. 0, 1 .. 0"),
+        ([1.0, 0.0] * 5, "1 .. 0, 1 .. 0, ..., 1 .. 0 (5 stretches)"),
+        ([1.5, 1.25, 1.0], "1.5 .. 1"),
+    ],
+    ids=["one", "constant", "falling", "jump", "four", "five", "fractions"],
+)
+def test_a_row_is_named_by_its_falling_stretches(row, text):
+    assert stretches_text(np.array(row)) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (10.0, "10"), (100.0, "100"), (4.25, "4.25"), (2 / 3, "0.667"), (2 + 1e-9, "2")],
+)
+def test_a_position_has_the_fewest_decimals(value, text):
+    assert number(value) == text
+
+
+PARAMETERS = {
+    "plain": [{}],
+    "string": [{"shift": s, "window": w} for s, w in ((1, 0), (1, 1), (3, 0), (5, 2), (13, 13))],
+    "dca": [
+        {"train_len": c, "chunk": s, "window": w}
+        for c, s, w in ((1, None, None), (10, 6, None), (10, 2, 0), (10, 2, 3), (9, 9, None), (12, 5, 1), (7, None, 0))
+    ],
+    "self_extend": [{"group": g, "window": w} for g, w in ((1, 4), (2, 4), (3, 4), (4, 3), (5, 0), (3, 7))],
+    "rerope": [{"window": w} for w in (0, 1, 6)],
+    "leaky_rerope": [{"window": w, "leak": k} for w, k in ((0, 1.0), (4, 2.0), (5, 3.0), (0, 1.7))],
+}
+
+
+def test_every_method_has_cases():
+    assert PARAMETERS.keys() == DISTANCE_METHODS.keys() == METHODS.keys()
+
+
+@pytest.mark.parametrize("method", PARAMETERS)
+@pytest.mark.parametrize("length", [1, 2, 6, 7, 13, 14, 31])
+def test_first_column_and_last_row_hold_what_the_whole_matrix_holds(method, length):
+    positions = np.arange(length)
+    for parameters in PARAMETERS[method]:
+        one = distance(method, **parameters)
+        whole = cells(one, positions, positions)
+        assert values(one, length).tolist() == sorted({*whole[np.tril_indices(length)].tolist()})
+
+
+def test_cells_above_the_diagonal_hold_nothing():
+    one = distance("string", shift=2, window=0)
+    some = cells(one, np.array([0, 3]), np.array([0, 1, 3, 4]))
+    np.testing.assert_array_equal(some, [[0, np.nan, np.nan, np.nan], [1, 0, 0, np.nan]])
+
+
+def spy_on_cells(monkeypatch):
+    """List the sizes of all matrices of relative positions that are computed."""
+    sizes, true = [], Distance.rel_pos
+
+    def rel_pos(self, q_pos, k_pos):
+        sizes.append(len(q_pos) * len(k_pos))
+        return true(self, q_pos, k_pos)
+
+    monkeypatch.setattr(Distance, "rel_pos", rel_pos)
+    return sizes
+
+
+def test_no_whole_matrix_of_a_long_text_is_computed(monkeypatch, capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    sizes = spy_on_cells(monkeypatch)
+    words = f"dca --train_len=32768 --length=131072 --plot -o {tmp_path / 'p.png'}"
+    assert run(words, capsys)[0] == 0
+    assert max(sizes) == CELLS * CELLS
+    assert sum(sizes) < 10 * CELLS * CELLS
+
+
+MISTAKES = {
+    "": (),
+    "strng --length 9": ("METHOD=strng: unknown method; did you mean string?",),
+    "xqzw --length 9": (
+        "METHOD=xqzw: unknown method; use one of: plain, string, dca, self_extend, rerope, leaky_rerope",
+    ),
+    "--length 9 string": (
+        "METHOD: must be the first argument; one of: plain, string, dca, self_extend, rerope, leaky_rerope",
+    ),
+    "plain": ("--length: must be set; Length of the text in tokens",),
+    "plain --length": ("--length: has no value; write --length=value",),
+    "plain --length=0": ("--length=0: must be >= 1; Length of the text in tokens",),
+    "plain --length 9.5": ("--length=9.5: must be a whole number; Length of the text in tokens",),
+    "plain --length=nine": ("--length=nine: must be a whole number; Length of the text in tokens",),
+    "plain --length=4194305": ("--length=4194305: must be <= 4194304; Length of the text in tokens",),
+    "plain --length=4 --length=5": ("--length: stands twice; keep one of them",),
+    "plain --lenght=4 --length=4": ("--lenght: unknown option; did you mean --length?",),
+    "plain --shift=3 --length=4": (
+        "--shift: unknown option; plain takes --log_n, --length, --train, --train_len, --counts, --plot",
+    ),
+    "plain --method=string --length=4": (
+        "--method: unknown option; plain takes --log_n, --length, --train, --train_len, --counts, --plot",
+    ),
+    "self_extend --grup=2 --window=4 --length=9": (
+        "--grup: unknown option; did you mean --group?",
+        "--group: must be set; Group size G in tokens, at least 1; positions are divided by it beyond the window, and "
+        "1 is plain distance",
+    ),
+    "string --shift=-3 --window=a --length=0": (
+        "--shift=-3: must be >= 1; Shift S in tokens; the paper uses a third of the training length L and allows "
+        "L/3 <= S <= L/2",
+        "--window=a: must be a whole number; Local window W in tokens; the paper uses 128 and allows W >= 32, far "
+        "below S",
+        "--length=0: must be >= 1; Length of the text in tokens",
+    ),
+    "string --shift=3 --window=4 --length=9": (
+        "--window=4: must be <= shift=3 (the paper has W << S, W = 128); lower window",
+    ),
+    "string --shift=9 --window=4 --length=9": (
+        "--shift=9: must be < the length 9, or nothing is shifted (the paper allows L/3 <= S <= L/2); use 3 to 4",
+    ),
+    "string --shift=3 --window=0 --length=9 --released_scaling=7": (
+        "--released_scaling=7: must be true or false; Whether logits are scaled as the authors' code does, by "
+        "(0.1 ln 2 + 1)^2",
+    ),
+    "rerope --window=9 --length=9": (
+        "--window=9: must be < 8, the longest distance in 9 tokens, or none is cut (min(i, w) with w inside the "
+        "training length); lower it",
+    ),
+    "dca --length=9": (
+        "--train_len: must be set; Pretraining window c in tokens; all relative positions stay below it",
+    ),
+    "dca --train_len=0 --length=9": (
+        "--train_len=0: must be >= 1; Pretraining window c in tokens; all relative positions stay below it",
+    ),
+    "dca --train_len=4194305 --length=9": (
+        "--train_len=4194305: must be <= 4194304; Training length L in tokens, of the longest segment; left out, that "
+        "of --counts or else the text's length",
+    ),
+    "plain --length=9 -o p.png": ("-o p.png: would be ignored, nothing is drawn; add --plot",),
+    "plain --length=9 --plot -o": ("-o: has no value; write it after a space",),
+    "plain --length=9 --plot -o p.jpg": ("-o p.jpg: must end in .png; name the picture",),
+    "plain --length=9 --plot=yes": ("--plot: takes no value; leave the value out",),
+    "plain --length=9 --train=natural --train_len=9": (
+        "--train=natural: would be ignored, nothing is drawn; add --plot",
+        "--train_len=9: would be ignored, nothing is drawn; add --plot",
+    ),
+    "plain --length=9 --counts=runs/x": ("--counts=runs/x: would be ignored, nothing is drawn; add --plot",),
+    "plain --length=9 --plot --train=even": (
+        "--train=even: must be one of 'natural', 'concatenated' or 'uniform'; Document lengths of the training: "
+        "natural (as in SlimPajama), uniform or concatenated; left out, natural",
+    ),
+    "plain --length=9 --plot --train=natural --counts=x": (
+        "--train=natural: would be ignored, --counts=x is given; leave one of them out",
+    ),
+    "plain --length=9 --plot --counts=/nowhere/run": (
+        "--counts=/nowhere/run: holds no counts.npz; give the folder of a run that has saved a checkpoint",
+    ),
+    "plain --length=9 --plot -o /dev/null/p.png": (
+        "/dev/null/p.png: cannot be written (File exists); name another picture with -o",
+    ),
+}
+
+
+@pytest.mark.parametrize(("words", "lines"), MISTAKES.items(), ids=MISTAKES)
+def test_a_mistake_is_one_line_per_fault(capsys, words, lines):
+    if "/dev/null/" in words:
+        pytest.importorskip("matplotlib")
+    status, out, err = run(words, capsys)
+    assert status == 2
+    assert err == "".join(f"{line}\n" for line in lines)
+    assert (out == "") == bool(words)  # without any word the help is printed
+
+
+def test_help_names_every_method_and_option(capsys):
+    status, out, err = run("--help", capsys)
+    assert (status, err) == (0, "")
+    assert run("string -h", capsys) == (0, out, "")
+    for word in ("python -m eval.positions string --shift 3", "--plot", "--counts=null", "--leak=required", *METHODS):
+        assert word in out
+
+
+def test_a_wrong_option_is_answered_without_torch():
+    words = "from eval.positions import main; status = main(['string', '--shift=0', '--length=9'])"
+    code = f"import sys; {words}; print(status, 'torch' in sys.modules, 'matplotlib' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "2 False False\n"
+
+
+def test_the_command_runs_as_a_module():
+    words = [sys.executable, "-m", "eval.positions", "string", "--shift=1", "--window=0"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "--length: must be set; Length of the text in tokens\n"
+
+
+SEGMENTS = [9, 4, 4, 1, 7, 9, 2]  # tokens, at a training length of 9
+
+
+def hand_frequency(rel_pos):
+    """Eq. 2 at a position that need not be whole."""
+    return sum(max(length - rel_pos, 0) for length in SEGMENTS)
+
+
+def hand_training():
+    counts = PositionCounts(9)
+    counts.add_segments(SEGMENTS)
+    return Training("by hand", counts.lengths, counts.frequency())
+
+
+HAND_MAPS = {  # method, parameters, the relative position of query m and key n
+    "plain": ({}, lambda m, n: m - n),
+    "string": ({"shift": 4, "window": 1}, lambda m, n: m - n if m - n < 4 else m - n - 3),
+    "self_extend": ({"group": 3, "window": 4}, lambda m, n: m - n if m - n < 4 else m // 3 - n // 3 + 3),
+    "leaky_rerope": ({"window": 3, "leak": 2.0}, lambda m, n: m - n if m - n < 3 else 3 + (m - n - 3) / 2),
+}
+
+
+@pytest.mark.parametrize("method", HAND_MAPS)
+def test_frequencies_of_cells_are_those_of_a_double_loop(method):
+    parameters, rel_pos = HAND_MAPS[method]
+    queries, keys = np.arange(0, 16, 3), np.arange(14)
+    expected = [[hand_frequency(rel_pos(m, n)) if n <= m else np.nan for n in keys] for m in queries]
+    counted = cell_frequencies(hand_training(), distance(method, **parameters), queries, keys)
+    np.testing.assert_allclose(counted, expected, rtol=1e-12)
+    if method == "plain":
+        assert counted[5, 0] == 0  # distance 15, which training has never seen
+
+
+def test_frequency_between_whole_positions_is_that_of_the_equation():
+    # f(1) = 8 + 3 + 3 + 0 + 6 + 8 + 1 = 29, f(2) = 7 + 2 + 2 + 5 + 7 = 23; f(8) = 2 segments of 9, f(9) = 0
+    asked = np.array([0.0, 1.0, 1.5, 2.0, 8.0, 8.25, 9.0, 9.5, 100.0, np.nan])
+    np.testing.assert_allclose(
+        hand_training().frequency_at(asked), [36, 29, 26, 23, 2, 1.5, 0, 0, 0, np.nan], rtol=1e-12
+    )
+
+
+def test_natural_lengths_have_the_shape_the_paper_reports():
+    """papers/string.txt, section 2.2: SlimPajama at 2048."""
+    training = shaped_training("natural", 2048)
+    mass = training.frequency.sum()
+    assert training.frequency[:1025].sum() > 0.8 * mass
+    assert training.frequency[1536:].sum() < 0.05 * mass
+    segments = training.lengths.sum()
+    assert training.lengths[256:513].sum() / segments == pytest.approx(0.2, abs=0.01)
+    assert training.lengths[2048] / segments == pytest.approx(0.2, abs=0.02)
+
+
+def test_uniform_lengths_fall_quadratically_and_full_windows_linearly():
+    i = np.arange(64)
+    uniform, full = shaped_training("uniform", 64), shaped_training("concatenated", 64)
+    assert (uniform.frequency == (64 - i) * (65 - i) // 2).all()
+    assert (full.frequency == 64 - i).all()
+
+
+@pytest.mark.parametrize("train_len", [1, 2, 9, 192])
+@pytest.mark.parametrize("mode", ["natural", "uniform", "concatenated"])
+def test_segments_hold_a_token_and_at_most_the_training_length(mode, train_len):
+    lengths = segment_lengths(mode, train_len)
+    assert lengths.min() >= 1
+    assert lengths.max() == train_len
+
+
+def write_run(folder):
+    """Write what a run writes: two windows of 8 tokens and one of 3."""
+    folder.mkdir()
+    counts = PositionCounts(8)
+    counts.add_segments([8, 8, 3])
+    RunFolder(folder).write_counts(counts)
+    return folder
+
+
+def test_the_counts_of_a_run_are_read(tmp_path):
+    training = run_training(write_run(tmp_path / "demo"))
+    assert training.frequency.tolist() == [19, 16, 13, 10, 8, 6, 4, 2]
+    assert training.lengths.tolist() == [0, 0, 0, 1, 0, 0, 0, 0, 2]
+    assert training.name == "demo, L = 8 tokens"
+
+
+def test_the_most_frequent_position_is_the_measure_where_a_method_has_trained():
+    """Under ReRoPE with a window of 2, one segment of 9 tokens sees i = 0, 1, 2 as often as 9, 8 and 7 + .. + 1."""
+    trained = Training("by hand", np.arange(10) // 9, np.array([9, 8, 28, 0, 0, 0, 0, 0, 0]))
+    np.testing.assert_allclose(trained.share_of(trained.frequency_at(np.array([0, 2, 5.0]))), [9 / 28, 1, 0])
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no archive", b"PK\x03\x04 broken"], ids=["empty", "not_an_archive", "cut_short"]
+)
+def test_counts_that_cannot_be_read_are_one_line(tmp_path, content):
+    (tmp_path / "counts.npz").write_bytes(content)
+    with pytest.raises(CheckpointError) as caught:
+        run_training(tmp_path)
+    assert str(caught.value).startswith(f"{tmp_path / 'counts.npz'}: cannot be read (")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("names", [("lengths",), ("f",)], ids=["no_f", "no_lengths"])
+def test_counts_without_their_arrays_are_one_line(tmp_path, names):
+    np.savez(tmp_path / "counts.npz", **{name: np.ones(3, np.int64) for name in names})
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        run_training(tmp_path)
+
+
+def test_counts_of_nothing_are_refused(tmp_path):
+    RunFolder(tmp_path).write_counts(PositionCounts(8))
+    with pytest.raises(CheckpointError, match="counts no tokens; give a run that has trained"):
+        run_training(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "train_len", "first"),
+    [
+        ("string --shift=4 --window=0 --length=9", 9, None),
+        ("string --shift=4 --window=0 --length=9 --train_len=5 --train=concatenated", 5, 5),
+        ("dca --train_len=4 --length=9 --train=uniform", 4, 10),  # 1 + 2 + 3 + 4 tokens
+        ("plain --length=9 --counts={run}", 8, 19),
+        ("plain --length=9 --train_len=8 --counts={run}", 8, 19),
+        ("dca --train_len=8 --length=9 --counts={run}", 8, 19),
+    ],
+    ids=["length", "train_len", "method", "counts", "counts_and_length", "counts_and_method"],
+)
+def test_training_is_what_is_asked_for_or_follows(tmp_path, words, train_len, first):
+    request = parse_words([*words.format(run=write_run(tmp_path / "demo")).split(), "--plot"])
+    training = training_of(request)
+    assert training.train_len == train_len
+    assert first is None or training.frequency[0] == first
+
+
+@pytest.mark.parametrize("method", ["plain", "dca"])
+def test_another_training_length_than_that_of_the_counts_is_refused(tmp_path, method):
+    demo = write_run(tmp_path / "demo")
+    request = parse_words([method, "--length=9", "--train_len=7", f"--counts={demo}", "--plot"])
+    with pytest.raises(LabError) as caught:
+        training_of(request)
+    line = f"--train_len=7: must be 8, the window of --counts={demo}; leave it out or change it"
+    assert str(caught.value) == line
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "string --shift=3 --window=0 --length=9",
+        "string --shift=683 --length=2048 --train=uniform",
+        "dca --train_len=64 --length=300",
+        "leaky_rerope --window=16 --leak=3 --length=100 --train=concatenated --train_len=20",
+        "plain --length=1",
+        "plain --log_n=64 --length=50 --train_len=1",
+        "string --shift=4 --window=0 --length=20 --counts={run}",
+    ],
+    ids=["figure_5", "train_length", "dca", "never_trained", "one_token", "one_token_trained", "counts"],
+)
+@pytest.mark.filterwarnings("error")
+def test_a_picture_is_drawn(tmp_path, capsys, words):
+    pytest.importorskip("matplotlib")
+    words = words.format(run=write_run(tmp_path / "demo"))
+    output = tmp_path / "new folder" / "p.png"
+    status, out, err = run([*words.split(), "--plot", "-o", str(output)], capsys)
+    assert (status, err) == (0, "")
+    assert out.endswith(f"\npicture: {output}\n")
+    assert size_of(output) == (2080, 650)
+
+
+def test_a_picture_goes_to_the_folder_of_runs_by_default(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    assert run("plain --plot --length=9", capsys)[0] == 0
+    size_of(tmp_path / "runs" / "positions-plain-9.png")
+
+
+def test_without_matplotlib_the_package_is_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    output = tmp_path / "p.png"
+    status, out, err = run(f"plain --length=9 --plot -o {output}", capsys)
+    assert (status, out) == (2, "")
+    assert err == "matplotlib: not installed, needed for drawing pictures; pip install 'probe-lab[plot]'\n"
+    assert not output.exists()
+
+
+def test_the_matrix_of_the_documentation_is_the_one_that_is_printed():
+    text = sys.modules["eval.positions_matrix"].__doc__
+    drawn = [line.strip() for line in text.split("\n") if line.startswith("    ")]
+    assert "\n".join(drawn) == matrix_text(distance("string", shift=3, window=0), 9)
