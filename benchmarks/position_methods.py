@@ -161,7 +161,8 @@ def main() -> None:
     what = torch.cuda.get_device_name() if on_gpu else platform.processor() or platform.machine()
     print(f"{what}, torch {torch.__version__}, {torch.get_num_threads()} threads, {options.layers} layers,", end=" ")
     print(f"{options.heads} heads of 64, {max(1, options.heads // 4)} key-value heads, batch 1")
-    print(f"{'length':>8} {'method':>13} {'prefill':>9} {'ratio':>6} {'decode':>9} {'ratio':>6} {'memory':>7} {'ratio':>6}")
+    heads = [f"{'length':>8} {'method':>13}", *(f"{kind:>9} {'ratio':>6}" for kind in ("prefill", "decode", "memory"))]
+    print(*heads)
     rows = []
     for length in map(int, options.lengths.split(",")):
         base = None
@@ -171,7 +172,7 @@ def main() -> None:
             rows.append(row)
             print(
                 f"{length:>8,} {row['method']:>13} {row['prefill_s']:>8.3f}s {row['prefill_ratio']:>6.2f} "
-                f"{row['decode_s'] * 1e3:>7.2f}ms {row['decode_ratio']:>6.2f} {row['peak_bytes'] / 2**20:>4.0f}MiB "
+                f"{row['decode_s'] * 1e3:>7.2f}ms {row['decode_ratio']:>6.2f} {row['peak_bytes'] / 2**20:>6.0f}MiB "
                 f"{row['peak_bytes'] / base:>6.3f}",
                 flush=True,
             )

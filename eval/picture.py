@@ -36,9 +36,10 @@ def draw_run(run: Path, output: Path | None = None) -> Path:
     with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=(13, 3.9), layout="constrained")
         left, middle, right = figure.subplots(1, 3)
-        draw_frequency(left, np.load(run / "counts.npz")["f"])
+        counts = np.load(run / "counts.npz")
+        draw_frequency(left, counts["f"], int(counts["lengths"] @ np.arange(len(counts["lengths"]))))
         draw_loss(middle, list(folder.read("metrics.jsonl")), list(folder.read("probes.jsonl")))
-        draw_accuracy(right, figure, list(folder.read("probes.jsonl")), len(np.load(run / "counts.npz")["f"]))
+        draw_accuracy(right, figure, list(folder.read("probes.jsonl")), len(counts["f"]))
         figure.suptitle(run.name, fontsize=10)
         output = output or run / "picture.png"
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -46,15 +47,13 @@ def draw_run(run: Path, output: Path | None = None) -> Path:
     return output
 
 
-def draw_frequency(axes: Any, frequency: np.ndarray) -> None:
+def draw_frequency(axes: Any, frequency: np.ndarray, tokens: int) -> None:
     """Draw f(i), and what full windows would have given at the same number of tokens."""
     window = len(frequency)
     positions = np.arange(window)
     axes.fill_between(positions, frequency, color=BLUE, alpha=0.35, linewidth=0)
     axes.plot(positions, frequency, color=BLUE, label="this run")
-    axes.plot(
-        positions, frequency[0] * (1 - positions / window), color=GREY, linestyle="--", label="windows always full"
-    )
+    axes.plot(positions, tokens * (1 - positions / window), color=GREY, linestyle="--", label="windows always full")
     far = frequency[-(-3 * window // 4) :].sum() / max(frequency.sum(), 1)
     axes.set(title="position frequency", xlabel="relative position i (tokens)", ylabel="f(i)", ylim=(0, None))
     axes.text(0.97, 0.7, f"i ≥ ¾ window: {far:.1%} of the mass", transform=axes.transAxes, ha="right", color=BLUE)

@@ -48,6 +48,8 @@ def range_faults(config: Any) -> list[str]:
     faults = []
     for name, hint in get_type_hints(type(config), include_extras=True).items():
         value = getattr(config, name, None)
+        if hint is bool and not isinstance(value, bool):
+            faults.append(f"{name}={value}: must be true or false")
         for part in (hint, *get_args(hint)):
             if get_origin(part) is Annotated:
                 faults += [f"{name}={value}: must be {rule}" for rule in broken_rules(value, part)]

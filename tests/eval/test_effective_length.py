@@ -216,8 +216,8 @@ def test_a_probe_without_room_is_one_line(bpe, settings, start):
     [
         ({"needles": 3, "required": 4}, "required=4: must be <= needles=3; lower required"),
         ({"max_length": 100}, "max_length=100: must be >= step=128; lower step or raise max_length"),
-        ({"threshold": 1.5}, "threshold=1.5: must be <= 1"),
-        ({"tests": 0}, "tests=0: must be >= 1"),
+        ({"threshold": 1.5}, "threshold=1.5: must be <= 1; Share of tests that must pass for a length to pass"),
+        ({"tests": 0}, "tests=0: must be >= 1; Tests at each length"),
     ],
     ids=["required", "max_length", "threshold", "tests"],
 )
