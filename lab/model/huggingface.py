@@ -17,7 +17,10 @@ from lab.model.decoder import Decoder
 from lab.model.huggingface_config import NAME, decoder_config, hugging_face_settings, read_settings
 from lab.model.huggingface_rope import Rope
 from lab.model.huggingface_tensors import hugging_face_name, load_tensors, save_tensors
+from lab.model.interface import apply
 from lab.positions import Distance, Frequencies
+
+__all__ = ["apply", "load_pretrained", "save_pretrained"]
 
 SHARD_BYTES = 5 * 10**9  # the size of transformers' own files up to version 4
 

@@ -135,7 +135,8 @@ def apply(model: Any, *, distance: Distance) -> Any:
         raise ConfigError(
             f"model={kind}: rotates {2 * len(rotaries[0].inv_freq)} of {head_dim} dimensions; apply needs whole heads"
         )
-    sliding = [getattr(layer, "sliding_window", None) for layer in layers]
+    general = getattr(model.config, "sliding_window", None)
+    sliding = [getattr(layer, "sliding_window", general) for layer in layers]
     if any(sliding):
         raise ConfigError(
             f"model={kind}: sliding_window={max(filter(None, sliding))}: a sliding window hides what a distance method "

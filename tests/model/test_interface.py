@@ -1,0 +1,164 @@
+"""Distance methods inside unmodified transformers models, against the same weights in the lab's decoder."""
+
+import pytest
+import torch
+
+from lab.errors import ConfigError
+from lab.model.generate import greedy
+from lab.model.huggingface import apply, load_pretrained
+from lab.positions import distance
+
+transformers = pytest.importorskip("transformers")
+FLOAT32_TOL = 1e-5  # rotations composed in float32 against rotations made at once
+FAMILIES = {
+    "llama": (transformers.LlamaConfig, {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}),
+    "llama3": (
+        transformers.LlamaConfig,
+        {
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 100.0,
+                "factor": 4.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 16,
+            }
+        },
+    ),
+    "yarn": (
+        transformers.LlamaConfig,
+        {
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 100.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 16,
+            }
+        },
+    ),
+    "mistral": (transformers.MistralConfig, {"sliding_window": None}),
+    "qwen2": (transformers.Qwen2Config, {}),
+}
+METHODS = {
+    "plain": distance("plain"),
+    "string": distance("string", shift=15, window=4),
+    "string_short_text": distance("string", shift=200, window=4),
+    "dca": distance("dca", chunk=12, train_len=20),
+    "self_extend": distance("self_extend", group=3, window=7),
+    "rerope": distance("rerope", window=9),
+    "leaky_rerope": distance("leaky_rerope", window=9, leak=3.0, log_n=20),
+}
+
+
+def build(family):
+    kind, settings = FAMILIES[family]
+    config = kind(
+        vocab_size=97,
+        hidden_size=48,
+        intermediate_size=64,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=12,
+        max_position_embeddings=128,
+        eos_token_id=None,
+        pad_token_id=0,
+        **settings,
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    for number, p in enumerate(model.parameters()):
+        torch.nn.init.normal_(p, std=0.3, generator=torch.Generator().manual_seed(number))
+    return model
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def saved(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    model = build(request.param)
+    model.save_pretrained(folder)
+    return model, folder
+
+
+@pytest.fixture
+def text():
+    return torch.randint(1, 97, (2, 45), generator=torch.Generator().manual_seed(0))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_logits_and_generation_equal_our_decoder(saved, text, method):
+    model, folder = saved
+    ours = load_pretrained(folder, distance=method)
+    assert apply(model, distance=method) is model
+    torch.testing.assert_close(model(text).logits, ours(text), rtol=0, atol=FLOAT32_TOL)
+    answer = model.generate(text, max_new_tokens=15, do_sample=False)[:, 45:]
+    assert torch.equal(answer, greedy(ours, text, 15))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_padding_on_the_left_changes_nothing(saved, text, method):
+    model, folder = saved
+    apply(model, distance=method)
+    padded = torch.cat([torch.zeros(2, 6, dtype=torch.int64), text], dim=1)
+    seen = torch.ones_like(padded)
+    seen[0, :6] = 0
+    padded[1, :6] = 5
+    answer = model.generate(padded, attention_mask=seen, max_new_tokens=9, do_sample=False)[:, 51:]
+    ours = load_pretrained(folder, distance=method)
+    assert torch.equal(answer[:1], greedy(ours, text[:1], 9))
+    assert torch.equal(answer[1:], greedy(ours, padded[1:], 9))
+
+
+@torch.no_grad()
+def test_plain_distance_takes_a_method_out_again_and_models_do_not_share_methods(text):
+    one, two = build("llama"), build("llama")
+    before = one(text).logits
+    apply(one, distance=METHODS["string"])
+    torch.testing.assert_close(two(text).logits, before, rtol=0, atol=0)
+    apply(two, distance=METHODS["dca"])
+    with_string, with_dca = one(text).logits, two(text).logits
+    assert float((with_string - with_dca).abs().max()) > 0.1
+    torch.testing.assert_close(one(text).logits, with_string, rtol=0, atol=0)
+    apply(one, distance=METHODS["plain"])
+    torch.testing.assert_close(one(text).logits, before, rtol=0, atol=FLOAT32_TOL)
+
+
+@torch.no_grad()
+def test_chunked_prefill_through_the_models_own_cache(text):
+    model = apply(build("qwen2"), distance=METHODS["dca"])
+    whole = model(text).logits
+    cache, outs = transformers.DynamicCache(config=model.config), []
+    for part in text.split([20, 1, 24], dim=1):
+        outs.append(model(part, past_key_values=cache, use_cache=True).logits)
+    torch.testing.assert_close(torch.cat(outs, dim=1), whole, rtol=0, atol=FLOAT32_TOL)
+
+
+def test_gradients_reach_the_weights_as_in_our_decoder(saved, text):
+    model, folder = saved
+    ours = load_pretrained(folder, distance=METHODS["string"])
+    apply(model, distance=METHODS["string"])
+    for decoder in (model, ours):
+        decoder.zero_grad()
+    model(text).logits.square().mean().backward()
+    ours(text).square().mean().backward()
+    theirs = model.model.layers[0].self_attn.k_proj.weight.grad
+    torch.testing.assert_close(theirs, ours.blocks[0].attention.k.weight.grad, rtol=1e-3, atol=1e-5)
+
+
+def test_models_of_another_kind_are_refused():
+    small = {"vocab_size": 20, "n_embd": 8, "n_layer": 1, "n_head": 2}
+    with pytest.raises(ConfigError, match="^model=GPT2LMHeadModel: has 0 attention layers with q_proj and 0 rotary"):
+        apply(transformers.GPT2LMHeadModel(transformers.GPT2Config(**small)), distance=METHODS["string"])
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers": 1}
+    config = transformers.MistralConfig(vocab_size=20, intermediate_size=8, sliding_window=4, **sizes)
+    with pytest.raises(ConfigError, match="sliding_window=4: a sliding window hides"):
+        apply(transformers.MistralForCausalLM(config), distance=METHODS["string"])
+
+
+def test_the_name_alone_is_refused():
+    model, other = build("llama"), build("llama")
+    apply(model, distance=METHODS["string"])
+    other.set_attn_implementation("probe_lab")
+    with pytest.raises(ConfigError, match="^attn_implementation=probe_lab: set without a method; call lab"):
+        other(torch.tensor([[1, 2]]))
