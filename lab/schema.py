@@ -10,6 +10,7 @@ import ast
 import inspect
 import math
 import textwrap
+from numbers import Integral, Real
 from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -50,6 +51,8 @@ def range_faults(config: Any) -> list[str]:
         value = getattr(config, name, None)
         if hint is bool and not isinstance(value, bool):
             faults.append(f"{name}={value}: must be true or false")
+        if value is None and get_origin(hint) is Annotated:
+            faults.append(f"{name}={value}: must be set")
         for part in (hint, *get_args(hint)):
             if get_origin(part) is Annotated:
                 faults += [f"{name}={value}: must be {rule}" for rule in broken_rules(value, part)]
@@ -65,7 +68,7 @@ def broken_rules(value: Any, hint: Any) -> list[str]:
     constraints = [constraint for constraint in constraints if type(constraint) in RULES]
     if value is None or not constraints:  # where None is allowed, it stands for a default
         return []
-    if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
+    if isinstance(value, bool) or not isinstance(value, Integral if kind is int else Real):
         return ["a whole number" if kind is int else "a number"]
     if not math.isfinite(value):
         return ["finite"]

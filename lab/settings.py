@@ -20,6 +20,17 @@ from lab.errors import ConfigError
 from lab.schema import field_docs, sections_of
 
 TAGS = ("name", "method")  # keys that select a member of a tagged union
+KINDS = {  # beginnings of pydantic's error types
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "string": "text",
+    "list": "a list",
+    "tuple": "a list",
+    "dataclass": "a section",
+    "model": "a section",
+    "dict": "a section",
+}
 FLOAT = re.compile(r"[-+]?([0-9][0-9_]*)(\.[0-9_]*)?([eE][-+]?[0-9]+)")
 
 
@@ -189,13 +200,13 @@ def rule_of(item: Any) -> str:
     bounds = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
     for key, sign in bounds.items():
         if key in context:
-            return f"must be {sign} {context[key]}"
+            bound = context[key]
+            return f"must be {sign} {int(bound) if bound == int(bound) else bound}"
     if item["type"] == "literal_error":
         return f"must be one of {context['expected']}"
     if item["type"] == "finite_number":
         return "must be finite"
-    kinds = {"int": "a whole number", "float": "a number", "bool": "true or false", "string": "text", "list": "a list"}
-    for start, words in {**kinds, "tuple": "a list", "dataclass": "a section", "model": "a section"}.items():
+    for start, words in KINDS.items():
         if item["type"].startswith(start):
             return f"must be {words}"
     return str(item["msg"]).lower()

@@ -37,8 +37,8 @@ def load(*words):
         ),
         pytest.param(
             ["--position.distance.method=dca", "--position.distance.train_len=96"],
-            "position.distance.chunk=72: chunk + window = 96 must be < the length 96, or all distances stay plain (the "
-            "paper reads texts beyond c in chunks of 3c/4); read a longer text or lower train_len",
+            "position.distance.chunk=72: all distances in 96 tokens stay plain, as in any text of up to 96 (the paper "
+            "reads texts beyond c in chunks of 3c/4); read a longer text or lower train_len",
             id="dca_that_holds_the_window",
         ),
         pytest.param(

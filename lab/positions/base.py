@@ -6,6 +6,7 @@ import difflib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
+from numbers import Integral, Real
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -95,11 +96,12 @@ class Frequencies:
         else:
             config = configure(module.Config, parameters)
             theta = 10000.0 if theta is None else theta
-        if head_dim < 2 or head_dim % 2:
+        if not is_whole(head_dim) or head_dim < 2 or head_dim % 2:
             raise ConfigError(f"head_dim={head_dim}: must be even and >= 2 (rotary pairs); change d_model or n_heads")
-        if not (theta > 0 and math.isfinite(theta)):
+        number = isinstance(theta, Real) and not isinstance(theta, bool)
+        if not number or not (theta > 0 and math.isfinite(theta)):
             raise ConfigError(f"theta={theta}: must be > 0 and finite; the rotary base is 10000 in papers/string.txt")
-        return cls(method, module.inv_freq(config, head_dim, theta), config, module, theta)
+        return cls(method, module.inv_freq(config, head_dim, theta), config, module, float(theta))
 
     @property
     def scales_logits(self) -> bool:
@@ -174,6 +176,11 @@ class Distance:
         if self.config.log_n is not None:
             factor = ((q_pos.double() + 1).log() / math.log(self.config.log_n)).clamp(min=1.0)
         return factor * float(self.config.constant_factor)
+
+
+def is_whole(value: object) -> bool:
+    """Tell a whole number from everything else, booleans included."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def identity(positions: Tensor) -> Tensor:

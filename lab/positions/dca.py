@@ -65,11 +65,12 @@ class Dca(DistanceConfig):
 
     def length_faults(self, length: int) -> list[str]:
         """Refuse a text that the first chunk and its local window hold."""
-        reach = self.s + self.w
+        reach = self.s + min(self.w, self.s)  # the successive chunk's queries keep their distance up to here
+        reach += reach == self.train_len - 1  # and the first that stands at c - 1 does so too
         if length <= reach:
             return [
-                f"chunk={self.s}: chunk + window = {reach} must be < the length {length}, or all distances stay plain "
-                "(the paper reads texts beyond c in chunks of 3c/4); read a longer text or lower train_len"
+                f"chunk={self.s}: all distances in {length} tokens stay plain, as in any text of up to {reach} (the "
+                "paper reads texts beyond c in chunks of 3c/4); read a longer text or lower train_len"
             ]
         return []
 

@@ -47,7 +47,7 @@ def inv_freq(config: DynamicNtk, head_dim: int, theta: float) -> Tensor:
         True
     """
     length = max(config.length or 0, config.train_len)
-    growth = config.factor * length / config.train_len - (config.factor - 1)
+    growth = 1 + config.factor * (length - config.train_len) / config.train_len  # exactly 1 up to the trained length
     return rope.inv_freq(rope.Rope(), head_dim, scaled_theta(theta, growth, head_dim))
 
 

@@ -54,6 +54,9 @@ def triangle(q: range, k: range, behind: int) -> Iterator[Tile]:
     q = range(max(q.start, k.start + behind), q.stop)
     if not q:
         return
+    if len(q) == 1:
+        yield Tile(q, range(k.start, q.stop - behind), "full")
+        return
     seen_by_all = range(k.start, q.start - behind)
     yield Tile(q, range(q.start - behind, q.stop - behind), "causal")
     if seen_by_all:

@@ -37,10 +37,10 @@ class SelfExtend(DistanceConfig):
 
     def length_faults(self, length: int) -> list[str]:
         """Refuse a window that holds the whole text."""
-        if self.window >= length:
+        if self.window >= length - 1:
             return [
-                f"window={self.window}: must be < the length {length}, or nothing is grouped (the neighbour window is "
-                "part of the text); lower it"
+                f"window={self.window}: must be < {length - 1}, the longest distance in {length} tokens, or none is "
+                "grouped (the neighbour window is part of the text); lower it"
             ]
         return []
 

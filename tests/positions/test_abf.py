@@ -1,0 +1,55 @@
+import pytest
+import torch
+
+from lab.positions import frequencies
+from tests.positions.faults import fault_of
+
+FLOAT64_TOL = 1e-14  # a power in float64, right to some units of 1e-16
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "theta", "expected"),
+    [
+        # left out, 500000: sqrt is 707.10678118654752, its sqrt 26.591479484724943; 1 / 26.59..., 1 / 707.1...,
+        # and their product
+        pytest.param(8, None, [1.0, 0.037606030930863936, 0.0014142135623730950, 5.3182958969449886e-5], id="left_out"),
+        # 1 / sqrt(250000) = 1/500
+        pytest.param(4, 250000.0, [1.0, 0.002], id="base_250000"),
+        # AnchorAttention's base at 16K: 10^6 to the -j/6
+        pytest.param(12, 1e6, [1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5], id="base_1e6"),
+        # its base at 256K: 1 / sqrt(5 * 10^7) = sqrt(2) * 10^-4
+        pytest.param(4, 50_000_000, [1.0, 1.4142135623730950e-4], id="whole_base_5e7"),
+    ],
+)
+def test_inverse_frequencies_by_hand(head_dim, theta, expected):
+    abf = frequencies("abf", head_dim=head_dim, theta=theta)
+    assert abf.inv_freq.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
+    assert abf.theta == (500_000.0 if theta is None else theta)
+    assert abf.config.theta == abf.theta
+
+
+@pytest.mark.parametrize("head_dim", [2, 8, 64, 128])
+@pytest.mark.parametrize("theta", [10000.0, 500000.0, 1e7])
+def test_is_rope_at_the_same_base(head_dim, theta):
+    abf = frequencies("abf", head_dim=head_dim, theta=theta)
+    assert torch.equal(abf.inv_freq, frequencies("rope", head_dim=head_dim, theta=theta).inv_freq)
+    assert not abf.scales_logits
+
+
+BASE = "Rotary base, in place of the model's own; larger than it"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        pytest.param({"theta": 0.0}, f"theta=0.0: must be > 0; {BASE}", id="zero"),
+        pytest.param({"theta": -5e5}, f"theta=-500000.0: must be > 0; {BASE}", id="negative"),
+        pytest.param({"theta": float("nan")}, f"theta=nan: must be finite; {BASE}", id="nan"),
+        pytest.param({"theta": float("inf")}, f"theta=inf: must be finite; {BASE}", id="infinite"),
+        pytest.param({"theta": "5e5"}, f"theta=5e5: must be a number; {BASE}", id="text"),
+        pytest.param({"theta": True}, f"theta=True: must be a number; {BASE}", id="true"),
+        pytest.param({"factor": 2.0}, "factor=2.0: unknown parameter; Abf takes only theta", id="factor"),
+    ],
+)
+def test_wrong_parameters_are_refused_in_words(parameters, message):
+    assert fault_of(frequencies, "abf", head_dim=8, **parameters) == message

@@ -1,0 +1,137 @@
+"""Every distance method as bands: regions that partition the causal pairs, maps that give rel_pos, tiles that cover."""
+
+import numpy as np
+import pytest
+import torch
+
+from lab.positions import DISTANCE_METHODS, distance
+from lab.positions.regions import Tile
+
+FLOAT64_TOL = 1e-12  # differences of quotients of positions below 10^3, each right to 1e-13
+WIDTHS = [0, 1, 2, 3, 7, 39, 40, 41]  # none, least, inside, at and beyond the lengths tried
+CHUNKS = {  # of Dual Chunk Attention: for a pretraining window c, the chunk s and the local window w
+    1: [(1, 0)],
+    10: [(6, 4), (6, 0), (6, 1), (10, 0), (1, 9), (2, 8)],
+    39: [(13, 5), (17, 22)],
+    60: [(39, 21), (40, 20), (41, 0), (60, 0)],
+}
+LENGTHS = range(1, 41)
+STARTS = [0, 1, 13]  # of the keys: a whole text, and texts that begin at a running position
+
+
+def cases():
+    """List (method, parameters) with ids."""
+    listed = [("plain", {})]
+    for shift in WIDTHS[1:]:
+        listed += [("string", {"shift": shift, "window": w}) for w in sorted({0, shift // 2, shift})]
+    for c, chunks in CHUNKS.items():
+        listed += [("dca", {"train_len": c, "chunk": s, "window": w}) for s, w in chunks]
+    for window in WIDTHS:
+        listed += [("self_extend", {"group": g, "window": window}) for g in (3, 50)]
+        listed.append(("rerope", {"window": window}))
+        listed.append(("leaky_rerope", {"window": window, "leak": 2.5}))
+    listed += [("self_extend", {"group": 1, "window": 7}), ("leaky_rerope", {"window": 7, "leak": 1.0})]
+    return [pytest.param(m, p, id="_".join([m, *(f"{k}{v}" for k, v in p.items())])) for m, p in listed]
+
+
+every = pytest.mark.parametrize(("method", "parameters"), cases())
+
+
+def spans(n_queries):
+    """Yield (queries, keys) that end together: `n_queries` of the keys' number, for every length and start."""
+    for start in STARTS:
+        for length in LENGTHS:
+            keys = range(start, start + length)
+            n = n_queries(length)
+            if 1 <= n <= length:
+                yield keys[length - n :], keys
+
+
+prefills = pytest.mark.parametrize(
+    "n_queries",
+    [
+        pytest.param(lambda length: length, id="prefill"),
+        pytest.param(lambda length: length - 1, id="all_but_the_first_query"),
+        pytest.param(lambda length: length // 2, id="second_half"),
+        pytest.param(lambda length: min(length, 3), id="last_three"),
+        pytest.param(lambda length: 1, id="decoding"),
+    ],
+)
+
+
+def pairs(queries, keys):
+    """Return query and key positions that broadcast to a matrix, and which entries are causal."""
+    m, n = torch.tensor([*queries])[:, None], torch.tensor([*keys])[None, :]
+    return m, n, n <= m
+
+
+def times_covered(tiles, queries, keys):
+    """Count for each entry of the matrix the tiles that cover it."""
+    count = np.zeros((len(queries), len(keys)), dtype=int)
+    for tile in tiles:
+        assert queries.start <= tile.q.start < tile.q.stop <= queries.stop, tile
+        assert keys.start <= tile.k.start < tile.k.stop <= keys.stop, tile
+        assert tile.shape == "full" or len(tile.q) == len(tile.k), tile
+        square = np.ones((len(tile.q), len(tile.k)), dtype=int)
+        drawn = {"full": square, "causal": np.tril(square), "upper": np.triu(square)}[tile.shape]
+        rows = slice(tile.q.start - queries.start, tile.q.stop - queries.start)
+        columns = slice(tile.k.start - keys.start, tile.k.stop - keys.start)
+        count[rows, columns] += drawn
+    return count
+
+
+def test_every_method_is_here():
+    assert {case.values[0] for case in cases()} == set(DISTANCE_METHODS)
+
+
+@every
+def test_every_causal_pair_lies_in_exactly_one_band(method, parameters):
+    bands = distance(method, **parameters).bands
+    for start in STARTS:
+        m, n, causal = pairs(range(start, start + 90), range(start, start + 90))
+        holding = sum(band.region.contains(m, n).long() for band in bands)
+        assert (holding[causal] == 1).all()
+
+
+@every
+def test_maps_of_a_band_give_the_relative_positions_of_its_region(method, parameters):
+    built = distance(method, **parameters)
+    for start in STARTS:
+        m, n, causal = pairs(range(start, start + 90), range(start, start + 90))
+        expected = built.rel_pos(m[:, 0], n[0])
+        for band in built.bands:
+            seen = (band.q_map(m) - band.k_map(n)).double()
+            inside = causal & band.region.contains(m, n)
+            torch.testing.assert_close(seen[inside], expected[inside], rtol=0, atol=FLOAT64_TOL)
+
+
+@every
+@prefills
+def test_tiles_cover_each_pair_of_the_region_once_and_no_other(method, parameters, n_queries):
+    bands = distance(method, **parameters).bands
+    for queries, keys in spans(n_queries):
+        m, n, causal = pairs(queries, keys)
+        for band in bands:
+            covered = times_covered(band.region.tiles(queries, keys), queries, keys)
+            expected = (causal & band.region.contains(m, n)).int().numpy()
+            assert (covered == expected).all(), (band.region, queries, keys)
+
+
+@every
+def test_decoding_takes_at_most_one_tile_of_each_band(method, parameters):
+    for queries, keys in spans(lambda length: 1):
+        for band in distance(method, **parameters).bands:
+            tiles = list(band.region.tiles(queries, keys))
+            assert len(tiles) <= 1, (band.region, queries, keys)
+
+
+@every
+def test_bands_that_share_a_key_map_share_the_function(method, parameters):
+    key_maps = {band.k_map for band in distance(method, **parameters).bands}
+    assert len(key_maps) == (1 if method in ("plain", "string", "dca") else 2)
+
+
+def test_tile_moves_from_positions_to_places():
+    # queries 5, 6 and keys 2, 3 of a text whose queries begin at place 10 and whose keys at place 100
+    moved = Tile(range(5, 7), range(2, 4), "causal").shifted(5, 98)
+    assert moved == Tile(range(10, 12), range(100, 102), "causal")

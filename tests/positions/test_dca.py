@@ -1,0 +1,200 @@
+import random
+
+import pytest
+import torch
+
+from lab.positions import distance
+from tests.positions.by_definition import causal_rows, check_by_definition, plain_rows
+from tests.positions.faults import fault_of
+
+CHUNK_A = [5, 4, 3, 2, 1, 0]  # what the last query of a chunk of 6 sees of its own chunk
+
+
+def test_every_row_of_the_papers_example():
+    # papers/dual_chunk_attention.txt: c = 10, s = 6, w = 4, 12 tokens. Keys stand at 0 1 2 3 4 5 in each chunk, queries
+    # at 0 .. 5 for their own chunk and at 6 7 8 9 9 9 for the chunk before.
+    expected = [
+        [0],
+        [1, 0],
+        [2, 1, 0],
+        [3, 2, 1, 0],
+        [4, 3, 2, 1, 0],
+        CHUNK_A,
+        # 6 - (0 .. 5), then the query at 0
+        [6, 5, 4, 3, 2, 1, 0],
+        [7, 6, 5, 4, 3, 2, 1, 0],
+        [8, 7, 6, 5, 4, 3, 2, 1, 0],
+        [9, 8, 7, 6, 5, 4, 3, 2, 1, 0],
+        # 9 again: c - 1
+        [9, 8, 7, 6, 5, 4, 4, 3, 2, 1, 0],
+        [9, 8, 7, 6, 5, 4, 5, 4, 3, 2, 1, 0],
+    ]
+    assert causal_rows(distance("dca", train_len=10, chunk=6, window=4), 12) == expected
+
+
+@pytest.mark.parametrize(
+    ("q_pos", "expected"),
+    [
+        # third chunk: the first chunk from c - 1 = 9, the second from 6, its own from 0
+        pytest.param(12, [9, 8, 7, 6, 5, 4, 6, 5, 4, 3, 2, 1, 0], id="first_of_the_third_chunk"),
+        # r = 5 is beyond the window: 9 for both earlier chunks
+        pytest.param(17, [9, 8, 7, 6, 5, 4, 9, 8, 7, 6, 5, 4, 5, 4, 3, 2, 1, 0], id="last_of_the_third_chunk"),
+        # fourth chunk, r = 1: two inter chunks from 9, then 7 for the one before
+        pytest.param(19, [9, 8, 7, 6, 5, 4, 9, 8, 7, 6, 5, 4, 7, 6, 5, 4, 3, 2, 1, 0], id="second_of_the_fourth_chunk"),
+    ],
+)
+def test_rows_with_chunks_further_back_by_hand(q_pos, expected):
+    dca = distance("dca", train_len=10, chunk=6, window=4)
+    assert dca.rel_pos(torch.tensor([q_pos]), torch.arange(q_pos + 1)).tolist() == [expected]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "chunk", "window"),
+    [
+        # 3 * 2048 / 4 and 2048 - 1536
+        pytest.param({"train_len": 2048}, 1536, 512, id="llama_2"),
+        # 3 * 10 / 4 rounded down, 10 - 7
+        pytest.param({"train_len": 10}, 7, 3, id="rounded_down"),
+        pytest.param({"train_len": 10, "chunk": 6}, 6, 4, id="window_left_out"),
+        pytest.param({"train_len": 10, "window": 1}, 7, 1, id="chunk_left_out"),
+        pytest.param({"train_len": 1}, 1, 0, id="one_token"),
+    ],
+)
+def test_defaults_are_the_papers(parameters, chunk, window):
+    given = distance("dca", train_len=parameters["train_len"], chunk=chunk, window=window)
+    assert causal_rows(distance("dca", **parameters), 40) == causal_rows(given, 40)
+    config = distance("dca", **parameters).config
+    assert (config.s, config.w) == (chunk, window)
+
+
+def test_default_chunk_and_window_of_2048_by_hand():
+    # c = 2048, s = 1536, w = 512; the last key of the first chunk stands at 1535
+    dca = distance("dca", train_len=2048)
+    queries = torch.tensor([1535, 1536, 1536 + 511, 1536 + 512, 3071, 3072])
+    # own chunk 0; s - 1535 = 1; s + 511 - 1535 = 512, true; then c - 1 - 1535 = 512 on
+    assert dca.rel_pos(queries, torch.tensor([1535]))[:, 0].tolist() == [0, 1, 512, 512, 512, 512]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_equals_its_equations(seed):
+    rng = random.Random(seed)
+    c = rng.randint(1, 30)
+    s = rng.randint(1, c)
+    w = rng.randint(0, c - s)
+    # Eq. 2 to 7 as lists, one place for each r = m mod s
+    keys = list(range(s))
+    intra = list(range(s))
+    successive = ([*range(s, s + w)] + [c - 1] * s)[:s]
+
+    def rule(m, n):
+        chunks_back = m // s - n // s
+        query = [intra[m % s], successive[m % s], c - 1][min(chunks_back, 2)]
+        return query - keys[n % s]
+
+    check_by_definition(distance("dca", train_len=c, chunk=s, window=w), rule, seed)
+
+
+@pytest.mark.parametrize(("train_len", "chunk"), [(10, 6), (10, 10), (1, 1), (2048, 33)])
+def test_is_plain_within_one_chunk(train_len, chunk):
+    assert causal_rows(distance("dca", train_len=train_len, chunk=chunk), chunk) == plain_rows(chunk)
+
+
+@pytest.mark.parametrize(("train_len", "chunk", "window"), [(10, 6, 4), (10, 6, 2), (16, 4, 12), (9, 8, 1), (9, 9, 0)])
+def test_distances_up_to_the_window_are_plain_across_borders(train_len, chunk, window):
+    ids = torch.arange(50)
+    rel = distance("dca", train_len=train_len, chunk=chunk, window=window).rel_pos(ids, ids)
+    plain = (ids[:, None] - ids[None, :]).double()
+    near = (plain >= 0) & (plain <= min(window, chunk))  # further than a chunk back every query stands at c - 1
+    assert torch.equal(rel[near], plain[near])
+
+
+@pytest.mark.parametrize("n_tokens", [1, 5, 6, 7, 12, 13, 100])
+@pytest.mark.parametrize(("train_len", "chunk", "window"), [(10, 6, 4), (10, 6, 0), (10, 10, 0), (10, 1, 9), (7, 3, 2)])
+def test_relative_positions_stay_below_the_pretraining_window(train_len, chunk, window, n_tokens):
+    seen = {
+        i
+        for row in causal_rows(distance("dca", train_len=train_len, chunk=chunk, window=window), n_tokens)
+        for i in row
+    }
+    assert min(seen) == 0
+    assert max(seen) <= train_len - 1
+    if n_tokens > 2 * chunk:  # an earlier chunk is there, whose first key sees c - 1
+        assert max(seen) == train_len - 1
+
+
+WINDOW = "(the paper's w is c - s; larger ones would leave the pretraining window); leave it out"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        pytest.param(
+            {"chunk": 6}, "train_len: must be set; Dca takes log_n, train_len, chunk, window", id="no_train_len"
+        ),
+        pytest.param(
+            {"train_len": 0},
+            "train_len=0: must be >= 1; Pretraining window c in tokens; all relative positions stay below it",
+            id="no_training",
+        ),
+        pytest.param(
+            {"train_len": 10, "chunk": 11},
+            "chunk=11: must be <= train_len=10, the pretraining window c (the paper has s < c, 3c/4 by default); use 7",
+            id="chunk_beyond_training",
+        ),
+        pytest.param(
+            {"train_len": 10, "chunk": 0},
+            "chunk=0: must be >= 1; Chunk size s in tokens, at most the pretraining window c; left out, 3c/4 as in the "
+            "paper",
+            id="chunk_zero",
+        ),
+        pytest.param(
+            {"train_len": 10, "chunk": 6, "window": 5},
+            f"window=5: must be <= train_len - chunk = 4 {WINDOW}",
+            id="window_beyond_training",
+        ),
+        pytest.param(
+            {"train_len": 10, "window": 4},
+            f"window=4: must be <= train_len - chunk = 3 {WINDOW}",
+            id="window_beyond_training_with_the_default_chunk",
+        ),
+        pytest.param(
+            {"train_len": 10, "window": -1},
+            "window=-1: must be >= 0; Local window w in tokens, at most c - s; left out, c - s as in the paper",
+            id="window_negative",
+        ),
+        pytest.param(
+            {"train_len": 10, "shift": 2},
+            "shift=2: unknown parameter; Dca takes only log_n, train_len, chunk, window",
+            id="another_methods",
+        ),
+    ],
+)
+def test_wrong_parameters_are_refused_in_words(parameters, message):
+    assert fault_of(distance, "dca", **parameters) == message
+
+
+def plain_up_to(chunk, length, reach):
+    return [
+        f"chunk={chunk}: all distances in {length} tokens stay plain, as in any text of up to {reach} (the paper reads "
+        "texts beyond c in chunks of 3c/4); read a longer text or lower train_len"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "length", "faults"),
+    [
+        # chunks of 9 and the 3 tokens beyond one that keep their distance
+        pytest.param({}, 9, plain_up_to(9, 9, 12), id="one_chunk"),
+        pytest.param({}, 12, plain_up_to(9, 12, 12), id="training"),
+        pytest.param({}, 13, [], id="beyond_training"),
+        pytest.param(
+            {"chunk": 5, "window": 2},
+            7,
+            plain_up_to(5, 7, 7),
+            id="chunk_and_window_given",
+        ),
+        pytest.param({"chunk": 5, "window": 2}, 8, [], id="beyond_the_window"),
+    ],
+)
+def test_length_that_chunk_and_window_hold_is_a_fault(parameters, length, faults):
+    assert distance("dca", train_len=12, **parameters).config.length_faults(length) == faults

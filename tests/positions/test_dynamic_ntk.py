@@ -1,0 +1,126 @@
+import pytest
+import torch
+
+from lab.positions import frequencies
+from tests.positions.faults import fault_of, wrong_factor
+from tests.positions.huggingface import TRANSFORMERS_TOL, transformers_rope
+
+FLOAT64_TOL = 1e-14  # two powers in float64, right to some units of 1e-16
+
+
+def dynamic(head_dim=8, theta=10000.0, **parameters):
+    return frequencies("dynamic_ntk", head_dim=head_dim, theta=theta, **parameters)
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "theta", "factor", "train_len", "length", "expected"),
+    [
+        # 2 * 200 / 100 - 1 = 3, 3^(4/2) = 9: 1 / sqrt(90000)
+        pytest.param(4, 10000.0, 2.0, 100, 200, [1.0, 1 / 300], id="twice_the_length"),
+        # 2 * 150 / 100 - 1 = 2, squared 4: 1 / sqrt(40000)
+        pytest.param(4, 10000.0, 2.0, 100, 150, [1.0, 1 / 200], id="half_as_long_again"),
+        # 4 * 1024 / 512 - 3 = 5, squared 25: 1 / sqrt(2500)
+        pytest.param(4, 100.0, 4.0, 512, 1024, [1.0, 0.02], id="factor_4"),
+        # 2 * 250 / 100 - 1 = 4, 4^(6/4) = 8: 8000^(-1/3), 8000^(-2/3)
+        pytest.param(6, 1000.0, 2.0, 100, 250, [1.0, 0.05, 0.0025], id="three_pairs"),
+        # factor 1 follows the length alone: 512 / 64 = 8, 8^(8/6) = 16: powers of 160000
+        pytest.param(8, 10000.0, 1.0, 64, 512, [1.0, 0.05, 0.0025, 0.000125], id="factor_1"),
+    ],
+)
+def test_inverse_frequencies_by_hand(head_dim, theta, factor, train_len, length, expected):
+    inv_freq = dynamic(head_dim, theta, factor=factor, train_len=train_len, length=length).inv_freq
+    assert inv_freq.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
+
+
+@pytest.mark.parametrize("length", [None, 1, 47, 48], ids=["left_out", "one_token", "one_less", "train_len"])
+@pytest.mark.parametrize("factor", [1.0, 2.0, 3.3, 3.7, 8.0])
+@pytest.mark.parametrize("head_dim", [4, 64])
+def test_up_to_the_trained_length_is_rope(head_dim, factor, length):
+    # 3.3 * 48 / 48 is not 3.3 in floating point, yet nothing may change here
+    inv_freq = dynamic(head_dim, factor=factor, train_len=48, length=length).inv_freq
+    assert torch.equal(inv_freq, frequencies("rope", head_dim=head_dim).inv_freq)
+
+
+@pytest.mark.parametrize("head_dim", [4, 64])
+def test_one_token_more_slows_all_pairs_but_the_first(head_dim):
+    one_more = dynamic(head_dim, factor=2.0, train_len=48, length=49).inv_freq
+    rope = frequencies("rope", head_dim=head_dim).inv_freq
+    assert one_more[0] == rope[0]
+    assert (one_more[1:] < rope[1:]).all()
+    # the last pair by the growth of the base's argument: 2 * 49 / 48 - 1 = 50 / 48
+    assert float(rope[-1] / one_more[-1]) == pytest.approx(50 / 48, rel=10 * FLOAT64_TOL)
+
+
+@pytest.mark.parametrize("seq_len", [None, 1, 2048, 2049, 3000, 16384])
+@pytest.mark.parametrize("factor", [1.0, 2.0, 6.5])
+@pytest.mark.parametrize(("head_dim", "theta"), [(32, 10000.0), (64, 500000.0), (128, 10000.0)])
+def test_equals_the_transformers_library(head_dim, theta, factor, seq_len):
+    inv_freq, scaling = transformers_rope(
+        "dynamic", head_dim=head_dim, theta=theta, train_len=2048, seq_len=seq_len, factor=factor
+    )
+    ours = dynamic(head_dim, theta, factor=factor, train_len=2048, length=seq_len)
+    assert ours.inv_freq.tolist() == pytest.approx(inv_freq, rel=TRANSFORMERS_TOL)
+    assert scaling == 1.0
+
+
+@pytest.mark.parametrize("length", [1, 99, 100, 101, 150, 400])
+def test_length_left_out_follows_the_text(length):
+    follows = dynamic(theta=500.0, factor=2.0, train_len=100)
+    assert follows.is_dynamic
+    at_length = follows.at_length(length)
+    assert torch.equal(at_length.inv_freq, dynamic(theta=500.0, factor=2.0, train_len=100, length=length).inv_freq)
+    assert not at_length.is_dynamic
+
+
+def test_length_given_stays():
+    fixed = dynamic(factor=2.0, train_len=100, length=200)
+    assert not fixed.is_dynamic
+    assert fixed.at_length(400) is fixed
+
+
+@wrong_factor
+def test_factor_below_one_or_no_number_is_refused(factor, rule):
+    assert fault_of(dynamic, factor=factor, train_len=100) == (
+        f"factor={factor}: {rule}; Factor s, at least 1; how fast the base grows with the length (transformers' name, "
+        "s in the equation)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        pytest.param(
+            {},
+            "factor: must be set; DynamicNtk takes factor, train_len, length\n"
+            "train_len: must be set; DynamicNtk takes factor, train_len, length",
+            id="nothing_given",
+        ),
+        pytest.param(
+            {"factor": 2.0}, "train_len: must be set; DynamicNtk takes factor, train_len, length", id="no_train_len"
+        ),
+        pytest.param(
+            {"factor": 2.0, "train_len": 0},
+            "train_len=0: must be >= 1; Pretraining length L in tokens, up to which nothing changes",
+            id="no_training",
+        ),
+        pytest.param(
+            {"factor": 2.0, "train_len": 100, "length": 0},
+            "length=0: must be >= 1; Tokens that are read; left out, those the decoder holds, and L for `inv_freq` "
+            "itself",
+            id="no_text",
+        ),
+        pytest.param(
+            {"factor": 2.0, "train_len": 100, "length": 2.5},
+            "length=2.5: must be a whole number; Tokens that are read; left out, those the decoder holds, and L for "
+            "`inv_freq` itself",
+            id="half_a_token",
+        ),
+        pytest.param(
+            {"factor": 2.0, "train_len": 100, "head_dim": 2},
+            "head_dim=2: must be >= 4 (the base grows by s^(d / (d - 2))); use method: pi",
+            id="head_of_one_pair",
+        ),
+    ],
+)
+def test_other_parameters_are_refused_in_words(parameters, message):
+    assert fault_of(dynamic, **parameters) == message

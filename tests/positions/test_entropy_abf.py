@@ -1,0 +1,121 @@
+import math
+
+import pytest
+import torch
+
+from lab.positions import frequencies
+from tests.positions.faults import fault_of
+
+FLOAT64_TOL = 1e-14  # a power or a quotient of logarithms in float64, right to some units of 1e-16
+
+
+def entropy_abf(**parameters):
+    return frequencies("entropy_abf", head_dim=8, **parameters)
+
+
+@pytest.mark.parametrize(
+    ("train_len", "q_pos", "expected"),
+    [
+        # the query at 255 sees 256 = 16^2 tokens, the one at 63 sees 64 = 16^(3/2), at 4095 16^3
+        pytest.param(16, [63, 255, 4095], [1.5, 2.0, 3.0], id="powers_of_16"),
+        # 10^2, 10^3
+        pytest.param(10, [99, 999], [2.0, 3.0], id="powers_of_10"),
+        # 2^14 tokens against 2^12, and 2^17
+        pytest.param(4096, [16383, 131071], [14 / 12, 17 / 12], id="llama_2_at_16K_and_128K"),
+        # what training has seen is left alone, the L-th token included: ln(p + 1) <= ln L
+        pytest.param(4096, [0, 1, 2047, 4095], [1.0, 1.0, 1.0, 1.0], id="within_training"),
+        # one more: ln 17 / ln 16 = 2.8332133440562161 / 2.7725887222397812 = 1.0218657103125849
+        pytest.param(16, [15, 16], [1.0, 1.0218657103125849], id="first_beyond_training"),
+    ],
+)
+@pytest.mark.parametrize("layer", [2, 3, 31])
+def test_logit_factor_by_hand(train_len, q_pos, expected, layer):
+    factor = entropy_abf(train_len=train_len).logit_factor(torch.tensor(q_pos), layer)
+    assert factor.dtype == torch.float64
+    assert factor.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
+
+
+@pytest.mark.parametrize(
+    ("exempt_layers", "expected"),
+    # the query at 255 of a model trained on 16 tokens: 2 in layers that are not exempt
+    [
+        pytest.param({}, [1.0, 1.0, 2.0, 2.0, 2.0], id="the_papers_two"),
+        pytest.param({"exempt_layers": 0}, [2.0, 2.0, 2.0, 2.0, 2.0], id="none"),
+        pytest.param({"exempt_layers": 4}, [1.0, 1.0, 1.0, 1.0, 2.0], id="four"),
+    ],
+)
+def test_first_layers_are_exempt(exempt_layers, expected):
+    entropy = entropy_abf(train_len=16, **exempt_layers)
+    factors = [float(entropy.logit_factor(torch.tensor([255]), layer)) for layer in range(5)]
+    assert factors == pytest.approx(expected, rel=FLOAT64_TOL)
+
+
+@pytest.mark.parametrize("train_len", [2, 3, 100, 2048])
+def test_exempt_layers_and_trained_positions_are_left_alone_exactly(train_len):
+    entropy = entropy_abf(train_len=train_len)
+    positions = torch.arange(3 * train_len)
+    assert (entropy.logit_factor(positions, 0) == 1.0).all()
+    assert (entropy.logit_factor(positions, 1) == 1.0).all()
+    beyond = positions >= train_len
+    factor = entropy.logit_factor(positions, 2)
+    assert (factor[~beyond] == 1.0).all()
+    assert (factor[beyond] > 1.0).all()
+    assert (factor.diff() >= 0).all()
+
+
+def test_factor_holds_the_entropy_of_even_attention_relative_to_training():
+    # n keys attended alike have entropy ln n; the factor is that entropy over the trained window's
+    factor = entropy_abf(train_len=32).logit_factor(torch.arange(32, 500), 2).tolist()
+    assert factor == pytest.approx([math.log(n) / math.log(32) for n in range(33, 501)], rel=FLOAT64_TOL)
+
+
+@pytest.mark.parametrize(
+    ("theta", "expected"),
+    [
+        # left out, 500000 to the -j/4, as in test_abf.py
+        pytest.param(None, [1.0, 0.037606030930863936, 0.0014142135623730950, 5.3182958969449886e-5], id="left_out"),
+        # 10^8 to the -j/4
+        pytest.param(1e8, [1.0, 1e-2, 1e-4, 1e-6], id="given"),
+    ],
+)
+def test_inverse_frequencies_by_hand(theta, expected):
+    entropy = entropy_abf(theta=theta, train_len=4096)
+    assert entropy.inv_freq.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
+    assert entropy.theta == (500_000.0 if theta is None else theta)
+
+
+@pytest.mark.parametrize("theta", [10000.0, 500000.0])
+def test_inverse_frequencies_are_ropes_at_the_same_base(theta):
+    rope = frequencies("rope", head_dim=8, theta=theta)
+    assert torch.equal(entropy_abf(theta=theta, train_len=2).inv_freq, rope.inv_freq)
+
+
+SEEN = "Pretraining length L in tokens, at least 2; queries that see more are sharpened by ln(p + 1) / ln L"
+EXEMPT = "First layers whose logits are left alone; the paper exempts 2"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        pytest.param({}, "train_len: must be set; EntropyAbf takes theta, train_len, exempt_layers", id="no_train_len"),
+        # ln 1 = 0 would divide
+        pytest.param({"train_len": 1}, f"train_len=1: must be >= 2; {SEEN}", id="one_token"),
+        pytest.param({"train_len": 2.5}, f"train_len=2.5: must be a whole number; {SEEN}", id="half_a_token"),
+        pytest.param({"train_len": True}, f"train_len=True: must be a whole number; {SEEN}", id="true"),
+        pytest.param(
+            {"train_len": 16, "exempt_layers": -1}, f"exempt_layers=-1: must be >= 0; {EXEMPT}", id="negative_layers"
+        ),
+        pytest.param(
+            {"train_len": 16, "theta": float("nan")},
+            "theta=nan: must be finite; Rotary base, in place of the model's own; larger than it",
+            id="theta_nan",
+        ),
+        pytest.param(
+            {"train_len": 16, "factor": 2.0},
+            "factor=2.0: unknown parameter; EntropyAbf takes only theta, train_len, exempt_layers",
+            id="factor",
+        ),
+    ],
+)
+def test_wrong_parameters_are_refused_in_words(parameters, message):
+    assert fault_of(entropy_abf, **parameters) == message

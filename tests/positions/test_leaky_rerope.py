@@ -1,0 +1,119 @@
+import random
+from fractions import Fraction
+
+import pytest
+import torch
+
+from lab.positions import distance
+from tests.positions.by_definition import causal_rows, check_by_definition, plain_rows
+from tests.positions.faults import fault_of
+
+FLOAT64_TOL = 1e-15  # relative; a division and a sum in float64, each right to 1.1e-16
+
+
+@pytest.mark.parametrize(
+    ("window", "leak", "q_pos", "expected"),
+    [
+        # i = 8 .. 4: 4 + (i - 4) / 2
+        pytest.param(4, 2.0, 8, [6.0, 5.5, 5.0, 4.5, 4.0, 3.0, 2.0, 1.0, 0.0], id="leak_2"),
+        # i = 7 .. 3: 3 + (i - 3) / 4
+        pytest.param(3, 4, 7, [4.0, 3.75, 3.5, 3.25, 3.0, 2.0, 1.0, 0.0], id="leak_4"),
+        # i = 6 .. 1: 1 + (i - 1) / 2.5
+        pytest.param(1, 2.5, 6, [3.0, 2.6, 2.2, 1.8, 1.4, 1.0, 0.0], id="leak_2.5"),
+        # no window: i / 8
+        pytest.param(0, 8.0, 4, [0.5, 0.375, 0.25, 0.125, 0.0], id="no_window"),
+    ],
+)
+def test_rows_by_hand(window, leak, q_pos, expected):
+    leaky = distance("leaky_rerope", window=window, leak=leak)
+    row = leaky.rel_pos(torch.tensor([q_pos]), torch.arange(q_pos + 1))
+    assert row[0].tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_equals_its_equation(seed):
+    rng = random.Random(seed)
+    window, leak = rng.randint(0, 40), rng.choice([1.0, 1.5, 3.0, 7.3, 64.0])
+
+    def rule(m, n):
+        i = m - n
+        return i if i < window else window + (i - window) / Fraction(leak)
+
+    check_by_definition(distance("leaky_rerope", window=window, leak=leak), rule, seed, tolerance=FLOAT64_TOL)
+
+
+@pytest.mark.parametrize(
+    ("window", "leak", "n_tokens"),
+    [
+        pytest.param(5, 1.0, 33, id="leak_1"),
+        pytest.param(0, 1, 33, id="leak_1_without_window"),
+        pytest.param(33, 3.0, 33, id="all_below_the_window"),
+        pytest.param(33, 3.0, 34, id="up_to_the_window"),
+        pytest.param(0, 3.0, 1, id="one_token"),
+    ],
+)
+def test_is_plain_where_nothing_leaks(window, leak, n_tokens):
+    assert causal_rows(distance("leaky_rerope", window=window, leak=leak), n_tokens) == plain_rows(n_tokens)
+
+
+def test_without_window_is_position_interpolation():
+    # exact: a power of two divides without rounding
+    rows = causal_rows(distance("leaky_rerope", window=0, leak=4.0), 40)
+    assert rows == [[i / 4 for i in row] for row in plain_rows(40)]
+
+
+def test_endless_leak_is_rerope():
+    # (i - w) / 2^60 is below the last place of w
+    rows = causal_rows(distance("leaky_rerope", window=8, leak=2.0**60), 40)
+    assert rows == [[min(i, 8) for i in row] for row in plain_rows(40)]
+
+
+@pytest.mark.parametrize(("window", "leak"), [(8, 2.0), (8, 16.0), (0, 4.0)])
+def test_largest_relative_position_is_as_promised(window, leak):
+    rows = causal_rows(distance("leaky_rerope", window=window, leak=leak), 41)
+    # w + (L - 1 - w) / k
+    assert max(map(max, rows)) == window + (40 - window) / leak
+    assert all(a > b for row in rows for a, b in zip(row, row[1:]))
+
+
+LEAK = "How many times slower positions grow beyond the window, at least 1; 1 is plain distance"
+WINDOW = "Window w in tokens, whose distances are kept"
+TAKES = "LeakyRerope takes log_n, window, leak"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        pytest.param({}, f"window: must be set; {TAKES}\nleak: must be set; {TAKES}", id="nothing_given"),
+        pytest.param({"window": 4}, f"leak: must be set; {TAKES}", id="no_leak"),
+        pytest.param({"window": 4, "leak": 0.5}, f"leak=0.5: must be >= 1; {LEAK}", id="leak_below_one"),
+        pytest.param({"window": 4, "leak": float("nan")}, f"leak=nan: must be finite; {LEAK}", id="leak_nan"),
+        pytest.param({"window": 4, "leak": float("inf")}, f"leak=inf: must be finite; {LEAK}", id="leak_infinite"),
+        pytest.param({"window": 4, "leak": "2"}, f"leak=2: must be a number; {LEAK}", id="leak_text"),
+        pytest.param({"window": -1, "leak": 2.0}, f"window=-1: must be >= 0; {WINDOW}", id="window_negative"),
+        pytest.param({"window": 4.5, "leak": 2.0}, f"window=4.5: must be a whole number; {WINDOW}", id="half_a_token"),
+        pytest.param(
+            {"window": 4, "leak": 2.0, "group": 2},
+            "group=2: unknown parameter; LeakyRerope takes only log_n, window, leak",
+            id="another_methods",
+        ),
+    ],
+)
+def test_wrong_parameters_are_refused_in_words(parameters, message):
+    assert fault_of(distance, "leaky_rerope", **parameters) == message
+
+
+CHANGED = "tokens, or none is changed (w lies inside the training length); lower it"
+
+
+@pytest.mark.parametrize(
+    ("length", "faults"),
+    [
+        pytest.param(9, [f"window=9: must be < 8, the longest distance in 9 {CHANGED}"], id="the_window"),
+        # the first key's distance is 9, which the window keeps
+        pytest.param(10, [f"window=9: must be < 9, the longest distance in 10 {CHANGED}"], id="one_more"),
+        pytest.param(11, [], id="two_more"),
+    ],
+)
+def test_length_within_the_window_is_a_fault(length, faults):
+    assert distance("leaky_rerope", window=9, leak=2.0).config.length_faults(length) == faults

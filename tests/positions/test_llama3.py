@@ -1,0 +1,112 @@
+import pytest
+import torch
+
+from lab.positions import frequencies
+from tests.positions.faults import fault_of, wrong_factor
+from tests.positions.huggingface import TRANSFORMERS_TOL, transformers_rope
+
+FLOAT64_TOL = 1e-13  # a power and a step in float64, right to some tens of units of 1e-16
+
+
+def llama3(head_dim=8, theta=10000.0, **parameters):
+    return frequencies("llama3", head_dim=head_dim, theta=theta, **parameters)
+
+
+@pytest.mark.parametrize(
+    ("train_len", "parameters", "expected"),
+    [
+        # RoPE's 1, 1/10, 1/100, 1/1000; wavelengths in 2048 tokens: 325.9, 32.59, 3.259493234522016, 0.3259
+        # smooth 1, 1, (3.259493234522016 - 1) / 3 = 0.753164411507339, 0; (1 - smooth) / 8 + smooth = 0.784018860068921
+        pytest.param(2048, {}, [1.0, 0.1, 0.00784018860068921, 0.000125], id="llama_3.1s_step"),
+        # between 3 and 30 wavelengths: smooth 1, 1, 0.259493234522016 / 27 = 0.009610860537852462, 0;
+        # (1 - smooth) / 8 + smooth = 0.125 + 0.875 * it = 0.133409502970621
+        pytest.param(
+            2048,
+            {"low_freq_factor": 3.0, "high_freq_factor": 30.0},
+            [1.0, 0.1, 0.00133409502970621, 0.000125],
+            id="wider_step",
+        ),
+        # all but the first wave longer than 12 / 1 tokens: 62.8, 628, 6283; the first, 6.283 tokens, is between:
+        # smooth (12 / 6.283185307179586 - 1) / 3 = 0.303286439034248; 0.125 + 0.875 * it = 0.390375634154967
+        pytest.param(12, {}, [0.390375634154967, 0.0125, 0.00125, 0.000125], id="short_training"),
+        # all waves shorter than 131072 / 4 tokens: nothing is slowed
+        pytest.param(131072, {}, [1.0, 0.1, 0.01, 0.001], id="long_training"),
+    ],
+)
+def test_inverse_frequencies_by_hand(train_len, parameters, expected):
+    inv_freq = llama3(factor=8.0, train_len=train_len, **parameters).inv_freq
+    assert inv_freq.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
+
+
+def test_llama_3_1_8b_by_hand():
+    # theta 500,000, head_dim 128. Pair 0: 1 radian. Pair 32: 1 / sqrt(500000) = 0.00141421356237310, a wavelength of
+    # 4442.883 tokens, 1.84384781548975 of them in 8192; smooth 0.281282605163251; (1 - smooth) / 8 + smooth =
+    # 0.371122279517845; times the speed 5.24846160992955e-4. Pair 48, 500000^(-3/4) = 5.31829589694499e-5, is 118143
+    # tokens long and slowed whole: 6.64786987118123e-6
+    inv_freq = llama3(128, 500000.0, factor=8.0, train_len=8192).inv_freq
+    assert [float(inv_freq[j]) for j in (0, 32, 48)] == pytest.approx(
+        [1.0, 5.24846160992955e-4, 6.64786987118123e-6], rel=FLOAT64_TOL
+    )
+
+
+@pytest.mark.parametrize("train_len", [64, 2048, 8192])
+@pytest.mark.parametrize("theta", [100.0, 10000.0, 500000.0])
+@pytest.mark.parametrize("head_dim", [2, 8, 32, 64, 128])
+def test_factor_one_is_rope(head_dim, theta, train_len):
+    one = llama3(head_dim, theta, factor=1.0, train_len=train_len)
+    assert torch.equal(one.inv_freq, frequencies("rope", head_dim=head_dim, theta=theta).inv_freq)
+
+
+@pytest.mark.parametrize("ends", [(1.0, 4.0), (0.5, 1.5), (2.0, 32.0)], ids=["llama_3.1", "narrow", "wide"])
+@pytest.mark.parametrize("factor", [1.0, 1.5, 8.0, 32.0])
+@pytest.mark.parametrize(("theta", "train_len"), [(500000.0, 8192), (10000.0, 2048), (100.0, 64)])
+@pytest.mark.parametrize("head_dim", [32, 64, 128])
+def test_equals_the_transformers_library(head_dim, theta, train_len, factor, ends):
+    parameters = {"factor": factor, "low_freq_factor": ends[0], "high_freq_factor": ends[1]}
+    inv_freq, scaling = transformers_rope("llama3", head_dim=head_dim, theta=theta, train_len=train_len, **parameters)
+    ours = llama3(head_dim, theta, train_len=train_len, **parameters)
+    assert ours.inv_freq.tolist() == pytest.approx(inv_freq, rel=TRANSFORMERS_TOL)
+    assert scaling == 1.0
+
+
+@wrong_factor
+def test_factor_below_one_or_no_number_is_refused(factor, rule):
+    assert fault_of(llama3, factor=factor, train_len=8192) == (
+        f"factor={factor}: {rule}; Factor s by which the longest waves are slowed, at least 1; 8 in Llama 3.1"
+    )
+
+
+TAKES = "Llama3 takes factor, train_len, low_freq_factor, high_freq_factor"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        pytest.param({"factor": 8.0}, f"train_len: must be set; {TAKES}", id="no_train_len"),
+        pytest.param({"train_len": 8192}, f"factor: must be set; {TAKES}", id="no_factor"),
+        pytest.param(
+            {"factor": 8.0, "train_len": 0},
+            "train_len=0: must be >= 1; Length L of the pretraining before the extension, in tokens; 8192 in Llama 3.1",
+            id="no_training",
+        ),
+        pytest.param(
+            {"factor": 8.0, "train_len": 8192, "low_freq_factor": 4.0},
+            "high_freq_factor=4.0: must be > low_freq_factor=4.0 (short waves stay, long ones are slowed); Llama 3.1 "
+            "has 4 and 1",
+            id="step_of_no_width",
+        ),
+        pytest.param(
+            {"factor": 8.0, "train_len": 8192, "low_freq_factor": 4.0, "high_freq_factor": 1.0},
+            "high_freq_factor=1.0: must be > low_freq_factor=4.0 (short waves stay, long ones are slowed); Llama 3.1 "
+            "has 4 and 1",
+            id="step_backwards",
+        ),
+        pytest.param(
+            {"factor": 8.0, "train_len": 8192, "low_freq_factor": 0},
+            "low_freq_factor=0: must be > 0; Waves longer than train_len over this are slowed by the whole factor",
+            id="no_wave",
+        ),
+    ],
+)
+def test_other_parameters_are_refused_in_words(parameters, message):
+    assert fault_of(llama3, **parameters) == message

@@ -1,0 +1,61 @@
+import pytest
+import torch
+
+from lab.positions import frequencies
+from tests.positions.faults import fault_of, wrong_factor
+
+FLOAT64_TOL = 1e-14  # two powers in float64, right to some units of 1e-16
+GRID = [(d, theta) for d in (4, 8, 64, 128) for theta in (100.0, 10000.0, 500000.0)]
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "theta", "factor", "expected"),
+    [
+        # 8^(8/6) = 16, theta' = 160000: its -1/4, -1/2, -3/4 powers are 1/20, 1/400, 1/8000
+        pytest.param(8, 10000.0, 8.0, [1.0, 0.05, 0.0025, 0.000125], id="factor_8_of_four_pairs"),
+        # 3^(4/2) = 9, theta' = 900, 1 / sqrt(900) = 1/30
+        pytest.param(4, 100.0, 3.0, [1.0, 1 / 30], id="factor_3_of_two_pairs"),
+        # 4^(6/4) = 8, theta' = 8000: 1/20, 1/400
+        pytest.param(6, 1000.0, 4, [1.0, 0.05, 0.0025], id="factor_4_of_three_pairs"),
+        # 32^(12/10) = 64, theta' = 15625 * 64 = 10^6: powers of ten
+        pytest.param(12, 15625.0, 32.0, [1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5], id="factor_32_of_six_pairs"),
+    ],
+)
+def test_inverse_frequencies_by_hand(head_dim, theta, factor, expected):
+    inv_freq = frequencies("ntk", head_dim=head_dim, theta=theta, factor=factor).inv_freq
+    assert inv_freq.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
+
+
+@pytest.mark.parametrize(("head_dim", "theta"), GRID)
+def test_factor_one_is_rope(head_dim, theta):
+    rope = frequencies("rope", head_dim=head_dim, theta=theta)
+    assert torch.equal(frequencies("ntk", head_dim=head_dim, theta=theta, factor=1.0).inv_freq, rope.inv_freq)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.5, 4.0, 64.0])
+@pytest.mark.parametrize(("head_dim", "theta"), GRID)
+def test_first_pair_stays_and_last_pair_is_slowed_by_the_factor(head_dim, theta, factor):
+    # what the base is chosen for: (theta s^(d/(d-2)))^(-(d-2)/d) = theta^(-(d-2)/d) / s
+    inv_freq = frequencies("ntk", head_dim=head_dim, theta=theta, factor=factor).inv_freq
+    assert float(inv_freq[0]) == 1.0
+    slowest = theta ** (-(head_dim - 2) / head_dim)
+    assert float(inv_freq[-1]) == pytest.approx(slowest / factor, rel=10 * FLOAT64_TOL)
+
+
+@wrong_factor
+def test_factor_below_one_or_no_number_is_refused(factor, rule):
+    assert fault_of(frequencies, "ntk", head_dim=8, factor=factor) == (
+        f"factor={factor}: {rule}; Factor s = target_len / train_len, at least 1"
+    )
+
+
+def test_factor_must_be_given():
+    assert fault_of(frequencies, "ntk", head_dim=8) == "factor: must be set; Ntk takes factor, train_len"
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+def test_head_of_one_pair_is_refused(factor):
+    # d / (d - 2) divides by zero: the one pair cannot both stay and be slowed
+    assert fault_of(frequencies, "ntk", head_dim=2, factor=factor) == (
+        "head_dim=2: must be >= 4 (the base grows by s^(d / (d - 2))); use method: pi"
+    )

@@ -1,0 +1,180 @@
+import math
+
+import pytest
+import torch
+
+from lab.positions import frequencies
+from tests.positions.faults import fault_of, wrong_factor
+from tests.positions.huggingface import TRANSFORMERS_TOL, transformers_rope
+
+FLOAT64_TOL = 1e-13  # a ramp of logarithms and a power in float64, right to some tens of units of 1e-16
+
+
+def by_parts(head_dim=8, theta=10000.0, **parameters):
+    return frequencies("ntk_by_parts", head_dim=head_dim, theta=theta, **parameters)
+
+
+# dim(r) = 8 ln(L / (2 pi r)) / (2 ln theta) throughout; theta = 10^4 makes RoPE's speeds 1, 1/10, 1/100, 1/1000 and
+# dim(r) = ln(L / (2 pi r)) / 2.302585 = log10(L / (2 pi r)).
+@pytest.mark.parametrize(
+    ("theta", "parameters", "expected"),
+    [
+        # dim(32) = log10(10.186) = 1.008, floor 1; dim(1) = log10(325.95) = 2.513, ceil 3; ramp 0 0 1/2 1
+        # 0.01 (1/2 + 1/2 * 1/4) = 0.00625 and 0.001 / 4
+        pytest.param(
+            10000.0, {"factor": 4.0, "train_len": 2048}, [1.0, 0.1, 0.00625, 0.00025], id="ramp_inside_the_head"
+        ),
+        # dim(32) = log10(40.744) = 1.610, floor 1; dim(1) = log10(1303.8) = 3.115, ceil 4, beyond the last pair 3 but
+        # below d - 1 = 7: ramp 0 0 1/3 2/3; 0.01 (1 - 1/3 * 3/4) = 0.0075 and 0.001 (1 - 2/3 * 3/4) = 0.0005
+        pytest.param(
+            10000.0, {"factor": 4.0, "train_len": 8192}, [1.0, 0.1, 0.0075, 0.0005], id="ramp_beyond_the_last_pair"
+        ),
+        # theta 100, speeds 10^(-j/2): dim(r) = 2 log10(L / (2 pi r)); dim(1000) = 2 log10(3.1831) = 1.006, floor 1;
+        # dim(1) = 2 log10(3183.1) = 7.006, ceil 8, cut to d - 1 = 7: ramp 0 0 1/6 2/6
+        # 0.1 (1 - 1/6 * 3/4) = 0.0875 and 10^(-3/2) (1 - 1/3 * 3/4) = 0.03162277660168379 * 3/4
+        pytest.param(
+            100.0,
+            {"factor": 4.0, "train_len": 20000, "beta_fast": 1000.0},
+            [1.0, 0.31622776601683794, 0.0875, 0.023717082451262844],
+            id="ramp_cut_at_d_minus_1",
+        ),
+        # dim(32) = log10(0.31831) = -0.497, floor -1, cut to 0; dim(1) = log10(10.186) = 1.008, ceil 2; ramp 0 1/2 1 1
+        # 0.1 (1 - 1/2 * 1/2) = 0.075, 0.01 / 2, 0.001 / 2
+        pytest.param(10000.0, {"factor": 2.0, "train_len": 64}, [1.0, 0.075, 0.005, 0.0005], id="ramp_cut_at_0"),
+        # dim(32) = log10(0.0298) = -1.526, cut to 0; dim(1) = log10(0.955) = -0.020, ceil 0: a ramp of no width, a step
+        # after pair 0
+        pytest.param(10000.0, {"factor": 2.0, "train_len": 6}, [1.0, 0.05, 0.005, 0.0005], id="step"),
+    ],
+)
+def test_inverse_frequencies_by_hand(theta, parameters, expected):
+    assert by_parts(theta=theta, **parameters).inv_freq.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
+
+
+@pytest.mark.parametrize(
+    ("truncate", "expected"),
+    [
+        # the betas put dim at 3/2 and 7/2; whole pairs: floor 1, ceil 4, ramp 0 0 1/3 2/3 as above
+        pytest.param(True, [1.0, 0.1, 0.0075, 0.0005], id="whole_pairs"),
+        # ramp (j - 3/2) / 2, cut: 0 0 1/4 3/4; 0.01 (1 - 3/16) and 0.001 (1 - 9/16)
+        pytest.param(False, [1.0, 0.1, 0.008125, 0.0004375], id="as_computed"),
+    ],
+)
+def test_ramp_may_begin_and_end_between_pairs(truncate, expected):
+    rotations = 2048 / (2 * math.pi)  # of a speed of one within the trained length
+    parts = by_parts(
+        factor=4.0,
+        train_len=2048,
+        beta_fast=rotations / 10**1.5,
+        beta_slow=rotations / 10**3.5,
+        truncate=truncate,
+    )
+    assert parts.inv_freq.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
+
+
+@pytest.mark.parametrize("truncate", [True, False], ids=["whole_pairs", "as_computed"])
+@pytest.mark.parametrize("theta", [100.0, 10000.0, 500000.0])
+@pytest.mark.parametrize("head_dim", [2, 8, 32, 64, 128])
+def test_factor_one_is_rope(head_dim, theta, truncate):
+    parts = by_parts(head_dim, theta, factor=1.0, train_len=2048, truncate=truncate)
+    assert torch.equal(parts.inv_freq, frequencies("rope", head_dim=head_dim, theta=theta).inv_freq)
+
+
+@pytest.mark.parametrize("truncate", [True, False], ids=["whole_pairs", "as_computed"])
+@pytest.mark.parametrize(("head_dim", "theta", "train_len"), [(32, 10000.0, 512), (64, 500000.0, 8192), (128, 1e4, 64)])
+@pytest.mark.parametrize("betas", [(32.0, 1.0), (8.0, 0.5)], ids=["paper", "lower"])
+def test_equals_the_transformers_library(head_dim, theta, train_len, betas, truncate):
+    ramp = {"factor": 4.0, "beta_fast": betas[0], "beta_slow": betas[1], "truncate": truncate}
+    inv_freq, _ = transformers_rope("yarn", head_dim=head_dim, theta=theta, train_len=train_len, **ramp)
+    ours = by_parts(head_dim, theta, train_len=train_len, **ramp)
+    assert ours.inv_freq.tolist() == pytest.approx(inv_freq, rel=TRANSFORMERS_TOL)
+    assert not ours.scales_logits
+
+
+@pytest.mark.parametrize("truncate", [True, False], ids=["whole_pairs", "as_computed"])
+@pytest.mark.parametrize("factor", [1.5, 8.0, 64.0])
+@pytest.mark.parametrize(("theta", "train_len"), [(10000.0, 2048), (500000.0, 8192), (10000.0, 512)])
+def test_pairs_that_turn_often_stay_and_pairs_that_hardly_turn_are_interpolated(theta, train_len, factor, truncate):
+    head_dim = 128
+    rope = [theta ** (-2 * j / head_dim) for j in range(head_dim // 2)]
+    parts = by_parts(head_dim, theta, factor=factor, train_len=train_len, truncate=truncate).inv_freq.tolist()
+    slack = 1 if truncate else 0  # rounding the ramp's ends outwards moves them by less than a pair
+    rotations = [train_len * speed / (2 * math.pi) for speed in rope]
+    fast = [j for j, r in enumerate(rotations) if r >= 32]
+    slow = [j for j, r in enumerate(rotations) if r <= 1]
+    assert parts[: len(fast) - slack] == pytest.approx(rope[: len(fast) - slack], rel=FLOAT64_TOL)
+    begin = slow[0] + slack
+    assert parts[begin:] == pytest.approx([speed / factor for speed in rope[begin:]], rel=FLOAT64_TOL)
+    between = range(len(fast) + slack, slow[0] - slack)
+    assert len(between) > 3
+    for j in between:
+        assert rope[j] / factor < parts[j] < rope[j]
+
+
+@wrong_factor
+def test_factor_below_one_or_no_number_is_refused(factor, rule):
+    assert fault_of(by_parts, factor=factor, train_len=2048) == (
+        f"factor={factor}: {rule}; Factor s = target_len / train_len, at least 1"
+    )
+
+
+TAKES = "NtkByParts takes factor, train_len, beta_fast, beta_slow, truncate"
+ORDER = (
+    "(pairs of more rotations than beta_fast stay, of fewer than beta_slow are interpolated); the paper has 32 and 1"
+)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        pytest.param({"factor": 2.0}, f"train_len: must be set; {TAKES}", id="no_train_len"),
+        pytest.param({}, f"factor: must be set; {TAKES}\ntrain_len: must be set; {TAKES}", id="nothing_given"),
+        pytest.param(
+            {"factor": 2.0, "train_len": 2048, "attention_factor": 1.0},
+            "attention_factor=1.0: unknown parameter; NtkByParts takes only factor, train_len, beta_fast, beta_slow, "
+            "truncate",
+            id="yarns_parameter",
+        ),
+        pytest.param(
+            {"factor": 2.0, "train_len": 0}, "train_len=0: must be >= 1; Pretraining length in tokens", id="no_training"
+        ),
+        pytest.param(
+            {"factor": 2.0, "train_len": 2048, "beta_fast": 1.0, "beta_slow": 32.0},
+            f"beta_fast=1.0: must be > beta_slow=32.0 {ORDER}",
+            id="betas_swapped",
+        ),
+        pytest.param(
+            {"factor": 2.0, "train_len": 2048, "beta_fast": 4.0, "beta_slow": 4.0},
+            f"beta_fast=4.0: must be > beta_slow=4.0 {ORDER}",
+            id="betas_equal",
+        ),
+        pytest.param(
+            {"factor": 2.0, "train_len": 2048, "beta_slow": 0.0},
+            "beta_slow=0.0: must be > 0; Rotations within the pretraining length up to which a pair is interpolated by "
+            "the whole factor",
+            id="no_rotation",
+        ),
+        pytest.param(
+            {"factor": 2.0, "train_len": 2048, "beta_fast": float("inf")},
+            "beta_fast=inf: must be finite; Rotations within the pretraining length from which on a pair is left as it "
+            "is",
+            id="endless_rotations",
+        ),
+        pytest.param(
+            {"factor": 2.0, "train_len": 2048, "truncate": "no"},
+            "truncate=no: must be true or false; Whether the ramp begins and ends at whole pairs",
+            id="truncate_text",
+        ),
+        pytest.param(
+            {"factor": 2.0, "train_len": 2048, "theta": 1.0},
+            "theta=1.0: must be > 1 (pairs must differ in speed to be told apart); raise theta",
+            id="pairs_alike",
+        ),
+        pytest.param(
+            {"factor": 2.0, "train_len": 2048, "theta": 0.5},
+            "theta=0.5: must be > 1 (pairs must differ in speed to be told apart); raise theta",
+            id="pairs_in_the_wrong_order",
+        ),
+    ],
+)
+def test_other_parameters_are_refused_in_words(parameters, message):
+    assert fault_of(by_parts, **parameters) == message

@@ -1,0 +1,90 @@
+import pytest
+import torch
+
+from lab.positions import frequencies
+from tests.positions.faults import fault_of, wrong_factor
+from tests.positions.huggingface import TRANSFORMERS_TOL, transformers_rope
+
+FLOAT64_TOL = 1e-14  # a power and a division in float64, right to some units of 1e-16
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "theta", "factor", "expected"),
+    [
+        # 10^0, 10^-1, 10^-2, 10^-3, each over 4
+        pytest.param(8, 10000.0, 4.0, [0.25, 0.025, 0.0025, 0.00025], id="four_pairs_factor_4"),
+        # 1, 1/10, 1/100 over 2.5
+        pytest.param(6, 1000.0, 2.5, [0.4, 0.04, 0.004], id="three_pairs_factor_2.5"),
+        # 1 and 1 / sqrt(500000) = 0.0014142135623730950, over 8
+        pytest.param(4, 500000.0, 8, [0.125, 1.7677669529663688e-4], id="whole_factor"),
+        # the one pair there is, 1 over 1.5
+        pytest.param(2, 10000.0, 1.5, [2 / 3], id="one_pair"),
+    ],
+)
+def test_inverse_frequencies_by_hand(head_dim, theta, factor, expected):
+    inv_freq = frequencies("pi", head_dim=head_dim, theta=theta, factor=factor).inv_freq
+    assert inv_freq.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
+
+
+@pytest.mark.parametrize("theta", [100.0, 10000.0, 500000.0])
+@pytest.mark.parametrize("head_dim", [2, 8, 64, 128])
+def test_factor_one_is_rope(head_dim, theta):
+    rope = frequencies("rope", head_dim=head_dim, theta=theta)
+    assert torch.equal(frequencies("pi", head_dim=head_dim, theta=theta, factor=1.0).inv_freq, rope.inv_freq)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.5, 4.0, 32.0])
+@pytest.mark.parametrize("theta", [10000.0, 500000.0])
+@pytest.mark.parametrize("head_dim", [32, 64, 128])
+def test_equals_the_transformers_library(head_dim, theta, factor):
+    inv_freq, scaling = transformers_rope("linear", head_dim=head_dim, theta=theta, train_len=2048, factor=factor)
+    ours = frequencies("pi", head_dim=head_dim, theta=theta, factor=factor)
+    assert ours.inv_freq.tolist() == pytest.approx(inv_freq, rel=TRANSFORMERS_TOL)
+    assert scaling == 1.0
+
+
+@pytest.mark.parametrize("factor", [1.5, 4.0, 7.3])
+def test_position_s_m_turns_as_far_as_m_did(factor):
+    # the paper's form: RoPE at position m / s
+    inv_freq = frequencies("pi", head_dim=16, factor=factor).inv_freq
+    for m, speed in [(1, inv_freq), (2047, inv_freq)]:
+        expected = [m / factor * 10000 ** (-j / 8) for j in range(8)]
+        assert (m * speed).tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
+
+
+def test_train_len_may_be_given_and_changes_nothing():
+    given, left_out = (frequencies("pi", head_dim=8, factor=4.0, **rest).inv_freq for rest in ({"train_len": 2048}, {}))
+    assert torch.equal(given, left_out)
+
+
+@wrong_factor
+def test_factor_below_one_or_no_number_is_refused(factor, rule):
+    assert fault_of(frequencies, "pi", head_dim=8, factor=factor) == (
+        f"factor={factor}: {rule}; Factor s = target_len / train_len, at least 1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        pytest.param({}, "factor: must be set; Pi takes factor, train_len", id="no_factor"),
+        pytest.param(
+            {"factr": 2.0}, "factr=2.0: unknown parameter; Pi takes only factor, train_len", id="misspelt_factor"
+        ),
+        pytest.param(
+            {"factor": 2.0, "train_len": 0},
+            "train_len=0: must be >= 1; Pretraining length in tokens, which the equation does not need; given, it must "
+            "be that of the run it extends",
+            id="no_training",
+        ),
+        pytest.param(
+            {"factor": 0.5, "train_len": 1.5},
+            "factor=0.5: must be >= 1; Factor s = target_len / train_len, at least 1\n"
+            "train_len=1.5: must be a whole number; Pretraining length in tokens, which the equation does not need; "
+            "given, it must be that of the run it extends",
+            id="two_at_once",
+        ),
+    ],
+)
+def test_other_parameters_are_refused_in_words(parameters, message):
+    assert fault_of(frequencies, "pi", head_dim=8, **parameters) == message

@@ -1,0 +1,112 @@
+import math
+import random
+from fractions import Fraction
+
+import pytest
+import torch
+
+from lab.positions import distance
+from tests.positions.by_definition import causal_rows, check_by_definition, plain_rows
+from tests.positions.faults import fault_of
+
+
+@pytest.mark.parametrize(
+    ("group", "window", "q_pos", "expected"),
+    [
+        # i >= 4: 8 // 2 - n // 2 + 4 - 2 = 6 - n // 2 for n = 0 .. 4; then 3 2 1 0
+        pytest.param(2, 4, 8, [6, 6, 5, 5, 4, 3, 2, 1, 0], id="groups_of_2"),
+        # the group does not divide the window: w - floor(4 / 3) = 3; 10 // 3 - n // 3 + 3 = 6 - n // 3 for n = 0 .. 6
+        pytest.param(3, 4, 10, [6, 6, 6, 5, 5, 5, 4, 3, 2, 1, 0], id="groups_of_3"),
+        # 9 // 4 - n // 4 + 1 - 0 = 3 - n // 4 for n = 0 .. 8; floor((9 - n) / 4) + 1 would be 3 3 2 2 2 2 1 1 1
+        pytest.param(4, 1, 9, [3, 3, 3, 3, 2, 2, 2, 2, 1, 0], id="query_and_key_are_floored_apart"),
+        # no window: 7 // 3 - n // 3 = 2 - n // 3
+        pytest.param(3, 0, 7, [2, 2, 2, 1, 1, 1, 0, 0], id="no_window"),
+        # all keys in one group: 5 // 9 - n // 9 + 2 - 0 = 2
+        pytest.param(9, 2, 5, [2, 2, 2, 2, 1, 0], id="one_group"),
+    ],
+)
+def test_rows_by_hand(group, window, q_pos, expected):
+    extended = distance("self_extend", group=group, window=window)
+    assert extended.rel_pos(torch.tensor([q_pos]), torch.arange(q_pos + 1)).tolist() == [expected]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_equals_its_equation(seed):
+    rng = random.Random(seed)
+    group, window = rng.randint(1, 12), rng.randint(0, 30)
+
+    def groups(tokens):
+        return math.floor(Fraction(tokens, group))
+
+    def rule(m, n):
+        return m - n if m - n < window else groups(m) - groups(n) + window - groups(window)
+
+    check_by_definition(distance("self_extend", group=group, window=window), rule, seed)
+
+
+@pytest.mark.parametrize(
+    ("group", "window", "n_tokens"),
+    [
+        pytest.param(1, 7, 33, id="groups_of_1"),
+        pytest.param(1, 0, 33, id="groups_of_1_without_window"),
+        pytest.param(4, 33, 33, id="all_below_the_window"),
+        pytest.param(4, 0, 1, id="one_token"),
+    ],
+)
+def test_is_plain_where_nothing_is_grouped(group, window, n_tokens):
+    assert causal_rows(distance("self_extend", group=group, window=window), n_tokens) == plain_rows(n_tokens)
+
+
+@pytest.mark.parametrize(("group", "window"), [(2, 8), (4, 8), (8, 16)])
+def test_largest_relative_position_is_as_promised(group, window):
+    # (L - 1) // G + w - w // G: 64 tokens of groups of 4 and a window of 8 need 15 + 8 - 2 = 21
+    rows = causal_rows(distance("self_extend", group=group, window=window), 64)
+    assert max(map(max, rows)) == 63 // group + window - window // group
+    assert min(map(min, rows)) == 0
+
+
+GROUP = "Group size G in tokens, at least 1; positions are divided by it beyond the window, and 1 is plain distance"
+WINDOW = "Neighbour window w in tokens, whose distances are kept"
+TAKES = "SelfExtend takes log_n, group, window"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        pytest.param({}, f"group: must be set; {TAKES}\nwindow: must be set; {TAKES}", id="nothing_given"),
+        pytest.param({"group": 4}, f"window: must be set; {TAKES}", id="no_window"),
+        pytest.param({"group": 0, "window": 4}, f"group=0: must be >= 1; {GROUP}", id="group_zero"),
+        pytest.param(
+            {"group": 2.0, "window": 4}, f"group=2.0: must be a whole number; {GROUP}", id="group_with_a_point"
+        ),
+        pytest.param({"group": 2, "window": -1}, f"window=-1: must be >= 0; {WINDOW}", id="window_negative"),
+        pytest.param({"group": 2, "window": "4"}, f"window=4: must be a whole number; {WINDOW}", id="window_text"),
+        pytest.param(
+            {"group": 2, "window": 4, "leak": 2.0},
+            "leak=2.0: unknown parameter; SelfExtend takes only log_n, group, window",
+            id="another_methods",
+        ),
+    ],
+)
+def test_wrong_parameters_are_refused_in_words(parameters, message):
+    assert fault_of(distance, "self_extend", **parameters) == message
+
+
+GROUPED = "grouped (the neighbour window is part of the text); lower it"
+
+
+@pytest.mark.parametrize(
+    ("length", "faults"),
+    [
+        pytest.param(
+            8, [f"window=9: must be < 7, the longest distance in 8 tokens, or none is {GROUPED}"], id="one_less"
+        ),
+        pytest.param(9, [f"window=9: must be < 8, the longest distance in 9 tokens, or none is {GROUPED}"], id="equal"),
+        pytest.param(
+            10, [f"window=9: must be < 9, the longest distance in 10 tokens, or none is {GROUPED}"], id="one_more"
+        ),
+        pytest.param(11, [], id="two_more"),
+    ],
+)
+def test_length_within_the_window_is_a_fault(length, faults):
+    assert distance("self_extend", group=2, window=9).config.length_faults(length) == faults
