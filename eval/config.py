@@ -52,6 +52,9 @@ class ProbeConfig(Section):
 
     def lengths(self, shortest: int, window: int) -> list[int]:
         """List the lengths to probe: multiples of `step` from the first with room for `shortest` tokens on."""
-        last = self.max_length or LIMIT_WINDOWS * window
         first = -(-shortest // self.step) * self.step
-        return list(range(first, last + 1, self.step))
+        return list(range(first, self.longest(window) + 1, self.step))
+
+    def longest(self, window: int) -> int:
+        """Give the length beyond which nothing is probed."""
+        return self.max_length or LIMIT_WINDOWS * window

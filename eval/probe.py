@@ -3,11 +3,12 @@
     python -m eval.probe MODEL [--setting=value ...] [-o FOLDER]
 
 MODEL is a run folder (its newest checkpoint is taken) or a checkpoint in it. The settings are those of the run's own
-`probe` section, any of which can be changed:
+`probe` section, and its position methods, any of which can be changed:
 
     python -m eval.probe runs/cpu_demo
     python -m eval.probe runs/cpu_demo --tests=500 --max_length=320 --step=16
     python -m eval.probe runs/cpu_demo/checkpoints/tokens-000004000000 --haystack=essays.txt --seed=1
+    python -m eval.probe runs/cpu_demo --position.distance.method=rerope --position.distance.window=96
 
 Writes probes.jsonl and cases/ as training does, to FOLDER; left out, to eval/probe-TOKENS-HASH in the run folder.
 """
@@ -43,7 +44,7 @@ def probe_model(model: Path, settings: dict[str, Any], output: Path | None) -> s
     Raises: LabError.
     """
     seed = settings.pop("seed", None)
-    overrides = {f"probe.{key}": value for key, value in settings.items()}
+    overrides = {key if key.startswith("position.") else f"probe.{key}": value for key, value in settings.items()}
     if seed is not None:
         overrides["run.seed"] = seed
     trained = load_trained(model, overrides)
@@ -77,7 +78,8 @@ def precision(trained: Trained, device: torch.device) -> Any:
 
 def default_output(trained: Trained) -> Path:
     """Name the output by the checkpoint and the probe's settings, so that the same probe lands in the same place."""
-    settings = {**trained.experiment.to_dict()["probe"], "seed": trained.experiment.run.seed}
+    experiment = trained.experiment
+    settings = {**experiment.to_dict()["probe"], "seed": experiment.run.seed, "method": method_name(experiment)}
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
     return trained.folder / "eval" / f"probe-{trained.checkpoint.consumed_tokens:015d}-{digest}"
 

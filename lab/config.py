@@ -212,7 +212,8 @@ class Experiment(Section):
     def position_faults(self) -> list[str]:
         """List what is wrong between the position methods and the other sections."""
         frequency, distance, window = self.position.frequency, self.position.distance, self.data.window
-        faults = [f"position.distance.{fault}" for fault in distance.length_faults(window)]
+        longest = max(window, self.probe.longest(window)) if distance.beyond_training else window
+        faults = [f"position.distance.{fault}" for fault in distance.length_faults(longest)]
         theta = getattr(frequency, "theta", None)
         if theta is not None and theta <= self.model.theta:
             faults.append(

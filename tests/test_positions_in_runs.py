@@ -36,10 +36,10 @@ def load(*words):
             id="shift_beyond_the_window",
         ),
         pytest.param(
-            ["--position.distance.method=dca", "--position.distance.train_len=96"],
-            "position.distance.chunk=72: all distances in 96 tokens stay plain, as in any text of up to 96 (the paper "
-            "reads texts beyond c in chunks of 3c/4); read a longer text or lower train_len",
-            id="dca_that_holds_the_window",
+            ["--position.distance.method=rerope", "--position.distance.window=143"],
+            "position.distance.window=143: must be < 143, the longest distance in 144 tokens, or none is cut (min(i, w) "
+            "with w inside the training length); lower it",  # 144 is the longest probe
+            id="window_beyond_the_longest_probe",
         ),
         pytest.param(
             [
@@ -74,6 +74,11 @@ def test_methods_that_do_not_fit_the_run_are_refused(words, fault):
     with pytest.raises(ConfigError) as caught:
         load(*words)
     assert caught.value.faults == (fault,)
+
+
+def test_a_method_for_longer_texts_may_change_nothing_in_training_itself():
+    experiment = load("--position.distance.method=dca", "--position.distance.train_len=96")
+    assert (experiment.position.distance.s, experiment.position.distance.w) == (72, 24)
 
 
 @pytest.fixture(scope="module")
@@ -136,3 +141,18 @@ def test_a_checkpoint_is_probed_with_its_method(run):
     assert done.returncode == 0, done.stderr[-3000:]
     first = json.loads((folder / "again" / "probes.jsonl").read_text().splitlines()[0])
     assert first["method"] == "llama3(factor=4,train_len=48)+string(shift=32,window=8)"
+
+
+def test_a_checkpoint_is_probed_with_another_method(run):
+    folder, _ = run
+    words = ["--tests=2", "--max_length=128", "-o", str(folder / "other"), "--position.distance.method=dca"]
+    done = subprocess.run(
+        [sys.executable, "-m", "eval.probe", str(folder), *words, "--position.distance.train_len=64"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    first = json.loads((folder / "other" / "probes.jsonl").read_text().splitlines()[0])
+    assert first["method"] == "llama3(factor=4,train_len=48)+dca(train_len=64)"

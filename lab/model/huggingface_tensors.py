@@ -82,7 +82,8 @@ def load_tensors(
     for path in sorted({entry.file for entry in stored.values()}):
         with safe_open(path, framework="pt") as file:
             for theirs in (name for name in names if stored[name].file == path):
-                found[theirs] = file.get_tensor(theirs).to(device=device, dtype=dtype, copy=True)
+                tensor = file.get_tensor(theirs)  # maps the file, whose later fate must not be the model's
+                found[theirs] = tensor.to(device=device, dtype=dtype, copy=True)
     if tied and not torch.equal(found.get(HEAD, found[EMBEDDING]), found[EMBEDDING]):
         raise CheckpointError(f"{HEAD}: must equal {EMBEDDING}; set tie_word_embeddings to false in config.json")
     loaded = {name: found[theirs] for theirs, name in names.items()}
@@ -155,7 +156,7 @@ def save_tensors(folder: Path, tensors: Mapping[str, Tensor], shard_bytes: int) 
     for n, names in enumerate(parts, start=1):
         file = SINGLE if len(parts) == 1 else f"model-{n:05d}-of-{len(parts):05d}.safetensors"
         part = {name: tensors[name].detach().cpu().contiguous() for name in names}
-        save_file(part, folder / file, metadata={"format": "pt"})  # transformers reads no file without a format
+        save_file(part, folder / file, metadata={"format": "pt"})  # transformers 4 reads no file without
         weight_map |= dict.fromkeys(names, file)
     if len(parts) > 1:
         total = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

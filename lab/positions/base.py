@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from numbers import Integral, Real
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from annotated_types import Ge
 
@@ -39,6 +39,9 @@ class DistanceConfig(Section):
 
     log_n: Annotated[int, Ge(2)] | None = None
     """Training length L of the log-n factor max(1, ln(q_pos + 1) / ln L) on the logits; left out, no factor."""
+
+    beyond_training: ClassVar[bool] = True
+    """Whether the method is made for texts longer than training, so that it may change nothing in training itself."""
 
     @property
     def constant_factor(self) -> float:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from lab.positions.base import Band, DistanceConfig, identity
 from lab.positions.regions import Far, Near
@@ -34,6 +34,7 @@ RELEASED_FACTOR = (0.1 * math.log(2) + 1) ** 2  # on the logits: cos and sin ent
 class String(DistanceConfig):
     """STRING's parameters."""
 
+    beyond_training: ClassVar[bool] = False
     method: Literal["string"] = "string"
     shift: Positive
     """Shift S in tokens; the paper uses a third of the training length L and allows L/3 <= S <= L/2."""
