@@ -37,8 +37,8 @@ def load(*words):
         ),
         pytest.param(
             ["--position.distance.method=rerope", "--position.distance.window=143"],
-            "position.distance.window=143: must be < 143, the longest distance in 144 tokens, or none is cut (min(i, w) "
-            "with w inside the training length); lower it",  # 144 is the longest probe
+            "position.distance.window=143: must be < 143, the longest distance in 144 tokens, or none is cut "
+            "(min(i, w) with w inside the training length); lower it",  # 144 is the longest probe
             id="window_beyond_the_longest_probe",
         ),
         pytest.param(

@@ -1,0 +1,151 @@
+"""Loading Hugging Face folders."""
+
+import pytest
+import torch
+
+from lab.model.huggingface import load_pretrained
+from lab.positions import distance, frequencies
+from tests.model.folders import (
+    APART,
+    CLASSES,
+    HEADS_OF_16,
+    MAX_POSITIONS,
+    ROPES,
+    assert_same_logits,
+    edit,
+    edit_tensors,
+    lengths_for,
+    logits_of,
+    opened,
+    theirs,
+    tokens_of,
+)
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize(
+    "heads",
+    [{}, {"num_key_value_heads": 4}, {"num_key_value_heads": 1, **HEADS_OF_16}],
+    ids=["grouped", "multi_head", "head_dim"],
+)
+@pytest.mark.parametrize("family", CLASSES)
+def test_logits_equal_those_of_transformers(family, heads, tied, tmp_path):
+    model = theirs(family, tie_word_embeddings=tied, **heads)
+    model.save_pretrained(tmp_path / "model")
+    ours = load_pretrained(tmp_path / "model")
+    assert_same_logits(ours, model)
+    assert (ours.head.weight is ours.embedding.weight) == tied
+    assert ours.cfg.qkv_bias == (family == "qwen2")
+    assert ours.cfg.n_parameters() == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize("form", ["rope_parameters", "rope_scaling.rope_type", "rope_scaling.type"])
+@pytest.mark.parametrize("kind", ROPES)
+def test_every_rope_type_in_both_forms_of_config_json(kind, form, tmp_path):
+    rope = {**ROPES[kind], "rope_theta": 1000.0}
+    model = theirs(rope_parameters=rope, **HEADS_OF_16)
+    model.save_pretrained(tmp_path / "model")
+    if form != "rope_parameters":
+        scaling = {name: value for name, value in ROPES[kind].items() if name != "rope_type"}
+        scaling[form.split(".")[1]] = ROPES[kind]["rope_type"]
+        scaling = None if kind == "default" else scaling
+        edit(tmp_path / "model", drop=["rope_parameters"], rope_theta=1000.0, rope_scaling=scaling)
+    ours = load_pretrained(tmp_path / "model")
+    assert_same_logits(ours, model, lengths_for(kind))
+    if kind not in {"default", "dynamic"}:
+        plain = load_pretrained(tmp_path / "model", frequencies=frequencies("rope", head_dim=16, theta=1000.0))
+        tokens = tokens_of(50)
+        assert float((logits_of(plain, tokens) - logits_of(ours, tokens)).abs().max()) > APART
+
+
+def test_a_length_beside_the_rope_section_goes_before_the_one_in_it(folder):
+    rope = {**ROPES["yarn"], "rope_theta": 1000.0}
+    edit(folder, rope_parameters=rope, original_max_position_embeddings=16)
+    ours = load_pretrained(folder)
+    assert ours.frequencies.config.train_len == 16
+    assert_same_logits(ours, opened(folder))
+
+
+@pytest.mark.parametrize(
+    ("family", "silent"),
+    [
+        ("llama", ["num_key_value_heads", "rms_norm_eps", "hidden_act", "tie_word_embeddings", "rope_parameters"]),
+        ("mistral", ["num_key_value_heads", "rms_norm_eps", "hidden_act", "tie_word_embeddings", "head_dim"]),
+        ("qwen2", ["num_key_value_heads", "rms_norm_eps", "use_sliding_window", "sliding_window", "layer_types"]),
+    ],
+    ids=CLASSES,
+)
+def test_what_config_json_leaves_out_is_what_transformers_assumes(family, silent, tmp_path):
+    heads = {"llama": 32, "mistral": 16, "qwen2": 32}[family]
+    kv_heads = {"llama": 32, "mistral": 8, "qwen2": 32}[family]
+    sizes = {"hidden_size": 64, "num_attention_heads": heads, "num_key_value_heads": kv_heads, "rms_norm_eps": 1e-6}
+    theirs(family, rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, **sizes).save_pretrained(tmp_path)
+    edit(tmp_path, drop=[*silent, "max_position_embeddings"])
+    assert_same_logits(load_pretrained(tmp_path), opened(tmp_path))
+
+
+def test_a_window_as_long_as_the_positions_hides_nothing(tmp_path):
+    model = theirs("mistral", sliding_window=MAX_POSITIONS)
+    model.save_pretrained(tmp_path)
+    assert_same_logits(load_pretrained(tmp_path), model, lengths=(9, MAX_POSITIONS))
+
+
+def test_sharded_folders(tmp_path):
+    model = theirs("qwen2", tie_word_embeddings=False)
+    model.save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
+    assert_same_logits(load_pretrained(tmp_path), model)
+
+
+def test_folders_of_early_llamas_hold_tables_that_are_passed_over(folder):
+    edit_tensors(folder, lambda t: t.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}))
+    assert_same_logits(load_pretrained(folder), opened(folder))
+
+
+def test_a_tied_folder_may_repeat_the_embedding_as_its_head(folder):
+    edit(folder, tie_word_embeddings=True)
+    edit_tensors(folder, lambda t: t.update({"lm_head.weight": t["model.embed_tokens.weight"].clone()}))
+    ours = load_pretrained(folder)
+    assert_same_logits(ours, opened(folder))
+    assert ours.head.weight is ours.embedding.weight
+
+
+def test_loaded_weights_are_ready_for_training(folder):
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    ours = load_pretrained(folder, dtype=torch.bfloat16)
+    assert torch.equal(torch.get_rng_state(), state), "nothing is drawn"
+    assert {(p.dtype, p.device.type, p.requires_grad) for p in ours.parameters()} == {(torch.bfloat16, "cpu", True)}
+    assert not ours.training
+    assert ours.frequencies.inv_freq.dtype == torch.float64
+
+
+def test_loaded_weights_and_the_file_go_their_own_ways(folder):
+    path = folder / "model.safetensors"
+    before = path.read_bytes()
+    ours, kept = load_pretrained(folder), load_pretrained(folder)
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            parameter.zero_()
+    assert path.read_bytes() == before
+    with path.open("r+b") as file:
+        file.write(bytes(len(before)))
+    assert all(parameter.any() for parameter in kept.parameters())
+
+
+def test_half_precision_folders_are_widened_exactly(tmp_path):
+    theirs().to(torch.bfloat16).save_pretrained(tmp_path)
+    assert_same_logits(load_pretrained(tmp_path), opened(tmp_path, dtype=torch.float32))
+
+
+def test_given_positions_replace_those_of_the_folder(folder):
+    longrope = {"rope_type": "longrope", "long_factor": [1.0] * 4, "short_factor": [1.0] * 4, "rope_theta": 500.0}
+    edit(folder, rope_parameters=longrope)
+    own = frequencies("pi", head_dim=8, theta=500.0, factor=4.0)
+    string = distance("string", shift=20, window=4)
+    ours = load_pretrained(folder, frequencies=own, distance=string, backend="reference")
+    assert ours.frequencies is own
+    assert ours.distance is string
+    assert {block.attention.backend for block in ours.blocks} == {"reference"}
+    edit(folder, rope_parameters={"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0})
+    assert_same_logits(load_pretrained(folder, frequencies=own), opened(folder))

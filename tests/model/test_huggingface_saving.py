@@ -1,0 +1,202 @@
+"""Saving decoders as Hugging Face folders."""
+
+import dataclasses
+import json
+
+import pytest
+import safetensors
+import torch
+
+from lab.errors import CheckpointError, ConfigError
+from lab.model.decoder import Decoder
+from lab.model.huggingface import load_pretrained, save_pretrained
+from lab.positions import distance, frequencies
+from tests.model.folders import (
+    APART,
+    BASE,
+    CLASSES,
+    HEADER_BYTES,
+    METHODS,
+    assert_same_logits,
+    assert_same_state,
+    decoder,
+    lengths_for,
+    logits_of,
+    opened,
+    randomise,
+    safetensors_torch,
+    tokens_of,
+)
+
+ENTROPY = {"method": "entropy_abf", "theta": 500.0, "train_len": 16}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_transformers_computes_the_logits_of_a_saved_decoder(method, tmp_path):
+    ours = decoder(method)
+    save_pretrained(ours, tmp_path / "model")
+    model = opened(tmp_path / "model")
+    lengths = lengths_for("dynamic" if method == "dynamic_ntk" else method)
+    assert_same_logits(ours, model, lengths)
+    again = load_pretrained(tmp_path / "model")
+    torch.testing.assert_close(again.frequencies.inv_freq, ours.frequencies.inv_freq, rtol=1e-14, atol=0)
+    q_pos = torch.arange(200)
+    assert again.frequencies.logit_factor(q_pos).tolist() == ours.frequencies.logit_factor(q_pos).tolist()
+    if method not in {"rope", "abf", "dynamic_ntk"}:
+        plain = Decoder(BASE, frequencies=frequencies("rope", head_dim=16, theta=1000.0), seed=None)
+        plain.load_state_dict(ours.state_dict())
+        assert float((logits_of(plain, tokens_of(50)) - logits_of(ours, tokens_of(50))).abs().max()) > APART
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("llama", {"attention_width": None, "n_kv_heads": 4}),
+        ("llama", {}),
+        ("qwen2", {"qkv_bias": True}),
+        ("qwen2", {"qkv_bias": True, "n_heads": 6}),
+        ("mistral", {"attention_width": 48, "n_heads": 6}),
+    ],
+    ids=["multi_head", "width", "biases", "biases_6_heads", "6_heads"],
+)
+def test_every_shape_of_decoder_goes_there_and_back(family, changes, tied, tmp_path):
+    if changes.get("qkv_bias") and "n_heads" in changes:
+        changes = {**changes, "attention_width": 48}
+    cfg = dataclasses.replace(BASE, tie_embeddings=tied, **changes)
+    own = frequencies("rope", head_dim=cfg.head_dim, theta=cfg.theta)
+    ours = randomise(Decoder(cfg, frequencies=own), seed=2)
+    save_pretrained(ours, tmp_path / "model", train_len=200)
+    model = opened(tmp_path / "model")
+    assert type(model) is CLASSES[family][1]
+    assert_same_logits(ours, model)
+    assert (model.config.bos_token_id, model.config.eos_token_id) == (None, None)
+    assert model.config.max_position_embeddings == 200
+    names = safetensors_torch.load_file(tmp_path / "model" / "model.safetensors")
+    assert ("lm_head.weight" in names) == (not tied)
+    again = load_pretrained(tmp_path / "model")
+    assert again.cfg == cfg
+    assert_same_state(again, ours)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("shard_bytes", [10**9, 20_000, 1], ids=["whole", "shards", "a_tensor_each"])
+def test_loading_what_was_saved_gives_the_same_bits(shard_bytes, dtype, tmp_path):
+    ours = decoder("yarn").to(dtype)
+    save_pretrained(ours, tmp_path / "model", shard_bytes=shard_bytes)
+    assert_same_state(load_pretrained(tmp_path / "model", dtype=dtype), ours)
+    files = sorted(tmp_path.glob("model/model*.safetensors"))
+    n_tensors = len(ours.state_dict())
+    assert {10**9: len(files) == 1, 20_000: 1 < len(files) < n_tensors, 1: len(files) == n_tensors}[shard_bytes]
+    largest = max(tensor.nbytes for tensor in ours.state_dict().values())
+    assert all(file.stat().st_size < max(shard_bytes, largest) + HEADER_BYTES for file in files)
+    for file in files:
+        with safetensors.safe_open(file, framework="pt") as opened_file:
+            assert opened_file.metadata() == {"format": "pt"}, "transformers 4 reads no other"
+    model = opened(tmp_path / "model")
+    assert model.dtype == dtype
+    assert torch.equal(model.get_input_embeddings().weight, ours.embedding.weight)
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "model"], "no temporary folder is left"
+
+
+@pytest.mark.parametrize(
+    ("method", "train_len", "written"),
+    [
+        ("rope", None, None),
+        ("rope", 48, 48),
+        ("abf", None, None),
+        ("pi", None, None),
+        ("yarn", None, 128),  # 4 * 32
+        ("yarn", 100, 100),
+        ("ntk_by_parts", None, 128),
+        ("llama3", None, 256),  # 8 * 32
+        ("dynamic_ntk", None, 64),  # from where the base grows
+        ("dynamic_ntk", 64, 64),
+    ],
+)
+def test_max_position_embeddings(method, train_len, written, tmp_path):
+    save_pretrained(decoder(method), tmp_path / "model", train_len=train_len)
+    assert json.loads((tmp_path / "model" / "config.json").read_text()).get("max_position_embeddings") == written
+
+
+def test_config_json_of_the_methods_by_hand(tmp_path):
+    # ntk: 1000 * 4^(16 / 14) = 1000 * 2^(16 / 7) = 4875.6...: 2^(16/7) = 4 * 2^(2/7) = 4 * 1.2190137 = 4.8760547
+    for method in ("ntk", "ntk_by_parts"):
+        save_pretrained(decoder(method), tmp_path / method)
+    ntk, parts = (json.loads((tmp_path / m / "config.json").read_text()) for m in ("ntk", "ntk_by_parts"))
+    assert ntk["rope_theta"] == pytest.approx(4876.0547, abs=1e-3)
+    assert ntk["rope_scaling"] is None
+    assert parts["rope_theta"] == 1000.0
+    assert parts["rope_scaling"] == {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 32,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": True,
+        "attention_factor": 1.0,
+    }
+    assert (parts["dtype"], parts["torch_dtype"], parts["architectures"]) == (
+        "float32",
+        "float32",
+        ["LlamaForCausalLM"],
+    )
+
+
+REMEDY = "a Hugging Face folder cannot say it; save with plain distance and use apply() on the loaded model"
+SAVES = {
+    "distance": (
+        lambda: decoder(distance=distance("string", shift=20, window=4)),
+        None,
+        f"distance=string: {REMEDY}",
+    ),
+    "log_n": (lambda: decoder(distance=distance("plain", log_n=64)), None, f"distance.log_n=64: {REMEDY}"),
+    "entropy_abf": (
+        lambda: Decoder(BASE, frequencies=frequencies(**ENTROPY, head_dim=16)),
+        None,
+        "frequencies=entropy_abf: a Hugging Face folder cannot say it; save the decoder with abf of the same theta and "
+        "give load_pretrained the frequencies",
+    ),
+    "fixed_length": (
+        lambda: Decoder(BASE, frequencies=decoder("dynamic_ntk").frequencies.at_length(100)),
+        None,
+        "frequencies.length=100: a Hugging Face folder cannot say it; leave it out",
+    ),
+    "dynamic_length": (
+        lambda: decoder("dynamic_ntk"),
+        128,
+        "train_len=128: must be 64, that of the frequencies; leave it out",
+    ),
+    "no_length": (decoder, 0, "train_len=0: must be >= 1; leave it out where it is not known"),
+}
+
+
+@pytest.mark.parametrize(("make", "train_len", "message"), SAVES.values(), ids=SAVES)
+def test_positions_that_a_folder_cannot_say_are_refused_by_name(make, train_len, message, tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        save_pretrained(make(), tmp_path / "model", train_len=train_len)
+    assert str(caught.value) == message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_holds_something_is_left_alone(tmp_path):
+    (tmp_path / "notes.txt").write_text("kept")
+    for path in (tmp_path, tmp_path / "notes.txt"):
+        with pytest.raises(CheckpointError) as caught:
+            save_pretrained(decoder(), path)
+        assert str(caught.value) == f"{path}: already holds something; give a new or an empty folder"
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    (tmp_path / "empty").mkdir()
+    save_pretrained(decoder(), tmp_path / "empty")
+    save_pretrained(decoder(), tmp_path / "new" / "model")
+    assert_same_state(load_pretrained(tmp_path / "empty"), load_pretrained(tmp_path / "new" / "model"))
+
+
+def test_a_save_that_fails_leaves_nothing(tmp_path, monkeypatch):
+    def fail(*args, **kwargs):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(safetensors_torch, "save_file", fail)
+    with pytest.raises(OSError, match="no space left"):
+        save_pretrained(decoder(), tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
