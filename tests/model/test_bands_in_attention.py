@@ -244,6 +244,38 @@ def test_frequency_and_distance_methods_combine(parameters, rel, backend, freque
     torch.testing.assert_close(out, expected, rtol=0, atol=TIGHT_TOL)
 
 
+EVERY = {
+    "rope": {},
+    "pi": {"factor": 4.0},
+    "ntk": {"factor": 4.0},
+    "dynamic_ntk": {"factor": 4.0, "train_len": 8, "length": 20},
+    "ntk_by_parts": {"factor": 4.0, "train_len": 64},
+    "yarn": {"factor": 4.0, "train_len": 64},
+    "llama3": {"factor": 4.0, "train_len": 64},
+    "abf": {"theta": 5000.0},
+    "entropy_abf": {"theta": 5000.0, "train_len": 8},
+}
+
+
+@pytest.mark.parametrize(("name", "parameters"), EVERY.items(), ids=EVERY)
+@pytest.mark.parametrize("backend", ["reference", "sdpa"])
+def test_every_frequency_method_in_outputs_and_gradients(name, parameters, backend):
+    rotary = frequencies(name, head_dim=WIDTH, **parameters)  # its frequencies are judged in tests/positions
+    factor = {
+        "yarn": lambda m: (0.1 * math.log(4) + 1) ** 2,
+        "entropy_abf": lambda m: max(1.0, math.log(m + 1) / math.log(8)),
+    }.get(name, lambda m: 1.0)
+    leaves = [x.requires_grad_() for x in draw(13, 2, 4, 2, 19, 19, WIDTH)]
+    out = attend(*leaves, frequencies=rotary, distance=distance("string", shift=6, window=2), layer=5, backend=backend)
+    sees, speeds = rule("causal", None), rotary.inv_freq
+    truth = attention_by_distance(*leaves, speeds, lambda b, m, n: string(m - n, m, n, 6, 2), sees, factor)
+    torch.testing.assert_close(out, truth, rtol=0, atol=TIGHT_TOL)
+    weight = draw(3, 2, 4, 2, 19, 19, WIDTH)[0]
+    got = torch.autograd.grad((out * weight).sum(), leaves)
+    for x, y in zip(got, torch.autograd.grad((truth * weight).sum(), leaves), strict=True):
+        torch.testing.assert_close(x, y, rtol=0, atol=10 * TIGHT_TOL)
+
+
 def test_layers_that_entropy_abf_exempts_are_left_alone():
     q, k, v = draw(9, 1, 1, 1, 9, 9, WIDTH)
     rotary = frequencies("entropy_abf", head_dim=WIDTH, theta=THETA, train_len=4)
