@@ -119,7 +119,6 @@ def apply(model: Any, *, distance: Distance) -> Any:
     """
     try:
         from transformers import AttentionInterface, AttentionMaskInterface
-        from transformers.masking_utils import sdpa_mask
     except ModuleNotFoundError as error:
         raise MissingPackage("transformers", "lab.model.huggingface.apply", "hf") from error
     layers = [module for module in model.modules() if hasattr(module, "q_proj") and hasattr(module, "layer_idx")]
@@ -143,12 +142,25 @@ def apply(model: Any, *, distance: Distance) -> Any:
             "places; load the model with sliding_window=None"
         )
     AttentionInterface.register(NAME, attention)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
+    AttentionMaskInterface.register(NAME, stated_mask)
     applied = Applied(Further(distance.method, distance.config, distance.module), rotaries[0], head_dim**-0.5)
     for layer in layers:
         APPLIED[layer] = applied
     model.set_attn_implementation(NAME)
     return model
+
+
+def stated_mask(*, q_length: int, kv_length: int, **settings: Any) -> Tensor | None:
+    """Build transformers' boolean mask, left out only where it is causal over as many keys as queries.
+
+    The library also leaves it out for single queries and for caches of fixed size, whose unfilled slots its own kernel
+    call knows how to hide.
+    """
+    from transformers.masking_utils import sdpa_mask
+
+    settings["allow_is_causal_skip"] = q_length == kv_length
+    mask: Tensor | None = sdpa_mask(q_length=q_length, kv_length=kv_length, **settings)
+    return mask
 
 
 def attention(

@@ -72,6 +72,7 @@ SETTINGS = {
     "document_decoding": Setting((2, 4, 2, 1, 9, 8), "document", DOCS),
     "document_last_three": Setting((2, 4, 2, 3, 9, 8), "document", DOCS),
     "anchor": Setting((2, 4, 2, 9, 9, 8), "anchor", DOCS),
+    "anchor_reset_ids": Setting((1, 4, 2, 6, 6, 4), "anchor", [[0, 0, 0, 1, 1, 2]], k_pos=[[0, 1, 2, 0, 1, 0]]),
     "anchor_with_padding": Setting((1, 4, 2, 7, 7, 8), "anchor", [[0, 1, 1, 2, 2, -1, -1]]),
     "anchor_decoding": Setting((2, 4, 2, 1, 9, 8), "anchor", DOCS),
 }

@@ -162,3 +162,16 @@ def test_the_name_alone_is_refused():
     other.set_attn_implementation("probe_lab")
     with pytest.raises(ConfigError, match="^attn_implementation=probe_lab: set without a method; call lab"):
         other(torch.tensor([[1, 2]]))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_a_cache_of_fixed_size_shows_only_the_slots_that_are_filled(text, method):
+    model = apply(build("llama"), distance=method)
+    whole = model(text).logits
+    cache, outs, begin = transformers.StaticCache(config=model.config, max_cache_len=60), [], 0
+    for part in text.split([20, 1, 1, 23], dim=1):
+        ids = torch.arange(begin, begin + part.shape[1])[None]
+        begin += part.shape[1]
+        outs.append(model(part, past_key_values=cache, use_cache=True, position_ids=ids).logits)
+    torch.testing.assert_close(torch.cat(outs, dim=1), whole, rtol=0, atol=FLOAT32_TOL)
