@@ -38,8 +38,11 @@ def load_haystack(path: str | None, data: DataConfig, tokenizer: Tokenizer) -> s
     return "\n".join(parts)
 
 
-def read_text(path: Path) -> str:
-    """Read a .txt file, a .json object with `text`, or the `text` of every line of a .jsonl file."""
+def read_text(path: Path, field: str = "probe.haystack") -> str:
+    """Read a .txt file, a .json object with `text`, or the `text` of every line of a .jsonl file.
+
+    Raises: DataError, which names the setting that the path comes from.
+    """
     try:
         content = path.read_text(encoding="utf-8")
         if path.suffix == ".jsonl":
@@ -48,11 +51,9 @@ def read_text(path: Path) -> str:
             content = json.loads(content)["text"]
     except (OSError, UnicodeDecodeError) as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
-        raise DataError(f"probe.haystack={path}: {reason}; give a .txt, .json or .jsonl file") from error
+        raise DataError(f"{field}={path}: {reason}; give a .txt, .json or .jsonl file") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"probe.haystack={path}: must hold JSON with `text` ({error!r}); mend it or give a .txt"
-        ) from error
+        raise DataError(f"{field}={path}: must hold JSON with `text` ({error!r}); mend it or give a .txt") from error
     if not isinstance(content, str) or not content.strip():
-        raise DataError(f"probe.haystack={path}: empty; give a file with text in it")
+        raise DataError(f"{field}={path}: empty; give a file with text in it")
     return content

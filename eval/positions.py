@@ -1,8 +1,9 @@
 """Show the relative positions that a method gives a text, and how often training has trained them.
 
     python -m eval.positions METHOD --length=TOKENS [--parameter=value ...] [--plot [-o PICTURE.png]]
+    python -m eval.positions SKIP --n_tokens=TOKENS --target_len=TOKENS [--option=value ...] [--plot [-o PICTURE.png]]
 
-Prints the matrix of relative positions, rows queries and columns keys, and what is in it:
+Of a distance method it prints the matrix of relative positions, rows queries and columns keys, and what is in it:
 
     python -m eval.positions string --shift 3 --window 0 --length 9
     python -m eval.positions dca --train_len=10 --chunk=6 --length=12
@@ -16,6 +17,13 @@ is documents of a natural, uniform or concatenated length, or what a finished ru
     python -m eval.positions rerope --window=512 --length=4096 --plot --train_len=2048
     python -m eval.positions string --shift=64 --window=32 --length=192 --plot --counts=runs/cpu_demo
 
+Of a skip method, which gives a short sample ids inside a long target window, it prints how far apart tokens are, how
+long ids go on without a gap, and how often they stand a quarter, a half and three quarters of the window apart;
+--plot draws that, and the ids of one sample:
+
+    python -m eval.positions pose --n_tokens 2048 --target_len 8192
+    python -m eval.positions longrecipe --n_tokens=24000 --target_len=80000 --sentence_tokens=86 --plot
+
 The picture goes to runs/positions-METHOD-TOKENS.png where no -o names another file.
 """
 
@@ -23,7 +31,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import ModuleType
@@ -31,26 +39,28 @@ from typing import Annotated, Any, NamedTuple
 
 from annotated_types import Ge, Le
 
-from eval.positions_matrix import facts, matrix_text
+from eval.positions_matrix import LONGEST, facts, matrix_text
 from eval.positions_picture import draw
+from eval.positions_skips import SentenceOptions, SkipOptions, compared, heading, remarks, samples, table, window_faults
+from eval.positions_skips_picture import draw_skips
 from eval.positions_training import Training, run_training, shaped_training
 from lab.data.config import Mode
 from lab.errors import ConfigError, LabError
 from lab.positions import DISTANCE_METHODS
-from lab.positions.base import look_up
 from lab.positions.methods import distance_from_config
-from lab.schema import Section
+from lab.schema import Section, look_up
 from lab.settings import Raw, all_settings, parse_overrides, take_option, validated
+from lab.skip import SKIP_METHODS
 
 WRONG = 2
-LONGEST = 4_194_304  # tokens; a row of the matrix is held in memory
+PICTURE_ONLY = ("train", "train_len", "counts")
 
 Length = Annotated[int, Ge(1), Le(LONGEST)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Section):
-    """What the command is given beside the method's own parameters."""
+    """What the command is given beside a distance method's own parameters."""
 
     length: Length
     """Length of the text in tokens."""
@@ -73,14 +83,15 @@ class Request(NamedTuple):
 
     method: str
     config: Any
-    options: Options
+    options: Any
     picture: Path | None
 
 
 class Kind(NamedTuple):
-    """A method's module, with its `Config`, and what shows a request for it."""
+    """A method's module, with its `Config`, the command's options for it, and what shows a request for it."""
 
     module: ModuleType
+    options: type[Any]
     show: Callable[[Request], str]
 
 
@@ -102,7 +113,30 @@ def show_distance(request: Request) -> str:
     return f"{text}\npicture: {picture}"
 
 
-METHODS: dict[str, Kind] = {name: Kind(module, show_distance) for name, module in DISTANCE_METHODS.items()}
+def show_skip(request: Request) -> str:
+    """Print, and where asked draw, what a skip method's ids teach.
+
+    Raises: LabError.
+    """
+    _, config, options, picture = request
+    faults = window_faults(config, options)
+    if faults:
+        raise ConfigError(*as_options(faults))
+    measures = compared(config, options)
+    text = f"{heading(config, options)}\n\n{table(measures)}\n\n{remarks(config, options)}"
+    if picture is None:
+        return text
+    draw_skips(config, options, measures, next(samples(config, options)), picture)
+    return f"{text}\npicture: {picture}"
+
+
+METHODS: dict[str, Kind] = {
+    **{name: Kind(module, Options, show_distance) for name, module in DISTANCE_METHODS.items()},
+    **{
+        name: Kind(module, SentenceOptions if module.Config.needs_sentences else SkipOptions, show_skip)
+        for name, module in SKIP_METHODS.items()
+    },
+}
 
 
 def training_of(request: Request) -> Training:
@@ -130,16 +164,17 @@ def parse(arguments: Sequence[str]) -> Request:
         raise ConfigError(f"METHOD: must be the first argument; one of: {', '.join(METHODS)}")
     method = words.pop(0)
     config_class = look_up({name: kind.module for name, kind in METHODS.items()}, method, "METHOD").Config
+    options_class = METHODS[method].options
     place = take_option(words, "-o")
     given = parse_overrides([word for word in words if word != "--plot"])
     plots = "--plot" in words or "plot" in given
     faults = [*unknown_options(method, given), *output_faults(place, plots)]
     config, wrong = checked(config_class, given)
-    options, other = checked(Options, given)
+    options, other = checked(options_class, given)
     answered = {fault.partition("=")[0] for fault in wrong}  # train_len may be the method's as well
     faults += [*wrong, *(fault for fault in other if fault.partition("=")[0] not in answered)]
     if options is not None and not plots:
-        faults += ignored_options(given, own_names(config_class))
+        faults += ignored_options(given, set(own_names(options_class)) - set(own_names(config_class)))
     if faults:
         raise ConfigError(*faults)
     default = Path("runs") / f"positions-{method}-{options.length}.png"
@@ -167,7 +202,7 @@ def as_options(faults: Iterable[str]) -> list[str]:
 
 def unknown_options(method: str, given: Mapping[str, Any]) -> list[str]:
     """List the options that neither the method nor the command has."""
-    own, common = own_names(METHODS[method].module.Config), own_names(Options)
+    own, common = own_names(METHODS[method].module.Config), own_names(METHODS[method].options)
     faults = []
     for name in given:
         if name == "plot":
@@ -189,16 +224,19 @@ def output_faults(place: str | None, plots: bool) -> list[str]:
     return [] if place.endswith(".png") else [f"-o {place}: must end in .png; name the picture"]
 
 
-def ignored_options(given: Mapping[str, Any], own: Sequence[str]) -> list[str]:
-    """List the options that matter to a picture only, where none is drawn."""
-    of_training = [name for name in ("train", "train_len", "counts") if name in given and name not in own]
+def ignored_options(given: Mapping[str, Any], names: Container[str]) -> list[str]:
+    """List the options among `names` that matter to a picture only, where none is drawn."""
+    of_training = [name for name in PICTURE_ONLY if name in given and name in names]
     return [f"--{name}={given[name]}: would be ignored, nothing is drawn; add --plot" for name in of_training]
 
 
 def help_text() -> str:
     """Describe the command and every method's parameters."""
-    lines = [str(__doc__), "Options (default; meaning):", "", *settings_text(Options)]
-    lines.append("  --plot\n      Draw the picture.")
+    lines = [str(__doc__)]
+    for options in dict.fromkeys(kind.options for kind in METHODS.values()):
+        methods = ", ".join(method for method, kind in METHODS.items() if kind.options is options)
+        lines += [f"Options of {methods} (default; meaning):", "", *settings_text(options)]
+        lines.append("  --plot\n      Draw the picture.\n")
     for method, kind in METHODS.items():
         lines += ["", f"{method} (default; meaning):", "", *settings_text(kind.module.Config)]
     return "\n".join(lines)

@@ -30,6 +30,7 @@ from lab.positions.dca import Dca
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 
+LONGEST = 4_194_304  # tokens of a text; a row of its matrix is held in memory
 WHOLE = 40  # tokens of the longest text whose matrix is printed whole; that of a longer one keeps EDGE rows at each end
 EDGE = 6
 STRETCHES = 4  # of the last row that are printed; of more, the first two and the last
@@ -132,4 +133,9 @@ def facts(distance: Distance, length: int) -> str:
     }
     if distance.scales_logits:
         lines["logits"] = "scaled, which moves no position"
+    return facts_text(lines)
+
+
+def facts_text(lines: dict[str, str]) -> str:
+    """Write names and what is said of them in two columns."""
     return "\n".join(f"{name:<27}{text}" for name, text in lines.items())

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from eval.canvas import canvas
 from eval.positions_matrix import FloatArray, IntArray, cells, number, resolved, values
 from eval.positions_training import Training, cell_frequencies
-from lab.errors import ConfigError, MissingPackage
 from lab.positions import Distance
 
 BLUE, ORANGE, GREY, RED = "#3366aa", "#cc6622", "#999999", "#d62728"
@@ -33,14 +33,8 @@ def draw(distance: Distance, length: int, training: Training, output: Path) -> N
 
     Raises: MissingPackage without matplotlib, ConfigError where the picture cannot be written.
     """
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-        from matplotlib.layout_engine import ConstrainedLayoutEngine
-    except ImportError as error:
-        raise MissingPackage("matplotlib", "drawing pictures", "plot") from error
-    with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
-        figure = Figure(figsize=(16, 5), layout=ConstrainedLayoutEngine(wspace=0.04))
+    with canvas(output, 16, 5) as figure:
+        figure.get_layout_engine().set(wspace=0.04)
         grid = figure.add_gridspec(2, 3, width_ratios=(1, 1, 1.1), height_ratios=(2.4, 1))
         sampled = evenly(length, CELLS)
         draw_matrix(figure.add_subplot(grid[:, 0]), cells(distance, sampled, sampled), length)
@@ -52,12 +46,6 @@ def draw(distance: Distance, length: int, training: Training, output: Path) -> N
         draw_segments(lower, training)
         title = f"{method_title(distance)}; a text of {length:,} tokens; training: {training.name}"
         figure.suptitle(title, fontsize=11)
-        try:
-            output.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(output, dpi=130)
-        except OSError as error:
-            reason = error.strerror or type(error).__name__
-            raise ConfigError(f"{output}: cannot be written ({reason}); name another picture with -o") from error
 
 
 def method_title(distance: Distance) -> str:

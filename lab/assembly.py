@@ -6,6 +6,8 @@ import logging
 import os
 import warnings
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import lightning
@@ -32,6 +34,7 @@ from lab.model.training import Training
 from lab.positions import Distance, Frequencies, frequencies
 from lab.positions.methods import describe, distance_from_config, frequencies_from_config
 from lab.runs.folder import RunFolder
+from lab.weights import start_from
 
 QUIET = ("lightning.pytorch", "lightning.fabric")
 
@@ -47,8 +50,8 @@ class Run:
     stopping: Stopping
 
 
-def assemble(experiment: Experiment, folder: RunFolder) -> Run:
-    """Build everything a run needs; nothing is trained yet.
+def assemble(experiment: Experiment, folder: RunFolder, *, fresh: bool = True) -> Run:
+    """Build everything a run needs; nothing is trained yet. One that is not `fresh` goes on at a checkpoint.
 
     Raises: LabError for what this machine cannot do.
     """
@@ -69,11 +72,18 @@ def assemble(experiment: Experiment, folder: RunFolder) -> Run:
         batch_tokens=train.batch_tokens,
         micro_batch_tokens=train.micro_batch_tokens,
         shard_dtype=torch.bfloat16 if bf16 else None,
+        recompute=train.recompute,
+        start=partial(start_from, path=Path(experiment.start.path)) if experiment.start and fresh else None,
     )
     packed = PackedData(
-        data, seed=experiment.run.seed, micro_batch_tokens=train.micro_batch_tokens, n_streams=train.n_packs
+        data,
+        seed=experiment.run.seed,
+        micro_batch_tokens=train.micro_batch_tokens,
+        n_streams=train.n_packs,
+        mask=experiment.mask,
+        skip=experiment.skip,
     )
-    counting, stopping = Counting(data.window, make_distance(experiment)), Stopping()
+    counting, stopping = Counting(experiment.reach, make_distance(experiment)), Stopping()
     recording = Recording(
         folder, counting, experiment.model, data.window, experiment.count_positions, experiment.track.every_steps
     )

@@ -6,6 +6,7 @@ unknown, of the wrong type, out of range, contradicting or ignored is an error, 
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,11 +17,14 @@ from annotated_types import Ge
 
 from eval.config import ProbeConfig
 from lab.data.config import Bpe, DataConfig, Synthetic
+from lab.inheritance import inherit
+from lab.masks.config import Causal, MaskConfig
 from lab.model.config import DecoderConfig
 from lab.model.optim import OptimConfig
 from lab.positions.config import PositionConfig
 from lab.schema import NonNegative, Positive, Section
 from lab.settings import Raw, validated
+from lab.skip.config import SkipConfig
 
 PRECISIONS = Literal["auto", "fp32", "bf16"]
 STRATEGIES = Literal["auto", "single", "ddp", "fsdp"]
@@ -51,6 +55,8 @@ class TrainConfig(Section):
     """bf16 computes in bfloat16 and keeps float32 weights; auto is bf16 on a GPU and fp32 on a CPU."""
     backend: BACKENDS = "auto"
     """Attention kernel; auto picks by device and says which and why."""
+    recompute: bool = False
+    """Whether the backward pass computes each block's activations again: a third more work, far less memory."""
     threads: Positive | None = None
     """CPU threads of each process, part of what makes two runs equal bit by bit; left out, cores over processes."""
     checkpoint_every_tokens: Positive | None = None
@@ -98,6 +104,14 @@ class TrainConfig(Section):
     def steps(self) -> int:
         """Optimizer steps of the whole run."""
         return -(-self.tokens // self.batch_tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartConfig(Section):
+    """Trained weights to start from."""
+
+    path: str
+    """Run folder, checkpoint in it, or Hugging Face folder; shape, tokenizer and positions left out follow it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,10 +173,16 @@ class Experiment(Section):
     """Name, seed and folder."""
     model: DecoderConfig
     """The decoder."""
+    start: StartConfig | None = None
+    """Weights to start from; left out, random ones."""
     data: DataConfig = field(default_factory=DataConfig)
     """Corpus, tokenizer, window."""
     position: PositionConfig = field(default_factory=PositionConfig)
     """Position methods."""
+    mask: MaskConfig = field(default_factory=Causal)
+    """Who sees whom inside a training window: causal, document or anchor."""
+    skip: SkipConfig | None = None
+    """Position ids with gaps: pose, rpes or longrecipe; left out, ids count up by one."""
     optim: OptimConfig = field(default_factory=OptimConfig)
     """Optimizer and schedule."""
     train: TrainConfig = field(default_factory=TrainConfig)
@@ -195,11 +215,11 @@ class Experiment(Section):
                 "(train.tokens / train.batch_tokens); lower it or train longer"
             )
         faults += [
-            f"count.positions={position}: must be < data.window={data.window}; leave it out"
+            f"count.positions={position}: must be < {self.reach}, the longest distance counted plus one; leave it out"
             for position in self.count.positions or ()
-            if position >= data.window
+            if position >= self.reach
         ]
-        faults += self.position_faults()
+        faults += self.position_faults() + self.mask_faults()
         if probe.required > (probe.needles or DEFAULT_NEEDLES):
             faults.append(f"probe.required={probe.required}: must be <= probe.needles={probe.needles}; lower it")
         if data.held_out_frac == 0 and (probe.loss_tokens or (probe.haystack is None and not self.is_synthetic)):
@@ -232,6 +252,34 @@ class Experiment(Section):
             )
         return faults
 
+    def mask_faults(self) -> list[str]:
+        """List what is wrong between masks, skips and the other sections."""
+        mask, skip, data = self.mask, self.skip, self.data
+        inside = mask.method if mask.method != "causal" else "chunks" if mask.chunks is not None else None
+        faults = []
+        if inside is not None and data.mode != "concatenated":
+            field = f"mask.method={mask.method}" if mask.method != "causal" else f"mask.chunks={mask.chunks}"
+            faults.append(f"{field}: needs windows of several documents; set data.mode: concatenated")
+        if skip is not None and inside is not None:
+            faults.append(f"skip.method={skip.method}: goes with mask: causal without chunks; leave one of them out")
+        if skip is not None and skip.target_len <= data.window:
+            faults.append(
+                f"skip.target_len={skip.target_len}: must be > data.window={data.window}, or there is nothing to skip; "
+                "raise it"
+            )
+        odd = skip is not None or mask.method == "anchor" or mask.chunks is not None
+        if self.position.distance.method != "plain" and (odd or getattr(mask, "ids", "reset") == "running"):
+            faults.append(
+                f"position.distance.method={self.position.distance.method}: training with it needs ids that count up "
+                "from 0 in every document; use plain distance, and the method when evaluating"
+            )
+        return faults
+
+    @property
+    def reach(self) -> int:
+        """Longest distance that training can show, plus one: what the counter holds."""
+        return self.data.window if self.skip is None else self.skip.target_len
+
     @property
     def is_synthetic(self) -> bool:
         """Whether the corpus is the synthetic one."""
@@ -240,7 +288,7 @@ class Experiment(Section):
     @property
     def count_positions(self) -> tuple[int, ...]:
         """Relative positions whose f is logged."""
-        window = self.data.window
+        window = self.reach
         return self.count.positions or tuple(sorted({window // 8, window // 4, window // 2, 3 * window // 4}))
 
     def to_dict(self) -> dict[str, Any]:
@@ -274,6 +322,9 @@ def load_experiment(path: Path, overrides: dict[str, Any] | None = None) -> Expe
     Raises: ConfigError with one line per fault.
     """
     raw = Raw.read(path)
+    given = Raw(copy.deepcopy(raw.values), raw.source)
+    given.override(overrides or {})
+    inherit(raw.values, given.values)
     fill_in_tags(raw.values)  # before the overrides, which drop the keys of a member they replace
     raw.override(overrides or {})
     fill_in_tags(raw.values)
@@ -306,6 +357,7 @@ def fill_in_tags(values: dict[str, Any]) -> None:
     tokenizer.setdefault("method", "file" if "path" in tokenizer else "bpe")
     section(position, "frequency").setdefault("method", "rope")
     section(position, "distance").setdefault("method", "plain")
+    section(values, "mask").setdefault("method", "causal")
 
 
 def section(values: dict[str, Any], key: str) -> dict[str, Any]:

@@ -1,18 +1,32 @@
-"""Opens a trained model: a run folder, or a checkpoint in it."""
+"""Opens a trained model: a run folder, a checkpoint in it, or a Hugging Face folder."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
 
 from lab.assembly import make_distance, make_frequencies
 from lab.config import Experiment, load_experiment
-from lab.errors import CheckpointError
+from lab.data.preparation import shard_folder
+from lab.data.tokenizer import load_tokenizer
+from lab.errors import CheckpointError, ConfigError
 from lab.model.decoder import Decoder
+from lab.model.huggingface import load_pretrained
+from lab.model.huggingface_config import NAME, decoder_config, read_settings
+from lab.model.huggingface_rope import Rope
+from lab.positions import Distance, Frequencies
+from lab.positions.config import PositionConfig
+from lab.positions.methods import describe, distance_from_config, frequencies_from_config
+from lab.runs.checkpoints import NAME as CHECKPOINT_NAME
 from lab.runs.checkpoints import Checkpoint, open_checkpoint
+from lab.schema import Section
+from lab.settings import Raw, validated
 
 PREFIX = "decoder."
 
@@ -51,3 +65,113 @@ def load_trained(
     state = torch.load(checkpoint.state, map_location="cpu", weights_only=True, mmap=True)["state_dict"]
     decoder.load_state_dict({name.removeprefix(PREFIX): tensor for name, tensor in state.items()})
     return Trained(decoder.to(device).eval(), experiment, checkpoint, folder)
+
+
+@dataclass(frozen=True)
+class OpenedModel:
+    """A model from anywhere; what its source does not tell is None.
+
+    `train_len` is the training window in tokens: a run's data.window, a Hugging Face folder's max_position_embeddings.
+    `folder` is the run folder, and `consumed_tokens` what the checkpoint was trained on.
+    """
+
+    name: str
+    decoder: Decoder
+    tokenizer: Tokenizer | None
+    train_len: int | None
+    experiment: Experiment | None
+    folder: Path | None
+    consumed_tokens: int | None
+
+    @property
+    def method(self) -> str:
+        """Name the position methods in results, as frequency+distance with the parameters that are not defaults."""
+        return f"{describe(self.decoder.frequencies.config)}+{describe(self.decoder.distance.config)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replaceable(Section):
+    """What can be set about a Hugging Face folder."""
+
+    position: PositionConfig = field(default_factory=PositionConfig)
+    """Position methods in place of the folder's own."""
+
+
+def open_model(
+    path: str | os.PathLike[str],
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    device: torch.device | str = "cpu",
+    backend: str = "auto",
+) -> OpenedModel:
+    """Open a run folder, a checkpoint in it, or a Hugging Face folder; the decoder computes in float32.
+
+    `overrides` are dotted settings: any of a run's config, and position.frequency.* and position.distance.* of a
+    Hugging Face folder. A tokenizer.json is read where there is one, in the folder or with the run's shards.
+
+    Raises: LabError for a folder that is neither, files that are broken, or a wrong override.
+    """
+    folder = Path(path).resolve()  # a checkpoint may be named from inside its run folder
+    if not folder.is_dir():
+        raise CheckpointError(
+            f"{path}: no such folder; give a run folder, a checkpoint in it, or a Hugging Face folder"
+        )
+    if (folder / NAME).is_file():
+        return open_hugging_face(folder, overrides or {}, device, backend)
+    if not (CHECKPOINT_NAME.fullmatch(folder.name) or (folder / "checkpoints").is_dir()):
+        raise CheckpointError(
+            f"{path}: holds neither checkpoints nor a {NAME}; give a run folder, a checkpoint in it, or a Hugging Face "
+            "folder"
+        )
+    trained = load_trained(folder, dict(overrides or {}), device=device, backend=backend)
+    experiment = trained.experiment
+    return OpenedModel(
+        trained.folder.name,
+        trained.decoder,
+        tokenizer_in(shard_folder(experiment.data)),
+        experiment.data.window,
+        experiment,
+        trained.folder,
+        trained.checkpoint.consumed_tokens,
+    )
+
+
+def open_hugging_face(
+    folder: Path, overrides: Mapping[str, Any], device: torch.device | str, backend: str
+) -> OpenedModel:
+    """Open a Hugging Face folder with the position methods that the overrides name, or its own.
+
+    Raises: LabError.
+    """
+    frequencies, distance = replaced_methods(folder, overrides)
+    decoder = load_pretrained(folder, frequencies=frequencies, distance=distance, device=device, backend=backend)
+    train_len = read_settings(folder)["max_position_embeddings"]
+    return OpenedModel(folder.name, decoder, tokenizer_in(folder), train_len, None, None, None)
+
+
+def replaced_methods(folder: Path, overrides: Mapping[str, Any]) -> tuple[Frequencies | None, Distance]:
+    """Build the position methods that dotted overrides name; no frequency method stands for the folder's own.
+
+    Raises: LabError.
+    """
+    others = [key for key in overrides if key.split(".")[0] != "position"]
+    if others:
+        rule = "not a setting of a Hugging Face folder; set position.frequency or position.distance"
+        raise ConfigError(*(f"{key}={overrides[key]}: {rule}" for key in others))
+    raw = Raw({}, str(folder))
+    raw.override(dict(overrides))
+    position: PositionConfig = validated(Replaceable, raw).position
+    distance = distance_from_config(position.distance)
+    if "frequency" not in raw.values.get("position", {}):
+        return None, distance
+    settings = read_settings(folder)
+    cfg = decoder_config(settings, Rope.read(settings), own_frequencies=True)
+    return frequencies_from_config(position.frequency, head_dim=cfg.head_dim, theta=cfg.theta), distance
+
+
+def tokenizer_in(folder: Path) -> Tokenizer | None:
+    """Read a folder's tokenizer.json where there is one.
+
+    Raises: DataError for a broken one.
+    """
+    return load_tokenizer(folder) if (folder / "tokenizer.json").is_file() else None

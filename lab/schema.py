@@ -7,10 +7,13 @@ reader (pydantic) applies the rules under dotted names; a config class built in 
 from __future__ import annotations
 
 import ast
+import difflib
 import inspect
 import math
 import textwrap
+from collections.abc import Mapping
 from numbers import Integral, Real
+from types import ModuleType
 from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -100,3 +103,20 @@ def sections_of(hint: Any) -> list[type[Any]]:
     if isinstance(hint, type) and issubclass(hint, Section):
         return [hint]
     return [found for part in get_args(hint) for found in sections_of(part)]
+
+
+def is_whole(value: object) -> bool:
+    """Tell a whole number from everything else, booleans included."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def look_up(methods: Mapping[str, ModuleType], method: str, field: str) -> ModuleType:
+    """Find a method by name or say which names there are.
+
+    Raises: ConfigError.
+    """
+    if method not in methods:
+        near = difflib.get_close_matches(method, methods, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"use one of: {', '.join(methods)}"
+        raise ConfigError(f"{field}={method}: unknown method; {hint}")
+    return methods[method]

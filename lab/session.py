@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from lab.data.preparation import shard_folder, summary_of
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import CheckpointError, ConfigError, MissingPackage
 from lab.files import write_atomic, write_json
+from lab.inheritance import tokenizer_of
 from lab.runs import checkpoints
 from lab.runs.environment import describe_environment
 from lab.runs.folder import RunFolder
@@ -26,6 +28,7 @@ FREE_TO_CHANGE = (  # settings, or sections, that do not change what a run compu
     "train.accelerator",
     "train.strategy",
     "train.threads",
+    "train.recompute",
     "train.backend",
     "train.keep_checkpoints",
     "data.prefetch",
@@ -49,7 +52,7 @@ def run_experiment(experiment: Experiment, resume: bool, command: str) -> int:
         say(report(experiment, folder))
         return DONE
     threads = set_threads(pick_threads(experiment, folder, checkpoint), experiment.train.devices)
-    run = assemble(experiment, folder)
+    run = assemble(experiment, folder, fresh=checkpoint is None)
     if is_first_process():
         run.data.prepare_data()
         check_vocabulary(experiment)
@@ -142,7 +145,7 @@ def pick_threads(experiment: Experiment, folder: RunFolder, checkpoint: checkpoi
 
 
 def check_vocabulary(experiment: Experiment) -> None:
-    """Refuse a model that has no row for some token.
+    """Refuse a model that has no row for some token, and weights that were trained with other tokens.
 
     Raises: ConfigError.
     """
@@ -151,6 +154,16 @@ def check_vocabulary(experiment: Experiment) -> None:
         raise ConfigError(
             f"model.vocab_size={experiment.model.vocab_size}: the tokenizer has {tokens} tokens; use {tokens} or more"
         )
+    start = experiment.start
+    own = tokenizer_of(Path(start.path)) if start is not None else None
+    if start is not None and own is not None:
+        theirs, ours = load_tokenizer(own).get_vocab(), load_tokenizer(shard_folder(experiment.data)).get_vocab()
+        if theirs != ours:
+            differ = len(theirs.items() ^ ours.items())
+            raise ConfigError(
+                f"data.tokenizer: is not the one that start.path={start.path} was trained with ({differ} entries "
+                "differ); leave data.tokenizer out"
+            )
 
 
 def start_folder(

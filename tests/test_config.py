@@ -1,4 +1,5 @@
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,10 @@ WRONG = [
     (["--train.devices=3"], "train.batch_tokens=1024: its 2 packs must share out evenly over 3 processes "),
     (["--train.tokens=1000"], "train.tokens=1000: must be >= train.batch_tokens=1024; raise it"),
     (["--optim.warmup_steps=20"], "optim.warmup_steps=20: must be < 20, the steps of the run "),
-    (["--count.positions=[4,96]"], "count.positions=96: must be < data.window=96; leave it out"),
+    (
+        ["--count.positions=[4,96]"],
+        "count.positions=96: must be < 96, the longest distance counted plus one; leave it out",
+    ),
     (["--probe.required=5"], "probe.required=5: must be <= needles=4; lower required"),
     (["--train.strategy=single", "--train.devices=2"], "train.strategy=single: runs one process, "),
     (["--train.backend=flash"], "train.backend=flash: runs on a CUDA device only; use sdpa or auto"),
@@ -96,6 +100,23 @@ def faults_of(*words, text=TEXT, place=None):
     return caught.value.faults
 
 
+@pytest.fixture
+def demo(tmp_path, monkeypatch):
+    """Work where runs/cpu_demo is a run and models/ holds models, as the configs that start from them expect."""
+    shape = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
+    shape |= {"intermediate_size": 96, "vocab_size": 32000, "max_position_embeddings": 4096}
+    for name in ("llama-2-7b", "llama-3-8b"):
+        folder = tmp_path / "models" / name
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(json.dumps(shape))
+        (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>"}))
+        (folder / "tokenizer.json").write_text("{}")
+    (tmp_path / "runs" / "cpu_demo").mkdir(parents=True)
+    (tmp_path / "runs" / "cpu_demo" / "config.yaml").write_text(load(ROOT / "configs" / "cpu_demo.yaml").to_yaml())
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("demo")
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_config_parses_and_reads_back_to_the_same(path, tmp_path):
     experiment = load(path)
@@ -106,6 +127,7 @@ def test_every_config_parses_and_reads_back_to_the_same(path, tmp_path):
     assert again.to_yaml() == experiment.to_yaml()
 
 
+@pytest.mark.usefixtures("demo")
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_configs_are_short_and_hold_values_only(path):
     assert len(path.read_text().splitlines()) < 40

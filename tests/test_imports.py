@@ -13,14 +13,15 @@ LAYERS = [  # a module imports its own part and parts of earlier lines; parts of
     ("lab.errors", "lab.files"),
     ("lab.schema",),
     ("lab.settings",),
-    ("lab.positions", "lab.masks", "lab.counts"),
+    ("lab.positions", "lab.masks", "lab.skip", "lab.counts"),
     ("lab.data", "lab.model", "lab.runs"),
     ("eval",),
     ("lab.callbacks",),
+    ("lab.inheritance", "lab.weights"),
     ("lab.config",),
     ("lab.assembly",),
     ("lab.loading", "lab.session"),
-    ("lab.fit", "lab.prepare", "eval.probe"),
+    ("lab.fit", "lab.merge", "lab.prepare", "eval.probe", "eval.entropy", "eval.precision"),
 ]
 RANKS = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}
 COMMANDS_THAT_SERVE_AS_LIBRARIES = {("lab.session", "eval.picture")}  # a finished run draws its own picture
@@ -34,6 +35,7 @@ TORCH_USERS = (
     "lab.model.generate",
     "lab.model.huggingface",
     "lab.model.huggingface_tensors",
+    "lab.model.inspection",
     "lab.model.interface",
     "lab.model.kernels",
     "lab.model.layout",
@@ -46,13 +48,20 @@ TORCH_USERS = (
     "lab.model.visibility",
     "lab.runs.environment",
     "lab.callbacks",
+    "lab.weights",
     "lab.assembly",
     "lab.loading",
+    "lab.merge",
     "lab.session",
     "eval.protocol",
     "eval.held_out",
     "eval.effective_length",
     "eval.probe",
+    "eval.attention_entropy",
+    "eval.entropy",
+    "eval.measuring",
+    "eval.precision",
+    "eval.shift_difference",
 )
 HEAVY = {  # package: who may import it at module level; everybody else imports it where it is used, or not at all
     "torch": TORCH_USERS,
@@ -173,6 +182,7 @@ CHECKS = {
 DEFECTS = [  # check, module, source: each must be found, or a clean tree would prove nothing
     ("upward", "lab.positions.x", "from lab.model import decoder"),
     ("upward", "lab.masks.x", "from lab.positions.plain import Plain"),
+    ("upward", "lab.skip.x", "from lab.counts import PositionCounts"),
     ("upward", "lab.data.x", "import lab.model.segments"),
     ("upward", "eval.x", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from lab.callbacks import counting"),
     ("upward", "lab.model.x", "from . import decoder"),
@@ -237,6 +247,7 @@ def loaded_by(module, before="sys"):
         "lab.model.huggingface_config",
         "lab.runs.folder",
         "lab.positions",
+        "lab.skip",
     ],
 )
 def test_light_modules_load_nothing_heavy(module):

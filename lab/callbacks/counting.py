@@ -27,33 +27,32 @@ def crossed(every_tokens: int | None, before: int, now: int) -> bool:
 
 
 class Counting(Callback):
-    """Adds each pack's segment lengths on the host, and keeps the data module's place in step with it.
+    """Adds each pack's runs on the host, and keeps the data module's place in step with it.
 
     Nothing waits for the device: the lengths never leave the host. Ranks are added up only when `total` is called,
     which every rank must do together.
     """
 
-    def __init__(self, window: int, distance: Distance) -> None:
+    def __init__(self, max_len: int, distance: Distance) -> None:
         self.rel_pos = None if distance.is_plain else partial(relative_positions, distance)
-        self.before = PositionCounts(window, self.rel_pos)  # of all ranks, from the checkpoint
-        self.here = PositionCounts(window, self.rel_pos)  # of this rank, since
+        self.before = PositionCounts(max_len, self.rel_pos)  # of all ranks, from the checkpoint
+        self.here = PositionCounts(max_len, self.rel_pos)  # of this rank, since
 
     def on_train_batch_end(
         self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Count the pack."""
-        self.here.add_segments(batch["lengths"])
+        self.here.add_runs(batch["lengths"], batch["counted"], batch["anchors"])
         trainer.datamodule.consumed(batch)  # type: ignore[attr-defined]
 
     def total(self) -> PositionCounts:
         """Add up all ranks; a collective call."""
-        lengths = torch.from_numpy(self.here.lengths.copy())
+        both = torch.from_numpy(np.concatenate([self.here.lengths, self.here.gapped]))
         if distributed.is_available() and distributed.is_initialized():
-            device = "cuda" if distributed.get_backend() == "nccl" else "cpu"
-            lengths = lengths.to(device)
-            distributed.all_reduce(lengths)
+            both = both.to("cuda" if distributed.get_backend() == "nccl" else "cpu")
+            distributed.all_reduce(both)
         everywhere = PositionCounts(self.here.max_len, self.rel_pos)
-        everywhere.lengths = lengths.cpu().numpy().astype(np.int64)
+        everywhere.lengths, everywhere.gapped = np.split(both.cpu().numpy(), [len(self.here.lengths)])
         return self.before + everywhere
 
     def state_dict(self) -> dict[str, Any]:

@@ -70,7 +70,7 @@ class Recording(Callback):
             "grad_norm": module.finished.grad_norm,
             "tokens_per_s": round(tokens_per_s, 1),
             **self.utilisations(counts, tokens_per_s, trainer.world_size),
-            **frequency_metrics(counts, self.window, self.positions),
+            **frequency_metrics(counts, self.positions),
         }
         self.loss_sum, self.targets, self.busy_s = 0.0, 0, 0.0
         self.timed_tokens = module.consumed
@@ -102,9 +102,9 @@ class Recording(Callback):
         self.loss_sum, self.targets = state_dict["loss_sum"], state_dict["targets"]
 
 
-def frequency_metrics(counts: PositionCounts, window: int, positions: tuple[int, ...]) -> dict[str, float]:
-    """Read f at the chosen positions, and the shares at i <= L/2 and i >= 3L/4."""
-    frequency = counts.frequency()
+def frequency_metrics(counts: PositionCounts, positions: tuple[int, ...]) -> dict[str, float]:
+    """Read f at the chosen positions, and the shares at i <= L/2 and i >= 3L/4 of the L distances counted."""
+    frequency, window = counts.frequency(), counts.max_len
     metrics: dict[str, float] = {f"f_{position}": int(frequency[position]) for position in positions}
     metrics["share_le_half"] = counts.share(0, window // 2)
     metrics["share_ge_three_quarters"] = counts.share(-(-3 * window // 4), window)

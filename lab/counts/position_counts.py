@@ -7,10 +7,11 @@ For segments s attended causally,
 f(0) is the number of consumed tokens. With c[n] segments of length n, f is the reversed double cumulative sum of c,
 so one integer per length is all that is kept. For ids with gaps, f is the autocorrelation of the ids' indicator,
 
-    f(i) = sum over p of [p is an id] [p - i is an id],
+    f(i) = sum over p of [p is an id] [p - i is an id].
 
-taken by a fast Fourier transform and rounded: its terms are integers far below 2^53, so the rounding is exact, and
-no pair of tokens or runs is visited. int64 throughout.
+Few runs of consecutive ids: two runs of a and b ids whose first differ by g add a trapezoid over g - b < i < g + a,
+four impulses in the second difference of f. Many runs: the autocorrelation by a fast Fourier transform, whose terms are
+integers far below 2^53, so that rounding is exact. No pair of tokens is visited. int64 throughout.
 
 Under a distance method attention sees r = rel_pos(m, n) instead of i = m - n, and f(r) counts those: query place m is
 there in as many segments as are longer than m, so that the same histogram of lengths gives
@@ -31,6 +32,7 @@ from lab.errors import DataError
 IntArray = npt.NDArray[np.int64]
 RelPos = Callable[[IntArray, IntArray], npt.NDArray[np.float64]]  # (queries,), (keys,) -> (queries, keys)
 MASKS = ("causal", "document", "anchor")
+RUN_PAIRS = 1 << 16  # pairs of runs up to which impulses are faster than a Fourier transform
 ROWS = 256  # query places whose relative positions exist at one time
 
 
@@ -66,6 +68,43 @@ class PositionCounts:
                 f"lengths={array.min()}..{array.max()}: must be in 0..{self.max_len}, the counter's max_len"
             )
         self.lengths += np.bincount(array, minlength=self.max_len + 1)
+
+    def add_runs(
+        self, lengths: Sequence[int] | IntArray, position_ids: IntArray | None, anchors: Sequence[int] | None = None
+    ) -> None:
+        """Add the causal runs of a packed row: with their rotary ids, from 0 in each where left out, and with anchors.
+
+        `anchors` gives for each run the place in the row of one more token that all its tokens see, -1 for none.
+
+        Shapes: position_ids int64, one id for each token of the runs, more being padding.
+        Raises: DataError as `add_positions`.
+        """
+        if position_ids is None:
+            if any(place >= 0 for place in anchors or ()):
+                raise DataError("anchors: need position_ids, the distance to an anchor depends on them")
+            self.add_segments(lengths)
+            return
+        if self.rel_pos is not None:
+            raise DataError("position_ids: ids are counted under plain distance only; add segments by their lengths")
+        added = PositionCounts(self.max_len)  # a refused row leaves nothing of the call counted
+        ends = np.cumsum(np.asarray(lengths, dtype=np.int64))
+        ids = position_ids[: ends[-1] if len(ends) else 0]
+        for run in np.split(ids, ends[:-1]):
+            added._add_group(run)
+        if anchors is not None and len(ids):
+            added._add_anchors(ids, np.repeat(np.asarray(anchors), lengths))
+        self.lengths += added.lengths
+        self.gapped += added.gapped
+
+    def _add_anchors(self, ids: IntArray, places: IntArray) -> None:
+        """Add the distance from each token to the anchor at its place in the row, where it has one."""
+        distances = (ids - ids[places])[places >= 0]
+        if not len(distances):
+            return
+        if distances.min() < 0:
+            raise DataError("position_ids: a token may not stand before the anchor it sees; let ids run on")
+        self._check_span(int(distances.max()))
+        self.gapped += np.bincount(distances, minlength=self.max_len)
 
     def add_positions(self, position_ids: Any, doc_ids: Any, mask: str = "document") -> None:
         """Add one row of tokens with any ids, under a mask; doc_ids below 0 are padding and count for nothing.
@@ -121,7 +160,11 @@ class PositionCounts:
         if len(steps) == 0 or steps.max() == 1:
             self.lengths[len(ids)] += 1
             return
-        self.gapped += self._correlate(ids - ids[0], ids - ids[0])
+        breaks = np.flatnonzero(steps > 1) + 1
+        if len(breaks) ** 2 <= RUN_PAIRS:
+            self.gapped += self._trapezoids(ids[[0, *breaks]], np.diff([0, *breaks, len(ids)]))
+        else:
+            self.gapped += self._correlate(ids - ids[0], ids - ids[0])
 
     def _add_across(self, queries: IntArray, keys: IntArray) -> None:
         """Add all pairs of a query and a key of two disjoint groups."""
@@ -134,6 +177,18 @@ class PositionCounts:
     def _check_span(self, span: int) -> None:
         if span >= self.max_len:
             raise DataError(f"position_ids: distance {span} must be below max_len={self.max_len}")
+
+    def _trapezoids(self, firsts: IntArray, lengths: IntArray) -> IntArray:
+        """Count the pairs at each distance inside runs of consecutive ids and between them, by second differences."""
+        impulses = np.zeros(self.max_len + 2, dtype=np.int64)
+        query, key = np.tril_indices(len(firsts), -1)
+        gap, a, b = firsts[query] - firsts[key], lengths[query], lengths[key]
+        for place, sign in ((gap - b + 1, 1), (gap + 1, -1), (gap - b + 1 + a, -1), (gap + a + 1, 1)):
+            impulses += sign * np.bincount(np.minimum(place, self.max_len + 1), minlength=self.max_len + 2)
+        out = np.cumsum(np.cumsum(impulses))[: self.max_len]
+        inside = np.bincount(lengths, minlength=self.max_len + 1)[: self.max_len + 1]
+        at_least = np.cumsum(inside[::-1])[::-1]
+        return out + np.cumsum(at_least[:0:-1])[::-1]
 
     def _correlate(self, queries: IntArray, keys: IntArray) -> IntArray:
         """Count the pairs at each distance: sum over p of [p is a query] [p - i is a key], exact by rounding."""

@@ -86,7 +86,16 @@ class Slimpajama(Section):
         return []
 
 
-Corpus = Annotated[Synthetic | Stdlib | Text | Slimpajama, Field(discriminator="name")]
+@dataclass(frozen=True, kw_only=True)
+class Conversations(Section):
+    """Conversations of ShareGPT's form, a JSON object a line: only what the assistant says is scored."""
+
+    name: Literal["conversations"] = "conversations"
+    path: str
+    """A .jsonl, .jsonl.zst or .parquet file, or a folder of them, with `conversations`: turns of `from` and `value`."""
+
+
+Corpus = Annotated[Synthetic | Stdlib | Text | Slimpajama | Conversations, Field(discriminator="name")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +135,8 @@ class DataConfig(Section):
     """Figure 1 of papers/string.txt: documents cut at the window, windows always full, or lengths uniform in 1..L."""
     held_out_frac: Annotated[float, Ge(0), Le(0.5)] = 0.01
     """Share of documents kept from training, chosen by a hash of the text."""
+    tags: bool = False
+    """Whether every document begins with its source's name and a line break, which are read and not scored."""
     folder: str = "shards"
     """Folder that holds the token shards of all corpora."""
     look_ahead: Annotated[int, Ge(1), Le(4096)] = 256
@@ -148,6 +159,8 @@ class DataConfig(Section):
         if isinstance(self.corpus, Synthetic):
             identity["window"] = self.window  # its documents are as long as the window asks
             identity["version"] = VERSION
+        if self.tags:
+            identity["tags"] = True
         return identity
 
     @property

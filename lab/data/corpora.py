@@ -8,11 +8,11 @@ import sysconfig
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from lab.data.config import DataConfig, Slimpajama, Stdlib, Synthetic, Text
+from lab.data.config import Conversations, DataConfig, Slimpajama, Stdlib, Synthetic, Text
 from lab.data.synthetic import SyntheticText
-from lab.data.text_files import Document, Skip, read_jsonl, read_parquet, read_txt, to_document
+from lab.data.text_files import Document, Skip, read_jsonl, read_parquet, read_txt, to_conversation, to_document
 from lab.errors import DataError, MissingPackage
 
 TASK_DOCUMENTS = 4000  # synthetic documents of one task
@@ -130,18 +130,23 @@ def cut_definitions(source: str) -> list[str]:
 class FilesReader:
     """A file or a folder of .jsonl, .jsonl.zst, .parquet and .txt files."""
 
-    def __init__(self, corpus: Text | Slimpajama) -> None:
+    def __init__(self, corpus: Text | Slimpajama | Conversations) -> None:
         assert corpus.path is not None, "a files reader needs a path"
         self.root = root = Path(corpus.path)
         if not root.exists():
             raise DataError(f"data.corpus.path={root}: no such file or folder; give one with {', '.join(SUFFIXES)}")
         files = sorted(root.rglob("*")) if root.is_dir() else [root]
-        self.files = [path for path in files if path.name.endswith(SUFFIXES) and path.is_file()]
+        suffixes = SUFFIXES[:-1] if isinstance(corpus, Conversations) else SUFFIXES  # a .txt holds no turns
+        self.files = [path for path in files if path.name.endswith(suffixes) and path.is_file()]
         if not self.files:
-            raise DataError(f"data.corpus.path={root}: holds no text files; put {', '.join(SUFFIXES)} there")
+            raise DataError(f"data.corpus.path={root}: holds no text files; put {', '.join(suffixes)} there")
         if isinstance(corpus, Slimpajama):
             self.n_tasks = min(corpus.tasks, len(self.files))
-            self.text_field, self.source_field = "text", "meta.redpajama_set_name"
+            self.text_field: str | None = "text"
+            self.source_field: str | None = "meta.redpajama_set_name"
+        elif isinstance(corpus, Conversations):
+            self.n_tasks = len(self.files)
+            self.text_field, self.source_field = None, None
         else:
             self.n_tasks = len(self.files)
             self.text_field, self.source_field = corpus.text_field, corpus.source_field
@@ -158,7 +163,13 @@ class FilesReader:
                 continue
             rows = read_parquet(path) if path.suffix == ".parquet" else read_jsonl(path)
             for row in rows:
-                yield row if isinstance(row, Skip) else to_document(row, self.text_field, self.source_field, path.stem)
+                yield row if isinstance(row, Skip) else self.document(row, path.stem)
+
+    def document(self, row: dict[str, Any], default: str) -> Document | Skip:
+        """Turn a row into a document, or a conversation."""
+        if self.text_field is None:
+            return to_conversation(row, default)
+        return to_document(row, self.text_field, self.source_field, default)
 
 
 class HubReader:

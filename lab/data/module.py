@@ -13,13 +13,18 @@ import torch
 from torch import Tensor, distributed
 from torch.utils.data import DataLoader, IterableDataset
 
+from lab.data.arrangement import Arrangement
 from lab.data.config import DataConfig
 from lab.data.corpora import open_corpus
-from lab.data.packing import IGNORE, Pack, PackStream
-from lab.data.preparation import is_prepared, prepare, shard_folder
+from lab.data.packing import IGNORE, Pack, PackStream, Skip
+from lab.data.preparation import end_of_document, is_prepared, prepare, shard_folder
 from lab.data.segments import index_segments
 from lab.data.shards import TokenStore
+from lab.data.tokenizer import load_tokenizer, special_ends
 from lab.errors import DataError
+from lab.masks.config import Causal, WindowMask
+from lab.skip import skip_positions
+from lab.skip.sentences import sentence_ends, split_sentences
 
 Batch = dict[str, Any]
 
@@ -40,15 +45,31 @@ class PackDataset(IterableDataset):  # type: ignore[type-arg]
 
 def to_batch(pack: Pack) -> Batch:
     """Turn a pack into what a training step takes: tensors to move, and host values that stay where they are."""
+    ids = pack.position_ids
     return {
         "tokens": torch.from_numpy(pack.tokens)[None],
         "targets": torch.from_numpy(pack.targets)[None],
         "cu_seqlens": torch.tensor([0, *pack.lengths]).cumsum(0).to(torch.int32),
         "lengths": tuple(pack.lengths),
+        "position_ids": None if ids is None else torch.from_numpy(ids),
+        "starts": starts_of(pack),
+        "anchors": pack.anchors,
+        "counted": ids,
         "n_targets": int((pack.targets != IGNORE).sum()),
         "stream": pack.stream,
         "state": pack.state,
     }
+
+
+def starts_of(pack: Pack) -> tuple[int, ...] | None:
+    """Give the first id of each run where ids count up by one from it, or None."""
+    if pack.position_ids is None:
+        return (0,) * len(pack.lengths)
+    ends = np.cumsum(pack.lengths)
+    steps = np.diff(pack.position_ids[: ends[-1]])
+    steps[ends[:-1] - 1] = 1  # from run to run ids may do anything
+    begins = ends - pack.lengths
+    return tuple(pack.position_ids[begins].tolist()) if (steps == 1).all() else None
 
 
 def as_it_is(batch: Batch) -> Batch:
@@ -62,14 +83,53 @@ def ignore_signals(worker: int) -> None:
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
+def arrangement_of(config: DataConfig, mask: WindowMask) -> Arrangement:
+    """Resolve a mask's settings; the anchor is the token that begins every document, or else the one that ends it.
+
+    Source: papers/anchor_attention.txt, section 5.3: models without <bos> take <eos> as the anchor.
+    """
+    running = getattr(mask, "ids", "running") == "running"
+    if mask.method != "anchor":
+        return Arrangement(mask=mask.method, running=running, chunks=mask.chunks)
+    tokenizer = load_tokenizer(shard_folder(config))
+    begin, _ = special_ends(tokenizer)
+    bos = begin[0] if begin else None
+    anchor = end_of_document(config, tokenizer) if bos is None else bos
+    return Arrangement(mask="anchor", running=True, chunks=mask.chunks, anchor=anchor, bos=bos)
+
+
+def skip_function(config: DataConfig, skip: Any) -> Skip:
+    """Make the function that gives a run's tokens their ids."""
+    by_sentence = skip.method == "longrecipe"
+    ends = sentence_ends(load_tokenizer(shard_folder(config))) if by_sentence else None
+
+    def place(tokens: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        sentences = None if ends is None else split_sentences(tokens, ends)
+        return skip_positions(
+            skip.method, len(tokens), target_len=skip.target_len, sentence_lengths=sentences, generator=generator
+        )
+
+    return place
+
+
 class PackedData(lightning.LightningDataModule):
     """Packs of one corpus for one training run.
 
     Units: `micro_batch_tokens` per pack, `n_streams` packs per global batch.
     """
 
-    def __init__(self, config: DataConfig, *, seed: int, micro_batch_tokens: int, n_streams: int) -> None:
+    def __init__(
+        self,
+        config: DataConfig,
+        *,
+        seed: int,
+        micro_batch_tokens: int,
+        n_streams: int,
+        mask: WindowMask = Causal(),
+        skip: Any = None,
+    ) -> None:
         super().__init__()
+        self.mask, self.skip = mask, skip
         self.config, self.seed = config, seed
         self.micro_batch_tokens, self.n_streams = micro_batch_tokens, n_streams
         self.states: dict[int, np.ndarray] = {}
@@ -93,7 +153,10 @@ class PackedData(lightning.LightningDataModule):
     def setup(self, stage: str) -> None:
         """Open the training split."""
         self.store = TokenStore.open(shard_folder(self.config), "train")
-        self.segments = index_segments(self.store, self.config.mode, self.config.window)
+        self.arrangement = arrangement_of(self.config, self.mask)
+        window = self.config.window - self.arrangement.extra_tokens
+        self.segments = index_segments(self.store, self.config.mode, window)
+        self.skips = None if self.skip is None else skip_function(self.config, self.skip)
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """Load this rank's streams; with data.prefetch one background process does the packing."""
@@ -121,6 +184,8 @@ class PackedData(lightning.LightningDataModule):
             pack_tokens=self.micro_batch_tokens,
             seed=self.seed,
             look_ahead=self.config.look_ahead,
+            arrangement=self.arrangement,
+            skip=self.skips,
             state=None if index not in self.states else self.states[index].tolist(),
         )
 

@@ -2,6 +2,7 @@
 
 A global batch is `n_streams` packs, one from each stream. Stream j reads the global samples j, j + n_streams, ... and
 nothing else, so the packs are a function of (seed, step) alone, whatever number of processes share the streams out.
+What is random inside a segment, chunks and skips, is drawn from (seed, sample).
 A stream holds `look_ahead` segments; a pack takes the one that waits longest and then, again and again, the longest
 that still fits. No segment is cut or dropped. A stream's state is the next sample and the samples that wait.
 """
@@ -9,25 +10,30 @@ that still fits. No segment is cut or dropped. A stream's state is the next samp
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from lab.data.arrangement import IGNORE, Arrangement, Run
 from lab.data.order import sample_segment
 from lab.data.segments import Segment, SegmentIndex
 from lab.data.shards import TokenStore
 from lab.errors import ConfigError
 
-IGNORE = -100  # target of a token that is not scored; the value that torch's own loss ignores
+__all__ = ["IGNORE", "Pack", "PackStream"]
+Skip = Callable[[np.ndarray, np.random.Generator], np.ndarray]  # tokens of a run -> rotary ids
 
 
 @dataclass(frozen=True, eq=False)
 class Pack:
     """One micro-batch.
 
-    Shapes: `tokens` and `targets` int64 (pack_tokens,), padding at the end with token 0 and target IGNORE;
-    `lengths` of its segments in order; `state` int64 (1 + look_ahead,) of the stream after this pack.
+    `lengths` are those of its runs, each a causal row to attention. `position_ids` is None where ids count from 0 in
+    every run; `anchors` holds the place of each run's anchor, -1 for none, or is None where there are no anchors.
+
+    Shapes: `tokens`, `targets`, `position_ids` int64 (pack_tokens,), padding at the end with token 0, target IGNORE and
+    id 0; `state` int64 (1 + look_ahead,) of the stream after this pack.
     """
 
     tokens: np.ndarray
@@ -35,6 +41,8 @@ class Pack:
     lengths: list[int]
     stream: int
     state: np.ndarray
+    position_ids: np.ndarray | None = None
+    anchors: tuple[int, ...] | None = None
 
 
 class PackStream:
@@ -50,8 +58,13 @@ class PackStream:
         pack_tokens: int,
         seed: int,
         look_ahead: int,
+        arrangement: Arrangement = Arrangement(),
+        skip: Skip | None = None,
         state: Sequence[int] | None = None,
     ) -> None:
+        self.arrangement, self.skip = arrangement, skip
+        self.arranges = skip is not None or arrangement != Arrangement() or not segments.whole_documents
+        self.arranges = self.arranges or not store.scores_all
         self.store, self.segments = store, segments
         self.stream, self.n_streams, self.pack_tokens = stream, n_streams, pack_tokens
         self.seed, self.look_ahead = seed, look_ahead
@@ -73,11 +86,20 @@ class PackStream:
             self._wait(self.next_sample)
             self.next_sample += self.n_streams
         chosen = [self._take(min(range(len(self.waiting)), key=lambda k: -self.waiting[k][1]))]
-        room = self.pack_tokens - chosen[0].length
+        extra = self.arrangement.extra_tokens
+        room = self.pack_tokens - chosen[0][1].length - extra
         while (fit := bisect_right(self.waiting, (room, 1))) > 0:
             chosen.append(self._take(fit - 1))
-            room -= chosen[-1].length
-        return self._lay_out(chosen)
+            room -= chosen[-1][1].length + extra
+        runs: list[Run] = []
+        anchors: list[int] = []
+        place = 0
+        for sample, segment in chosen:
+            arranged = self._arrange(sample, segment)
+            anchors += [place if run.anchored else -1 for run in arranged]
+            place += sum(len(run.tokens) for run in arranged)
+            runs += arranged
+        return self._lay_out(runs, tuple(anchors))
 
     def state(self) -> np.ndarray:
         """Give the stream's state, int64 (1 + look_ahead,), -1 where nothing waits."""
@@ -91,24 +113,50 @@ class PackStream:
 
     def _wait(self, sample: int) -> None:
         segment = self._segment(sample)
-        if segment.length > self.pack_tokens:
+        extra = self.arrangement.extra_tokens
+        if segment.length + extra > self.pack_tokens:
             raise ConfigError(
-                f"train.micro_batch_tokens={self.pack_tokens}: must hold the longest segment, {segment.length} tokens; "
-                "use data.window or more"
+                f"train.micro_batch_tokens={self.pack_tokens}: must hold the longest segment, {segment.length + extra} "
+                "tokens; use data.window or more"
             )
-        insort(self.waiting, (segment.length, -sample))
+        insort(self.waiting, (segment.length + extra, -sample))
 
-    def _take(self, place: int) -> Segment:
-        return self._segment(-self.waiting.pop(place)[1])
+    def _take(self, place: int) -> tuple[int, Segment]:
+        sample = -self.waiting.pop(place)[1]
+        return sample, self._segment(sample)
 
-    def _lay_out(self, chosen: list[Segment]) -> Pack:
-        tokens = np.zeros(self.pack_tokens, dtype=np.int64)
+    def _arrange(self, sample: int, segment: Segment) -> list[Run]:
+        tokens = self.store.read(segment.start, segment.length + segment.continues).astype(np.int64)
+        targets = np.full(segment.length, IGNORE, dtype=np.int64)
+        targets[: len(tokens) - 1] = tokens[1:]
+        tokens = tokens[: segment.length]
+        if not self.arranges:
+            return [Run(tokens, targets, np.arange(len(tokens)))]
+        generator = np.random.default_rng([self.seed, sample])
+        documents = self.store.document_numbers(segment.start, segment.length + segment.continues)
+        targets[: len(documents) - 1][np.diff(documents) > 0] = IGNORE
+        if not self.store.scores_all:
+            targets[: len(documents) - 1][~self.store.scored(segment.start, len(documents))[1:]] = IGNORE
+        runs = self.arrangement.runs(tokens, targets, documents[: segment.length], generator)
+        if self.skip is None:
+            return runs
+        return [Run(run.tokens, run.targets, self.skip(run.tokens, generator), run.anchored) for run in runs]
+
+    def _lay_out(self, runs: list[Run], anchors: tuple[int, ...]) -> Pack:
+        tokens, position_ids = np.zeros((2, self.pack_tokens), dtype=np.int64)
         targets = np.full(self.pack_tokens, IGNORE, dtype=np.int64)
-        begin = 0
-        for segment in chosen:
-            ids = self.store.read(segment.start, segment.length + segment.continues)
-            end = begin + segment.length
-            tokens[begin:end] = ids[: segment.length]
-            targets[begin : begin + len(ids) - 1] = ids[1:]
-            begin = end
-        return Pack(tokens, targets, [segment.length for segment in chosen], self.stream, self.state())
+        begin, plain = 0, True
+        for run in runs:
+            part = slice(begin, begin + len(run.tokens))
+            tokens[part], targets[part], position_ids[part] = run.tokens, run.targets, run.ids
+            plain = plain and run.ids[0] == 0 and run.ids[-1] == len(run.ids) - 1
+            begin = part.stop
+        return Pack(
+            tokens,
+            targets,
+            [len(run.tokens) for run in runs],
+            self.stream,
+            self.state(),
+            None if plain else position_ids,
+            anchors if self.arrangement.mask == "anchor" else None,
+        )

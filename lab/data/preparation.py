@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,10 @@ from tokenizers import Tokenizer
 from tqdm import tqdm
 
 from lab.data import wording
-from lab.data.config import Bpe, DataConfig, Synthetic
+from lab.data.config import Bpe, Conversations, DataConfig, Synthetic
 from lab.data.corpora import CorpusReader, Document, open_corpus
 from lab.data.shards import SPLITS, ShardWriter, check_shard, read_manifest, token_dtype
-from lab.data.tokenizer import EOS, load_tokenizer, train_bpe
+from lab.data.tokenizer import EOS, load_tokenizer, special_ends, train_bpe
 from lab.errors import DataError
 from lab.files import write_atomic, write_json
 
@@ -174,16 +175,48 @@ def run_task(config: DataConfig, folder: Path, eos: int, task: int) -> dict[str,
     tokenizer = load_tokenizer(folder)
     temporary = folder / f".{task_name(task)}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
-    writer = ShardWriter(temporary, token_dtype(tokenizer.get_vocab_size()))
-    pick = splitter(config.held_out_frac)
+    marks = config.tags or isinstance(config.corpus, Conversations)
+    writer = ShardWriter(temporary, token_dtype(tokenizer.get_vocab_size()), marks_scored=marks)
+    pick, ends = splitter(config.held_out_frac), special_ends(tokenizer)
+
+    def encode(text: str) -> list[int]:
+        return list(tokenizer.encode(text, add_special_tokens=False).ids)
+
+    @cache
+    def tags(source: str) -> list[int]:
+        return encode(f"{source}\n")
+
     items = open_corpus(config).read(task)
     while batch := list(itertools.islice(items, BATCH_DOCUMENTS)):
         documents = [item for item in batch if isinstance(item, Document)]
         writer.skips.update(item.reason for item in batch if not isinstance(item, Document))
         encodings = tokenizer.encode_batch_fast([document.text for document in documents])
         for document, encoding in zip(documents, encodings, strict=True):
-            writer.add(pick(document.text), [*encoding.ids, eos], document.source)
+            ids, scored = encoding.ids, None
+            if marks:
+                ids, scored = marked(document, ids, ends, tags(document.source) if config.tags else [], encode)
+                scored.append(True)
+            writer.add(pick(document.text), [*ids, eos], document.source, scored)
     return writer.close(folder / task_name(task))
+
+
+def marked(
+    document: Document,
+    ids: list[int],
+    ends: tuple[list[int], list[int]],
+    tag: list[int],
+    encode: Callable[[str], list[int]],
+) -> tuple[list[int], list[bool]]:
+    """Give a document's tokens and which of them are scored: not its tag, and of a conversation the responses alone.
+
+    `ids` are those of the whole text between the special tokens `ends`.
+
+    Source: papers/anchor_attention.txt, section 5.2 (domain tagging); papers/entropy_abf.txt, section 4 (responses).
+    """
+    text = [(ids[len(ends[0]) : len(ids) - len(ends[1])], True)]
+    body = text if document.parts is None else [(encode(part), own) for part, own in document.parts]
+    pieces = [(ends[0], True), (tag, False), *body, (ends[1], True)]
+    return [i for piece, _ in pieces for i in piece], [scored for piece, scored in pieces for _ in piece]
 
 
 def splitter(held_out_frac: float) -> Callable[[str], str]:

@@ -37,6 +37,8 @@ class SegmentIndex(Protocol):
     """The segments of a split, numbered 0 .. n - 1."""
 
     n: int
+    whole_documents: bool
+    """Whether a segment belongs to one document."""
 
     def __getitem__(self, index: int) -> Segment:
         """Find one segment."""
@@ -62,6 +64,8 @@ def index_segments(store: TokenStore, mode: Mode, window: int) -> SegmentIndex:
 class NaturalSegments:
     """Documents cut every `window` tokens; found through each shard's running count of segments by document."""
 
+    whole_documents = True
+
     def __init__(self, store: TokenStore, window: int) -> None:
         self.store, self.window = store, window
         self.counts = [segment_counts(shard, window) for shard in store.shards]
@@ -83,6 +87,8 @@ class NaturalSegments:
 class ConcatenatedSegments:
     """Windows of exactly `window` tokens; the split's last tokens, less than a window, are left out."""
 
+    whole_documents = False
+
     def __init__(self, store: TokenStore, window: int) -> None:
         self.window, self.n_tokens = window, store.n_tokens
         self.n = store.n_tokens // window
@@ -98,6 +104,8 @@ class UniformSegments:
 
     The split's last tokens, less than a block, are left out.
     """
+
+    whole_documents = False
 
     def __init__(self, store: TokenStore, window: int) -> None:
         self.window, self.n_tokens = window, store.n_tokens

@@ -6,6 +6,7 @@ A shard is a folder, published by one rename:
     SPLIT.tokens.bin   token ids, uint16 or uint32, documents end to end, <eos> included
     SPLIT.ends.bin     int64, where each document ends
     SPLIT.sources.bin  uint32, index of each document's source in the manifest
+    SPLIT.scored.bin   uint8, 0 for tokens that are read and not scored; only where there are such tokens
 """
 
 from __future__ import annotations
@@ -34,17 +35,22 @@ def token_dtype(vocab_size: int) -> str:
 class ShardWriter:
     """Collects one task's documents and publishes them as a shard."""
 
-    def __init__(self, temporary: Path, dtype: str) -> None:
+    def __init__(self, temporary: Path, dtype: str, *, marks_scored: bool = False) -> None:
         self.temporary, self.dtype = temporary, dtype
         temporary.mkdir(parents=True)
+        names = [f"{split}.scored.bin" for split in SPLITS] if marks_scored else []
+        self.marks = {name: (temporary / name).open("wb") for name in names}
         self.files = {split: (temporary / f"{split}.tokens.bin").open("wb") for split in SPLITS}
         self.ends: dict[str, list[int]] = {split: [] for split in SPLITS}
         self.owners: dict[str, list[int]] = {split: [] for split in SPLITS}
         self.sources: dict[str, int] = {}
         self.skips: Counter[str] = Counter()
 
-    def add(self, split: str, ids: list[int], source: str) -> None:
-        """Append a document."""
+    def add(self, split: str, ids: list[int], source: str, scored: list[bool] | None = None) -> None:
+        """Append a document; `scored` says for each token whether it is, and is all of them where left out."""
+        if self.marks:
+            marks = np.ones(len(ids), np.uint8) if scored is None else np.asarray(scored, dtype=np.uint8)
+            self.marks[f"{split}.scored.bin"].write(marks.tobytes())
         self.files[split].write(np.asarray(ids, dtype=self.dtype).tobytes())
         ends = self.ends[split]
         ends.append((ends[-1] if ends else 0) + len(ids))
@@ -52,6 +58,8 @@ class ShardWriter:
 
     def close(self, final: Path) -> dict[str, Any]:
         """Write the boundaries, sources and manifest, and give the shard its name."""
+        for file in self.marks.values():
+            file.close()
         for split in SPLITS:
             self.files[split].close()
             np.asarray(self.ends[split], dtype="<i8").tofile(self.temporary / f"{split}.ends.bin")
@@ -108,7 +116,8 @@ def check_shard(shard: Path, manifest: dict[str, Any], hashes: bool) -> None:
 class Shard:
     """One split of one shard, mapped into memory.
 
-    Shapes: `tokens` (tokens,), `ends` int64 (documents,), `sources` uint32 (documents,).
+    Shapes: `tokens` (tokens,), `ends` int64 (documents,), `sources` uint32 (documents,), `scored` uint8 (tokens,) or
+        None where every token is scored.
     """
 
     folder: Path
@@ -117,6 +126,7 @@ class Shard:
     ends: np.ndarray
     sources: np.ndarray
     source_names: list[str]
+    scored: np.ndarray | None
 
 
 class TokenStore:
@@ -169,6 +179,35 @@ class TokenStore:
             start, length, index = start + len(part), length - len(part), index + 1
         return parts[0] if len(parts) == 1 else np.concatenate(parts or [np.zeros(0, np.int64)])
 
+    def document_numbers(self, start: int, length: int) -> np.ndarray:
+        """Number the documents of `length` tokens from place `start`: int64, 0 for the first token's, rising by one."""
+        places = np.arange(start, start + length)
+        numbers = np.zeros(length, dtype=np.int64)
+        first = int(np.searchsorted(self.token_starts, start, side="right")) - 1
+        for begin, shard in zip(self.token_starts[first:], self.shards[first:]):
+            if begin >= start + length:
+                break
+            low, high = np.searchsorted(shard.ends, (start - begin, start + length - begin), side="right")
+            numbers += np.searchsorted(shard.ends[low:high] + begin, places, side="right")
+        return numbers
+
+    @property
+    def scores_all(self) -> bool:
+        """Whether every token is scored when it is predicted."""
+        return all(shard.scored is None for shard in self.shards)
+
+    def scored(self, start: int, length: int) -> np.ndarray:
+        """Tell which of `length` tokens from place `start` are scored when they are predicted: bool (length,)."""
+        marks = np.ones(length, dtype=bool)
+        first = int(np.searchsorted(self.token_starts, start, side="right")) - 1
+        for shift, shard in zip(self.token_starts[first:], self.shards[first:]):
+            low, high = max(start, int(shift)), min(start + length, int(shift) + len(shard.tokens))
+            if low >= high:
+                break
+            if shard.scored is not None:
+                marks[low - start : high - start] = shard.scored[low - shift : high - shift]
+        return marks
+
     def documents(self) -> Iterable[np.ndarray]:
         """Read the documents one by one, in order."""
         for shard in self.shards:
@@ -180,6 +219,7 @@ class TokenStore:
 
 def open_shard(path: Path, manifest: dict[str, Any], split: str) -> Shard:
     """Map one split of one shard into memory."""
+    scored = path / f"{split}.scored.bin"
     return Shard(
         path,
         split,
@@ -187,4 +227,5 @@ def open_shard(path: Path, manifest: dict[str, Any], split: str) -> Shard:
         np.memmap(path / f"{split}.ends.bin", dtype="<i8", mode="r"),
         np.memmap(path / f"{split}.sources.bin", dtype="<u4", mode="r"),
         manifest["sources"],
+        np.memmap(scored, dtype=np.uint8, mode="r") if scored.exists() else None,
     )

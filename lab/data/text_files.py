@@ -16,10 +16,11 @@ READ_BYTES = 2**20
 
 @dataclass(frozen=True)
 class Document:
-    """A text and the name of its source."""
+    """A text and the name of its source; a conversation also in parts, each with whether it is scored."""
 
     text: str
     source: str
+    parts: tuple[tuple[str, bool], ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,43 @@ def to_document(row: dict[str, Any], text_field: str, source_field: str | None, 
     for key in source_field.split(".") if source_field else ():
         source = source.get(key) if isinstance(source, dict) else None
     return usable(text, source if isinstance(source, str) else default)
+
+
+ROLES = {"human": "USER", "user": "USER", "gpt": "ASSISTANT", "assistant": "ASSISTANT", "system": "SYSTEM"}
+
+
+def to_conversation(row: dict[str, Any], source: str) -> Document | Skip:
+    """Take a conversation out of a row of ShareGPT's form; what an assistant says is scored, the rest only read.
+
+    Every turn ends with a line break, that of a response scored with it, so that a model learns to stop.
+
+    Example:
+        >>> turns = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello."}]
+        >>> [(text.split(), scored) for text, scored in to_conversation({"conversations": turns}, "part").parts]
+        [(['USER:', 'Hi', 'ASSISTANT:'], False), (['Hello.'], True)]
+    """
+    turns = row.get("conversations")
+    if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
+        return Skip("no turns in field 'conversations'")
+    parts: list[tuple[str, bool]] = []
+    for turn in turns:
+        role, text = ROLES.get(str(turn.get("from"))), turn.get("value")
+        if role is None or not isinstance(text, str):
+            return Skip("a turn without a known 'from' and a text 'value'")
+        if role == "ASSISTANT" and text.strip():
+            parts += [("ASSISTANT:", False), (f" {text.strip()}\n", True)]
+        else:
+            parts.append((f"{role}: {text.strip()}\n", False))
+    merged: list[tuple[str, bool]] = []
+    for text, scored in parts:
+        if merged and not scored and not merged[-1][1]:
+            merged[-1] = (merged[-1][0] + text, False)
+        else:
+            merged.append((text, scored))
+    if not any(scored for _, scored in merged):
+        return Skip("a conversation without a response")
+    document = usable("".join(text for text, _ in merged), source)
+    return document if isinstance(document, Skip) else Document(document.text, document.source, tuple(merged))
 
 
 def usable(text: str, source: str) -> Document | Skip:

@@ -69,3 +69,11 @@ def load_tokenizer(path: Path) -> Tokenizer:
         raise DataError(f"data.tokenizer.path={path}: not a tokenizer.json ({error}); save it again") from error
     tokenizer.encode_special_tokens = True  # a text that spells <eos> is text and ends nothing
     return tokenizer
+
+
+def special_ends(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """Find the special tokens that the tokenizer puts before and after every text."""
+    encoding = tokenizer.encode("a")
+    marks = encoding.special_tokens_mask
+    text = [place for place, special in enumerate(marks) if not special]
+    return encoding.ids[: text[0]], encoding.ids[text[-1] + 1 :]

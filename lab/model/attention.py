@@ -151,7 +151,10 @@ def attend_rotated(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, lay
         return attend_flex(q, keys, v, layout, layer)
     n_q, n_k = q.shape[2], v.shape[2]
     if runs_whole(layout):
-        if name == "sdpa" and q.device.type == "cpu" and layout.starts and 1 < n_q < n_k:
+        segments = layout.segments
+        anchored = segments is not None and segments.anchors is not None and segments.max_length > backends.MASKED_ROWS
+        chunked = q.device.type == "cpu" and layout.starts is not None and 1 < n_q < n_k
+        if name == "sdpa" and (anchored or chunked):
             return attend_tiles(q, keys, v, layout, layer, tile_kernel(name, q.device))
         return backends.BACKENDS[name](rotated_queries(q, layout, 0, layer, v.dtype), keys[0], v, layout.segments)
     if not has_kernel(layout, name):

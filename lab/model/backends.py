@@ -32,7 +32,11 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, segments: Segments | None) -> Tensor:
     if segments is None:
         return sdpa_rows(q, k, v)
     sizes = [*segments.lengths, segments.n_tokens - segments.n_real]
-    parts = zip(*(x.split(sizes, dim=2) for x in (q, k, v)), strict=True)
+    key_sizes = sizes
+    if segments.anchors is not None:  # short segments only: a dense mask computes the half that it hides
+        places, ends, _ = segments.with_anchors
+        k, v, key_sizes = k[:, :, places], v[:, :, places], ends.diff().tolist()
+    parts = zip(q.split(sizes, dim=2), k.split(key_sizes, dim=2), v.split(key_sizes, dim=2))
     outs = [sdpa_rows(*part).transpose(1, 2) for part, _ in zip(parts, segments.lengths)]
     padding = q.new_zeros(1, sizes[-1], q.shape[1], q.shape[3])
     return torch.cat([*outs, padding], dim=1).transpose(1, 2)
@@ -59,6 +63,9 @@ def packed(kernel: Callable[[Tensor, Tensor, Tensor, Segments], Tensor]) -> Back
         batch, heads, tokens, width = q.shape
         layout = segments or Segments.from_lengths([tokens] * batch, batch * tokens, q.device)
         q_TNH, k_TNH, v_TNH = (x.transpose(1, 2).flatten(0, 1)[: layout.n_real] for x in (q, k, v))
+        if layout.anchors is not None:
+            places = layout.with_anchors[0]
+            k_TNH, v_TNH = k_TNH[places], v_TNH[places]
         out_TNH = kernel(q_TNH, k_TNH, v_TNH, layout)
         out_TNH = F.pad(out_TNH, (0, 0, 0, 0, 0, layout.n_tokens - layout.n_real))
         return out_TNH.view(batch, tokens, heads, width).transpose(1, 2)
@@ -70,30 +77,39 @@ def varlen_kernel(q: Tensor, k: Tensor, v: Tensor, layout: Segments) -> Tensor:
     """Call torch's own variable-length attention, whose signature differs between torch 2.11 and later."""
     from torch.nn.attention.varlen import varlen_attn
 
-    cu, longest = layout.cu_seqlens, layout.max_length
     options: dict[str, object] = {"is_causal": True} if "is_causal" in varlen_parameters() else {"window_size": (-1, 0)}
     if q.shape[1] != k.shape[1]:
         if "enable_gqa" in varlen_parameters():
             options["enable_gqa"] = True
         else:
             k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
-    return varlen_attn(q, k, v, cu, cu, longest, longest, **options)
+    return varlen_attn(q, k, v, *cumulative(layout), **options)
+
+
+def cumulative(layout: Segments) -> tuple[Tensor, Tensor, int, int]:
+    """Give cumulative lengths of queries and keys and the longest of each; kernels align the last query and key."""
+    cu, longest = layout.cu_seqlens, layout.max_length
+    if layout.anchors is None:
+        return cu, cu, longest, longest
+    _, cu_k, longest_k = layout.with_anchors
+    return cu, cu_k, longest, longest_k
 
 
 def flash_kernel(q: Tensor, k: Tensor, v: Tensor, layout: Segments) -> Tensor:
     """Call flash-attn's variable-length kernel."""
     from flash_attn import flash_attn_varlen_func
 
-    cu, longest = layout.cu_seqlens, layout.max_length
-    return flash_attn_varlen_func(q, k, v, cu, cu, longest, longest, causal=True)
+    return flash_attn_varlen_func(q, k, v, *cumulative(layout), causal=True)
 
 
 def xformers_kernel(q: Tensor, k: Tensor, v: Tensor, layout: Segments) -> Tensor:
     """Call xformers' memory-efficient attention under a block-diagonal causal bias."""
     from xformers.ops import memory_efficient_attention
-    from xformers.ops.fmha.attn_bias import BlockDiagonalCausalMask
+    from xformers.ops.fmha.attn_bias import BlockDiagonalCausalFromBottomRightMask
 
-    bias = BlockDiagonalCausalMask.from_seqlens(list(layout.lengths))
+    own = layout.anchors or (-1,) * len(layout.lengths)
+    with_anchor = [n + (anchor >= 0) for n, anchor in zip(layout.lengths, own, strict=True)]
+    bias = BlockDiagonalCausalFromBottomRightMask.from_seqlens(list(layout.lengths), with_anchor)
     if q.shape[1] != k.shape[1]:
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     out: Tensor = memory_efficient_attention(q[None], k[None], v[None], attn_bias=bias)[0]
@@ -106,6 +122,7 @@ BACKENDS: dict[str, Backend] = {
     "flash": packed(flash_kernel),
     "xformers": packed(xformers_kernel),
 }
+MASKED_ROWS = 512  # tokens up to which a segment and its anchor run faster under a dense mask than as tiles, measured
 TILED = ("sdpa", "flash", "varlen")  # backends whose kernels return the log-sum-exp that bands are merged by
 NEEDS_PACKAGE = {"flash": "flash_attn", "xformers": "xformers"}
 

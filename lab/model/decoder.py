@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from lab.errors import DataError
 from lab.model.attention import attend, attend_cached
@@ -86,7 +87,8 @@ class Block(nn.Module):
 class Decoder(nn.Module):
     """The language model; positions come from `frequencies` and `distance`, RoPE at cfg.theta and plain by default.
 
-    Without a `seed` the weights stay as torch makes them, for a caller that brings its own.
+    Without a `seed` the weights stay as torch makes them, for a caller that brings its own. With `recompute` the
+    backward pass computes each block's activations again instead of keeping them.
     """
 
     def __init__(
@@ -97,9 +99,10 @@ class Decoder(nn.Module):
         distance: Distance | None = None,
         backend: str = "auto",
         seed: int | None = 0,
+        recompute: bool = False,
     ) -> None:
         super().__init__()
-        self.cfg = cfg
+        self.cfg, self.recompute = cfg, recompute
         self.frequencies = frequencies or make_frequencies("rope", head_dim=cfg.head_dim, theta=cfg.theta)
         self.distance = distance or make_distance("plain")
         self.embedding = nn.Embedding(cfg.vocab_size, cfg.d_model)
@@ -140,6 +143,7 @@ class Decoder(nn.Module):
         position_ids: Tensor | None = None,
         *,
         segments: Segments | None = None,
+        starts: Sequence[int] | None = None,
         cache: KeyCache | None = None,
         targets: Tensor | None = None,
         last_only: bool = False,
@@ -147,7 +151,8 @@ class Decoder(nn.Module):
         """Return logits, or the summed loss when `targets` are given.
 
         With `cu_seqlens` (or `segments`, the same prepared on the host) the B * T tokens are one packed row: a token
-        sees its own segment only, ids start again at 0 in each, and tokens after the last segment are padding.
+        sees its own segment only, ids start again at 0 in each, and tokens after the last segment are padding. `starts`
+        says that given ids count up by one from there in each segment, so that nothing need look at them.
         With a cache the tokens continue what it holds. `last_only` keeps the logits of the last token.
 
         Shapes: tokens int64 (B, T); cu_seqlens int32 (S + 1,); position_ids int64 (T,) or (B, T); targets int64
@@ -163,9 +168,12 @@ class Decoder(nn.Module):
             tokens = tokens.reshape(1, -1)
             position_ids = None if position_ids is None else position_ids.expand(shape).reshape(1, -1)
         x_BTD = self.embedding(tokens)
-        layout = self.layout(tokens, position_ids, segments, cache)
+        layout = self.layout(tokens, position_ids, segments, starts, cache)
         for block in self.blocks:
-            x_BTD = block(x_BTD, layout, cache)
+            if self.recompute and torch.is_grad_enabled():
+                x_BTD = checkpoint(block, x_BTD, layout, cache, use_reentrant=False)
+            else:
+                x_BTD = block(x_BTD, layout, cache)
         if cache is not None:
             cache.advance(tokens.shape[1])
         x_BTD = self.norm(x_BTD[:, -1:] if last_only else x_BTD)
@@ -175,22 +183,29 @@ class Decoder(nn.Module):
         return logits if last_only else logits.view(*shape, -1)
 
     def layout(
-        self, tokens: Tensor, position_ids: Tensor | None, segments: Segments | None, cache: KeyCache | None
+        self,
+        tokens: Tensor,
+        position_ids: Tensor | None,
+        segments: Segments | None,
+        starts: Sequence[int] | None,
+        cache: KeyCache | None,
     ) -> Layout:
         """Prepare ids, rotations and segments once for all layers."""
         past = cache.length if cache is not None else 0
         k_pos = torch.arange(past + tokens.shape[1], device=tokens.device)
-        starts: Sequence[int] | None = (0,) if segments is None else (0,) * len(segments.lengths)
+        if position_ids is None:
+            starts = (0,) * (1 if segments is None else len(segments.lengths))
         if position_ids is not None:
             assert past == 0, "explicit ids continue no cache"
             k_pos = position_ids
-            starts = None if self.distance.is_plain else first_ids(k_pos, segments)
+            if starts is None and not self.distance.is_plain:
+                starts = first_ids(k_pos, segments)
         elif segments is not None:
             k_pos = segments.position_ids
         return Layout.of(
             k_pos[past:] if past else k_pos,
             k_pos,
-            self.frequencies.at_length(k_pos.shape[-1] if segments is None else segments.max_length),
+            self.frequencies.at_length(k_pos.shape[-1]) if segments is None else self.frequencies,
             self.distance,
             self.embedding.weight.dtype,
             segments=segments,

@@ -82,7 +82,8 @@ class Layout:
         if visible is None:
             docs = None if segments is None else segments.doc_ids[None]
             mask = "causal" if segments is None else "document"
-            visible = Visibility(q_pos.shape[-1], k_pos.shape[-1], k_pos.device, mask, docs)
+            anchor = None if segments is None or segments.anchor_of is None else segments.anchor_of[None]
+            visible = Visibility(q_pos.shape[-1], k_pos.shape[-1], k_pos.device, mask, docs, anchor_of=anchor)
         return cls(
             q_pos,
             k_pos,
@@ -103,19 +104,28 @@ class Layout:
 
     @cached_property
     def tiles(self) -> list[BandTile]:
-        """The bands' tiles, in places of the row, for ids that count up by one."""
-        assert self.starts is not None, "tiles are cut from consecutive ids"
+        """The bands' tiles, in places of the row, for ids that count up by one, or any ids under plain distance."""
         n_q, n_k = self.q_pos.shape[-1], self.k_pos.shape[-1]
-        lengths = [n_k] if self.segments is None else self.segments.lengths
+        lengths = (n_k,) if self.segments is None else self.segments.lengths
+        anchors = self.segments.anchors if self.segments is not None else None
+        starts = self.starts if self.starts is not None else (0,) * len(lengths)
+        assert self.starts is not None or self.distance.is_plain, "tiles are cut from consecutive ids"
         bands = self.distance.bands
-        out, place, covered = [], 0, 0
-        for length, start in zip(lengths, self.starts, strict=True):
+        out, place, covered, begins = [], 0, 0, {}
+        for number, (length, start) in enumerate(zip(lengths, starts, strict=True)):
             keys = range(start, start + length)
             queries = keys if self.segments is not None else keys[n_k - n_q :]
-            for number, band in enumerate(bands):
-                for positions in band.region.tiles(queries, keys):
-                    tile = positions.shifted(place - queries.start, place - keys.start)
-                    out.append(BandTile(number, tile, first=tile.q.start >= covered))
+            begins[place] = start
+            for band_number, band in enumerate(bands):
+                tiles = [t.shifted(place - queries.start, place - keys.start) for t in band.region.tiles(queries, keys)]
+                if anchors is not None and anchors[number] >= 0:
+                    key = begins[anchors[number]]
+                    seeing = band.region.seeing(keys, key)
+                    if seeing:
+                        tile = Tile(seeing, range(key, key + 1), "full")
+                        tiles.append(tile.shifted(place - keys.start, anchors[number] - key))
+                for tile in tiles:
+                    out.append(BandTile(band_number, tile, first=tile.q.start >= covered))
                     covered = max(covered, tile.q.stop)
             place += length
         return out

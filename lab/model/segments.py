@@ -20,19 +20,28 @@ from lab.errors import DataError
 class Segments:
     """The segments of one packed row of `n_tokens` tokens.
 
-    Shapes: `cu_seqlens` int32 (S + 1,) on the tokens' device; `lengths` S host integers, so that nothing waits for
-    the device.
+    `anchors` holds, for each segment, the place in the row of one more token that all its tokens see, -1 for none.
+
+    Shapes: `cu_seqlens` int32 (S + 1,) on the tokens' device; `lengths` and `anchors` S host integers, so that nothing
+        waits for the device.
     """
 
     cu_seqlens: Tensor
     lengths: tuple[int, ...]
     n_tokens: int
+    anchors: tuple[int, ...] | None = None
 
     @classmethod
-    def from_lengths(cls, lengths: Sequence[int], n_tokens: int, device: torch.device | str = "cpu") -> Segments:
+    def from_lengths(
+        cls,
+        lengths: Sequence[int],
+        n_tokens: int,
+        device: torch.device | str = "cpu",
+        anchors: tuple[int, ...] | None = None,
+    ) -> Segments:
         """Build the layout of segments of the given lengths in a row of `n_tokens` tokens."""
         cu_seqlens = torch.tensor([0, *lengths], dtype=torch.int64).cumsum(0).to(torch.int32).to(device)
-        return cls(cu_seqlens, tuple(lengths), n_tokens)
+        return cls(cu_seqlens, tuple(lengths), n_tokens, anchors)
 
     @classmethod
     def from_cu_seqlens(cls, cu_seqlens: Tensor, n_tokens: int) -> Segments:
@@ -71,3 +80,25 @@ class Segments:
         lengths = torch.tensor([*self.lengths, self.n_tokens - self.n_real])
         ids = torch.tensor([*range(len(self.lengths)), -1])
         return ids.repeat_interleave(lengths).to(self.cu_seqlens.device)
+
+    @cached_property
+    def anchor_of(self) -> Tensor | None:
+        """Place of each token's anchor, int64 (n_tokens,), -1 for none; None where there are no anchors."""
+        if self.anchors is None:
+            return None
+        lengths = torch.tensor([*self.lengths, self.n_tokens - self.n_real])
+        return torch.tensor([*self.anchors, -1]).repeat_interleave(lengths).to(self.cu_seqlens.device)
+
+    @cached_property
+    def with_anchors(self) -> tuple[Tensor, Tensor, int]:
+        """Keys with each segment's anchor before its own: their places, int64, cumulative lengths, int32, and the most.
+
+        A causal kernel that aligns the last query with the last key then lets every query see the anchor.
+        """
+        assert self.anchors is not None, "asked for only where there are anchors"
+        own = torch.arange(self.n_real).split(list(self.lengths))
+        parts = [torch.cat([torch.tensor([a] * (a >= 0), dtype=torch.int64), x]) for a, x in zip(self.anchors, own)]
+        lengths = [len(part) for part in parts]
+        ends = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+        device = self.cu_seqlens.device
+        return torch.cat(parts).to(device), ends.to(device), max(lengths)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,12 +44,16 @@ class Training(lightning.LightningModule):
         batch_tokens: int,
         micro_batch_tokens: int,
         shard_dtype: torch.dtype | None = None,
+        recompute: bool = False,
+        start: Callable[[Decoder], None] | None = None,
     ) -> None:
         super().__init__()
         self.cfg, self.optim = cfg, optim
-        self.make_decoder = lambda: Decoder(cfg, frequencies=frequencies, distance=distance, backend=backend, seed=seed)
+        self.make_decoder = lambda: Decoder(
+            cfg, frequencies=frequencies, distance=distance, backend=backend, seed=seed, recompute=recompute
+        )
         self.total_steps, self.batch_tokens, self.micro_batch_tokens = total_steps, batch_tokens, micro_batch_tokens
-        self.shard_dtype = shard_dtype
+        self.shard_dtype, self.start = shard_dtype, start
         self.decoder: Decoder | None = None
         self.consumed = 0  # tokens over all ranks and steps
         self.finished: StepStats | None = None  # set while the hooks after an optimizer step run
@@ -57,10 +62,12 @@ class Training(lightning.LightningModule):
         self.sums = torch.zeros(4, dtype=torch.float64)  # loss, targets, tokens, stop of the step so far
 
     def configure_model(self) -> None:
-        """Build the decoder, the same on every rank, and shard it where the strategy has a mesh (FSDP2)."""
+        """Build the decoder, the same on every rank, with the weights to start from, and shard it on a mesh (FSDP2)."""
         if self.decoder is not None:
             return
         self.decoder = self.make_decoder()
+        if self.start is not None:
+            self.start(self.decoder)
         if self.device_mesh is not None:
             policy = MixedPrecisionPolicy(param_dtype=self.shard_dtype, reduce_dtype=torch.float32)
             mesh = self.device_mesh["data_parallel"]
@@ -75,8 +82,14 @@ class Training(lightning.LightningModule):
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
         """Return the pack's summed loss over its token budget; the exact mean follows when the batch is complete."""
         assert self.decoder is not None, "configure_model builds the decoder"
-        segments = Segments(batch["cu_seqlens"], tuple(batch["lengths"]), batch["tokens"].shape[1])
-        loss_sum: Tensor = self.decoder(batch["tokens"], segments=segments, targets=batch["targets"])
+        segments = Segments(batch["cu_seqlens"], batch["lengths"], batch["tokens"].shape[1], batch["anchors"])
+        loss_sum: Tensor = self.decoder(
+            batch["tokens"],
+            position_ids=batch["position_ids"],
+            segments=segments,
+            starts=batch["starts"],
+            targets=batch["targets"],
+        )
         self.sums = self.sums.to(loss_sum.device)
         self.sums[0] += loss_sum.detach()
         self.sums[1:] += torch.tensor([batch["n_targets"], segments.n_real, float(self.stop_asked)]).to(self.sums)

@@ -17,7 +17,9 @@ class Visibility:
     With `q_pos` and `k_pos` a key whose id is above the query's is hidden, except the anchor's. Padding (document -1)
     neither sees nor is seen.
 
-    Shapes: doc_ids (B or 1, n_k) or None; q_pos (B or 1, n_q) and k_pos (B or 1, n_k), or None.
+    `anchor_of` gives each token the place of one more key that it sees, -1 for none.
+
+    Shapes: doc_ids and anchor_of (B or 1, n_k) or None; q_pos (B or 1, n_q) and k_pos (B or 1, n_k), or None.
     """
 
     n_q: int
@@ -27,6 +29,7 @@ class Visibility:
     doc_ids: Tensor | None = None
     q_pos: Tensor | None = None
     k_pos: Tensor | None = None
+    anchor_of: Tensor | None = None
 
     @property
     def by_order(self) -> bool:
@@ -51,6 +54,8 @@ class Visibility:
             if self.mask == "anchor" and self.doc_ids is not None:
                 ordered = ordered | ((k_doc == 0) & (q_doc != 0))
             visible = visible & ordered
+        if self.anchor_of is not None:
+            visible = visible | (pick(self.anchor_of, row, q_index) == k)
         return visible
 
     def dense(self) -> Tensor:

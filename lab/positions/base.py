@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
-from numbers import Integral, Real
+from numbers import Real
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -14,7 +13,7 @@ from annotated_types import Ge
 
 from lab.errors import ConfigError
 from lab.positions.regions import Region
-from lab.schema import Positive, Section
+from lab.schema import Positive, Section, is_whole, look_up
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -181,23 +180,9 @@ class Distance:
         return factor * float(self.config.constant_factor)
 
 
-def is_whole(value: object) -> bool:
-    """Tell a whole number from everything else, booleans included."""
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
 def identity(positions: Tensor) -> Tensor:
     """Leave positions as they are."""
     return positions
-
-
-def look_up(methods: Mapping[str, ModuleType], method: str, field: str) -> ModuleType:
-    """Find a method by name or say which names there are."""
-    if method not in methods:
-        near = difflib.get_close_matches(method, methods, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"use one of: {', '.join(methods)}"
-        raise ConfigError(f"{field}={method}: unknown method; {hint}")
-    return methods[method]
 
 
 def configure(config_class: type[Any], parameters: Mapping[str, Any]) -> Any:

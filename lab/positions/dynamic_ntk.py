@@ -3,7 +3,8 @@
     theta' = theta * (s * l / L - (s - 1))^(d / (d - 2)),   l = max(length, L),   L = train_len,   d = head_dim
 
 Source: emozilla 2023; papers/entropy_abf.txt section 2 (baseline). With `length` left out the decoder takes the number
-of tokens it holds, and places all cached keys anew at every step; code that keeps rotated keys changes the past.
+of tokens it holds, and places all cached keys anew at every step; code that keeps rotated keys changes the past. A
+packed row has no one length and takes L, so that no document depends on those beside it.
 """
 
 from __future__ import annotations

@@ -45,6 +45,10 @@ class Region(Protocol):
         """Cut the region's causal pairs of queries `q` and keys `k` (ending together) into tiles of positions."""
         ...
 
+    def seeing(self, q: range, key: int) -> range:
+        """Find those of the queries, all after one key, that see it in this region."""
+        ...
+
 
 def triangle(q: range, k: range, behind: int) -> Iterator[Tile]:
     """Cut the pairs with i >= behind: a rectangle of keys that all queries see, then a causal square.
@@ -74,6 +78,10 @@ class All:
     def tiles(self, q: range, k: range) -> Iterator[Tile]:
         """Cut the whole causal mask."""
         return triangle(q, k, 0)
+
+    def seeing(self, q: range, key: int) -> range:
+        """Keep all queries."""
+        return q
 
 
 @dataclass(frozen=True)
@@ -115,6 +123,10 @@ class Near:
         if corner:
             yield Tile(corner, range(first + cut, whole), "upper")
 
+    def seeing(self, q: range, key: int) -> range:
+        """Cut the queries by distance."""
+        return range(q.start, min(q.stop, key + self.width))
+
 
 @dataclass(frozen=True)
 class Far:
@@ -129,6 +141,10 @@ class Far:
     def tiles(self, q: range, k: range) -> Iterator[Tile]:
         """Cut the lower left triangle."""
         return triangle(q, k, self.distance)
+
+    def seeing(self, q: range, key: int) -> range:
+        """Cut the queries by distance."""
+        return range(max(q.start, key + self.distance), q.stop)
 
 
 def by_chunk(q: range, size: int) -> Iterator[tuple[int, range]]:
@@ -152,6 +168,10 @@ class SameChunk:
         for begin, part in by_chunk(q, self.size):
             yield from triangle(part, range(max(begin, k.start), part.stop), 0)
 
+    def seeing(self, q: range, key: int) -> range:
+        """Cut the queries by chunk."""
+        return range(q.start, min(q.stop, (key // self.size + 1) * self.size))
+
 
 @dataclass(frozen=True)
 class PreviousChunk:
@@ -170,6 +190,11 @@ class PreviousChunk:
             if keys:
                 yield Tile(part, keys, "full")
 
+    def seeing(self, q: range, key: int) -> range:
+        """Cut the queries by chunk."""
+        begin = (key // self.size + 1) * self.size
+        return range(max(q.start, begin), min(q.stop, begin + self.size))
+
 
 @dataclass(frozen=True)
 class EarlierChunks:
@@ -187,3 +212,7 @@ class EarlierChunks:
             keys = range(k.start, begin - self.size)
             if keys:
                 yield Tile(part, keys, "full")
+
+    def seeing(self, q: range, key: int) -> range:
+        """Cut the queries by chunk."""
+        return range(max(q.start, (key // self.size + 2) * self.size), q.stop)

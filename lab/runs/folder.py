@@ -5,7 +5,7 @@ environment.json  commit, uncommitted changes, versions, hardware, seed, threads
 metrics.jsonl     one object per logged step
 probes.jsonl      one object per probed length, and one per probe
 cases/            every test of every probe, one file per probe
-counts.npz        `lengths`, the histogram of segment lengths, and `f`, the position frequency
+counts.npz        `lengths`, the histogram of segment lengths, `f`, the position frequency, and `tokens`, consumed
 checkpoints/      see lab.runs.checkpoints
 """
 
@@ -68,7 +68,7 @@ class RunFolder:
     def write_counts(self, counts: PositionCounts, path: Path | None = None) -> None:
         """Save the position frequency, in the run folder or at `path`."""
         buffer = io.BytesIO()
-        np.savez(buffer, lengths=counts.lengths, f=counts.frequency())
+        np.savez(buffer, lengths=counts.lengths, f=counts.frequency(), tokens=counts.tokens)
         write_atomic(path or self.path / "counts.npz", buffer.getvalue())
 
     def write_cases(self, consumed_tokens: int, cases: Iterable[Record]) -> None:

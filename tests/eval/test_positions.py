@@ -16,6 +16,7 @@ from lab.counts import PositionCounts
 from lab.errors import CheckpointError, LabError
 from lab.positions import DISTANCE_METHODS, Distance, distance
 from lab.runs.folder import RunFolder
+from lab.skip import SKIP_METHODS
 
 ROOT = Path(__file__).resolve().parents[2]
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -215,7 +216,8 @@ PARAMETERS = {
 
 
 def test_every_method_has_cases():
-    assert PARAMETERS.keys() == DISTANCE_METHODS.keys() == METHODS.keys()
+    assert PARAMETERS.keys() == DISTANCE_METHODS.keys()
+    assert METHODS.keys() == {*DISTANCE_METHODS, *SKIP_METHODS}
 
 
 @pytest.mark.parametrize("method", PARAMETERS)
@@ -259,10 +261,12 @@ MISTAKES = {
     "": (),
     "strng --length 9": ("METHOD=strng: unknown method; did you mean string?",),
     "xqzw --length 9": (
-        "METHOD=xqzw: unknown method; use one of: plain, string, dca, self_extend, rerope, leaky_rerope",
+        "METHOD=xqzw: unknown method; use one of: plain, string, dca, self_extend, rerope, leaky_rerope, pose, rpes, "
+        "longrecipe",
     ),
     "--length 9 string": (
-        "METHOD: must be the first argument; one of: plain, string, dca, self_extend, rerope, leaky_rerope",
+        "METHOD: must be the first argument; one of: plain, string, dca, self_extend, rerope, leaky_rerope, pose, "
+        "rpes, longrecipe",
     ),
     "plain": ("--length: must be set; Length of the text in tokens",),
     "plain --length": ("--length: has no value; write --length=value",),

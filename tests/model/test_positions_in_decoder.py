@@ -117,3 +117,24 @@ def test_training_gradients_of_a_packed_row_equal_the_reference():
             grads.append([p.grad for p in model.parameters()])
         for x, y in zip(*grads, strict=True):
             torch.testing.assert_close(x, y, rtol=0, atol=1e-9)
+
+
+@torch.no_grad()
+def test_dynamic_ntk_in_a_packed_row_depends_on_no_neighbour():
+    dynamic = frequencies("dynamic_ntk", head_dim=8, theta=100.0, factor=4.0, train_len=8)
+    model, short, long = decoder(dynamic, DISTANCES["plain"]), tokens(7, 1, 12), tokens(8, 1, 24)
+    together = model(torch.cat([short, long], dim=1), cu_seqlens=torch.tensor([0, 12, 36]).int())[:, :12]
+    alone = model(short, cu_seqlens=torch.tensor([0, 12]).int())
+    torch.testing.assert_close(together, alone, rtol=0, atol=FLOAT64_TOL)
+
+
+def test_computing_activations_again_changes_no_gradient():
+    row, targets = tokens(5, 1, 40), tokens(6, 1, 40)
+    grads = []
+    for recompute in (False, True):
+        model = decoder(FREQUENCIES["rope"], DISTANCES["string"])
+        model.recompute = recompute
+        model(row, cu_seqlens=torch.tensor([0, 22, 40]).int(), targets=targets).backward()
+        grads.append([p.grad for p in model.parameters()])
+    for x, y in zip(*grads, strict=True):
+        assert torch.equal(x, y)

@@ -1,0 +1,113 @@
+"""Every way of extending the demo to twice its window, at equal tokens: one table.
+
+    python -m benchmarks.extension [--seeds 2] [--configs pi,anchor] [--runs runs] [-o docs/extension.md]
+
+Trains configs/extend_*.yaml from runs/cpu_demo (which `make fit` makes) with each seed, skipping what is finished, and
+prints for each: f at half and three quarters of the longest distance as shares of f(0), counted in the extension alone;
+held-out loss (documents of the config's own window); effective length of every seed and the share of tests passed at
+384 and 576 tokens; seconds a step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eval.probe import probe_model
+
+BASE = Path("runs/cpu_demo")
+POSITIONS = ["full", "pi", "ntk_by_parts", "yarn", "abf", "entropy_abf"]
+MASKS = ["concatenated", "document", "document_running", "anchor", "anchor_chunks"]
+ORDER = [*POSITIONS, *MASKS, "pose", "rpes", "longrecipe"]
+HEADS = ("method", "f(L/2)/f(0)", "f(3L/4)/f(0)", "loss", "effective length", "passed at 384", "at 576", "s/step")
+
+
+def records(run: Path, name: str) -> list[dict[str, Any]]:
+    """Read a .jsonl file of a run."""
+    return [json.loads(line) for line in (run / name).read_text(encoding="utf-8").splitlines()]
+
+
+def train(config: str, seed: int, runs: Path) -> Path:
+    """Train one config with one seed, or go on with it."""
+    run = runs / f"extend_{config}-seed{seed}"
+    words = [f"configs/extend_{config}.yaml", f"--run.seed={seed}", f"--run.name={run.name}", f"--run.folder={runs}"]
+    subprocess.run([sys.executable, "-m", "lab.fit", *words, "--resume"], check=True, stdout=subprocess.DEVNULL)
+    return run
+
+
+def figures(run: Path) -> dict[str, float]:
+    """Read what the table shows of one run."""
+    metrics, probes = records(run, "metrics.jsonl"), records(run, "probes.jsonl")
+    last = metrics[-1]
+    frequency = np.load(run / "counts.npz")["f"]
+    accuracy = {
+        p["length"]: p["accuracy"]
+        for p in probes
+        if p.get("consumed_tokens") == last["consumed_tokens"] and "length" in p
+    }
+    summary = [p for p in probes if "effective_length" in p][-1]
+    per_step = last["consumed_tokens"] / last["step"]
+    return {
+        "half": frequency[len(frequency) // 2] / frequency[0],
+        "three_quarters": frequency[3 * len(frequency) // 4] / frequency[0],
+        "loss": summary["held_out_loss"],
+        "effective_length": summary["effective_length"],
+        "at_384": accuracy[384],
+        "at_576": accuracy[576],
+        "step_s": per_step / statistics.median(m["tokens_per_s"] for m in metrics),
+    }
+
+
+def row(name: str, runs: list[dict[str, float]]) -> str:
+    """Lay one method out: means over seeds, effective lengths one by one."""
+    mean = {key: statistics.mean(run[key] for run in runs) for key in runs[0]}
+    lengths = ", ".join(f"{run['effective_length']:.0f}" for run in runs)
+    return (
+        f"| {name} | {mean['half']:.3f} | {mean['three_quarters']:.3f} | {mean['loss']:.3f} | {lengths} | "
+        f"{mean['at_384']:.2f} | {mean['at_576']:.2f} | {mean['step_s']:.3f} |"
+    )
+
+
+def before() -> str:
+    """Probe the demo itself at the same lengths."""
+    output = BASE / "eval" / "before-extension"
+    probe_model(BASE, {"tests": 100, "step": 64, "max_length": 704}, output)
+    probes = records(output, "probes.jsonl")
+    accuracy = {p["length"]: p["accuracy"] for p in probes if "length" in p}
+    frequency = np.load(BASE / "counts.npz")["f"]
+    half, three_quarters = (frequency[n * len(frequency) // 4] / frequency[0] for n in (2, 3))
+    loss = [p for p in records(BASE, "probes.jsonl") if "effective_length" in p][-1]["held_out_loss"]
+    length = probes[-1]["effective_length"]
+    return (
+        f"| the demo, before | {half:.3f} | {three_quarters:.3f} | {loss:.3f} | {length} | {accuracy[384]:.2f} | "
+        f"{accuracy[576]:.2f} | |"
+    )
+
+
+def main() -> None:
+    """Train what is missing and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--configs", default=",".join(ORDER))
+    parser.add_argument("--runs", type=Path, default=Path("runs"))
+    parser.add_argument("-o", type=Path)
+    options = parser.parse_args()
+    lines = [f"| {' | '.join(HEADS)} |", f"|{'---|' * len(HEADS)}", before()]
+    print(*lines, sep="\n", flush=True)
+    for config in options.configs.split(","):
+        runs = [figures(train(config, seed, options.runs)) for seed in range(options.seeds)]
+        lines.append(row(config, runs))
+        print(lines[-1], flush=True)
+    if options.o:
+        options.o.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""What attention sees of one training window: its documents as causal runs with rotary ids, targets and an anchor.
+
+    window      a a a b b b b        documents of a window, in tokens
+    causal      one run, ids 0 1 2 3 4 5 6
+    document    runs a a a, b b b b; ids 0 1 2 0 1 2 3 (reset) or 0 1 2 3 4 5 6 (running)
+    anchor      runs A, a a a, b b b b; ids 0, 1 2 3, 4 5 6 7; every run sees A too
+
+With chunks, documents are cut at random points and the chunks shuffled, each document's in order. A document that is
+seen alone is then laid out whole again, with the ids its tokens have in the shuffled window: attention depends on ids
+and on who sees whom, not on the order of a row. No target crosses a document.
+
+Source: papers/anchor_attention.txt, section 3 and 5.2, Figures 2 and 5. The released code cuts chunks from the start of
+the pack, repeating tokens, and scores targets across documents; here every token stands once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+IGNORE = -100  # target of a token that is not scored; the value that torch's own loss ignores
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """Tokens that see each other causally in this order.
+
+    Shapes: `tokens`, `targets` and `ids` int64 (n,). `anchored` runs also see the window's anchor, its first run.
+    """
+
+    tokens: IntArray
+    targets: IntArray
+    ids: IntArray
+    anchored: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrangement:
+    """How windows are arranged: the settings of the mask, and the anchor's token."""
+
+    mask: str = "causal"
+    running: bool = False
+    chunks: int | None = None
+    anchor: int | None = None
+    bos: int | None = None
+
+    @property
+    def extra_tokens(self) -> int:
+        """Tokens a window gains: the anchor."""
+        return int(self.mask == "anchor")
+
+    def runs(
+        self, tokens: IntArray, targets: IntArray, documents: IntArray, generator: np.random.Generator
+    ) -> list[Run]:
+        """Arrange a window.
+
+        Shapes: `tokens`, `targets` (the next token, or IGNORE) and `documents` (rising numbers) int64 (n,).
+        """
+        if self.mask == "anchor":  # the anchor stands for the <bos> of each document
+            kept = np.flatnonzero((tokens != self.bos) | (np.diff(documents, prepend=-1) == 0))
+            tokens, targets, documents = tokens[kept], targets[kept], documents[kept]
+        anchor = [Run(np.array([self.anchor]), np.array([IGNORE]), np.array([0]))] if self.mask == "anchor" else []
+        if not len(tokens):
+            return anchor  # the window was one <bos>
+        ids = np.arange(len(tokens), dtype=np.int64)
+        if self.chunks is not None:
+            order = interleaved(documents, self.chunks, generator)
+            if self.mask == "causal":
+                tokens, documents = tokens[order], documents[order]
+                targets = np.where(np.diff(order, append=-1) == 1, targets[order], IGNORE)
+            else:
+                ids[order] = ids.copy()
+        if self.mask == "causal":
+            return [Run(tokens, targets, ids)]
+        begins = np.flatnonzero(np.diff(documents, prepend=-1))
+        parts = zip(*(np.split(x, begins[1:]) for x in (tokens, targets, ids)), strict=True)
+        if self.mask == "document":
+            return [Run(t, y, p if self.running else self.reset(p)) for t, y, p in parts]
+        return [*anchor, *(Run(t, y, p + 1, anchored=True) for t, y, p in parts)]
+
+    def reset(self, ids: IntArray) -> IntArray:
+        """Let a document's ids begin at 0."""
+        return ids - ids[0]
+
+
+def interleaved(documents: IntArray, chunks: int, generator: np.random.Generator) -> IntArray:
+    """Cut each document at random points into `chunks` chunks, shuffle all, keep each document's in order.
+
+    A document of fewer tokens than chunks is cut between all its tokens.
+
+    Shapes: documents (n,), rising; returns the new order, a permutation of 0 .. n - 1.
+    Example:
+        >>> interleaved(np.array([0, 0, 0, 1, 1, 1]), 2, np.random.default_rng(5)).tolist()
+        [3, 4, 0, 1, 5, 2]
+    """
+    begins = np.flatnonzero(np.diff(documents, prepend=-1))
+    pieces: list[list[IntArray]] = []
+    for places in np.split(np.arange(len(documents)), begins[1:]):
+        cuts = generator.choice(len(places) - 1, size=min(chunks, len(places)) - 1, replace=False) + 1
+        pieces.append(np.split(places, np.sort(cuts)))
+    owners = np.repeat(np.arange(len(pieces)), [len(cut) for cut in pieces])
+    generator.shuffle(owners)
+    waiting = [iter(cut) for cut in pieces]
+    return np.concatenate([next(waiting[owner]) for owner in owners])

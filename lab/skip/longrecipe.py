@@ -1,0 +1,75 @@
+"""LongRecipe's position index transformation: ids break between sentences only, and skip at random there.
+
+    p = pos(k) + j       for token j of sentence k, ids in tokens, 0 <= j < |s_k|
+    pos(0) = 0,     pos(k) = pos(k - 1) + |s_(k-1)| + g_k,     g_k >= 0,     sum of g_k <= T - n
+
+n tokens in N sentences leave T - n ids free. N of T - n + N slots are chosen in increasing order, the first of them
+slot 0; the k-th sentence is laid into the k-th slot, a slot without a sentence is one free id, and the slots are
+flattened:
+
+    pos(k) = slot(k) + sum over j < k of (|s_j| - 1)
+
+The last id is at most T - 1, and each of the C(T - n + N - 1, N - 1) placements is equally likely: every g_k is
+(T - n) / N in the mean. At n = 6, N = 3 and T = 12, with slots 0, 3 and 7 of 9:
+
+    slots     abc   . . de  . . . f  .
+    ids       0 1 2 . . 5 6 . . . 10 .
+
+Source: papers/longrecipe.txt, section 4.2 and Algorithm 1. Eq. 6 has a + 1 that would skip an id even where g = 0,
+against the text above it. Algorithm 1 has T slots, which overflow T as soon as a sentence has two tokens. Here M, its
+largest g, is what the window leaves. In the released code
+- N slots are drawn of all, and the smallest is replaced by 0: the others lean towards the end of the window;
+- token index 0 reads as an empty slot; the id it loses is put back just before the second id, which glues a first
+  sentence of one token to the second sentence;
+- a first stretch, as long as a first chunk of PoSE, is overwritten with ids 0, 1, ... .
+None of the three is done here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from lab.skip.base import IntArray, Skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongRecipe(Skip):
+    """The parameters of the position index transformation."""
+
+    needs_sentences: ClassVar[bool] = True
+    method: Literal["longrecipe"] = "longrecipe"
+
+
+Config = LongRecipe
+
+
+def position_ids(
+    config: LongRecipe, n_tokens: int, sentence_lengths: IntArray | None, generator: np.random.Generator
+) -> IntArray:
+    """Choose the slots of the sentences and flatten them.
+
+    Shapes: sentence_lengths int64 (N,) -> int64 (n_tokens,).
+    Example:
+        >>> position_ids(LongRecipe(target_len=9), 6, np.array([6]), np.random.default_rng(0)).tolist()
+        [0, 1, 2, 3, 4, 5]
+    """
+    assert sentence_lengths is not None, "skip_positions refuses a sample without sentences"
+    others = len(sentence_lengths) - 1
+    chosen = generator.choice(config.target_len - n_tokens + others, others, replace=False, shuffle=False)
+    return flattened(sentence_lengths, np.append(0, np.sort(chosen) + 1))
+
+
+def flattened(sentence_lengths: IntArray, slots: IntArray) -> IntArray:
+    """Give the ids of sentences laid into slots, the free slots before each counted as ids.
+
+    Shapes: (N,), (N,) -> int64 (n_tokens,).
+    Example:
+        >>> flattened(np.array([3, 2, 1]), np.array([0, 3, 7])).tolist()
+        [0, 1, 2, 5, 6, 10]
+    """
+    free = slots - np.arange(len(slots))  # ids skipped before each sentence
+    ids: IntArray = np.arange(sentence_lengths.sum(), dtype=np.int64) + np.repeat(free, sentence_lengths)
+    return ids

@@ -1,0 +1,59 @@
+"""RPES (randomized positional encoding): the ids are a sorted random sample of all that the target window has.
+
+    p(0) < p(1) < ... < p(n - 1)      n of the T ids 0 .. T - 1 without replacement, ids in tokens
+
+Every set of n ids is equally likely, C(T, n) of them; the first id need not be 0. At n = 6 and T = 12:
+
+    tokens    0   1 2     3   4   5
+    ids     . 1 . 3 4 . . 7 . 9 . 11
+
+A run is a longest stretch of ids that rise by one. The id after a token's is taken with probability (n - 1) / T, the
+last place counted, so that there are n (1 - (n - 1) / T) runs in the mean, and the mean run length is
+
+    T / (T - n + 1) = 1 / (1 - (n - 1) / T)       close to 1 / (1 - n / T): 1.43 tokens where n is 30% of T
+
+Source: papers/longrecipe.txt, section 5.1, which cites Ruoss et al. (2023). LongRecipe's code does the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from lab.skip.base import IntArray, Skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rpes(Skip):
+    """The parameters of the randomized positional encoding scheme."""
+
+    method: Literal["rpes"] = "rpes"
+
+
+Config = Rpes
+
+
+def position_ids(
+    config: Rpes, n_tokens: int, sentence_lengths: IntArray | None, generator: np.random.Generator
+) -> IntArray:
+    """Choose ids at random and sort them; sentences do not matter.
+
+    Shapes: int64 (n_tokens,).
+    Example:
+        >>> position_ids(Rpes(target_len=3), 3, None, np.random.default_rng(0)).tolist()
+        [0, 1, 2]
+    """
+    chosen = generator.choice(config.target_len, n_tokens, replace=False, shuffle=False)
+    return np.sort(chosen.astype(np.int64))
+
+
+def mean_run_length(config: Rpes, n_tokens: int) -> float:
+    """Compute the mean run length of ids that theory gives, in tokens.
+
+    Example:
+        >>> mean_run_length(Rpes(target_len=12), 6), mean_run_length(Rpes(target_len=6), 6)
+        (1.7142857142857142, 6.0)
+    """
+    return config.target_len / (config.target_len - n_tokens + 1)

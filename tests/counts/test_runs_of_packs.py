@@ -1,0 +1,283 @@
+"""Packed runs with any ids and with anchors, counted against a loop over all pairs of a token and one that it sees."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from lab.counts import PositionCounts, position_counts
+from lab.data.arrangement import Arrangement, interleaved
+from lab.data.order import sample_segment
+from lab.data.packing import PackStream
+from lab.data.segments import index_segments
+from lab.errors import DataError
+from lab.skip import skip_positions
+from tests.data.stores import drawn_lengths, make_store
+from tests.data.windows import BOS, cut, documents_of, row_of, without_bos
+
+MAX_LEN, WINDOW, SEED = 64, 20, 3
+MASKS = {
+    "causal": Arrangement(),
+    "causal_chunks": Arrangement(chunks=3),
+    "reset": Arrangement(mask="document"),
+    "reset_chunks": Arrangement(mask="document", chunks=3),
+    "running": Arrangement(mask="document", running=True),
+    "running_chunks": Arrangement(mask="document", running=True, chunks=3),
+    "anchor": Arrangement(mask="anchor", running=True, anchor=BOS, bos=BOS),
+    "anchor_chunks": Arrangement(mask="anchor", running=True, chunks=3, anchor=BOS, bos=BOS),
+}
+SKIPS = ("none", "pose", "rpes", "longrecipe")
+
+
+def loop_over_pairs(max_len, lengths, ids, anchors):
+    """Count every pair of places of one row: a key of the query's own run that is not later, or its anchor."""
+    run_of = [run for run, length in enumerate(lengths) for _ in range(length)]
+    counted = [0] * max_len
+    for q, k in itertools.product(range(len(run_of)), repeat=2):
+        own = run_of[q] == run_of[k] and k <= q
+        if own or (anchors is not None and anchors[run_of[q]] == k):
+            counted[ids[q] - ids[k]] += 1
+    return counted
+
+
+def counted(max_len, lengths, ids, anchors=None):
+    counts = PositionCounts(max_len)
+    counts.add_runs(lengths, None if ids is None else np.array(ids), anchors)
+    assert counts.frequency().dtype == np.int64
+    return counts
+
+
+def skipped(method, n_tokens, rng, below=MAX_LEN):
+    """Draw the ids of a run."""
+    if method == "none":
+        return range(n_tokens)
+    cuts = np.flatnonzero(rng.random(n_tokens - 1) < 0.3) + 1
+    sentences = np.diff([0, *cuts, n_tokens]) if method == "longrecipe" else None
+    return skip_positions(method, n_tokens, target_len=below, sentence_lengths=sentences, generator=rng).tolist()
+
+
+# by hand
+
+
+def test_running_ids_and_an_anchor_by_hand():
+    # the anchor at 0, runs at 1 2 and 3 4 5: f(0) = 1 + 2 + 3, f(1) = 1 + 2, f(2) = 1; and every token once more at its
+    # own id: 1 2 3 4 5
+    counts = counted(8, [1, 2, 3], [0, 1, 2, 3, 4, 5], (-1, 0, 0))
+    assert counts.frequency().tolist() == [6, 3 + 1, 1 + 1, 1, 1, 1, 0, 0]
+    assert (counts.tokens, counts.pairs) == (6, 6 + 3 + 1 + 5)
+
+
+def test_a_run_in_two_pieces_by_hand():
+    # chunks at 1 2 and 5 of one document: 0 three times, 1 (2-1), 3 (5-2) and 4 (5-1) once; the anchor at 1, 2 and 5
+    counts = counted(6, [1, 3], [0, 1, 2, 5, 0, 0], (-1, 0))
+    assert counts.frequency().tolist() == [1 + 3, 1 + 1, 1, 1, 1, 1]
+
+
+def test_two_windows_of_a_pack_have_their_own_anchors_by_hand():
+    # anchor, 1 2, anchor, 1: each token sees the anchor before it, at ids 1, 2 and 1
+    counts = counted(4, [1, 2, 1, 1], [0, 1, 2, 0, 1, 0], (-1, 0, -1, 3))
+    assert counts.frequency().tolist() == [5, 1 + 2, 1, 0]
+
+
+def test_ids_left_out_count_from_0_in_every_run():
+    assert counted(9, [4, 1, 3], None) == counted(9, [4, 1, 3], [*range(4), 0, *range(3)])
+    assert counted(9, [4, 1, 3], None).frequency().tolist()[:4] == [8, 5, 3, 1]
+
+
+# random packs
+
+
+@pytest.mark.parametrize("padding", [0, 5], ids=["full", "padding"])
+@pytest.mark.parametrize("anchored", [False, True], ids=["alone", "anchors"])
+@pytest.mark.parametrize("skip", SKIPS)
+def test_random_packs_equal_a_loop_over_pairs(skip, anchored, padding):
+    rng = np.random.default_rng(len(skip) + padding)
+    for _ in range(6):
+        lengths, ids, anchors = [], [], []
+        for _ in range(3):
+            window = len(ids)
+            lengths += [1] * anchored
+            anchors += [-1] * anchored
+            ids += [0] * anchored
+            for length in rng.integers(1, 12, 4).tolist():
+                drawn = skipped(skip, length, rng, MAX_LEN - 1)
+                shift = anchored + int(rng.integers(0, MAX_LEN - anchored - max(drawn)))
+                ids += [place + shift for place in drawn]
+                lengths.append(length)
+                anchors.append(window if anchored and rng.random() < 0.8 else -1)
+        anchors = tuple(anchors) if anchored else None
+        counts = counted(MAX_LEN, lengths, ids + [0] * padding, anchors)
+        assert counts.frequency().tolist() == loop_over_pairs(MAX_LEN, lengths, ids, anchors)
+        assert counts.tokens == sum(lengths)
+        assert counts.pairs == sum(counts.frequency())
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """Documents that begin with BOS, and their store."""
+    documents = documents_of(drawn_lengths(2, 40, 15), bos=True)
+    return documents, make_store(tmp_path_factory.mktemp("store"), [documents])
+
+
+def packs_of(store, segments, n, *, pack_tokens, arrangement=Arrangement(), skip=None, look_ahead=1):
+    stream = PackStream(
+        store,
+        segments,
+        stream=0,
+        n_streams=1,
+        pack_tokens=pack_tokens,
+        seed=SEED,
+        look_ahead=look_ahead,
+        arrangement=arrangement,
+        skip=skip,
+    )
+    return list(itertools.islice(stream, n))
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_packs_count_what_their_windows_show(texts, name):
+    """The frequency of the first windows, from their documents alone, in the order that they were shuffled to."""
+    (documents, store), arrangement = texts, MASKS[name]
+    segments = index_segments(store, "concatenated", WINDOW - arrangement.extra_tokens)
+    expected = np.zeros(WINDOW, dtype=np.int64)
+    for sample in range(12):
+        segment = segments[sample_segment(sample, segments.n, SEED)]
+        window = cut(documents, segment.start, segment.length)
+        window = without_bos(window) if arrangement.mask == "anchor" else window
+        order = None
+        if arrangement.chunks:
+            generator = np.random.default_rng([SEED, sample])
+            order = interleaved(np.array(window.documents), arrangement.chunks, generator).tolist()
+        row = row_of(window, arrangement.mask, reset=name.startswith("reset"), order=order, anchor=BOS)
+        for m, n in row.pairs():
+            expected[row.ids[m] - row.ids[n]] += 1
+    for pack_tokens, look_ahead, n in ((WINDOW, 1, 12), (3 * WINDOW + 7, 10, 4)):  # one window a pack, and three
+        counts = PositionCounts(WINDOW)
+        packs = packs_of(store, segments, n, pack_tokens=pack_tokens, arrangement=arrangement, look_ahead=look_ahead)
+        for pack in packs:
+            counts.add_runs(pack.lengths, pack.position_ids, pack.anchors)
+        assert counts.frequency().tolist() == expected.tolist()
+        assert counts.tokens == sum(sum(pack.lengths) for pack in packs)
+
+
+@pytest.mark.parametrize("method", ["pose", "rpes"])
+def test_packs_with_skips_count_every_pair_of_their_segments(texts, method):
+    _, store = texts
+    segments = index_segments(store, "natural", WINDOW)
+
+    def skip(tokens, generator):
+        return skip_positions(method, len(tokens), target_len=MAX_LEN, generator=generator)
+
+    counts, expected = PositionCounts(MAX_LEN), np.zeros(MAX_LEN, dtype=np.int64)
+    for pack in packs_of(store, segments, 10, pack_tokens=3 * WINDOW, skip=skip, look_ahead=10):
+        counts.add_runs(pack.lengths, pack.position_ids, pack.anchors)
+        expected += loop_over_pairs(MAX_LEN, pack.lengths, pack.position_ids.tolist(), None)
+    assert counts.frequency().tolist() == expected.tolist()
+
+
+# both ways of counting gaps
+
+
+@pytest.mark.parametrize("limit", [0, 1 << 40], ids=["fourier", "trapezoids"])
+@pytest.mark.parametrize("method", ["pose", "rpes", "longrecipe"])
+def test_both_ways_of_counting_gaps_equal_the_loop(method, limit, monkeypatch):
+    monkeypatch.setattr(position_counts, "RUN_PAIRS", limit)
+    rng = np.random.default_rng(7)
+    for n_tokens in (2, 3, 17, 40, MAX_LEN - 1, MAX_LEN):
+        ids = list(skipped(method, n_tokens, rng))
+        counts = counted(MAX_LEN, [n_tokens], ids)
+        assert counts.frequency().tolist() == loop_over_pairs(MAX_LEN, [n_tokens], ids, None)
+
+
+@pytest.mark.parametrize("limit", [0, 1 << 40], ids=["fourier", "trapezoids"])
+def test_two_runs_add_a_trapezoid_by_hand(limit, monkeypatch):
+    # ids 2 3 and 7 8 9 (a = 3, b = 2, g = 5): inside 5 3 1; between 7-3 8-3 9-3 = 4 5 6 and 7-2 8-2 9-2 = 5 6 7
+    monkeypatch.setattr(position_counts, "RUN_PAIRS", limit)
+    counts = counted(10, [5], [2, 3, 7, 8, 9])
+    assert counts.frequency().tolist() == [5, 3, 1, 0, 1, 2, 2, 1, 0, 0]
+
+
+@pytest.mark.parametrize("limit", [0, 1 << 40], ids=["fourier", "trapezoids"])
+def test_gaps_up_to_the_longest_distance(limit, monkeypatch):
+    monkeypatch.setattr(position_counts, "RUN_PAIRS", limit)
+    # 0 1, then 8 9: 8-1 = 7, 8-0 and 9-1 = 8, 9-0 = 9
+    assert counted(10, [4], [0, 1, 8, 9]).frequency().tolist() == [4, 2, 0, 0, 0, 0, 0, 1, 2, 1]
+    with pytest.raises(DataError, match="^position_ids: distance 9 must be below max_len=9$"):
+        counted(9, [4], [0, 1, 8, 9])
+
+
+@pytest.mark.parametrize("n_runs", [2, 256, 257, 258])
+def test_few_and_many_runs_by_a_closed_form(n_runs):
+    # every third id, one token a run: n - d pairs at distance 3 d; 257 runs have 256 breaks, the most for trapezoids
+    counts = counted(3 * n_runs, [n_runs], list(range(0, 3 * n_runs, 3)))
+    expected = np.zeros(3 * n_runs, dtype=np.int64)
+    expected[::3] = np.arange(n_runs, 0, -1)
+    assert counts.frequency().tolist() == expected.tolist()
+
+
+# adding up, and what is refused
+
+
+def test_packs_add_up_in_any_order():
+    packs = [
+        ([1, 2, 3], [0, 1, 2, 3, 4, 5], (-1, 0, 0)),
+        ([4], [0, 1, 5, 6], None),
+        ([2, 2], None, None),
+        ([1, 3], [0, 1, 2, 5], (-1, 0)),
+    ]
+    expected = np.sum([loop_over_pairs(8, n, [0, 1, 0, 1] if ids is None else ids, at) for n, ids, at in packs], axis=0)
+    for order in itertools.permutations(packs):
+        whole, halves = PositionCounts(8), [PositionCounts(8), PositionCounts(8)]
+        for number, (lengths, ids, anchors) in enumerate(order):
+            for counts in (whole, halves[number % 2]):
+                counts.add_runs(lengths, None if ids is None else np.array(ids), anchors)
+        assert whole == halves[0] + halves[1]
+        assert whole.frequency().tolist() == expected.tolist()
+        assert PositionCounts.from_dict(whole.to_dict()) == whole
+
+
+def test_a_pack_of_nothing_counts_nothing():
+    for ids, anchors in ((None, None), ([0, 0], None), (None, ())):
+        assert counted(4, [], ids, anchors) == PositionCounts(4)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "ids", "anchors", "message"),
+    [
+        pytest.param([3], [0, 2, 2], None, "position_ids: must rise strictly where tokens see each other", id="equal"),
+        pytest.param([1, 2], [0, 2, 1], None, "position_ids: must rise strictly", id="falling"),
+        pytest.param([2], [0, 8], None, "position_ids: distance 8 must be below max_len=8", id="too_far"),
+        pytest.param(
+            [1, 1], [5, 4], (-1, 0), "position_ids: a token may not stand before the anchor it sees", id="before_anchor"
+        ),
+        pytest.param([1, 1], [0, 8], (-1, 0), "position_ids: distance 8 must be below max_len=8", id="anchor_too_far"),
+        pytest.param([9], None, None, r"lengths=9\.\.9: must be in 0\.\.8, the counter's max_len", id="too_long"),
+    ],
+)
+def test_runs_that_cannot_be_counted_are_refused(lengths, ids, anchors, message):
+    with pytest.raises(DataError, match=f"^{message}"):
+        counted(8, lengths, ids, anchors)
+
+
+def test_runs_may_fall_back_from_one_to_the_next():
+    assert counted(8, [2, 2], [6, 7, 0, 1]).frequency().tolist() == [4, 2, 0, 0, 0, 0, 0, 0]
+
+
+def test_runs_with_ids_are_not_counted_under_a_map():
+    counts = PositionCounts(5, lambda m, n: (m[:, None] - n[None, :]) / 2)
+    with pytest.raises(DataError, match="^position_ids: ids are counted under plain distance only"):
+        counts.add_runs([2], np.array([0, 2]))
+
+
+def test_a_refused_row_leaves_nothing_counted_and_an_empty_one_counts_nothing():
+    counts = PositionCounts(8)
+    with pytest.raises(DataError, match="^position_ids: must rise strictly"):
+        counts.add_runs([2, 2], np.array([0, 2, 3, 3]))
+    assert counts == PositionCounts(8)
+    counts.add_runs([], np.array([0, 0]), ())
+    assert counts == PositionCounts(8)
+
+
+def test_anchors_without_ids_are_refused():
+    with pytest.raises(DataError, match="^anchors: need position_ids, the distance to an anchor depends on them$"):
+        PositionCounts(8).add_runs([1, 3], None, (-1, 0))

@@ -1,0 +1,295 @@
+"""Packs of arranged windows: their budget, ids, anchors and targets, and what decides what is drawn."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from lab.data.arrangement import Arrangement, interleaved
+from lab.data.order import sample_segment
+from lab.data.packing import PackStream
+from lab.data.segments import index_segments
+from lab.errors import ConfigError
+from tests.data.stores import drawn_lengths, make_store
+from tests.data.windows import BOS, FIRST, IGNORE, cut, documents_of, row_of, runs_of, without_bos
+
+WINDOW, SEED = 16, 5  # tokens that a window takes of a pack, its anchor included
+LENGTHS = drawn_lengths(4, 60, 9)
+ARRANGEMENTS = {
+    "causal": Arrangement(),
+    "causal_chunks": Arrangement(chunks=3),
+    "reset": Arrangement(mask="document"),
+    "reset_chunks": Arrangement(mask="document", chunks=3),
+    "running": Arrangement(mask="document", running=True),
+    "running_chunks": Arrangement(mask="document", running=True, chunks=3),
+    "anchor": Arrangement(mask="anchor", running=True, anchor=BOS, bos=BOS),
+    "anchor_chunks": Arrangement(mask="anchor", running=True, chunks=3, anchor=BOS, bos=BOS),
+    "eos_anchor": Arrangement(mask="anchor", running=True, anchor=2),
+}
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory):
+    """The same documents without and with BOS, over two shards: their text, and a store of each."""
+    out = {}
+    for bos in (False, True):
+        documents = documents_of(LENGTHS, bos)
+        out[bos] = documents, make_store(tmp_path_factory.mktemp("store"), [documents[:25], documents[25:]])
+    return out
+
+
+def corpus_of(stores, arrangement):
+    documents, store = stores[arrangement.bos is not None]
+    return documents, store, index_segments(store, "concatenated", WINDOW - arrangement.extra_tokens)
+
+
+def stream_of(stores, arrangement, stream=0, n_streams=1, **settings):
+    _, store, segments = corpus_of(stores, arrangement)
+    values = {"pack_tokens": 4 * WINDOW, "seed": SEED, "look_ahead": 1, "arrangement": arrangement, **settings}
+    return PackStream(store, segments, stream=stream, n_streams=n_streams, **values)
+
+
+def take(stream, n):
+    return list(itertools.islice(stream, n))
+
+
+def same(pack, other):
+    keys = [
+        (p.tokens.tolist(), p.targets.tolist(), p.lengths, p.stream, p.state.tolist(), p.anchors) for p in (pack, other)
+    ]
+    ids = [None if p.position_ids is None else p.position_ids.tolist() for p in (pack, other)]
+    return keys[0] == keys[1] and ids[0] == ids[1]
+
+
+def expected_row(documents, segments, arrangement, sample):
+    """Lay the window of a sample out by definition."""
+    segment = segments[sample_segment(sample, segments.n, SEED)]
+    window = cut(documents, segment.start, segment.length)
+    if arrangement.bos is not None:
+        window = without_bos(window)
+    order = None
+    if arrangement.chunks is not None:
+        generator = np.random.default_rng([SEED, sample])
+        order = interleaved(np.array(window.documents), arrangement.chunks, generator).tolist()
+    reset = arrangement.mask == "document" and not arrangement.running
+    return row_of(window, arrangement.mask, reset=reset, order=order, anchor=arrangement.anchor)
+
+
+# what packs hold
+
+
+@pytest.mark.parametrize("n_streams", [1, 3])
+@pytest.mark.parametrize("name", ARRANGEMENTS)
+def test_a_pack_of_one_window_is_that_windows_row(stores, name, n_streams):
+    """With nothing to choose from and room for one window, pack s of all streams in turn is global sample s."""
+    arrangement = ARRANGEMENTS[name]
+    documents, _, segments = corpus_of(stores, arrangement)
+    streams = [stream_of(stores, arrangement, j, n_streams, pack_tokens=WINDOW) for j in range(n_streams)]
+    for sample in range(segments.n + 9):  # some of the second epoch too
+        pack = next(streams[sample % n_streams])
+        row = expected_row(documents, segments, arrangement, sample)
+        entries = [entry for run in runs_of(pack) for entry in zip(*run[:3], strict=True)]
+        assert sorted(entries) == sorted(zip(row.tokens, row.targets, row.ids, strict=True))
+
+
+@pytest.mark.parametrize("name", ARRANGEMENTS)
+def test_an_epoch_of_packs_holds_every_token_once_and_crosses_no_document(stores, name):
+    arrangement = ARRANGEMENTS[name]
+    documents, _, segments = corpus_of(stores, arrangement)
+    after = {a: b for document in documents for a, b in zip(document, document[1:])}
+    seen = []
+    for pack in take(stream_of(stores, arrangement, pack_tokens=WINDOW), segments.n):
+        for tokens, targets, _, _ in runs_of(pack):
+            seen += [token for token in tokens if token >= FIRST]
+            assert all(y in (IGNORE, after.get(t)) for t, y in zip(tokens, targets, strict=True) if t != BOS)
+    whole = [token for document in documents for token in document][: segments.n * segments[0].length]
+    assert sorted(seen) == sorted(token for token in whole if token >= FIRST)
+
+
+@pytest.mark.parametrize("look_ahead", [1, 20])
+@pytest.mark.parametrize("name", ARRANGEMENTS)
+def test_the_budget_holds_the_anchors_too(stores, name, look_ahead):
+    arrangement = ARRANGEMENTS[name]
+    for pack_tokens in (4 * WINDOW, 4 * WINDOW + WINDOW - 1, 5 * WINDOW):
+        for pack in take(stream_of(stores, arrangement, pack_tokens=pack_tokens, look_ahead=look_ahead), 20):
+            used = sum(pack.lengths)
+            assert all(pack.lengths)
+            assert pack.tokens.shape == pack.targets.shape == (pack_tokens,)
+            assert (pack.tokens[:used] > 0).all()
+            assert not pack.tokens[used:].any()
+            assert (pack.targets[used:] == IGNORE).all()
+            assert pack.position_ids is None or not pack.position_ids[used:].any()
+            if look_ahead > 1 and arrangement.bos is None:  # as many windows as fit
+                assert used == pack_tokens // WINDOW * WINDOW
+
+
+def test_a_window_with_its_anchor_must_fit(stores):
+    arrangement = ARRANGEMENTS["eos_anchor"]
+    assert sum(next(stream_of(stores, arrangement, pack_tokens=WINDOW)).lengths) == WINDOW
+    with pytest.raises(ConfigError) as caught:
+        next(stream_of(stores, arrangement, pack_tokens=WINDOW - 1))
+    fault = f"train.micro_batch_tokens={WINDOW - 1}: must hold the longest segment, {WINDOW} tokens"
+    assert str(caught.value) == f"{fault}; use data.window or more"
+
+
+@pytest.mark.parametrize("name", ARRANGEMENTS)
+def test_anchors_are_the_places_of_the_windows_anchors(stores, name):
+    arrangement = ARRANGEMENTS[name]
+    for pack in take(stream_of(stores, arrangement, look_ahead=20), 20):
+        if arrangement.mask != "anchor":
+            assert pack.anchors is None
+            continue
+        place, own = 0, None
+        for (tokens, targets, ids, anchor), length in zip(runs_of(pack), pack.lengths, strict=True):
+            if anchor == -1:
+                assert (tokens, targets, ids) == ([arrangement.anchor], [IGNORE], [0])
+                own = place
+            else:
+                assert anchor == own, "a run sees the anchor of its own window"
+                assert ids[0] > 0
+            place += length
+
+
+@pytest.mark.parametrize("chunks", [None, 3], ids=["whole", "chunks"])
+def test_windows_side_by_side_in_a_pack_are_told_apart(stores, chunks):
+    """Each anchor is followed by the runs of one window, whose places lie in one stretch of the text."""
+    arrangement = ARRANGEMENTS["anchor_chunks" if chunks else "anchor"]
+    documents, _, segments = corpus_of(stores, arrangement)
+    sample_of = {sample_segment(sample, segments.n, SEED): sample for sample in range(segments.n)}
+    for pack in take(stream_of(stores, arrangement, look_ahead=20), 3):  # of the first epoch
+        windows = []
+        for run in runs_of(pack):
+            windows += [[]] if run[3] == -1 else []
+            windows[-1] += zip(*run[:3], strict=True)
+        assert len(windows) == 4
+        for entries in windows:
+            ((index),) = {(token - FIRST) // (WINDOW - 1) for token, _, _ in entries if token >= FIRST}
+            row = expected_row(documents, segments, arrangement, sample_of[index])
+            assert sorted(entries) == sorted(zip(row.tokens, row.targets, row.ids, strict=True))
+
+
+# ids
+
+
+def drawing(kind, seen):
+    """Make a skip that notes the ids it gave: from 0 on, further on, with a gap, or any of the three."""
+
+    def place(tokens, generator):
+        chosen = int(generator.integers(3)) if kind == "any" else ("plain", "later", "gap").index(kind)
+        ids = np.arange(len(tokens)) + (chosen == 1)
+        ids[len(ids) // 2 :] += 3 * (chosen == 2)
+        seen.append(ids.tolist())
+        return ids
+
+    return place
+
+
+@pytest.mark.parametrize("kind", ["plain", "later", "gap", "any"])
+def test_ids_are_left_out_exactly_where_they_count_from_0(tmp_path, kind):
+    documents = documents_of(drawn_lengths(6, 50, 6))
+    store = make_store(tmp_path, [documents])
+    seen, kept = [], []
+    stream = PackStream(
+        store,
+        index_segments(store, "natural", 6),
+        stream=0,
+        n_streams=1,
+        pack_tokens=12,
+        seed=1,
+        look_ahead=4,
+        skip=drawing(kind, seen),
+    )
+    for pack in itertools.islice(stream, 60):
+        counts_up = all(ids == list(range(len(ids))) for ids in seen)
+        assert (pack.position_ids is None) == counts_up
+        if not counts_up:
+            assert pack.position_ids[: sum(pack.lengths)].tolist() == [*itertools.chain(*seen)]
+        assert [len(ids) for ids in seen] == pack.lengths
+        kept.append(counts_up)
+        seen.clear()
+    assert set(kept) == {"plain": {True}, "later": {False}, "gap": {False}, "any": {False, True}}[kind]
+
+
+def test_ids_of_every_mask_by_rule(stores):
+    # alone without ids: one run a window from 0, or documents reset and in one piece
+    for name, arrangement in ARRANGEMENTS.items():
+        packs = take(stream_of(stores, arrangement, look_ahead=20), 20)
+        without = {pack.position_ids is None for pack in packs}
+        assert without == {name in ("causal", "causal_chunks", "reset")}, name
+
+
+# what decides what is drawn
+
+
+@pytest.mark.parametrize("at", [1, 2, 9])
+@pytest.mark.parametrize("name", ["causal_chunks", "running_chunks", "anchor", "anchor_chunks"])
+def test_state_takes_an_arranged_stream_up_where_it_stood(stores, name, at):
+    whole = take(stream_of(stores, ARRANGEMENTS[name], 1, 2, look_ahead=20), at + 12)
+    state = whole[at - 1].state.tolist()
+    resumed = stream_of(stores, ARRANGEMENTS[name], 1, 2, look_ahead=20, state=state)
+    assert all(same(a, b) for a, b in zip(take(resumed, 12), whole[at:], strict=True))
+
+
+def test_an_arrangement_depends_on_seed_and_sample_alone(stores):
+    arrangement = ARRANGEMENTS["anchor_chunks"]
+    *_, segments = corpus_of(stores, arrangement)
+    drawn = {}
+    for n_streams, pack_tokens, look_ahead in ((1, WINDOW, 1), (2, WINDOW, 1), (3, WINDOW, 1)):
+        streams = [
+            stream_of(stores, arrangement, j, n_streams, pack_tokens=pack_tokens, look_ahead=look_ahead)
+            for j in range(n_streams)
+        ]
+        for sample in range(2 * segments.n):
+            runs = runs_of(next(streams[sample % n_streams]))
+            assert drawn.setdefault(sample, runs) == runs
+    texts = [sorted(token for run in runs for token in run[0]) for runs in drawn.values()]
+    arranged = [str(runs) for runs in drawn.values()]
+    assert len({str(text) for text in texts}) == segments.n, "two epochs show the same windows"
+    assert len(set(arranged)) > 1.8 * segments.n, "and shuffle their chunks anew"
+    other = take(stream_of(stores, arrangement, pack_tokens=WINDOW, seed=SEED + 1), 2 * segments.n)
+    assert len(set(arranged) | {str(runs_of(pack)) for pack in other}) > 3.5 * segments.n
+
+
+def test_several_windows_in_a_pack_are_arranged_as_each_alone(stores):
+    # windows are of one length, so that the one that waits longest comes first: samples come in their order
+    arrangement = ARRANGEMENTS["running_chunks"]
+    alone = [run for pack in take(stream_of(stores, arrangement, pack_tokens=WINDOW), 12) for run in runs_of(pack)]
+    together = [run for pack in take(stream_of(stores, arrangement, look_ahead=20), 3) for run in runs_of(pack)]
+    assert together == alone
+
+
+def test_skips_depend_on_seed_and_sample_alone(stores):
+    _, store = stores[False]
+    segments = index_segments(store, "natural", WINDOW)
+
+    def skip(tokens, generator):
+        return np.sort(generator.choice(200, len(tokens), replace=False))
+
+    for n_streams in (1, 3):
+        streams = [
+            PackStream(
+                store,
+                segments,
+                stream=j,
+                n_streams=n_streams,
+                pack_tokens=WINDOW,
+                seed=SEED,
+                look_ahead=1,
+                skip=skip,
+            )
+            for j in range(n_streams)
+        ]
+        for sample in range(2 * segments.n):
+            ((tokens, _, ids, _),) = runs_of(next(streams[sample % n_streams]))
+            assert tokens[0] == FIRST + segments[sample_segment(sample, segments.n, SEED)].start
+            assert ids == skip(tokens, np.random.default_rng([SEED, sample])).tolist()
+
+
+def test_a_window_that_is_a_bos_alone(tmp_path):
+    store = make_store(tmp_path, [[[BOS, 11], [BOS, 12]]])
+    segments = index_segments(store, "concatenated", 1)  # data.window=2 less the anchor
+    arrangement = ARRANGEMENTS["anchor"]
+    stream = PackStream(
+        store, segments, stream=0, n_streams=1, pack_tokens=2, seed=1, look_ahead=1, arrangement=arrangement
+    )
+    assert sorted(tuple(pack.lengths) for pack in take(stream, 4)) == [(1,), (1,), (1, 1), (1, 1)]

@@ -1,0 +1,286 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from lab.data.arrangement import Arrangement, Run, interleaved
+from tests.data.windows import BOS, IGNORE, cut, documents_of, row_of, without_bos
+
+ANCHOR = 7
+MASKS = {
+    "causal": Arrangement(),
+    "reset": Arrangement(mask="document"),
+    "running": Arrangement(mask="document", running=True),
+    "anchor": Arrangement(mask="anchor", running=True, anchor=BOS, bos=BOS),
+    "anchor_of_another_token": Arrangement(mask="anchor", running=True, anchor=ANCHOR),
+}
+CHI_SQUARE = 25.7  # 9 degrees of freedom are above it once in 440 draws; the seed is fixed
+
+
+def arrange(arrangement, window, seed=5, **settings):
+    """Arrange a window of lists; the runs come back as lists, (tokens, targets, ids, anchored)."""
+    arrangement = Arrangement(**{**vars(arrangement), **settings})
+    arrays = [np.array(x, dtype=np.int64) for x in (window.tokens, window.targets, window.documents)]
+    runs = arrangement.runs(*arrays, np.random.default_rng(seed))
+    assert all(isinstance(run, Run) for run in runs)
+    assert all(x.dtype == np.int64 for run in runs for x in (run.tokens, run.targets, run.ids))
+    return [(run.tokens.tolist(), run.targets.tolist(), run.ids.tolist(), run.anchored) for run in runs]
+
+
+def order_of(window, chunks, seed=5):
+    if chunks is None:
+        return None
+    return interleaved(np.array(window.documents), chunks, np.random.default_rng(seed)).tolist()
+
+
+def drawn_window(seed, bos=False):
+    """Draw documents, and a window that may begin and end inside one."""
+    rng = np.random.default_rng(seed)
+    documents = documents_of(rng.integers(1, 12, 9).tolist(), bos)
+    total = sum(len(document) for document in documents)
+    start = int(rng.integers(0, total - 2))
+    return cut(documents, start, int(rng.integers(2, total - start + 1)))
+
+
+# By hand: the documents 1 11 12 | 1 21 22 23 24 of <bos> 1, of which the window holds all but the last token.
+TEXT = [[1, 11, 12], [1, 21, 22, 23, 24]]
+
+
+def test_masks_of_a_window_by_hand():
+    window = cut(TEXT, 0, 7)
+    assert window.tokens == [1, 11, 12, 1, 21, 22, 23]
+    assert window.targets == [11, 12, IGNORE, 21, 22, 23, 24]
+    first, second = ([1, 11, 12], [11, 12, IGNORE]), ([1, 21, 22, 23], [21, 22, 23, 24])
+    assert arrange(MASKS["causal"], window) == [
+        ([1, 11, 12, 1, 21, 22, 23], [11, 12, IGNORE, 21, 22, 23, 24], [0, 1, 2, 3, 4, 5, 6], False)
+    ]
+    assert arrange(MASKS["reset"], window) == [(*first, [0, 1, 2], False), (*second, [0, 1, 2, 3], False)]
+    assert arrange(MASKS["running"], window) == [(*first, [0, 1, 2], False), (*second, [3, 4, 5, 6], False)]
+
+
+def test_the_anchor_stands_for_every_bos_by_hand():
+    assert arrange(MASKS["anchor"], cut(TEXT, 0, 7)) == [
+        ([1], [IGNORE], [0], False),
+        ([11, 12], [12, IGNORE], [1, 2], True),
+        ([21, 22, 23], [22, 23, 24], [3, 4, 5], True),
+    ]
+
+
+def test_an_anchor_that_begins_no_document_drops_nothing_by_hand():
+    assert arrange(MASKS["anchor_of_another_token"], cut(TEXT, 0, 7)) == [
+        ([7], [IGNORE], [0], False),
+        ([1, 11, 12], [11, 12, IGNORE], [1, 2, 3], True),
+        ([1, 21, 22, 23], [21, 22, 23, 24], [4, 5, 6, 7], True),
+    ]
+
+
+def test_only_a_bos_that_begins_a_document_is_dropped():
+    window = cut([[1, 11, 1, 12], [21, 1]], 0, 6)
+    assert arrange(MASKS["anchor"], window)[1:] == [
+        ([11, 1, 12], [1, 12, IGNORE], [1, 2, 3], True),
+        ([21, 1], [1, IGNORE], [4, 5], True),
+    ]
+
+
+def test_a_window_that_begins_inside_a_document_has_no_bos_to_drop():
+    # the window 22 23 24 | 1 31 of the documents 1 21 22 23 24 | 1 31 32
+    window = cut([[1, 21, 22, 23, 24], [1, 31, 32]], 2, 5)
+    assert arrange(MASKS["anchor"], window)[1:] == [
+        ([22, 23, 24], [23, 24, IGNORE], [1, 2, 3], True),
+        ([31], [32], [4], True),
+    ]
+    assert arrange(MASKS["reset"], window) == [
+        ([22, 23, 24], [23, 24, IGNORE], [0, 1, 2], False),
+        ([1, 31], [31, 32], [0, 1], False),
+    ]
+
+
+SHUFFLED = [3, 4, 0, 1, 5, 2]  # documents of 3 and 3 in two chunks each, as the docstring of `interleaved` draws it
+
+
+def test_chunks_under_every_mask_by_hand():
+    # 11 12 13 | 21 22 23 become 21 22 11 12 23 13: 21 stands at 0, 22 at 1, 11 at 2, 12 at 3, 23 at 4 and 13 at 5.
+    # 23 is the window's last token and predicts 24 of the next one, unless something else follows it in the row.
+    window = cut([[11, 12, 13], [21, 22, 23, 24]], 0, 6)
+    assert order_of(window, 2) == SHUFFLED
+    row = [21, 22, 11, 12, 23, 13]
+    assert arrange(MASKS["causal"], window, chunks=2) == [
+        (row, [22, IGNORE, 12, IGNORE, IGNORE, IGNORE], [0, 1, 2, 3, 4, 5], False)
+    ]
+    first, second = ([11, 12, 13], [12, 13, IGNORE]), ([21, 22, 23], [22, 23, 24])
+    assert arrange(MASKS["running"], window, chunks=2) == [(*first, [2, 3, 5], False), (*second, [0, 1, 4], False)]
+    assert arrange(MASKS["reset"], window, chunks=2) == [(*first, [0, 1, 3], False), (*second, [0, 1, 4], False)]
+    assert arrange(MASKS["anchor_of_another_token"], window, chunks=2) == [
+        ([7], [IGNORE], [0], False),
+        (*first, [3, 4, 6], True),
+        (*second, [1, 2, 5], True),
+    ]
+
+
+def test_the_bos_is_dropped_before_chunks_are_cut():
+    # 1 11 12 13 | 1 21 22 23 without its <bos> tokens is the window above
+    window = cut([[1, 11, 12, 13], [1, 21, 22, 23, 24]], 0, 8)
+    assert arrange(MASKS["anchor"], window, chunks=2)[1:] == [
+        ([11, 12, 13], [12, 13, IGNORE], [3, 4, 6], True),
+        ([21, 22, 23], [22, 23, 24], [1, 2, 5], True),
+    ]
+
+
+@pytest.mark.parametrize("chunks", [None, 2, 3, 30], ids=lambda chunks: f"chunks_{chunks}")
+@pytest.mark.parametrize("name", MASKS)
+def test_runs_are_what_the_row_of_the_window_shows(name, chunks):
+    """Tokens with their targets and ids, and which token sees which, against the row in its shuffled order."""
+    arrangement = MASKS[name]
+    for seed in range(25):
+        window = drawn_window(seed, bos=name == "anchor")
+        if name == "anchor":
+            window = without_bos(window)
+        runs = arrange(arrangement, window, chunks=chunks)
+        row = row_of(
+            window,
+            arrangement.mask,
+            reset=not arrangement.running,
+            order=order_of(window, chunks),
+            anchor=arrangement.anchor,
+        )
+        if arrangement.mask == "causal":
+            row = row_of(window, "causal", order=order_of(window, chunks))
+        given = [entry for tokens, targets, ids, _ in runs for entry in zip(tokens, targets, ids, strict=True)]
+        assert sorted(given) == sorted(zip(row.tokens, row.targets, row.ids, strict=True))
+        seen = Counter()
+        for tokens, _, _, anchored in runs:
+            seen.update((q, k) for place, q in enumerate(tokens) for k in tokens[: place + 1])
+            seen.update((q, arrangement.anchor) for q in tokens if anchored)
+        assert seen == Counter((row.tokens[m], row.tokens[n]) for m, n in row.pairs())
+
+
+@pytest.mark.parametrize("chunks", [None, 2, 5], ids=lambda chunks: f"chunks_{chunks}")
+@pytest.mark.parametrize("name", MASKS)
+def test_ids_rise_inside_a_run_and_stay_below_the_window(name, chunks):
+    for seed in range(25):
+        window = drawn_window(100 + seed, bos=name == "anchor")
+        runs = arrange(MASKS[name], window, chunks=chunks)
+        everywhere = [place for _, _, ids, _ in runs for place in ids]
+        for _, _, ids, _ in runs:
+            assert all(a < b for a, b in zip(ids, ids[1:]))
+        assert 0 <= min(everywhere) <= max(everywhere) < len(window.tokens) + MASKS[name].extra_tokens
+        if name == "reset":
+            assert all(ids[0] == 0 for _, _, ids, _ in runs)
+        else:
+            assert sorted(everywhere) == list(range(len(everywhere))), "every place of the row is taken once"
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_no_target_crosses_a_document_with_chunks(name):
+    documents = documents_of([3, 1, 8, 2, 5])
+    after = {a: b for document in documents for a, b in zip(document, document[1:])}
+    ends = [document[-1] for document in documents]
+    window = cut(documents, 1, 16)
+    scored = Counter()
+    for seed in range(50):
+        for tokens, targets, _, _ in arrange(MASKS[name], window, seed, chunks=3):
+            for token, target in zip(tokens, targets, strict=True):
+                assert target in (IGNORE, after.get(token))
+                assert target == IGNORE or token not in ends
+                scored[token] += target != IGNORE
+    assert set(scored) >= set(window.tokens)
+    if name != "causal":  # a document that is seen alone is predicted whole
+        assert all(scored[token] == 50 for token in window.tokens if token not in ends)
+
+
+def test_chunks_of_all_masks_are_those_of_one_shuffle():
+    window = drawn_window(3)
+    ((row, *_),) = arrange(MASKS["causal"], window, chunks=3)
+    for name in ("running", "anchor_of_another_token"):
+        placed = {
+            place: token
+            for tokens, _, ids, _ in arrange(MASKS[name], window, chunks=3)
+            for token, place in zip(tokens, ids, strict=True)
+        }
+        assert [placed[place] for place in sorted(placed)] == [ANCHOR] * MASKS[name].extra_tokens + row
+
+
+# interleaving
+
+
+@pytest.mark.parametrize("chunks", [2, 3, 7, 100])
+def test_interleaving_is_a_permutation_in_order_within_each_document(chunks):
+    for seed in range(40):
+        documents = np.array(drawn_window(seed).documents)
+        order = interleaved(documents, chunks, np.random.default_rng(seed))
+        assert sorted(order.tolist()) == list(range(len(documents)))
+        for document in set(documents.tolist()):
+            places = [place for place in order.tolist() if documents[place] == document]
+            assert places == sorted(places)
+            breaks = [
+                place
+                for before, place in zip(order.tolist(), order.tolist()[1:])
+                if documents[place] == document and place != before + 1
+            ]
+            assert len(breaks) <= min(chunks, len(places)), "no more chunks than were asked for"
+
+
+def test_every_cut_and_every_shuffle_is_equally_likely():
+    # a b c in two chunks, a|bc or ab|c, each 1/2; d whole. Their three shuffles, each 1/3, put d first (1/3 for both
+    # cuts together), last (1/3), or between the chunks (1/6 each).
+    expected = {(3, 0, 1, 2): 1 / 3, (0, 1, 2, 3): 1 / 3, (0, 3, 1, 2): 1 / 6, (0, 1, 3, 2): 1 / 6}
+    rng, n = np.random.default_rng(1), 3000
+    drawn = Counter(tuple(interleaved(np.array([0, 0, 0, 1]), 2, rng).tolist()) for _ in range(n))
+    assert set(drawn) == set(expected)
+    assert sum((drawn[order] - n * p) ** 2 / (n * p) for order, p in expected.items()) < CHI_SQUARE
+
+
+def test_all_sets_of_cuts_are_equally_likely():
+    # five tokens in three chunks and d, which stands in each of the four gaps with 1/4: at the ends, or at one of the
+    # two cuts. Each of the places 1 .. 4 is a cut in half of the 6 sets of two, so that d stands there with 1/4 * 1/2.
+    rng, n = np.random.default_rng(2), 3000
+    at = Counter(interleaved(np.array([0] * 5 + [1]), 3, rng).tolist().index(5) for _ in range(n))
+    expected = {0: 1 / 4, 5: 1 / 4, **dict.fromkeys(range(1, 5), 1 / 8)}
+    assert sum((at[place] - n * p) ** 2 / (n * p) for place, p in expected.items()) < CHI_SQUARE
+
+
+def test_a_document_of_fewer_tokens_than_chunks_is_cut_between_all_its_tokens():
+    # two documents of two tokens in up to five chunks: the six ways of merging a b and c d, each as likely
+    rng, n = np.random.default_rng(3), 3000
+    drawn = Counter(tuple(interleaved(np.array([0, 0, 1, 1]), 5, rng).tolist()) for _ in range(n))
+    ways = [(0, 1, 2, 3), (0, 2, 1, 3), (0, 2, 3, 1), (2, 0, 1, 3), (2, 0, 3, 1), (2, 3, 0, 1)]
+    assert sorted(drawn) == ways
+    assert sum((drawn[way] - n / 6) ** 2 / (n / 6) for way in ways) < CHI_SQUARE
+
+
+# edges
+
+
+@pytest.mark.parametrize("chunks", [None, 4], ids=["whole", "chunks"])
+@pytest.mark.parametrize("name", MASKS)
+def test_one_document_is_left_in_its_order(name, chunks):
+    # however one document is cut, its chunks in order are the document; what follows the window is not in the row
+    window = cut([[11, 12, 13, 14]], 0, 3)
+    runs = arrange(MASKS[name], window, chunks=chunks)
+    shift, last = MASKS[name].extra_tokens, IGNORE if (name, chunks) == ("causal", 4) else 14
+    assert runs[-1] == ([11, 12, 13], [12, 13, last], [shift, shift + 1, shift + 2], bool(shift))
+    assert len(runs) == 1 + shift
+
+
+@pytest.mark.parametrize("chunks", [None, 2], ids=["whole", "chunks"])
+def test_documents_of_one_token(chunks):
+    window = cut([[11], [12], [13]], 0, 3)
+    assert arrange(MASKS["reset"], window, chunks=chunks) == [([t], [IGNORE], [0], False) for t in (11, 12, 13)]
+    runs = arrange(MASKS["anchor"], window, chunks=chunks)
+    assert [(tokens, targets) for tokens, targets, _, _ in runs] == [([t], [IGNORE]) for t in (BOS, 11, 12, 13)]
+    assert sorted(ids[0] for _, _, ids, _ in runs) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("chunks", [None, 2], ids=["whole", "chunks"])
+def test_a_window_of_one_token(name, chunks):
+    *_, last = arrange(MASKS[name], cut([[10, 11]], 1, 1), chunks=chunks)
+    assert last == ([11], [IGNORE], [MASKS[name].extra_tokens], bool(MASKS[name].extra_tokens))
+
+
+def test_documents_that_are_a_bos_alone_vanish_behind_the_anchor():
+    window = cut([[11, 12], [1], [1, 31]], 0, 5)
+    assert arrange(MASKS["anchor"], window)[1:] == [
+        ([11, 12], [12, IGNORE], [1, 2], True),
+        ([31], [IGNORE], [3], True),
+    ]

@@ -1,0 +1,193 @@
+"""The data module: batches of arranged packs, the same on any ranks, and masks and skips as a run's config has them."""
+
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from lab.data.arrangement import Arrangement
+from lab.data.config import DataConfig, Text, TokenizerFile
+from lab.data.module import PackedData, arrangement_of, starts_of
+from lab.data.packing import Pack
+from lab.data.preparation import prepare, shard_folder
+from lab.data.tokenizer import load_tokenizer
+from lab.masks.config import Anchor, Causal, Document
+from lab.skip.longrecipe import LongRecipe
+from lab.skip.pose import Pose
+from lab.skip.rpes import Rpes
+from tests.data.windows import IGNORE
+
+MASKS = {
+    "causal": Causal(),
+    "causal_chunks": Causal(chunks=3),
+    "reset": Document(),
+    "reset_chunks": Document(chunks=3),
+    "running": Document(ids="running"),
+    "anchor": Anchor(),
+    "anchor_chunks": Anchor(chunks=3),
+}
+
+
+def packs_of(config, n_steps, *, rank=0, world_size=1, n_streams=2, states=None, **settings):
+    data = PackedData(config, seed=3, micro_batch_tokens=256, n_streams=n_streams, **settings)
+    data.trainer = SimpleNamespace(global_rank=rank, world_size=world_size)
+    data.setup("fit")
+    if states is not None:
+        data.load_state_dict(states)
+    batches = list(itertools.islice(data.train_dataloader(), n_steps * n_streams // world_size))
+    for batch in batches:
+        data.consumed(batch)
+    return batches, data
+
+
+def plain(batch):
+    """Turn a batch into what can be compared."""
+    return {key: value.tolist() if hasattr(value, "tolist") else value for key, value in batch.items()}
+
+
+@pytest.fixture(scope="module")
+def joined(prepared):
+    """The small synthetic corpus in windows of several documents."""
+    return DataConfig(**{**vars(prepared), "mode": "concatenated"})
+
+
+def test_ranks_and_a_resume_change_no_anchored_batch(joined):
+    mask = Anchor(chunks=3)
+    whole, data = packs_of(joined, 4, mask=mask)
+    ranks = [packs_of(joined, 4, rank=rank, world_size=2, mask=mask)[0] for rank in (0, 1)]
+    assert [plain(batch) for batch in whole] == [plain(b) for step in zip(*ranks, strict=True) for b in step]
+    longer = packs_of(joined, 7, mask=mask)[0]
+    resumed = packs_of(joined, 3, mask=mask, states=data.state_dict())[0]
+    assert [plain(batch) for batch in resumed] == [plain(batch) for batch in longer[8:]]
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_a_batch_says_what_its_pack_holds(joined, name):
+    from_0 = name in ("causal", "causal_chunks", "reset")
+    for batch in packs_of(joined, 2, mask=MASKS[name])[0]:
+        ids = batch["position_ids"]
+        assert (ids is None) == (batch["counted"] is None) == from_0
+        assert ids is None or ids.tolist() == batch["counted"].tolist()
+        assert (batch["anchors"] is None) == (not name.startswith("anchor"))
+        assert batch["cu_seqlens"].diff().tolist() == list(batch["lengths"])
+        assert batch["n_targets"] == int((batch["targets"] != IGNORE).sum())
+        assert batch["starts"] == starts_by_definition(batch)
+        assert (batch["starts"] is None) == (name in ("reset_chunks", "anchor_chunks"))
+
+
+def starts_by_definition(batch):
+    """Find each run's first id, all from the batch, unless some run's ids do not count up by one."""
+    if batch["position_ids"] is None:
+        return tuple(0 for _ in batch["lengths"])
+    bounds = itertools.pairwise(itertools.accumulate(batch["lengths"], initial=0))
+    runs = [batch["position_ids"][a:b].tolist() for a, b in bounds]
+    if any(b != a + 1 for ids in runs for a, b in zip(ids, ids[1:])):
+        return None
+    return tuple(ids[0] for ids in runs)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "ids", "starts"),
+    [
+        ([3], [0, 1, 2, 0], (0,)),
+        ([3], [4, 5, 6, 0], (4,)),
+        ([3], [0, 1, 3, 0], None),
+        ([1, 2, 1], [9, 0, 1, 2], (9, 0, 2)),
+        ([1, 1, 1, 1], [3, 1, 7, 7], (3, 1, 7, 7)),
+        ([2, 2], [0, 1, 1, 3], None),
+        ([2, 2], [0, 2, 0, 1], None),
+        ([2, 2], None, (0, 0)),
+    ],
+    ids=str,
+)
+def test_starts_by_hand(lengths, ids, starts):
+    ids = None if ids is None else np.array(ids)
+    pack = Pack(np.zeros(4, int), np.zeros(4, int), lengths, 0, np.zeros(2, int), ids)
+    assert starts_of(pack) == starts
+
+
+def test_the_anchor_is_the_token_that_begins_documents(joined):
+    bos = load_tokenizer(shard_folder(joined)).token_to_id("<bos>")
+    assert arrangement_of(joined, Anchor(chunks=2)) == Arrangement(
+        mask="anchor", running=True, chunks=2, anchor=bos, bos=bos
+    )
+    for batch in packs_of(joined, 3, mask=Anchor())[0]:
+        tokens = batch["tokens"][0, : sum(batch["lengths"])].tolist()
+        places = {anchor for anchor in batch["anchors"] if anchor >= 0}
+        assert {place for place, token in enumerate(tokens) if token == bos} == places, "and stands nowhere else"
+
+
+def test_the_anchor_is_what_ends_documents_where_nothing_begins_them(tmp_path):
+    tokenizer = Tokenizer(models.WordLevel({"<end>": 0, "a": 1, "b": 2}, unk_token="a"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(tmp_path / "words.json"))
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "a.txt").write_text("a b a b b")
+    config = DataConfig(
+        corpus=Text(path=str(tmp_path / "corpus")),
+        tokenizer=TokenizerFile(path=str(tmp_path / "words.json"), eos="<end>"),
+        mode="concatenated",
+        window=7,
+        held_out_frac=0.0,
+        folder=str(tmp_path / "shards"),
+    )
+    prepare(config, progress=False)
+    assert arrangement_of(config, Anchor()) == Arrangement(mask="anchor", running=True, anchor=0, bos=None)
+    data = PackedData(config, seed=0, micro_batch_tokens=7, n_streams=1, mask=Anchor())
+    data.setup("fit")
+    pack = next(data.stream(0))
+    assert (pack.tokens.tolist(), pack.lengths, pack.anchors) == ([0, 1, 2, 1, 2, 2, 0], [1, 6], (-1, 0))
+    assert pack.targets.tolist() == [IGNORE, 2, 1, 2, 2, 0, IGNORE]
+
+
+@pytest.mark.parametrize(
+    ("mask", "arrangement"),
+    [
+        (Causal(), Arrangement(running=True)),
+        (Causal(chunks=4), Arrangement(running=True, chunks=4)),
+        (Document(), Arrangement(mask="document")),
+        (Document(ids="running", chunks=2), Arrangement(mask="document", running=True, chunks=2)),
+    ],
+    ids=str,
+)
+def test_masks_as_arrangements(joined, mask, arrangement):
+    found = arrangement_of(joined, mask)
+    if mask.method == "causal":  # of one run, whose ids always run on
+        found = Arrangement(**{**vars(found), "running": True})
+    assert found == arrangement
+
+
+@pytest.mark.parametrize("skip", [Pose(target_len=200), Rpes(target_len=200), LongRecipe(target_len=200)], ids=type)
+def test_skips_change_the_ids_of_whole_segments_and_nothing_else(prepared, skip):
+    tokenizer = load_tokenizer(shard_folder(prepared))
+    gaps = []
+    plainly, _ = packs_of(prepared, 4)
+    skipped, _ = packs_of(prepared, 4, skip=skip)
+    for before, batch in zip(plainly, skipped, strict=True):
+        for key in ("tokens", "targets", "lengths", "cu_seqlens", "n_targets", "stream", "anchors"):
+            assert plain(before)[key] == plain(batch)[key]
+        ids, at = batch["position_ids"].tolist(), 0
+        for length in batch["lengths"]:
+            run, tokens = ids[at : at + length], batch["tokens"][0, at : at + length].tolist()
+            assert all(a < b for a, b in zip(run, run[1:]))
+            assert run[0] >= 0
+            assert run[-1] < 200
+            breaks = [place for place in range(1, length) if run[place] > run[place - 1] + 1]
+            gaps.append(len(breaks))
+            if skip.method == "pose":
+                assert run[0] == 0
+                assert len(breaks) <= 1
+            if skip.method == "longrecipe":
+                assert run[0] == 0
+                assert all(set(".!?\n") & set(tokenizer.decode([tokens[place - 1]])) for place in breaks)
+            at += length
+    assert max(gaps) == 1 if skip.method == "pose" else max(gaps) > 1
+
+
+def test_a_resume_draws_the_same_skips(prepared):
+    whole, _ = packs_of(prepared, 3, skip=Rpes(target_len=200))
+    first, data = packs_of(prepared, 1, skip=Rpes(target_len=200))
+    rest, _ = packs_of(prepared, 2, skip=Rpes(target_len=200), states=data.state_dict())
+    assert [plain(batch) for batch in whole] == [plain(batch) for batch in first + rest]

@@ -1,0 +1,376 @@
+"""Tags and conversations: what is read and not scored, from the corpus to the packs."""
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
+
+from lab.config import load_experiment
+from lab.data.arrangement import Arrangement
+from lab.data.config import Bpe, Conversations, DataConfig, Text, TokenizerFile
+from lab.data.packing import PackStream
+from lab.data.preparation import prepare, shard_folder
+from lab.data.segments import index_segments
+from lab.data.shards import ShardWriter, TokenStore
+from lab.data.text_files import Document, Skip, to_conversation
+from lab.errors import DataError
+from tests.data.stores import drawn_lengths, numbered_documents
+from tests.data.windows import IGNORE, runs_of
+
+ROOT = Path(__file__).resolve().parents[2]
+WORDS = ["<bos>", "<eos>", "<unk>", "\n", " ", "USER:", "ASSISTANT:", "SYSTEM:", "Hi", "Hello.", "Bye", "books", "news"]
+ID = {word: number for number, word in enumerate(WORDS)}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    """A tokenizer of whole words, spaces and line breaks, whose texts begin with <bos>."""
+    tokenizer = Tokenizer(models.WordLevel(ID, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\n| |[^ \n]+"), behavior="isolated")
+    tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 0)])
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    tokenizer.save(str(path))
+    return TokenizerFile(path=str(path), eos="<eos>")
+
+
+def turns(*pairs):
+    return {"conversations": [{"from": role, "value": text} for role, text in pairs]}
+
+
+def write_rows(folder, rows, name="part.jsonl"):
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows))
+    return folder
+
+
+def conversations(place, tokenizer, rows, **settings):
+    path = str(write_rows(place / "corpus", rows))
+    values = {"held_out_frac": 0.0, "window": 8, "folder": str(place / "shards"), **settings}
+    return DataConfig(corpus=Conversations(path=path), tokenizer=tokenizer, **values)
+
+
+def texts(place, tokenizer, rows, **settings):
+    path = str(write_rows(place / "corpus", rows))
+    values = {"held_out_frac": 0.0, "window": 8, "folder": str(place / "shards"), **settings}
+    return DataConfig(corpus=Text(path=path, source_field="kind"), tokenizer=tokenizer, **values)
+
+
+def opened(config):
+    prepare(config, progress=False)
+    return TokenStore.open(shard_folder(config), "train")
+
+
+def words_of(store):
+    """List (word, scored) of every token."""
+    scored = store.scored(0, store.n_tokens).tolist()
+    return [(WORDS[i], mark) for i, mark in zip(store.read(0, store.n_tokens).tolist(), scored, strict=True)]
+
+
+def read(*words):
+    return [(word, False) for word in words]
+
+
+def scored(*words):
+    return [(word, True) for word in words]
+
+
+# conversations out of rows
+
+
+@pytest.mark.parametrize(
+    ("row", "parts"),
+    [
+        pytest.param(
+            turns(("human", "Hi"), ("gpt", "Hello.")),
+            [("USER: Hi\nASSISTANT:", False), (" Hello.\n", True)],
+            id="one_turn_each",
+        ),
+        pytest.param(
+            turns(("system", "Be kind."), ("user", "Hi"), ("assistant", " Hello. \n")),
+            [("SYSTEM: Be kind.\nUSER: Hi\nASSISTANT:", False), (" Hello.\n", True)],
+            id="system_and_other_names",
+        ),
+        pytest.param(
+            turns(("human", "Hi"), ("gpt", "Hello."), ("human", "Bye"), ("gpt", "Bye")),
+            [("USER: Hi\nASSISTANT:", False), (" Hello.\n", True), ("USER: Bye\nASSISTANT:", False), (" Bye\n", True)],
+            id="two_turns_each",
+        ),
+        pytest.param(
+            turns(("gpt", "Hello."), ("gpt", "Bye"), ("human", "Hi")),
+            [
+                ("ASSISTANT:", False),
+                (" Hello.\n", True),
+                ("ASSISTANT:", False),
+                (" Bye\n", True),
+                ("USER: Hi\n", False),
+            ],
+            id="begins_with_responses_and_ends_with_a_prompt",
+        ),
+        pytest.param(
+            turns(("human", "Hi"), ("gpt", " "), ("gpt", "Bye")),
+            [("USER: Hi\nASSISTANT: \nASSISTANT:", False), (" Bye\n", True)],
+            id="an_empty_response_is_read_only",
+        ),
+    ],
+)
+def test_a_conversation_in_parts(row, parts):
+    document = to_conversation(row, "place")
+    assert document.parts == tuple(parts)
+    assert (document.text, document.source) == ("".join(text for text, _ in parts), "place")
+
+
+NO_TURNS = "no turns in field 'conversations'"
+BAD_TURN = "a turn without a known 'from' and a text 'value'"
+NO_RESPONSE = "a conversation without a response"
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({}, NO_TURNS),
+        ({"text": "Hi"}, NO_TURNS),
+        ({"conversations": "Hi"}, NO_TURNS),
+        ({"conversations": ["Hi"]}, NO_TURNS),
+        ({"conversations": []}, NO_RESPONSE),
+        ({"conversations": [{"value": "Hi"}]}, BAD_TURN),
+        ({"conversations": [{"from": "bing", "value": "Hi"}]}, BAD_TURN),
+        ({"conversations": [{"from": "gpt"}]}, BAD_TURN),
+        (turns(("human", "Hi"), ("gpt", 3)), BAD_TURN),
+        (turns(("human", "Hi")), NO_RESPONSE),
+        (turns(("human", "Hi"), ("gpt", " \n")), NO_RESPONSE),
+        (turns(("human", "Hi"), ("gpt", "\ud800")), "not UTF-8"),
+    ],
+    ids=itertools.count(),
+)
+def test_what_is_no_conversation_is_a_skip(row, reason):
+    assert to_conversation(row, "place") == Skip(reason)
+
+
+# tokens and marks
+
+
+def test_the_tokens_of_a_conversation_and_which_are_scored(tmp_path, tokenizer):
+    rows = [turns(("human", "Hi"), ("gpt", "Hello.")), turns(("human", "Hi Hi"), ("gpt", "Bye"), ("human", "Bye"))]
+    store = opened(conversations(tmp_path, tokenizer, rows))
+    first = [*scored("<bos>"), *read("USER:", " ", "Hi", "\n", "ASSISTANT:")]
+    first += scored(" ", "Hello.", "\n", "<eos>")
+    second = [*scored("<bos>"), *read("USER:", " ", "Hi", " ", "Hi", "\n", "ASSISTANT:"), *scored(" ", "Bye", "\n")]
+    second += [*read("USER:", " ", "Bye", "\n"), *scored("<eos>")]
+    assert words_of(store) == first + second
+    assert not store.scores_all
+    assert [len(document) for document in store.documents()] == [10, 16]
+
+
+def test_a_tag_is_read_and_the_text_after_it_scored(tmp_path, tokenizer):
+    rows = [{"text": "Hi Bye", "kind": "books"}, {"text": "Hello.", "kind": "news"}]
+    store = opened(texts(tmp_path, tokenizer, rows, tags=True))
+    assert words_of(store) == [
+        *scored("<bos>"),
+        *read("books", "\n"),
+        *scored("Hi", " ", "Bye", "<eos>"),
+        *scored("<bos>"),
+        *read("news", "\n"),
+        *scored("Hello.", "<eos>"),
+    ]
+
+
+def test_a_tag_and_a_conversation(tmp_path, tokenizer):
+    place = tmp_path / "corpus"
+    config = conversations(tmp_path, tokenizer, [], tags=True)
+    (place / "part.jsonl").unlink()
+    write_rows(place, [turns(("human", "Hi"), ("gpt", "Hello."))], "news.jsonl")
+    tagged = [*scored("<bos>"), *read("news", "\n", "USER:", " ", "Hi", "\n", "ASSISTANT:")]
+    assert words_of(opened(config)) == [*tagged, *scored(" ", "Hello.", "\n", "<eos>")]
+
+
+def test_tags_leave_the_split_and_the_other_tokens_alone(tmp_path, tokenizer):
+    rows = [{"text": f"{a} {b} {c}", "kind": "news"} for a in WORDS[5:] for b in WORDS[5:] for c in WORDS[5:]]
+    plain, tagged = (texts(tmp_path, tokenizer, rows, tags=tags, held_out_frac=0.3) for tags in (False, True))
+    for config in (plain, tagged):
+        prepare(config, progress=False)
+    for split in ("train", "held_out"):
+        without, store = (TokenStore.open(shard_folder(config), split) for config in (plain, tagged))
+        cut = [[d[0], *d[3:]] for d in (document.tolist() for document in store.documents())]
+        assert cut == [document.tolist() for document in without.documents()]
+
+
+def test_a_plain_corpus_has_no_marks(tmp_path, tokenizer):
+    config = texts(tmp_path, tokenizer, [{"text": "Hi"}])
+    store = opened(config)
+    assert store.scores_all
+    assert not list(shard_folder(config).rglob("*scored*"))
+    assert store.scored(0, 3).tolist() == [True] * 3
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),  # as they were before there were tags and conversations, at commit 814095d
+    [("cpu_demo", "synthetic-8b485b1b11"), ("cpu_test", "synthetic-a7a87d3fe1"), ("tiny_2k", "slimpajama-fcd44594b8")],
+)
+def test_shards_of_plain_corpora_keep_their_name(config, name):
+    path = ROOT / "configs" / f"{config}.yaml"
+    assert load_experiment(path).data.shard_name == name
+    assert load_experiment(path, {"data.tags": False}).data.shard_name == name
+    assert load_experiment(path, {"data.tags": True}).data.shard_name != name
+
+
+# what is left out
+
+
+def test_skips_are_counted_by_reason_and_told(tmp_path, tokenizer):
+    good = turns(("human", "Hi"), ("gpt", "Hello."))
+    rows = [good, "{", turns(("human", "Hi")), {"text": "Hi"}, turns(("bing", "Hi")), turns(("human", "Bye"))]
+    done = prepare(conversations(tmp_path, tokenizer, rows), progress=False)
+    assert done.documents == {"train": 1, "held_out": 0}
+    assert done.skips == {"not JSON": 1, NO_RESPONSE: 2, NO_TURNS: 1, BAD_TURN: 1}
+    assert done.summary == (
+        f"{done.folder}: 1 documents, 10 tokens to train on, 0 held out; left out: 2 {NO_RESPONSE}, 1 {BAD_TURN}, 1 "
+        f"{NO_TURNS}, 1 not JSON"
+    )
+
+
+def test_a_corpus_without_a_conversation_is_refused_in_one_line(tmp_path, tokenizer):
+    config = conversations(tmp_path, tokenizer, [turns(("human", "Hi")), {"text": "Hi"}])
+    with pytest.raises(DataError) as caught:
+        prepare(config, progress=False)
+    folder = shard_folder(config)
+    assert str(caught.value) == (
+        "data.corpus: empty, no document to train on was found; check its path "
+        f"({folder}: 0 documents, 0 tokens to train on, 0 held out; left out: 1 {NO_RESPONSE}, 1 {NO_TURNS})"
+    )
+    assert not folder.exists()
+
+
+def test_a_corpus_without_a_conversation_trains_no_tokenizer(tmp_path):
+    config = conversations(tmp_path, Bpe(vocab_size=300), [turns(("human", "Hi"))])
+    with pytest.raises(DataError) as caught:
+        prepare(config, progress=False)
+    assert str(caught.value) == "data.corpus: empty, there is no text to train a tokenizer on; check its path"
+
+
+# marks in stores and packs
+
+
+LENGTHS = drawn_lengths(3, 40, 13)
+SHARDS = (11, 25)  # documents at which the second and the third shard begin
+
+
+@pytest.fixture(scope="module")
+def marked(tmp_path_factory):
+    """Documents in which token t stands at place t - 1, their marks, and a store of three shards, one without marks."""
+    folder = tmp_path_factory.mktemp("marked")
+    documents = numbered_documents(LENGTHS)
+    generator = np.random.default_rng(8)
+    marks = [(generator.random(len(document)) < 0.6).tolist() for document in documents]
+    marks[SHARDS[0] : SHARDS[1]] = [[True] * len(document) for document in documents[SHARDS[0] : SHARDS[1]]]
+    marks[0][0] = marks[SHARDS[0] - 1][-1] = marks[SHARDS[1]][0] = marks[-1][-1] = False  # the ends of shards
+    bounds = [0, *SHARDS, len(documents)]
+    for number, (a, b) in enumerate(itertools.pairwise(bounds)):
+        writer = ShardWriter(folder / f".{number}.tmp", "<u2", marks_scored=number != 1)
+        for document, own in zip(documents[a:b], marks[a:b], strict=True):
+            writer.add("train", document, "made", own if number != 1 else None)
+        writer.close(folder / f"task-{number:05d}")
+    return documents, marks, TokenStore.open(folder, "train")
+
+
+def test_the_store_tells_what_is_scored(marked):
+    _, marks, store = marked
+    flat = [mark for own in marks for mark in own]
+    assert store.n_tokens == len(flat)
+    assert not store.scores_all
+    generator = np.random.default_rng(1)
+    first, second = (sum(LENGTHS[:n]) for n in SHARDS)
+    cases = [(0, len(flat)), (0, first), (first, second - first), (first - 1, 2), (second - 1, 2), (second, 1), (5, 0)]
+    cases += [(len(flat) - 1, 1)]
+    for start in generator.integers(0, len(flat), 100).tolist():
+        cases.append((start, int(generator.integers(0, len(flat) - start + 1))))
+    for start, length in cases:
+        assert store.scored(start, length).tolist() == flat[start : start + length], (start, length)
+
+
+def test_a_document_without_marks_is_scored_whole(tmp_path):
+    writer = ShardWriter(tmp_path / ".tmp", "<u2", marks_scored=True)
+    writer.add("train", [5, 6, 7], "made")
+    writer.add("train", [8, 9], "made", [False, True])
+    writer.close(tmp_path / "task-00000")
+    assert TokenStore.open(tmp_path, "train").scored(0, 5).tolist() == [True, True, True, False, True]
+
+
+def answers(documents, marks):
+    """Map each token to what is to be predicted at it: the next of its document where that is scored."""
+    out = {}
+    for document, own in zip(documents, marks, strict=True):
+        for token, after, mark in zip(document, document[1:], own[1:]):
+            out[token] = after if mark else IGNORE
+        out[document[-1]] = IGNORE
+    return out
+
+
+@pytest.mark.parametrize(
+    ("mode", "mask"),
+    [("natural", "causal"), *itertools.product(["concatenated", "uniform"], ["causal", "document", "chunks"])],
+)
+def test_targets_that_are_not_scored_are_ignored_in_packs(marked, mode, mask):
+    documents, marks, store = marked
+    segments = index_segments(store, mode, 9)
+    arrangement = {
+        "causal": Arrangement(),
+        "document": Arrangement(mask="document"),
+        "chunks": Arrangement(mask="document", chunks=3),
+    }[mask]
+    values = {"stream": 0, "n_streams": 1, "pack_tokens": 9, "seed": 4, "look_ahead": 1}
+    stream = PackStream(store, segments, arrangement=arrangement, **values)
+    wanted, seen = answers(documents, marks), []
+    for pack in itertools.islice(stream, segments.n if mode != "uniform" else 3 * segments.n):
+        for tokens, targets, _, _ in runs_of(pack):
+            assert targets == [wanted[token] for token in tokens[:-1]] + [targets[-1]]
+            assert targets[-1] in (wanted[tokens[-1]], IGNORE)
+            seen += zip(tokens, targets, strict=True)
+    if mode == "natural":  # every token once, and a window's last token still knows the next window's first
+        assert sorted(seen) == sorted(wanted.items())
+    elif mode == "concatenated":
+        last = sum(LENGTHS) // 9 * 9
+        assert sorted(seen) == [(token, wanted[token]) for token in range(1, last + 1)]
+
+
+@pytest.mark.parametrize(("mode", "window"), [("natural", 4), ("concatenated", 7)])
+def test_targets_of_prompts_and_tags_are_ignored_by_hand(mode, window, tmp_path, tokenizer):
+    rows = [turns(("human", "Hi"), ("gpt", "Hello."))] * 2
+    config = conversations(tmp_path, tokenizer, rows, tags=True, mode=mode)
+    (tmp_path / "corpus" / "part.jsonl").rename(tmp_path / "corpus" / "news.jsonl")
+    store = opened(config)
+    segments = index_segments(store, mode, window)
+    values = {"stream": 0, "n_streams": 1, "pack_tokens": window, "seed": 0, "look_ahead": 1}
+    found = {}
+    for pack in itertools.islice(PackStream(store, segments, **values), segments.n):
+        ((tokens, targets, _, _),) = runs_of(pack)
+        names = tuple(WORDS[token] for token in tokens)
+        found[names] = [None if target == IGNORE else WORDS[target] for target in targets]
+    # <bos> news \n USER: _ Hi \n ASSISTANT: _ Hello. \n <eos>, twice: only what follows ASSISTANT: is a target
+    if mode == "natural":
+        assert found == {
+            ("<bos>", "news", "\n", "USER:"): [None] * 4,
+            (" ", "Hi", "\n", "ASSISTANT:"): [None, None, None, " "],
+            (" ", "Hello.", "\n", "<eos>"): ["Hello.", "\n", "<eos>", None],
+        }
+    else:
+        assert found == {
+            ("<bos>", "news", "\n", "USER:", " ", "Hi", "\n"): [None] * 7,
+            ("ASSISTANT:", " ", "Hello.", "\n", "<eos>", "<bos>", "news"): [
+                " ",
+                "Hello.",
+                "\n",
+                "<eos>",
+                None,
+                None,
+                None,
+            ],
+            ("\n", "USER:", " ", "Hi", "\n", "ASSISTANT:", " "): [None] * 5 + [" ", "Hello."],
+        }
+
+
+def test_a_document_in_parts_is_a_document():
+    document = to_conversation(turns(("gpt", "Hi")), "place")
+    assert document == Document("ASSISTANT: Hi\n", "place", (("ASSISTANT:", False), (" Hi\n", True)))

@@ -1,0 +1,28 @@
+import pytest
+
+from tests.opened import write_run
+
+
+@pytest.fixture(scope="session")
+def run_folder(prepared, tmp_path_factory):
+    """A small run folder, to be left as it is but for its eval/."""
+    return write_run(tmp_path_factory.mktemp("runs") / "tiny", prepared)
+
+
+@pytest.fixture(scope="session")
+def hugging_face_folder(bpe, tmp_path_factory):
+    """A small Llama folder of transformers' with a tokenizer, to be left as it is."""
+    from tests.model.folders import theirs
+
+    folder = tmp_path_factory.mktemp("llama") / "small-llama"
+    theirs(vocab_size=bpe.get_vocab_size()).save_pretrained(folder)
+    bpe.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.fixture
+def text_file(tmp_path):
+    """A text of about 2,000 tokens."""
+    path = tmp_path / "words.txt"
+    path.write_text(" ".join(f"word {n * n % 97}." for n in range(700)))
+    return path

@@ -1,0 +1,327 @@
+"""Attention entropy against definitions, against transformers, and through the command."""
+
+import dataclasses
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from eval.attention_entropy import attention_entropy, entropy
+from eval.entropy import EntropyOptions, main, table
+from eval.entropy_picture import smoothed
+from lab.loading import open_model
+from lab.positions import distance, frequencies
+from tests.eval.test_picture import size_of
+from tests.model.attention_by_hand import TINY, drawn, entropy_of, logits_by_distance, projections, tiny
+from tests.model.test_bands_in_attention import METHODS
+
+ROOT = Path(__file__).resolve().parents[2]
+TOL = 1e-11  # some dozens of float64 terms of order one, through three layers
+FLOAT32_TOL = 2e-5  # the same in float32, logits up to 20
+WIDTH = TINY.head_dim
+LAYERS = range(TINY.n_layers)
+
+
+def speeds(theta):
+    return [theta ** (-2 * j / WIDTH) for j in range(WIDTH // 2)]
+
+
+def by_hand(decoder, tokens, theta, rel, factor=lambda m, layer: 1.0):
+    """Average every query's entropy over heads, layer by layer."""
+    curves = []
+    for layer, (q, k) in enumerate(projections(decoder, tokens)):
+        heads = logits_by_distance(q, k, speeds(theta), rel, lambda m, layer=layer: factor(m, layer))
+        curves.append(np.mean([[entropy_of(row) for row in head] for head in heads], axis=0))
+    return np.array(curves)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_entropy_equals_a_dense_softmax(name):
+    parameters, rel = METHODS[name]
+    decoder, tokens = tiny(method=distance(**parameters)), drawn(23, rows=2)
+    found = attention_entropy(decoder, tokens)
+    assert (found.shape, found.dtype) == ((2, 3, 23), torch.float64)
+    for row in range(2):
+        expected = by_hand(decoder, tokens[row : row + 1], 50.0, lambda m, n: rel(m - n, m, n))
+        np.testing.assert_allclose(found[row].numpy(), expected, rtol=0, atol=TOL)
+    assert 0.3 < found.mean() < 0.9 * math.log(23), "neither one-hot nor uniform"
+
+
+def test_entropy_equals_that_of_the_weights_of_transformers(hugging_face_folder):
+    from tests.model.folders import opened
+
+    tokens = drawn(40, rows=2)
+    theirs = opened(hugging_face_folder)(tokens, output_attentions=True).attentions
+    found = attention_entropy(open_model(hugging_face_folder).decoder, tokens)
+    for layer, weights in enumerate(theirs):
+        p = weights.detach().double()
+        expected = -(p * p.clamp(min=1e-300).log()).sum(-1).mean(1)
+        torch.testing.assert_close(found[:, layer], expected, rtol=0, atol=FLOAT32_TOL)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+def test_uniform_attention_has_entropy_ln_n(dtype):
+    decoder = tiny().to(dtype)
+    for block in decoder.blocks:
+        torch.nn.init.zeros_(block.attention.q.weight)
+        torch.nn.init.zeros_(block.attention.q.bias)
+    expected = torch.arange(1, 601, dtype=torch.float64).log().expand(1, 3, -1)
+    tolerance = 1e-6 if dtype == torch.float32 else 1e-13  # 1/n and its logarithm, rounded
+    torch.testing.assert_close(attention_entropy(decoder, drawn(600)), expected, rtol=0, atol=tolerance)
+
+
+def test_one_hot_attention_has_entropy_0():
+    decoder = tiny()
+    with torch.no_grad():
+        for block in decoder.blocks:
+            block.attention.q.weight *= 1e6  # logits so far apart that all but the largest weight are 0
+            block.attention.q.bias *= 1e6
+    found = attention_entropy(decoder, drawn(40))
+    assert torch.equal(found, torch.zeros(1, 3, 40, dtype=torch.float64))
+    assert f"{found[0, 0, 0]:.3f}" == "0.000"
+
+
+def test_entropy_by_hand():
+    # p = 1/2, 1/4, 1/4: (ln 2 + 2 ln 4 / 2) / 2 = 1.5 ln 2;  p = e / (e + 1): ln(1 + e) - e / (1 + e) = 0.58220...
+    rows = [[math.log(2), 0.0, 0.0], [1.0, 0.0, -math.inf], [5.0, -math.inf, -math.inf]]
+    expected = [1.5 * math.log(2), math.log(1 + math.e) - math.e / (1 + math.e), 0.0]
+    assert entropy(torch.tensor(rows, dtype=torch.float64)).tolist() == pytest.approx(expected, abs=1e-15)
+
+
+@pytest.mark.parametrize("most", [1, 4 * 31 * 2, 4 * 31 * 9], ids=["one_query", "two_queries", "nine_queries"])
+def test_the_size_of_blocks_changes_nothing(most):
+    decoder, tokens = tiny(method=distance("string", shift=9, window=3)), drawn(31)
+    found = attention_entropy(decoder, tokens, most=most)
+    torch.testing.assert_close(found, attention_entropy(decoder, tokens), rtol=0, atol=1e-13)
+
+
+def test_logits_of_a_long_text_are_never_held_at_once(monkeypatch):
+    from lab.model.inspection import LayerLogits
+
+    held, true = [], LayerLogits.block
+
+    def block(self, *arguments):
+        logits = true(self, *arguments)
+        held.append(logits.numel())
+        return logits
+
+    monkeypatch.setattr(LayerLogits, "block", block)
+    attention_entropy(tiny(), drawn(700), most=20_000)
+    assert max(held) <= 20_000
+    assert sum(held) >= 3 * 4 * 700 * 701 / 2
+
+
+def test_entropy_aware_abf_sharpens_layers_from_2_on_beyond_training():
+    """t = max(1, ln(p + 1) / ln L) with L = 8 in layer 2; layers 0 and 1 are those of ABF with the same theta."""
+    tokens, rel = drawn(64), lambda m, n: m - n
+    plain, aware = (
+        tiny(rotary=frequencies(method, head_dim=WIDTH, theta=700.0, **own))
+        for method, own in (("abf", {}), ("entropy_abf", {"train_len": 8}))
+    )
+    before, after = attention_entropy(plain, tokens)[0], attention_entropy(aware, tokens)[0]
+    assert torch.equal(after[:2], before[:2])
+    torch.testing.assert_close(after[2, :8], before[2, :8], rtol=0, atol=TOL)
+    expected = by_hand(aware, tokens, 700.0, rel, lambda m, layer: max(1, math.log(m + 1, 8)) if layer == 2 else 1)
+    np.testing.assert_allclose(after.numpy(), expected, rtol=0, atol=TOL)
+    assert bool((after[2, 8:] < before[2, 8:]).all())
+
+
+def test_a_line_averages_over_the_tokens_around():
+    curve = np.arange(200.0) ** 2
+    line = smoothed(curve)
+    # n = 100: 96 .. 104, whose 0-based squares are those of 95 .. 103; n = 24 has no neighbour within 4%
+    assert line[99] == pytest.approx(np.mean(np.arange(95.0, 104.0) ** 2))
+    assert line[23] == 23.0**2
+    assert len(line) == 193  # 193 + 7 = 200
+
+
+def run(words, capsys):
+    status = main([str(word) for word in words])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def rows_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_the_command_measures_a_run(run_folder, capsys):
+    status, out, _ = run([run_folder, "--texts=3", "--tokens=100", "--seed=5"], capsys)
+    assert status == 0
+    rows = rows_of(Path(out.splitlines()[-1].removeprefix("written to ")))
+    assert Path(out.splitlines()[-1].removeprefix("written to ")).parent == run_folder / "eval"
+    assert [(row["layer"], row["visible"]) for row in rows] == [
+        (layer, n) for layer in LAYERS for n in (2, 4, 8, 16, 32, 64, 100)
+    ]
+    for row in rows:
+        assert (row["model"], row["consumed_tokens"], row["method"]) == ("tiny", 4096, "rope+plain")
+        assert (row["metric"], row["seed"], row["texts"], row["n"]) == ("attention_entropy", 5, 3, 12)
+        assert len(row["commit"]) in (40, len("unknown"))
+        assert row["hardware"]
+        assert 0 < row["entropy"] < row["uniform"] == pytest.approx(math.log(row["visible"]))
+    shown = [line.split() for line in out.splitlines()[:-1]]
+    assert shown[0] == ["visible", "tokens", "2", "4", "8", "16", "32", "64", "100"]
+    for layer in LAYERS:
+        assert shown[1 + layer] == ["layer", str(layer), *(f"{r['entropy']:.3f}" for r in rows if r["layer"] == layer)]
+    assert shown[4] == ["uniform,", "ln", "n", *(f"{math.log(n):.3f}" for n in (2, 4, 8, 16, 32, 64, 100))]
+
+
+def test_a_result_is_the_mean_over_texts_and_heads(run_folder, text_file, capsys):
+    words = [run_folder, "--texts=4", "--lengths=5,30", f"--text={text_file}", f"--rows={text_file}.jsonl"]
+    assert run(words, capsys)[0] == 0
+    from eval.texts import draw_texts
+
+    model = open_model(run_folder)
+    texts = draw_texts(str(text_file), None, model.tokenizer, n_tokens=30, texts=4, seed=0, vocab_size=400)
+    each = [attention_entropy(model.decoder, torch.from_numpy(text)[None])[0] for text in texts]
+    for row in rows_of(Path(f"{text_file}.jsonl")):
+        values = [float(curve[row["layer"], row["visible"] - 1]) for curve in each]
+        mean = math.fsum(values) / 4
+        assert row["entropy"] == pytest.approx(mean, rel=1e-12)
+        assert row["std"] == pytest.approx(math.sqrt(math.fsum((x - mean) ** 2 for x in values) / 3), rel=1e-9)
+
+
+def test_the_command_measures_a_hugging_face_folder(hugging_face_folder, text_file, tmp_path, capsys):
+    rows = tmp_path / "rows.jsonl"
+    words = [hugging_face_folder, f"--text={text_file}", "--texts=1", f"--rows={rows}", "--lengths=3"]
+    methods = ["--position.distance.method=rerope", "--position.distance.window=1"]
+    assert run(words, capsys)[0] == 0
+    assert {(row["model"], row["visible"], row["std"]) for row in rows_of(rows)} == {("small-llama", 3, None)}
+    assert run([*words, *methods], capsys)[0] == 0
+    assert {row["method"] for row in rows_of(rows)} == {"rope+rerope(window=1)"}
+
+
+def test_texts_are_two_windows_long_unless_said_otherwise():
+    for options, train_len, expected in (
+        ({}, 192, 384),
+        ({}, 131_072, 8192),
+        ({}, None, 8192),
+        ({"lengths": (5, 900, 64)}, 192, 900),
+        ({"tokens": 10}, 192, 10),
+        ({"tokens": 1000, "lengths": (5, 900)}, 192, 1000),
+    ):
+        assert EntropyOptions(**options).text_tokens(train_len) == expected
+
+
+def test_a_picture_is_drawn_where_asked(run_folder, text_file, capsys):
+    pytest.importorskip("matplotlib")
+    picture = text_file.with_suffix(".png")
+    status, out, _ = run([run_folder, "--texts=2", "--plot", "-o", picture], capsys)
+    assert (status, out.splitlines()[-1]) == (0, f"picture: {picture}")
+    width, height = size_of(picture)
+    assert width > 900
+    assert height > 500
+    status, out, _ = run([run_folder, "--texts=2", "--plot"], capsys)
+    beside = Path(out.splitlines()[-1].removeprefix("picture: "))
+    assert beside.parent == run_folder / "eval"
+    assert beside.with_suffix(".jsonl").exists()
+
+
+def test_many_layers_and_short_texts_are_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    from eval.entropy_picture import draw_entropy
+
+    for n_layers, tokens in ((1, 1), (1, 2), (12, 64), (80, 3000)):
+        curves = np.log(np.arange(1, tokens + 1)) * np.linspace(0.1, 1, n_layers)[:, None]
+        draw_entropy(curves, "by hand", 2, tmp_path / "p.png")
+        size_of(tmp_path / "p.png")
+
+
+def test_the_table_has_a_column_for_each_number():
+    curves = np.arange(8.0).reshape(2, 4)
+    assert table(curves, [1, 3]).split("\n") == [
+        "visible tokens       1       3",
+        "layer 0          0.000   2.000",
+        "layer 1          4.000   6.000",
+        "uniform, ln n    0.000   1.099",
+    ]
+
+
+MISTAKES = {
+    "--texts=3": (
+        "--texts=3: MODEL must be the first argument, a run folder, a checkpoint in it, or a Hugging Face folder",
+    ),
+    "RUN --text": ("--text: has no value; write --text=value",),
+    "RUN words": ("words: not a setting; write --section.key=value",),
+    "RUN --texst=3": ("--texst=3: unknown setting; did you mean text?",),
+    "RUN --texts=0 --tokens=-1": (
+        "--texts=0: must be >= 1; Texts, pieces of the source that do not overlap",
+        "--tokens=-1: must be >= 1; Tokens of each text; left out, the largest of --lengths, or else two training "
+        "windows, 8192 at most",
+    ),
+    "RUN --lengths=64,x": (
+        "--lengths=64,x: must be a list; Numbers of visible tokens in the results, with commas between them; left out, "
+        "powers of two up to --tokens",
+    ),
+    "RUN --lengths=64,0": (
+        "--lengths.1=0: must be >= 1; Numbers of visible tokens in the results, with commas between them; left out, "
+        "powers of two up to --tokens",
+    ),
+    "RUN --tokens=63 --lengths=64": ("--lengths=64: must be <= tokens=63; raise --tokens",),
+    "RUN --plot=yes": ("--plot: takes no value; leave the value out",),
+    "RUN -o p.png": ("-o p.png: would be ignored, nothing is drawn; add --plot",),
+    "RUN --plot -o p.jpg": ("-o p.jpg: must end in .png; name the picture",),
+    "RUN --plot -o": ("-o: has no value; write it after a space",),
+    "RUN --rows=x.txt": ("--rows=x.txt: must end in .jsonl; name the file of results",),
+    "RUN --device=tpu": (
+        "--device=tpu: must be one of 'auto', 'cpu' or 'gpu'; What to compute on; auto takes a GPU where there is one",
+    ),
+    "RUN --texts=1000": (
+        "--texts=1000: the run's corpus has room for 393 texts of 128 tokens; lower it, shorten the texts or give a "
+        "longer --text",
+    ),
+    "RUN --text=/nowhere.txt": ("--text=/nowhere.txt: no such file; give a .txt, .json or .jsonl file",),
+    "RUN --texts=2 --rows=/dev/null/x.jsonl": (
+        "--rows=/dev/null/x.jsonl: cannot be written (File exists); name another file",
+    ),
+    "RUN --texts=2 --plot -o /dev/null/p.png": (
+        "/dev/null/p.png: cannot be written (File exists); name another picture with -o",
+    ),
+    "RUN --position.distance.method=rerope": (
+        "position.distance.window: must be set; Window w in tokens, the largest relative position; below the training "
+        "length",
+    ),
+    "RUN --tokens=40 --position.distance.method=rerope --position.distance.window=50": (
+        "--position.distance.window=50: must be < 39, the longest distance in 40 tokens, or none is cut (min(i, w) "
+        "with w inside the training length); lower it",
+    ),
+    "/nowhere": ("/nowhere: no such folder; give a run folder, a checkpoint in it, or a Hugging Face folder",),
+}
+
+
+@pytest.mark.parametrize(("words", "lines"), MISTAKES.items(), ids=MISTAKES)
+def test_a_mistake_is_one_line_per_fault(run_folder, capsys, words, lines):
+    if "/dev/null/p" in words:
+        pytest.importorskip("matplotlib")
+    status, out, err = run(words.replace("RUN", str(run_folder)).split(), capsys)
+    assert (status, out) == (2, "")
+    said = [line for line in err.splitlines() if line and "text" not in line.partition("[")[2]]  # no progress bar
+    assert said == list(lines)
+
+
+def test_a_gpu_that_is_not_there_is_one_line(run_folder, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    line = "--device=gpu: this machine has no CUDA device; use cpu or auto\n"
+    assert run([run_folder, "--device=gpu"], capsys) == (2, "", line)
+
+
+def test_help_names_every_option(capsys):
+    status, out, err = run(["--help"], capsys)
+    assert (status, err) == (0, "")
+    assert run([], capsys) == (2, out, "")
+    names = [field.name for field in dataclasses.fields(EntropyOptions)]
+    for word in ("python -m eval.entropy runs/cpu_demo", "--plot", *(f"--{name}=" for name in names)):
+        assert word in out
+
+
+def test_the_command_runs_as_a_module(tmp_path):
+    words = [sys.executable, "-m", "eval.entropy", str(tmp_path)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"{tmp_path}: holds neither checkpoints nor a config.json; ")
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,232 @@
+"""Tables by hand where the ids leave no choice, measures of ids that are given, and drawn ones against theory."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eval.positions import main
+from eval.positions_skips import SentenceOptions, SkipOptions, compared, drawn_sentences, measure, samples
+from lab.skip.longrecipe import LongRecipe
+from lab.skip.pose import Pose
+from lab.skip.rpes import Rpes
+
+ROOT = Path(__file__).resolve().parents[2]
+SHARE_TOL = 0.01  # f(i) / f(0) of one sample deviates by 0.03, that of the mean of 200 by 0.002
+
+# 4 tokens in 4 ids leave no choice: the pairs are 1 1 1 2 2 3 apart, 10 / 6 in the mean; f = 4 3 2 1
+TEXTS = {
+    "pose --n_tokens=4 --target_len=4": """\
+method                     pose --target_len=4
+samples                    100 of 4 tokens, seed 0
+gaps                       none, for target_len is n_tokens; raise it
+
+ids                          pose  0 .. 3  0 .. 3
+mean pair distance            1.7     1.7     1.7
+mean run length              4.00    4.00    4.00
+largest id                      3       3       3
+f(1) / f(0)                   75%     75%     75%
+f(2) / f(0)                   50%     50%     50%
+f(3) / f(0)                   25%     25%     25%
+
+the paper on its Figure 3  mean pair distance about half of LongRecipe's (128K window)
+""",
+    "rpes --n_tokens 4 --target_len 4 --samples 7 --seed 3": """\
+method                     rpes --target_len=4
+samples                    7 of 4 tokens, seed 3
+gaps                       none, for target_len is n_tokens; raise it
+
+ids                          rpes  0 .. 3  0 .. 3
+mean pair distance            1.7     1.7     1.7
+mean run length              4.00    4.00    4.00
+largest id                      3       3       3
+f(1) / f(0)                   75%     75%     75%
+f(2) / f(0)                   50%     50%     50%
+f(3) / f(0)                   25%     25%     25%
+
+mean run length in theory  1 / (1 - (n - 1) / T) = 4.00
+the paper on its Figure 3  mean run length nearly 0
+""",
+    # one sentence goes on without a gap: f(8) and f(16) / 4 over ids 0 .. 3 and 0 .. 31, (32 - i) / 32 of these
+    "longrecipe --n_tokens=4 --target_len=32 --sentence_tokens=1e9 --samples=2": """\
+method                     longrecipe --target_len=32
+samples                    2 of 4 tokens, seed 0
+sentences                  geometric lengths, 1e+09 tokens in the mean
+
+ids                        longrecipe      0 .. 3     0 .. 31
+mean pair distance                1.7         1.7        11.0
+mean run length                  4.00        4.00       32.00
+largest id                          3           3          31
+f(8) / f(0)                        0%          0%         75%
+f(16) / f(0)                       0%          0%         50%
+f(24) / f(0)                       0%          0%         25%
+
+the paper on its Figure 3  mean run length 88, mean pair distance about twice that of PoSE (128K window)
+""",
+}
+
+
+def run(words, capsys):
+    status = main(words.split())
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+@pytest.mark.parametrize(("words", "text"), TEXTS.items(), ids=TEXTS)
+def test_ids_that_leave_no_choice_are_measured_by_hand(capsys, words, text):
+    assert run(words, capsys) == (0, text, "")
+
+
+def test_given_samples_are_measured_together():
+    # ids 0 1 5 6: pairs 1 5 6 4 5 1 apart, 22 / 6; f = 4 2 0 0 1 2 1 0; runs of 2 and 2
+    # ids 0 1 2 3: 10 / 6; f = 4 3 2 1; one run of 4
+    together = measure("two", [np.array([0, 1, 5, 6]), np.arange(4)], 8)
+    assert together.mean_distance == pytest.approx((22 / 6 + 10 / 6) / 2, rel=1e-12)
+    assert together.mean_run_length == pytest.approx((2 + 2 + 4) / 3, rel=1e-12)
+    assert together.largest == 6
+    np.testing.assert_allclose(together.shares, np.array([8, 5, 2, 1, 1, 2, 1, 0]) / 8, rtol=1e-12)
+
+
+def loop_over_pairs(drawn, target_len):
+    """Count the pairs at every distance, one at a time, and divide by the tokens."""
+    counted = np.zeros(target_len)
+    for ids in drawn:
+        for at, query in enumerate(ids):
+            for key in ids[: at + 1]:
+                counted[query - key] += 1
+    return counted / counted[0]
+
+
+@pytest.mark.parametrize(
+    ("config", "options"),
+    [
+        (Pose(target_len=50), SkipOptions(n_tokens=12, samples=5)),
+        (Rpes(target_len=50), SkipOptions(n_tokens=12, samples=5)),
+        (LongRecipe(target_len=50), SentenceOptions(n_tokens=12, samples=5, sentence_tokens=3.0)),
+    ],
+    ids=["pose", "rpes", "longrecipe"],
+)
+def test_shares_of_drawn_samples_equal_a_loop_over_pairs(config, options):
+    drawn = [*samples(config, options)]
+    assert len(drawn) == 5
+    columns = compared(config, options)
+    assert [column.name for column in columns] == [config.method, "0 .. 11", "0 .. 49"]
+    for column, ids in zip(columns, (drawn, [np.arange(12)], [np.arange(50)]), strict=True):
+        np.testing.assert_allclose(column.shares, loop_over_pairs(ids, 50), atol=1e-12)
+        assert column.largest == max(one[-1] for one in ids)
+
+
+def test_random_ids_have_the_distances_of_theory():
+    # an id i below a taken one exists for T - i of T, and is taken with probability (n - 1) / (T - 1)
+    i = np.arange(1, 1024)
+    drawn = compared(Rpes(target_len=1024), SkipOptions(n_tokens=256, samples=200))[0]
+    np.testing.assert_allclose(drawn.shares[1:], (1024 - i) / 1024 * 255 / 1023, atol=SHARE_TOL)
+
+
+def test_sentences_fill_the_sample_and_are_geometric():
+    generator = np.random.default_rng(0)
+    drawn = [drawn_sentences(500, 5.0, generator) for _ in range(200)]
+    assert {int(lengths.sum()) for lengths in drawn} == {500}
+    whole = np.concatenate([lengths[:-1] for lengths in drawn])  # the sample's end cuts the last
+    share = np.bincount(whole, minlength=8)[:8] / len(whole)
+    # 1/5, 4/5 of it, ... : some 20,000 lengths, so that shares deviate by 0.003
+    np.testing.assert_allclose(share[1:], 0.2 * 0.8 ** np.arange(7), atol=0.012)
+    assert share[0] == 0
+
+
+@pytest.mark.parametrize(("mean", "lengths"), [(1.0, [1, 1, 1, 1]), (1e12, [4])], ids=["shortest", "longest"])
+def test_sentences_at_the_ends_of_their_range(mean, lengths):
+    assert drawn_sentences(4, mean, np.random.default_rng(0)).tolist() == lengths
+
+
+def test_the_seed_decides(capsys):
+    words = "longrecipe --n_tokens=64 --target_len=256 --samples=3 --sentence_tokens=5"
+    first = run(f"{words} --seed=1", capsys)
+    assert first[0] == 0
+    assert first == run(f"{words} --seed=1", capsys)
+    table, other = (text.split("\n\n")[1] for text in (first[1], run(f"{words} --seed=2", capsys)[1]))
+    assert table != other
+
+
+N_TOKENS = "Tokens n of every sample, two or more, or there is no pair of them"
+OWN = "--target_len, --n_tokens, --samples, --seed, --plot"
+MISTAKES = {
+    "pose": (
+        "--target_len: must be set; Target window T in tokens, which all ids stay below; the paper trains on samples "
+        "of 30% of it",
+        f"--n_tokens: must be set; {N_TOKENS}",
+    ),
+    "pose --n_tokens=1 --target_len=4": (f"--n_tokens=1: must be >= 2; {N_TOKENS}",),
+    "rpes --n_tokens=9 --target_len=4": (
+        "--target_len=4: must be >= n_tokens=9, or the ids do not fit below it (the paper trains on samples of 30% of "
+        "the target window); raise it or shorten the sample",
+    ),
+    "pose --n_tokens=9 --target_len=4194305": (
+        "--target_len=4194305: must be <= 4194304, as f is held in memory; lower it and n_tokens alike",
+    ),
+    "pose --n_tokens=9 --target_len=20 --samples=0": ("--samples=0: must be >= 1; Samples whose ids are drawn",),
+    "rpes --n_tokens=9 --target_len=20 --seed=-1": ("--seed=-1: must be >= 0; Seed of the draws",),
+    "longrecipe --n_tokens=9 --target_len=20 --sentence_tokens=0.5": (
+        "--sentence_tokens=0.5: must be >= 1; Mean length of a sentence in tokens; lengths are drawn as geometric, "
+        "each token the last of its sentence with probability 1 / mean, and the sample's end cuts the last one",
+    ),
+    "rpes --n_tokens=9 --target_len=20 --window=5": (f"--window: unknown option; rpes takes {OWN}",),
+    "pose --n_tokns=9 --target_len=20": (
+        "--n_tokns: unknown option; did you mean --n_tokens?",
+        f"--n_tokens: must be set; {N_TOKENS}",
+    ),
+    "pose --n_tokens=9 --target_len=20 --train=natural": (f"--train: unknown option; pose takes {OWN}",),
+    "poze --n_tokens=9": ("METHOD=poze: unknown method; did you mean pose?",),
+    "rpes --n_tokens=9 --target_len=20 -o p.png": ("-o p.png: would be ignored, nothing is drawn; add --plot",),
+}
+
+
+@pytest.mark.parametrize(("words", "lines"), MISTAKES.items(), ids=MISTAKES)
+def test_a_mistake_is_one_line_per_fault(capsys, words, lines):
+    assert run(words, capsys) == (2, "", "".join(f"{line}\n" for line in lines))
+
+
+def test_help_names_the_options_of_every_kind(capsys):
+    out = run("--help", capsys)[1]
+    assert "Options of pose, rpes (default; meaning):" in out
+    assert "Options of longrecipe (default; meaning):" in out
+    for word in ("python -m eval.positions pose --n_tokens 2048", "--samples=100", "--sentence_tokens=24.0"):
+        assert word in out
+
+
+def test_skips_are_measured_without_torch_and_matplotlib():
+    words = "from eval.positions import main; status = main(['pose', '--n_tokens=9', '--target_len=20'])"
+    code = f"import sys; {words}; print(status, 'torch' in sys.modules, 'matplotlib' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("\n0 False False\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "pose --n_tokens=2048 --target_len=8192 --samples=3",
+        "rpes --n_tokens=300 --target_len=1000",
+        "longrecipe --n_tokens=3000 --target_len=10000 --samples=3",
+        "longrecipe --n_tokens=2 --target_len=2 --sentence_tokens=1",
+    ],
+    ids=["pose", "rpes", "longrecipe", "two_tokens"],
+)
+@pytest.mark.filterwarnings("error")
+def test_a_picture_is_drawn(tmp_path, capsys, words):
+    pytest.importorskip("matplotlib")
+    output = tmp_path / "p.png"
+    status, out, err = run(f"{words} --plot -o {output}", capsys)
+    assert (status, err) == (0, "")
+    assert out.endswith(f"\npicture: {output}\n")
+    header = output.read_bytes()[:24]
+    assert header.startswith(b"\x89PNG\r\n\x1a\n")
+    assert [int.from_bytes(header[start : start + 4], "big") for start in (16, 20)] == [1690, 650]
+
+
+def test_a_picture_is_named_after_the_method_and_the_tokens(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    assert run("rpes --n_tokens=9 --target_len=20 --plot", capsys)[0] == 0
+    assert (tmp_path / "runs" / "positions-rpes-9.png").exists()

@@ -1,0 +1,417 @@
+"""What shifts change in attention: by hand, against rounding digit by digit, and through the command."""
+
+import dataclasses
+import json
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from eval.precision import PrecisionOptions, main
+from eval.precision_results import Measured, records, tables
+from eval.shift_difference import (
+    ARITHMETICS,
+    REFERENCE,
+    SHIFTS,
+    Arithmetic,
+    first_logit_difference,
+    in_bfloat16,
+    key_differences,
+    rebuilt,
+    shift_faults,
+)
+from lab.loading import open_model
+from lab.model.decoder import Decoder, DecoderConfig
+from lab.positions import distance, frequencies
+from tests.eval.test_picture import size_of
+from tests.model.attention_by_hand import TINY, drawn, logits_of, projections, softmax, tiny
+
+EXACT_TOL = 1e-10  # D of float64, whose angles at positions up to 2,000 are right to 1e-13
+TOL = 1e-12  # sums of some hundred float64 terms below one
+WIDTH = TINY.head_dim
+SPEEDS = [TINY.theta ** (-2 * j / WIDTH) for j in range(WIDTH // 2)]
+FP32, BF16 = ARITHMETICS["fp32"], ARITHMETICS["bf16"]
+WHOLE = Arithmetic(torch.bfloat16, whole=True)
+
+
+def by_hand(decoder, tokens, shift, bf16, whole=False):
+    """Compute D's terms by key and D_logit from the equations, key by key and query by query."""
+    length = tokens.shape[1]
+    terms, first = [[] for _ in range(length)], []
+    both = [projections(decoder, tokens, s if whole else 0) for s in (shift, 16)]
+    for one, other in zip(*both, strict=True):
+        heads = zip(logits_of(*one, SPEEDS, shift, bf16), logits_of(*other, SPEEDS, 16, bf16), strict=True)
+        for a, b in heads:
+            for i in range(length):
+                p, q = softmax(a[i]), softmax(b[i])
+                for j in range(i + 1):
+                    terms[j].append(abs(p[j] - q[j]) / (length - j))
+                first.append(abs(a[i][0] - b[i][0]) / length)
+    return [math.fsum(term) for term in terms], math.fsum(first)
+
+
+def two_token_decoder():
+    """One layer, one head of width 2 that turns by 1 radian a token, and q = k = (1, 0) for every token."""
+    cfg = DecoderConfig(
+        d_model=2, n_layers=1, n_heads=1, n_kv_heads=1, d_ff=2, vocab_size=3, tie_embeddings=False, norm_eps=1e-12
+    )
+    decoder = Decoder(cfg).double()
+    with torch.no_grad():
+        decoder.embedding.weight.fill_(1.0)
+        for project in (decoder.blocks[0].attention.q, decoder.blocks[0].attention.k):
+            project.weight.copy_(torch.tensor([[0.5, 0.5], [0.0, 0.0]]))
+    return decoder
+
+
+def test_two_tokens_by_hand():
+    """q and k at position p are (cos p, sin p), in eight bits:
+
+    cos 1 = 0.5403.. -> 138/256     sin 1 = 0.8414.. -> 215/256
+    cos 16 = -0.9576.. -> -245/256  sin 16 = -0.2879.. -> -147/512
+    cos 17 = -0.2751.. -> -141/512  sin 17 = -0.9613.. -> -246/256
+
+    Shift 0:  A_00 = 1, A_10 = 138/256, A_11 = (138^2 + 215^2) / 256^2, each over sqrt 2
+    Shift 16: A_00 = (245/256)^2 + (147/512)^2, A_10 = (141 * 245 + 246 * 147) / (512 * 256),
+              A_11 = (141/512)^2 + (246/256)^2, each over sqrt 2
+    """
+    a00, a10, a11 = 1.0, 138 / 256, (138**2 + 215**2) / 256**2
+    b00, b10 = (245 / 256) ** 2 + (147 / 512) ** 2, (141 * 245 + 246 * 147) / 2**17
+    b11 = (141 / 512) ** 2 + (246 / 256) ** 2
+    root = math.sqrt(2)
+    gap = abs(1 / (1 + math.exp((a11 - a10) / root)) - 1 / (1 + math.exp((b11 - b10) / root)))
+    decoder, tokens = two_token_decoder(), torch.tensor([[1, 2]])
+    # query 0 sees key 0 alone, weight 1 at any shift; query 1 differs by `gap` at both keys; two queries see key 0
+    found = key_differences(decoder, tokens, [0], BF16)
+    assert found.shape == (1, 1, 2)
+    assert found[0, 0].tolist() == pytest.approx([gap / 2, gap], abs=1e-9)
+    assert gap == pytest.approx(5.04e-4, rel=0.01)
+    logits = (abs(a00 - b00) + abs(a10 - b10)) / root / 2
+    assert first_logit_difference(decoder, tokens, 0, BF16).tolist() == pytest.approx([logits], abs=1e-9)
+
+
+@pytest.mark.parametrize("shift", [0, 15, 17, 1000])
+@pytest.mark.parametrize("bf16", [False, True], ids=["exact", "bf16"])
+def test_differences_equal_the_equations(shift, bf16):
+    decoder, tokens = tiny(), drawn(11)
+    terms, logits = by_hand(decoder, tokens, shift, bf16)
+    arithmetic = BF16 if bf16 else FP32
+    found = key_differences(decoder, tokens, [2, shift], arithmetic)[0, 1]
+    assert found.tolist() == pytest.approx(terms, abs=TOL)
+    assert first_logit_difference(decoder, tokens, shift, arithmetic).item() == pytest.approx(logits, abs=TOL)
+    assert (found.sum() > 0.01) == bf16
+
+
+def test_rows_are_measured_apart():
+    decoder, tokens = tiny(), drawn(9, rows=3)
+    together = key_differences(decoder, tokens, [0, 50], BF16)
+    logits = first_logit_difference(decoder, tokens, 0, BF16)
+    for row, text in enumerate(tokens[:, None]):
+        alone = key_differences(decoder, text, [0, 50], BF16)[0]
+        torch.testing.assert_close(together[row], alone, rtol=0, atol=TOL)
+        assert first_logit_difference(decoder, text, 0, BF16).item() == pytest.approx(logits[row].item(), abs=TOL)
+
+
+METHODS = {
+    "rope+plain": ({"method": "rope", "theta": 50.0}, {"method": "plain"}),
+    "yarn+string": ({"method": "yarn", "factor": 4.0, "train_len": 8}, {"method": "string", "shift": 9, "window": 3}),
+    "dynamic_ntk+rerope": ({"method": "dynamic_ntk", "factor": 4.0, "train_len": 8}, {"method": "rerope", "window": 5}),
+    "llama3+leaky_rerope": (
+        {"method": "llama3", "factor": 8.0, "train_len": 32},
+        {"method": "leaky_rerope", "window": 6, "leak": 2.5},
+    ),
+}
+
+
+@pytest.mark.parametrize(("rotary", "method"), METHODS.values(), ids=METHODS)
+@pytest.mark.parametrize("whole", [False, True], ids=["one_pass", "a_pass_each"])
+def test_exact_arithmetic_knows_no_shift(rotary, method, whole):
+    decoder = tiny(rotary=frequencies(head_dim=WIDTH, **rotary), method=distance(**method))
+    tokens, arithmetic = drawn(30), Arithmetic(whole=whole)
+    assert shift_faults(decoder, 30, SHIFTS) == []
+    assert key_differences(decoder, tokens, SHIFTS, arithmetic).sum(-1).max() < EXACT_TOL
+    assert first_logit_difference(decoder, tokens, 0, arithmetic).max() < EXACT_TOL
+    assert key_differences(decoder, tokens, SHIFTS, BF16).sum(-1).min() > 1e-3
+    assert key_differences(decoder, tokens, [REFERENCE], BF16).abs().max() == 0
+
+
+@pytest.mark.parametrize("most", [1, 4 * 21 * 5], ids=["one_query", "five_queries"])
+def test_the_size_of_blocks_changes_nothing(most):
+    decoder, tokens = tiny(method=distance("string", shift=9, window=3)), drawn(21)
+    found = key_differences(decoder, tokens, [0, 100], BF16, most=most)
+    torch.testing.assert_close(found, key_differences(decoder, tokens, [0, 100], BF16), rtol=0, atol=TOL)
+
+
+def test_logits_of_a_long_text_are_never_held_at_once(monkeypatch):
+    from lab.model.inspection import LayerLogits
+
+    held, true = [], LayerLogits.block
+
+    def block(self, *arguments):
+        logits = true(self, *arguments)
+        held.append(logits.numel())
+        return logits
+
+    monkeypatch.setattr(LayerLogits, "block", block)
+    key_differences(tiny(), drawn(500), [0], BF16, most=20_000)
+    assert max(held) <= 20_000
+
+
+def test_each_shift_has_a_forward_pass_of_its_own_in_the_whole_model():
+    decoder, tokens = tiny(method=distance("plain")), drawn(11)
+    terms, logits = by_hand(decoder, tokens, 1000, bf16=True, whole=True)
+    assert key_differences(decoder, tokens, [1000], WHOLE)[0, 0].tolist() == pytest.approx(terms, abs=TOL)
+    assert first_logit_difference(decoder, tokens, 1000, WHOLE).item() == pytest.approx(logits, abs=TOL)
+    passes = []
+    hook = decoder.embedding.register_forward_hook(lambda *_: passes.append(1))
+    key_differences(decoder, tokens, [0, 5, 6], WHOLE)
+    assert len(passes) == 4
+    key_differences(decoder, tokens, [0, 5, 6], BF16)
+    assert len(passes) == 5
+    hook.remove()
+
+
+def test_a_whole_model_in_bfloat16_has_rounded_weights_and_activations():
+    decoder = tiny(rotary=frequencies("pi", head_dim=WIDTH, factor=2.0)).float()
+    other = in_bfloat16(decoder)
+    assert (other.cfg, other.frequencies, other.distance) == (decoder.cfg, decoder.frequencies, decoder.distance)
+    for name, tensor in other.state_dict().items():
+        assert tensor.dtype == torch.bfloat16
+        assert torch.equal(tensor, decoder.state_dict()[name].bfloat16())
+    seen = []
+    other.blocks[2].attention.q.register_forward_hook(lambda _, given, out: seen.append((given[0].dtype, out.dtype)))
+    rounded = key_differences(other, drawn(12), [0], ARITHMETICS["bf16_model"])
+    assert set(seen) == {(torch.bfloat16, torch.bfloat16)}
+    assert rounded.dtype == torch.float64
+    assert 1e-3 < float(rounded.sum()) < 10
+    assert {tensor.dtype for tensor in decoder.state_dict().values()} == {torch.float32}
+
+
+def test_random_weights_are_those_of_a_new_decoder_with_the_seed():
+    decoder = tiny(rotary=frequencies("pi", head_dim=WIDTH, factor=2.0), method=distance("rerope", window=5))
+    other, new = rebuilt(decoder, 5), Decoder(TINY, seed=5)
+    assert (other.cfg, other.frequencies, other.distance) == (decoder.cfg, decoder.frequencies, decoder.distance)
+    for a, b in zip(other.parameters(), new.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("rotary", "method", "line"),
+    [
+        (
+            {"method": "rope"},
+            {"method": "dca", "chunk": 6, "train_len": 10},
+            "position.distance=dca(train_len=10,chunk=6): ",
+        ),
+        ({"method": "rope"}, {"method": "self_extend", "group": 3, "window": 4}, "position.distance=self_extend("),
+        ({"method": "rope"}, {"method": "plain", "log_n": 8}, "position.distance=plain(log_n=8): depends on the "),
+        (
+            {"method": "entropy_abf", "train_len": 8},
+            {"method": "plain"},
+            "position.frequency=entropy_abf(train_len=8): ",
+        ),
+    ],
+    ids=["dca", "self_extend", "log_n", "entropy_abf"],
+)
+def test_a_method_that_knows_positions_themselves_is_refused(rotary, method, line):
+    decoder = tiny(rotary=frequencies(head_dim=WIDTH, **rotary), method=distance(**method))
+    faults = shift_faults(decoder, 30, SHIFTS)
+    assert len(faults) == 1
+    assert faults[0].startswith(line)
+
+
+def test_a_factor_of_later_layers_is_looked_for_there():
+    """entropy_abf leaves the first two layers alone: a decoder of two layers has nothing that a shift changes."""
+    rotary = frequencies("entropy_abf", head_dim=WIDTH, train_len=8)
+    two = dataclasses.replace(TINY, n_layers=2)
+    assert shift_faults(tiny(two, rotary=rotary), 30, SHIFTS) == []
+    assert key_differences(tiny(two, rotary=rotary), drawn(30), SHIFTS, FP32).sum(-1).max() < EXACT_TOL
+
+
+def test_shifts_are_the_papers():
+    assert SHIFTS == (0, 2, 4, 6, 8, 10, 12, 14, 15, 17, 18, 20, 22, 50, 100, 200, 500, 1000, 2000)
+    assert REFERENCE == 16
+
+
+def run(words, capsys):
+    status = main([str(word) for word in words])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def rows_of(path, metric=None):
+    rows = [json.loads(line) for line in Path(path).read_text().splitlines()]
+    return [row for row in rows if metric in (None, row["metric"])]
+
+
+def test_the_command_measures_a_run(run_folder, tmp_path, capsys):
+    words = [run_folder, "--length=24", "--texts=3", "--shifts=2,100", "--lengths=8,30", "--seed=2"]
+    status, out, _ = run([*words, f"--rows={tmp_path / 'rows.jsonl'}"], capsys)
+    assert status == 0
+    assert out.endswith(f"written to {tmp_path / 'rows.jsonl'}\n")
+    from eval.texts import draw_texts
+
+    model = open_model(run_folder)
+    data, kind = model.experiment.data, {"n_tokens": 30, "texts": 3, "seed": 2, "vocab_size": 400}
+    texts = torch.from_numpy(draw_texts(None, data, model.tokenizer, **kind))
+    decoders = {"trained": model.decoder, "random": Decoder(model.decoder.cfg, seed=2)}
+    rows = rows_of(tmp_path / "rows.jsonl")
+    assert {row["arithmetic"] for row in rows} == {"fp32", "bf16"}
+    for row in rows:
+        assert (row["model"], row["method"], row["seed"], row["n"]) == ("tiny", "rope+plain", 2, 3)
+        assert row["reference"] == 16
+        decoder, arithmetic = decoders[row["weights"]], ARITHMETICS[row["arithmetic"]]
+        if row["metric"] == "D_logit":
+            values = [first_logit_difference(decoder, t[None, : row["tokens"]], 0, arithmetic).item() for t in texts]
+        else:
+            assert row["tokens"] == 24
+            profiles = [key_differences(decoder, t[None, :24], [row["shift"]], arithmetic)[0, 0] for t in texts]
+            if row["metric"] == "D_by_token":
+                assert row["values"] == pytest.approx(torch.stack(profiles).mean(0).tolist(), rel=1e-9)
+                continue
+            values = [float(profile.sum()) for profile in profiles]
+            first = sum(float(profile[0]) for profile in profiles) / sum(values)
+            assert row["first_token_frac"] == pytest.approx(first, rel=1e-9)
+        assert row["value"] == pytest.approx(np.mean(values), rel=1e-9)
+        assert row["std"] == pytest.approx(np.std(values, ddof=1), rel=1e-6)
+    counts = {metric: len(rows_of(tmp_path / "rows.jsonl", metric)) for metric in ("D", "D_logit", "D_by_token")}
+    assert counts == {"D": 3 * 4, "D_logit": 2 * 4, "D_by_token": 4}
+    values = {(r["weights"], r["arithmetic"]): r["value"] for r in rows if r["metric"] == "D" and r["shift"] == 0}
+    assert max(values["trained", "fp32"], values["random", "fp32"]) < 1e-4
+    assert min(values["trained", "bf16"], values["random", "bf16"]) > 1e-3
+    line = next(line.split() for line in out.splitlines() if line.split()[:1] == ["100"])
+    assert line[1:] == [f"{r['value']:.3g}" for r in rows if r["metric"] == "D" and r["shift"] == 100]
+
+
+def test_the_command_measures_a_hugging_face_folder_in_whole(hugging_face_folder, text_file, tmp_path, capsys):
+    rows = tmp_path / "rows.jsonl"
+    words = [hugging_face_folder, f"--text={text_file}", "--texts=1", f"--rows={rows}", "--shifts=0", "--length=20"]
+    assert run([*words, "--lengths=20", "--whole_model=true"], capsys)[0] == 0
+    names = {(row["weights"], row["arithmetic"]) for row in rows_of(rows)}
+    assert names == {(w, a) for w in ("trained", "random") for a in ARITHMETICS}
+    assert {row["std"] for row in rows_of(rows, "D")} == {None}
+
+
+def test_a_picture_is_drawn_where_asked(run_folder, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "p.png"
+    words = [run_folder, "--length=20", "--lengths=20", "--texts=1", "--shifts=0,2", "--plot", "-o", picture]
+    status, out, _ = run(words, capsys)
+    assert (status, out.splitlines()[-1]) == (0, f"picture: {picture}")
+    width, height = size_of(picture)
+    assert width > 1500
+    assert height > 500
+
+
+def measured(by_token, by_length, shifts=(0,), lengths=(8,)):
+    curve = ("trained", "fp32")
+    return Measured(shifts, lengths, {curve: np.array(by_token)}, {curve: np.array(by_length)})
+
+
+def test_results_are_means_over_texts():
+    # two texts, shifts 0 and 2, three tokens; D is 0.6 and 0.2 at shift 0, 3 and 5 at shift 2
+    found = measured(
+        [[[0.3, 0.2, 0.1], [1.0, 1.0, 1.0]], [[0.1, 0.1, 0.0], [5.0, 0.0, 0.0]]],
+        [[2.0, 4.0], [3.0, 8.0]],
+        (0, 2),
+        (8, 16),
+    )
+    rows = list(records(found))
+    assert [(r["metric"], r["shift"], r["tokens"]) for r in rows] == [
+        ("D", 0, 3),
+        ("D", 2, 3),
+        ("D_by_token", 0, 3),
+        ("D_logit", 0, 8),
+        ("D_logit", 0, 16),
+    ]
+    assert [r["value"] for r in rows if "value" in r] == pytest.approx([0.4, 4.0, 2.5, 6.0])
+    assert [r["std"] for r in rows if "std" in r] == pytest.approx([0.4 / 2**0.5, 2**0.5, 0.5**0.5, 8**0.5])
+    assert rows[0]["first_token_frac"] == pytest.approx(0.5)
+    assert rows[2]["values"] == pytest.approx([0.2, 0.15, 0.05])
+    shown = [line.split() for line in tables(found).splitlines()]
+    assert shown[0] == ["D", "(Eq.", "4):", "3", "tokens,", "mean", "over", "n", "=", "2"]
+    assert shown[2:5] == [["0", "0.4"], ["2", "4"], ["first", "token", "50.0%"]]
+    assert shown[-2:] == [["8", "2.5"], ["16", "6"]]
+
+
+def test_no_difference_at_all_is_a_result(tmp_path):
+    found = measured([[[0.0]]], [[0.0]])
+    assert next(records(found))["first_token_frac"] is None
+    assert ["first", "token", "-"] in [line.split() for line in tables(found).splitlines()]
+    pytest.importorskip("matplotlib")
+    from eval.precision_results import draw
+
+    draw(found, "nothing", tmp_path / "p.png")
+    size_of(tmp_path / "p.png")
+
+
+def test_lengths_follow_from_the_training_window():
+    for options, train_len, tokens, lengths in (
+        ({}, 192, 192, (64, 128, 256)),
+        ({}, 4096, 512, (64, 128, 256, 512, 1024, 2048, 4096, 8192)),
+        ({}, 131_072, 512, (64, 128, 256, 512, 1024, 2048, 4096, 8192)),
+        ({}, None, 512, (64, 128, 256, 512, 1024)),
+        ({}, 20, 20, (40,)),
+        ({"length": 7, "lengths": (9, 5, 9)}, 192, 7, (5, 9)),
+    ):
+        parsed = PrecisionOptions(**options)
+        assert (parsed.text_tokens(train_len), parsed.logit_lengths(train_len)) == (tokens, lengths)
+    assert PrecisionOptions(shifts=(5, 3)).all_shifts == (0, 3, 5)
+    assert PrecisionOptions().all_shifts == SHIFTS
+
+
+MISTAKES = {
+    "--length=3": (
+        "--length=3: MODEL must be the first argument, a run folder, a checkpoint in it, or a Hugging Face folder",
+    ),
+    "RUN --lenth=3": ("--lenth=3: unknown setting; did you mean length?",),
+    "RUN --length=0 --shifts=-1": (
+        "--length=0: must be >= 1; Tokens of the texts of D; left out, the training window, 512 at most",
+        "--shifts.0=-1: must be >= 0; Shifts d1 of D in tokens, with commas between them, against d2 = 16; left out, "
+        "the paper's; 0 is always added",
+    ),
+    "RUN --shifts=2,16": ("--shifts=16: is what the others are compared with, where D is 0; leave it out",),
+    "RUN --whole_model=3": (
+        "--whole_model=3: must be true or false; Whether to compute with the whole model in bfloat16 as well, each "
+        "shift in a forward pass of its own",
+    ),
+    "RUN -o p.png": ("-o p.png: would be ignored, nothing is drawn; add --plot",),
+    "RUN --position.distance.method=dca --position.distance.train_len=40 --position.distance.chunk=30": (
+        "position.distance=dca(train_len=40,chunk=30): depends on the positions themselves, so that a shift changes "
+        "attention in exact arithmetic too; measure with another method",
+    ),
+    "RUN --length=9000": (
+        "--texts=10: the run's corpus has room for 5 texts of 9000 tokens; lower it, shorten the texts or give a "
+        "longer --text",
+    ),
+    "/nowhere": ("/nowhere: no such folder; give a run folder, a checkpoint in it, or a Hugging Face folder",),
+}
+
+
+@pytest.mark.parametrize(("words", "lines"), MISTAKES.items(), ids=MISTAKES)
+def test_a_mistake_is_one_line_per_fault(run_folder, capsys, words, lines):
+    status, out, err = run(words.replace("RUN", str(run_folder)).split(), capsys)
+    assert (status, out, err.splitlines()) == (2, "", list(lines))
+
+
+def test_a_folder_without_a_tokenizer_is_one_line(llama_copy, capsys):
+    line = "tokenizer.json: missing; put it into the Hugging Face folder, or prepare the run's shards\n"
+    assert run([llama_copy, "--text=x.txt"], capsys) == (2, "", line)
+
+
+@pytest.fixture
+def llama_copy(hugging_face_folder, tmp_path):
+    folder = shutil.copytree(hugging_face_folder, tmp_path / "llama")
+    (folder / "tokenizer.json").unlink()
+    return folder
+
+
+def test_help_names_every_option(capsys):
+    status, out, err = run(["--help"], capsys)
+    assert (status, err) == (0, "")
+    assert run([], capsys) == (2, out, "")
+    names = [field.name for field in dataclasses.fields(PrecisionOptions)]
+    for word in ("python -m eval.precision runs/cpu_demo", "--plot", *(f"--{name}=" for name in names)):
+        assert word in out

@@ -1,0 +1,162 @@
+"""What measurements see of a decoder is what its attention computes."""
+
+import math
+
+import pytest
+import torch
+
+from lab.model.attention import attend
+from lab.model.decoder import DecoderConfig
+from lab.model.inspection import LayerInputs, LayerLogits, layer_inputs
+from lab.positions import distance, frequencies
+from tests.model.attention_by_hand import (
+    TINY,
+    drawn,
+    eight_bits,
+    logits_by_distance,
+    logits_of,
+    projections,
+    tiny,
+)
+from tests.model.test_bands_in_attention import METHODS
+
+TOL = 1e-12  # some dozens of float64 products of order ten
+WIDTH = TINY.head_dim
+SPEEDS = [TINY.theta ** (-2 * j / WIDTH) for j in range(WIDTH // 2)]
+TINY_HEAD = DecoderConfig(
+    d_model=4, n_layers=1, n_heads=1, n_kv_heads=1, d_ff=4, vocab_size=61, tie_embeddings=False, theta=50.0
+)
+FACTORS = {  # frequencies, their speeds, and their factor for query m in layer l
+    "rope": (frequencies("rope", head_dim=WIDTH, theta=50.0), SPEEDS, lambda m, layer: 1.0),
+    "pi": (frequencies("pi", head_dim=WIDTH, theta=50.0, factor=4.0), [s / 4 for s in SPEEDS], lambda m, layer: 1.0),
+    "entropy_abf": (
+        frequencies("entropy_abf", head_dim=WIDTH, theta=700.0, train_len=4),
+        [700.0 ** (-2 * j / WIDTH) for j in range(WIDTH // 2)],
+        lambda m, layer: 1.0 if layer < 2 else max(1.0, math.log(m + 1) / math.log(4)),
+    ),
+}
+
+
+def rows_of(logits):
+    """List the finite logits (1, N, T, K) of every head and query."""
+    return [[row[: m + 1].tolist() for m, row in enumerate(head)] for head in logits[0]]
+
+
+def assert_rows(found, expected, tolerance=TOL):
+    for head, (a, b) in enumerate(zip(found, expected, strict=True)):
+        for m, (x, y) in enumerate(zip(a, b, strict=True)):
+            assert len(x) == len(y) == m + 1
+            assert max(abs(one - other) for one, other in zip(x, y)) < tolerance, (head, m)
+
+
+@pytest.mark.parametrize("rotary", FACTORS)
+@pytest.mark.parametrize("name", METHODS)
+def test_logits_equal_the_equation_in_every_layer(name, rotary):
+    parameters, rel = METHODS[name]
+    own, speeds, factor = FACTORS[rotary]
+    decoder, tokens = tiny(rotary=own, method=distance(**parameters)), drawn(19)
+    by_hand = projections(decoder, tokens)
+    seen = list(layer_inputs(decoder, tokens))
+    assert [inputs.layer for inputs in seen] == [0, 1, 2]
+    for inputs, (q, k) in zip(seen, by_hand, strict=True):
+        torch.testing.assert_close(inputs.q_BNTH[0], q, rtol=0, atol=TOL)
+        torch.testing.assert_close(inputs.k_BNTH[0], k, rtol=0, atol=TOL)
+        expected = logits_by_distance(
+            q, k, speeds, lambda m, n: rel(m - n, m, n), lambda m, layer=inputs.layer: factor(m, layer)
+        )
+        assert_rows(rows_of(LayerLogits(inputs).block(slice(0, 19))), expected)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_weights_of_the_logits_give_what_attention_gives(name):
+    decoder = tiny(method=distance(**METHODS[name][0]))
+    inputs = next(layer_inputs(decoder, drawn(23, rows=2)))
+    values = torch.randn(2, 2, 23, WIDTH, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    weights = LayerLogits(inputs).block(slice(0, 23)).softmax(-1)
+    expected = attend(
+        inputs.q_BNTH, inputs.k_BNTH, values, frequencies=decoder.frequencies, distance=decoder.distance, backend="sdpa"
+    )
+    torch.testing.assert_close(weights @ values.repeat_interleave(2, dim=1), expected, rtol=0, atol=TOL)
+
+
+def test_a_dynamic_method_takes_the_length_of_the_text():
+    settings = {"head_dim": WIDTH, "theta": 50.0, "factor": 4.0, "train_len": 8}
+    seen = {}
+    for name, own in (("dynamic", {}), ("fixed", {"length": 20})):
+        decoder = tiny(rotary=frequencies("dynamic_ntk", **settings, **own))
+        seen[name] = [LayerLogits(x).block(slice(0, 20)) for x in layer_inputs(decoder, drawn(20))]
+    assert all(torch.equal(a, b) for a, b in zip(seen["dynamic"], seen["fixed"], strict=True))
+
+
+@pytest.mark.parametrize("most", [1, 4 * 19, 7 * 4 * 19, 2**24], ids=["one_logit", "a_row", "seven_rows", "all"])
+@pytest.mark.parametrize("name", ["plain", "string", "dca"])
+def test_blocks_of_any_size_hold_the_same_logits(name, most):
+    inputs = next(layer_inputs(tiny(method=distance(**METHODS[name][0])), drawn(19)))
+    logits = LayerLogits(inputs, torch.bfloat16)
+    whole = logits.block(slice(0, 19))
+    blocks = logits.blocks(most)
+    assert [m for part in blocks for m in range(part.start, part.stop)] == list(range(19))
+    assert all((part.stop - part.start) * 4 * 19 <= max(most, 4 * 19) for part in blocks)
+    for part in blocks:
+        block = logits.block(part)
+        assert block.shape == (1, 4, part.stop - part.start, part.stop)
+        torch.testing.assert_close(block, whole[:, :, part, : part.stop], rtol=0, atol=TOL)
+    assert torch.equal(logits.block(slice(0, 19), slice(0, 1)), whole[..., :1])
+    assert bool(whole[0, 0].isinf().eq(torch.ones(19, 19).triu(1)).all())
+
+
+@pytest.mark.parametrize("shift", [0, 1, 16, 2000])
+@pytest.mark.parametrize("bf16", [False, True], ids=["exact", "bf16"])
+def test_shifted_and_rounded_logits_equal_those_by_hand(shift, bf16):
+    decoder, tokens = tiny(), drawn(9)
+    rounding = torch.bfloat16 if bf16 else None
+    for inputs, (q, k) in zip(layer_inputs(decoder, tokens), projections(decoder, tokens), strict=True):
+        found = LayerLogits(inputs.shifted(shift), rounding).block(slice(0, 9))
+        assert_rows(rows_of(found), logits_of(q, k, SPEEDS, shift, bf16))
+
+
+@pytest.mark.parametrize("shift", [0, 5, 1000])
+def test_a_shifted_forward_pass_stands_at_shifted_positions(shift):
+    decoder, tokens = tiny(method=distance("dca", train_len=10, chunk=6)), drawn(17)
+    for inputs, (q, k) in zip(layer_inputs(decoder, tokens, shift=shift), projections(decoder, tokens, shift)):
+        assert inputs.layout.q_pos.tolist() == inputs.layout.k_pos.tolist() == list(range(shift, shift + 17))
+        torch.testing.assert_close(inputs.q_BNTH[0], q, rtol=0, atol=TOL)
+        torch.testing.assert_close(inputs.k_BNTH[0], k, rtol=0, atol=TOL)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_products_of_rounded_numbers_are_added_up_in_float32(dtype):
+    # 1 + 2^-7 is a bfloat16 number; its square 1 + 2^-6 + 2^-14 is none, and four of them times 1/sqrt(4) make twice it
+    x = torch.full((1, 1, 1, 4), 1 + 2**-7, dtype=dtype)
+    decoder = tiny(TINY_HEAD)
+    inputs = next(layer_inputs(decoder, drawn(1)))
+    logit = LayerLogits(LayerInputs(0, x, x, inputs.layout), torch.bfloat16).block(slice(0, 1))
+    assert logit.dtype == torch.float32
+    assert logit.item() == 2 + 2**-5 + 2**-13
+
+
+def test_the_factor_is_in_the_query_before_it_is_rounded():
+    # at position 3, of a model trained on 2 tokens, the factor is ln 4 / ln 2 = 2: exact in bfloat16; at 2 it is
+    # ln 3 / ln 2 = 1.58496..., which times 1 + 2^-7 is 1.59734..., in eight bits 204/128 = 1.59375
+    rotary = frequencies("entropy_abf", head_dim=4, train_len=2, exempt_layers=0)
+    decoder = tiny(TINY_HEAD, rotary=rotary)
+    inputs = next(layer_inputs(decoder, drawn(4)))
+    x = torch.zeros(1, 1, 4, 4, dtype=torch.float64)
+    x[..., 1] = 1 + 2**-7  # the slow pair, 1/707 radian per token
+    logits = LayerLogits(LayerInputs(0, x, x, inputs.layout), torch.bfloat16).block(slice(0, 4), slice(0, 1))
+    turned = [(x[0, 0, 0, 1].item() * f, m * 500_000**-0.5) for m, f in ((2, 1.5849625007211562), (3, 2.0))]
+    expected = [eight_bits(a * math.cos(t)) * (1 + 2**-7) / 2 for a, t in turned]
+    assert logits[0, 0, 2:, 0].tolist() == pytest.approx(expected, abs=1e-15)
+    assert expected[0] == 1.59375 * (1 + 2**-7) / 2
+
+
+def test_digits_are_rounded_as_torch_rounds():
+    numbers = torch.randn(4000, generator=torch.Generator().manual_seed(2), dtype=torch.float64) * 10
+    halves = torch.arange(256, 512).double() / 256 + 2**-9
+    for x in (numbers, halves, -halves, torch.zeros(1).double()):
+        assert [eight_bits(v) for v in x.tolist()] == x.bfloat16().double().tolist()
+
+
+def test_gradients_are_not_recorded():
+    inputs = next(layer_inputs(tiny(), drawn(5)))
+    assert not inputs.q_BNTH.requires_grad

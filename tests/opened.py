@@ -1,0 +1,46 @@
+"""Small models as they lie on disk: a run folder with one checkpoint, made without training."""
+
+import torch
+import yaml
+
+from lab.config import load_experiment
+from lab.model.decoder import Decoder
+from lab.runs.checkpoints import publish, temporary_folder
+
+SIZES = {"d_model": 16, "n_layers": 3, "n_heads": 4, "n_kv_heads": 2, "d_ff": 24, "tie_embeddings": False}
+CONSUMED = 4096  # tokens
+
+
+def write_run(folder, data, position=None, std=0.4, **model):
+    """Write a run folder on prepared data whose weights are drawn, wide enough for attention to be uneven."""
+    corpus, tokenizer = data.corpus, data.tokenizer
+    settings = {
+        "run": {"name": folder.name, "folder": str(folder.parent)},
+        "model": {**SIZES, **model},
+        "data": {
+            "corpus": {"name": "synthetic", "documents": corpus.documents, "words": corpus.words},
+            "tokenizer": {
+                "method": "bpe",
+                "vocab_size": tokenizer.vocab_size,
+                "sample_documents": tokenizer.sample_documents,
+            },
+            "window": data.window,
+            "held_out_frac": data.held_out_frac,
+            "folder": data.folder,
+            "look_ahead": data.look_ahead,
+        },
+        "position": position or {},
+    }
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(yaml.safe_dump(settings))
+    experiment = load_experiment(folder / "config.yaml")
+    decoder = Decoder(experiment.model)
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in decoder.parameters():
+            mean = 1.0 if parameter.ndim == 1 else 0.0
+            parameter.copy_(torch.empty(parameter.shape).normal_(mean, std, generator=generator))
+    state = {f"decoder.{name}": tensor for name, tensor in decoder.state_dict().items()}
+    torch.save({"state_dict": state}, temporary_folder(folder / "checkpoints") / "state.ckpt")
+    publish(folder / "checkpoints", CONSUMED, keep=2)
+    return folder

@@ -1,0 +1,59 @@
+import itertools
+
+import pytest
+
+from lab.skip.rpes import Rpes, mean_run_length
+from tests.skip.draws import check_mean, check_shares, drawn, mean_of_pairs
+
+
+@pytest.mark.parametrize(
+    ("n_tokens", "target_len", "outcomes"),
+    [
+        pytest.param(1, 3, [(0,), (1,), (2,)], id="one_token"),
+        pytest.param(2, 4, [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)], id="two_in_four"),
+        pytest.param(3, 4, [(0, 1, 2), (0, 1, 3), (0, 2, 3), (1, 2, 3)], id="three_in_four"),
+        pytest.param(4, 4, [(0, 1, 2, 3)], id="no_free_id"),
+        pytest.param(3, 6, [*itertools.combinations(range(6), 3)], id="every_set_of_three_in_six"),
+    ],
+)
+def test_every_set_of_ids_is_equally_likely(n_tokens, target_len, outcomes):
+    check_shares(drawn("rpes", n_tokens, target_len), dict.fromkeys(outcomes, 1))
+
+
+def runs_of(ids):
+    """Count the runs, one id at a time."""
+    return sum(1 for at, one in enumerate(ids) if at == 0 or one != ids[at - 1] + 1)
+
+
+@pytest.mark.parametrize(("n_tokens", "target_len"), [(3, 7), (30, 100), (90, 100), (300, 1000)])
+def test_runs_are_as_many_as_theory_says(n_tokens, target_len):
+    # an id is taken with the one below it, too, with probability (n - 1) / T: n (1 - (n - 1) / T) runs
+    runs = [runs_of(ids) for ids in drawn("rpes", n_tokens, target_len, times=600)]
+    check_mean(runs, n_tokens * (1 - (n_tokens - 1) / target_len))
+
+
+@pytest.mark.parametrize(
+    ("n_tokens", "target_len", "expected"),
+    [
+        # the sets of two in three: 0 1 | 0 2 | 1 2 are 1 + 2 + 1 = 4 runs of 6 tokens
+        pytest.param(2, 3, 6 / 4, id="two_in_three"),
+        pytest.param(1, 5, 1.0, id="one_token"),
+        pytest.param(5, 5, 5.0, id="no_free_id"),
+        # 80,000 / 56,001: 1 / (1 - 0.3) = 1.42857 for long samples
+        pytest.param(24_000, 80_000, 1.428546, id="the_papers_setting"),
+    ],
+)
+def test_mean_run_length_by_hand(n_tokens, target_len, expected):
+    assert mean_run_length(Rpes(target_len=target_len), n_tokens) == pytest.approx(expected, rel=1e-6)
+
+
+def test_mean_run_length_is_that_of_all_sets():
+    sets = [*itertools.combinations(range(9), 4)]
+    mean = 4 * len(sets) / sum(runs_of(ids) for ids in sets)
+    assert mean_run_length(Rpes(target_len=9), 4) == pytest.approx(mean, rel=1e-12)
+
+
+def test_mean_distance_is_that_of_theory():
+    # the n sorted ids part the T - n free ones into n + 1 stretches of one mean: ids j - i tokens apart stand
+    # (j - i) (T + 1) / (n + 1) apart, and j - i is (n + 1) / 3 in the mean: (T + 1) / 3 = 7 at T = 20
+    check_mean([mean_of_pairs(ids) for ids in drawn("rpes", 8, 20)], 7.0)

@@ -1,0 +1,113 @@
+import numpy as np
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models
+
+from lab.errors import DataError
+from lab.skip import sentence_ends, skip_positions, split_sentences
+from tests.skip.draws import rng
+
+ENDS = np.array([True, False, False, True, False])  # ids 0 and 3 hold a mark
+
+
+@pytest.mark.parametrize(
+    ("ids", "lengths"),
+    [
+        pytest.param([1, 2, 0, 4, 3, 1, 0], [3, 2, 2], id="every_sentence_marked"),
+        pytest.param([1, 2, 0, 4], [3, 1], id="last_piece_without_a_mark"),
+        pytest.param([1, 2, 4], [3], id="no_mark"),
+        pytest.param([0, 1, 2], [1, 2], id="mark_first"),
+        pytest.param([1, 0, 0, 3, 2], [2, 1, 1, 1], id="marks_in_a_row"),
+        pytest.param([3], [1], id="one_mark"),
+        pytest.param([1], [1], id="one_token"),
+        pytest.param([], [], id="nothing"),
+    ],
+)
+def test_sentences_by_hand(ids, lengths):
+    for given in (ids, np.array(ids, dtype=np.uint32)):
+        split = split_sentences(given, ENDS)
+        assert split.tolist() == lengths
+        assert split.dtype == np.int64
+    assert ENDS.tolist() == [True, False, False, True, False]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_sentences_equal_a_walk_over_the_tokens(seed):
+    ids = rng(seed).integers(0, 5, 60)
+    lengths = [0]
+    for token in ids:
+        lengths[-1] += 1
+        if token in (0, 3):
+            lengths.append(0)
+    assert split_sentences(ids, ENDS).tolist() == [length for length in lengths if length]
+
+
+@pytest.mark.parametrize(("ids", "span"), [([1, 5], "1..5"), ([-1, 4], "-1..4")], ids=["above", "below"])
+def test_token_of_another_tokenizer_is_refused(ids, span):
+    with pytest.raises(DataError) as caught:
+        split_sentences(ids, ENDS)
+    assert str(caught.value) == f"ids={span}: must be in 0..4; make `ends` from the tokenizer that made them"
+
+
+def byte_level(vocabulary, special=()):
+    tokenizer = Tokenizer(models.BPE({token: at for at, token in enumerate(vocabulary)}, []))
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in special])
+    return tokenizer
+
+
+def test_tokens_that_hold_a_mark_end_a_sentence():
+    # in byte-level vocabularies a space is written \u0120 and a line break \u010a
+    texts = [
+        ("It", False),
+        (".", True),
+        ("\u0120?", True),
+        ('!"', True),
+        ("\u010a", True),
+        ("\u010a\u010a\u0120\u0120", True),
+        (".com", True),
+        ("...", True),
+        ("\u0120,;:", False),
+        ("\u2026", False),
+        ("3", False),
+    ]
+    ends = sentence_ends(byte_level([text for text, _ in texts]))
+    assert ends.dtype == bool
+    assert ends.tolist() == [mark for _, mark in texts]
+
+
+def test_special_tokens_end_nothing():
+    ends = sentence_ends(byte_level(["a", "."], special=["<|end.|>", "<eos>"]))
+    assert ends.tolist() == [False, True, False, False]
+
+
+def test_ids_between_those_of_the_vocabulary_end_nothing():
+    tokenizer = Tokenizer(models.BPE({"a": 0, "?": 3}, []))
+    assert sentence_ends(tokenizer).tolist() == [False, False, False, True]
+
+
+def test_bytes_of_a_sentencepiece_vocabulary_are_read_as_text():
+    tokenizer = Tokenizer(
+        models.BPE({"\u2581a": 0, "<0x0A>": 1, "<0x2E>": 2, "<0x41>": 3, ".": 4}, [], byte_fallback=True)
+    )
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
+    assert sentence_ends(tokenizer).tolist() == [False, True, True, False, True]
+
+
+def test_sentences_of_a_tokenized_text(bpe):
+    text = "One of the magic numbers is 144231. What are they?\nThe numbers are 7! And"
+    ids = bpe.encode(text, add_special_tokens=False).ids
+    lengths = split_sentences(ids, sentence_ends(bpe))
+    ends = np.cumsum(lengths)
+    pieces = [bpe.decode(ids[end - length : end]) for end, length in zip(ends, lengths, strict=True)]
+    whole = "".join(pieces)
+    assert whole == text
+    assert [piece for piece in pieces if piece.strip()] == [
+        "One of the magic numbers is 144231.",
+        " What are they?",
+        "The numbers are 7!",
+        " And",
+    ]
+    positions = skip_positions(
+        "longrecipe", len(ids), target_len=4 * len(ids), sentence_lengths=lengths, generator=rng()
+    )
+    assert {int(at) + 1 for at in np.flatnonzero(np.diff(positions) > 1)} <= set(ends.tolist())

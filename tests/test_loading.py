@@ -1,0 +1,169 @@
+"""One function opens a model wherever it comes from."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from lab.errors import CheckpointError, ConfigError, DataError, LabError
+from lab.loading import load_trained, open_model
+from lab.positions import frequencies
+from tests.opened import CONSUMED, SIZES, write_run
+
+SOURCES = "give a run folder, a checkpoint in it, or a Hugging Face folder"
+
+
+@pytest.fixture(scope="module")
+def run(prepared, tmp_path_factory):
+    return write_run(
+        tmp_path_factory.mktemp("runs") / "tiny",
+        prepared,
+        position={"distance": {"method": "string", "shift": 20, "window": 4}},
+    )
+
+
+@pytest.fixture
+def llama(bpe, tmp_path):
+    folders = pytest.importorskip("tests.model.folders", exc_type=ImportError)
+    folder = tmp_path / "llama"
+    folders.theirs(vocab_size=bpe.get_vocab_size()).save_pretrained(folder)
+    bpe.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def test_a_run_folder(run):
+    model = open_model(run)
+    trained = load_trained(run)
+    assert (model.name, model.train_len, model.consumed_tokens) == ("tiny", 64, CONSUMED)
+    assert (model.folder, model.experiment) == (run, trained.experiment)
+    assert model.method == "rope+string(shift=20,window=4)"
+    assert model.tokenizer.get_vocab_size() == 400
+    state = trained.decoder.state_dict()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.decoder.state_dict().items())
+    assert float(state["blocks.0.attention.q.weight"].std()) > 0.3, "the drawn weights, not those of a new decoder"
+    assert not model.decoder.training
+
+
+def test_a_checkpoint_named_from_anywhere(run, monkeypatch):
+    checkpoint = next((run / "checkpoints").glob("tokens-*"))
+    assert open_model(str(checkpoint)).folder == run
+    monkeypatch.chdir(run / "checkpoints")
+    opened = open_model(checkpoint.name)
+    assert (opened.name, opened.folder) == ("tiny", run)
+    monkeypatch.chdir(run)
+    assert open_model(".").name == "tiny"
+
+
+def test_overrides_of_a_run(run):
+    other = {"position.distance.method": "rerope", "position.distance.window": 9, "run.seed": 3}
+    model = open_model(run, other)
+    assert model.method == "rope+rerope(window=9)"
+    assert model.experiment.run.seed == 3
+    assert open_model(run).method == "rope+string(shift=20,window=4)"
+
+
+def test_a_run_whose_shards_are_gone_has_no_tokenizer(run):
+    assert open_model(run, {"data.folder": "/nowhere"}).tokenizer is None
+
+
+def test_a_hugging_face_folder(llama):
+    model = open_model(llama)
+    assert (model.name, model.train_len, model.consumed_tokens) == ("llama", 64, None)
+    assert (model.folder, model.experiment) == (None, None)
+    assert model.method == "rope+plain"
+    assert model.decoder.frequencies.theta == 500.0
+    assert model.tokenizer.get_vocab_size() == 400
+    from tests.model.folders import assert_same_logits, opened
+
+    assert_same_logits(model.decoder, opened(llama))
+    (llama / "tokenizer.json").unlink()
+    assert open_model(llama).tokenizer is None
+
+
+def test_overrides_of_a_hugging_face_folder(llama):
+    distance = {"position.distance.method": "string", "position.distance.shift": 12, "position.distance.window": 3}
+    model = open_model(llama, distance)
+    assert model.method == "rope+string(shift=12,window=3)"
+    assert model.decoder.frequencies.theta == 500.0  # the folder's own
+    yarn = {"position.frequency.method": "yarn", "position.frequency.factor": 4.0, "position.frequency.train_len": 64}
+    model = open_model(llama, yarn | distance)
+    assert model.method == "yarn(factor=4,train_len=64)+string(shift=12,window=3)"
+    expected = frequencies("yarn", head_dim=8, theta=500.0, factor=4.0, train_len=64)
+    assert torch.equal(model.decoder.frequencies.inv_freq, expected.inv_freq)
+
+
+def test_frequencies_that_config_json_says_and_the_lab_does_not_know_can_be_replaced(llama):
+    path = llama / "config.json"
+    settings = json.loads(path.read_text())
+    settings["rope_parameters"] = {"rope_type": "longrope", "rope_theta": 300.0}
+    path.write_text(json.dumps(settings))
+    with pytest.raises(ConfigError, match="rope_type=longrope"):
+        open_model(llama)
+    assert open_model(llama, {"position.frequency.method": "rope"}).decoder.frequencies.theta == 300.0
+
+
+def refused(kind, path, overrides=None):
+    with pytest.raises(LabError) as caught:
+        open_model(path, overrides)
+    assert type(caught.value) is kind
+    return str(caught.value)
+
+
+def test_what_is_no_model_is_one_line(tmp_path):
+    assert refused(CheckpointError, tmp_path / "x") == f"{tmp_path / 'x'}: no such folder; {SOURCES}"
+    assert refused(CheckpointError, tmp_path) == f"{tmp_path}: holds neither checkpoints nor a config.json; {SOURCES}"
+    file = tmp_path / "model.safetensors"
+    file.touch()
+    assert refused(CheckpointError, file) == f"{file}: no such folder; {SOURCES}"
+
+
+def test_a_run_without_a_whole_checkpoint_is_one_line(run, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "copy")
+    state = next(copy.glob("checkpoints/tokens-*/state.ckpt"))
+    state.write_bytes(b"cut short")
+    assert refused(CheckpointError, state.parent) == (
+        f"{state.parent}: state.ckpt is not what was written; use another checkpoint"
+    )
+    assert refused(CheckpointError, copy).startswith(f"{copy}: holds no whole checkpoint (")
+    shutil.rmtree(copy / "checkpoints")
+    (copy / "checkpoints").mkdir()
+    assert refused(CheckpointError, copy) == (
+        f"{copy}: holds no whole checkpoint; give a run folder or a checkpoint in it"
+    )
+
+
+def test_a_broken_hugging_face_folder_is_one_line(llama):
+    (llama / "tokenizer.json").write_text("{")
+    assert refused(DataError, llama).startswith(f"data.tokenizer.path={llama}: not a tokenizer.json (")
+    (llama / "model.safetensors").unlink()
+    assert "model.safetensors" in refused(CheckpointError, llama)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (
+            {"position.distance.method": "strng"},
+            "position.distance.method=strng: unknown; did you mean string?",
+        ),
+        (
+            {"position.distance.method": "rerope"},
+            "position.distance.window: must be set; Window w in tokens, the largest relative position; below the "
+            "training length",
+        ),
+        ({"position.frequency.method": "pi", "position.frequency.factor": 0.5}, "position.frequency.factor=0.5: must "),
+        ({"probe.tests": 3}, "probe.tests=3: not a setting of a Hugging Face folder; set position.frequency or "),
+        ({"position": 3}, "position=3: must be a section; Position methods in place of the folder's own"),
+    ],
+    ids=["unknown", "missing", "range", "not_a_position", "no_section"],
+)
+def test_wrong_overrides_of_a_hugging_face_folder_are_one_line(llama, overrides, line):
+    said = refused(ConfigError, llama, overrides)
+    assert said.startswith(line)
+    assert "\n" not in said
+
+
+def test_wrong_overrides_of_a_run_are_one_line(run):
+    assert refused(ConfigError, run, {"model.d_modl": 3}).startswith("model.d_modl=3: unknown setting; ")
+    assert SIZES["n_layers"] == open_model(run).experiment.model.n_layers

@@ -1,0 +1,446 @@
+"""Runs that start from trained weights: what they take over, what they refuse, and what they begin with."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch.nn import functional as F
+
+from lab.config import load_experiment
+from lab.data.config import Bpe, TokenizerFile
+from lab.data.module import PackedData
+from lab.data.preparation import prepare, shard_folder
+from lab.errors import CheckpointError, ConfigError, LabError
+from lab.inheritance import base_for
+from lab.loading import load_trained
+from lab.model.config import DecoderConfig
+from lab.model.decoder import Decoder
+from lab.model.huggingface import save_pretrained
+from lab.session import check_vocabulary
+from lab.weights import read_weights, start_from
+from tests.opened import CONSUMED, SIZES, write_run
+
+ROOT = Path(__file__).resolve().parents[1]
+LOSS_TOLERANCE = 1e-5  # of a mean near 6 nats: float32, in packs against one row at a time
+PI = {"frequency": {"method": "pi", "factor": 2.0}}
+
+
+@pytest.fixture(scope="module")
+def source(prepared, tmp_path_factory):
+    """A run folder with a tokenizer, as training writes it: window 64, theta 500."""
+    folder = write_run(tmp_path_factory.mktemp("runs") / "source", prepared, theta=500.0, head_chunk=32)
+    shutil.copy(shard_folder(prepared) / "tokenizer.json", folder)
+    experiment = load_experiment(folder / "config.yaml")
+    (folder / "config.yaml").write_text(experiment.to_yaml())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def extended(prepared, tmp_path_factory):
+    """A run folder whose frequency method is not plain RoPE."""
+    folder = write_run(tmp_path_factory.mktemp("runs") / "extended", prepared, position=PI)
+    (folder / "config.yaml").write_text(load_experiment(folder / "config.yaml").to_yaml())
+    return folder
+
+
+@pytest.fixture
+def hub(source, tmp_path):
+    """The same weights as a Hugging Face folder of 64 positions."""
+    pytest.importorskip("safetensors")
+    folder = tmp_path / "hub"
+    save_pretrained(load_trained(source).decoder, folder, train_len=64)
+    shutil.copy(source / "tokenizer.json", folder)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<eos>"}))
+    return folder
+
+
+@pytest.fixture
+def write(tmp_path, prepared):
+    """A function that writes a config that starts somewhere, and returns its path."""
+
+    def write(path, name="run", **sections):
+        data = {
+            "corpus": {"name": "synthetic", "documents": 240, "words": 16},
+            "window": 64,
+            "held_out_frac": 0.1,
+            "folder": prepared.folder,
+            "look_ahead": 32,
+        }
+        values = {
+            "run": {"folder": str(tmp_path / "runs")},
+            "start": {"path": str(path)},
+            "data": data | sections.pop("data", {}),
+        }
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(yaml.safe_dump({**values, **sections}))
+        return file
+
+    return write
+
+
+def long_train(window):
+    return {"tokens": 200 * window, "batch_tokens": window, "micro_batch_tokens": window}
+
+
+def faults(*arguments):
+    with pytest.raises(LabError) as caught:
+        load_experiment(*arguments)
+    return type(caught.value), str(caught.value).splitlines()
+
+
+# what is taken over
+
+
+@pytest.mark.parametrize("kind", ["run", "checkpoint"])
+def test_a_run_is_taken_over(kind, source, write):
+    path = source if kind == "run" else source / "checkpoints" / f"tokens-{CONSUMED:015d}"
+    experiment, theirs = load_experiment(write(path)), load_experiment(source / "config.yaml")
+    assert experiment.model == theirs.model
+    assert (experiment.model.theta, experiment.model.head_chunk, experiment.model.vocab_size) == (500.0, 32, 400)
+    assert experiment.position == theirs.position
+    assert experiment.data.tokenizer == TokenizerFile(path=str(source / "tokenizer.json"), eos="<eos>")
+    assert experiment.start.path == str(path)
+
+
+def test_a_checkpoint_that_one_stands_in(source, write, monkeypatch):
+    monkeypatch.chdir(source / "checkpoints" / f"tokens-{CONSUMED:015d}")
+    assert load_experiment(write(".")).model == load_experiment(source / "config.yaml").model
+
+
+def test_positions_are_taken_over(extended, write):
+    experiment = load_experiment(write(extended))
+    assert experiment.position == load_experiment(extended / "config.yaml").position
+    assert (experiment.position.frequency.method, experiment.position.frequency.factor) == ("pi", 2.0)
+
+
+@pytest.mark.parametrize("eos", ["<eos>", {"content": "<eos>", "lstrip": False}], ids=["text", "token"])
+def test_a_hugging_face_folder_is_taken_over(eos, source, hub, write):
+    (hub / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos}))
+    experiment = load_experiment(write(hub))
+    theirs = load_experiment(source / "config.yaml").model
+    assert experiment.model == DecoderConfig(**{**vars(theirs), "head_chunk": DecoderConfig.head_chunk})
+    assert experiment.position.frequency.method == "rope"
+    assert experiment.data.tokenizer == TokenizerFile(path=str(hub / "tokenizer.json"), eos="<eos>")
+
+
+def test_the_method_of_a_hugging_face_folder_is_taken_over(tmp_path, source, write):
+    pytest.importorskip("safetensors")
+    decoder = load_trained(
+        source,
+        {
+            "position.frequency.method": "yarn",
+            "position.frequency.factor": 4.0,
+            "position.frequency.train_len": 64,
+        },
+    ).decoder
+    save_pretrained(decoder, tmp_path / "yarn")
+    tokenizer = {"method": "file", "path": str(source), "eos": "<eos>"}
+    experiment = load_experiment(write(tmp_path / "yarn", data={"tokenizer": tokenizer}))
+    frequency = experiment.position.frequency
+    assert (frequency.method, frequency.factor, frequency.train_len) == ("yarn", 4.0, 64)
+    assert experiment.model.theta == 500.0
+
+
+@pytest.mark.parametrize("missing", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_folder_that_names_no_end_of_text_leaves_the_tokenizer_to_the_config(missing, hub, write):
+    (hub / missing).unlink()
+    own = {"method": "bpe", "vocab_size": 400, "sample_documents": 100}
+    assert load_experiment(write(hub, data={"tokenizer": own})).data.tokenizer == Bpe(
+        vocab_size=400, sample_documents=100
+    )
+
+
+def test_what_the_config_says_goes_before_the_source(extended, write):
+    own = {"method": "bpe", "vocab_size": 400, "sample_documents": 100}
+    file = write(
+        extended,
+        model={"theta": 300.0, "head_chunk": 64, "d_model": 16},
+        position={"frequency": {"method": "abf", "theta": 1e5}},
+        data={"tokenizer": own},
+    )
+    experiment = load_experiment(file, {"position.distance.method": "rerope", "position.distance.window": 9})
+    assert (experiment.model.theta, experiment.model.head_chunk) == (300.0, 64)
+    assert experiment.position.frequency.method == "abf"
+    assert experiment.position.distance.method == "rerope"
+    assert experiment.data.tokenizer == Bpe(vocab_size=400, sample_documents=100)
+    assert load_experiment(file, {"model.theta": 200.0}).model.theta == 200.0
+
+
+def test_a_config_without_a_start_is_left_alone(source):
+    assert load_experiment(source / "config.yaml").start is None
+    assert "start: null" in (source / "config.yaml").read_text()
+
+
+# the rotary base
+
+
+@pytest.mark.parametrize(
+    ("length", "base"),  # papers/anchor_attention.txt: 1M for 32K, 5M for 64K, 10M for 128K, and 50M for 256K
+    [
+        (16_383, None),
+        (16_384, 1e6),
+        (32_768, 1e6),
+        (32_769, 5e6),
+        (65_536, 5e6),
+        (65_537, 1e7),
+        (131_072, 1e7),
+        (131_073, 5e7),
+        (262_144, 5e7),
+        (1_000_000, 5e7),
+    ],
+)
+def test_the_table_of_bases(length, base):
+    assert base_for(length) == base
+
+
+@pytest.mark.parametrize("kind", ["run", "hugging_face"])
+def test_a_longer_window_takes_the_base_of_its_length(kind, source, hub, write):
+    path = {"run": source, "hugging_face": hub}[kind]
+    experiment = load_experiment(write(path, data={"window": 32_768}, train=long_train(32_768)))
+    assert (experiment.model.theta, experiment.position.frequency.method) == (1e6, "rope")
+    assert load_experiment(write(path, data={"window": 128})).model.theta == 500.0
+    on_the_command_line = {"data.window": 65_536, **{f"train.{k}": v for k, v in long_train(65_536).items()}}
+    assert load_experiment(write(path), on_the_command_line).model.theta == 5e6
+
+
+@pytest.mark.parametrize(
+    ("sections", "overrides", "theta"),
+    [
+        pytest.param({"model": {"theta": 700.0}}, {}, 700.0, id="theta_in_the_config"),
+        pytest.param({}, {"model.theta": 700.0}, 700.0, id="theta_on_the_command_line"),
+        pytest.param({"position": {"frequency": {"method": "ntk", "factor": 512.0}}}, {}, 500.0, id="a_method"),
+        pytest.param(
+            {},
+            {"position.frequency.method": "pi", "position.frequency.factor": 512.0},
+            500.0,
+            id="a_method_on_the_command_line",
+        ),
+    ],
+)
+def test_a_base_or_a_method_of_its_own_is_kept(sections, overrides, theta, source, write):
+    file = write(source, data={"window": 32_768}, train=long_train(32_768), **sections)
+    assert load_experiment(file, overrides).model.theta == theta
+
+
+def test_the_base_follows_the_window_only_upwards(source, hub, write):
+    settings = json.loads((hub / "config.json").read_text())
+    for theta, trained, expected in ((2e6, 64, 2e6), (500.0, 32_768, 500.0), (500.0, 32_767, 1e6)):
+        changed = {**settings, "rope_theta": theta, "max_position_embeddings": trained}
+        (hub / "config.json").write_text(json.dumps(changed))
+        experiment = load_experiment(write(hub, data={"window": 32_768}, train=long_train(32_768)))
+        assert experiment.model.theta == expected, (theta, trained)
+
+
+# mistakes
+
+
+def test_a_shape_that_contradicts_the_source_is_a_line_each(source, hub, write):
+    for path in (source, hub):
+        kind, lines = faults(write(path, model={"d_model": 32, "n_heads": 4, "d_ff": 64, "tie_embeddings": True}))
+        assert kind is ConfigError
+        assert lines == [
+            f"model.{name}: the weights of start.path={path} have {theirs}; leave it out"
+            for name, theirs in (("d_model=32", 16), ("d_ff=64", 24), ("tie_embeddings=True", False))
+        ]
+    (line,) = faults(write(source), {"model.n_layers": 2})[1]
+    assert line == f"model.n_layers=2: the weights of start.path={source} have 3; leave it out"
+
+
+def test_no_folder_is_one_line(tmp_path, write):
+    rule = "no such folder; give a run folder, a checkpoint or a model folder"
+    assert faults(write(tmp_path / "x")) == (CheckpointError, [f"start.path={tmp_path / 'x'}: {rule}"])
+
+
+def test_a_folder_that_is_neither_is_one_line(tmp_path, write):
+    rule = "holds neither a run nor a config.json; give a run folder, a checkpoint in it, or a Hugging Face folder"
+    assert faults(write(tmp_path)) == (CheckpointError, [f"start.path={tmp_path}: {rule}"])
+
+
+def test_another_family_is_one_line(hub, write):
+    settings = json.loads((hub / "config.json").read_text())
+    (hub / "config.json").write_text(json.dumps({**settings, "model_type": "gpt2"}))
+    assert faults(write(hub)) == (
+        ConfigError,
+        ["model_type=gpt2: must be one of llama, mistral, qwen2; use a model of these families"],
+    )
+
+
+def test_an_unknown_setting_is_one_line(source, write):
+    (line,) = faults(write(source, start={"path": str(source), "pth": 1}))[1]
+    assert line == "start.pth=1: unknown setting; did you mean start.path?"
+
+
+def test_a_tokenizer_of_another_vocabulary_is_one_line(source, write, tmp_path):
+    experiment = load_experiment(write(source))
+    prepare(experiment.data, progress=False)
+    check_vocabulary(experiment)
+    other = shutil.copytree(source, tmp_path / "other")
+    text = (other / "tokenizer.json").read_text(encoding="utf-8")
+    (other / "tokenizer.json").write_text(text.replace('"<bos>"', '"<start>"'), encoding="utf-8")
+    tokenizer = {"method": "file", "path": str(source / "tokenizer.json"), "eos": "<eos>"}
+    for path in (other, other / "checkpoints" / f"tokens-{CONSUMED:015d}"):
+        with pytest.raises(ConfigError) as caught:
+            check_vocabulary(load_experiment(write(path, data={"tokenizer": tokenizer})))
+        assert str(caught.value) == (
+            f"data.tokenizer: is not the one that start.path={path} was trained with (2 entries differ); leave "
+            "data.tokenizer out"
+        )
+    experiment = load_experiment(write(other, data={"tokenizer": tokenizer}))
+    shutil.rmtree(other)
+    check_vocabulary(experiment)  # a resumed run, whose source is gone
+
+
+def test_more_tokens_than_rows_is_one_line(source, write, tmp_path):
+    narrow = shutil.copytree(source, tmp_path / "narrow")
+    settings = yaml.safe_load((narrow / "config.yaml").read_text())
+    settings["model"]["vocab_size"] = 300
+    (narrow / "config.yaml").write_text(yaml.safe_dump(settings))
+    experiment = load_experiment(write(narrow))
+    prepare(experiment.data, progress=False)
+    with pytest.raises(ConfigError) as caught:
+        check_vocabulary(experiment)
+    assert str(caught.value) == "model.vocab_size=300: the tokenizer has 400 tokens; use 400 or more"
+
+
+def test_weights_that_do_not_fit_are_named(source):
+    sizes = {**SIZES, "d_ff": 20, "n_layers": 4}
+    with pytest.raises(ConfigError) as caught:
+        start_from(Decoder(DecoderConfig(**sizes, vocab_size=400)), source)
+    end = "; leave the model's sizes out"
+    assert str(caught.value).splitlines()[:3] == [
+        f"start.path={source}: blocks.0.feed_forward.gate.weight is 24 x 16, the model's is 20 x 16{end}",
+        f"start.path={source}: blocks.0.feed_forward.out.weight is 16 x 24, the model's is 16 x 20{end}",
+        f"start.path={source}: blocks.0.feed_forward.up.weight is 24 x 16, the model's is 20 x 16{end}",
+    ]
+    assert len(caught.value.faults) == 8
+    with pytest.raises(ConfigError) as caught:
+        start_from(Decoder(DecoderConfig(**{**SIZES, "n_layers": 4}, vocab_size=400)), source)
+    assert str(caught.value).splitlines()[0] == (
+        f"start.path={source}: blocks.3.attention.k.weight is missing, the model's is 8 x 16{end}"
+    )
+
+
+# what a run begins with
+
+
+def test_weights_are_those_of_the_source(source, hub):
+    state = torch.load(next(source.glob("checkpoints/*/state.ckpt")), weights_only=True)["state_dict"]
+    theirs = {name.removeprefix("decoder."): tensor for name, tensor in state.items()}
+    for path in (source, source / "checkpoints" / f"tokens-{CONSUMED:015d}", hub):
+        decoder = Decoder(load_experiment(source / "config.yaml").model, seed=5)
+        start_from(decoder, path)
+        own = decoder.state_dict()
+        assert own.keys() == theirs.keys() == read_weights(path).keys()
+        assert all(torch.equal(own[name], theirs[name]) for name in own)
+
+
+def test_weights_of_a_folder_whose_positions_the_lab_does_not_know(hub):
+    settings = json.loads((hub / "config.json").read_text())
+    before = read_weights(hub)
+    (hub / "config.json").write_text(json.dumps({**settings, "rope_scaling": {"rope_type": "longrope"}}))
+    after = read_weights(hub)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_tied_weights_stay_tied(prepared, tmp_path):
+    run = write_run(tmp_path / "tied", prepared, tie_embeddings=True)
+    decoder = Decoder(load_experiment(run / "config.yaml").model, seed=5)
+    start_from(decoder, run)
+    assert decoder.head.weight is decoder.embedding.weight
+    assert torch.equal(decoder.embedding.weight, load_trained(run).decoder.embedding.weight)
+    pytest.importorskip("safetensors")
+    save_pretrained(load_trained(run).decoder, tmp_path / "hub")
+    fresh = Decoder(decoder.cfg, seed=5)
+    start_from(fresh, tmp_path / "hub")
+    assert fresh.head.weight is fresh.embedding.weight
+    assert torch.equal(fresh.embedding.weight, decoder.embedding.weight)
+
+
+def test_a_config_reads_back_when_the_source_is_gone(source, extended, hub, write, tmp_path):
+    shutil.copytree(source, tmp_path / "there")
+    shutil.copytree(extended, tmp_path / "extended")
+    for path in (tmp_path / "there", tmp_path / "extended", hub):
+        experiment = load_experiment(write(path, data={"window": 32_768}, train=long_train(32_768)))
+        shutil.rmtree(path)
+        run = tmp_path / f"run_of_{path.name}"
+        run.mkdir()
+        (run / "config.yaml").write_text(experiment.to_yaml())
+        again = load_experiment(run / "config.yaml")
+        assert again == experiment
+        assert again.to_yaml() == experiment.to_yaml()
+
+
+def fit(*words):
+    done = subprocess.run(
+        [sys.executable, "-m", "lab.fit", *map(str, words)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def losses(run):
+    return [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def loss_of(decoder, experiment):
+    """Mean loss of the first global batch, a run of tokens at a time."""
+    data = PackedData(
+        experiment.data,
+        seed=experiment.run.seed,
+        micro_batch_tokens=experiment.train.micro_batch_tokens,
+        n_streams=experiment.train.n_packs,
+    )
+    data.setup("fit")
+    total, n = 0.0, 0
+    packs = iter(data.train_dataloader())
+    for _ in range(experiment.train.n_packs):
+        batch = next(packs)
+        bounds = np.cumsum([0, *batch["lengths"]]).tolist()
+        for a, b in zip(bounds, bounds[1:]):
+            with torch.no_grad():
+                logits = decoder(batch["tokens"][:, a:b])[0].double()
+            targets = batch["targets"][0, a:b]
+            total += float(F.cross_entropy(logits, targets, reduction="sum", ignore_index=-100))
+            n += int((targets >= 0).sum())
+    return total / n
+
+
+def test_a_run_begins_with_the_sources_loss_and_resumes_without_the_source(source, write, tmp_path):
+    there = shutil.copytree(source, tmp_path / "there")
+    file = write(
+        there,
+        train={
+            "tokens": 4096,
+            "batch_tokens": 512,
+            "micro_batch_tokens": 256,
+            "accelerator": "cpu",
+            "precision": "fp32",
+            "threads": 1,
+            "checkpoint_every_tokens": 2048,
+        },
+        optim={"lr": 1e-2, "warmup_steps": 1},
+        probe={"every_tokens": None, "tests": 1, "step": 16, "max_length": 224, "loss_tokens": 0},
+        track={"every_steps": 1},
+    )
+    fit(file)
+    run = tmp_path / "runs" / "run"
+    experiment = load_experiment(run / "config.yaml")
+    whole = losses(run)
+    expected = loss_of(load_trained(source).decoder, experiment)
+    assert whole[0] == pytest.approx(expected, abs=LOSS_TOLERANCE)
+    assert abs(whole[0] - loss_of(Decoder(experiment.model, seed=0), experiment)) > 0.1, "random weights differ"
+    assert abs(whole[-1] - whole[0]) > 0.01, "the run has moved on"
+    shutil.rmtree(there)
+    first, last = sorted((run / "checkpoints").glob("tokens-*"))
+    trained = torch.load(last / "state.ckpt", weights_only=True)["state_dict"]
+    shutil.rmtree(last)
+    fit(run / "config.yaml", "--resume")
+    assert losses(run) == whole
+    again = torch.load(last / "state.ckpt", weights_only=True)["state_dict"]
+    assert first.exists()
+    assert all(torch.equal(again[name], tensor) for name, tensor in trained.items())

@@ -1,0 +1,95 @@
+"""What users can get wrong, or have odd, about the weights, conversations and tags a run starts from."""
+
+import json
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+from lab.data.preparation import marked
+from lab.data.text_files import Document, Skip, to_conversation
+from lab.data.tokenizer import special_ends
+from lab.errors import CheckpointError, ConfigError
+from lab.inheritance import Source, end_token, extended_base, inherit
+
+SHAPE = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+    "vocab_size": 100,
+    "max_position_embeddings": 4096,
+}
+
+
+def folder_with(place, **settings):
+    (place / "config.json").write_text(json.dumps({**SHAPE, **settings}))
+    return place
+
+
+@pytest.mark.parametrize(
+    ("template", "ends"),
+    [("<b> $A", ([0], [])), ("<b> $A <s>", ([0], [1])), ("$A <s>", ([], [1])), ("$A", ([], []))],
+    ids=["before", "both", "after", "none"],
+)
+def test_special_tokens_before_and_after_a_text_are_told_apart(template, ends):
+    tokenizer = Tokenizer(models.WordLevel({"<b>": 0, "<s>": 1, "a": 2, "tag": 3, "x": 4}, unk_token="x"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    special = [("<b>", 0), ("<s>", 1)]
+    tokenizer.post_processor = processors.TemplateProcessing(single=template, special_tokens=special)
+    assert special_ends(tokenizer) == ends
+    ids = tokenizer.encode("a a").ids
+    tagged, scored = marked(Document("a a", "tag"), ids, ends, [3], lambda text: [4])
+    assert tagged == [*ends[0], 3, 2, 2, *ends[1]]
+    assert scored == [True] * len(ends[0]) + [False, True, True] + [True] * len(ends[1])
+    talk = Document("a a", "tag", (("a", False), ("b", True)))
+    assert marked(talk, ids, ends, [], lambda text: [4])[0] == [*ends[0], 4, 4, *ends[1]]
+
+
+def test_a_turn_of_an_odd_speaker_is_skipped():
+    turns = [{"from": ["x"], "value": "Hi"}]
+    assert to_conversation({"conversations": turns}, "part") == Skip("a turn without a known 'from' and a text 'value'")
+
+
+def test_a_source_without_a_tokenizer_asks_for_one(tmp_path):
+    given = {"start": {"path": str(folder_with(tmp_path))}, "data": {"window": 128}}
+    with pytest.raises(
+        ConfigError, match="^data.tokenizer: must be set, start.path=.* holds no tokenizer.json with an"
+    ):
+        inherit({}, given)
+
+
+def test_own_frequencies_replace_those_that_are_not_understood(tmp_path):
+    scaling = {"rope_type": "longrope", "long_factor": [1.0], "short_factor": [1.0]}
+    folder = folder_with(tmp_path, rope_scaling=scaling)
+    given = {"start": {"path": str(folder)}, "data": {"tokenizer": {"method": "bpe"}}}
+    with pytest.raises(ConfigError, match="longrope"):
+        inherit({}, given)
+    own = {"frequency": {"method": "pi", "factor": 2}}
+    values = {"position": own}
+    inherit(values, {**given, "position": own})
+    assert values["position"] == own
+    assert values["model"]["d_model"] == 64
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"eos_token": 3}', "{}"])
+def test_a_tokenizer_config_that_names_no_end_token(tmp_path, text):
+    (tmp_path / "tokenizer_config.json").write_text(text)
+    if text == "{":
+        with pytest.raises(CheckpointError, match="tokenizer_config.json: cannot be read"):
+            end_token(tmp_path)
+    else:
+        assert end_token(tmp_path) is None
+
+
+@pytest.mark.parametrize("text", ["- 1\n", "model: {d_model: 3}\n", "model: 1\nposition: 2\ndata: 3\n"])
+def test_a_config_that_is_not_of_a_run_is_refused(tmp_path, text):
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(CheckpointError, match="its config.yaml is not that of a run; give a run folder$"):
+        inherit({}, {"start": {"path": str(tmp_path)}})
+
+
+@pytest.mark.parametrize(("method", "base"), [("rope", {"theta": 5e6}), ("pi", {}), ("abf", {})])
+def test_the_table_of_bases_serves_plain_rope_alone(method, base):
+    source = Source({"theta": 10000.0}, {"frequency": {"method": method}}, None, 4096)
+    assert extended_base(source, {"data": {"window": 65536}}) == base
