@@ -37,7 +37,9 @@ def draw_run(run: Path, output: Path | None = None) -> Path:
         figure = Figure(figsize=(13, 3.9), layout="constrained")
         left, middle, right = figure.subplots(1, 3)
         counts = np.load(run / "counts.npz")
-        draw_frequency(left, counts["f"], int(counts["tokens"]))
+        lengths = counts["lengths"]
+        tokens = counts["tokens"] if "tokens" in counts else lengths @ np.arange(len(lengths))  # of older runs
+        draw_frequency(left, counts["f"], int(tokens))
         draw_loss(middle, list(folder.read("metrics.jsonl")), list(folder.read("probes.jsonl")))
         draw_accuracy(right, figure, list(folder.read("probes.jsonl")), len(counts["f"]))
         figure.suptitle(run.name, fontsize=10)

@@ -52,7 +52,7 @@ def load_trained(
     """
     if not path.is_dir():
         raise CheckpointError(f"{path}: no such folder; give a run folder or a checkpoint in it")
-    checkpoint = open_checkpoint(path)
+    checkpoint = open_checkpoint(path.resolve())  # a checkpoint may be named from inside its run folder
     folder = checkpoint.folder.parent.parent
     experiment = load_experiment(folder / "config.yaml", overrides)
     decoder = Decoder(

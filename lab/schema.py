@@ -14,7 +14,8 @@ import textwrap
 from collections.abc import Mapping
 from numbers import Integral, Real
 from types import ModuleType
-from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -56,7 +57,8 @@ def range_faults(config: Any) -> list[str]:
             faults.append(f"{name}={value}: must be true or false")
         if value is None and get_origin(hint) is Annotated:
             faults.append(f"{name}={value}: must be set")
-        for part in (hint, *get_args(hint)):
+        union = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
+        for part in (hint, *union):
             if get_origin(part) is Annotated:
                 faults += [f"{name}={value}: must be {rule}" for rule in broken_rules(value, part)]
     if faults:
