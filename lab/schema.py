@@ -13,8 +13,7 @@ import math
 import textwrap
 from collections.abc import Mapping
 from numbers import Integral, Real
-from types import ModuleType
-from types import UnionType
+from types import ModuleType, UnionType
 from typing import Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
