@@ -104,7 +104,7 @@ def run_training(run: Path) -> Training:
         remedy = "give the folder of a run that has saved a checkpoint"
         raise CheckpointError(f"--counts={run}: holds no counts.npz; {remedy}")
     try:
-        with np.load(path) as file:
+        with path.open("rb") as opened, np.load(opened) as file:
             lengths, frequency = file["lengths"], file["f"]
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         reason = str(error).strip("'\"") or type(error).__name__

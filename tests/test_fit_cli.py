@@ -71,8 +71,10 @@ def test_help_lists_every_setting_and_is_status_0():
     for text in ("python -m lab.fit CONFIG", "--run.seed=0", "--optim.lr=0.003", "--model.d_model=required"):
         assert text in done.stdout
     experiment = load_experiment(ROOT / CONFIG).to_dict()
-    settings = [f"--{section}.{key}=" for section, keys in experiment.items() for key in keys]
+    settings = [f"--{section}.{key}=" for section, keys in experiment.items() for key in keys or ()]
     assert [s for s in settings if s not in done.stdout and s.replace("=", ".") not in done.stdout] == []
+    assert "--start.path=required" in done.stdout  # sections that are None by default
+    assert "--skip.target_len=required" in done.stdout
     assert fit(CONFIG, "-h").stdout == done.stdout
 
 

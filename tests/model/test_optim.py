@@ -125,6 +125,9 @@ def batch_of(seed, lengths, targets_per_segment):
         "targets": targets,
         "cu_seqlens": torch.tensor([0, *lengths]).cumsum(0).to(torch.int32),
         "lengths": tuple(lengths),
+        "position_ids": None,
+        "starts": (0,) * len(lengths),
+        "anchors": None,
         "n_targets": sum(targets_per_segment),
     }
 
