@@ -3,7 +3,9 @@
     python benchmarks/counting.py
 
 The small step is the demo's model; the share at the 1.3B scale follows from 16,384-token packs at the throughput of
-one A100 that the paper's 28 days imply (1e12 tokens / 28 days / 16 GPUs = 25.8K tokens/s).
+one A100 that the paper's 28 days imply (1e12 tokens / 28 days / 16 GPUs = 25.8K tokens/s). Ids with gaps are counted
+for one sample of 32,768 ids; beside it stands the step of an 8B model, the one that LongRecipe extends, on one A100 at
+half its 312 TFLOP/s: 6 FLOPs for each weight and token.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ from benchmarks.packed_attention import natural_lengths
 from lab.counts import PositionCounts
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.model.segments import Segments
+from lab.skip.methods import SKIP_METHODS, skip_positions
 
-REPEATS = 200
+REPEATS, SAMPLES = 200, 20
+IDS = 32_768
 A100_TOKENS_PER_S = 1e12 / (28 * 86400) / 16
 
 
@@ -28,6 +32,21 @@ def adding_s(window: int, lengths: list[int]) -> float:
     for _ in range(REPEATS):
         start = time.perf_counter()
         counts.add_segments(lengths)
+        times.append(time.perf_counter() - start)
+    return float(np.median(times))
+
+
+def gapped_s(method: str, target_len: int) -> float:
+    """Time one call of the counter on a sample of IDS ids with gaps, the median of several samples."""
+    generator, times = np.random.default_rng(0), []
+    lengths = generator.integers(5, 40, IDS).cumsum()
+    sentences = np.diff(np.append(lengths[lengths < IDS], IDS), prepend=0)
+    for _ in range(SAMPLES):
+        given = sentences if method == "longrecipe" else None
+        ids = skip_positions(method, IDS, target_len=target_len, sentence_lengths=given, generator=generator)
+        counts = PositionCounts(target_len)
+        start = time.perf_counter()
+        counts.add_runs([IDS], ids)
         times.append(time.perf_counter() - start)
     return float(np.median(times))
 
@@ -53,6 +72,12 @@ def main() -> None:
     large = natural_lengths(16_384, 2048)
     cost, step = adding_s(2048, large), 16_384 / A100_TOKENS_PER_S
     print(f"1.3B on A100, 16,384 tokens: {cost * 1e6:4.1f} us of {step * 1e3:6.1f} ms: {cost / step:.4%}")
+    step = IDS * 6 * 8.0e9 / (0.5 * 312e12)
+    for method in SKIP_METHODS:
+        for target_len in (80_000, 131_072):
+            cost = gapped_s(method, target_len)
+            share = f"{cost * 1e3:6.2f} ms of {step:.1f} s: {cost / step:.4%}"
+            print(f"{method}, {IDS:,} ids below {target_len:,}: {share}")
 
 
 if __name__ == "__main__":

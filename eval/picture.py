@@ -39,7 +39,7 @@ def draw_run(run: Path, output: Path | None = None) -> Path:
         counts = np.load(run / "counts.npz")
         lengths = counts["lengths"]
         tokens = counts["tokens"] if "tokens" in counts else lengths @ np.arange(len(lengths))  # of older runs
-        draw_frequency(left, counts["f"], int(tokens))
+        draw_frequency(left, counts["f"], int(tokens), gaps=bool(tokens != lengths @ np.arange(len(lengths))))
         draw_loss(middle, list(folder.read("metrics.jsonl")), list(folder.read("probes.jsonl")))
         draw_accuracy(right, figure, list(folder.read("probes.jsonl")), len(counts["f"]))
         figure.suptitle(run.name, fontsize=10)
@@ -49,16 +49,18 @@ def draw_run(run: Path, output: Path | None = None) -> Path:
     return output
 
 
-def draw_frequency(axes: Any, frequency: np.ndarray, tokens: int) -> None:
-    """Draw f(i), and what full windows would have given at the same number of tokens."""
+def draw_frequency(axes: Any, frequency: np.ndarray, tokens: int, *, gaps: bool) -> None:
+    """Draw f(i), and, but for ids with gaps, what full windows would have given at the same number of tokens."""
     window = len(frequency)
     positions = np.arange(window)
     axes.fill_between(positions, frequency, color=BLUE, alpha=0.35, linewidth=0)
     axes.plot(positions, frequency, color=BLUE, label="this run")
-    axes.plot(positions, tokens * (1 - positions / window), color=GREY, linestyle="--", label="windows always full")
+    if not gaps:
+        axes.plot(positions, tokens * (1 - positions / window), color=GREY, linestyle="--", label="windows always full")
     far = frequency[-(-3 * window // 4) :].sum() / max(frequency.sum(), 1)
     axes.set(title="position frequency", xlabel="relative position i (tokens)", ylabel="f(i)", ylim=(0, None))
-    axes.text(0.97, 0.7, f"i ≥ ¾ window: {far:.1%} of the mass", transform=axes.transAxes, ha="right", color=BLUE)
+    words = f"i ≥ ¾ {'target ' * gaps}window: {far:.1%} of the mass"
+    axes.text(0.97, 0.7, words, transform=axes.transAxes, ha="right", color=BLUE)
     axes.legend(frameon=False)
     axes.ticklabel_format(axis="y", scilimits=(0, 0))
 
@@ -103,7 +105,7 @@ def draw_accuracy(axes: Any, figure: Any, probes: list[dict[str, Any]], window: 
             color=GREY,
         )
     axes.axvline(window, color=GREY, linestyle="--", linewidth=1)
-    axes.annotate("training window", (window, 0.5), rotation=90, ha="right", va="center", color=GREY)
+    axes.annotate("window", (window, 0.5), rotation=90, ha="right", va="center", color=GREY)
     figure.colorbar(scale, ax=axes, label="consumed tokens (millions)")
 
 

@@ -182,8 +182,9 @@ def parse(arguments: Sequence[str]) -> Request:
 
 
 def own_names(config_class: type[Any]) -> list[str]:
-    """List a config class's fields but for the tag, which is METHOD."""
-    return [field.name for field in fields(config_class) if field.name != "method"]
+    """List a config class's fields but for the tag, which is METHOD, and settings of training alone."""
+    others = ("method", *getattr(config_class, "of_training", ()))
+    return [field.name for field in fields(config_class) if field.name not in others]
 
 
 def checked(config_class: type[Any], given: Mapping[str, Any]) -> tuple[Any, list[str]]:

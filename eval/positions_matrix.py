@@ -38,7 +38,7 @@ DECIMALS = 3  # at most, of a fractional position
 
 
 def cells(distance: Distance, q_pos: IntArray, k_pos: IntArray) -> FloatArray:
-    """Compute the relative positions of the chosen queries and keys; those above the diagonal are nan.
+    """Compute the relative positions of the chosen queries and keys; those above the diagonal and hidden ones are nan.
 
     Shapes: (Tq,), (Tk,) -> float64 (Tq, Tk).
     """
@@ -66,7 +66,8 @@ def values(distance: Distance, length: int) -> FloatArray:
     """
     positions = np.arange(length)
     first_column = cells(distance, positions, positions[:1])
-    return np.unique(np.append(first_column, last_row(distance, length)))
+    found = np.unique(np.append(first_column, last_row(distance, length)))
+    return found[~np.isnan(found)]
 
 
 def number(value: float) -> str:
@@ -116,20 +117,22 @@ def resolved(config: Any) -> dict[str, Any]:
     """
     parameters = {field.name: getattr(config, field.name) for field in fields(config) if field.name != "method"}
     if isinstance(config, Dca):
-        parameters |= {"chunk": config.s, "window": config.w}
+        whole = config.parts == "all"
+        own = {"window": config.w, "parts": None} if whole else {"parts": config.parts}
+        parameters |= {"chunk": config.s, **own}
     return {name: value for name, value in parameters.items() if value is not None}
 
 
 def facts(distance: Distance, length: int) -> str:
     """Sum the matrix up in a few lines."""
-    held = values(distance, length)
+    held, row = values(distance, length), last_row(distance, length)
     words = [f"--{name}={json.dumps(value)}" for name, value in resolved(distance.config).items()]
     lines = {
         "method": " ".join([distance.method, *words]),
         "length": f"{length} tokens",
         "largest relative position": number(held[-1]),
         "distinct": str(len(held)),
-        "last row": stretches_text(last_row(distance, length)),
+        "last row": stretches_text(row[~np.isnan(row)]),
     }
     if distance.scales_logits:
         lines["logits"] = "scaled, which moves no position"

@@ -111,4 +111,6 @@ def run_training(run: Path) -> Training:
         raise CheckpointError(f"{path}: cannot be read ({reason}); copy it again from the run") from error
     if not frequency.any():
         raise CheckpointError(f"{path}: counts no tokens; give a run that has trained")
-    return Training(f"{run.resolve().name}, L = {len(frequency):,} tokens", lengths, frequency)
+    gaps = lengths @ np.arange(len(lengths)) != frequency[0]
+    symbol = "T" if gaps else "L"  # ids with gaps reach the target window
+    return Training(f"{run.resolve().name}, {symbol} = {len(frequency):,} tokens", lengths, frequency)

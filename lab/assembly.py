@@ -82,8 +82,11 @@ def assemble(experiment: Experiment, folder: RunFolder, *, fresh: bool = True) -
         n_streams=train.n_packs,
         mask=experiment.mask,
         skip=experiment.skip,
+        shape=experiment.shape,
+        token_types=folder.token_types if experiment.reads_token_types else None,
     )
-    counting, stopping = Counting(experiment.reach, make_distance(experiment)), Stopping()
+    selects = experiment.skip is not None and experiment.skip.selects
+    counting, stopping = Counting(experiment.reach, make_distance(experiment), selects=selects), Stopping()
     recording = Recording(
         folder, counting, experiment.model, data.window, experiment.count_positions, experiment.track.every_steps
     )

@@ -24,6 +24,7 @@ from lab.model.optim import OptimConfig
 from lab.positions.config import PositionConfig
 from lab.schema import NonNegative, Positive, Section
 from lab.settings import Raw, validated
+from lab.shape.config import Gaps, ShapeConfig
 from lab.skip.config import SkipConfig
 
 PRECISIONS = Literal["auto", "fp32", "bf16"]
@@ -183,6 +184,8 @@ class Experiment(Section):
     """Who sees whom inside a training window: causal, document or anchor."""
     skip: SkipConfig | None = None
     """Position ids with gaps: pose, rpes or longrecipe; left out, ids count up by one."""
+    shape: ShapeConfig | None = None
+    """Profile that the position frequency is aimed at; left out, segments are taken as they come."""
     optim: OptimConfig = field(default_factory=OptimConfig)
     """Optimizer and schedule."""
     train: TrainConfig = field(default_factory=TrainConfig)
@@ -219,7 +222,7 @@ class Experiment(Section):
             for position in self.count.positions or ()
             if position >= self.reach
         ]
-        faults += self.position_faults() + self.mask_faults()
+        faults += self.position_faults() + self.mask_faults() + self.shape_faults()
         if probe.required > (probe.needles or DEFAULT_NEEDLES):
             faults.append(f"probe.required={probe.required}: must be <= probe.needles={probe.needles}; lower it")
         if data.held_out_frac == 0 and (probe.loss_tokens or (probe.haystack is None and not self.is_synthetic)):
@@ -260,14 +263,24 @@ class Experiment(Section):
         if inside is not None and data.mode != "concatenated":
             field = f"mask.method={mask.method}" if mask.method != "causal" else f"mask.chunks={mask.chunks}"
             faults.append(f"{field}: needs windows of several documents; set data.mode: concatenated")
+        if data.order == "related" and mask.method != "causal":
+            faults.append(
+                f"data.order=related: would be ignored, mask.method={mask.method} lets no document see another; leave "
+                "one of them out"
+            )
         if skip is not None and inside is not None:
             faults.append(f"skip.method={skip.method}: goes with mask: causal without chunks; leave one of them out")
+        if skip is not None and skip.selects and data.mode != "concatenated":
+            faults.append(
+                f"data.mode={data.mode}: skip.selection and skip.random_sentences take sentences of full windows of "
+                "skip.target_len tokens; set data.mode: concatenated"
+            )
         if skip is not None and skip.target_len <= data.window:
             faults.append(
                 f"skip.target_len={skip.target_len}: must be > data.window={data.window}, or there is nothing to skip; "
                 "raise it"
             )
-        odd = skip is not None or mask.method == "anchor" or mask.chunks is not None
+        odd = self.has_gaps or mask.method == "anchor" or mask.chunks is not None
         if self.position.distance.method != "plain" and (odd or getattr(mask, "ids", "reset") == "running"):
             faults.append(
                 f"position.distance.method={self.position.distance.method}: training with it needs ids that count up "
@@ -275,9 +288,48 @@ class Experiment(Section):
             )
         return faults
 
+    def shape_faults(self) -> list[str]:
+        """List what is wrong between the shape and the other sections."""
+        shape, data, mask = self.shape, self.data, self.mask
+        if shape is None:
+            return []
+        method, faults = shape.strategy.method, []
+        if self.skip is not None:
+            faults.append(f"skip.method={self.skip.method}: would be ignored, shape decides the ids; leave it out")
+        if mask.method != "causal" or mask.chunks is not None:
+            field = f"mask.method={mask.method}" if mask.method != "causal" else f"mask.chunks={mask.chunks}"
+            faults.append(f"{field}: shape plans for mask: causal without chunks; leave the mask out")
+        wanted = "natural" if method == "choose" else "concatenated"
+        if data.mode != wanted:
+            reason = "draws documents as they are" if method == "choose" else "joins documents"
+            faults.append(f"data.mode={data.mode}: shape.strategy.method={method} {reason}; set data.mode: {wanted}")
+        if isinstance(shape.strategy, Gaps) and shape.strategy.target_len <= data.window:
+            faults.append(
+                f"shape.strategy.target_len={shape.strategy.target_len}: must be > data.window={data.window}, or there "
+                "is nothing to skip; raise it"
+            )
+        up_to = getattr(shape.target, "up_to", None)
+        if up_to is not None and up_to >= self.reach:
+            faults.append(
+                f"shape.target.up_to={up_to}: must be < {self.reach}, the longest distance plus one; leave it out"
+            )
+        return faults
+
+    @property
+    def reads_token_types(self) -> bool:
+        """Whether samples are made of sentences with impactful tokens."""
+        return getattr(self.skip, "selection", None) is not None
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether position ids skip."""
+        return self.skip is not None or (self.shape is not None and isinstance(self.shape.strategy, Gaps))
+
     @property
     def reach(self) -> int:
         """Longest distance that training can show, plus one: what the counter holds."""
+        if self.shape is not None and isinstance(self.shape.strategy, Gaps):
+            return self.shape.strategy.target_len
         return self.data.window if self.skip is None else self.skip.target_len
 
     @property
@@ -343,7 +395,7 @@ def fill_in(values: dict[str, Any], path: Path) -> None:
     if tokenizer.get("method") == "bpe":
         section(values, "model").setdefault("vocab_size", tokenizer.get("vocab_size", Bpe.vocab_size))
     probe = section(values, "probe")
-    synthetic = corpus.get("name") == "synthetic"
+    synthetic = corpus.get("name") == "synthetic" and probe.get("protocol") != "string"
     for key, default in (("needles", DEFAULT_NEEDLES), ("digits", DEFAULT_DIGITS)):
         if probe.get(key) is None:
             probe[key] = corpus.get(key, getattr(Synthetic, key)) if synthetic else default
@@ -358,6 +410,9 @@ def fill_in_tags(values: dict[str, Any]) -> None:
     section(position, "frequency").setdefault("method", "rope")
     section(position, "distance").setdefault("method", "plain")
     section(values, "mask").setdefault("method", "causal")
+    if isinstance(values.get("shape"), dict):
+        section(values["shape"], "target").setdefault("method", "power")
+        section(values["shape"], "strategy").setdefault("method", "choose")
 
 
 def section(values: dict[str, Any], key: str) -> dict[str, Any]:

@@ -141,7 +141,7 @@ def part(values: dict[str, Any], key: str) -> dict[str, Any]:
 
 def extended_base(source: Source, given: dict[str, Any]) -> dict[str, float]:
     """Choose the rotary base for a longer window, where neither it nor a frequency method is given."""
-    window = part(given, "data").get("window")
+    window = part(given, "skip").get("target_len", part(given, "data").get("window"))
     scaled = part(source.position, "frequency").get("method", "rope") != "rope"
     chosen = scaled or "theta" in part(given, "model") or "frequency" in part(given, "position")
     if chosen or not isinstance(window, int) or (source.window is not None and window <= source.window):

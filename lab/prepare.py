@@ -1,27 +1,37 @@
 """Tokenize a config's corpus to shards, ready for lab.fit.
 
-    python -m lab.prepare CONFIG [--section.key=value ...] [--workers N] [--task I/N] [--verify]
+    python -m lab.prepare CONFIG [--section.key=value ...] [--workers N] [--task I/N] [--verify] [--plot FILE.png]
 
     python -m lab.prepare configs/tiny_2k.yaml --workers 32         all tasks, 32 processes
     python -m lab.prepare configs/tiny_2k.yaml --task 3/64          every 64th task from the 3rd on, for job arrays
     python -m lab.prepare configs/tiny_2k.yaml --verify             hash all shards against their manifests
 
-Finished tasks are skipped, so that the same command goes on after an interruption.
+Finished tasks are skipped, so that the same command goes on after an interruption. With data.upsample (long documents
+more often) or data.order=related the corpus is prepared first, once for all such settings, and further shards are
+derived from it; a job array is run a second time for them. Lengths and sources before and after are then printed,
+written to upsampling.json beside the shards, and drawn by --plot:
+
+    python -m lab.prepare configs/anchor_64k.yaml --data.upsample.share=0.7 --workers 32 --plot mixture.png
+
 Exit status: 0 done; 2 a mistake in the input; 75 interrupted, to be run again.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from eval.mixture_picture import draw_mixture
 from lab.config import load_experiment
 from lab.data.config import DataConfig
 from lab.data.corpora import open_corpus
-from lab.data.preparation import prepare, verify
+from lab.data.derivation import NEIGHBOURS, RECORD
+from lab.data.mixture import tables
+from lab.data.preparation import is_prepared, prepare, shard_folder, verify
 from lab.errors import ConfigError, LabError
 from lab.settings import parse_overrides
 
@@ -36,6 +46,7 @@ class Arguments:
     workers: int
     share: tuple[int, int] | None
     verify: bool
+    plot: Path | None
 
 
 def parse(arguments: Sequence[str]) -> Arguments:
@@ -53,7 +64,11 @@ def parse(arguments: Sequence[str]) -> Arguments:
     if not isinstance(workers, int) or workers < 1:
         raise ConfigError(f"--workers={workers}: must be a whole number >= 1; leave it out to use all cores")
     share = read_share(overrides.pop("task", None))
-    return Arguments(load_experiment(Path(words[0]), overrides).data, workers, share, wants_verify)
+    plot = overrides.pop("plot", None)
+    data = load_experiment(Path(words[0]), overrides).data
+    if plot is not None and data.upsample is None:
+        raise ConfigError(f"--plot={plot}: would be ignored, it draws what data.upsample changes; set that")
+    return Arguments(data, workers, share, wants_verify, None if plot is None else Path(str(plot)))
 
 
 def read_share(text: object) -> tuple[int, int] | None:
@@ -82,7 +97,29 @@ def run(asked: Arguments) -> str:
     if asked.verify:
         verify(asked.data)
         summary += "; all hashes are right"
-    return summary
+    if asked.data.base is None:
+        return summary
+    if not is_prepared(asked.data):
+        return f"{summary}; shards are left to do, run it again for all tasks"
+    return "\n\n".join([summary, *derived(asked)])
+
+
+def derived(asked: Arguments) -> list[str]:
+    """Say what became of lengths, sources and neighbours, and draw the former.
+
+    Raises: LabError.
+    """
+    folder, parts = shard_folder(asked.data), []
+    if asked.data.upsample is not None:
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        parts.append(tables(record))
+        if asked.plot is not None:
+            draw_mixture(record, asked.plot)
+            parts.append(f"picture: {asked.plot}")
+    if asked.data.order == "related":
+        found = json.loads((folder / NEIGHBOURS).read_text(encoding="utf-8"))
+        parts.append(f"similarity of neighbours: {found['before']:.3f} -> {found['after']:.3f}")
+    return parts
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,30 +13,20 @@ from eval.picture import draw_run
 from lab.assembly import assemble, choose_backend, reductions, set_threads, training_device
 from lab.config import Experiment, load_experiment
 from lab.data.preparation import shard_folder, summary_of
+from lab.data.selecting import read_token_types, result_file
+from lab.data.shaped import shape_corpus
+from lab.data.shaping_cost import cost_of, shape_record, summary_of_shape
+from lab.data.shards import TokenStore
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import CheckpointError, ConfigError, MissingPackage
 from lab.files import write_atomic, write_json
 from lab.inheritance import tokenizer_of
 from lab.runs import checkpoints
+from lab.runs.changes import changes
 from lab.runs.environment import describe_environment
 from lab.runs.folder import RunFolder
 
 DONE, STOPPED = 0, 75
-FREE_TO_CHANGE = (  # settings, or sections, that do not change what a run computes
-    "train.devices",
-    "train.nodes",
-    "train.accelerator",
-    "train.strategy",
-    "train.threads",
-    "train.recompute",
-    "train.backend",
-    "train.keep_checkpoints",
-    "data.prefetch",
-    "data.folder",
-    "track.",
-    "run.folder",
-    "run.name",
-)
 
 
 def run_experiment(experiment: Experiment, resume: bool, command: str) -> int:
@@ -56,8 +46,15 @@ def run_experiment(experiment: Experiment, resume: bool, command: str) -> int:
     if is_first_process():
         run.data.prepare_data()
         check_vocabulary(experiment)
+        token_types = choose_token_types(experiment, folder, checkpoint, say)
         say(f"data: {summary_of(experiment.data).summary}")
+        shape = planned_shape(experiment, folder, checkpoint)
         start_folder(experiment, folder, checkpoint, threads)
+        if token_types is not None:
+            write_atomic(folder.token_types, token_types)
+        if shape is not None:
+            say(shape.summary)
+            write_json(folder.path / "shape.json", shape.record)
     say(announce(experiment, checkpoint))
     try:
         run.trainer.fit(
@@ -117,22 +114,12 @@ def refuse_changes(now: Experiment, before: Experiment) -> None:
 
     Raises: ConfigError with a line for each setting that differs.
     """
-    old, new = flatten(before.to_dict()), flatten(now.to_dict())
     faults = [
-        f"{key}={new.get(key)}: the run was started with {old.get(key)}; set it back, or choose another --run.name"
-        for key in sorted(old.keys() | new.keys())
-        if old.get(key) != new.get(key) and not key.startswith(FREE_TO_CHANGE)
+        f"{key}={new}: the run was started with {old}; set it back, or choose another --run.name"
+        for key, old, new in changes(before.to_dict(), now.to_dict())
     ]
     if faults:
         raise ConfigError(*faults)
-
-
-def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Turn nested sections into dotted keys."""
-    out: dict[str, Any] = {}
-    for key, value in values.items():
-        out |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return out
 
 
 def pick_threads(experiment: Experiment, folder: RunFolder, checkpoint: checkpoints.Checkpoint | None) -> int | None:
@@ -164,6 +151,55 @@ def check_vocabulary(experiment: Experiment) -> None:
                 f"data.tokenizer: is not the one that start.path={start.path} was trained with ({differ} entries "
                 "differ); leave data.tokenizer out"
             )
+
+
+class PlannedShape(NamedTuple):
+    """A plan in words and as a record."""
+
+    summary: str
+    record: dict[str, Any]
+
+
+def planned_shape(
+    experiment: Experiment, folder: RunFolder, checkpoint: checkpoints.Checkpoint | None
+) -> PlannedShape | None:
+    """Plan the shape of a run that has one; a resumed run must be planned as it was begun.
+
+    Raises: ConfigError for a target out of reach, CheckpointError for another plan.
+    """
+    shape, data = experiment.shape, experiment.data
+    if shape is None:
+        return None
+    store = TokenStore.open(shard_folder(data), "train")
+    shaped = shape_corpus(shape, data, store)
+    cost = cost_of(shaped, store, experiment.train.tokens)
+    record, path = shape_record(shape, shaped.plan, cost), folder.path / "shape.json"
+    if checkpoint is not None and path.exists():
+        before = json.loads(path.read_text(encoding="utf-8"))
+        if before["draws"] != record["draws"]:
+            raise CheckpointError(
+                f"{path}: the plan made now is another one, the solver or the corpus has changed; go on where the run "
+                "was begun, or choose another --run.name"
+            )
+    return PlannedShape(summary_of_shape(shape, shaped.plan, cost), record)
+
+
+def choose_token_types(
+    experiment: Experiment, folder: RunFolder, checkpoint: checkpoints.Checkpoint | None, say: Any
+) -> bytes | None:
+    """Read and check the impactful token types that sentences are selected by; a resumed run keeps those it began with.
+
+    Raises: LabError.
+    """
+    if experiment.skip is None or not experiment.reads_token_types:
+        return None
+    path = Path(experiment.skip.selection)
+    found = result_file(path if checkpoint is None else folder.token_types)
+    read_token_types(found, load_tokenizer(shard_folder(experiment.data)))
+    kept = found.read_bytes()
+    if checkpoint is not None and result_file(path).is_file() and result_file(path).read_bytes() != kept:
+        say(f"skip.selection={path}: has changed; the run goes on with {found}, as it began", file=sys.stderr)
+    return kept
 
 
 def start_folder(

@@ -15,6 +15,9 @@ from torch import distributed
 from lab.counts import PositionCounts
 from lab.positions import Distance
 
+SELECTED = ("samples", "samples_unmatched", "samples_short")
+"""Samples made of selected sentences; those without an impactful token; those shorter than data.window."""
+
 
 def crossed(every_tokens: int | None, before: int, now: int) -> bool:
     """Tell whether a multiple of `every_tokens` lies between two numbers of consumed tokens.
@@ -33,36 +36,54 @@ class Counting(Callback):
     which every rank must do together.
     """
 
-    def __init__(self, max_len: int, distance: Distance) -> None:
+    def __init__(self, max_len: int, distance: Distance, *, selects: bool = False) -> None:
         self.rel_pos = None if distance.is_plain else partial(relative_positions, distance)
         self.before = PositionCounts(max_len, self.rel_pos)  # of all ranks, from the checkpoint
         self.here = PositionCounts(max_len, self.rel_pos)  # of this rank, since
+        self.selects = selects
+        self.selected_before, self.selected_here = np.zeros((2, len(SELECTED)), dtype=np.int64)
 
     def on_train_batch_end(
         self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Count the pack."""
         self.here.add_runs(batch["lengths"], batch["counted"], batch["anchors"])
+        if self.selects:
+            self.selected_here += batch["selected"]
         trainer.datamodule.consumed(batch)  # type: ignore[attr-defined]
 
     def total(self) -> PositionCounts:
         """Add up all ranks; a collective call."""
-        both = torch.from_numpy(np.concatenate([self.here.lengths, self.here.gapped]))
-        if distributed.is_available() and distributed.is_initialized():
-            both = both.to("cuda" if distributed.get_backend() == "nccl" else "cpu")
-            distributed.all_reduce(both)
+        both = summed_over_ranks(np.concatenate([self.here.lengths, self.here.gapped]))
         everywhere = PositionCounts(self.here.max_len, self.rel_pos)
-        everywhere.lengths, everywhere.gapped = np.split(both.cpu().numpy(), [len(self.here.lengths)])
+        everywhere.lengths, everywhere.gapped = np.split(both, [len(self.here.lengths)])
         return self.before + everywhere
+
+    def selected(self) -> dict[str, int]:
+        """Say, where sentences are selected, what samples were trained on in all; a collective call."""
+        if not self.selects:
+            return {}
+        total = self.selected_before + summed_over_ranks(self.selected_here)
+        return dict(zip(SELECTED, total.tolist(), strict=True))
 
     def state_dict(self) -> dict[str, Any]:
         """Save the count of all ranks."""
-        return self.total().to_dict()
+        return self.total().to_dict() | self.selected()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from the count of all ranks."""
         self.before = PositionCounts.from_dict(state_dict)
         self.before.rel_pos = self.rel_pos
+        self.selected_before = np.array([state_dict.get(name, 0) for name in SELECTED], dtype=np.int64)
+
+
+def summed_over_ranks(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Add up every rank's values; a collective call."""
+    total = torch.from_numpy(values.copy())
+    if distributed.is_available() and distributed.is_initialized():
+        total = total.to("cuda" if distributed.get_backend() == "nccl" else "cpu")
+        distributed.all_reduce(total)
+    return total.cpu().numpy()
 
 
 def relative_positions(distance: Distance, q_pos: npt.NDArray[Any], k_pos: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -71,6 +71,7 @@ class Recording(Callback):
             "tokens_per_s": round(tokens_per_s, 1),
             **self.utilisations(counts, tokens_per_s, trainer.world_size),
             **frequency_metrics(counts, self.positions),
+            **self.counting.selected(),
         }
         self.loss_sum, self.targets, self.busy_s = 0.0, 0, 0.0
         self.timed_tokens = module.consumed

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy import fft
 
 from lab.errors import DataError
 
@@ -164,7 +165,8 @@ class PositionCounts:
         if len(breaks) ** 2 <= RUN_PAIRS:
             self.gapped += self._trapezoids(ids[[0, *breaks]], np.diff([0, *breaks, len(ids)]))
         else:
-            self.gapped += self._correlate(ids - ids[0], ids - ids[0])
+            places = ids - ids[0]
+            self.gapped += self._correlate(places, places)
 
     def _add_across(self, queries: IntArray, keys: IntArray) -> None:
         """Add all pairs of a query and a key of two disjoint groups."""
@@ -192,11 +194,13 @@ class PositionCounts:
 
     def _correlate(self, queries: IntArray, keys: IntArray) -> IntArray:
         """Count the pairs at each distance: sum over p of [p is a query] [p - i is a key], exact by rounding."""
-        size = 1 << int(2 * (max(queries.max(), keys.max()) + 1) - 1).bit_length()
-        at_query, at_key = (np.bincount(x, minlength=size).astype(np.float64) for x in (queries, keys))
-        product = np.fft.irfft(np.fft.rfft(at_query) * np.conj(np.fft.rfft(at_key)), size)
+        longest = int(max(queries.max(), keys.max()))
+        size = fft.next_fast_len(2 * longest + 1, real=True)
+        at_query = fft.rfft(np.bincount(queries, minlength=size).astype(np.float64))
+        at_key = at_query if keys is queries else fft.rfft(np.bincount(keys, minlength=size).astype(np.float64))
+        product = fft.irfft(at_query * at_key.conj(), size)
         out = np.zeros(self.max_len, dtype=np.int64)
-        n = min(self.max_len, size // 2)
+        n = min(self.max_len, longest + 1)
         out[:n] = np.rint(product[:n]).astype(np.int64)
         return out
 
@@ -213,9 +217,11 @@ class PositionCounts:
         places = np.arange(int(np.count_nonzero(longer)))
         for start in range(0, len(places), ROWS):
             queries = places[start : start + ROWS]
-            rel = np.floor(rel_pos(queries, places[: queries[-1] + 1])).astype(np.int64)
+            rel = np.floor(rel_pos(queries, places[: queries[-1] + 1]))
             for m, row in zip(queries, rel, strict=True):
-                out += longer[m] * np.bincount(row[: m + 1], minlength=self.max_len)
+                seen = row[: m + 1]
+                seen = seen[~np.isnan(seen)].astype(np.int64)  # a method may hide pairs
+                out += longer[m] * np.bincount(seen, minlength=self.max_len)
         return out
 
     @property

@@ -29,12 +29,14 @@ class Run:
     """Tokens that see each other causally in this order.
 
     Shapes: `tokens`, `targets` and `ids` int64 (n,). `anchored` runs also see the window's anchor, its first run.
+    `matched` is false of sentences taken although none held an impactful token.
     """
 
     tokens: IntArray
     targets: IntArray
     ids: IntArray
     anchored: bool = False
+    matched: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

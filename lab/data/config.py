@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Gt, Le, Lt
 from pydantic import Field
 
 from lab.data.synthetic import VERSION
 from lab.schema import NonNegative, Positive, PositiveFloat, Section, Share
 
 Mode = Literal["natural", "concatenated", "uniform"]
+Order = Literal["corpus", "related"]
+DERIVED_VERSION = 1  # of how shards are derived from others; raised with every change to it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +126,20 @@ TokenizerChoice = Annotated[Bpe | TokenizerFile, Field(discriminator="method")]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Upsample(Section):
+    """Long documents more often and short ones less within each source, whose share of the tokens stays."""
+
+    longer_than: Positive = 4096
+    """Tokens beyond which a document is long."""
+    share: Annotated[float, Gt(0), Lt(1)] = 0.7
+    """Share of each source's tokens in long documents afterwards."""
+    tokens: Positive | None = None
+    """Tokens to train on afterwards, about; left out, as many as before."""
+    seed: NonNegative = 0
+    """Seed of which documents are copied, and of their order."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataConfig(Section):
     """Where tokens come from and how they are cut."""
 
@@ -135,6 +151,10 @@ class DataConfig(Section):
     """Figure 1 of papers/string.txt: documents cut at the window, windows always full, or lengths uniform in 1..L."""
     held_out_frac: Annotated[float, Ge(0), Le(0.5)] = 0.01
     """Share of documents kept from training, chosen by a hash of the text."""
+    upsample: Upsample | None = None
+    """Long documents copied and short ones left out, by lab.prepare; left out, documents as they come."""
+    order: Order = "corpus"
+    """Whether documents stand as they come (evenly mixed where upsampled), or related ones of a source side by side."""
     tags: bool = False
     """Whether every document begins with its source's name and a line break, which are read and not scored."""
     folder: str = "shards"
@@ -149,8 +169,28 @@ class DataConfig(Section):
         """Whether the corpus is made on any machine from nothing."""
         return isinstance(self.corpus, Synthetic | Stdlib)
 
+    def rules(self) -> list[str]:
+        """Refuse an order that nothing can show."""
+        if self.order != "corpus" and self.mode == "natural":
+            return [
+                f"order={self.order}: would be ignored, in mode natural no segment holds two documents; set mode: "
+                "concatenated or uniform, or leave order out"
+            ]
+        return []
+
+    @property
+    def base(self) -> DataConfig | None:
+        """The corpus that the shards are derived from, where they are: upsampled, in another order, or both."""
+        if self.upsample is None and self.order == "corpus":
+            return None
+        return replace(self, upsample=None, order="corpus")
+
     def shard_identity(self) -> dict[str, object]:
         """What the shards are a function of; two runs with the same identity share them."""
+        if self.base is not None:
+            upsample = None if self.upsample is None else asdict(self.upsample)
+            base = self.base.shard_identity()
+            return {"base": base, "upsample": upsample, "order": self.order, "version": DERIVED_VERSION}
         identity: dict[str, object] = {
             "corpus": asdict(self.corpus),
             "tokenizer": asdict(self.tokenizer),
@@ -167,4 +207,5 @@ class DataConfig(Section):
     def shard_name(self) -> str:
         """Name of the shards' folder, made of the corpus and a hash of the identity."""
         text = json.dumps(self.shard_identity(), sort_keys=True)
-        return f"{self.corpus.name}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+        derived = ["upsampled"] * (self.upsample is not None) + ["related"] * (self.order == "related")
+        return "-".join([self.corpus.name, *derived, hashlib.sha256(text.encode()).hexdigest()[:10]])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import lightning
@@ -19,13 +20,17 @@ from lab.data.corpora import open_corpus
 from lab.data.packing import IGNORE, Pack, PackStream, Skip
 from lab.data.preparation import end_of_document, is_prepared, prepare, shard_folder
 from lab.data.segments import index_segments
+from lab.data.selecting import Selection
+from lab.data.shaped import shape_corpus
 from lab.data.shards import TokenStore
 from lab.data.tokenizer import load_tokenizer, special_ends
 from lab.errors import DataError
 from lab.masks.config import Causal, WindowMask
+from lab.shape import ShapeConfig
 from lab.skip import skip_positions
 from lab.skip.sentences import sentence_ends, split_sentences
 
+FIRST_WINDOWS = 32  # in one of which an impactful token must occur
 Batch = dict[str, Any]
 
 
@@ -55,6 +60,7 @@ def to_batch(pack: Pack) -> Batch:
         "starts": starts_of(pack),
         "anchors": pack.anchors,
         "counted": ids,
+        "selected": pack.selected,
         "n_targets": int((pack.targets != IGNORE).sum()),
         "stream": pack.stream,
         "state": pack.state,
@@ -115,6 +121,8 @@ def skip_function(config: DataConfig, skip: Any) -> Skip:
 class PackedData(lightning.LightningDataModule):
     """Packs of one corpus for one training run.
 
+    `token_types` is the file that holds the impactful token types, where it is not skip.selection itself.
+
     Units: `micro_batch_tokens` per pack, `n_streams` packs per global batch.
     """
 
@@ -127,9 +135,12 @@ class PackedData(lightning.LightningDataModule):
         n_streams: int,
         mask: WindowMask = Causal(),
         skip: Any = None,
+        shape: ShapeConfig | None = None,
+        token_types: Path | None = None,
     ) -> None:
         super().__init__()
-        self.mask, self.skip = mask, skip
+        self.token_types = token_types
+        self.mask, self.skip, self.shape = mask, skip, shape
         self.config, self.seed = config, seed
         self.micro_batch_tokens, self.n_streams = micro_batch_tokens, n_streams
         self.states: dict[int, np.ndarray] = {}
@@ -155,8 +166,25 @@ class PackedData(lightning.LightningDataModule):
         self.store = TokenStore.open(shard_folder(self.config), "train")
         self.arrangement = arrangement_of(self.config, self.mask)
         window = self.config.window - self.arrangement.extra_tokens
-        self.segments = index_segments(self.store, self.config.mode, window)
-        self.skips = None if self.skip is None else skip_function(self.config, self.skip)
+        selects = self.skip is not None and self.skip.selects
+        self.segments = index_segments(self.store, self.config.mode, self.skip.target_len if selects else window)
+        self.selection = self.open_selection() if selects else None
+        self.skips = None if self.skip is None or selects else skip_function(self.config, self.skip)
+        if self.shape is not None:
+            shaped = shape_corpus(self.shape, self.config, self.store)
+            self.segments, self.skips = shaped.segments, shaped.skip
+
+    def open_selection(self) -> Selection:
+        """Read which sentences samples are made of.
+
+        Raises: LabError, also where the first windows hold none of the token types.
+        """
+        path = self.token_types or (Path(self.skip.selection) if self.skip.selection is not None else None)
+        tokenizer = load_tokenizer(shard_folder(self.config))
+        selection = Selection.of(self.skip, self.config.window, tokenizer, path)
+        first = [self.segments.draw(sample, self.seed) for sample in range(min(FIRST_WINDOWS, self.segments.n))]
+        selection.refuse_unmatched([self.store.read(s.start, s.length).astype(np.int64) for s in first])
+        return selection
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """Load this rank's streams; with data.prefetch one background process does the packing."""
@@ -186,6 +214,7 @@ class PackedData(lightning.LightningDataModule):
             look_ahead=self.config.look_ahead,
             arrangement=self.arrangement,
             skip=self.skips,
+            selection=self.selection,
             state=None if index not in self.states else self.states[index].tolist(),
         )
 

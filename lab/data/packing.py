@@ -2,7 +2,7 @@
 
 A global batch is `n_streams` packs, one from each stream. Stream j reads the global samples j, j + n_streams, ... and
 nothing else, so the packs are a function of (seed, step) alone, whatever number of processes share the streams out.
-What is random inside a segment, chunks and skips, is drawn from (seed, sample).
+What is random inside a segment, chunks, sentences and skips, is drawn from (seed, sample).
 A stream holds `look_ahead` segments; a pack takes the one that waits longest and then, again and again, the longest
 that still fits. No segment is cut or dropped. A stream's state is the next sample and the samples that wait.
 """
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from lab.data.arrangement import IGNORE, Arrangement, Run
-from lab.data.order import sample_segment
 from lab.data.segments import Segment, SegmentIndex
+from lab.data.selecting import Selection
 from lab.data.shards import TokenStore
 from lab.errors import ConfigError
 
@@ -31,6 +31,8 @@ class Pack:
 
     `lengths` are those of its runs, each a causal row to attention. `position_ids` is None where ids count from 0 in
     every run; `anchors` holds the place of each run's anchor, -1 for none, or is None where there are no anchors.
+    `selected` counts, where sentences are selected, the runs, those without an impactful sentence, and those shorter
+    than the budget.
 
     Shapes: `tokens`, `targets`, `position_ids` int64 (pack_tokens,), padding at the end with token 0, target IGNORE and
     id 0; `state` int64 (1 + look_ahead,) of the stream after this pack.
@@ -43,6 +45,7 @@ class Pack:
     state: np.ndarray
     position_ids: np.ndarray | None = None
     anchors: tuple[int, ...] | None = None
+    selected: tuple[int, int, int] | None = None
 
 
 class PackStream:
@@ -60,9 +63,10 @@ class PackStream:
         look_ahead: int,
         arrangement: Arrangement = Arrangement(),
         skip: Skip | None = None,
+        selection: Selection | None = None,
         state: Sequence[int] | None = None,
     ) -> None:
-        self.arrangement, self.skip = arrangement, skip
+        self.arrangement, self.skip, self.selection = arrangement, skip, selection
         self.arranges = skip is not None or arrangement != Arrangement() or not segments.whole_documents
         self.arranges = self.arranges or not store.scores_all
         self.store, self.segments = store, segments
@@ -85,17 +89,17 @@ class PackStream:
         while len(self.waiting) < self.look_ahead:
             self._wait(self.next_sample)
             self.next_sample += self.n_streams
-        chosen = [self._take(min(range(len(self.waiting)), key=lambda k: -self.waiting[k][1]))]
-        extra = self.arrangement.extra_tokens
-        room = self.pack_tokens - chosen[0][1].length - extra
+        length, oldest = self.waiting.pop(min(range(len(self.waiting)), key=lambda k: -self.waiting[k][1]))
+        chosen, room = [-oldest], self.pack_tokens - length
         while (fit := bisect_right(self.waiting, (room, 1))) > 0:
-            chosen.append(self._take(fit - 1))
-            room -= chosen[-1][1].length + extra
+            length, negated = self.waiting.pop(fit - 1)
+            chosen.append(-negated)
+            room -= length
         runs: list[Run] = []
         anchors: list[int] = []
         place = 0
-        for sample, segment in chosen:
-            arranged = self._arrange(sample, segment)
+        for sample in chosen:
+            arranged = self._arrange(sample, self._segment(sample))
             anchors += [place if run.anchored else -1 for run in arranged]
             place += sum(len(run.tokens) for run in arranged)
             runs += arranged
@@ -109,21 +113,19 @@ class PackStream:
         return state
 
     def _segment(self, sample: int) -> Segment:
-        return self.segments[sample_segment(sample, self.segments.n, self.seed)]
+        return self.segments.draw(sample, self.seed)
 
     def _wait(self, sample: int) -> None:
         segment = self._segment(sample)
-        extra = self.arrangement.extra_tokens
-        if segment.length + extra > self.pack_tokens:
+        length = segment.length + self.arrangement.extra_tokens
+        if self.selection is not None:
+            length = self.selection.length(self.store.read(segment.start, segment.length).astype(np.int64))
+        if length > self.pack_tokens:
             raise ConfigError(
-                f"train.micro_batch_tokens={self.pack_tokens}: must hold the longest segment, {segment.length + extra} "
-                "tokens; use data.window or more"
+                f"train.micro_batch_tokens={self.pack_tokens}: must hold the longest segment, {length} tokens; use "
+                "data.window or more"
             )
-        insort(self.waiting, (segment.length + extra, -sample))
-
-    def _take(self, place: int) -> tuple[int, Segment]:
-        sample = -self.waiting.pop(place)[1]
-        return sample, self._segment(sample)
+        insort(self.waiting, (length, -sample))
 
     def _arrange(self, sample: int, segment: Segment) -> list[Run]:
         tokens = self.store.read(segment.start, segment.length + segment.continues).astype(np.int64)
@@ -137,6 +139,8 @@ class PackStream:
         targets[: len(documents) - 1][np.diff(documents) > 0] = IGNORE
         if not self.store.scores_all:
             targets[: len(documents) - 1][~self.store.scored(segment.start, len(documents))[1:]] = IGNORE
+        if self.selection is not None:
+            return [select(self.selection, tokens, targets, generator)]
         runs = self.arrangement.runs(tokens, targets, documents[: segment.length], generator)
         if self.skip is None:
             return runs
@@ -159,4 +163,22 @@ class PackStream:
             self.state(),
             None if plain else position_ids,
             anchors if self.arrangement.mask == "anchor" else None,
+            None if self.selection is None else self._selected(runs),
         )
+
+    def _selected(self, runs: list[Run]) -> tuple[int, int, int]:
+        assert self.selection is not None, "counted where sentences are selected"
+        short = sum(len(run.tokens) < self.selection.budget for run in runs)
+        return len(runs), sum(not run.matched for run in runs), short
+
+
+def select(selection: Selection, tokens: np.ndarray, targets: np.ndarray, generator: np.random.Generator) -> Run:
+    """Make a sample of a window: its sentences and their ids; a target is scored where it follows in the sample.
+
+    The next token of the text is no target where it was left out: papers/longrecipe.txt does not say what happens at
+    the end of a sentence whose successor is removed, and the choice is ours.
+    """
+    sample = selection.sample(tokens, generator)
+    follows = np.diff(sample.places, append=-1) == 1
+    targets = np.where(follows, targets[sample.places], IGNORE)
+    return Run(tokens[sample.places], targets, sample.ids, matched=sample.matched)

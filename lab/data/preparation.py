@@ -5,14 +5,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import multiprocessing
-import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +19,20 @@ from tqdm import tqdm
 
 from lab.data import wording
 from lab.data.config import Bpe, Conversations, DataConfig, Synthetic
-from lab.data.corpora import CorpusReader, Document, open_corpus
+from lab.data.corpora import Document, open_corpus
+from lab.data.derivation import NEIGHBOURS, RECORD, derive_task, inputs_of, plan, shards_in, similarity_of_neighbours
 from lab.data.shards import SPLITS, ShardWriter, check_shard, read_manifest, token_dtype
+from lab.data.tasks import run_tasks, task_name
 from lab.data.tokenizer import EOS, load_tokenizer, special_ends, train_bpe
 from lab.errors import DataError
 from lab.files import write_atomic, write_json
 
 BATCH_DOCUMENTS = 256
 HASH_BYTES = 8
+INPUTS = "inputs.json"
+TOKENIZER = "tokenizer.json"
+
+Run = Callable[[Any], dict[str, Any]]  # a task to its manifest
 
 
 @dataclass(frozen=True)
@@ -56,54 +60,84 @@ def shard_folder(config: DataConfig) -> Path:
 
 
 def is_prepared(config: DataConfig) -> bool:
-    """Tell whether every task of the corpus is done: the closing file is there, and so is every shard."""
+    """Tell whether every task of the corpus is done: the closing file is there, and so is every shard.
+
+    Derived shards are done without those they come from, but not beside others than they come from.
+    """
     folder = shard_folder(config)
     closing = folder / "prepared.json"
     if not closing.exists():
         return False
     n_tasks: int = json.loads(closing.read_text(encoding="utf-8"))["tasks"]
-    return all((folder / task_name(task)).exists() for task in range(n_tasks))
+    if not all((folder / task_name(task)).exists() for task in range(n_tasks)):
+        return False
+    if config.base is None or not is_prepared(config.base):
+        return True
+    return bool(json.loads((folder / INPUTS).read_text(encoding="utf-8")) == inputs_of(shard_folder(config.base)))
 
 
 def prepare(
     config: DataConfig, *, workers: int = 1, tasks: Sequence[int] | None = None, progress: bool = True
 ) -> Prepared:
-    """Tokenize what is not yet tokenized and return a summary of the whole.
+    """Tokenize what is not yet tokenized, derive what is not yet derived, and return a summary of the whole.
 
-    `tasks` restricts this call to some of the tasks, for job arrays; the last one to finish closes the folder.
+    `tasks` restricts this call to some of the tasks, for job arrays; the last one to finish closes the folder. Where
+    shards are derived and others of the base are missing still, the summary is that of the base.
 
     Raises: DataError for an empty corpus or unreadable input.
     """
+    if config.base is not None and is_prepared(config):
+        return summary_of(config)  # the base may be gone
+    if config.base is not None and not is_prepared(config.base):
+        base = prepare(config.base, workers=workers, tasks=tasks, progress=progress)
+        if not is_prepared(config.base):
+            return base
     folder = shard_folder(config)
-    reader = open_corpus(config)
-    make_folder(config, folder)
-    try:
-        eos = end_of_document(config, obtain_tokenizer(config, folder))
-        refuse_other_inputs(folder, reader)
-    except DataError:
-        if not any(folder.glob("task-*")):
-            shutil.rmtree(folder)
-        raise
-    wanted = range(reader.n_tasks) if tasks is None else tasks
-    todo = [task for task in wanted if not (folder / task_name(task)).exists()]
+    run, jobs = begin(config, folder) if config.base is None else begin_derived(config, config.base, folder, progress)
+    wanted = range(len(jobs)) if tasks is None else tasks
+    todo = [jobs[task] for task in wanted if not (folder / task_name(task)).exists()]
     bar = tqdm(total=len(todo), desc=f"prepare {config.shard_name}", unit="task", disable=not progress or not todo)
     with bar:
-        for manifest in run_tasks(config, folder, eos, todo, workers):
+        for manifest in run_tasks(run, todo, workers):
             bar.update()
             bar.set_postfix_str(f"{sum(s['tokens'] for s in manifest['splits'].values()):,} tokens in the last")
-    done = sorted(folder.glob("task-*[0-9]"))
+    done = shards_in(folder)
     prepared = summarise(folder, [read_manifest(path) for path in done])
-    if len(done) < reader.n_tasks:
+    if len(done) < len(jobs):
         return prepared
     if not prepared.tokens["train"]:
         shutil.rmtree(folder)
         raise DataError(f"data.corpus: empty, no document to train on was found; check its path ({prepared.summary})")
-    write_json(folder / "prepared.json", {"identity": config.shard_identity(), "tasks": reader.n_tasks})
+    if config.order == "related":
+        write_json(folder / NEIGHBOURS, similarity_of_neighbours(folder))
+    write_json(folder / "prepared.json", {"identity": config.shard_identity(), "tasks": len(jobs)})
     return prepared
 
 
-def make_folder(config: DataConfig, folder: Path) -> None:
-    """Make the shards' folder.
+def begin(config: DataConfig, folder: Path) -> tuple[Run, Sequence[Any]]:
+    """Make the folder of a corpus ready and say how its tasks are run."""
+    reader = open_corpus(config)
+    with folder_of_tasks(config, folder):
+        eos = end_of_document(config, obtain_tokenizer(config, folder))
+        refuse_other_inputs(folder, reader.inputs())
+    return partial(run_task, config, folder, eos), range(reader.n_tasks)
+
+
+def begin_derived(config: DataConfig, base: DataConfig, folder: Path, progress: bool) -> tuple[Run, Sequence[Any]]:
+    """Make the folder of derived shards ready and say how its tasks are run."""
+    source, related = shard_folder(base), config.order == "related"
+    with folder_of_tasks(config, folder):
+        refuse_other_inputs(folder, inputs_of(source))
+        jobs, record = plan(source, config.upsample, related=related, progress=progress)
+    write_atomic(folder / TOKENIZER, (source / TOKENIZER).read_bytes())
+    if record is not None:
+        write_json(folder / RECORD, record)
+    return partial(derive_task, folder), jobs
+
+
+@contextmanager
+def folder_of_tasks(config: DataConfig, folder: Path) -> Iterator[None]:
+    """Make the shards' folder, and take it away again where what follows fails and no task was done before.
 
     Raises: DataError where it cannot be written.
     """
@@ -112,14 +146,20 @@ def make_folder(config: DataConfig, folder: Path) -> None:
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise DataError(f"data.folder={config.folder}: cannot be made ({reason}); name another folder") from error
+    try:
+        yield
+    except DataError:
+        if not any(folder.glob("task-*")):
+            shutil.rmtree(folder)
+        raise
 
 
-def refuse_other_inputs(folder: Path, reader: CorpusReader) -> None:
+def refuse_other_inputs(folder: Path, inputs: Mapping[str, int | str]) -> None:
     """Refuse to go on where files were added, removed or changed since the first task was done.
 
     Raises: DataError naming one of them.
     """
-    path, inputs = folder / "inputs.json", reader.inputs()
+    path = folder / INPUTS
     if not path.exists():
         write_json(path, inputs)
         return
@@ -137,37 +177,8 @@ def verify(config: DataConfig) -> None:
 
     Raises: DataError naming the first file that differs.
     """
-    for shard in tqdm(sorted(shard_folder(config).glob("task-*[0-9]")), desc="verify", unit="shard"):
+    for shard in tqdm(shards_in(shard_folder(config)), desc="verify", unit="shard"):
         check_shard(shard, read_manifest(shard), hashes=True)
-
-
-def run_tasks(
-    config: DataConfig, folder: Path, eos: int, todo: Sequence[int], workers: int
-) -> Iterator[dict[str, Any]]:
-    """Run tasks here, or in processes of their own, and yield their manifests as they finish."""
-    if workers <= 1 or len(todo) <= 1:
-        for task in todo:
-            yield run_task(config, folder, eos, task)
-        return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(todo)), mp_context=context, initializer=one_thread) as pool:
-        futures = [pool.submit(run_task, config, folder, eos, task) for task in todo]
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def one_thread() -> None:
-    """Keep the tokenizers library to one thread in a worker process; the library reads no other setting."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-
-
-def task_name(task: int) -> str:
-    """Name a task's shard."""
-    return f"task-{task:05d}"
 
 
 def run_task(config: DataConfig, folder: Path, eos: int, task: int) -> dict[str, Any]:
@@ -232,7 +243,7 @@ def splitter(held_out_frac: float) -> Callable[[str], str]:
 
 def obtain_tokenizer(config: DataConfig, folder: Path) -> Tokenizer:
     """Read the folder's tokenizer, or make it: a copy of the file named, or a BPE trained on the training split."""
-    path = folder / "tokenizer.json"
+    path = folder / TOKENIZER
     if path.exists():
         return load_tokenizer(path)
     choice = config.tokenizer
@@ -278,4 +289,4 @@ def summarise(folder: Path, manifests: list[dict[str, Any]]) -> Prepared:
 def summary_of(config: DataConfig) -> Prepared:
     """Summarise a prepared corpus from its manifests."""
     folder = shard_folder(config)
-    return summarise(folder, [read_manifest(path) for path in sorted(folder.glob("task-*[0-9]"))])
+    return summarise(folder, [read_manifest(path) for path in shards_in(folder)])

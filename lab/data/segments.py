@@ -12,6 +12,8 @@ Every mode finds segment i without reading what comes before it.
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -19,7 +21,7 @@ from typing import Protocol
 import numpy as np
 
 from lab.data.config import Mode
-from lab.data.order import shuffled
+from lab.data.order import sample_segment, shuffled
 from lab.data.shards import Shard, TokenStore
 from lab.errors import DataError
 
@@ -44,6 +46,24 @@ class SegmentIndex(Protocol):
         """Find one segment."""
         ...
 
+    def draw(self, sample: int, seed: int) -> Segment:
+        """Find the segment of a global sample."""
+        ...
+
+
+class Shuffled(ABC):
+    """Draws every segment once in n samples: each epoch is a shuffle of its own."""
+
+    n: int
+
+    @abstractmethod
+    def __getitem__(self, index: int) -> Segment:
+        """Find one segment."""
+
+    def draw(self, sample: int, seed: int) -> Segment:
+        """Find the segment of a global sample."""
+        return self[sample_segment(sample, self.n, seed)]
+
 
 def index_segments(store: TokenStore, mode: Mode, window: int) -> SegmentIndex:
     """Number the segments of a split.
@@ -52,16 +72,13 @@ def index_segments(store: TokenStore, mode: Mode, window: int) -> SegmentIndex:
     """
     if mode == "natural":
         return NaturalSegments(store, window)
-    block = window if mode == "concatenated" else window * (window + 1) // 2
-    if store.n_tokens < block:
-        raise DataError(
-            f"data.mode={mode}: needs {block} tokens at data.window={window}, the split has {store.n_tokens}; "
-            "use mode: natural, a shorter window or more text"
-        )
-    return ConcatenatedSegments(store, window) if mode == "concatenated" else UniformSegments(store, window)
+    if mode == "uniform":
+        return CutSegments(store, window, uniform_lengths(window), "data.mode=uniform")
+    refuse_short(store, window, window, "data.mode=concatenated")
+    return ConcatenatedSegments(store, window)
 
 
-class NaturalSegments:
+class NaturalSegments(Shuffled):
     """Documents cut every `window` tokens; found through each shard's running count of segments by document."""
 
     whole_documents = True
@@ -84,7 +101,7 @@ class NaturalSegments:
         return Segment(int(self.store.token_starts[shard_index]) + begin, length, begin + length < int(ends[document]))
 
 
-class ConcatenatedSegments:
+class ConcatenatedSegments(Shuffled):
     """Windows of exactly `window` tokens; the split's last tokens, less than a window, are left out."""
 
     whole_documents = False
@@ -99,25 +116,44 @@ class ConcatenatedSegments:
         return Segment(start, self.window, start + self.window < self.n_tokens)
 
 
-class UniformSegments:
-    """Blocks of window * (window + 1) / 2 tokens, each cut into one segment of every length 1..window, shuffled.
+class CutSegments(Shuffled):
+    """Blocks of joined documents, each cut to the same lengths in the same order.
 
     The split's last tokens, less than a block, are left out.
+
+    Raises: DataError for a split shorter than a block, in the name of `setting`, which asks for it.
     """
 
     whole_documents = False
 
-    def __init__(self, store: TokenStore, window: int) -> None:
-        self.window, self.n_tokens = window, store.n_tokens
-        lengths = [1 + shuffled(place, window, key=window) for place in range(window)]
+    def __init__(self, store: TokenStore, window: int, lengths: Sequence[int], setting: str) -> None:
+        self.lengths, self.n_tokens = lengths, store.n_tokens
         self.ends = np.cumsum([0, *lengths])
-        self.n = store.n_tokens // int(self.ends[-1]) * window
+        refuse_short(store, int(self.ends[-1]), window, setting)
+        self.n = store.n_tokens // int(self.ends[-1]) * len(lengths)
 
     def __getitem__(self, index: int) -> Segment:
         """Find the block, then the place in the cut that all blocks share."""
-        block, place = divmod(index, self.window)
+        block, place = divmod(index, len(self.lengths))
         start, stop = (block * int(self.ends[-1]) + int(end) for end in self.ends[place : place + 2])
         return Segment(start, stop - start, stop < self.n_tokens)
+
+
+def uniform_lengths(window: int) -> list[int]:
+    """List every length 1 .. window once, shuffled."""
+    return [1 + shuffled(place, window, key=window) for place in range(window)]
+
+
+def refuse_short(store: TokenStore, block: int, window: int, setting: str) -> None:
+    """Refuse a split that does not hold `block` tokens.
+
+    Raises: DataError.
+    """
+    if store.n_tokens < block:
+        raise DataError(
+            f"{setting}: needs {block} tokens at data.window={window}, the split has {store.n_tokens}; "
+            f"use {'mode: natural, ' if setting.startswith('data.mode') else ''}a shorter window or more text"
+        )
 
 
 def segment_counts(shard: Shard, window: int) -> np.ndarray:

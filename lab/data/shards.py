@@ -46,7 +46,9 @@ class ShardWriter:
         self.sources: dict[str, int] = {}
         self.skips: Counter[str] = Counter()
 
-    def add(self, split: str, ids: list[int], source: str, scored: list[bool] | None = None) -> None:
+    def add(
+        self, split: str, ids: list[int] | np.ndarray, source: str, scored: list[bool] | np.ndarray | None = None
+    ) -> None:
         """Append a document; `scored` says for each token whether it is, and is all of them where left out."""
         if self.marks:
             marks = np.ones(len(ids), np.uint8) if scored is None else np.asarray(scored, dtype=np.uint8)

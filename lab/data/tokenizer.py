@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -77,3 +79,9 @@ def special_ends(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     marks = encoding.special_tokens_mask
     text = [place for place, special in enumerate(marks) if not special]
     return encoding.ids[: text[0]], encoding.ids[text[-1] + 1 :]
+
+
+def vocabulary_hash(tokenizer: Tokenizer) -> str:
+    """Hash the vocabulary, every token with its id, hexadecimal: what tells whether ids mean the same."""
+    entries = sorted(tokenizer.get_vocab().items())
+    return hashlib.sha256(json.dumps(entries).encode()).hexdigest()

@@ -34,6 +34,12 @@ class Checkpoint:
         """The file that Lightning loads."""
         return self.folder / STATE
 
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of that file, from the manifest."""
+        manifest = json.loads((self.folder / MANIFEST).read_text(encoding="utf-8"))
+        return str(manifest["files"][STATE]["sha256"])
+
 
 def folder_name(consumed_tokens: int) -> str:
     """Name a checkpoint so that names sort as tokens do."""

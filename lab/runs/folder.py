@@ -7,6 +7,7 @@ probes.jsonl      one object per probed length, and one per probe
 cases/            every test of every probe, one file per probe
 counts.npz        `lengths`, the histogram of segment lengths, `f`, the position frequency, and `tokens`, consumed
 checkpoints/      see lab.runs.checkpoints
+impact.json       the impactful token types that sentences were selected by, as they were when the run began
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints = path / "checkpoints"
+        self.token_types = path / "impact.json"
 
     def append(self, name: str, record: Record) -> None:
         """Add one whole line to a .jsonl file."""

@@ -22,6 +22,8 @@ class Skip(Section):
 
     needs_sentences: ClassVar[bool] = False
     """Whether ids break between sentences only, so that their lengths must be known."""
+    of_training: ClassVar[tuple[str, ...]] = ()
+    """Settings that say what samples are made of, which change no ids of a given sample."""
 
     def length_faults(self, n_tokens: int) -> list[str]:
         """List what is wrong with the parameters for a sample of `n_tokens`, as lines that begin with the field."""
@@ -31,6 +33,11 @@ class Skip(Section):
                 "paper trains on samples of 30% of the target window); raise it or shorten the sample"
             ]
         return []
+
+    @property
+    def selects(self) -> bool:
+        """Whether a sample is made of sentences of a longer text."""
+        return False
 
 
 def sample_faults(config: Skip, n_tokens: Any, sentence_lengths: Any, generator: Any) -> list[str]:

@@ -37,10 +37,28 @@ from lab.skip.base import IntArray, Skip
 
 @dataclass(frozen=True, kw_only=True)
 class LongRecipe(Skip):
-    """The parameters of the position index transformation."""
+    """The parameters of the position index transformation, and of the selection of sentences before it."""
 
     needs_sentences: ClassVar[bool] = True
+    of_training: ClassVar[tuple[str, ...]] = ("selection", "random_sentences")
     method: Literal["longrecipe"] = "longrecipe"
+    selection: str | None = None
+    """Folder or file of eval.impact's result: samples are data.window tokens of the sentences of target_len tokens that
+    hold one of its token types. Left out, samples are windows of the text as they are."""
+    random_sentences: bool = False
+    """Whether samples are data.window tokens of any sentences of target_len tokens instead."""
+
+    def rules(self) -> list[str]:
+        """Refuse a selection that random sentences ignore."""
+        if self.selection is not None and self.random_sentences:
+            rule = "would be ignored, random_sentences=true draws from all sentences; leave one of them out"
+            return [f"selection={self.selection}: {rule}"]
+        return []
+
+    @property
+    def selects(self) -> bool:
+        """Whether a sample is made of sentences of a longer text."""
+        return self.selection is not None or self.random_sentences
 
 
 Config = LongRecipe

@@ -66,6 +66,13 @@ def test_gapped_ids_by_hand():
     assert (counts.tokens, counts.pairs) == (4, 10)
 
 
+def test_ids_that_stand_twice_behind_an_anchor_count_twice():
+    # two documents, both at ids 1 and 3: each has a pair at distance 2, and the anchor is seen twice at 1 and at 3
+    counts = PositionCounts(5)
+    counts.add_positions([0, 1, 3, 1, 3], [0, 1, 1, 2, 2], mask="anchor")
+    assert counts.frequency().tolist() == [5, 2, 2, 2, 0]
+
+
 def test_anchor_adds_each_tokens_distance_to_the_beginning():
     # anchor at 0, documents at 1 2 and 3 4: each document gives f(0) = 2, f(1) = 1, the anchor f(0) = 1;
     # and every token i = 1 .. 4 sees the anchor at distance i

@@ -178,6 +178,10 @@ MISTAKES = {
         f"--n_tokens: must be set; {N_TOKENS}",
     ),
     "pose --n_tokens=9 --target_len=20 --train=natural": (f"--train: unknown option; pose takes {OWN}",),
+    "longrecipe --n_tokens=9 --target_len=20 --selection=x": (
+        "--selection: unknown option; longrecipe takes --target_len, --n_tokens, --samples, --seed, --sentence_tokens, "
+        "--plot",
+    ),
     "poze --n_tokens=9": ("METHOD=poze: unknown method; did you mean pose?",),
     "rpes --n_tokens=9 --target_len=20 -o p.png": ("-o p.png: would be ignored, nothing is drawn; add --plot",),
 }

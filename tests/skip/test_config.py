@@ -56,8 +56,8 @@ def test_a_run_may_do_without():
             id="missing",
         ),
         pytest.param(
-            {"method": "rpes", "target_len": 9, "sentences": 3},
-            "skip.sentences=3: unknown setting; skip has target_len, method",
+            {"method": "rpes", "target_len": 9, "chunks": 3},
+            "skip.chunks=3: unknown setting; skip has target_len, method",
             id="unknown",
         ),
     ],

@@ -1,0 +1,135 @@
+"""LongRecipe's samples: sentences with impactful tokens out of windows of the target length, and their ids.
+
+What counts as impactful is read from eval.impact's result, whose `token_ids` belong to one vocabulary.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from lab.data.tokenizer import vocabulary_hash
+from lab.errors import ConfigError, DataError
+from lab.skip.base import IntArray
+from lab.skip.longrecipe import LongRecipe
+from lab.skip.methods import skip_positions_from_config
+from lab.skip.selection import draw_sentences, places_of, sentences_with
+from lab.skip.sentences import BoolArray, sentence_ends, split_sentences
+
+RESULT = "impact.json"  # what eval.impact writes into its folder
+FIELD = "skip.selection"
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Tokens of a window and their ids; `matched` says whether a sentence held what was looked for.
+
+    Shapes: `places` in the window, rising, and `ids` int64 (n,).
+    """
+
+    places: IntArray
+    ids: IntArray
+    matched: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """Makes samples of at most `budget` tokens; without `impactful` every sentence remains.
+
+    Shapes: `ends` and `impactful`, of every token id whether it ends a sentence and whether it is impactful, bool
+        (vocab_size,).
+    """
+
+    config: LongRecipe
+    budget: int
+    ends: BoolArray
+    impactful: BoolArray | None
+
+    @classmethod
+    def of(cls, config: LongRecipe, budget: int, tokenizer: Tokenizer, path: Path | None) -> Selection:
+        """Read what a config asks for; `path` is where eval.impact's result lies, if one is asked for.
+
+        Raises: LabError.
+        """
+        impactful = None if config.random_sentences or path is None else read_token_types(path, tokenizer)
+        return cls(config, budget, sentence_ends(tokenizer), impactful)
+
+    def sentences(self, tokens: IntArray) -> tuple[IntArray, BoolArray, bool]:
+        """Split a window and say which sentences remain, and whether any of them did by its tokens."""
+        lengths = split_sentences(tokens, self.ends)
+        everything = np.ones(len(lengths), dtype=np.bool_)
+        if self.impactful is None:
+            return lengths, everything, True
+        found = sentences_with(self.impactful, tokens, lengths)
+        return (lengths, found, True) if found.any() else (lengths, everything, False)
+
+    def length(self, tokens: IntArray) -> int:
+        """Say how long the sample of a window is, in tokens, whatever is drawn."""
+        lengths, remaining, _ = self.sentences(tokens)
+        return min(self.budget, int(lengths[remaining].sum()))
+
+    def sample(self, tokens: IntArray, generator: np.random.Generator) -> Sample:
+        """Draw sentences of a window, then ids that break between them only.
+
+        Shapes: int64 (target_len,).
+        """
+        lengths, remaining, matched = self.sentences(tokens)
+        kept = draw_sentences(lengths, remaining, self.budget, generator)
+        places = places_of(lengths, kept)
+        ids = skip_positions_from_config(self.config, len(places), sentence_lengths=kept[kept > 0], generator=generator)
+        return Sample(places, ids, matched)
+
+    def refuse_unmatched(self, windows: list[IntArray]) -> None:
+        """Refuse token types that occur in none of some windows.
+
+        Raises: DataError.
+        """
+        if not any(self.sentences(tokens)[2] for tokens in windows):
+            raise DataError(
+                f"{FIELD}={self.config.selection}: its token types occur in none of the first {len(windows)} windows "
+                "of data.corpus; analyse text like it with eval.impact"
+            )
+
+
+def result_file(path: Path) -> Path:
+    """Find eval.impact's result: a file, or the one in a folder."""
+    return path / RESULT if path.is_dir() else path
+
+
+def read_token_types(path: Path, tokenizer: Tokenizer) -> BoolArray:
+    """Read the impactful token types: of every token id, whether it is one.
+
+    Shapes: bool (vocab_size,).
+    Raises: ConfigError for a missing or broken file, another vocabulary, or no token types.
+    """
+    file = result_file(path)
+    try:
+        result: Any = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{FIELD}={path}: no such file; run python -m eval.impact BASE TUNED -o FOLDER and give the folder"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{FIELD}={path}: cannot be read ({error}); run eval.impact again") from error
+    n_ids = max(tokenizer.get_vocab().values()) + 1
+    ids = result.get("token_ids") if isinstance(result, dict) else None
+    if not isinstance(ids, list) or not all(type(i) is int and i >= 0 for i in ids) or "tokenizer" not in result:
+        raise ConfigError(f"{FIELD}={path}: is no result of eval.impact; give its folder or its {RESULT}")
+    if result["tokenizer"] != vocabulary_hash(tokenizer) or max(ids, default=0) >= n_ids:
+        raise ConfigError(
+            f"{FIELD}={path}: was made with another tokenizer than data.tokenizer; run eval.impact with models of this "
+            "tokenizer"
+        )
+    if not ids:
+        raise ConfigError(
+            f"{FIELD}={path}: holds no token types, every sentence would be removed; run eval.impact with a higher "
+            "--coverage"
+        )
+    types = np.zeros(n_ids, dtype=np.bool_)
+    types[ids] = True
+    return types

@@ -1,0 +1,133 @@
+"""Shaped data: segments drawn by class of length, joined documents cut as planned, ids laid out as planned.
+
+    choose   the draws of a cycle are shared out over the classes of length; the k-th draw of a class is its segment
+             k mod n of a shuffle of the class's n segments, another shuffle for every pass
+    pack     blocks of joined documents, each cut to the cycle's lengths in one shuffled order
+    skip     full windows; each draws a layout of its ids with the plan's probabilities
+
+Every draw is a function of (seed, global sample index), found without reading what comes before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from lab.data.config import DataConfig
+from lab.data.order import mix, shuffled
+from lab.data.segments import ConcatenatedSegments, CutSegments, NaturalSegments, Segment, SegmentIndex, save_beside
+from lab.data.shards import Shard, TokenStore
+from lab.shape.components import choosing, layouts, length_classes, packing, packing_lengths, skipping
+from lab.shape.config import Choose, Gaps, Pack, ShapeConfig
+from lab.shape.planning import CYCLE, Plan, plan_shape
+from lab.shape.profiles import bin_edges, length_frequency
+
+PACK_CYCLE = 256  # segments of a block, whose tokens a small corpus must hold
+Skip = Callable[[np.ndarray, np.random.Generator], np.ndarray]  # tokens of a run -> rotary ids
+
+
+@dataclass(frozen=True, eq=False)
+class Shaped:
+    """What training reads of a shaped corpus: its segments, the function that gives ids, if any, and the plan.
+
+    Shapes: `counts`, how many natural segments have n tokens, documents cut at the reach of the ids, (reach + 1,).
+    """
+
+    counts: np.ndarray
+    plan: Plan
+    segments: SegmentIndex
+    skip: Skip | None = None
+
+
+def shape_corpus(shape: ShapeConfig, data: DataConfig, store: TokenStore) -> Shaped:
+    """Plan how a corpus is drawn and make what draws it.
+
+    Raises: ConfigError for a target out of reach, DataError for a corpus too small to be cut as planned.
+    """
+    strategy, window = shape.strategy, data.window
+    reach = strategy.target_len if isinstance(strategy, Gaps) else window
+    counts, edges = natural_counts(store, reach), bin_edges(reach)
+    natural = length_frequency(counts)
+    if isinstance(strategy, Choose):
+        plan = plan_shape(shape, choosing(strategy, counts, edges), natural)
+        return Shaped(counts, plan, ClassSegments(store, window, plan.draws))
+    if isinstance(strategy, Pack):
+        plan = plan_shape(shape, packing(window, edges), natural, cycle=PACK_CYCLE)
+        order = np.repeat(packing_lengths(window), plan.draws)
+        lengths = [int(order[shuffled(place, PACK_CYCLE, key=window)]) for place in range(PACK_CYCLE)]
+        return Shaped(counts, plan, CutSegments(store, window, lengths, "shape.strategy.method=pack"))
+    options = layouts(window, reach)
+    plan = plan_shape(shape, skipping(options, window, edges), natural)
+    probabilities = plan.draws / plan.draws.sum()
+
+    def place(tokens: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        layout = options[generator.choice(len(options), p=probabilities)]
+        return layout.ids(len(tokens), generator)
+
+    return Shaped(counts, plan, ConcatenatedSegments(store, window), place)
+
+
+def natural_counts(store: TokenStore, window: int) -> np.ndarray:
+    """Count the segments of each length, documents cut every `window` tokens: int64 (window + 1,)."""
+    counts = np.zeros(window + 1, dtype=np.int64)
+    for shard in store.shards:
+        full, rest = np.divmod(np.diff(shard.ends, prepend=0), window)
+        counts += np.bincount(rest[rest > 0], minlength=window + 1)
+        counts[window] += full.sum()
+    return counts
+
+
+class ClassSegments:
+    """Documents cut every `window` tokens, drawn by class of length."""
+
+    whole_documents = True
+
+    def __init__(self, store: TokenStore, window: int, draws: np.ndarray) -> None:
+        self.natural = NaturalSegments(store, window)
+        self.n = self.natural.n
+        self.starts = np.concatenate([[0], np.cumsum(draws)])  # of each class in a cycle
+        self.draws = draws
+        n_classes = len(draws)
+        self.sorted = [by_class(s, c, window) for s, c in zip(store.shards, self.natural.counts)]
+        sizes = np.stack([np.diff(order[: n_classes + 1]) for order in self.sorted])
+        self.sizes = np.concatenate([np.zeros((1, n_classes), np.int64), sizes]).cumsum(0)  # before each shard
+
+    def __getitem__(self, index: int) -> Segment:
+        """Find one segment, in the corpus's order."""
+        return self.natural[index]
+
+    def draw(self, sample: int, seed: int) -> Segment:
+        """Find the segment of a global sample."""
+        cycle, place = divmod(sample, CYCLE)
+        place = shuffled(place, CYCLE, key=mix(seed) ^ mix(mix(cycle)))
+        kind = int(np.searchsorted(self.starts, place, side="right")) - 1
+        drawn = cycle * int(self.draws[kind]) + place - int(self.starts[kind])
+        n = int(self.sizes[-1, kind])
+        turn, rank = divmod(drawn, n)
+        rank = shuffled(rank, n, key=mix(seed) ^ mix(mix(turn) + kind))
+        shard = int(np.searchsorted(self.sizes[:, kind], rank, side="right")) - 1
+        order = self.sorted[shard]
+        local = len(self.draws) + 1 + int(order[kind]) + rank - int(self.sizes[shard, kind])
+        return self.natural[int(self.natural.starts[shard]) + int(order[local])]
+
+
+def by_class(shard: Shard, counts: np.ndarray, window: int) -> np.ndarray:
+    """Sort a shard's segments by class of length: int64, where each class begins, then the segments' numbers.
+
+    `counts` is the running count of segments by document. The array is kept beside the shard and mapped into memory.
+    """
+    path = shard.folder / f".classes-{shard.split}-{window}.npy"
+    if path.exists():
+        kept: np.ndarray = np.load(path, mmap_mode="r")
+        return kept
+    lengths = np.full(int(counts[-1]) if len(counts) else 0, window)
+    documents = np.diff(shard.ends, prepend=0)
+    lengths[counts[documents > 0] - 1] = (documents[documents > 0] - 1) % window + 1
+    edges = length_classes(window)
+    classes = np.searchsorted(edges, lengths, side="right") - 1
+    starts = np.cumsum([0, *np.bincount(classes, minlength=len(edges) - 1)])
+    order = np.concatenate([starts, np.argsort(classes, kind="stable")])
+    save_beside(path, order)
+    return order

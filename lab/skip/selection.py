@@ -1,0 +1,66 @@
+r"""Sentence selection: a sample is a fixed number of tokens of a longer text, in whole sentences that matter.
+
+    text        a long . | is x here . | and more . | x x . | so it y .      x and y are impactful tokens
+    remaining              is x here .                x x .   so it y .
+    sample                 is x here .                        so it          budget 6, drawn: the 2nd, then the 5th
+
+1. A sentence without an impactful token is removed.
+2. The others are drawn at random, each at most once, until the budget is full; the last one drawn is cut to fit.
+3. What was drawn stands in the order of the text.
+
+A text with fewer remaining tokens than the budget gives them all, a shorter sample. A text without any impactful token
+falls back on all of its sentences, so that no text is dropped; such samples are counted.
+
+Source: papers/longrecipe.txt, section 4.1, last paragraph, and Table 2, whose "Random T" draws from all sentences. The
+paper says neither how sentences are chosen among those that remain nor what happens to the last one: both are ours.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lab.skip.base import IntArray
+from lab.skip.sentences import BoolArray
+
+
+def sentences_with(impactful: BoolArray, tokens: IntArray, lengths: IntArray) -> BoolArray:
+    """Tell of each sentence whether one of its tokens is impactful.
+
+    Shapes: impactful (vocab_size,), tokens (n_tokens,), lengths (n_sentences,) -> bool (n_sentences,).
+    Example:
+        >>> sentences_with(np.array([False, True, False]), np.array([0, 1, 2, 2, 0]), np.array([2, 2, 1]))
+        array([ True, False, False])
+    """
+    begins = np.cumsum(lengths) - lengths
+    found: BoolArray = np.logical_or.reduceat(impactful[tokens], begins)
+    return found
+
+
+def draw_sentences(lengths: IntArray, remaining: BoolArray, budget: int, generator: np.random.Generator) -> IntArray:
+    """Draw from the sentences that remain and say how many tokens of each are kept: all, the first few, or none.
+
+    Shapes: (n_sentences,), (n_sentences,) -> int64 (n_sentences,).
+    Example:
+        >>> draw_sentences(np.array([4, 3, 2]), np.array([True, False, True]), 5, np.random.default_rng(0))
+        array([4, 0, 1])
+    """
+    order = generator.permutation(np.flatnonzero(remaining))
+    sizes = lengths[order]
+    room = budget - (np.cumsum(sizes) - sizes)  # before each draw
+    kept = np.zeros(len(lengths), dtype=np.int64)
+    kept[order] = np.clip(room, 0, sizes)
+    return kept
+
+
+def places_of(lengths: IntArray, kept: IntArray) -> IntArray:
+    """List the places in the text of the tokens that are kept, the first ones of each sentence.
+
+    Shapes: (n_sentences,), (n_sentences,) -> int64 (kept.sum(),), rising.
+    Example:
+        >>> places_of(np.array([4, 3, 2]), np.array([4, 0, 1]))
+        array([0, 1, 2, 3, 7])
+    """
+    begins = np.cumsum(lengths) - lengths
+    before = np.cumsum(kept) - kept
+    places: IntArray = np.arange(kept.sum(), dtype=np.int64) + np.repeat(begins - before, kept)
+    return places

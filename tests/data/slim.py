@@ -1,0 +1,73 @@
+"""Small corpora of SlimPajama's form with several sources, and their shards read back from the bytes."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import zstandard
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from lab.data.config import DataConfig, Slimpajama, TokenizerFile, Upsample
+from lab.data.preparation import shard_folder
+from tests.data.stores import read_shard
+
+SOURCES = {
+    "RedPajamaC4": (4, 30),
+    "RedPajamaBook": (40, 200),
+    "RedPajamaGithub": (2, 120),
+    "RedPajamaArXiv": (101, 130),
+}
+LONG, SHARE = 100, 0.9
+TASKS = 3
+
+
+def word_tokenizer(folder):
+    """Make a tokenizer of whole words: a text of n words has n + 1 tokens."""
+    vocab = {"<eos>": 0, **{f"w{n}": n + 1 for n in range(500)}}
+    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return TokenizerFile(path=str(folder / "tokenizer.json"), eos="<eos>")
+
+
+def slim_corpus(folder, sources=SOURCES, documents=60, files=TASKS, seed=0):
+    """Write files of SlimPajama's form; no two documents are equal."""
+    folder.mkdir()
+    generator = np.random.default_rng(seed)
+    for file in range(files):
+        rows = []
+        for number in range(documents):
+            name = list(sources)[number % len(sources)]
+            length = int(generator.integers(*sources[name], endpoint=True))
+            text = " ".join(f"w{n}" for n in generator.integers(500, size=length))
+            rows.append({"text": text, "meta": {"redpajama_set_name": name}})
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / f"part{file}.jsonl.zst").write_bytes(zstandard.compress(lines.encode()))
+
+
+def slim(place, tokenizer, **settings):
+    values = {"upsample": Upsample(longer_than=LONG, share=SHARE), "held_out_frac": 0.1, **settings}
+    corpus = Slimpajama(path=str(place / "corpus"))
+    return DataConfig(corpus=corpus, tokenizer=tokenizer, window=32, folder=str(place / "shards"), **values)
+
+
+def documents(config, split="train"):
+    """Read (source, tokens) of all documents of a prepared config, shard by shard, from the bytes."""
+    folders = sorted(path for path in shard_folder(config).glob("task-*"))
+    return [[(source, tuple(ids)) for ids, source in read_shard(folder, split)] for folder in folders]
+
+
+def flat(parts):
+    return [item for part in parts for item in part]
+
+
+def folder_bytes(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def tokens_by_class(items, longer_than=LONG):
+    """Sum the tokens of documents by source and by whether they are long."""
+    sums = Counter()
+    for source, ids in items:
+        sums[source, len(ids) > longer_than] += len(ids)
+    return sums

@@ -1,0 +1,249 @@
+"""Samples of selected sentences in packs, against lists of tokens; and what a file of token types is refused for."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from lab.data.config import DataConfig
+from lab.data.module import PackedData, to_batch
+from lab.data.packing import PackStream
+from lab.data.preparation import shard_folder
+from lab.data.segments import index_segments
+from lab.data.selecting import Selection, read_token_types
+from lab.data.tokenizer import load_tokenizer, vocabulary_hash
+from lab.errors import ConfigError, DataError
+from lab.skip.longrecipe import LongRecipe
+from tests.data.stores import drawn_lengths, make_store
+from tests.data.windows import FIRST, IGNORE, documents_of, runs_of
+
+WINDOW, BUDGET, SEED = 40, 12, 5  # tokens of the text that a sample is made of, tokens of a sample
+LENGTHS = drawn_lengths(4, 90, 25)
+N_IDS = FIRST + sum(LENGTHS)
+ENDS = np.arange(N_IDS) % 5 == 0  # every token stands once in the text: sentences of five tokens
+CONFIG = LongRecipe(target_len=WINDOW, selection="unread")
+TYPES = {  # of every token id whether it is impactful
+    "few": np.arange(N_IDS) % 17 == 3,
+    "rare": np.arange(N_IDS) % 61 == 3,  # in few windows, and then in a sentence or two
+    "all": np.ones(N_IDS, bool),
+    "random": None,
+}
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """Documents in which every token stands once, and their store."""
+    documents = documents_of(LENGTHS)
+    return documents, make_store(tmp_path_factory.mktemp("store"), [documents[:40], documents[40:]])
+
+
+def stream_of(text, types, stream=0, n_streams=1, **settings):
+    selection = Selection(CONFIG, BUDGET, ENDS, TYPES[types])
+    segments = index_segments(text[1], "concatenated", WINDOW)
+    values = {"pack_tokens": 3 * BUDGET, "seed": SEED, "look_ahead": 8, "selection": selection, **settings}
+    return PackStream(text[1], segments, stream=stream, n_streams=n_streams, **values)
+
+
+def sentences_of(start):
+    """List the sentences of the window that begins at a place, tokens of each."""
+    sentences = [[]]
+    for token in range(FIRST + start, FIRST + start + WINDOW):
+        sentences[-1].append(token)
+        if token % 5 == 0:
+            sentences.append([])
+    return [sentence for sentence in sentences if sentence]
+
+
+@pytest.mark.parametrize("types", TYPES)
+def test_samples_by_definition(text, types):
+    impactful = {token for token in range(N_IDS) if TYPES[types] is None or TYPES[types][token]}
+    last = {document[-1] for document in text[0]}
+    totals, seen = np.zeros(3, int), set()
+    for pack in itertools.islice(stream_of(text, types), 30):
+        found = np.zeros(3, int)
+        for tokens, targets, ids, _ in runs_of(pack):
+            assert tokens == sorted(set(tokens)), "in the order of the text"
+            start = (tokens[0] - FIRST) // WINDOW * WINDOW
+            sentences = sentences_of(start)
+            remaining = [s for s in sentences if impactful & set(s)]
+            matched, remaining = bool(remaining), remaining or sentences
+            kept = [[t for t in sentence if t in tokens] for sentence in remaining]
+            assert sorted(itertools.chain(*kept)) == tokens, "nothing of a sentence that was removed"
+            assert all(part == sentence[: len(part)] for part, sentence in zip(kept, remaining))
+            assert sum(0 < len(part) < len(sentence) for part, sentence in zip(kept, remaining)) <= 1
+            assert len(tokens) == min(BUDGET, sum(map(len, remaining)))
+            assert targets == [t + 1 if t + 1 in tokens and t not in last else IGNORE for t in tokens]
+            firsts = {sentence[0] for sentence in sentences}
+            steps = {token: b - a for token, a, b in zip(tokens[1:], ids, ids[1:])}
+            assert all(step == 1 or (step > 1 and token in firsts) for token, step in steps.items())
+            assert ids[0] == 0
+            assert ids[-1] < WINDOW
+            found += [1, not matched, len(tokens) < BUDGET]
+            seen.add(tuple(tokens))
+        assert pack.selected == tuple(found)
+        assert to_batch(pack)["selected"] == pack.selected
+        totals += found
+    assert len(seen) > 40
+    assert (totals[1] > 0) == (types == "rare")
+    assert (totals[2] > 0) == (types in ("few", "rare"))
+
+
+def test_a_cut_sentence_is_no_part_of_the_next(text):
+    """Where the sentence that was cut is followed by another, ids may break between them."""
+    broken = 0
+    for pack in itertools.islice(stream_of(text, "all"), 30):
+        for tokens, _, ids, _ in runs_of(pack):
+            jumps = [(a, b, j - i) for a, b, i, j in zip(tokens, tokens[1:], ids, ids[1:]) if b != a + 1]
+            broken += sum(a % 5 != 0 and step > 1 for a, b, step in jumps)
+    assert broken > 10
+
+
+def facts(pack):
+    return runs_of(pack), pack.lengths, pack.selected
+
+
+@pytest.mark.parametrize("types", ["few", "rare"])
+def test_a_stream_goes_on_where_its_state_left_it(text, types):
+    whole = list(itertools.islice(stream_of(text, types), 20))
+    again = itertools.islice(stream_of(text, types, state=whole[8].state.tolist()), 11)
+    assert [facts(pack) for pack in again] == [facts(pack) for pack in whole[9:]]
+
+
+def test_an_epoch_takes_a_sample_of_every_window(text):
+    stream = stream_of(text, "rare", look_ahead=1, pack_tokens=BUDGET)
+    packs = list(itertools.islice(stream, stream.segments.n))
+    windows = [(pack.tokens[0] - FIRST) // WINDOW for pack in packs]
+    assert sorted(windows) == list(range(stream.segments.n))
+
+
+def test_short_samples_leave_no_room_to_others(text):
+    packs = list(itertools.islice(stream_of(text, "rare"), 20))
+    assert max(len(pack.lengths) for pack in packs) > 3, "more samples than fit where all are as long as the budget"
+    assert sum(sum(pack.lengths) for pack in packs) > 0.9 * 20 * 3 * BUDGET
+
+
+def test_packs_must_hold_a_sample(text):
+    with pytest.raises(ConfigError, match="train.micro_batch_tokens=11: must hold the longest segment, 12 tokens"):
+        list(itertools.islice(stream_of(text, "all", pack_tokens=BUDGET - 1), 1))
+
+
+# the file of token types
+
+
+@pytest.fixture
+def joined(prepared):
+    return DataConfig(**{**vars(prepared), "mode": "concatenated"})
+
+
+@pytest.fixture
+def write(joined, tmp_path):
+    """A function that writes a result for the small corpus's tokenizer, changed as asked, and returns its folder."""
+
+    def write(**values):
+        tokenizer = load_tokenizer(shard_folder(joined))
+        result = {"tokenizer": vocabulary_hash(tokenizer), "token_ids": [tokenizer.token_to_id("7")], **values}
+        (tmp_path / "impact").mkdir(exist_ok=True)
+        (tmp_path / "impact" / "impact.json").write_text(json.dumps(result))
+        return tmp_path / "impact"
+
+    return write
+
+
+def open_data(config, target_len=200, **skip):
+    data = PackedData(
+        config, seed=0, micro_batch_tokens=128, n_streams=1, skip=LongRecipe(target_len=target_len, **skip)
+    )
+    data.setup("fit")
+    return data
+
+
+def test_sentences_with_a_token_type_are_taken(joined, write):
+    tokenizer = load_tokenizer(shard_folder(joined))
+    seven, matched = tokenizer.token_to_id("7"), 0
+    data = open_data(joined, selection=str(write()))
+    for pack in itertools.islice(data.stream(0), 10):
+        _, unmatched, _ = pack.selected
+        begins = itertools.accumulate(pack.lengths, initial=0)
+        holding = [seven in pack.tokens[a : a + n] for a, n in zip(begins, pack.lengths)]
+        assert holding.count(False) <= unmatched + 1, "or it was cut off"
+        matched += holding.count(True)
+    assert matched > 5
+
+
+def test_the_file_itself_and_one_in_place_of_it(joined, write):
+    folder = write()
+    for place in (folder, folder / "impact.json"):
+        assert read_token_types(place, load_tokenizer(shard_folder(joined))).sum() == 1
+    data = PackedData(
+        joined,
+        seed=0,
+        micro_batch_tokens=128,
+        n_streams=1,
+        skip=LongRecipe(target_len=200, selection="gone"),
+        token_types=folder / "impact.json",
+    )
+    data.setup("fit")
+    assert next(data.stream(0)).selected is not None
+
+
+@pytest.mark.parametrize("target_len", [128, 200])
+def test_samples_are_drawn_from_windows_of_the_target_length(target_len, joined):
+    data = open_data(joined, random_sentences=True, target_len=target_len)
+    tokens, found = data.store.read(0, data.store.n_tokens), []
+    assert data.segments.n == data.store.n_tokens // target_len
+    windows = [tokens[k * target_len : (k + 1) * target_len].tolist() for k in range(data.segments.n)]
+    for pack in itertools.islice(data.stream(0), data.segments.n // 2):
+        for begin in range(0, 128, 64):
+            sample = pack.tokens[begin : begin + 64].tolist()
+            found += [k for k, window in enumerate(windows) if in_order(sample, window)][:1]
+    assert len(found) == 2 * (data.segments.n // 2)
+    assert len(set(found)) > 0.9 * len(found), "each from a window of its own"
+
+
+def in_order(sample, window):
+    """Tell whether a sample's tokens stand in a window in this order, with others between them."""
+    rest = iter(window)
+    return all(token in rest for token in sample)
+
+
+FIELD = "skip.selection={path}: "
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ({"token_ids": []}, "holds no token types, every sentence would be removed; "),
+        ({"tokenizer": "0f"}, "was made with another tokenizer than data.tokenizer; "),
+        ({"token_ids": [70_000]}, "was made with another tokenizer than data.tokenizer; "),
+        ({"token_ids": [1.5]}, "is no result of eval.impact; "),
+        ({"token_ids": [True]}, "is no result of eval.impact; "),
+        ({"token_ids": [-1]}, "is no result of eval.impact; "),
+        ({"token_ids": None}, "is no result of eval.impact; "),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_wrong_file_is_refused_in_one_line(values, line, joined, write):
+    folder = write(**values)
+    with pytest.raises(ConfigError) as caught:
+        open_data(joined, selection=str(folder))
+    assert str(caught.value).startswith(FIELD.format(path=folder) + line)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", "{", "3"], ids=repr)
+def test_a_file_that_is_none_is_refused(content, joined, tmp_path):
+    (tmp_path / "impact.json").write_text(content)
+    with pytest.raises(ConfigError, match="skip.selection=.*(cannot be read|is no result of eval.impact)"):
+        open_data(joined, selection=str(tmp_path))
+
+
+def test_a_missing_file_is_refused(joined, tmp_path):
+    with pytest.raises(ConfigError, match="skip.selection=.*: no such file; run python -m eval.impact"):
+        open_data(joined, selection=str(tmp_path / "gone"))
+
+
+def test_token_types_that_the_corpus_does_not_hold_are_refused(joined, write):
+    no_text = load_tokenizer(shard_folder(joined)).get_vocab()["\u00ff"]  # byte 255, which UTF-8 never holds
+    with pytest.raises(DataError, match="occur in none of the first 30 windows of data.corpus; "):
+        open_data(joined, selection=str(write(token_ids=[no_text])))

@@ -1,0 +1,75 @@
+"""Sentence selection against lists of sentences, and every outcome of small cases by hand."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from lab.skip.selection import draw_sentences, places_of, sentences_with
+from tests.skip.draws import DRAWS, check_shares, rng
+
+
+def split(text, lengths):
+    """Cut a list into sentences."""
+    bounds = list(itertools.accumulate(lengths, initial=0))
+    return [list(text[a:b]) for a, b in itertools.pairwise(bounds)]
+
+
+def outcomes(lengths, remaining, budget):
+    """Draw in every order of the sentences that remain, and list the tokens kept of each sentence."""
+    found = []
+    for order in itertools.permutations([k for k, kept in enumerate(remaining) if kept]):
+        left, kept = budget, [0] * len(lengths)
+        for k in order:
+            kept[k] = min(left, lengths[k])
+            left -= kept[k]
+        found.append(tuple(kept))
+    return found
+
+
+HAND = [
+    # two of three sentences of two tokens fit into three: one whole, one cut to its first token
+    pytest.param(
+        [2, 2, 2], [1, 1, 1], 3, [(2, 1, 0), (2, 0, 1), (1, 2, 0), (0, 2, 1), (1, 0, 2), (0, 1, 2)], id="one_is_cut"
+    ),
+    pytest.param([2, 9, 2], [1, 0, 1], 3, [(2, 0, 1), (1, 0, 2)], id="a_removed_one_is_never_drawn"),
+    pytest.param([5, 1], [1, 1], 2, [(2, 0), (1, 1)], id="one_longer_than_the_budget_is_cut"),
+    pytest.param([2, 3, 4], [1, 0, 1], 6, [(2, 0, 4)], id="all_fit_exactly"),
+    pytest.param([2, 3, 4], [1, 0, 1], 60, [(2, 0, 4)], id="fewer_remain_than_the_budget"),
+    pytest.param([3], [1], 1, [(1,)], id="one_sentence"),
+]
+
+
+@pytest.mark.parametrize(("lengths", "remaining", "budget", "expected"), HAND)
+def test_every_draw_by_hand_is_equally_likely(lengths, remaining, budget, expected):
+    generator, remains = rng(), np.array(remaining, dtype=bool)
+    drawn = [draw_sentences(np.array(lengths), remains, budget, generator) for _ in range(DRAWS)]
+    check_shares(drawn, dict.fromkeys(expected, 1))
+    assert set(expected) == set(outcomes(lengths, remaining, budget)), "and all orders of drawing give these"
+
+
+@pytest.mark.parametrize(("lengths", "budget"), [([1, 3, 2, 2], 4), ([2, 1, 4, 1], 5), ([1, 1, 1, 1], 2)], ids=str)
+def test_every_order_of_drawing_is_equally_likely(lengths, budget):
+    generator, remaining = rng(1), [1, 1, 0, 1]
+    drawn = [draw_sentences(np.array(lengths), np.array(remaining, bool), budget, generator) for _ in range(DRAWS)]
+    found = outcomes(lengths, remaining, budget)
+    check_shares(drawn, {kept: found.count(kept) for kept in found})
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_texts_against_lists_of_sentences(seed):
+    generator = rng(seed)
+    lengths = generator.integers(1, 6, generator.integers(1, 9))
+    tokens = generator.integers(0, 7, lengths.sum())
+    impactful = generator.random(7) < 0.3
+    sentences = split(tokens.tolist(), lengths)
+    remaining = sentences_with(impactful, tokens, lengths)
+    assert remaining.tolist() == [any(impactful[token] for token in sentence) for sentence in sentences]
+    budget = int(generator.integers(1, 2 * lengths.sum()))
+    kept = draw_sentences(lengths, remaining, budget, generator)
+    assert kept.sum() == min(budget, sum(len(s) for s, r in zip(sentences, remaining) if r))
+    assert sum(0 < n < len(sentence) for n, sentence in zip(kept, sentences)) <= 1, "only the last one drawn is cut"
+    assert not kept[~remaining].any()
+    flat = split(range(len(tokens)), lengths)
+    expected = [place for sentence, n in zip(flat, kept) for place in sentence[:n]]
+    assert places_of(lengths, kept).tolist() == expected
