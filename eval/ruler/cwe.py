@@ -1,0 +1,98 @@
+"""Aggregation: the ten words that stand most often in a numbered, shuffled list.
+
+Ten common words stand `common_repeats` times each, all others `other_repeats` times; the list grows by other words. A
+worked example, a shorter list with its answer, stands first where there is room for both. Words are English as long as
+there are enough, then made up; none stands inside another.
+
+From LONG tokens on: 30 and 3 times, an example of 40 words, 10 and 3 times. Shorter, as in RULER: 6 and 1 times, an
+example of 20 words, 3 and 1 times.
+
+Source: Hsieh et al. 2024, section 3; NVIDIA/RULER, scripts/data/synthetic/common_words_extraction.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from eval.ruler import wording
+from eval.ruler.cases import Draft, Turn, Writer
+from eval.ruler.sources import Sources
+from eval.ruler.words import Distinct, draw_made_up, english
+
+LONG = 4096
+ALL_EXAMPLE_WORDS = 40  # set aside at every length, so that the words of a test do not depend on it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeats:
+    """How often words stand in a list, and the example's."""
+
+    common_repeats: int
+    other_repeats: int
+    example_words: int
+    example_common_repeats: int
+    example_other_repeats: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommonWords:
+    """Parameters of common words extraction."""
+
+    common: int = 10
+    long: Repeats = Repeats(
+        common_repeats=30, other_repeats=3, example_words=40, example_common_repeats=10, example_other_repeats=3
+    )
+    short: Repeats = Repeats(
+        common_repeats=6, other_repeats=1, example_words=20, example_common_repeats=3, example_other_repeats=1
+    )
+
+    def draft(self, writer: Writer, sources: Sources, turn: Turn) -> Draft:
+        """Draw the words and their order."""
+        repeats = self.long if turn.length >= LONG else self.short
+        pool = [word for words in english().values() for word in words]
+        words = Distinct(partial(draw_made_up, turn.rng), [pool[k] for k in turn.rng.permutation(len(pool))])
+        orders = [int(seed) for seed in turn.rng.integers(2**62, size=2)]
+        set_aside, n_english = ALL_EXAMPLE_WORDS + self.common, len(pool)
+        common = words.first(set_aside)[ALL_EXAMPLE_WORDS:]
+        shown = words.words[: repeats.example_words]
+        example = (
+            list_words(shown, self.common, repeats.example_common_repeats, repeats.example_other_repeats, orders[0])
+            + "".join(f" {number}. {word}" for number, word in enumerate(shown[: self.common], start=1))
+            + "\n"
+        )
+
+        def main(others: int) -> str:
+            used = words.first(set_aside + others)[ALL_EXAMPLE_WORDS:]
+            return list_words(used, self.common, repeats.common_repeats, repeats.other_repeats, orders[1])
+
+        fits = writer.count(example + main(self.common)) <= turn.room
+        return Draft(
+            compose=lambda others: (example if fits else "") + main(others),
+            least=self.common,
+            answers=tuple(common),
+            facts=lambda others: {
+                "common": common,
+                "repeats": [repeats.common_repeats, repeats.other_repeats],
+                "words": self.common + others,
+                "made_up_words": max(0, set_aside + others - n_english),
+                "example": fits,
+            },
+        )
+
+
+def list_words(words: Sequence[str], common: int, common_repeats: int, other_repeats: int, order: int) -> str:
+    r"""Write the task with a shuffled list; longer lists with the same seed keep the order of what they share.
+
+    Example:
+        >>> list_words(["ox", "hen"], 1, 3, 1, 5).split("\n")[1]
+        '1. hen 2. ox 3. ox 4. ox'
+    """
+    entries = [word for word in words[:common] for _ in range(common_repeats)]
+    entries += [word for word in words[common:] for _ in range(other_repeats)]
+    places = np.argsort(np.random.default_rng(order).random(len(entries)))
+    listed = " ".join(f"{number}. {entries[place]}" for number, place in enumerate(places, start=1))
+    return wording.COMMON_WORDS.format(context=listed)

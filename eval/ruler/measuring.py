@@ -1,0 +1,256 @@
+"""Runs what is not yet known of a model's checkpoints, writes it down test by test, and sums it up."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from tqdm import tqdm
+
+from eval.measuring import Model, source
+from eval.protocol import Generates
+from eval.ruler.cases import Case, Writer
+from eval.ruler.options import RulerOptions
+from eval.ruler.results import Cell, Scores
+from eval.ruler.running import Outcome, rows_for, run_task
+from eval.ruler.sources import STANDIN, Sources
+from eval.ruler.tasks import VERSION, Task, least_budget, least_length, make_case, too_short
+from lab.errors import ConfigError, DataError
+from lab.runs.environment import versions
+from lab.runs.folder import RunFolder
+
+PROTOCOL = "ruler"
+ROWS, CASES = "ruler.jsonl", "ruler-cases"
+SHORTEST = 4096  # RULER's first length
+QUIET_S = 2.0  # before the bar of the first drawing shows
+IDENTITY = (  # rows that agree in these are results of the same measurement
+    *("protocol", "version", "model", "checkpoint", "weights", "method", "precision"),
+    *("task", "length", "n", "seed", "answer_budget", "source"),
+)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model under test: what it says, and what names its weights and its arithmetic in results."""
+
+    about: Model
+    generate: Generates
+    tokenizer: Tokenizer
+    stop_id: int | None
+    vocab_size: int
+    train_len: int | None
+    checkpoint: str | None
+    weights: str
+    precision: str
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all tests of a call share."""
+
+    options: RulerOptions
+    writer: Writer
+    sources: Sources
+    lengths: list[int]
+    budgets: dict[Task, int]
+
+    def case(self, task: Task, length: int, index: int) -> Case:
+        """Draw one test."""
+        seed = self.options.seed
+        return make_case(self.writer, self.sources, task, length, seed, index, budget=self.budgets[task])
+
+    def standins(self, task: Task) -> list[str]:
+        """Name the sources of a task that made-up text stands in for."""
+        return [task.source] if task.source and self.sources.names[task.source] == STANDIN else []
+
+
+def prepare(subject: Subject, options: RulerOptions) -> Bench:
+    """Read the sources, choose the lengths, and make sure that all tests can be drawn before any of them runs.
+
+    Raises: LabError; ConfigError with a line for every length that is too short for a task.
+    """
+    writer, sources = Writer(subject.tokenizer), Sources.read(options.haystack, options.squad, options.hotpotqa)
+    budgets = answer_budgets(writer, sources, options)
+    lengths, shortest = sorted(options.lengths or window_lengths(subject.train_len)), 0
+    while shortest < lengths[0]:  # again where the first length was raised, as tasks differ by length
+        shortest = lengths[0]
+        faults, least = short_tasks(writer, sources, options, budgets, shortest)
+        if options.lengths is not None and faults:
+            raise ConfigError(*faults)
+        if least > shortest:
+            lengths = [1 << (least - 1).bit_length()]
+    bench = Bench(options, writer, sources, lengths, budgets)
+    for task in options.chosen:
+        for length in lengths:
+            check_ids(bench.case(task, length, 0), subject.vocab_size)
+    return bench
+
+
+def answer_budgets(writer: Writer, sources: Sources, options: RulerOptions) -> dict[Task, int]:
+    """Choose what is left for answers: what is asked for, or RULER's; more where an answer takes more.
+
+    Raises: ConfigError with a line for every task whose answers do not fit in what is asked for.
+    """
+    least = {task: least_budget(writer, sources, task) for task in options.chosen}
+    if options.answer_budget is None:
+        return {task: max(task.budget, tokens) for task, tokens in least.items()}
+    faults = [
+        f"--answer_budget={options.answer_budget}: an answer to {task.name} takes {tokens} tokens; raise it"
+        for task, tokens in least.items()
+        if tokens > options.answer_budget
+    ]
+    if faults:
+        raise ConfigError(*faults)
+    return dict.fromkeys(least, options.answer_budget)
+
+
+def short_tasks(
+    writer: Writer, sources: Sources, options: RulerOptions, budgets: dict[Task, int], length: int
+) -> tuple[list[str], int]:
+    """List the tasks that a length is too short for, and give the least that is not, over all tests."""
+    faults, most = [], 0
+    for task in tqdm(options.chosen, desc="drawing", unit="task", leave=False, delay=QUIET_S):
+        least = least_length(writer, sources, task, length, options.seed, options.tests, budgets[task])
+        if least > length:
+            faults.append(str(too_short(task, length, budgets[task], least)))
+        most = max(most, least)
+    return faults, most
+
+
+def window_lengths(train_len: int | None) -> list[int]:
+    """List RULER's lengths up to the training window, or the first power of two that a smaller window holds.
+
+    Example:
+        >>> window_lengths(16384), window_lengths(2048), window_lengths(192)
+        ([4096, 8192, 16384], [2048], [128])
+    """
+    longest = max(1, train_len or SHORTEST).bit_length() - 1
+    return [1 << power for power in range(min(SHORTEST.bit_length() - 1, longest), longest + 1)]
+
+
+def check_ids(case: Case, vocab_size: int) -> None:
+    """Refuse a tokenizer with more tokens than the model knows.
+
+    Raises: DataError.
+    """
+    if int(case.prompt_ids.max()) >= vocab_size:
+        raise DataError(f"tokenizer.json: has more ids than the model's {vocab_size}; give the model's own tokenizer")
+
+
+def read_rows(folder: RunFolder) -> dict[str, float]:
+    """Read the scores that are known; a line that a crash cut short is taken away.
+
+    Raises: LabError where the file is broken or cannot be written.
+    """
+    path = folder.path / ROWS
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+        rows = list(folder.read(ROWS))
+        if path.exists() and not path.read_bytes().endswith(b"\n"):
+            folder.write_records(ROWS, rows)
+    except OSError as error:
+        raise ConfigError(f"-o {folder.path}: cannot be written ({error.strerror}); name another folder") from error
+    return {identity(row): row["score"] for row in rows}
+
+
+def identity(row: dict[str, Any]) -> str:
+    """Name what a row measures."""
+    return json.dumps([row.get(key) for key in IDENTITY])
+
+
+def measure_subject(
+    subject: Subject, bench: Bench, folder: RunFolder, known: dict[str, float], device: torch.device, bar: Any
+) -> Scores:
+    """Run all tasks at all lengths, but for those whose rows are there."""
+    scores: dict[Cell, float] = {}
+    for length in bench.lengths:
+        for task in bench.options.chosen:
+            row = describe(subject, bench, task, length, device)
+            name = identity(row)
+            bar.set_postfix_str(f"{task.name} at {length:,}")
+            if name not in known:
+                started = time.perf_counter()
+                outcome = run_cell(subject, bench, task, length, device, bar)
+                write_outcome(folder, row, outcome, time.perf_counter() - started)
+                known[name] = outcome.score
+            else:
+                bar.update(bench.options.tests)
+            scores[task.name, length] = known[name]
+    return scores
+
+
+def describe(subject: Subject, bench: Bench, task: Task, length: int, device: torch.device) -> dict[str, Any]:
+    """Say what a row measures, on what, and with what."""
+    return {
+        **source(subject.about, device),
+        "checkpoint": subject.checkpoint,
+        "weights": subject.weights,
+        "precision": subject.precision,
+        "protocol": PROTOCOL,
+        "version": VERSION,
+        "task": task.name,
+        "category": task.category,
+        "length": length,
+        "n": bench.options.tests,
+        "seed": bench.options.seed,
+        "answer_budget": bench.budgets[task],
+        "source": bench.sources.names[task.source] if task.source else None,
+        "standins": bench.standins(task),
+        "versions": versions(),
+    }
+
+
+def run_cell(subject: Subject, bench: Bench, task: Task, length: int, device: torch.device, bar: Any) -> Outcome:
+    """Run one task at one length."""
+
+    def cases() -> Iterator[Case]:
+        for index in range(bench.options.tests):
+            case = bench.case(task, length, index)
+            check_ids(case, subject.vocab_size)
+            yield case
+
+    return run_task(
+        subject.generate,
+        bench.writer,
+        task,
+        cases(),
+        budget=bench.budgets[task],
+        rows=bench.options.batch or rows_for(length),
+        stop_id=subject.stop_id,
+        device=device,
+        done=bar.update,
+    )
+
+
+def write_outcome(folder: RunFolder, row: dict[str, Any], outcome: Outcome, seconds: float) -> None:
+    """Write the tests, then the row, so that a row means that its tests are there.
+
+    Raises: ConfigError where a file cannot be written.
+    """
+    low, high = outcome.bounds
+    digest = hashlib.sha256(identity(row).encode()).hexdigest()[:8]
+    cases = f"{CASES}/{row['checkpoint'] or 'model'}-{row['task']}-{row['length']}-{digest}.jsonl"
+    measured = {"score": outcome.score, "low": low, "high": high, "std": outcome.std, "seconds": round(seconds, 3)}
+    try:
+        folder.write_records(cases, outcome.records)
+        folder.append(ROWS, {**row, **measured, **outcome.facts, "cases": cases})
+    except OSError as error:
+        raise ConfigError(f"-o {folder.path}: cannot be written ({error.strerror}); name another folder") from error
+
+
+def standin_line(bench: Bench) -> list[str]:
+    """Say which texts were made up."""
+    found = dict.fromkeys(name for task in bench.options.chosen for name in bench.standins(task))
+    return [f"stand-ins: made-up text in place of {', '.join(found)}"] if found else []
+
+
+def output_folder(about: Model, output: Path | None) -> RunFolder:
+    """Choose where results go."""
+    return RunFolder(output or about.folder or Path("runs") / f"{PROTOCOL}-{about.name}")

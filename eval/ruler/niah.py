@@ -1,0 +1,112 @@
+"""Retrieval: needles in a haystack, values by key.
+
+A needle says which value a key has. `keys` keys have `values` values each; `queries` of the keys are asked for, and all
+their values are the answer. The haystack is the noise line again and again, essays, or more needles with other keys.
+
+Needles stand at `depths` of the haystack, drawn without repetition from DEPTHS evenly spaced ones, between lines
+(noise, needles) or sentences (essays). Where a further needle does not fit in a haystack of needles, a piece of noise
+fills the prompt, so that prompts are as long as they may be.
+
+Source: Hsieh et al. 2024, section 3 and appendix B; NVIDIA/RULER, scripts/data/synthetic/niah.py and synthetic.yaml.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import numpy as np
+
+from eval.ruler import wording
+from eval.ruler.cases import Draft, Turn, Writer
+from eval.ruler.haystacks import SENTENCE_END, Essays, insert, noise
+from eval.ruler.sources import Sources
+from eval.ruler.words import Distinct, draw_number, draw_pair, draw_uuid
+
+DEPTHS = 40
+LEAST_LETTERS = 20  # of a haystack: the first sentence of the noise
+KINDS = {"words": draw_pair, "numbers": draw_number, "uuids": draw_uuid}
+
+Haystack = Literal["noise", "essays", "needles"]
+Kind = Literal["words", "numbers", "uuids"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needles:
+    """Parameters of the eight needle tasks."""
+
+    haystack: Haystack
+    key_kind: Kind = "words"
+    value_kind: Kind = "numbers"
+    keys: int = 1
+    values: int = 1
+    queries: int = 1
+
+    def draft(self, writer: Writer, sources: Sources, turn: Turn) -> Draft:
+        """Draw keys, values, order, depths and questions."""
+        rng = turn.rng
+        keys = Distinct(partial(KINDS[self.key_kind], rng))
+        values = Distinct(partial(KINDS[self.value_kind], rng))
+        pairs = [(key, values.next()) for key in keys.first(self.keys) for _ in range(self.values)]
+        planted = [pairs[k] for k in rng.permutation(len(pairs))]
+        depths = np.sort(rng.choice(DEPTHS, len(pairs), replace=False) / (DEPTHS - 1)).tolist()
+        asked = [keys.words[k] for k in rng.choice(self.keys, self.queries, replace=False)]
+        answers = tuple(value for query in asked for key, value in pairs if key == query)
+        facts = {"keys": keys.words[: self.keys], "needles": planted, "depths": depths, "queries": asked}
+        context, most = self.context(planted, depths, sources.essays, turn, (keys, values))
+        return Draft(
+            compose=lambda units: self.prompt(context(units), asked),
+            least=0 if self.haystack == "needles" else LEAST_LETTERS,
+            answers=answers,
+            facts=lambda units: facts | ({"distractors": units} if self.haystack == "needles" else {}),
+            most=most,
+            exhausted=sources.essays.exhausted,
+            refine=partial(self.refine, context, asked) if self.haystack == "needles" else None,
+        )
+
+    def context(
+        self,
+        planted: list[tuple[str, str]],
+        depths: list[float],
+        essays: Essays,
+        turn: Turn,
+        more: tuple[Distinct, Distinct],
+    ) -> tuple[Callable[[int], str], int | None]:
+        """Give the haystack with its needles by the number of units, letters or further needles, and the most units."""
+        needles = [self.needle(key, value) for key, value in planted]
+
+        def hide(pieces: list[str]) -> list[str]:
+            return insert(pieces, needles, [int(depth * len(pieces)) for depth in depths])
+
+        if self.haystack == "essays":
+            text, most = essays.open(turn.rng)
+            return lambda units: " ".join(hide(SENTENCE_END.split(text(units)))), most
+        if self.haystack == "noise":
+            return lambda units: "\n".join(hide(noise(units).split("\n"))), None
+        keys, values = more
+        others: list[str] = []
+
+        def among_needles(units: int) -> str:
+            while len(others) < units:
+                others.append(self.needle(keys.next(), values.next()))
+            return "\n".join(hide(others[:units]))
+
+        return among_needles, None
+
+    def refine(self, context: Callable[[int], str], asked: list[str], units: int) -> Callable[[int], str]:
+        """Fill the prompt up with letters of noise in a line of its own."""
+        full = context(units)
+        return lambda letters: self.prompt(f"{full}\n{noise(letters)}" if letters else full, asked)
+
+    def needle(self, key: str, value: str) -> str:
+        """State a key's value."""
+        return wording.NEEDLE.format(kind=self.value_kind, key=key, value=value)
+
+    def prompt(self, context: str, asked: list[str]) -> str:
+        """Put task, haystack, question and the answer's start together; a single value is asked for in the singular."""
+        query = ", ".join(asked[:-1]) + ", and " + asked[-1] if len(asked) > 1 else asked[0]
+        if self.queries * self.values == 1:
+            return wording.NEEDLE_ONE.format(kind=self.value_kind[:-1], context=context, query=query)
+        return wording.NEEDLE_SEVERAL.format(kind=self.value_kind, context=context, query=query)

@@ -1,0 +1,92 @@
+"""What scores amount to: averages by category and over all tasks, the mean over checkpoints, the effective length."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from eval.ruler.tasks import ALL, CATEGORIES, TASKS
+
+LLAMA2_7B_AT_4K = 85.6  # percent; what RULER calls a satisfactory score
+
+Cell = tuple[str, int]  # task, length
+Scores = Mapping[Cell, float]  # percent
+
+
+def over_checkpoints(each: Sequence[Scores]) -> dict[Cell, float]:
+    """Average every score over checkpoints (papers/anchor_attention.txt, section 4, recommends the last five).
+
+    Example:
+        >>> over_checkpoints([{("vt", 4096): 60.0}, {("vt", 4096): 70.0}])
+        {('vt', 4096): 65.0}
+    """
+    return {cell: sum(scores[cell] for scores in each) / len(each) for cell in each[0]}
+
+
+def averages(scores: Scores, length: int) -> dict[str, float]:
+    """Average the tasks of each category, and all tasks alike, at one length.
+
+    Example:
+        >>> averages({("niah_single_1", 512): 90.0, ("niah_single_2", 512): 70.0, ("vt", 512): 20.0}, 512)
+        {'retrieval': 80.0, 'multi-hop tracing': 20.0, 'average': 60.0}
+    """
+    here = {task: score for (task, at), score in scores.items() if at == length}
+    out: dict[str, float] = {}
+    for category in CATEGORIES:
+        own = [score for task, score in here.items() if TASKS[task].category == category]
+        if own:
+            out[category] = sum(own) / len(own)
+    return {**out, "average": sum(here.values()) / len(here)}
+
+
+def lengths_of(scores: Scores) -> list[int]:
+    """List the lengths, rising."""
+    return sorted({length for _, length in scores})
+
+
+def effective_length(scores: Scores, threshold: float) -> int:
+    """Return the longest length before the first whose average is below the threshold; 0 if that is the first.
+
+    Source: Hsieh et al. 2024, section 4: the threshold is what Llama2-7B reaches at 4K.
+    Example:
+        >>> effective_length({("vt", 4096): 95.0, ("vt", 8192): 85.6, ("vt", 16384): 80.0, ("vt", 32768): 90.0}, 85.6)
+        8192
+    """
+    reached = 0
+    for length in lengths_of(scores):
+        if averages(scores, length)["average"] < threshold:
+            break
+        reached = length
+    return reached
+
+
+def summary(scores: Scores, threshold: float) -> dict[str, Any]:
+    """Sum the scores up for files."""
+    tasks = list(dict.fromkeys(task for task, _ in scores))
+    return {
+        "tasks": tasks,
+        "averages": {str(length): averages(scores, length) for length in lengths_of(scores)},
+        "effective_length": effective_length(scores, threshold),
+        "threshold": threshold,
+    }
+
+
+def table(scores: Scores, threshold: float) -> str:
+    """Lay scores and averages out for reading: a row for each task, a column for each length."""
+    lengths = lengths_of(scores)
+    names = [task.name for task in ALL if (task.name, lengths[0]) in scores]
+    by_length = {length: averages(scores, length) for length in lengths}
+    lines = [f"{'task':<20}" + "".join(f"{length:>9,}" for length in lengths)]
+    lines += [row(name, [scores[name, length] for length in lengths]) for name in names]
+    lines.append("-" * len(lines[0]))
+    for name in by_length[lengths[0]]:
+        shown = f"average of {len(names)}" if name == "average" else name
+        lines.append(row(shown, [by_length[length][name] for length in lengths]))
+    reached = effective_length(scores, threshold)
+    which = "all 13 tasks" if len(names) == len(ALL) else f"{len(names)} of 13 tasks"
+    return "\n".join([*lines, f"effective length {reached:,} at threshold {threshold:g}, over {which}"])
+
+
+def row(name: str, values: Sequence[float]) -> str:
+    """Lay one row of the table out."""
+    return f"{name:<20}" + "".join(f"{value:>9.1f}" for value in values)

@@ -1,0 +1,47 @@
+"""What tasks take their text from: local files, or stand-ins whose names go into the results."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from functools import cached_property
+
+from eval.ruler.documents import MadeUpPeople, Questions, read_hotpotqa, read_squad
+from eval.ruler.haystacks import Essays, read_essays
+
+STANDIN = "standin"
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Essays for haystacks, questions for the two question answering tasks."""
+
+    essays: Essays
+    squad: Questions
+    hotpotqa: Questions
+
+    @classmethod
+    def read(cls, haystack: str | None, squad: str | None, hotpotqa: str | None) -> Sources:
+        """Read the files given; a stand-in takes the place of each that is not.
+
+        Raises: DataError.
+        """
+        return cls(read_essays(haystack), read_squad(squad), read_hotpotqa(hotpotqa))
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """Name each source by its content, or as a stand-in."""
+        questions = {"squad": self.squad, "hotpotqa": self.hotpotqa}
+        named = {"essays": STANDIN if self.essays.text is None else digest(self.essays.text)}
+        for name, source in questions.items():
+            if isinstance(source, MadeUpPeople):
+                named[name] = STANDIN
+            else:
+                named[name] = digest(json.dumps([source.documents, [asdict(entry) for entry in source.entries]]))
+        return named
+
+
+def digest(text: str) -> str:
+    """Name a text by its SHA-256, 16 hex digits."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

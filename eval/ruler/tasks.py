@@ -1,0 +1,134 @@
+"""The 13 tasks of RULER, their categories, and how a case is drawn.
+
+Source: Hsieh et al. 2024, section 3 and Table 5 (parameters); NVIDIA/RULER, scripts/synthetic.yaml.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from eval.ruler.cases import Case, Draft, Family, Turn, Writer, finish
+from eval.ruler.cwe import CommonWords
+from eval.ruler.fwe import FrequentWords
+from eval.ruler.metrics import Score, all_parts, any_part
+from eval.ruler.niah import Needles
+from eval.ruler.qa import Answering
+from eval.ruler.sources import Sources
+from eval.ruler.vt import Tracing
+from lab.errors import ConfigError
+
+SAMPLE = 32  # answers of a task that stand for all
+VERSION = 1  # of the cases; raised with every change to them, so that old results are not taken for new ones
+
+Category = Literal["retrieval", "multi-hop tracing", "aggregation", "question answering"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One task.
+
+    Units: `budget`, what RULER leaves for the answer, in tokens.
+    """
+
+    name: str
+    category: Category
+    family: Family
+    budget: int
+    score: Score = all_parts
+    source: str | None = None
+
+    def draft(self, writer: Writer, sources: Sources, turn: Turn) -> Draft:
+        """Draw all of a case but the length of its haystack."""
+        draft = self.family.draft(writer, sources, turn)
+        writer.check_spelling(draft.answers, self.score)
+        return draft
+
+    def turn(self, length: int, budget: int, seed: int, index: int) -> Turn:
+        """Name a test, and seed what is drawn for it."""
+        return Turn(length, budget, seed, index, np.random.default_rng([seed, zlib.crc32(self.name.encode()), index]))
+
+
+def needle_task(name: str, family: Needles) -> Task:
+    """Make one of the eight tasks with needles."""
+    source = "essays" if family.haystack == "essays" else None
+    return Task(name=name, category="retrieval", family=family, budget=128, source=source)
+
+
+ALL = (
+    needle_task("niah_single_1", Needles(haystack="noise")),
+    needle_task("niah_single_2", Needles(haystack="essays")),
+    needle_task("niah_single_3", Needles(haystack="essays", value_kind="uuids")),
+    needle_task("niah_multikey_1", Needles(haystack="essays", keys=4)),
+    needle_task("niah_multikey_2", Needles(haystack="needles")),
+    needle_task("niah_multikey_3", Needles(haystack="needles", key_kind="uuids", value_kind="uuids")),
+    needle_task("niah_multivalue", Needles(haystack="essays", values=4)),
+    needle_task("niah_multiquery", Needles(haystack="essays", keys=4, queries=4)),
+    Task(name="vt", category="multi-hop tracing", family=Tracing(), budget=30),
+    Task(name="cwe", category="aggregation", family=CommonWords(), budget=120),
+    Task(name="fwe", category="aggregation", family=FrequentWords(), budget=50),
+    Task(
+        name="qa_1",
+        category="question answering",
+        family=Answering(source="squad"),
+        budget=32,
+        score=any_part,
+        source="squad",
+    ),
+    Task(
+        name="qa_2",
+        category="question answering",
+        family=Answering(source="hotpotqa"),
+        budget=32,
+        score=any_part,
+        source="hotpotqa",
+    ),
+)
+TASKS = {task.name: task for task in ALL}
+CATEGORIES: tuple[Category, ...] = ("retrieval", "multi-hop tracing", "aggregation", "question answering")
+
+
+def make_case(
+    writer: Writer, sources: Sources, task: Task, length: int, seed: int, index: int, *, budget: int | None = None
+) -> Case:
+    """Draw test `index` of a task: at most `length` tokens together with the `budget` for the answer.
+
+    Raises: ConfigError for a length without room, DataError for a source or a tokenizer that does not serve.
+    """
+    turn = task.turn(length, budget or task.budget, seed, index)
+    draft = task.draft(writer, sources, turn)
+    least = writer.count(draft.compose(draft.least)) + turn.budget
+    if least > length:
+        raise too_short(task, length, turn.budget, least)
+    return finish(draft, writer, turn)
+
+
+def least_length(
+    writer: Writer, sources: Sources, task: Task, length: int, seed: int, tests: int, budget: int | None = None
+) -> int:
+    """Find the shortest length with room for all tests of a task, in the form that they have at `length`.
+
+    Raises: LabError as `make_case` does.
+    """
+    turns = [task.turn(length, budget or task.budget, seed, index) for index in range(tests)]
+    drafts = (task.draft(writer, sources, turn) for turn in turns)
+    return max(writer.count(draft.compose(draft.least)) for draft in drafts) + turns[0].budget
+
+
+def least_budget(writer: Writer, sources: Sources, task: Task) -> int:
+    """Find how many tokens an answer takes in this tokenizer, the longest of a sample; 1 where any part will do."""
+    if task.score is any_part:
+        return 1
+    turns = [task.turn(0, 0, 0, index) for index in range(SAMPLE)]
+    return max(len(writer.spell(task.draft(writer, sources, turn).answers)) for turn in turns)
+
+
+def too_short(task: Task, length: int, budget: int, least: int) -> ConfigError:
+    """Say that a length has no room for a task, and which has."""
+    return ConfigError(
+        f"--lengths={length}: too short for {task.name}, whose fixed parts take {least - budget} tokens and the answer "
+        f"{budget}; use {least} or more, or leave the task out"
+    )

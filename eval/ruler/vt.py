@@ -1,0 +1,122 @@
+"""Multi-hop tracing: which variables hold a value that they pass on one to the next.
+
+    VAR A = 12345 ... VAR B = VAR A ... VAR C = VAR B ...
+
+A chain gives a number of 5 digits to its first variable and passes it on in `hops` further statements, in this order,
+anywhere in the noise. The answer is all variables of the first chain. Where there is room, a worked example with short
+names stands first, of at most EXAMPLE_TOKENS and half of the prompt.
+
+Source: Hsieh et al. 2024, section 3; NVIDIA/RULER, scripts/data/synthetic/variable_tracking.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import string
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from eval.ruler import wording
+from eval.ruler.cases import Draft, Turn, Writer, fit
+from eval.ruler.haystacks import SENTENCE_END, insert, noise
+from eval.ruler.sources import Sources
+from eval.ruler.words import Distinct, draw_letters
+
+LETTERS, EXAMPLE_LETTERS = 5, 3  # of a variable's name
+EXAMPLE_TOKENS = 500  # RULER's length for the example, with 30 of them for its answer
+VALUES = 10_000, 100_000
+SENTENCES = SENTENCE_END.split(wording.NOISE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tracing:
+    """Parameters of variable tracking."""
+
+    chains: int = 1
+    hops: int = 4
+
+    def draft(self, writer: Writer, sources: Sources, turn: Turn) -> Draft:
+        """Draw names, values and places."""
+        example = Chains.draw(turn.rng, self, EXAMPLE_LETTERS)
+        chains = Chains.draw(turn.rng, self, LETTERS, taken=example.names)
+        shown = worked_example(writer, turn.room, example, chains)
+        facts = {"chains": chains.chains, "values": chains.values, "places": chains.places, "example": bool(shown)}
+        return Draft(
+            compose=lambda letters: shown + chains.prompt(letters),
+            least=chains.least_letters,
+            answers=tuple(chains.chains[0]),
+            facts=lambda _: facts,
+        )
+
+
+@dataclass(frozen=True)
+class Chains:
+    """Variables that hold a value together; `places` are the depths of each chain's statements, rising."""
+
+    chains: list[list[str]]
+    values: list[int]
+    places: list[list[float]]
+
+    @classmethod
+    def draw(cls, rng: np.random.Generator, tracing: Tracing, letters: int, taken: list[str] | None = None) -> Chains:
+        """Draw distinct names and values, and places anywhere."""
+        names = Distinct(partial(draw_letters, rng, string.ascii_uppercase, letters), taken)
+        numbers = Distinct(lambda: str(rng.integers(*VALUES)))
+        size = tracing.hops + 1
+        return cls(
+            [[names.next() for _ in range(size)] for _ in range(tracing.chains)],
+            [int(number) for number in numbers.first(tracing.chains)],
+            [np.sort(rng.random(size)).tolist() for _ in range(tracing.chains)],
+        )
+
+    @property
+    def names(self) -> list[str]:
+        """All variables."""
+        return [name for chain in self.chains for name in chain]
+
+    @property
+    def least_letters(self) -> int:
+        """Letters of noise with one sentence more than there are statements."""
+        return len(" ".join((SENTENCES * len(self.names))[: len(self.names) + 1]))
+
+    def prompt(self, letters: int) -> str:
+        """Write the statements between lines of so many letters of noise, or between sentences where lines are few."""
+        text = noise(letters)
+        pieces = [f"{line}\n" for line in text.split("\n")]
+        if len(pieces) <= len(self.names):
+            pieces = SENTENCE_END.split(text.replace("\n", " "))
+        statements = [
+            (place, statement)
+            for chain, value, places in zip(self.chains, self.values, self.places, strict=True)
+            for place, statement in zip(places, assignments(chain, value), strict=True)
+        ]
+        statements.sort(key=lambda pair: pair[0])
+        free = len(pieces) - len(statements) + 1
+        places = [int(place * free) + number for number, (place, _) in enumerate(statements)]  # never side by side
+        context = " ".join(insert(pieces, [statement for _, statement in statements], places))
+        return wording.TRACING.format(context=context.rstrip("\n"), query=self.values[0], n=len(self.chains[0]))
+
+
+def assignments(chain: list[str], value: int) -> list[str]:
+    """State a chain.
+
+    Example:
+        >>> assignments(["A", "B", "C"], 12345)
+        ['VAR A = 12345', 'VAR B = VAR A', 'VAR C = VAR B']
+    """
+    return [f"VAR {chain[0]} = {value}"] + [f"VAR {new} = VAR {old}" for old, new in itertools.pairwise(chain)]
+
+
+def worked_example(writer: Writer, room: int, example: Chains, chains: Chains) -> str:
+    """Write the example with its answer; nothing where it would take more than half of the room."""
+
+    def solved(letters: int) -> str:
+        return f"{example.prompt(letters)} {' '.join(example.chains[0])}\n\n"
+
+    own, least, main = min(EXAMPLE_TOKENS, room // 2), example.least_letters, chains.prompt(chains.least_letters)
+    if writer.count(solved(least)) > own:
+        return ""
+    shown = solved(fit(lambda letters: writer.count(solved(letters)), own, least))
+    return shown if writer.count(shown + main) <= room else ""

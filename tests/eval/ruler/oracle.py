@@ -1,0 +1,100 @@
+"""Reads answers off a prompt by what its text says, sharing nothing with what wrote it."""
+
+import re
+from collections import Counter
+
+import torch
+
+
+def solve(prompt):
+    """List the right answers to a prompt of any task."""
+    for mark, reader in READERS.items():
+        if mark in prompt:
+            return reader(prompt)
+    raise AssertionError(f"no task looks like this: {prompt[-200:]}")
+
+
+def needles(prompt):
+    """List (kind, key, value) of all needles."""
+    return re.findall(r"One of the special magic (\w+) for (\S+) is: (\S+)\.", prompt)
+
+
+def solve_niah(prompt):
+    asked = re.search(r"What (?:is|are all) the special magic \w+ for (.+) mentioned in the provided text\?", prompt)
+    queries = re.split(r", and |, ", asked.group(1))
+    return [value for query in queries for _, key, value in needles(prompt) if key == query]
+
+
+def solve_vt(prompt):
+    text, question = prompt[: prompt.rindex("Question:")], prompt[prompt.rindex("Question:") :]
+    text = text[text.rindex("Memorize and track") :]
+    wanted = re.search(r"assigned the value (\d+)", question).group(1)
+    held = {}
+    for name, old, number in re.findall(r"VAR (\w+) = (?:VAR (\w+)|(\d+))", text):
+        held[name] = number or held[old]
+    return [name for name, number in held.items() if number == wanted]
+
+
+def listed(prompt):
+    """List the words of the last numbered list, and check its numbers."""
+    text = prompt[prompt.rindex("Below is a numbered list") : prompt.rindex("\nQuestion:")]
+    entries = re.findall(r"(\d+)\. (\w+)", text.split("\n")[1])
+    assert [int(number) for number, _ in entries] == list(range(1, len(entries) + 1))
+    return [word for _, word in entries]
+
+
+def solve_cwe(prompt):
+    return [word for word, _ in Counter(listed(prompt)).most_common(10)]
+
+
+def coded(prompt):
+    """List the words of a coded text."""
+    return prompt[prompt.index("coded words. ") + len("coded words. ") : prompt.index("\nQuestion:")].split(" ")
+
+
+def solve_fwe(prompt):
+    return [word for word, _ in Counter(word for word in coded(prompt) if word != "...").most_common(3)]
+
+
+def documents(prompt):
+    """List the documents, and check their numbers."""
+    text = prompt.split("The following are given documents.\n\n")[1].split("\n\nAnswer the question based")[0]
+    parts = re.findall(r"Document (\d+):\n(.*?)(?=\n\nDocument \d+:\n|\Z)", text, re.DOTALL)
+    assert [int(number) for number, _ in parts] == list(range(1, len(parts) + 1))
+    return [part for _, part in parts]
+
+
+def solve_qa(prompt):
+    question = prompt[prompt.rindex("Question: ") :]
+    assert question.endswith(" Answer:")
+    text = " ".join(documents(prompt))
+    person = re.search(r"was (?:the oldest friend of )?(\w+ \w+) born", question).group(1)
+    if "oldest friend" in question:
+        person = re.search(rf"The oldest friend of {person} is (\w+ \w+)\.", text).group(1)
+    return [re.search(rf"{person} was born in (\w+)", text).group(1)]
+
+
+READERS = {
+    "special magic": solve_niah,
+    "variable assignment": solve_vt,
+    "numbered list of words": solve_cwe,
+    "coded text": solve_fwe,
+    "given documents": solve_qa,
+}
+
+
+class Oracle:
+    """A model that says what `solve` reads off its prompt; counts the prompts of each call."""
+
+    def __init__(self, tokenizer, stop_id, answer=solve):
+        self.tokenizer, self.stop_id, self.answer, self.calls = tokenizer, stop_id, answer, []
+
+    def __call__(self, prompts, n_tokens):
+        self.calls.append(tuple(prompts.shape))
+        rows = []
+        for ids in prompts.tolist():
+            words = " " + ", ".join(self.answer(self.tokenizer.decode(ids)))
+            said = self.tokenizer.encode(words, add_special_tokens=False).ids
+            assert len(said) <= n_tokens, f"{words!r} takes {len(said)} of {n_tokens} tokens"
+            rows.append((said + [self.stop_id] * n_tokens)[:n_tokens])
+        return torch.tensor(rows)

@@ -1,0 +1,77 @@
+"""Cases put to a model: an oracle scores 100 in every task, and babble scores 0."""
+
+import re
+
+import pytest
+import torch
+
+from eval.ruler.cases import Case, Writer
+from eval.ruler.running import Outcome, groups, run_task
+from eval.ruler.sources import Sources
+from eval.ruler.tasks import ALL, TASKS, least_budget, make_case
+from tests.eval.ruler.oracle import Oracle, solve
+
+STOP = 1  # <eos>
+
+
+def run(model, writer, sources, task, length=1700, n=5, rows=3):
+    budget = 1 + max(task.budget, least_budget(writer, sources, task))
+    cases = [make_case(writer, sources, task, length, 7, index, budget=budget) for index in range(n)]
+    return cases, run_task(model, writer, task, cases, budget=budget, rows=rows, stop_id=STOP)
+
+
+@pytest.mark.parametrize("task", ALL, ids=lambda task: task.name)
+def test_an_oracle_scores_100_and_babble_0(bpe, made_up, task):
+    writer = Writer(bpe)
+    oracle = Oracle(bpe, STOP)
+    cases, outcome = run(oracle, writer, made_up, task)
+    assert outcome.score == 100.0
+    assert [record["prompt_hash"] for record in outcome.records] == [case.prompt_hash for case in cases]
+    assert [record["expected"] for record in outcome.records] == [list(case.answers) for case in cases]
+    assert [record["test"] for record in outcome.records] == [0, 1, 2, 3, 4]
+    assert sum(rows for rows, _ in oracle.calls) == 5
+    babble = Oracle(bpe, STOP, answer=lambda prompt: ["babble", "gaga", "0", "00000", "lala"])
+    assert run(babble, writer, made_up, task)[1].score == 0.0
+
+
+def test_half_an_answer_scores_half_and_one_of_several_answers_is_enough(bpe, made_up, squad, hotpotqa):
+    half = Oracle(bpe, STOP, answer=lambda prompt: solve(prompt)[::2])
+    assert run(half, Writer(bpe), made_up, TASKS["niah_multiquery"])[1].score == pytest.approx(50.0)
+    assert run(half, Writer(bpe), made_up, TASKS["vt"])[1].score == pytest.approx(60.0)
+    shade = Oracle(
+        bpe, STOP, answer=lambda p: ["shade{1}x{0}".format(*re.findall(r"paragraph (\d) of article (\d+)\?", p)[0])]
+    )
+    assert run(shade, Writer(bpe), Sources.read(None, str(squad), str(hotpotqa)), TASKS["qa_1"])[1].score == 100.0
+
+
+def test_what_follows_the_end_of_the_document_does_not_count(bpe, made_up):
+    oracle, said = Oracle(bpe, STOP), []
+
+    def late(prompts, n_tokens):
+        answers = oracle(prompts, n_tokens)
+        said.append(answers)
+        return torch.cat([torch.full((len(prompts), 1), STOP), answers], dim=1)[:, :n_tokens]
+
+    assert run(late, Writer(bpe), made_up, TASKS["niah_single_1"])[1].score == 0.0
+    assert len(said) == 2
+
+
+def test_prompts_of_one_length_run_side_by_side_and_all_run_once():
+    lengths = [5, 7, 5, 5, 6, 7, 5, 7, 7, 5]
+    cases = [(k, Case("", torch.zeros(n, dtype=torch.int32).numpy(), ())) for k, n in enumerate(lengths)]
+    found = list(groups(iter(cases), 3))
+    assert [[index for index, _ in group] for group in found] == [[0, 2, 3], [1, 5, 7], [4], [6, 9], [8]]
+
+
+def test_an_outcome_by_hand():
+    # scores 1, 1, 0, 0.5: mean 0.625, deviations .375 .375 -.625 -.125, squares sum to 0.6875, std sqrt(0.6875 / 3)
+    records = [{"score": s, "prompt_tokens": t} for s, t in ((1.0, 9), (1.0, 7), (0.0, 8), (0.5, 8))]
+    outcome = Outcome(records)
+    assert outcome.score == 62.5
+    assert outcome.std == pytest.approx(100 * (0.6875 / 3) ** 0.5)
+    assert outcome.facts == {"shortest_prompt": 7}
+    low, high = outcome.bounds
+    assert 0 < low < 62.5 < high < 100
+    assert Outcome(records[:1]).std is None
+    shown = Outcome([{**r, "example": k < 3, "made_up_words": k} for k, r in enumerate(records)])
+    assert shown.facts == {"shortest_prompt": 7, "examples": 3, "made_up_words": 6}
