@@ -2,38 +2,50 @@
 
 A length passes when at least `threshold` of its tests find `required` numbers or more; the effective length is the
 last length before the first that fails (papers/string.txt, section 3; the threshold is ours, methods.md section 1).
-The outcome is a function of (model, seed, length) alone: test k of a length draws everything from (seed, length, k).
+The outcome is a function of (model, seed, length) alone: test k of a length draws everything from (seed, length, k),
+and tests are taken in this order, so that a sequential probe runs the first tests of a whole one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from tokenizers import Tokenizer
 
+from eval import needles, string_needles
 from eval.config import ProbeConfig
-from eval.needles import Case, fixed_parts, found, make_case
+from eval.curve import last_passing
+from eval.intervals import exact_limits
+from eval.needles import Case
 from eval.protocol import Generates
+from eval.sequential import Design, full_design, sequential_design
 from lab.data import wording
-from lab.data.synthetic import draw_numbers
 from lab.errors import ConfigError
 
-SAMPLE_NUMBERS = 64  # numbers differ in tokens; the longest of this many stands for all
+PROTOCOLS: Mapping[str, ModuleType] = {"ours": needles, "string": string_needles}
 Gather = Callable[[list[Any]], list[Any]]
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class LengthResult:
-    """All tests of one length; `cases` has every test's numbers, depths and answer."""
+    """The tests of one length.
+
+    `cases` has every test's numbers, depths and answer, `low` and `high` are limits of the true share passed.
+    """
 
     length: int
     tests: int
     passed: int
-    cases: list[dict[str, Any]]
+    cases: list[Row]
+    low: float = 0.0
+    high: float = 1.0
 
     @property
     def accuracy(self) -> float:
@@ -54,6 +66,17 @@ class Share:
     lockstep: bool = False
 
 
+class Memory:
+    """What is known of tests before they are run, and who is told when they are: nothing and nobody."""
+
+    def known(self, length: int) -> Mapping[int, Row]:
+        """Give the rows of finished tests of a length by test number, the same on every rank."""
+        return {}
+
+    def keep(self, length: int, rows: Mapping[int, Row]) -> None:
+        """Take up the rows of tests that this process has just finished."""
+
+
 class NeedleProbe:
     """Draws, runs and judges the tests of one run."""
 
@@ -72,6 +95,7 @@ class NeedleProbe:
         assert config.digits is not None, "the config reader fills it in"
         self.config, self.tokenizer, self.haystack = config, tokenizer, haystack
         self.needles, self.digits = config.needles, config.digits
+        self.protocol = PROTOCOLS[config.protocol]
         self.seed, self.window, self.stop_id, self.device = seed, window, stop_id, device
         self.check_budget()
         self.lengths = config.lengths(self.shortest(), window)
@@ -95,48 +119,73 @@ class NeedleProbe:
             )
 
     def shortest(self) -> int:
-        """Tokens of the shortest test: all fixed parts, with long numbers, and one token of haystack per needle."""
-        numbers = draw_numbers(np.random.default_rng(self.seed), SAMPLE_NUMBERS, self.digits)
-        head, planted, tail = fixed_parts(self.tokenizer, numbers)
-        needle = max(map(len, planted)) + 1
-        return len(head) + self.needles * needle + len(tail) + self.config.answer_budget
+        """Count the tokens of the shortest test."""
+        sizes = {"digits": self.digits, "needles": self.needles}
+        least: int = self.protocol.shortest(self.tokenizer, self.config.answer_budget, seed=self.seed, **sizes)
+        return least
+
+    @cached_property
+    def design(self) -> Design:
+        """Where the tests of a length stop."""
+        config = self.config
+        if not config.sequential:
+            return full_design(config.tests, config.all_thresholds)
+        return sequential_design(config.tests, config.all_thresholds, config.error_rate, config.round_size)
 
     def case(self, length: int, test: int) -> Case:
         """Draw one test of a length."""
         generator = np.random.default_rng([self.seed, length, test])
         budget = self.config.answer_budget
-        return make_case(
+        case: Case = self.protocol.make_case(
             self.tokenizer, self.haystack, length, budget, generator, digits=self.digits, needles=self.needles
         )
+        return case
 
     def cases(self, length: int) -> list[Case]:
         """Draw all tests of a length."""
         return [self.case(length, test) for test in range(self.config.tests)]
 
-    def run(self, model: Generates, share: Share = Share()) -> Iterator[LengthResult]:
-        """Probe length after length: all up to `max_length`, or, without one, until a length fails."""
+    def run(self, model: Generates, share: Share = Share(), memory: Memory = Memory()) -> Iterator[LengthResult]:
+        """Probe length after length: all up to `max_length`, or, without one, until a length fails every threshold."""
         for length in self.lengths:
-            result = self.run_length(model, length, share)
+            result = self.run_length(model, length, share, memory)
             yield result
-            if self.config.max_length is None and result.accuracy < self.config.threshold:
+            if self.config.max_length is None and result.accuracy < self.config.all_thresholds[0]:
                 return
 
-    def run_length(self, model: Generates, length: int, share: Share) -> LengthResult:
-        """Run this process's share of a length's tests and join the results; a collective call."""
-        tests = self.config.tests
-        mine = list(range(share.rank, tests, share.world_size))
-        idle = -(-tests // share.world_size) - len(mine) if share.lockstep else 0
-        todo = mine + [0] * idle  # what an idle rank runs for company is not counted
-        rows = []
+    def run_length(self, model: Generates, length: int, share: Share, memory: Memory = Memory()) -> LengthResult:
+        """Run a length's tests round after round until its design stops; a collective call.
+
+        A round has the same tests on any number of ranks, and ends with all of them.
+        """
+        known, passed = memory.known(length), 0
+        rows: list[Row] = []
+        for look in self.design.looks:
+            tests = range(len(rows), look)
+            fresh = self.run_tests(model, length, [test for test in tests if test not in known], share, memory)
+            rows += [{"length": length, "test": test, **(known.get(test) or fresh[test])} for test in tests]
+            passed = sum(row["found"] >= self.config.required for row in rows)
+            if self.design.is_over(look, passed):
+                break
+        limits = exact_limits(self.design, len(rows), passed, self.config.confidence)
+        return LengthResult(length, len(rows), passed, rows, *limits)
+
+    def run_tests(
+        self, model: Generates, length: int, tests: list[int], share: Share, memory: Memory
+    ) -> dict[int, Row]:
+        """Run this process's share of some tests and join the rows by test number; a collective call."""
+        mine = tests[share.rank :: share.world_size]
+        idle = -(-len(tests) // share.world_size) - len(mine) if share.lockstep else 0
+        todo = mine + tests[:1] * idle  # what an idle rank runs for company is counted once
+        rows: list[tuple[int, Row]] = []
         for start in range(0, len(todo), self.config.batch):
             part = [(test, self.case(length, test)) for test in todo[start : start + self.config.batch]]
             prompts = torch.tensor([case.prompt_ids for _, case in part], device=self.device)
             answers = model(prompts, self.config.answer_budget).tolist()
-            rows += [(test, self.judge(case, ids)) for (test, case), ids in zip(part, answers, strict=True)]
-        joined = dict(share.gather(rows[: len(mine)]))
-        records = [{"length": length, "test": test, **joined[test]} for test in sorted(joined)]
-        passed = sum(record["found"] >= self.config.required for record in records)
-        return LengthResult(length, len(records), passed, records)
+            done = [(test, self.judge(case, ids)) for (test, case), ids in zip(part, answers, strict=True)]
+            memory.keep(length, dict(done))
+            rows += done
+        return dict(share.gather(rows))
 
     def judge(self, case: Case, ids: list[int]) -> dict[str, Any]:
         """Read an answer up to the end of the document and count the numbers in it."""
@@ -148,7 +197,7 @@ class NeedleProbe:
             "numbers": case.numbers,
             "depths": [round(depth, 6) for depth in case.depths],
             "answer": answer,
-            "found": found(answer, case.numbers),
+            "found": self.protocol.found(answer, case.numbers),
         }
 
 
@@ -160,31 +209,4 @@ def effective_length(results: Sequence[LengthResult], threshold: float) -> int:
         >>> effective_length(curve, threshold=0.8)
         256
     """
-    length = 0
-    for result in results:
-        if result.accuracy < threshold:
-            break
-        length = result.length
-    return length
-
-
-def length_record(result: LengthResult, consumed_tokens: int, method: str, seed: int) -> dict[str, Any]:
-    """Make the line of probes.jsonl for one probed length."""
-    return {
-        "consumed_tokens": consumed_tokens,
-        "length": result.length,
-        "tests": result.tests,
-        "passed": result.passed,
-        "accuracy": result.accuracy,
-        "method": method,
-        "seed": seed,
-    }
-
-
-def summary_record(results: Sequence[LengthResult], consumed_tokens: int, threshold: float) -> dict[str, Any]:
-    """Make the line of probes.jsonl for one whole probe."""
-    return {
-        "consumed_tokens": consumed_tokens,
-        "effective_length": effective_length(results, threshold),
-        "threshold": threshold,
-    }
+    return last_passing([r.length for r in results], [r.accuracy for r in results], threshold)

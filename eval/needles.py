@@ -2,7 +2,7 @@
 
 A case is a task line, a piece of haystack with one needle in each quarter, the question and the answer's first
 words. Unlike the released script, every case has fresh numbers, depths and haystack offset, is exactly as long as
-asked, and a number counts only where it stands as a whole number.
+asked, and a number counts only where it stands as a whole number. `eval.string_needles` is the test of the paper.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,8 @@ from lab.data import wording
 from lab.data.synthetic import draw_numbers
 from lab.errors import DataError
 
+SUMMARY = "fresh numbers, depths and haystack in every test, exact length with the answer, whole numbers count"
+SAMPLE_NUMBERS = 64  # numbers differ in tokens; the longest of this many stands for all
 DEPTH_RANGE = 0.99  # needles stand in the first 99% of the haystack, one in each equal part (methods.md, section 10)
 CHARS_PER_TOKEN = 8  # first guess of how much text fills the haystack; doubled until it does
 
@@ -36,8 +39,13 @@ class Case:
 
     @property
     def prompt_hash(self) -> str:
-        """Name the prompt by the SHA-256 of its ids, 16 hex digits."""
-        return hashlib.sha256(np.asarray(self.prompt_ids, dtype="<i8").tobytes()).hexdigest()[:16]
+        """Name the prompt by its ids."""
+        return prompt_hash(self.prompt_ids)
+
+
+def prompt_hash(prompt_ids: Sequence[int] | np.ndarray) -> str:
+    """Name a prompt by the SHA-256 of its ids, 16 hex digits."""
+    return hashlib.sha256(np.asarray(prompt_ids, dtype="<i8").tobytes()).hexdigest()[:16]
 
 
 def make_case(
@@ -82,6 +90,14 @@ def fixed_parts(tokenizer: Tokenizer, numbers: list[str]) -> tuple[list[int], li
     head = tokenizer.encode(wording.TASK).ids
     planted = [plain_ids(tokenizer, wording.NEEDLE.format(number=number)) for number in numbers]
     return head, planted, plain_ids(tokenizer, wording.QUESTION + wording.ANSWER_PREFIX)
+
+
+def shortest(tokenizer: Tokenizer, answer_budget: int, *, digits: int, needles: int, seed: int) -> int:
+    """Count the tokens of the shortest case: all fixed parts, with long numbers, and a token of haystack per needle."""
+    numbers = draw_numbers(np.random.default_rng(seed), SAMPLE_NUMBERS, digits)
+    head, planted, tail = fixed_parts(tokenizer, numbers)
+    needle = max(map(len, planted)) + 1
+    return len(head) + needles * needle + len(tail) + answer_budget
 
 
 def found(text: str, numbers: list[str]) -> int:

@@ -11,8 +11,9 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, distributed
 
-from eval.effective_length import LengthResult, NeedleProbe, Share, length_record, summary_record
+from eval.effective_length import LengthResult, NeedleProbe, Share
 from eval.held_out import HeldOutLoss
+from eval.probe_records import length_record, summary_record
 from lab.callbacks.counting import Counting, crossed
 from lab.callbacks.recording import Recording, mirror
 from lab.counts import PositionCounts
@@ -83,7 +84,7 @@ class Probing(Callback):
 
     def summary(self, consumed: int, results: list[LengthResult], counts: PositionCounts) -> dict[str, Any]:
         """Make the record of one whole probe; f beyond the window is 0."""
-        record = summary_record(results, consumed, self.probe.config.threshold)
+        record = summary_record(self.probe, results, consumed, self.method)
         frequency, length = counts.frequency(), record["effective_length"]
         record["f_at_effective_length"] = int(frequency[length]) if length < len(frequency) else 0
         return record
@@ -94,7 +95,7 @@ class Probing(Callback):
         """Write the curve, the summary and every case."""
         self.folder.write_cases(consumed, [case for result in results for case in result.cases])
         for result in results:
-            self.folder.append("probes.jsonl", length_record(result, consumed, self.method, self.probe.seed))
+            self.folder.append("probes.jsonl", length_record(self.probe, result, consumed, self.method))
         self.folder.append("probes.jsonl", summary)
         curve = {f"accuracy_{result.length}": result.accuracy for result in results}
         mirror(trainer, {**summary, **curve}, consumed)
@@ -122,13 +123,19 @@ class Live:
     def __init__(
         self, decoder: Decoder, stop_id: int | None, context: Callable[[], AbstractContextManager[Any]], lockstep: bool
     ) -> None:
-        self.decoder, self.context = decoder, context
-        self.stop_id = None if lockstep else stop_id  # ranks that stop early would leave the others waiting
+        self.decoder, self.stop_id, self.context = decoder, stop_id, context
+        self.agree = self.largest if lockstep else None
 
     def generate(self, prompts: Tensor, n_tokens: int) -> Tensor:
         """Continue prompts greedily."""
         with self.context():
-            return greedy(self.decoder, prompts, n_tokens, self.stop_id)
+            return greedy(self.decoder, prompts, n_tokens, self.stop_id, agree=self.agree)
+
+    def largest(self, number: int) -> int:
+        """Find the largest of the ranks' numbers, so that they agree how many forward passes to make."""
+        out = torch.tensor(number, device=self.decoder.embedding.weight.device)
+        distributed.all_reduce(out, op=distributed.ReduceOp.MAX)
+        return int(out)
 
     def score(self, tokens: Tensor, targets: Tensor, segments: Segments) -> Tensor:
         """Sum the loss of one packed row."""

@@ -1,10 +1,15 @@
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 from eval.config import ProbeConfig
-from eval.effective_length import LengthResult, NeedleProbe, Share, effective_length
+from eval.effective_length import LengthResult, Memory, NeedleProbe, Share, effective_length
+from eval.intervals import exact_limits
+from eval.probe_records import length_record, summary_record
+from eval.sequential import full_design
 from lab.errors import ConfigError
 
 HAYSTACK = " ".join(f"bake{'.' if k % 7 == 6 else ''}" for k in range(4000))
@@ -150,28 +155,38 @@ def test_prompts_are_a_function_of_seed_and_length(bpe):
 
 
 class Ranks:
-    """Runs a probe's share of every rank in turn and joins the lists, as a collective gather does."""
+    """Runs all ranks of a probe side by side, as threads that join their rows where processes would."""
 
     def __init__(self, make, world_size, lockstep, answer):
-        rows = []
-        for rank in range(world_size):
-            share = Share(rank, world_size, lambda part: rows.append(part) or part, lockstep)
-            self.run(make(), share, answer)
-        lengths = make().lengths
-        assert len(rows) == world_size * len(lengths)
-        joined = [[row for part in rows[k :: len(lengths)] for row in part] for k in range(len(lengths))]
-        self.oracles, self.results = [], []
-        for rank in range(world_size):
-            queue = iter(joined)
-            share = Share(rank, world_size, lambda part, queue=queue: next(queue), lockstep)
-            oracle, found = self.run(make(), share, answer)
-            self.oracles.append(oracle)
-            self.results.append(found)
+        self.barrier, self.parts = threading.Barrier(world_size, timeout=60), [[] for _ in range(world_size)]
+        probes = [make() for _ in range(world_size)]
+        self.oracles = [Oracle(probe.tokenizer, answer) for probe in probes]
+        with ThreadPoolExecutor(world_size) as pool:
+            jobs = [
+                pool.submit(self.run, probe, oracle, rank, lockstep)
+                for rank, (probe, oracle) in enumerate(zip(probes, self.oracles, strict=True))
+            ]
+            self.results = [job.result() for job in jobs]
 
-    @staticmethod
-    def run(probe, share, answer):
-        oracle = Oracle(probe.tokenizer, answer)
-        return oracle, list(probe.run(oracle, share))
+    def run(self, probe, oracle, rank, lockstep):
+        def gather(rows):
+            self.parts[rank] = rows
+            self.barrier.wait()
+            joined = [row for part in self.parts for row in part]
+            self.barrier.wait()
+            return joined
+
+        return list(probe.run(oracle, Share(rank, len(self.parts), gather, lockstep)))
+
+
+def assert_ranks_agree(make, world_size, lockstep, answer):
+    alone = results(make(), answer)
+    ranks = Ranks(make, world_size, lockstep, answer)
+    assert all(found == alone for found in ranks.results)
+    if lockstep:
+        assert len({oracle.calls for oracle in ranks.oracles}) == 1
+        assert len({tuple(oracle.lengths) for oracle in ranks.oracles}) == 1
+    return alone
 
 
 @pytest.mark.parametrize("lockstep", [False, True], ids=["free", "lockstep"])
@@ -180,12 +195,141 @@ def test_ranks_together_give_the_records_of_one(bpe, tests, world_size, lockstep
     def make():
         return make_probe(bpe, tests=tests, max_length=288, batch=2)
 
-    alone = results(make(), right_up_to(256))
-    ranks = Ranks(make, world_size, lockstep, right_up_to(256))
-    assert all(found == alone for found in ranks.results)
-    if lockstep:
-        assert len({oracle.calls for oracle in ranks.oracles}) == 1
-        assert len({tuple(oracle.lengths) for oracle in ranks.oracles}) == 1
+    assert_ranks_agree(make, world_size, lockstep, right_up_to(256))
+
+
+def right_in_some(share, longest):
+    """Answer a share of the tests, chosen by their first number, at lengths up to `longest`."""
+    return lambda length, numbers: " ".join(numbers) if length <= longest and int(numbers[0]) % 97 < 97 * share else ""
+
+
+SEQUENTIAL = {"tests": 60, "max_length": 288, "sequential": True, "error": 0.02, "round": 7}
+
+
+@pytest.mark.parametrize("lockstep", [False, True], ids=["free", "lockstep"])
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_ranks_together_stop_where_one_does(bpe, world_size, lockstep):
+    def make():
+        return make_probe(bpe, batch=3, **SEQUENTIAL)
+
+    alone = assert_ranks_agree(make, world_size, lockstep, right_in_some(0.9, 256))
+    assert len({result.tests for result in alone}) > 1, "not all lengths stop at once"
+
+
+@pytest.mark.parametrize("batch", [1, 5, 64])
+def test_a_sequential_length_is_the_beginning_of_a_whole_one(bpe, batch):
+    answer = right_in_some(0.9, 256)
+    probe = make_probe(bpe, batch=batch, **SEQUENTIAL)
+    whole = results(make_probe(bpe, tests=60, max_length=288), answer)
+    for first, full in zip(results(probe, answer), whole, strict=True):
+        assert first.cases == full.cases[: first.tests]
+        stops = [t for t in probe.design.looks if probe.design.is_over(t, sum(c["found"] > 1 for c in full.cases[:t]))]
+        assert first.tests == stops[0]
+        assert (first.low, first.high) == exact_limits(probe.design, first.tests, first.passed, 0.95)
+        assert (full.low, full.high) == exact_limits(full_design(60, (0.8,)), 60, full.passed, 0.95)
+
+
+def test_clear_lengths_stop_early_with_the_same_effective_length(bpe):
+    probe = make_probe(bpe, **SEQUENTIAL)
+    curve = results(probe, right_up_to(256))
+    assert effective_length(curve, 0.8) == 256
+    assert sum(result.tests for result in curve) < 60 * len(curve) / 2
+
+
+def test_a_round_runs_no_more_tests_than_it_has(bpe):
+    probe = make_probe(bpe, batch=64, **SEQUENTIAL)
+    oracle = Oracle(bpe, right_up_to(0))
+    ran = list(probe.run(oracle))
+    assert [result.tests for result in ran] == [7] * len(ran)
+    assert oracle.calls == len(ran)
+
+
+def test_several_thresholds_go_on_until_the_lowest_has_failed(bpe):
+    def answer(length, numbers):
+        return " ".join(numbers) if int(numbers[0]) % 97 < 97 * {True: 0.7, False: 0.2}[length <= 256] else ""
+
+    def probed(**settings):
+        return [r.length for r in results(make_probe(bpe, tests=40, max_length=None, **settings), answer)]
+
+    lengths = make_probe(bpe).lengths
+    assert probed() == lengths[:1]
+    assert probed(thresholds=(0.5, 0.8)) == [length for length in lengths if length <= 288]
+
+
+class Remembering(Memory):
+    """Knows some tests by heart and hears of the others."""
+
+    def __init__(self, rows):
+        self.rows, self.heard = rows, []
+
+    def known(self, length):
+        return {test: row for (other, test), row in self.rows.items() if other == length}
+
+    def keep(self, length, rows):
+        self.heard += [(length, test) for test in rows]
+
+
+@pytest.mark.parametrize("settings", [{"tests": 9, "max_length": 224}, SEQUENTIAL], ids=["all", "sequential"])
+def test_tests_that_are_known_are_not_run_again(bpe, settings):
+    probe = make_probe(bpe, batch=4, **settings)
+    whole = results(probe, right_up_to(224))
+    rows = {(r.length, case["test"]): case for r in whole for case in r.cases}
+    known = {key: row for key, row in rows.items() if key[1] % 3 == 1 or key[1] < 4}
+    memory, oracle = Remembering(known), Oracle(bpe, right_up_to(224))
+    assert list(probe.run(oracle, memory=memory)) == whole
+    assert sorted(memory.heard) == sorted(rows.keys() - known.keys())
+    memory, oracle = Remembering(rows), Oracle(bpe, right_up_to(224))
+    assert list(probe.run(oracle, memory=memory)) == whole
+    assert oracle.calls == 0
+
+
+def test_a_batch_is_told_as_soon_as_it_is_finished(bpe):
+    probe, memory = make_probe(bpe, tests=7, batch=3, max_length=224), Remembering({})
+    oracle = Oracle(bpe, right_up_to(224))
+
+    def model(prompts, n_tokens):
+        assert len(memory.heard) == 3 * oracle.calls
+        return oracle(prompts, n_tokens)
+
+    probe.run_length(model, probe.lengths[0], Share(), memory)
+    assert memory.heard == [(probe.lengths[0], test) for test in range(7)]
+
+
+def test_the_records_of_a_probe(bpe):
+    probe = make_probe(bpe, tests=10, thresholds=(0.5,), max_length=224)
+    curve = [LengthResult(192, 10, 9, [], 0.55, 0.99), LengthResult(224, 10, 6, [], 0.26, 0.88)]
+    assert length_record(probe, curve[1], 4096, "rope+plain") == {
+        "consumed_tokens": 4096,
+        "length": 224,
+        "tests": 10,
+        "passed": 6,
+        "accuracy": 0.6,
+        "low": 0.26,
+        "high": 0.88,
+        "verdict": "fail",
+        "protocol": "ours",
+        "method": "rope+plain",
+        "seed": 3,
+    }
+    for passed, verdict in ((9, "pass"), (8, "pass"), (7, "fail")):
+        assert length_record(probe, LengthResult(192, 10, passed, []), 4096, "rope+plain")["verdict"] == verdict
+    # smooth: a third of the way from 192 to 224 for 0.8
+    main = {"threshold": 0.8, "effective_length": 192, "low": 0, "high": None}
+    main |= {"smooth": 202.7, "smooth_low": 0.0, "smooth_high": None}
+    # lower limits at 0.5: (0.55 - 0.5) / (0.55 - 0.26) = 0.1724 of the way
+    other = {"threshold": 0.5, "effective_length": 224, "low": 192, "high": None}
+    other |= {"smooth": 224.0, "smooth_low": 197.5, "smooth_high": None}
+    assert summary_record(probe, curve, 4096, "rope+plain") == {
+        "consumed_tokens": 4096,
+        **main,
+        "confidence": 0.95,
+        "thresholds": [other, main],
+        "tests": 20,
+        "error": None,
+        "protocol": "ours",
+        "method": "rope+plain",
+        "seed": 3,
+    }
 
 
 @pytest.mark.parametrize("batch", [1, 4, 64])
@@ -218,10 +362,28 @@ def test_a_probe_without_room_is_one_line(bpe, settings, start):
         ({"max_length": 100}, "max_length=100: must be >= step=128; lower step or raise max_length"),
         ({"threshold": 1.5}, "threshold=1.5: must be <= 1; Share of tests that must pass for a length to pass"),
         ({"tests": 0}, "tests=0: must be >= 1; Tests at each length"),
+        ({"error": 0.01}, "error=0.01: would be ignored; leave it out, or set sequential to true"),
+        ({"round": 5}, "round=5: would be ignored; leave it out, or set sequential to true"),
+        ({"sequential": True, "tests": 5, "round": 6}, "round=6: must be <= tests=5; lower it"),
+        (
+            {"protocol": "string", "digits": 3},
+            "digits=3: must be 6 in the string protocol; leave it out or use protocol: ours",
+        ),
+        (
+            {"protocol": "string", "needles": 2},
+            "needles=2: must be 4 in the string protocol; leave it out or use protocol: ours",
+        ),
     ],
-    ids=["required", "max_length", "threshold", "tests"],
+    ids=["required", "max_length", "threshold", "tests", "error", "round", "long_round", "digits", "needles"],
 )
 def test_a_config_that_cannot_be_passed_is_refused(settings, line):
     with pytest.raises(ConfigError) as caught:
         ProbeConfig(**settings)
     assert caught.value.faults == (line,)
+
+
+def test_settings_that_are_left_out():
+    config = ProbeConfig(tests=70, threshold=0.8, thresholds=(0.9, 0.5, 0.8))
+    assert (config.round_size, config.error_rate, config.all_thresholds) == (4, 0.005, (0.5, 0.8, 0.9))
+    config = ProbeConfig(sequential=True, round=3, error=0.0)
+    assert (config.round_size, config.error_rate, config.all_thresholds) == (3, 0.0, (0.8,))

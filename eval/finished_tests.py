@@ -1,0 +1,68 @@
+"""Finished tests on disk, so that a probe that was stopped goes on where it was.
+
+tests-TOKENS-KEY.jsonl holds, one whole line each, the key and every finished test. The key is all that decides how a
+test comes out: checkpoint, position methods, protocol, text, seed. How many tests there are, at which lengths, and what
+passes is not in it: a probe that asks for more takes up the tests of one that asked for less.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from eval.effective_length import Memory, Row
+from lab.errors import CheckpointError, ConfigError
+from lab.runs.folder import RunFolder
+
+
+class FinishedTests(Memory):
+    """The finished tests of one key; `report` hears how many have just been added."""
+
+    def __init__(self, folder: Path, consumed_tokens: int, key: Mapping[str, Any]) -> None:
+        digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:8]
+        self.path = folder / f"tests-{consumed_tokens:015d}-{digest}.jsonl"
+        self.report: Callable[[int], Any] = lambda tests: None
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.drop_torn_line()
+            head, *rows = RunFolder(folder).read(self.path.name) if self.path.exists() else (None,)
+            if head is None:
+                self.write([{"key": dict(key)}])
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise ConfigError(f"{folder}: cannot be written ({reason}); name another folder with -o") from error
+        if head not in (None, {"key": dict(key)}):
+            raise CheckpointError(f"{self.path}: its first line names other settings; move the file away")
+        self.rows: dict[tuple[int, int], Row] = {(row["length"], row["test"]): row for row in rows}
+
+    def drop_torn_line(self) -> None:
+        """Cut off a last line without its end, which a crash in the middle of writing leaves."""
+        if not self.path.exists():
+            return
+        whole = self.path.read_bytes().rpartition(b"\n")
+        if whole[2]:
+            os.truncate(self.path, len(whole[0]) + len(whole[1]))
+        if not whole[1]:
+            self.path.unlink()
+
+    def known(self, length: int) -> Mapping[int, Row]:
+        """Give the finished tests of a length by number."""
+        return {test: row for (other, test), row in self.rows.items() if other == length}
+
+    def keep(self, length: int, rows: Mapping[int, Row]) -> None:
+        """Add finished tests; they are on the disk when this returns."""
+        named = {test: {"length": length, "test": test, **row} for test, row in rows.items()}
+        self.write(named.values())
+        self.rows |= {(length, test): row for test, row in named.items()}
+        self.report(len(named))
+
+    def write(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Add whole lines."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write("".join(json.dumps(record) + "\n" for record in records))
+            file.flush()
+            os.fsync(file.fileno())

@@ -1,0 +1,84 @@
+import json
+
+import pytest
+
+from eval.finished_tests import FinishedTests
+from lab.errors import CheckpointError, ConfigError
+
+KEY = {"weights": "abc", "method": "rope+plain", "protocol": "ours", "seed": 0}
+ROW = {"prompt_hash": "0f", "numbers": ["12", "34"], "depths": [0.125, 0.5], "answer": " 12 \u00e9\n", "found": 1}
+
+
+def opened(folder, **key):
+    return FinishedTests(folder, 4096, {**KEY, **key})
+
+
+def rows_of(length, tests):
+    return {test: {"length": length, "test": test, **ROW} for test in tests}
+
+
+def test_what_is_kept_is_known_again(tmp_path):
+    finished = opened(tmp_path / "eval")
+    finished.keep(128, {0: ROW, 2: ROW})
+    finished.keep(256, {0: ROW})
+    for again in (finished, opened(tmp_path / "eval")):
+        assert again.known(128) == rows_of(128, (0, 2))
+        assert again.known(256) == rows_of(256, (0,))
+        assert again.known(384) == {}
+        assert len(again.rows) == 3
+
+
+def test_every_test_is_on_the_disk_before_the_next_is_run(tmp_path):
+    finished = opened(tmp_path)
+    for test in range(3):
+        finished.keep(128, {test: ROW})
+        assert len(opened(tmp_path).rows) == test + 1
+
+
+def test_other_settings_do_not_mix(tmp_path):
+    opened(tmp_path).keep(128, {0: ROW})
+    for other in ({"weights": "abd"}, {"protocol": "string"}, {"seed": 1}, {"method": "pi+plain"}):
+        assert opened(tmp_path, **other).known(128) == {}
+    assert FinishedTests(tmp_path, 8192, KEY).known(128) == {}
+    assert opened(tmp_path).known(128) == rows_of(128, (0,))
+    assert len(list(tmp_path.iterdir())) == 6
+
+
+def test_a_torn_line_is_dropped_wherever_it_is_torn(tmp_path):
+    finished = opened(tmp_path)
+    finished.keep(128, {0: ROW})
+    whole = finished.path.read_bytes()
+    finished.keep(128, {1: ROW})
+    both = finished.path.read_bytes()
+    for cut in (*range(0, len(whole) - 3, 9), *range(len(whole) - 3, len(whole) + 4), *range(len(whole), len(both), 9)):
+        finished.path.write_bytes(both[:cut])
+        again = opened(tmp_path)
+        kept = {0} if len(whole) <= cut else set()
+        assert again.known(128).keys() == kept
+        again.keep(128, {5: ROW})
+        assert opened(tmp_path).known(128).keys() == {*kept, 5}
+
+
+def test_a_file_of_other_settings_is_refused(tmp_path):
+    path = opened(tmp_path).path
+    path.write_text(json.dumps({"key": {**KEY, "seed": 9}}) + "\n")
+    with pytest.raises(CheckpointError) as caught:
+        opened(tmp_path)
+    assert str(caught.value) == f"{path}: its first line names other settings; move the file away"
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError) as caught:
+        opened(tmp_path / "file" / "eval")
+    assert str(caught.value) == (
+        f"{tmp_path / 'file' / 'eval'}: cannot be written (Not a directory); name another folder with -o"
+    )
+
+
+def test_somebody_hears_of_what_is_kept(tmp_path):
+    finished, heard = opened(tmp_path), []
+    finished.report = heard.append
+    finished.keep(128, {0: ROW, 1: ROW})
+    finished.keep(128, {2: ROW})
+    assert heard == [2, 1]

@@ -1,0 +1,174 @@
+"""Line retrieval: its texts, a model with known answers, and eval.lines as a command."""
+
+import json
+import re
+
+import pytest
+import torch
+
+from eval.line_cases import LEAST_LINES, Lines
+from eval.lines import LinesOptions, main
+from eval.retrieval import run_cases
+from eval.ruler.cases import Writer
+from tests.eval.test_passkey import bytewise  # noqa: F401
+from tests.eval.test_picture import size_of
+
+BUDGET, STOP = 40, 1
+LINE = re.compile(r"^line ([a-z]+-[a-z]+): REGISTER_CONTENT is <([0-9]+)>$", re.MULTILINE)
+QUESTION = re.compile(
+    r"\nNow the record is over\. Tell me what is the <REGISTER_CONTENT> in line (\S+)\? I need the number\."
+)
+
+
+@pytest.mark.parametrize("name", ["bpe", "bytewise"])
+@pytest.mark.parametrize("protocol", ["longeval", "completion"])
+def test_the_record_holds_the_answer_once(request, name, protocol):
+    writer = Writer(request.getfixturevalue(name))
+    places = []
+    for index in range(12):
+        case = Lines(protocol).case(writer, lines=30, seed=2, index=index)
+        assert case.prompt.startswith("Below is a record of lines I want you to remember. Each line begins with")
+        pairs = LINE.findall(case.prompt)
+        assert len(dict(pairs)) == len(pairs) == 30
+        assert len({number for _, number in pairs}) == 30
+        assert all(1 <= int(number) <= 50_000 for _, number in pairs)
+        asked = QUESTION.search(case.prompt)[1]
+        assert case.answers == (dict(pairs)[asked],)
+        ending = "" if protocol == "longeval" else f"\nThe <REGISTER_CONTENT> in line {asked} is <"
+        assert case.prompt.endswith(f"in line {asked}? I need the number.{ending}")
+        assert (case.facts["lines"], pairs[case.facts["line"]][0]) == (30, asked)
+        places.append(case.facts["line"])
+    assert len(set(places)) > 6
+    assert min(places) < 10
+    assert max(places) > 20
+
+
+def test_more_lines_begin_with_fewer(bpe):
+    short, long = (Lines("longeval").case(Writer(bpe), lines=n, seed=0, index=3) for n in (10, 25))
+    assert LINE.findall(long.prompt)[:10] == LINE.findall(short.prompt)
+    assert (
+        short.facts["line"] == int(long.facts["line"] * 10 / 25)
+        or abs(short.facts["line"] / 10 - long.facts["line"] / 25) < 0.1
+    )
+
+
+@pytest.mark.parametrize("name", ["bpe", "bytewise"])
+def test_a_length_is_filled_with_lines(request, name):
+    writer, tests = Writer(request.getfixturevalue(name)), Lines("longeval")
+    for index in range(3):
+        for length in (1500, 2300):
+            lines = tests.fitting(writer, length, BUDGET, 0, index)
+            tokens = [len(tests.case(writer, lines=n, seed=0, index=index).prompt_ids) for n in (lines, lines + 2)]
+            assert tokens[0] + BUDGET <= length < tokens[1] + BUDGET
+    assert tests.fitting(writer, 200, BUDGET, 0, 0) == 0
+
+
+class Reader:
+    """Reads the lines that are whole among the last tokens and answers with the one that is asked for."""
+
+    def __init__(self, tokenizer, seen):
+        self.tokenizer, self.seen = tokenizer, seen
+
+    def __call__(self, prompts, n_tokens):
+        rows = []
+        for prompt in prompts[:, -self.seen :].tolist():
+            text = self.tokenizer.decode(prompt)
+            number = dict(LINE.findall(text)).get(QUESTION.search(text)[1], "unknown")
+            ids = self.tokenizer.encode(f"It is <{number}>, not 7.", add_special_tokens=False).ids[:n_tokens]
+            rows.append(ids + [STOP] * (n_tokens - len(ids)))
+        return torch.tensor(rows)
+
+
+@pytest.mark.parametrize("name", ["bpe", "bytewise"])
+def test_a_reader_of_the_last_tokens_finds_the_lines_that_lie_there(request, name):
+    tokenizer = request.getfixturevalue(name)
+    seen, cases = 900, []
+    cases = [Lines("longeval").case(Writer(tokenizer), lines=40, seed=1, index=k) for k in range(24)]
+    outcome = run_cases(Reader(tokenizer, seen), tokenizer, cases, budget=BUDGET, rows=8, stop_id=STOP)
+    inside = []
+    for case in cases:
+        rest = case.prompt[case.prompt.index(f"line {case.facts['name']}:") :]
+        inside.append(len(tokenizer.encode(rest, add_special_tokens=False).ids) <= seen)
+    assert [record["passed"] for record in outcome.records] == inside
+    assert 3 < sum(inside) < 21
+    everything = run_cases(Reader(tokenizer, 10**6), tokenizer, cases, budget=BUDGET, rows=8, stop_id=STOP)
+    assert everything.result["score"] == 1
+
+
+def run(words, capsys):
+    status = main([str(word) for word in words])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def rows_of(folder):
+    return [json.loads(line) for line in (folder / "lines.jsonl").read_text().splitlines()]
+
+
+def test_the_command_measures_a_run_by_length_and_goes_on(run_folder, tmp_path, capsys, monkeypatch):
+    pytest.importorskip("matplotlib")
+    from eval import lines
+
+    words = [run_folder, "--lengths=700,1000", "--tests=2", "-o", tmp_path, "--plot", "--answer_budget=8"]
+    status, out, _ = run(words, capsys)
+    assert status == 0
+    rows = rows_of(tmp_path)
+    assert [row["asked"] for row in rows] == [700, 1000]
+    for row in rows:
+        known = (row["by"], row["protocol"], row["n"], row["model"], row["method"], row["range"])
+        assert known == ("length", "longeval", 2, "tiny", "rope+plain", "short")
+        assert row["asked"] - 60 < row["length"] <= row["asked"]
+        assert row["length"] == row["prompt_tokens"]["most"] + 8
+        cases = [json.loads(line) for line in (tmp_path / row["cases"]).read_text().splitlines()]
+        assert {case["lines"] for case in cases} == set(row["lines"].values())
+        assert row["score"] == 0
+    assert out.splitlines()[-1] == f"picture: {tmp_path / 'lines.png'}"
+    assert size_of(tmp_path / "lines.png")[0] > 700
+    ran, true = [], lines.run_cases
+    monkeypatch.setattr(lines, "run_cases", lambda *x, **y: ran.append(1) or true(*x, **y))
+    assert run(words, capsys)[0] == 0
+    assert (len(ran), len(rows_of(tmp_path))) == (0, 2)
+    assert run([*words, "--seed=1", "--protocol=completion"], capsys)[0] == 0
+    assert len(ran) == 2
+
+
+def test_a_hugging_face_folder_by_number_of_lines(hugging_face_folder, tmp_path, capsys):
+    words = [hugging_face_folder, "--lines=3,5", "--tests=2", "-o", tmp_path, "--answer_budget=8"]
+    status, out, _ = run(words, capsys)
+    assert status == 0
+    rows = rows_of(tmp_path)
+    assert [(row["by"], row["asked"], row["lines"]) for row in rows] == [
+        ("lines", n, {"least": n, "most": n}) for n in (3, 5)
+    ]
+    assert f"{'3':>11}{rows[0]['length']:>9,}    short" in out
+
+
+MISTAKES = {
+    "RUN --lines=5 --lengths=900": "--lines: cannot be set together with lengths; leave one of them out",
+    "RUN --lines=1": "--lines=1: must be from 2 to 50000; change it",
+    "RUN --line=5": "--line=5: unknown setting; did you mean lines?",
+    "RUN --answer_budget=3": "--answer_budget=3: a number of 5 digits takes 6 tokens; raise it",
+}
+
+
+@pytest.mark.parametrize(("words", "line"), MISTAKES.items(), ids=MISTAKES)
+def test_a_mistake_is_one_line(run_folder, capsys, words, line):
+    assert run(words.replace("RUN", str(run_folder)).split(), capsys) == (2, "", line + "\n")
+
+
+def test_a_length_without_room_for_two_lines_is_one_line(run_folder, capsys):
+    status, _, err = run([run_folder, "--lengths=100,2000", "--tests=2"], capsys)
+    match = re.fullmatch(r"--lengths=100: too short for line retrieval, .* 32; use (\d+) or more\n", err)
+    assert status == 2
+    least = int(match[1])
+    assert run([run_folder, f"--lengths={least - 1}", "--tests=2"], capsys)[0] == 2
+    assert run([run_folder, f"--lengths={least}", "--tests=2"], capsys)[0] == 0
+    assert LEAST_LINES == 2
+
+
+def test_defaults_and_help(capsys):
+    assert LinesOptions().tests == 50
+    status, out, _ = run(["--help"], capsys)
+    assert status == 0
+    for word in ("python -m eval.lines runs/tiny_2k", "--plot", "--lines=", "--protocol="):
+        assert word in out

@@ -1,0 +1,306 @@
+"""Passkey tests: their texts, models with known answers, and eval.passkey as a command."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from eval.passkey import PasskeyOptions, main
+from eval.passkey_cases import Passkey
+from eval.retrieval import answer_budget, draw_key, first_number, least_budget, run_cases
+from eval.ruler.cases import Writer
+from lab.errors import ConfigError, DataError
+from tests.eval.test_picture import size_of
+
+ROOT = Path(__file__).resolve().parents[2]
+BUDGET, STOP = 12, 1
+FILLER = " ".join(f"Sentence {k} has some words in it." for k in range(300))
+GARBAGE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. "
+TASK = (
+    "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. "
+    "I will quiz you about the important information there."
+)
+KEY = re.compile(r"The pass key is ([0-9]{5})\. Remember it\. \1 is the pass key\.")
+NEEDLE = re.compile(r"One of the magic numbers is ([0-9]{3})\.")
+
+
+@pytest.fixture(scope="module")
+def bytewise():
+    """A byte-level BPE without merges: a token for every byte."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({byte: k for k, byte in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+both = pytest.mark.parametrize("name", ["bpe", "bytewise"])
+
+
+def case_of(tokenizer, protocol="passkey", **settings):
+    tests = Passkey("passkey") if protocol == "passkey" else Passkey("lab", 3, FILLER)
+    return tests.case(
+        Writer(tokenizer), **{"length": 700, "budget": BUDGET, "depth": 0.5, "seed": 0, "index": 0, **settings}
+    )
+
+
+@both
+@pytest.mark.parametrize("depth", [0.0, 0.25, 1.0])
+def test_the_text_is_the_fields(request, name, depth):
+    tokenizer = request.getfixturevalue(name)
+    for index in range(4):
+        case = case_of(tokenizer, depth=depth, index=index)
+        task, before, key, after, question = case.prompt.split("\n")
+        assert (task, question) == (TASK, "What is the pass key? The pass key is")
+        assert KEY.fullmatch(key)[1] == case.answers[0]
+        endless = GARBAGE * 50
+        assert endless.startswith(before)
+        assert endless.startswith(after)
+        assert len(before) == round(depth * (len(before) + len(after)))
+        assert len(case.prompt_ids) + BUDGET == 700
+        assert tokenizer.decode(case.prompt_ids.tolist()) == case.prompt
+
+
+@both
+@pytest.mark.parametrize("depth", [0.0, 0.5, 1.0])
+def test_the_labs_text_has_one_needle_between_words(request, name, depth):
+    tokenizer = request.getfixturevalue(name)
+    for index in range(4):
+        case = case_of(tokenizer, "lab", depth=depth, index=index)
+        assert case.prompt.startswith(TASK + "\n\n")
+        ending = "\n\nWhat are the magic numbers mentioned in the provided text? The numbers are"
+        assert case.prompt.endswith(ending)
+        hay = case.prompt.removeprefix(TASK + "\n\n").removesuffix(ending)
+        (found,) = NEEDLE.finditer(hay)
+        assert found[1] == case.answers[0]
+        before, after = hay[: found.start()].split(), hay[found.end() :].split()
+        words = FILLER.split() * 3
+        joined = before + after
+        assert any(joined == words[k : k + len(joined)] for k in range(len(words) // 3))
+        assert len(before) == round(depth * len(joined))
+        assert "  " not in hay
+        assert hay == hay.strip()
+        longest = max(len(tokenizer.encode(f" {word}", add_special_tokens=False).ids) for word in FILLER.split())
+        assert 700 - BUDGET - longest < len(case.prompt_ids) <= 700 - BUDGET
+
+
+def test_a_test_has_its_key_at_every_length_and_depth(bpe):
+    first = case_of(bpe).answers
+    assert case_of(bpe, length=900, depth=0.1).answers == first
+    assert len({case_of(bpe, index=k).answers for k in range(20)} | {case_of(bpe, seed=1).answers}) == 21
+
+
+class Reader:
+    """Sees the last tokens of a prompt and answers with the key that is whole among them."""
+
+    def __init__(self, tokenizer, seen, pattern):
+        self.tokenizer, self.seen, self.pattern = tokenizer, seen, pattern
+
+    def __call__(self, prompts, n_tokens):
+        rows = []
+        for prompt in prompts[:, -self.seen :].tolist():
+            match = self.pattern.search(self.tokenizer.decode(prompt))
+            said = f" {match[1]}. I have seen 12." if match else " I do not know."
+            ids = self.tokenizer.encode(said, add_special_tokens=False).ids[:n_tokens]
+            rows.append(ids + [STOP] * (n_tokens - len(ids)))
+        return torch.tensor(rows)
+
+
+@both
+@pytest.mark.parametrize(("protocol", "pattern"), [("passkey", KEY), ("lab", NEEDLE)])
+def test_a_reader_of_the_last_tokens_finds_the_keys_that_lie_there(request, name, protocol, pattern):
+    """A key at depth d of u units of filler is seen when the text after its first letter fits."""
+    tokenizer = request.getfixturevalue(name)
+    seen = 450
+    reader = Reader(tokenizer, seen, pattern)
+    scores = []
+    for depth in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0):
+        cases = [case_of(tokenizer, protocol, length=1000, depth=depth, index=k) for k in range(6)]
+        outcome = run_cases(reader, tokenizer, cases, budget=BUDGET, rows=4, stop_id=STOP)
+        rest = [case.prompt[pattern.search(case.prompt).start() :] for case in cases]
+        inside = [len(tokenizer.encode(text, add_special_tokens=False).ids) <= seen for text in rest]
+        assert [record["passed"] for record in outcome.records] == inside
+        scores.append(outcome.result["score"])
+    assert scores[0] == 0
+    assert scores[-1] == 1
+    assert scores == sorted(scores)
+
+
+def test_a_key_has_exactly_its_digits():
+    rng = np.random.default_rng(0)
+    drawn = {draw_key(rng, 2) for _ in range(2000)}
+    assert drawn == {str(number) for number in range(10, 100)}
+
+
+def test_the_first_number_counts_and_no_other():
+    assert [first_number(text) for text in (" 123.", "it is 12, 123", "1234", "", "n1o 2")] == [
+        "123",
+        "12",
+        "1234",
+        None,
+        "1",
+    ]
+
+
+def test_limits_are_exact_and_what_comes_after_the_end_is_not_read(bytewise):
+    cases = [case_of(bytewise, index=k) for k in range(10)]
+
+    def model(prompts, n_tokens):
+        rows = []
+        for k, _ in enumerate(prompts):
+            ids = bytewise.encode("no" if k in (3, 7) else cases[k].answers[0]).ids
+            rows.append((ids + [STOP] + bytewise.encode(cases[k].answers[0]).ids + [STOP] * 20)[:n_tokens])
+        return torch.tensor(rows)
+
+    outcome = run_cases(model, bytewise, cases, budget=BUDGET, rows=16, stop_id=STOP)
+    result = outcome.result
+    assert (result["passed"], result["score"]) == (8, 0.8)
+    assert (round(result["low"], 4), round(result["high"], 4)) == (0.4439, 0.9748)  # Clopper, Pearson's of 8 in 10
+
+
+@pytest.mark.parametrize(("said", "passes"), [("{}", 1), (" is {}. 7", 1), ("1{}", 0), ("{}0", 0), ("7 or {}", 0)])
+def test_only_the_whole_number_passes_and_only_in_front(bytewise, said, passes):
+    case = case_of(bytewise)
+    ids = bytewise.encode(said.format(case.answers[0])).ids
+    outcome = run_cases(
+        lambda prompts, n_tokens: torch.tensor([ids]), bytewise, [case], budget=BUDGET, rows=1, stop_id=None
+    )
+    assert outcome.passed == passes
+
+
+def test_the_budget_holds_the_number(bytewise, bpe):
+    writer = Writer(bytewise)
+    assert least_budget(writer, 5) == 6  # a blank and five digits
+    assert (answer_budget(writer, 5, None, 16), answer_budget(writer, 5, None, 3)) == (16, 6)
+    assert answer_budget(writer, 5, 6, 16) == 6
+    with pytest.raises(ConfigError, match="^--answer_budget=5: a number of 5 digits takes 6 tokens; raise it$"):
+        answer_budget(writer, 5, 5, 16)
+
+
+def test_a_tokenizer_that_sets_digits_apart_is_refused():
+    apart = Tokenizer(models.WordLevel({"[UNK]": 0, **{str(k): k + 1 for k in range(10)}}, unk_token="[UNK]"))
+    apart.pre_tokenizer = pre_tokenizers.Digits(individual_digits=True)
+    with pytest.raises(
+        DataError, match=r"^tokenizer\.json: reads '[0-9]{5}' back as .*; give the model's own tokenizer$"
+    ):
+        least_budget(Writer(apart), 5)
+
+
+def run(words, capsys):
+    status = main([str(word) for word in words])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def rows_of(folder):
+    return [json.loads(line) for line in (folder / "passkey.jsonl").read_text().splitlines()]
+
+
+def test_the_command_measures_a_grid_and_goes_on(run_folder, tmp_path, capsys, monkeypatch):
+    pytest.importorskip("matplotlib")
+    from eval import passkey
+
+    words = [run_folder, "--lengths=160", "--depths=2", "--tests=3", "-o", tmp_path, "--plot"]
+    status, out, _ = run(words, capsys)
+    assert status == 0
+    rows = rows_of(tmp_path)
+    assert [(row["length"], row["depth"]) for row in rows] == [(160, 0.0), (160, 1.0)]
+    for row in rows:
+        known = (row["protocol"], row["digits"], row["n"], row["model"], row["method"], row["answer_budget"])
+        assert known == ("lab", 3, 3, "tiny", "rope+plain", 16)
+        assert (row["score"], row["low"]) == (0, 0)  # of drawn weights
+        assert row["prompt_tokens"]["most"] <= 160 - 16
+        cases = [json.loads(line) for line in (tmp_path / row["cases"]).read_text().splitlines()]
+        assert [case["test"] for case in cases] == [0, 1, 2]
+        assert {len(case["prompt_hash"]) for case in cases} == {16}
+        assert {case["depth"] for case in cases} == {row["depth"]}
+    assert size_of(Path(out.splitlines()[-1].removeprefix("picture: ")))[0] > 500
+    ran, true = [], passkey.run_cases
+    monkeypatch.setattr(passkey, "run_cases", lambda *x, **y: ran.append(1) or true(*x, **y))
+    file = tmp_path / "passkey.jsonl"
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:1]) + '{"torn')
+    assert run(words, capsys)[0] == 0
+    assert len(ran) == 1
+    assert [(row["length"], row["depth"]) for row in rows_of(tmp_path)] == [(160, 0.0), (160, 1.0)]
+    other = [word for word in words if word != "--lengths=160"]
+    assert run([*other, "--protocol=passkey", "--lengths=200,240"], capsys)[0] == 0
+    assert len(ran) == 5
+    assert {row["digits"] for row in rows_of(tmp_path)[2:]} == {5}
+
+
+def test_the_ablation_of_dual_chunk_attention_runs(run_folder, tmp_path, capsys):
+    words = [run_folder, "--lengths=160", "--depths=2", "--tests=2", "-o", tmp_path]
+    dca = ["--position.distance.method=dca", "--position.distance.train_len=64"]
+    for parts in ("intra", "intra_inter", "all"):
+        assert run([*words, *dca, f"--position.distance.parts={parts}"], capsys)[0] == 0
+    methods = [row["method"] for row in rows_of(tmp_path)][::2]
+    assert methods == [
+        "rope+dca(train_len=64,parts=intra)",
+        "rope+dca(train_len=64,parts=intra_inter)",
+        "rope+dca(train_len=64)",
+    ]
+
+
+def test_a_hugging_face_folder_takes_the_passkey_protocol(hugging_face_folder, text_file, tmp_path, capsys):
+    words = [hugging_face_folder, "--depths=2", "--tests=2", "-o", tmp_path]
+    assert run([*words, "--lengths=240"], capsys)[0] == 0
+    assert {(row["protocol"], row["model"]) for row in rows_of(tmp_path)} == {("passkey", "small-llama")}
+    lab = [*words, "--lengths=200", "--protocol=lab", "--digits=4"]
+    status, _, err = run(lab, capsys)
+    assert (status, err.count("\n")) == (2, 1)
+    assert err.startswith("--haystack: must be set")
+    assert run([*lab, f"--haystack={text_file}"], capsys)[0] == 0
+    assert (rows_of(tmp_path)[-1]["protocol"], rows_of(tmp_path)[-1]["digits"]) == ("lab", 4)
+
+
+MISTAKES = {
+    "RUN --depths=1": "--depths=1: must be >= 2; Depths, evenly spaced from the filler's beginning to its end",
+    "RUN --haystack=a.txt": (
+        "--haystack=a.txt: would be ignored, the passkey protocol has filler of its own; add --protocol=lab or leave "
+        "it out"
+    ),
+    "RUN --answer_budget=2": "--answer_budget=2: a number of 3 digits takes 4 tokens; raise it",
+    "RUN --depth=3": "--depth=3: unknown setting; did you mean depths?",
+}
+
+
+@pytest.mark.parametrize(("words", "line"), MISTAKES.items(), ids=MISTAKES)
+def test_a_mistake_is_one_line(run_folder, capsys, words, line):
+    assert run(words.replace("RUN", str(run_folder)).split(), capsys) == (2, "", line + "\n")
+
+
+def test_every_length_that_is_too_short_is_one_line(run_folder, capsys):
+    status, out, err = run([run_folder, "--lengths=9,20,500", "--tests=2"], capsys)
+    assert (status, out) == (2, "")
+    told = [
+        re.fullmatch(r"--lengths=(\d+): too short for the lab protocol.*; use (\d+) or more", x)
+        for x in err.splitlines()
+    ]
+    assert [match[1] for match in told] == ["9", "20"]
+    least = int(told[0][2])
+    assert run([run_folder, f"--lengths={least - 1}", "--tests=2"], capsys)[0] == 2
+    assert run([run_folder, f"--lengths={least}", "--tests=2", "--depths=2"], capsys)[0] == 0
+
+
+def test_defaults_and_help(capsys):
+    assert PasskeyOptions().all_depths == pytest.approx([k / 10 for k in range(11)])
+    assert (PasskeyOptions().tests, PasskeyOptions(depths=3).all_depths) == (20, [0, 0.5, 1])
+    status, out, _ = run(["--help"], capsys)
+    assert status == 0
+    for word in ("python -m eval.passkey runs/cpu_demo", "--plot", "--depths=", "--protocol="):
+        assert word in out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["eval.passkey", "eval.lines"])
+def test_the_commands_run_as_modules(module, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", module, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)

@@ -1,0 +1,249 @@
+"""The command that probes a checkpoint."""
+
+import json
+import re
+import shlex
+import shutil
+
+import pytest
+
+import eval.probe
+from eval.config import ProbeConfig
+from eval.effective_length import LengthResult
+from eval.finished_tests import FinishedTests
+from eval.probe import main
+from eval.probe_picture import draw_probe
+from eval.probe_table import table
+from tests.opened import CONSUMED
+
+SMALL = {"--tests": "6", "--step": "64", "--max_length": "320", "--answer_budget": "24", "--batch": "2"}
+CASES = f"cases/tokens-{CONSUMED:015d}.jsonl"
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture
+def probe(run_folder, tmp_path, capsys):
+    """Run the command on a small run into a folder of its own; gives status, folder and what was printed."""
+
+    def run(words="", model=run_folder, folder="out"):
+        output = ["-o", str(tmp_path / folder)] if folder else []
+        given = shlex.split(words)
+        named = {word.partition("=")[0] for word in given}
+        small = [f"{key}={value}" for key, value in SMALL.items() if key not in named]
+        status = main([str(model), *small, *given, *output])
+        return status, tmp_path / str(folder), capsys.readouterr()
+
+    return run
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_writes_the_curve_the_summary_every_case_and_a_table(probe):
+    status, folder, said = probe()
+    assert status == 0
+    *curve, summary = lines(folder / "probes.jsonl")
+    assert [r["length"] for r in curve] == [192, 256, 320]
+    assert {(r["tests"], r["passed"], r["verdict"], r["protocol"]) for r in curve} == {(6, 0, "fail", "ours")}
+    assert {r["consumed_tokens"] for r in (*curve, summary)} == {CONSUMED}
+    assert (summary["effective_length"], summary["low"], summary["high"], summary["threshold"]) == (0, 0, 0, 0.8)
+    assert len(lines(folder / CASES)) == 18
+    assert re.search(r"192 +0 +6 +0\.000 +0\.000 to 0\.459", said.out)
+    assert "effective length 0 at threshold 0.8, within 0 to 0; smooth 0.0, within 0.0 to 0.0" in said.out
+    assert f"written to {folder}" in said.out
+    assert sorted(path.name.partition("-")[0] for path in folder.iterdir()) == ["cases", "probes.jsonl", "tests"]
+
+
+def test_sequential_runs_fewer_tests_and_says_so(probe):
+    status, folder, said = probe("--tests=60 --batch=30 --sequential --error=0.02 --thresholds=[0.5]")
+    assert status == 0
+    *curve, summary = lines(folder / "probes.jsonl")
+    assert sum(r["tests"] for r in curve) == summary["tests"] == len(lines(folder / CASES)) < 60
+    assert (summary["error"], [v["threshold"] for v in summary["thresholds"]]) == (0.02, [0.5, 0.8])
+    assert f"sequential: {summary['tests']} of 180 tests; at each length the verdict is that of all 60" in said.out
+    assert "with probability 0.98 or more" in said.out
+    assert probe("--tests=60 --batch=30 --sequential=false", folder="all")[0] == 0
+    assert lines(folder / CASES) == [c for c in lines(folder.parent / "all" / CASES) if c["test"] < curve[0]["tests"]]
+
+
+def test_the_papers_protocol_brings_its_own_numbers(probe):
+    status, folder, said = probe("--protocol=string --answer_budget=48 --tests=2")
+    assert status == 0
+    cases = lines(folder / CASES)
+    assert {tuple(case["numbers"]) for case in cases} == {("144231", "543171", "264468", "423103")}
+    assert {record["protocol"] for record in lines(folder / "probes.jsonl")} == {"string"}
+    assert "protocol string: Table 5's numbers in every test" in said.out
+
+
+class Counted:
+    """Counts the prompts that go through a model, and stops it after some."""
+
+    def __init__(self, monkeypatch, stop_after=None, by=KeyboardInterrupt):
+        self.prompts, self.stop_after, self.by, self.greedy = 0, stop_after, by, eval.probe.greedy
+        monkeypatch.setattr(eval.probe, "greedy", self)
+
+    def __call__(self, decoder, prompts, *rest):
+        if self.stop_after is not None and self.prompts >= self.stop_after:
+            raise self.by
+        self.prompts += len(prompts)
+        return self.greedy(decoder, prompts, *rest)
+
+
+@pytest.mark.parametrize("words", ["", "--sequential --round=2"], ids=["all", "sequential"])
+def test_a_probe_that_was_stopped_goes_on_and_ends_as_one_that_was_not(probe, monkeypatch, words):
+    whole = probe(words, folder="whole")[1]
+    with monkeypatch.context() as patch:
+        Counted(patch, stop_after=4)
+        status, folder, said = probe(words)
+    assert status == 75
+    kept = next(folder.glob("tests-*.jsonl"))
+    assert said.err.endswith(f"stopped; 4 finished tests are in {kept}; the same command goes on\n")
+    assert not (folder / "probes.jsonl").exists()
+    with kept.open("a") as file:
+        file.write('{"length": 192, "test": 1, "pro')  # as a crash in the middle of writing leaves it
+    counted = Counted(monkeypatch)
+    assert probe(words)[0] == 0
+    assert counted.prompts == len(lines(whole / CASES)) - 4
+    for name in ("probes.jsonl", CASES):
+        assert (folder / name).read_text() == (whole / name).read_text()
+
+
+def test_a_crash_loses_no_finished_test(probe, monkeypatch):
+    with monkeypatch.context() as patch:
+        Counted(patch, stop_after=10, by=MemoryError)
+        with pytest.raises(MemoryError):
+            probe()
+    counted = Counted(monkeypatch)
+    assert probe()[0] == 0
+    assert counted.prompts == 18 - 10
+
+
+def test_other_settings_take_up_only_tests_that_come_out_the_same(probe, monkeypatch):
+    assert probe()[0] == 0
+    counted = Counted(monkeypatch)
+
+    def ran(words):
+        before = counted.prompts
+        assert probe(words)[0] == 0
+        return counted.prompts - before
+
+    assert ran("--threshold=0.5 --required=1 --batch=5 --confidence=0.8") == 0
+    assert ran("--tests=8") == 6  # two more at each of three lengths
+    assert ran("--max_length=384") == 6
+    assert ran("--step=32") == 18  # 160, 224 and 288 are new
+    assert ran("--sequential --tests=8") == 0
+    for other in ("--seed=1", "--digits=2", "--needles=3", "--answer_budget=25"):
+        assert ran(f"{other} --max_length=192") == 6
+    assert ran("--position.distance.method=rerope --position.distance.window=9 --max_length=192") == 6
+    assert ran("--protocol=string --answer_budget=48 --max_length=192") == 6
+    assert ran("--protocol=string --answer_budget=49 --max_length=192") == 6
+
+
+def test_another_text_takes_up_nothing_even_where_it_begins_alike(probe, monkeypatch, tmp_path):
+    counted = Counted(monkeypatch)
+    for n, end in enumerate(("end", "other"), start=1):
+        path = tmp_path / f"{end}.txt"
+        path.write_text("word " * 5000 + end)
+        assert probe(f"--haystack={path}")[0] == 0
+        assert counted.prompts == 18 * n
+
+
+def test_other_weights_take_up_nothing(probe, run_folder, tmp_path):
+    other = shutil.copytree(run_folder, tmp_path / "other")
+    shutil.rmtree(other / "eval", ignore_errors=True)
+    assert probe("", model=other)[0] == 0
+    manifest = next(other.glob("checkpoints/*/manifest.json"))
+    key = lines(next((tmp_path / "out").glob("tests-*.jsonl")))[0]["key"]
+    assert key["weights"] == json.loads(manifest.read_text())["files"]["state.ckpt"]["sha256"]
+    assert FinishedTests(tmp_path / "out", CONSUMED, key).rows
+    assert not FinishedTests(tmp_path / "out", CONSUMED, {**key, "weights": "0" * 64}).rows
+
+
+def test_without_a_folder_results_lie_in_the_run(probe, run_folder):
+    status, _, said = probe("--seed=7", folder=None)
+    assert status == 0
+    written = re.search(r"written to (.*)", said.out).group(1)
+    assert written.startswith(f"{run_folder}/eval/probe-{CONSUMED:015d}-")
+    assert list((run_folder / "eval").glob(f"tests-{CONSUMED:015d}-*.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("--error=0.1", "probe.error=0.1: would be ignored; leave it out, or set sequential to true"),
+        ("--protocol=strings", "probe.protocol=strings: must be one of 'ours' or 'string'; Tests as in "),
+        ("--protocol=string --digits=3", "probe.digits=3: must be 6 in the string protocol; leave it out or "),
+        ("--protocol=string", "probe.answer_budget=24: an answer of 4 numbers takes "),
+        ("--thresholds=[0.5,1.5]", "probe.thresholds.1=1.5: must be <= 1; Further thresholds to give "),
+        ("--confidence=1.0", "probe.confidence=1.0: must be < 1; Probability with which limits hold "),
+        ("--sequential=maybe", "probe.sequential=maybe: must be true or false; Whether a length stops "),
+        ("--plots", "--plots: has no value; write --plots=value"),
+    ],
+)
+def test_wrong_settings_are_one_line(probe, words, line):
+    status, folder, said = probe(words)
+    assert status == 2
+    assert said.err.startswith(line)
+    assert said.err.count("\n") == 1
+    assert not folder.exists()
+
+
+def test_the_model_comes_first(capsys):
+    assert main(["--sequential", "x"]) == 2
+    assert capsys.readouterr().err.startswith("--sequential: MODEL must be the first argument")
+    assert main(["--plot"]) == 2
+    assert capsys.readouterr().err.startswith("MODEL: MODEL must be the first argument")
+    assert main(["--help"]) == 0
+    assert "--sequential" in capsys.readouterr().out
+
+
+def test_plot_draws_beside_the_results(probe):
+    pytest.importorskip("matplotlib")
+    status, folder, said = probe("--plot --tests=2")
+    assert status == 0
+    assert said.out.endswith(f"picture: {folder / 'probe.png'}\n")
+    assert (folder / "probe.png").read_bytes().startswith(PNG)
+
+
+CURVE = [LengthResult(128, 10, 10, [], 0.7, 1.0), LengthResult(256, 10, 6, [], 0.3, 0.85)]
+VALUES = {"threshold": 0.8, "effective_length": 128, "low": 0, "high": None}
+VALUES |= {"smooth": 192.0, "smooth_low": 0.0, "smooth_high": None}
+SUMMARY = {**VALUES, "confidence": 0.9, "thresholds": [VALUES], "tests": 20}
+
+
+def test_the_table_by_hand():
+    assert table(CURVE, ProbeConfig(tests=10, confidence=0.9), SUMMARY).splitlines() == [
+        "  length   passed    tests  accuracy   0.9 limits",
+        "     128       10       10     1.000   0.700 to 1.000",
+        "     256        6       10     0.600   0.300 to 0.850",
+        "effective length 128 at threshold 0.8, within 0 or more; smooth 192.0, within 0.0 or more",
+        "protocol ours: fresh numbers, depths and haystack in every test, exact length with the answer, whole numbers "
+        "count",
+    ]
+
+
+def test_the_picture_holds_the_curve_its_limits_and_the_effective_length(tmp_path, monkeypatch):
+    figure = pytest.importorskip("matplotlib.figure")
+    drawn = []
+    monkeypatch.setattr(figure.Figure, "savefig", lambda self, path, **settings: drawn.append(self))
+    other = {**VALUES, "threshold": 0.5, "effective_length": 256, "smooth": 256.0, "smooth_low": 170.0}
+    summary = {**SUMMARY, "thresholds": [other, {**VALUES, "low": 128, "smooth_low": 130.0, "smooth_high": 200.0}]}
+    draw_probe(CURVE, summary, "title", 192, tmp_path / "x.png")
+    (axes,) = drawn[0].axes
+    (band,) = axes.collections
+    corners = {tuple(point) for point in band.get_paths()[0].vertices.round(6).tolist()}
+    assert corners == {(128, 0.7), (128, 1.0), (256, 0.3), (256, 0.85)}
+    shapes = {tuple(map(tuple, line.get_xydata().round(6).tolist())) for line in axes.lines}
+    assert {((128.0, 1.0), (256.0, 0.6)), ((130.0, 0.8), (200.0, 0.8)), ((170.0, 0.5), (256.0, 0.5))} <= shapes
+    assert {((192.0, 0.8),), ((128.0, 0.8),), ((256.0, 0.5),)} <= shapes
+    names = [text.get_text() for text in drawn[0].legends[0].get_texts()]
+    assert names == [
+        "limits of each length (0.9)",
+        "monotone fit",
+        "share of tests passed",
+        "limits",
+        "effective length, smooth",
+        "by steps",
+    ]
+    assert {text.get_text() for text in axes.texts} == {"threshold 0.5", "threshold 0.8", "training window"}

@@ -1,0 +1,172 @@
+"""Sliding-window losses against hand-worked windows, models with known losses, and a loop that calls the model."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from eval.sliding import IGNORE, TextLosses, text_losses, windows
+from lab.model.inspection import token_losses
+from lab.positions import distance
+from tests.model.attention_by_hand import TINY, drawn, tiny
+
+TOL = 1e-10  # float64 sums of some hundred terms of order one
+
+
+def tuples(*arguments):
+    return [tuple(window) for window in windows(*arguments)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        pytest.param((10, 5, 2), [(0, 5, 1), (2, 7, 5), (4, 9, 7), (6, 10, 9)], id="last_window_cut"),
+        pytest.param((9, 5, 2), [(0, 5, 1), (2, 7, 5), (4, 9, 7)], id="last_window_whole"),
+        pytest.param((5, 5, 2), [(0, 5, 1)], id="as_long_as_the_context"),
+        pytest.param((4, 5, 2), [(0, 4, 1)], id="shorter"),
+        pytest.param((6, 5, 2), [(0, 5, 1), (2, 6, 5)], id="one_longer"),
+        pytest.param((6, 5, 5), [(0, 5, 1)], id="disjoint_with_one_left_that_nothing_predicts"),
+        pytest.param((7, 5, 5), [(0, 5, 1), (5, 7, 6)], id="disjoint"),
+        pytest.param((5, 2, 1), [(0, 2, 1), (1, 3, 2), (2, 4, 3), (3, 5, 4)], id="bigrams"),
+        pytest.param((2, 9, 3), [(0, 2, 1)], id="two_tokens"),
+    ],
+)
+def test_windows_by_hand(arguments, expected):
+    assert tuples(*arguments) == expected
+
+
+@pytest.mark.parametrize("context", range(2, 14))
+@pytest.mark.parametrize("n_tokens", [2, 3, 12, 13, 14, 40, 41])
+def test_each_token_is_scored_once_with_enough_in_sight(n_tokens, context):
+    for stride in range(1, context):
+        sight = {}
+        for begin, end, first in windows(n_tokens, context, stride):
+            assert end - begin <= context
+            for token in range(first, end):
+                assert token not in sight
+                sight[token] = token - begin
+        assert sorted(sight) == list(range(1, n_tokens))
+        for token, seen in sight.items():
+            assert seen == token if token < context else context - stride <= seen < context
+
+
+def model_of(table):
+    """Make a model whose prediction depends on the last token alone; table[a][b] is p(b | a)."""
+    probabilities = torch.tensor(table, dtype=torch.float64)
+
+    def score(tokens, targets):
+        losses = -probabilities[tokens, targets.clamp_min(0)].log()
+        return losses * (targets != IGNORE)
+
+    return score
+
+
+@pytest.mark.parametrize(("context", "stride"), [(2, 1), (5, 2), (8, 8), (400, 256)])
+def test_a_uniform_model_has_the_perplexity_of_its_vocabulary(context, stride):
+    texts = [np.arange(n) % 61 for n in (50, 333)]
+    losses = text_losses(model_of([[1 / 61] * 61] * 61), texts, context, stride, rows=7)
+    assert losses.perplexity == pytest.approx(61, rel=1e-14)
+    assert losses.limits == pytest.approx((61, 61), rel=1e-6)
+
+
+def test_a_uniform_decoder_has_the_perplexity_of_its_vocabulary():
+    decoder = tiny()
+    torch.nn.init.zeros_(decoder.head.weight)
+    losses = text_losses(lambda *x: token_losses(decoder, *x), drawn(70, rows=2).numpy(), 20, 7, rows=3)
+    assert losses.perplexity == pytest.approx(TINY.vocab_size, rel=1e-13)
+    assert losses.tokens.tolist() == [69, 69]
+
+
+def test_a_bigram_model_by_hand():
+    # p(b | a): 0 1 0 0 1 has steps 01, 10, 00, 01 of 3/4, 1/2, 1/4, 3/4: product 9/128; 1 1 has 1/2
+    table = [[0.25, 0.75], [0.5, 0.5]]
+    losses = text_losses(model_of(table), [np.array([0, 1, 0, 0, 1]), np.array([1, 1])], 3, 1, rows=2)
+    assert losses.nll.tolist() == pytest.approx([math.log(128 / 9), math.log(2)])
+    assert losses.tokens.tolist() == [4, 1]
+    assert losses.perplexity == pytest.approx((256 / 9) ** (1 / 5))
+    # disjoint windows of 2 see the steps 01 and 00 alone: 3/4 * 1/4
+    losses = text_losses(model_of(table), [np.array([0, 1, 0, 0, 1])], 2, 2, rows=2)
+    assert (losses.tokens.tolist(), losses.nll.tolist()) == ([2], [pytest.approx(math.log(16 / 3))])
+
+
+@pytest.mark.parametrize("method", ["plain", "dca", "string"])
+@pytest.mark.parametrize("rows", [1, 3, 64])
+@pytest.mark.parametrize(("context", "stride"), [(2, 1), (8, 3), (9, 9), (16, 4)])
+def test_a_decoder_is_called_on_each_window_anew(method, rows, context, stride):
+    parameters = {"plain": {}, "dca": {"train_len": 6}, "string": {"shift": 5, "window": 1}}[method]
+    decoder = tiny(method=distance(method, **parameters))
+    texts = [drawn(length)[0].numpy() for length in (37, 5, 20)]
+    found = text_losses(lambda *x: token_losses(decoder, *x), texts, context, stride, rows=rows)
+    for text, nll, count in zip(texts, found.nll, found.tokens, strict=True):
+        expected, scored, begin = 0.0, {0}, 0
+        while True:  # the definition, window by window
+            part = torch.from_numpy(text[begin : begin + context])[None]
+            with torch.no_grad():
+                logits = decoder(part)[0]
+            for place in range(1, part.shape[1]):
+                if begin + place not in scored:
+                    expected += float(F.cross_entropy(logits[place - 1], part[0, place]))
+                scored.add(begin + place)
+            if begin + context >= len(text):
+                break
+            begin += stride
+        assert nll == pytest.approx(expected, rel=TOL)
+        heads = 0 if stride < context else (len(text) - 1) // context  # the first of a later disjoint window
+        assert count == len(text) - 1 - heads
+
+
+def test_a_context_beyond_the_text_gives_the_plain_loss():
+    decoder, tokens = tiny(), drawn(33)
+    found = text_losses(lambda *x: token_losses(decoder, *x), [tokens[0].numpy()], 33, 4, rows=2)
+    with torch.no_grad():
+        plain = decoder(tokens[:, :-1], targets=tokens[:, 1:])
+    assert found.nll[0] == pytest.approx(float(plain), rel=1e-12)
+
+
+def test_losses_of_a_large_head_are_those_of_a_small_one(monkeypatch):
+    decoder, tokens = tiny(), drawn(40, rows=2)
+    targets = torch.where(tokens % 3 == 0, IGNORE, tokens.roll(-1, 1))
+    whole = token_losses(decoder, tokens, targets)
+    monkeypatch.setattr("lab.model.inspection.BLOCK_LOGITS", 5 * TINY.vocab_size)
+    torch.testing.assert_close(token_losses(decoder, tokens, targets), whole, rtol=0, atol=1e-13)
+    assert (whole[targets == IGNORE] == 0).all()
+
+
+def test_progress_counts_every_window_and_rows_are_bounded():
+    told, sizes = [], []
+
+    def score(tokens, targets):
+        sizes.append(tuple(tokens.shape))
+        return torch.zeros(tokens.shape, dtype=torch.float64)
+
+    texts = [np.zeros(n, dtype=np.int64) for n in (30, 30, 9)]
+    text_losses(score, texts, 8, 4, rows=3, done=told.append)
+    assert sum(told) == sum(len(tuples(len(text), 8, 4)) for text in texts)
+    assert max(rows for rows, _ in sizes) == 3
+    assert {length for _, length in sizes} == {8, 6, 5}  # whole, 30 - 24, 9 - 4
+
+
+def test_limits_are_those_of_the_mean_of_equal_texts():
+    # means 1, 2, 3, 6 of 10 tokens each: mean 3, s = sqrt(14 / 3), t_3 = 3.18245, half width 3.18245 s / 2
+    losses = TextLosses(np.array([10.0, 20.0, 30.0, 60.0]), np.full(4, 10))
+    half = 3.182446 * math.sqrt(14 / 3) / 2
+    assert [math.log(limit) for limit in losses.limits] == pytest.approx([3 - half, 3 + half], rel=1e-6)
+
+
+def test_limits_of_unequal_texts_by_hand():
+    # nll 3, 1 over 1, 3 tokens: loss 1; residuals 3 - 1, 1 - 3; se^2 = 2 * 8 / 16; t_1 = 12.7062
+    losses = TextLosses(np.array([3.0, 1.0]), np.array([1, 3]))
+    assert [math.log(limit) for limit in losses.limits] == pytest.approx([1 - 12.7062, 1 + 12.7062], rel=1e-5)
+    assert TextLosses(np.array([3.0]), np.array([2])).limits is None
+
+
+def test_limits_hold_the_true_loss_as_often_as_they_say():
+    rng, held = np.random.default_rng(0), 0
+    for _ in range(2000):
+        tokens = rng.integers(50, 150, 12)
+        losses = TextLosses(tokens * (2 + rng.normal(0, 0.3, 12)), tokens)
+        low, high = losses.limits
+        held += low <= math.exp(2) <= high
+    assert 0.93 <= held / 2000 <= 0.965
