@@ -195,7 +195,7 @@ def attend_dense(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer
     bands = layout.distance.bands
     queries = [rotated_queries(q, layout, number, layer, v.dtype) for number in range(len(bands))]
     keys = [keys[number] for number in layout.key_of_band]
-    visible_BQK = layout.visible.dense()
+    visible_BQK = layout.seen()
     gqa = q.shape[1] != v.shape[1]
     if len(bands) == 1:
         out = F.scaled_dot_product_attention(queries[0], keys[0], v, attn_mask=visible_BQK[:, None], enable_gqa=gqa)

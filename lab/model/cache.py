@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -12,7 +12,8 @@ class KeyCache:
     """Keys and values seen so far, preallocated for `max_tokens`.
 
     Keys are kept rotated, `n_maps` times over: a key's place depends on its own id alone in every distance method.
-    With `n_maps` 0 they are kept as they are, for frequencies that follow the length and for the reference.
+    With `n_maps` 0 they are kept as they are, for frequencies that follow the length and for the reference. `rows` are
+    those that the next forward pass reads and fills.
 
     Shapes: `keys` (n_layers, max(n_maps, 1), B, K, max_tokens, H), `values` (n_layers, B, K, max_tokens, H). `length`
         tokens of them are filled.
@@ -32,9 +33,16 @@ class KeyCache:
         self.shape = (batch, n_kv_heads, max_tokens, head_dim)
         self.n_layers, self.n_maps = n_layers, n_maps
         self.device = device
+        self.rows = slice(0, batch)
         self.length = 0
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
+
+    @property
+    def n_elements(self) -> int:
+        """Count the numbers that a full cache holds."""
+        batch, n_kv_heads, max_tokens, head_dim = self.shape
+        return self.n_layers * (max(self.n_maps, 1) + 1) * batch * n_kv_heads * max_tokens * head_dim
 
     def extend(self, layer: int, keys: Sequence[Tensor], v_BKTH: Tensor) -> tuple[list[Tensor], Tensor]:
         """Append a layer's new keys, one tensor per key map, and values, and return all of them.
@@ -46,11 +54,37 @@ class KeyCache:
             self.values = torch.empty(self.n_layers, *self.shape, dtype=v_BKTH.dtype, device=self.device)
         stop = self.length + v_BKTH.shape[2]
         assert stop <= self.shape[2], f"cache of {self.shape[2]} tokens asked to hold {stop}"
+        own_keys, own_values = self.keys[layer, :, self.rows, :, :stop], self.values[layer, self.rows, :, :stop]
         for number, k_BKTH in enumerate(keys):
-            self.keys[layer, number, :, :, self.length : stop] = k_BKTH
-        self.values[layer, :, :, self.length : stop] = v_BKTH
-        return [k[:, :, :stop] for k in self.keys[layer]], self.values[layer, :, :, :stop]
+            own_keys[number, :, :, self.length :] = k_BKTH
+        own_values[:, :, self.length :] = v_BKTH
+        return list(own_keys), own_values
 
     def advance(self, n_tokens: int) -> None:
         """Count the tokens of a finished forward pass."""
         self.length += n_tokens
+
+    def turn_to(self, rows: slice, length: int) -> None:
+        """Let the next forward pass fill other rows, of which `length` tokens are filled."""
+        self.rows, self.length = rows, length
+
+    def repeat(self, row: int, rows: slice, length: int) -> None:
+        """Copy the first `length` tokens of one row into others."""
+        for store in self.stores():
+            store[rows, :, :length] = store[row : row + 1, :, :length]
+
+    def keep(self, kept: Tensor) -> None:
+        """Move some rows, by rising number, to the front and forget the others; layer by layer, for little memory.
+
+        Shapes: kept int64 (n,).
+        """
+        for store in self.stores():
+            store[: len(kept), :, : self.length] = store[kept, :, : self.length]
+        self.rows = slice(0, len(kept))
+
+    def stores(self) -> Iterator[Tensor]:
+        """Go through the keys and values of every layer, (B, K, max_tokens, H)."""
+        if self.keys is not None:
+            yield from self.keys.flatten(0, 1)
+        if self.values is not None:
+            yield from self.values

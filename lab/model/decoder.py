@@ -39,10 +39,13 @@ class Attention(nn.Module):
         self.out = nn.Linear(cfg.width, cfg.d_model, bias=False)
 
     def forward(self, x_BTD: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
-        """Attend within the layout, or from the new tokens to all cached ones."""
+        """Attend within the layout, from the tokens that are its queries, to all cached ones too.
+
+        Shapes: x_BTD (B, T, D); returns (B, Tq, D) for the layout's last Tq queries of the T tokens.
+        """
         q, k, v = (
-            project(x_BTD).unflatten(-1, (-1, self.cfg.head_dim)).transpose(1, 2)
-            for project in (self.q, self.k, self.v)
+            project(x).unflatten(-1, (-1, self.cfg.head_dim)).transpose(1, 2)
+            for project, x in ((self.q, asking(x_BTD, layout)), (self.k, x_BTD), (self.v, x_BTD))
         )
         if cache is None:
             out_BNTH = attend(q, k, v, layer=self.layer, backend=self.backend, layout=layout)
@@ -50,6 +53,12 @@ class Attention(nn.Module):
             out_BNTH = attend_cached(q, k, v, layer=self.layer, backend=self.backend, layout=layout, cache=cache)
         projected: Tensor = self.out(out_BNTH.transpose(1, 2).flatten(2))
         return projected
+
+
+def asking(x_BTD: Tensor, layout: Layout) -> Tensor:
+    """Keep the tokens that are queries of the layout, the last ones."""
+    n_queries = layout.q_pos.shape[-1]
+    return x_BTD if n_queries == x_BTD.shape[1] else x_BTD[:, -n_queries:]
 
 
 class FeedForward(nn.Module):
@@ -63,7 +72,11 @@ class FeedForward(nn.Module):
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Apply the layer to every token."""
-        out: Tensor = self.out(F.silu(self.gate(x_BTD)) * self.up(x_BTD))
+        if torch.is_grad_enabled():
+            hidden = F.silu(self.gate(x_BTD)) * self.up(x_BTD)
+        else:  # no gradient needs what is overwritten
+            hidden = F.silu(self.gate(x_BTD), inplace=True).mul_(self.up(x_BTD))
+        out: Tensor = self.out(hidden)
         return out
 
 
@@ -78,8 +91,8 @@ class Block(nn.Module):
         self.feed_forward = FeedForward(cfg)
 
     def forward(self, x_BTD: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
-        """Run the block."""
-        x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), layout, cache)
+        """Run the block on every token, or on the layout's queries alone where it has fewer."""
+        x_BTD = asking(x_BTD, layout) + self.attention(self.attention_norm(x_BTD), layout, cache)
         out: Tensor = x_BTD + self.feed_forward(self.feed_forward_norm(x_BTD))
         return out
 
@@ -145,6 +158,7 @@ class Decoder(nn.Module):
         segments: Segments | None = None,
         starts: Sequence[int] | None = None,
         cache: KeyCache | None = None,
+        layout: Layout | None = None,
         targets: Tensor | None = None,
         last_only: bool = False,
     ) -> Tensor:
@@ -153,7 +167,8 @@ class Decoder(nn.Module):
         With `cu_seqlens` (or `segments`, the same prepared on the host) the B * T tokens are one packed row: a token
         sees its own segment only, ids start again at 0 in each, and tokens after the last segment are padding. `starts`
         says that given ids count up by one from there in each segment, so that nothing need look at them.
-        With a cache the tokens continue what it holds. `last_only` keeps the logits of the last token.
+        With a cache the tokens continue what it holds. `last_only` keeps the logits of the last token, and the last
+        block computes no other. `layout` replaces what this pass would lay out by the same prepared for several.
 
         Shapes: tokens int64 (B, T); cu_seqlens int32 (S + 1,); position_ids int64 (T,) or (B, T); targets int64
             (B, T), IGNORE where not scored; returns (B, T, V), or a scalar: the sum of losses in nats.
@@ -168,8 +183,10 @@ class Decoder(nn.Module):
             tokens = tokens.reshape(1, -1)
             position_ids = None if position_ids is None else position_ids.expand(shape).reshape(1, -1)
         x_BTD = self.embedding(tokens)
-        layout = self.layout(tokens, position_ids, segments, starts, cache)
-        for block in self.blocks:
+        layout = layout or self.layout(tokens, position_ids, segments, starts, cache)
+        for number, block in enumerate(self.blocks, start=1):
+            if last_only and segments is None and number == self.cfg.n_layers and tokens.shape[1] > 1:
+                layout = layout.last_query()
             if self.recompute and torch.is_grad_enabled():
                 x_BTD = checkpoint(block, x_BTD, layout, cache, use_reentrant=False)
             else:
@@ -185,10 +202,10 @@ class Decoder(nn.Module):
     def layout(
         self,
         tokens: Tensor,
-        position_ids: Tensor | None,
-        segments: Segments | None,
-        starts: Sequence[int] | None,
-        cache: KeyCache | None,
+        position_ids: Tensor | None = None,
+        segments: Segments | None = None,
+        starts: Sequence[int] | None = None,
+        cache: KeyCache | None = None,
     ) -> Layout:
         """Prepare ids, rotations and segments once for all layers."""
         past = cache.length if cache is not None else 0

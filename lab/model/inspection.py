@@ -105,7 +105,9 @@ class LayerLogits:
         q_pos, k_pos = layout.q_pos[queries, None], layout.k_pos[None, keys]
         for number, band in enumerate(layout.distance.bands[1:], start=1):
             logits = torch.where(band.region.contains(q_pos, k_pos), self.band(number, queries, keys), logits)
-        return logits.masked_fill(k_pos > q_pos, -torch.inf)
+        shown = layout.distance.shows(q_pos, k_pos)
+        hidden = k_pos > q_pos if shown is None else (k_pos > q_pos) | ~shown
+        return logits.masked_fill(hidden, -torch.inf)
 
     def band(self, number: int, queries: slice, keys: slice) -> Tensor:
         """Compute the logits as if the band of this number held every pair."""
@@ -117,3 +119,49 @@ class LayerLogits:
         grouped = self.rounded(q).reshape(len(key), key.shape[1], -1, key.shape[3])  # heads of a group as rows of one
         logits: Tensor = (grouped @ key.transpose(-1, -2)).reshape(*q.shape[:3], -1)
         return logits * float(q.shape[-1] ** -0.5)
+
+
+@torch.no_grad()
+def target_logits(decoder: Decoder, tokens: Tensor, targets: Tensor) -> Tensor:
+    """Compute the head's logit of each target, un-normalised, without those of the other tokens; 0 without a target.
+
+    Shapes: tokens and targets int64 (B, T), targets below 0 where there is none -> float (B, T).
+    """
+    hidden, wanted = decoder.norm(last_block(decoder, tokens)).flatten(0, 1), targets.flatten()
+    rows = max(1, BLOCK_LOGITS // hidden.shape[1])  # of the head at a time
+    parts = []
+    for start in range(0, len(wanted), rows):
+        x, y = hidden[start : start + rows], wanted[start : start + rows]
+        parts.append((x * decoder.head.weight[y.clamp_min(0)]).sum(-1) * (y >= 0))
+    return torch.cat(parts).view(targets.shape)
+
+
+@torch.no_grad()
+def token_losses(decoder: Decoder, tokens: Tensor, targets: Tensor) -> Tensor:
+    """Compute the loss of each target in nats; 0 without a target.
+
+    The head's logits, of tokens with a target alone and some rows at a time, are normalised in float64.
+
+    Shapes: tokens and targets int64 (B, T), targets below 0 where there is none -> float64 (B, T).
+    """
+    hidden, wanted = last_block(decoder, tokens).flatten(0, 1), targets.flatten()
+    losses = torch.zeros(len(wanted), dtype=torch.float64, device=tokens.device)
+    scored = (wanted >= 0).nonzero()[:, 0]
+    rows = max(1, BLOCK_LOGITS // decoder.cfg.vocab_size)  # of the head at a time
+    for start in range(0, len(scored), rows):
+        places = scored[start : start + rows]
+        logits = decoder.head(decoder.norm(hidden[places])).double()
+        losses[places] = logits.logsumexp(-1) - logits.gather(1, wanted[places, None])[:, 0]
+    return losses.view(targets.shape)
+
+
+def last_block(decoder: Decoder, tokens: Tensor) -> Tensor:
+    """Run rows of one text each through all blocks.
+
+    Shapes: int64 (B, T) -> (B, T, d_model).
+    """
+    layout = decoder.layout(tokens, None, None, None, None)
+    x_BTD: Tensor = decoder.embedding(tokens)
+    for block in decoder.blocks:
+        x_BTD = block(x_BTD, layout, None)
+    return x_BTD

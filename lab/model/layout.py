@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -97,6 +97,34 @@ class Layout:
             visible,
         )
 
+    def last_query(self) -> Layout:
+        """Lay out the row's last query alone, with the keys as they are."""
+        return self.queries(slice(-1, None), self.k_pos.shape[-1])
+
+    def queries(self, part: slice, n_keys: int) -> Layout:
+        """Lay out some of a causal row's queries, the last of which stands at the last of its first `n_keys` keys."""
+        assert self.segments is None, "a packed row is attended whole"
+        q_pos = self.q_pos[..., part]
+        return replace(
+            self,
+            q_pos=q_pos,
+            k_pos=self.k_pos[..., :n_keys],
+            q_rotations=tuple(rotation.at(part) for rotation in self.q_rotations),
+            visible=Visibility(q_pos.shape[-1], n_keys, self.k_pos.device),
+        )
+
+    def steps(self) -> Iterator[Layout]:
+        """Lay out the forward passes that read this one's new tokens one at a time, each with the keys up to its own.
+
+        The rotations of all are made already, once. The keys before the new tokens must be rotated.
+        """
+        n_new = self.q_pos.shape[-1]
+        past = self.k_pos.shape[-1] - n_new
+        for number in range(n_new):
+            part = slice(number, number + 1)
+            step = self.queries(part, past + number + 1)
+            yield replace(step, k_rotations=tuple(rotation.at(part) for rotation in self.k_rotations))
+
     @cached_property
     def cache(self) -> dict[int, Any]:
         """What a backend makes once per band and keeps for all layers."""
@@ -129,6 +157,13 @@ class Layout:
                     covered = max(covered, tile.q.stop)
             place += length
         return out
+
+    def seen(self) -> Tensor:
+        """Build the boolean mask (B or 1, Tq, Tk) of what is visible and not hidden by the distance method."""
+        visible = self.visible.dense()
+        q_pos, k_pos = torch.atleast_2d(self.q_pos)[:, :, None], torch.atleast_2d(self.k_pos)[:, None, :]
+        shown = self.distance.shows(q_pos, k_pos)
+        return visible if shown is None else visible & shown
 
     def logit_factor(self, layer: int, dtype: torch.dtype) -> Tensor | None:
         """Return what multiplies the logits of each query, (B or 1, Tq), or None where that is one."""

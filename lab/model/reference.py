@@ -28,13 +28,13 @@ def reference(q: Tensor, k: Tensor, v: Tensor, layout: Layout, layer: int) -> Te
     q1, q2 = q.to(dtype).chunk(2, dim=-1)
     k1, k2 = k.chunk(2, dim=-1)
     inv_freq = layout.frequencies.inv_freq.to(q.device)
-    visible_BQK = layout.visible.dense()
+    visible_BQK = layout.seen()
     factor = layout.frequencies.logit_factor(layout.q_pos, layer) * layout.distance.logit_factor(layout.q_pos)
     factor = torch.atleast_2d(factor.to(dtype))
     outs = []
     for start in range(0, q.shape[2], REFERENCE_ROWS):
         part = slice(start, start + REFERENCE_ROWS)
-        rel = relative_positions(layout.q_pos, layout.k_pos, layout.distance, part)
+        rel = relative_positions(layout.q_pos, layout.k_pos, layout.distance, part).nan_to_num()  # hidden pairs
         angle = rel[:, None, :, :, None] * inv_freq  # (B or 1, 1, rows, Tk, H/2)
         a, b = q1[:, :, part, None], q2[:, :, part, None]
         c, d = k1[:, :, None], k2[:, :, None]

@@ -29,6 +29,8 @@ class Rotation:
         """Turn the pair (j, j + H/2) of each head by its angle, in the rotation's own precision."""
         first, second = x_BNTH.to(self.cos_B1TH.dtype).chunk(2, dim=-1)
         cos, sin = self.cos_B1TH, self.sin_B1TH
+        if not torch.is_grad_enabled():
+            return rotated_in_place(first, second, cos, sin)
         return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
     def rotate_back(self, x_BNTH: Tensor) -> Tensor:
@@ -38,3 +40,15 @@ class Rotation:
     def at(self, part: slice) -> Rotation:
         """Give the rotation of some of the tokens."""
         return Rotation(self.cos_B1TH[:, :, part], self.sin_B1TH[:, :, part])
+
+
+def rotated_in_place(first: Tensor, second: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate the halves of each head where no gradient is asked for, without tensors between, which cost CPUs the most.
+
+    Shapes: first, second (B, N, T, H/2); cos, sin (B or 1, 1, T, H/2), of one dtype; returns (B, N, T, H).
+    """
+    out = first.new_empty(*torch.broadcast_shapes(first.shape, cos.shape)[:-1], 2 * first.shape[-1])
+    out_first, out_second = out.chunk(2, dim=-1)
+    torch.mul(first, cos, out=out_first).addcmul_(second, sin, value=-1)
+    torch.mul(second, cos, out=out_second).addcmul_(first, sin)
+    return out

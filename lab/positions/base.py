@@ -47,6 +47,11 @@ class DistanceConfig(Section):
         """Factor on the logits that depends on neither position nor layer."""
         return 1.0
 
+    @property
+    def hides_pairs(self) -> bool:
+        """Whether a query may not see some of the keys before it, whose relative positions are then nan."""
+        return False
+
     def length_faults(self, length: int) -> list[str]:
         """List what is wrong with the parameters at `length` tokens, as lines that begin with the field."""
         return []
@@ -155,7 +160,10 @@ class Distance:
 
     @property
     def bands(self) -> tuple[Band, ...]:
-        """The method as bands: regions that partition the causal mask, each with a map of queries and one of keys."""
+        """The method as bands, each with a map of queries and one of keys.
+
+        Their regions partition the causal mask, but for the pairs that the method hides.
+        """
         bands: tuple[Band, ...] = self.module.bands(self.config)
         return bands
 
@@ -163,6 +171,15 @@ class Distance:
     def is_plain(self) -> bool:
         """Whether the distance is left as it is."""
         return self.method == "plain"
+
+    def shows(self, q_pos: Tensor, k_pos: Tensor) -> Tensor | None:
+        """Tell which causal pairs of positions, which broadcast, are not hidden; None where no pair ever is."""
+        if not self.config.hides_pairs:
+            return None
+        shown, *more = (band.region.contains(q_pos, k_pos) for band in self.bands)
+        for region in more:
+            shown = shown | region
+        return shown
 
     @property
     def scales_logits(self) -> bool:

@@ -9,8 +9,12 @@
 s is the chunk, c the pretraining window (`train_len`), w the local window. With c = 10, s = 6, w = 4 the successive
 queries of a chunk stand at 6 7 8 9 9 9, so that the w nearest tokens keep their true distance across the border.
 
-Source: papers/dual_chunk_attention.txt, section 3, Eq. 2 to 7. The authors' code cuts at the chunk size where the
-paper has c - 1, takes s = 5c/8 where the paper has 3c/4, and scales logits with the length; here as in the paper.
+`parts` takes the method apart as the paper's ablation does. `intra`: only the same chunk is seen, rel_pos of all other
+pairs is nan. `intra_inter`: P_q(m) = c - 1 for the previous chunk too, that is w = 0.
+
+Source: papers/dual_chunk_attention.txt, section 3, Eq. 2 to 7, and the ablation study above Figure 4. The authors' code
+cuts at the chunk size where the paper has c - 1, takes s = 5c/8 where the paper has 3c/4, and scales logits with the
+length; here as in the paper.
 """
 
 from __future__ import annotations
@@ -25,6 +29,8 @@ from lab.schema import NonNegative, Positive
 if TYPE_CHECKING:
     from torch import Tensor
 
+PARTS = ("all", "intra_inter", "intra")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Dca(DistanceConfig):
@@ -37,10 +43,16 @@ class Dca(DistanceConfig):
     """Chunk size s in tokens, at most the pretraining window c; left out, 3c/4 as in the paper."""
     window: NonNegative | None = None
     """Local window w in tokens, at most c - s; left out, c - s as in the paper."""
+    parts: Literal["all", "intra_inter", "intra"] = "all"
+    """Parts in use: all three, intra- and inter-chunk attention without the successive one, or intra-chunk alone."""
 
     def rules(self) -> list[str]:
         """Keep every position below the pretraining window."""
         c, s = self.train_len, self.s
+        if self.parts not in PARTS:
+            return [f"parts={self.parts}: must be one of {', '.join(PARTS)}; the ablation has no others"]
+        if self.parts != "all" and self.window is not None:
+            return [f"window={self.window}: would be ignored, parts={self.parts} has no local window; leave it out"]
         if s > c:
             return [
                 f"chunk={s}: must be <= train_len={c}, the pretraining window c (the paper has s < c, 3c/4 by default);"
@@ -54,6 +66,11 @@ class Dca(DistanceConfig):
         return []
 
     @property
+    def hides_pairs(self) -> bool:
+        """Whether causal pairs of different chunks are hidden."""
+        return self.parts == "intra"
+
+    @property
     def s(self) -> int:
         """Chunk size in tokens."""
         return max(1, 3 * self.train_len // 4) if self.chunk is None else self.chunk
@@ -61,10 +78,15 @@ class Dca(DistanceConfig):
     @property
     def w(self) -> int:
         """Local window in tokens."""
+        if self.parts != "all":
+            return 0
         return self.train_len - self.s if self.window is None else self.window
 
     def length_faults(self, length: int) -> list[str]:
         """Refuse a text that the first chunk and its local window hold."""
+        if self.parts == "intra":
+            rule = f"a text of {length} tokens lies within one chunk, which sees itself as ever"
+            return [f"chunk={self.s}: {rule}; read a longer text or lower it"] if length <= self.s else []
         reach = self.s + min(self.w, self.s)  # the successive chunk's queries keep their distance up to here
         reach += reach == self.train_len - 1  # and the first that stands at c - 1 does so too
         if length <= reach:
@@ -79,7 +101,7 @@ Config = Dca
 
 
 def rel_pos(config: Dca, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-    """Choose the query's position by how many chunks lie between it and the key.
+    """Choose the query's position by how many chunks lie between it and the key; hidden pairs are nan.
 
     Shapes: (Tq,), (Tk,) -> (Tq, Tk).
     Example:
@@ -89,6 +111,8 @@ def rel_pos(config: Dca, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         [[9, 8, 7, 6, 5, 4, 5, 4, 3, 2, 1, 0]]
         >>> rel_pos(dca, torch.tensor([6]), torch.arange(7)).tolist()
         [[6, 5, 4, 3, 2, 1, 0]]
+        >>> rel_pos(Dca(chunk=3, train_len=4, parts="intra"), torch.tensor([4]), torch.arange(5)).tolist()
+        [[nan, nan, nan, 1.0, 0.0]]
     """
     import torch
 
@@ -97,11 +121,12 @@ def rel_pos(config: Dca, q_pos: Tensor, k_pos: Tensor) -> Tensor:
     last = torch.full_like(r, config.train_len - 1)
     successive = torch.where(r < config.w, config.s + r, last)
     q = torch.where(chunks_back <= 0, r, torch.where(chunks_back == 1, successive, last))
-    return q - k_pos[None, :] % config.s
+    rel = q - k_pos[None, :] % config.s
+    return rel.double().masked_fill(chunks_back > 0, torch.nan) if config.parts == "intra" else rel
 
 
 def bands(config: Dca) -> tuple[Band, ...]:
-    """Give the same chunk, the previous one and the earlier ones, with one key map."""
+    """Give the same chunk, the previous one and the earlier ones, with one key map, or the first band alone."""
     s, w, last = config.s, config.w, config.train_len - 1
 
     def inside(n: Tensor) -> Tensor:
@@ -111,8 +136,11 @@ def bands(config: Dca) -> tuple[Band, ...]:
         r = m % s
         return (s + r) * (r < w) + last * (r >= w)
 
+    same = Band(SameChunk(s), inside, inside)
+    if config.parts == "intra":
+        return (same,)
     return (
-        Band(SameChunk(s), inside, inside),
+        same,
         Band(PreviousChunk(s), successive, inside),
         Band(EarlierChunks(s), lambda m: m * 0 + last, inside),
     )

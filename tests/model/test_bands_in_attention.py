@@ -45,6 +45,10 @@ METHODS = {  # the lab's parameters, and the equation as a function of i = m - n
         lambda i, m, n: dca(i, m, n, 9, 4, 2),
     ),
     "dca_chunk1": ({"method": "dca", "chunk": 1, "train_len": 1}, lambda i, m, n: dca(i, m, n, 1, 1, 0)),
+    "dca_intra_inter": (
+        {"method": "dca", "chunk": 4, "train_len": 9, "parts": "intra_inter"},
+        lambda i, m, n: dca(i, m, n, 9, 4, 0),
+    ),
     "self_extend": ({"method": "self_extend", "group": 3, "window": 4}, lambda i, m, n: self_extend(i, m, n, 3, 4)),
     "self_extend_w0": ({"method": "self_extend", "group": 2, "window": 0}, lambda i, m, n: self_extend(i, m, n, 2, 0)),
     "rerope": ({"method": "rerope", "window": 4}, lambda i, m, n: min(i, 4)),

@@ -1,3 +1,4 @@
+import math
 import random
 
 import pytest
@@ -129,7 +130,7 @@ WINDOW = "(the paper's w is c - s; larger ones would leave the pretraining windo
     ("parameters", "message"),
     [
         pytest.param(
-            {"chunk": 6}, "train_len: must be set; Dca takes log_n, train_len, chunk, window", id="no_train_len"
+            {"chunk": 6}, "train_len: must be set; Dca takes log_n, train_len, chunk, window, parts", id="no_train_len"
         ),
         pytest.param(
             {"train_len": 0},
@@ -164,13 +165,81 @@ WINDOW = "(the paper's w is c - s; larger ones would leave the pretraining windo
         ),
         pytest.param(
             {"train_len": 10, "shift": 2},
-            "shift=2: unknown parameter; Dca takes only log_n, train_len, chunk, window",
+            "shift=2: unknown parameter; Dca takes only log_n, train_len, chunk, window, parts",
             id="another_methods",
+        ),
+        pytest.param(
+            {"train_len": 10, "parts": "inter"},
+            "parts=inter: must be one of all, intra_inter, intra; the ablation has no others",
+            id="parts_unknown",
+        ),
+        pytest.param(
+            {"train_len": 10, "parts": "intra", "window": 0},
+            "window=0: would be ignored, parts=intra has no local window; leave it out",
+            id="window_of_one_chunk",
+        ),
+        pytest.param(
+            {"train_len": 10, "parts": "intra_inter", "window": 3},
+            "window=3: would be ignored, parts=intra_inter has no local window; leave it out",
+            id="window_without_successive",
+        ),
+        pytest.param(
+            {"train_len": 10, "parts": "intra", "chunk": 11},
+            "chunk=11: must be <= train_len=10, the pretraining window c (the paper has s < c, 3c/4 by default); use 7",
+            id="parts_with_a_chunk_beyond_training",
         ),
     ],
 )
 def test_wrong_parameters_are_refused_in_words(parameters, message):
     assert fault_of(distance, "dca", **parameters) == message
+
+
+NAN = math.nan
+ABLATED = {  # papers/dual_chunk_attention.txt, Figure 2 (a) and (b): c = 10, s = 6; rows of queries 5, 6, 11 and 12
+    "intra": [
+        CHUNK_A,
+        [NAN] * 6 + [0],
+        [NAN] * 6 + CHUNK_A,
+        [NAN] * 12 + [0],
+    ],
+    # 9 - (0 .. 5) for every other chunk
+    "intra_inter": [
+        CHUNK_A,
+        [9, 8, 7, 6, 5, 4, 0],
+        [9, 8, 7, 6, 5, 4, *CHUNK_A],
+        [9, 8, 7, 6, 5, 4, 9, 8, 7, 6, 5, 4, 0],
+    ],
+}
+
+
+@pytest.mark.parametrize(("parts", "expected"), ABLATED.items(), ids=ABLATED)
+def test_rows_of_the_ablation_by_hand(parts, expected):
+    dca = distance("dca", train_len=10, chunk=6, parts=parts)
+    for q_pos, row in zip((5, 6, 11, 12), expected, strict=True):
+        found = dca.rel_pos(torch.tensor([q_pos]), torch.arange(q_pos + 1))[0]
+        torch.testing.assert_close(found, torch.tensor(row, dtype=torch.float64), equal_nan=True, rtol=0, atol=0)
+
+
+def test_without_the_successive_part_the_window_is_0():
+    for c, s in ((10, 6), (9, 4), (7, 7), (12, 1)):
+        ablated, narrow = (
+            distance("dca", train_len=c, chunk=s, **x) for x in ({"parts": "intra_inter"}, {"window": 0})
+        )
+        assert causal_rows(ablated, 40) == causal_rows(narrow, 40)
+    assert distance("dca", train_len=2048, parts="intra").config.s == 1536
+    whole = distance("dca", train_len=10, chunk=6)
+    assert causal_rows(distance("dca", train_len=10, chunk=6, parts="all"), 40) == causal_rows(whole, 40)
+
+
+@pytest.mark.parametrize("parts", ["all", "intra_inter", "intra"])
+def test_only_the_intra_part_hides_pairs(parts):
+    dca, ids = distance("dca", train_len=10, chunk=6, parts=parts), torch.arange(20)
+    shown = dca.shows(ids[:, None], ids[None, :])
+    if parts != "intra":
+        assert shown is None
+        return
+    causal = ids[:, None] >= ids[None, :]
+    assert torch.equal(shown & causal, causal & (ids[:, None] // 6 == ids[None, :] // 6))
 
 
 def plain_up_to(chunk, length, reach):
@@ -194,6 +263,18 @@ def plain_up_to(chunk, length, reach):
             id="chunk_and_window_given",
         ),
         pytest.param({"chunk": 5, "window": 2}, 8, [], id="beyond_the_window"),
+        pytest.param({"chunk": 5, "parts": "intra_inter"}, 5, plain_up_to(5, 5, 5), id="no_successive_part"),
+        pytest.param({"chunk": 5, "parts": "intra_inter"}, 6, [], id="beyond_the_chunk"),
+        pytest.param(
+            {"chunk": 5, "parts": "intra"},
+            5,
+            [
+                "chunk=5: a text of 5 tokens lies within one chunk, which sees itself as ever; read a longer text or "
+                "lower it"
+            ],
+            id="within_a_chunk",
+        ),
+        pytest.param({"chunk": 5, "parts": "intra"}, 6, [], id="beyond_a_chunk"),
     ],
 )
 def test_length_that_chunk_and_window_hold_is_a_fault(parameters, length, faults):

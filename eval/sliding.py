@@ -1,0 +1,155 @@
+"""The loss of texts read through a sliding window, from which perplexity by context length follows.
+
+A text of n tokens x_0 .. x_(n-1) is read in windows of c tokens (the context) that begin at tokens 0, s, 2s, .. (s is
+the stride, s <= c), up to the first that reaches the text's end, where it is cut. Every window is a forward pass of its
+own, which scores the tokens that no window before it has scored: the first window all but x_0, which nothing predicts,
+every other its last s tokens, and the last window what is left, s at most. With c = 5, s = 2, n = 10, . seen, # scored:
+
+    tokens    0 1 2 3 4 5 6 7 8 9
+              . # # # #
+                  . . . # #
+                      . . . # #
+                          . . . #
+
+So each token but x_0 is scored once: with all tokens before it in sight while these are fewer than c, later with c - s
+to c - 1 of them. With s = c no window sees the token before its first one, which is then not scored. In a text of at
+most c tokens one window gives the plain loss. Over texts d,
+
+    loss = sum_d nll_d / sum_d t_d   (nats per token),    perplexity = exp(loss)
+
+where nll_d adds up -ln p of the t_d scored tokens of text d, in float64. The 95% interval is over texts, which are
+drawn independently: the loss is a ratio of two sums, so that with m texts and the linearised variance of a ratio
+
+    se^2 = m / (m - 1) * sum_d (nll_d - loss t_d)^2 / (sum_d t_d)^2,    loss +- t_(m-1, 0.975) se,    then exp
+
+which is the usual t interval of a mean where all texts are equally long; one text has none.
+
+Source: papers/dual_chunk_attention.txt, section 4.1 (sliding window 256 on PG19, after Press et al. 2021).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.stats import t as student
+from torch import Tensor
+
+IGNORE = -100  # target of a token that is not scored
+CONFIDENCE = 0.95
+
+Score = Callable[[Tensor, Tensor], Tensor]  # int64 (B, T) tokens and targets -> nats (B, T), 0 at IGNORE
+IntArray = npt.NDArray[np.int64]
+
+
+class Window(NamedTuple):
+    """Tokens `begin` to `end` - 1 of a text, of which those from `first` on are scored."""
+
+    begin: int
+    end: int
+    first: int
+
+
+def windows(n_tokens: int, context: int, stride: int) -> Iterator[Window]:
+    """Cut a text of two tokens or more into windows.
+
+    Example:
+        >>> [tuple(window) for window in windows(10, 5, 2)]
+        [(0, 5, 1), (2, 7, 5), (4, 9, 7), (6, 10, 9)]
+        >>> [tuple(window) for window in windows(5, 5, 2)], [tuple(window) for window in windows(5, 2, 2)]
+        ([(0, 5, 1)], [(0, 2, 1), (2, 4, 3)])
+    """
+    scored = 1
+    for begin in range(0, n_tokens, stride):
+        end = min(begin + context, n_tokens)
+        first = max(scored, begin + 1)
+        if first < end:
+            yield Window(begin, end, first)
+        if end == n_tokens:
+            return
+        scored = end
+
+
+@dataclass(frozen=True, eq=False)
+class TextLosses:
+    """What every text has lost.
+
+    Shapes: nll float64 (texts,), nats; tokens int64 (texts,), scored tokens.
+    """
+
+    nll: npt.NDArray[np.float64]
+    tokens: IntArray
+
+    @property
+    def loss(self) -> float:
+        """Mean over all scored tokens, in nats."""
+        return float(self.nll.sum() / self.tokens.sum())
+
+    @property
+    def perplexity(self) -> float:
+        """Exponential of the loss."""
+        return math.exp(self.loss)
+
+    @property
+    def limits(self) -> tuple[float, float] | None:
+        """95% interval of the perplexity over texts; None of a single one.
+
+        Example:
+            >>> two = TextLosses(np.array([2.0, 4.0]), np.array([2, 2]))  # means 1 and 2: 1.5 +- 12.706 * 0.5
+            >>> [round(math.log(limit), 3) for limit in two.limits]
+            [-4.853, 7.853]
+        """
+        count = len(self.nll)
+        if count < 2:
+            return None
+        residuals = self.nll - self.loss * self.tokens
+        error = math.sqrt(count / (count - 1) * float((residuals**2).sum())) / float(self.tokens.sum())
+        half = float(student.ppf((1 + CONFIDENCE) / 2, count - 1)) * error
+        return math.exp(min(self.loss - half, 700.0)), math.exp(min(self.loss + half, 700.0))  # of 10^304 at most
+
+
+def text_losses(
+    score: Score,
+    texts: Sequence[IntArray],
+    context: int,
+    stride: int,
+    *,
+    rows: int,
+    done: Callable[[int], object] = lambda windows: None,
+) -> TextLosses:
+    """Score every text, windows of one length side by side, `rows` at most; `done` hears how many are through."""
+    losses = TextLosses(np.zeros(len(texts)), np.zeros(len(texts), dtype=np.int64))
+    waiting: dict[int, list[tuple[int, Window]]] = {}
+
+    def run(length: int) -> None:
+        batch = waiting.pop(length)
+        for (number, window), nats in zip(batch, scored(score, texts, batch), strict=True):
+            losses.nll[number] += nats
+            losses.tokens[number] += window.end - window.first
+        done(len(batch))
+
+    for number, text in enumerate(texts):
+        for window in windows(len(text), context, stride):
+            length = window.end - window.begin
+            waiting.setdefault(length, []).append((number, window))
+            if len(waiting[length]) == rows:
+                run(length)
+    for length in list(waiting):
+        run(length)
+    return losses
+
+
+def scored(score: Score, texts: Sequence[IntArray], batch: Sequence[tuple[int, Window]]) -> list[float]:
+    """Run windows of one length side by side and add up what each of them scores, in nats."""
+    tokens = np.stack([texts[number][window.begin : window.end] for number, window in batch])
+    targets = np.full(tokens.shape, IGNORE)
+    for row, (number, window) in enumerate(batch):
+        places = slice(window.first - 1 - window.begin, window.end - 1 - window.begin)  # each predicts the next token
+        targets[row, places] = texts[number][window.first : window.end]
+    sums: list[float] = score(torch.from_numpy(tokens), torch.from_numpy(targets)).double().sum(1).tolist()
+    return sums

@@ -1,0 +1,334 @@
+"""Generation against whole forward passes without a cache, one for every token."""
+
+import dataclasses
+import itertools
+import threading
+
+import pytest
+import torch
+
+from lab.model import generate
+from lab.model.cache import KeyCache
+from lab.model.decoder import Decoder, DecoderConfig
+from lab.model.generate import greedy
+from lab.model.huggingface import load_pretrained
+from lab.positions import distance, frequencies
+
+TINY = DecoderConfig(d_model=32, n_layers=3, n_heads=4, n_kv_heads=2, d_ff=48, vocab_size=61, tie_embeddings=False)
+DISTANCES = {
+    "plain": distance("plain"),
+    "string": distance("string", shift=7, window=3),
+    "dca": distance("dca", chunk=6, train_len=10),
+    "self_extend": distance("self_extend", group=3, window=5),
+    "rerope": distance("rerope", window=6, log_n=8),
+    "leaky_rerope": distance("leaky_rerope", window=6, leak=1.5),
+}
+FREQUENCIES = {
+    "rope": frequencies("rope", head_dim=8),
+    "pi": frequencies("pi", head_dim=8, factor=4.0),
+    "llama3": frequencies("llama3", head_dim=8, factor=8.0, train_len=64),
+    "yarn": frequencies("yarn", head_dim=8, factor=4.0, train_len=16),
+    "entropy_abf": frequencies("entropy_abf", head_dim=8, train_len=6),
+}
+DYNAMIC = frequencies("dynamic_ntk", head_dim=8, theta=100.0, factor=4.0, train_len=8)
+methods = pytest.mark.parametrize("method", DISTANCES.values(), ids=DISTANCES)
+
+
+def decoder(rotary=FREQUENCIES["rope"], method=DISTANCES["plain"], dtype=torch.float64, **settings):
+    model = Decoder(dataclasses.replace(TINY, **settings), frequencies=rotary, distance=method, seed=3).to(dtype)
+    for p in model.parameters():  # the published initialisation is too small for attention to matter
+        torch.nn.init.normal_(p, std=0.3, generator=torch.Generator().manual_seed(p.numel()))
+    return model.eval()
+
+
+def nearly_tied(seed):
+    """Build a float32 decoder in which every token has a twin whose logit is the same up to some roundings."""
+    model = decoder(dtype=torch.float32, vocab_size=60)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        noise = torch.randn(30, 32, generator=generator)
+        model.head.weight[30:] = model.head.weight[:30] * (1 + 1e-7 * noise)
+    return model
+
+
+def tokens(seed, *shape, vocab=60):
+    return torch.randint(1, vocab, shape, generator=torch.Generator().manual_seed(seed))
+
+
+@torch.no_grad()
+def by_whole_passes(model, prompts, n_tokens):
+    text = prompts
+    for _ in range(n_tokens):
+        text = torch.cat([text, model(text)[:, -1].argmax(-1, keepdim=True)], dim=1)
+    return text[:, prompts.shape[1] :]
+
+
+def up_to(stop_id, answer):
+    return [row[: row.index(stop_id) + 1] if stop_id in row else row for row in answer.tolist()]
+
+
+def reads(model):
+    """Record how many tokens each forward pass takes."""
+    sizes = []
+    model.embedding.register_forward_hook(lambda module, args, out: sizes.append(args[0].numel()))
+    return sizes
+
+
+@methods
+@pytest.mark.parametrize("rotary", FREQUENCIES.values(), ids=FREQUENCIES)
+def test_answers_are_those_of_whole_passes(method, rotary):
+    model, prompts = decoder(rotary, method), tokens(1, 7, 19)
+    assert greedy(model, prompts, 12).tolist() == by_whole_passes(model, prompts, 12).tolist()
+
+
+@methods
+def test_answers_that_stop_at_different_times(method):
+    model, prompts = decoder(FREQUENCIES["yarn"], method), tokens(2, 20, 11, vocab=9)
+    whole = by_whole_passes(model, prompts, 14)
+    tried = 0
+    for stop_id in whole.unique().tolist():
+        answer = greedy(model, prompts, 14, stop_id)
+        expected = up_to(stop_id, whole)
+        assert up_to(stop_id, answer) == expected
+        assert answer.shape[1] == max(map(len, expected))
+        after = [row[len(own) :] for row, own in zip(answer.tolist(), expected)]
+        assert {token for rest in after for token in rest} <= {stop_id}
+        tried += len({len(own) for own in expected}) > 2
+    assert tried >= 3, "tokens at which rows stop at three times or more"
+
+
+@pytest.mark.parametrize("n_tokens", [1, 2])
+@pytest.mark.parametrize("length", [1, 2, 3])
+@methods
+def test_the_shortest_prompts_and_answers(method, length, n_tokens):
+    model, prompts = decoder(FREQUENCIES["entropy_abf"], method), tokens(3, 3, length)
+    assert greedy(model, prompts, n_tokens).tolist() == by_whole_passes(model, prompts, n_tokens).tolist()
+
+
+@methods
+@pytest.mark.parametrize("shared", [0, 1, 4, 5, 12, 15, 16])
+def test_shared_beginnings_of_any_length(method, shared):
+    model = decoder(FREQUENCIES["llama3"], method)
+    prompts = tokens(4, 6, 16)
+    prompts[[0, 2, 5], :shared] = prompts[0, :shared].clone()
+    prompts[[1, 4], :9] = prompts[1, :9].clone()
+    assert greedy(model, prompts, 8).tolist() == by_whole_passes(model, prompts, 8).tolist()
+
+
+def test_a_shared_beginning_is_read_once():
+    model, prompts = decoder(), tokens(5, 4, 16)
+    prompts[:3, :10] = prompts[0, :10]
+    sizes = reads(model)
+    greedy(model, prompts, 1)
+    assert sorted(sizes) == [10, 16, 3 * 6]
+    sizes.clear()
+    greedy(model, prompts[:1].expand(4, -1), 1)  # equal prompts: all but the last token
+    assert sorted(sizes) == [4, 15]
+
+
+@pytest.mark.parametrize("method", ["plain", "string"])
+def test_frequencies_that_follow_the_length(method):
+    """One layer's keys know no position of their own, so that a cache of them equals whole passes."""
+    model, prompts = decoder(DYNAMIC, DISTANCES[method], n_layers=1), tokens(6, 5, 13)
+    prompts[:, :10] = prompts[0, :10]
+    assert greedy(model, prompts, 9).tolist() == by_whole_passes(model, prompts, 9).tolist()
+
+
+def test_frequencies_that_follow_the_length_share_no_beginning(monkeypatch):
+    monkeypatch.setattr(generate, "ACTIVATION_BYTES", 1)  # nor are their prompts read in parts
+    monkeypatch.setattr(generate, "tokens_at_once", lambda model, device: 1000)
+    model, prompts = decoder(DYNAMIC), tokens(6, 5, 13)
+    prompts[:, :10] = prompts[0, :10]
+    one_by_one = [greedy(model, prompt[None], 9)[0].tolist() for prompt in prompts]
+    sizes = reads(model)
+    assert greedy(model, prompts, 9).tolist() == one_by_one
+    assert sizes[0] == prompts.numel()
+
+
+@pytest.mark.parametrize("stop_id", [None, 7], ids=["whole", "stopping"])
+@pytest.mark.parametrize("seed", range(2))
+def test_near_ties_come_out_alike_in_every_batch(seed, stop_id):
+    model, prompts = nearly_tied(seed), tokens(seed, 50, 24, vocab=30)
+    prompts[10:20, :17] = prompts[10, :17].clone()
+    alone = [greedy(model, prompt[None], 6, stop_id)[0].tolist() for prompt in prompts]
+    for size in (2, 7, 50):
+        answers = [row for part in prompts.split(size) for row in greedy(model, part, 6, stop_id).tolist()]
+        assert [up_to_list(stop_id, row) for row in answers] == [up_to_list(stop_id, row) for row in alone]
+
+
+def up_to_list(stop_id, row):
+    return row[: row.index(stop_id) + 1] if stop_id in row else row
+
+
+def test_every_share_of_ranks_gives_the_same_answers():
+    model, prompts = nearly_tied(9), tokens(9, 21, 24, vocab=30)
+    whole = greedy(model, prompts, 10)
+    for ranks in (2, 4):
+        for rank in range(ranks):
+            assert torch.equal(greedy(model, prompts[rank::ranks], 10), whole[rank::ranks])
+
+
+def test_rows_that_are_sure_are_not_generated_again():
+    model, prompts = decoder(dtype=torch.float32), tokens(10, 8, 20)
+    sizes = reads(model)
+    greedy(model, prompts, 6)
+    assert sizes == [160] + [8] * 5
+    logits = torch.tensor([[1.0, -4.0, 1.0 - 4 * 900 * 2.0**-23], [1.0, -4.0, 1.0 - 4 * 1100 * 2.0**-23]])
+    assert generate.is_near(logits).tolist() == [True, False]  # 1024 roundings of the largest logit, 4
+    assert generate.is_near(logits.bfloat16()) is None
+
+
+def test_rows_that_have_stopped_leave_the_batch():
+    model, prompts = decoder(), tokens(2, 20, 11, vocab=9)
+    whole = by_whole_passes(model, prompts, 14)
+    stop_id = int(whole.flatten().mode()[0])
+    sizes = reads(model)
+    greedy(model, prompts, 14, stop_id)
+    ends = [len(row) for row in up_to(stop_id, whole)]
+    running = [sum(end > step for end in ends) for step in range(1, max(ends))]
+    assert running[-1] < 10
+    for size, needed in zip(sizes[1:], running, strict=True):
+        assert needed <= size <= max(needed / generate.KEPT_FRAC, 1)
+
+
+@methods
+def test_memory_bounds_change_no_answer(method, monkeypatch):
+    model, prompts = decoder(FREQUENCIES["yarn"], method), tokens(11, 9, 20)
+    prompts[2:6, :8] = prompts[2, :8]
+    expected = by_whole_passes(model, prompts, 7).tolist()
+    row_bytes = model.new_cache(1, 27).n_elements * 8
+    token_bytes = generate.bytes_per_token(model)
+    made = []
+    make = model.new_cache
+    monkeypatch.setattr(model, "new_cache", lambda batch, n: made.append(batch) or make(batch, n))
+    for rows, at_once in ((4, 60), (1, 3), (9, 1), (5, 10**6)):
+        monkeypatch.setattr(generate, "CACHE_BYTES", rows * row_bytes)
+        monkeypatch.setattr(generate, "ACTIVATION_BYTES", at_once * token_bytes)
+        made.clear()
+        sizes = reads(model)
+        assert greedy(model, prompts, 7).tolist() == expected
+        assert max(made) == rows
+        assert max(sizes) <= max(at_once, rows)
+
+
+def test_several_rows_are_read_in_pieces_on_a_cpu(monkeypatch):
+    monkeypatch.setattr(generate, "CPU_TOKENS", 50)
+    model, prompts = decoder(), tokens(12, 5, 20)
+    sizes = reads(model)
+    greedy(model, prompts, 1)
+    assert sizes == [40, 40, 20]
+
+
+def test_bytes_of_a_cache_by_hand():
+    # 3 layers, keys and values, 5 rows, 2 key-value heads, 7 tokens, head width 8: 3 * 2 * 5 * 2 * 7 * 8
+    assert decoder().new_cache(5, 7).n_elements == 3360
+    assert decoder(method=DISTANCES["self_extend"]).new_cache(5, 7).n_elements == 3360 * 3 // 2  # two key maps
+
+
+def test_a_decoder_from_a_hugging_face_folder(llama_folder):
+    model = load_pretrained(llama_folder, dtype=torch.float64)
+    prompts = tokens(13, 7, 18, vocab=model.cfg.vocab_size)
+    prompts[3:, :12] = prompts[3, :12]
+    assert greedy(model, prompts, 9).tolist() == by_whole_passes(model, prompts, 9).tolist()
+
+
+def test_half_precision_runs():
+    model, prompts = decoder(dtype=torch.float32), tokens(14, 3, 9)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert greedy(model, prompts, 4).shape == (3, 4)
+
+
+def test_generation_changes_neither_mode_nor_random_state_nor_gradients():
+    model = decoder(dtype=torch.float32).train()
+    state = torch.random.get_rng_state()
+    greedy(model, tokens(15, 3, 9), 4)
+    assert model.training
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert all(p.grad is None and p.requires_grad for p in model.parameters())
+
+
+@pytest.mark.parametrize("stop_id", [None, 3, 5], ids=str)
+def test_ranks_in_lockstep_make_the_same_passes(stop_id):
+    """Two threads stand for two ranks whose every forward pass waits for the other's."""
+    prompts = [tokens(16, 6, 12, vocab=30), tokens(17, 6, 12, vocab=30)]
+    prompts[0][:, :8] = prompts[0][0, :8]
+    make = [lambda: nearly_tied(4), lambda: decoder(dtype=torch.float32, vocab_size=60)]  # only one is ever unsure
+    alone = [greedy(make[number](), own, 10, stop_id).tolist() for number, own in enumerate(prompts)]
+    barrier, said, answers, passes = threading.Barrier(2, timeout=20), [0, 0], [None, None], [None, None]
+
+    def rank(number):
+        model = make[number]()
+        passes[number] = sizes = reads(model)
+
+        def meet(*args):
+            barrier.wait()
+
+        model.embedding.register_forward_hook(meet)
+
+        def agree(value):
+            said[number] = value
+            barrier.wait()
+            largest = max(said)
+            barrier.wait()
+            return largest
+
+        answers[number] = greedy(model, prompts[number], 10, stop_id, agree=agree)
+        assert sizes
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(passes[0]) == len(passes[1])
+    for own, joint in zip(alone, answers):
+        assert [up_to_list(stop_id, row) for row in joint.tolist()] == [up_to_list(stop_id, row) for row in own]
+
+
+def test_rows_of_a_cache_are_repeated_and_kept():
+    cache = KeyCache(1, 3, 1, 4, 2, torch.device("cpu"))
+    cache.turn_to(slice(1, 2), 0)
+    k, v = torch.arange(4.0).view(1, 1, 2, 2), torch.arange(4.0, 8.0).view(1, 1, 2, 2)
+    cache.extend(0, [k], v)
+    cache.repeat(1, slice(2, 3), 2)
+    cache.turn_to(slice(0, 1), 0)
+    cache.extend(0, [-k], -v)
+    cache.turn_to(slice(0, 3), 2)
+    cache.keep(torch.tensor([0, 2]))
+    (keys,), values = cache.extend(0, [torch.full((2, 1, 1, 2), 9.0)], torch.full((2, 1, 1, 2), 8.0))
+    assert keys.flatten(1).tolist() == [[0, -1, -2, -3, 9, 9], [0, 1, 2, 3, 9, 9]]
+    assert values.flatten(1).tolist() == [[-4, -5, -6, -7, 8, 8], [4, 5, 6, 7, 8, 8]]
+
+
+def test_no_pass_computes_more_of_the_last_block_than_it_must():
+    model, prompts = decoder(), tokens(18, 2, 10)
+    rows = []
+    for block in model.blocks:
+        block.feed_forward.register_forward_hook(lambda module, args, out: rows.append(args[0].shape[1]))
+    greedy(model, prompts, 2)
+    assert rows == [10, 10, 1, 1, 1, 1]
+
+
+def test_steps_lay_out_what_single_passes_would():
+    for rotary, method in itertools.product((FREQUENCIES["entropy_abf"],), DISTANCES.values()):
+        model = decoder(rotary, method)
+        cache = model.new_cache(2, 20)
+        cache.length = 9
+        for step in model.layout(tokens(1, 1, 6), None, None, None, cache).steps():
+            alone = model.layout(tokens(1, 1, 1), None, None, None, cache)
+            assert torch.equal(step.q_pos, alone.q_pos)
+            assert torch.equal(step.k_pos, alone.k_pos)
+            assert torch.equal(step.seen(), alone.seen())
+            assert step.tiles == alone.tiles
+            for a, b in zip(step.q_rotations + step.k_rotations, alone.q_rotations + alone.k_rotations, strict=True):
+                assert torch.equal(a.cos_B1TH, b.cos_B1TH)
+                assert torch.equal(a.sin_B1TH, b.sin_B1TH)
+            cache.advance(1)
+
+
+def test_rotating_without_gradients_equals_rotating_with_them():
+    model = decoder(method=DISTANCES["string"])
+    rotation, x = model.layout(tokens(1, 2, 9)).q_rotations[1], tokens(2, 2, 4, 9, 8).double()
+    with torch.no_grad():
+        out = rotation.rotate(x)
+    torch.testing.assert_close(out, rotation.rotate(x), rtol=0, atol=1e-14)
