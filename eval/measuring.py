@@ -19,6 +19,7 @@ from lab.schema import NonNegative, Positive, Section
 from lab.settings import Raw, all_settings, parse_overrides, take_option, validated
 
 ELSEWHERE = ("rows", "device")  # options that change no number
+Output = Literal["picture", "folder"]  # what -o names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,13 +44,17 @@ class Options(Section):
 
 
 class Request(NamedTuple):
-    """What a command line asks for; `picture` is where -o puts it, `overrides` the model's position methods."""
+    """What a command line asks for; `overrides` are the model's position methods.
+
+    -o names the `picture`, or, for commands that collect results in one place, the `folder` of all results.
+    """
 
     model: Path
     options: Any
     overrides: dict[str, Any]
     plots: bool
     picture: Path | None
+    folder: Path | None = None
 
 
 class Model(Protocol):
@@ -76,8 +81,8 @@ class Model(Protocol):
         ...
 
 
-def read_request(arguments: Sequence[str], options_class: type[Options]) -> Request:
-    """Read a command line: MODEL, options, position.* of the model, --plot and -o.
+def read_request(arguments: Sequence[str], options_class: type[Section], *, output: Output = "picture") -> Request:
+    """Read a command line: MODEL, options, position.* of the model, --plot and -o, which names what `output` says.
 
     Raises: ConfigError with a line for every fault, options named as they are written.
     """
@@ -91,7 +96,7 @@ def read_request(arguments: Sequence[str], options_class: type[Options]) -> Requ
     overrides = {key: value for key, value in given.items() if key.startswith("position.")}
     own = {key: value for key, value in given.items() if key not in (*overrides, "plot")}
     faults = ["--plot: takes no value; leave the value out"] if "plot" in given else []
-    faults += picture_faults(place, plots or "plot" in given)
+    faults += picture_faults(place, plots or "plot" in given) if output == "picture" else []
     options = None
     try:
         options = validated(options_class, Raw(with_lists(own, options_class), "options"))
@@ -99,10 +104,12 @@ def read_request(arguments: Sequence[str], options_class: type[Options]) -> Requ
         faults += [f"--{fault}" for fault in error.faults]
     if faults:
         raise ConfigError(*faults)
-    return Request(Path(words[0]), options, overrides, plots, Path(place) if place else None)
+    named = Path(place) if place else None
+    picture, folder = (named, None) if output == "picture" else (None, named)
+    return Request(Path(words[0]), options, overrides, plots, picture, folder)
 
 
-def with_lists(given: Mapping[str, Any], options_class: type[Options]) -> dict[str, Any]:
+def with_lists(given: Mapping[str, Any], options_class: type[Any]) -> dict[str, Any]:
     """Read `64,128` and `64` as lists where an option is a list.
 
     Example:
@@ -135,11 +142,12 @@ def picture_faults(place: str | None, plots: bool) -> list[str]:
     return [] if place.endswith(".png") else [f"-o {place}: must end in .png; name the picture"]
 
 
-def help_text(description: str, options_class: type[Options]) -> str:
+def help_text(description: str, options_class: type[Section], *, output: Output = "picture") -> str:
     """Describe a command and its options."""
     lines = [description, "Options (default; meaning):", ""]
     lines += [f"  --{n}={default}\n      {' '.join(text.split())}" for n, default, text in all_settings(options_class)]
-    lines += ["  --plot\n      Draw the picture, to FILE.png where -o FILE.png is given, else beside the results."]
+    beside = "Draw the picture, to FILE.png where -o FILE.png is given, else beside the results."
+    lines += [f"  --plot\n      {beside if output == 'picture' else 'Draw the picture beside the results.'}"]
     lines += ["  --position.distance.method=NAME, --position.frequency.method=NAME, and their parameters"]
     return "\n".join([*lines, "      Position methods in place of the model's own."])
 

@@ -22,10 +22,12 @@ def draw_texts(
     texts: int,
     seed: int,
     vocab_size: int,
+    option: str = "--texts",
 ) -> npt.NDArray[np.int64]:
     """Draw pieces of a file, or of the corpus where there is none; each begins with the tokenizer's first token.
 
-    Pieces do not overlap, so that texts are independent, and are not cut at documents.
+    Pieces do not overlap, so that texts are independent, and are not cut at documents. `option` is what a command calls
+    their number.
 
     Shapes: int64 (texts, n_tokens).
     Raises: LabError where there is no text, no tokenizer, or too little text.
@@ -48,7 +50,7 @@ def draw_texts(
     if pieces < texts:
         where = f"--text={path}" if path is not None else "the run's corpus"
         raise DataError(
-            f"--texts={texts}: {where} has room for {pieces} texts of {n_tokens} tokens; lower it, shorten the texts "
+            f"{option}={texts}: {where} has room for {pieces} texts of {n_tokens} tokens; lower it, shorten the texts "
             "or give a longer --text"
         )
     chosen = np.random.default_rng(seed).permutation(pieces)[:texts]

@@ -1,6 +1,6 @@
 """Merge trained models: every weight of the merged one is the weighted sum of theirs.
 
-    python -m lab.merge MODEL MODEL [MODEL ...] [--weights W W ...] [--positions MODEL] -o FOLDER
+    python -m lab.merge MODEL MODEL [MODEL ...] [--weights W W ...] [--positions MODEL] [--train_len TOKENS] -o FOLDER
 
     W_merged = w_1 W_1 + w_2 W_2 + ...,    w_1 + w_2 + ... = 1    (papers/longrecipe.txt, Eq. 7)
 
@@ -13,9 +13,10 @@ shares, which for two models are LongRecipe's 0.5 and 0.5:
     python -m lab.merge models/Llama-3-8B runs/replayed --weights 0.3 0.7 --positions runs/replayed -o merged
 
 Where the models' position methods differ, --positions names the model whose methods and training window are kept. Its
-distance method must be plain, for a Hugging Face folder cannot say another. tokenizer.json is copied where the models
-that have one agree. All models are held in memory at once, in float32.
-Exit status: 0 done; 2 a mistake in the input, one line each on stderr.
+distance method must be plain, for a Hugging Face folder cannot say another. --train_len gives the training window to
+write in place of the models' own, for instance where one was extended to it before it was replayed. tokenizer.json is
+copied where the models that have one agree. All models are held in memory at once, in float32.
+Exit status: 0 done; 2 a mistake in the input, one line each on stderr; 75 interrupted.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from lab.positions.methods import describe
 from lab.settings import take_option
 from lab.weights import MOST_FAULTS, shape
 
-WRONG = 2
+WRONG, INTERRUPTED = 2, 75
 SUM_TOLERANCE = 1e-6  # of the weights around 1, for decimals such as 0.3333333
 ONE_SHAPE = "merge models of one shape"
 
@@ -56,6 +57,7 @@ class Arguments:
     models: list[Path]
     shares: list[float]
     positions: Path | None
+    train_len: int | None
     output: Path
 
 
@@ -74,6 +76,7 @@ def parse(arguments: Sequence[str]) -> Arguments:
     """
     words = list(arguments)
     output, positions = take_option(words, "-o"), take_option(words, "--positions")
+    train_len = read_train_len(take_option(words, "--train_len"))
     models = list(takewhile(lambda word: not word.startswith("-"), words))
     rest = words[len(models) :]
     if rest and rest[0] != "--weights":
@@ -86,7 +89,21 @@ def parse(arguments: Sequence[str]) -> Arguments:
     place = None if positions is None else Path(positions)
     if place is not None and place not in map(Path, models):
         raise ConfigError(f"--positions={positions}: must be one of the models; use one of {', '.join(models)}")
-    return Arguments([Path(word) for word in models], shares, place, Path(output))
+    return Arguments([Path(word) for word in models], shares, place, train_len, Path(output))
+
+
+def read_train_len(word: str | None) -> int | None:
+    """Read the training window to write.
+
+    Raises: ConfigError.
+    """
+    if word is None:
+        return None
+    if not (word.isascii() and word.isdigit()) or int(word) < 1:
+        raise ConfigError(
+            f"--train_len={word}: must be a whole number of tokens >= 1; leave it out for the models' own"
+        )
+    return int(word)
 
 
 def read_shares(words: Sequence[str], n_models: int) -> list[float]:
@@ -122,7 +139,7 @@ def merge(asked: Arguments) -> str:
     bar = tqdm(asked.models, desc="read", unit="model", leave=False, disable=None)
     models = {path: open_model(path) for path in bar}
     refuse_other_shapes(models)
-    kept = choose_positions(models, asked.positions)
+    kept = choose_positions(models, asked.positions, asked.train_len)
     tokenizer = shared_tokenizer(asked.models)
     add_up([models[path].decoder for path in asked.models], asked.shares, kept.decoder)
     try:
@@ -172,8 +189,8 @@ def structure(decoder: Decoder) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in FREE}
 
 
-def choose_positions(models: dict[Path, OpenedModel], wanted: Path | None) -> Kept:
-    """Find the model whose positions are kept; where all are alike, the longest training window is.
+def choose_positions(models: dict[Path, OpenedModel], wanted: Path | None, given_len: int | None) -> Kept:
+    """Find the model whose positions are kept, and the training window: that given, or the longest where all are alike.
 
     Raises: ConfigError where the choice is missing or would be ignored, or a Hugging Face folder cannot say it.
     """
@@ -187,8 +204,8 @@ def choose_positions(models: dict[Path, OpenedModel], wanted: Path | None) -> Ke
         raise ConfigError(f"--positions={wanted}: would be ignored, all models have {said[wanted]}; leave it out")
     model = next(iter(models.values())) if wanted is None else models[wanted]
     lengths = [m.train_len for m in ([model] if differ else models.values()) if m.train_len is not None]
-    decoder, train_len = model.decoder, max(lengths, default=None)
-    if decoder.frequencies.method == "dynamic_ntk":
+    decoder, train_len = model.decoder, given_len or max(lengths, default=None)
+    if decoder.frequencies.method == "dynamic_ntk" and given_len is None:
         train_len = None  # the method says it, and would compute something else with another
     hugging_face_settings(decoder.cfg, decoder.frequencies, decoder.distance, "float32", train_len)
     return Kept(decoder, train_len)
@@ -244,6 +261,9 @@ def main(arguments: Sequence[str]) -> int:
     except LabError as error:
         print(error, file=sys.stderr)
         return WRONG
+    except KeyboardInterrupt:
+        print("interrupted; what was written is not whole, delete it and merge again", file=sys.stderr)
+        return INTERRUPTED
     return 0
 
 

@@ -240,6 +240,22 @@ def test_the_positions_named_are_kept(kept, theta, train_len, original, extended
     assert_same_logits(model.decoder, opened(folder), (9, 60))
 
 
+def test_a_window_that_is_given_is_written(tmp_path, original, extended, merged):
+    assert open_model(merged(original, extended, "--positions", original, "--train_len", 640)).train_len == 640
+
+
+def test_a_window_that_is_given_is_written_where_positions_are_alike(original, tmp_path, merged):
+    other = save(tmp_path / "other", drawn(2), train_len=128)
+    assert open_model(merged(original, other, "--train_len", 96)).train_len == 96
+
+
+def test_dynamic_ntk_allows_no_other_window(prepared, tmp_path, refused):
+    method = {"frequency": {"method": "dynamic_ntk", "factor": 4.0, "train_len": 32}}
+    run = write_run(tmp_path / "dynamic", prepared, position=method)
+    said = refused(run, run, "--train_len", 96)
+    assert said == "train_len=96: must be 32, that of the frequencies; leave it out\n"
+
+
 def test_a_method_with_parameters_is_kept(tmp_path, original, merged):
     yarn = save(tmp_path / "yarn", drawn(2, method="yarn", factor=4.0, train_len=64), train_len=None)
     model = open_model(merged(original, yarn, "--positions", yarn))
@@ -310,6 +326,14 @@ EXAMPLE = "write for instance --weights 0.5 0.5"
         (["a", "b"], "-o: must be given, the folder to write; for instance -o merged"),
         (["a", "b", "-o"], "-o: has no value; write it after a space"),
         (["a", "b", "-o", "c", "--positions"], "--positions: has no value; write it after a space"),
+        (
+            ["a", "b", "-o", "c", "--train_len", "0"],
+            "--train_len=0: must be a whole number of tokens >= 1; leave it out for the models' own",
+        ),
+        (
+            ["a", "b", "-o", "c", "--train_len", "1e3"],
+            "--train_len=1e3: must be a whole number of tokens >= 1; leave it out for the models' own",
+        ),
         (["a", "b", "--dtype=bf16", "-o", "c"], f"--dtype=bf16: not an option; {USAGE}"),
         (
             ["--weights", "1", "0", "a", "b", "-o", "c"],
@@ -353,7 +377,7 @@ def test_shares_may_be_rounded_decimals():
 def test_help(capsys):
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    assert "python -m lab.merge MODEL MODEL [MODEL ...] [--weights W W ...] [--positions MODEL] -o FOLDER" in text
+    assert "python -m lab.merge MODEL MODEL [MODEL ...] [--weights W W ...] [--positions MODEL]" in text
     assert main([]) == 2
 
 

@@ -209,6 +209,12 @@ def test_a_longer_window_takes_the_base_of_its_length(kind, source, hub, write):
     assert load_experiment(write(path), on_the_command_line).model.theta == 5e6
 
 
+def test_ids_with_gaps_take_the_base_of_their_target(source, write):
+    skip = {"method": "rpes", "target_len": 65_536}
+    assert load_experiment(write(source, skip=skip)).model.theta == 5e6
+    assert load_experiment(write(source, skip={**skip, "target_len": 128})).model.theta == 500.0
+
+
 @pytest.mark.parametrize(
     ("sections", "overrides", "theta"),
     [

@@ -1,0 +1,242 @@
+"""The analysis of impactful tokens through its command, against whole logits and sorted lists."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from eval.impact import main
+from eval.impact_config import ImpactConfig
+from eval.token_classes import token_class, token_texts
+from lab.data.preparation import shard_folder
+from lab.data.selecting import read_token_types
+from lab.data.shards import TokenStore
+from lab.data.tokenizer import load_tokenizer, vocabulary_hash
+from lab.loading import open_model
+from tests.eval.test_impactful import marked_by_hand, taken_by_hand
+from tests.eval.test_part_of_speech import folder as tagger_folder  # noqa: F401  a fixture
+from tests.opened import write_run
+
+ROOT = Path(__file__).resolve().parents[2]
+TOL = 1e-4  # of changes near 10: float32 products, a whole row of the head or all of them
+FIXED = ["--windows=12", "--length=40", "--min_count=2"]
+
+
+@pytest.fixture(scope="module")
+def base(prepared, tmp_path_factory):
+    return write_run(tmp_path_factory.mktemp("runs") / "base", prepared)
+
+
+@pytest.fixture(scope="module")
+def tuned(prepared, tmp_path_factory):
+    """Another model of the same shape, whose training window is 64 tokens."""
+    return write_run(tmp_path_factory.mktemp("runs") / "tuned", prepared, std=0.45)
+
+
+@pytest.fixture
+def analysed(base, tuned, tmp_path, capsys):
+    """A function that runs the command and returns the result and what was printed."""
+
+    def analyse(*words):
+        assert main([str(base), str(tuned), "-o", str(tmp_path / "impact"), *words]) == 0
+        return json.loads((tmp_path / "impact" / "impact.json").read_text()), capsys.readouterr().out
+
+    return analyse
+
+
+@pytest.fixture(scope="module")
+def by_hand(prepared, base, tuned):
+    """Windows of 40 held-out tokens with the change of every target: rows of (token, target or None, change)."""
+    text = [
+        (token, number)
+        for number, document in enumerate(TokenStore.open(shard_folder(prepared), "held_out").documents())
+        for token in document.tolist()
+    ]
+    special = {load_tokenizer(shard_folder(prepared)).token_to_id(name) for name in ("<bos>", "<eos>")}
+    models = [open_model(folder).decoder for folder in (base, tuned)]
+    windows = {}
+    for start in range(0, len(text) - 40, 40):
+        tokens = [token for token, _ in text[start : start + 40]]
+        with torch.no_grad():
+            logits = [model(torch.tensor([tokens]))[0] for model in models]
+        row = []
+        for place in range(40):
+            (_, own), (target, other) = text[start + place], text[start + place + 1]
+            change = abs(float(logits[1][place, target] - logits[0][place, target]))
+            row.append((tokens[place], None if own != other or target in special else target, change))
+        windows[tuple(tokens)] = row
+    return windows
+
+
+def drawn(by_hand, prepared, n):
+    """The windows that the command draws, in its order."""
+    from eval.windows import held_out_windows
+
+    tokens = held_out_windows(prepared, length=40, windows=n, seed=0).tokens.tolist()
+    return [by_hand[tuple(row)] for row in tokens]
+
+
+def test_the_result_against_whole_logits(by_hand, prepared, analysed):
+    result, _ = analysed(*FIXED, "--coverage=0.4")
+    rows = drawn(by_hand, prepared, 12)
+    changes = np.array([[change for _, _, change in row] for row in rows])
+    targets = [[target for _, target, _ in row] for row in rows]
+    scored = np.array([[target is not None for target in row] for row in targets])
+    marked = marked_by_hand(changes, scored, 0.2)
+    places = [(w, i) for w in range(12) for i in range(40) if scored[w, i]]
+    occurs = Counter(targets[w][i] for w, i in places)
+    hits = Counter(targets[w][i] for w, i in places if marked[w, i])
+    ids = sorted(occurs)
+    taken = taken_by_hand([occurs[t] for t in ids], [hits[t] for t in ids], 0.4, 2)
+    texts = token_texts(load_tokenizer(shard_folder(prepared)))
+
+    assert (result["targets"], result["marked"]) == (len(places), int(marked.sum()))
+    assert result["token_ids"] == sorted(ids[k] for k in taken)
+    assert result["held_of_marked"] == pytest.approx(sum(hits[t] for t in result["token_ids"]) / marked.sum())
+    assert Counter(row["label"] for row in result["types"]) == Counter(repr(texts[token]) for token in ids)
+    found = {row["label"]: row for row in result["types"]}
+    for token in ids:
+        row, own = found[repr(texts[token])], [changes[w, i] for w, i in places if targets[w][i] == token]
+        assert (row["occurrences"], row["marked"]) == (occurs[token], hits[token])
+        assert row["rate"] == pytest.approx(hits[token] / occurs[token])
+        assert row["share_of_marked"] == pytest.approx(hits[token] / marked.sum())
+        assert row["share_of_all"] == pytest.approx(occurs[token] / len(places))
+        assert row["mean_change"] == pytest.approx(np.mean(own), abs=TOL)
+        assert row["chosen"] == (token in result["token_ids"])
+    rates = [row["rate"] for row in result["types"]]
+    assert rates == sorted(rates, reverse=True)
+    classes = {row["label"]: row for row in result["classes"]}
+    for name in {token_class(texts[token]) for token in ids}:
+        own = [token for token in ids if token_class(texts[token]) == name]
+        assert classes[name]["occurrences"] == sum(occurs[token] for token in own)
+        assert classes[name]["marked"] == sum(hits[token] for token in own)
+
+
+def test_the_share_of_sentences(by_hand, prepared, analysed):
+    result, printed = analysed(*FIXED, "--coverage=0.1")
+    texts, types, sentences = token_texts(load_tokenizer(shard_folder(prepared))), set(result["token_ids"]), []
+    for row in drawn(by_hand, prepared, 12):
+        sentences.append([])
+        for place, (token, _, _) in enumerate(row):
+            sentences[-1].append(token)
+            if place < 39 and set(".!?\n") & set(texts[token] or ""):
+                sentences.append([])
+    expected = sum(bool(types & set(sentence)) for sentence in sentences) / len(sentences)
+    assert result["held_of_sentences"] == pytest.approx(expected)
+    assert f"in {expected:.0%} of the sentences" in printed
+
+
+def test_a_class_takes_all_of_its_tokens(prepared, analysed):
+    result, printed = analysed(*FIXED, "--by=class", "--coverage=0.01")
+    (chosen,) = [row["label"] for row in result["types"] if row["chosen"]]
+    texts = token_texts(load_tokenizer(shard_folder(prepared)))
+    expected = [token for token, text in enumerate(texts) if text is not None and token_class(text) == chosen]
+    assert result["token_ids"] == expected
+    assert f"{chosen} *" in printed
+    assert [row["label"] for row in result["types"]] == [row["label"] for row in result["classes"]]
+
+
+def test_parts_of_speech_are_taken(prepared, analysed, request):
+    tagger = request.getfixturevalue("tagger_folder")
+    result, _ = analysed(*FIXED, "--by=pos", f"--tagger={tagger}", "--coverage=1.0")
+    found = {row["label"]: row for row in result["types"]}
+    assert {"ADJ", "AUX", "SPACE", "X"} <= set(found)
+    tokenizer = load_tokenizer(shard_folder(prepared))
+    magic = tokenizer.encode(" magic", add_special_tokens=False).ids
+    assert set(magic) <= set(result["token_ids"]), "ADJ"
+    assert sum(row["occurrences"] for row in result["types"]) == result["targets"]
+
+
+def test_the_result_says_what_it_is_of(prepared, base, tuned, analysed):
+    result, printed = analysed(*FIXED, "--seed=1", "--top=0.5")
+    assert result["base"]["path"] == str(base)
+    assert result["tuned"]["path"] == str(tuned)
+    defaults = dataclasses.asdict(ImpactConfig())
+    assert result["options"] == {**defaults, "windows": 12, "length": 40, "min_count": 2, "seed": 1, "top": 0.5}
+    tokenizer = load_tokenizer(shard_folder(prepared))
+    assert result["tokenizer"] == vocabulary_hash(tokenizer)
+    place = Path(printed.split("written to ")[1].split("\n")[0])
+    assert read_token_types(place.parent, tokenizer).sum() == len(result["token_ids"])
+
+
+def test_the_picture_is_drawn(analysed, tmp_path):
+    pytest.importorskip("matplotlib")
+    from tests.eval.test_picture import size_of
+
+    _, printed = analysed(*FIXED)
+    assert f"picture: {tmp_path / 'impact' / 'impact.png'}" in printed
+    assert size_of(tmp_path / "impact" / "impact.png") == (1040, 585)
+
+
+def test_a_text_file_and_two_hugging_face_folders(hugging_face_folder, text_file, tmp_path, capsys):
+    words = [str(hugging_face_folder)] * 2 + ["-o", str(tmp_path / "impact"), "--length=20", "--windows=5"]
+    assert main([*words, f"--text={text_file}", "--min_count=1"]) == 0
+    result = json.loads((tmp_path / "impact" / "impact.json").read_text())
+    assert result["targets"] == 100
+    assert {row["mean_change"] for row in result["types"]} == {0.0}, "a model against itself"
+    capsys.readouterr()
+    assert main(words) == 2
+    assert capsys.readouterr().err == (
+        "--text: must be set, a Hugging Face folder has no corpus of its own; give a text file\n"
+    )
+
+
+def test_models_of_other_tokenizers_are_refused(base, hugging_face_folder, tmp_path, capsys):
+    assert main([str(hugging_face_folder), str(base), "-o", str(tmp_path / "x")]) == 2
+    assert capsys.readouterr().err == (
+        f"BASE={hugging_face_folder}: its tokenizer is not that of TUNED; give the model that was tuned\n"
+    )
+
+
+MISTAKES = {
+    "BASE": ("BASE TUNED=BASE: must be two models, the first arguments; see --help", "-o: must be given, the folder "),
+    "BASE TUNED": ("-o: must be given, the folder to write; for instance -o runs/impact",),
+    "BASE TUNED -o": ("-o: has no value; write it after a space",),
+    "BASE TUNED -o F word": ("BASE TUNED=BASE TUNED word: must be two models, the first arguments; see --help",),
+    "BASE TUNED -o F --top=0 --coverage=1.5": ("--top=0: must be > 0; ", "--coverage=1.5: must be <= 1; "),
+    "BASE TUNED -o F --by=words": ("--by=words: must be one of 'token', 'class' or 'pos'; ",),
+    "BASE TUNED -o F --by=pos": ("--by=pos: needs tagger, a spaCy pipeline such as en_core_web_sm; ",),
+    "BASE TUNED -o F --tagger=x": ("--tagger=x: would be ignored, by=token; set by=pos or leave it out",),
+    "BASE TUNED -o F --window=3": ("--window=3: unknown setting; did you mean windows?",),
+    "BASE TUNED -o F --min_count=9999 --windows=3": ("--min_count=9999: no token is so frequent; ",),
+    "BASE TUNED -o F --windows=9999": ("--windows=9999: the held-out documents in ",),
+    "BASE TUNED -o /dev/null/F --windows=3": ("-o /dev/null/F: cannot be made (Not a directory); name another folder",),
+    "BASE /nowhere -o F": ("/nowhere: no such folder; ",),
+}
+
+
+@pytest.mark.parametrize(("words", "lines"), MISTAKES.items(), ids=MISTAKES)
+def test_a_mistake_is_one_line_per_fault(words, lines, base, tuned, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    named = {"BASE": str(base), "TUNED": str(tuned)}
+    assert main([named.get(word, word) for word in words.split()]) == 2
+    told = capsys.readouterr()
+    said = [line for line in told.err.splitlines() if line and "window/s" not in line]
+    for path, name in ((str(base), "BASE"), (str(tuned), "TUNED")):
+        said = [line.replace(path, name) for line in said]
+    assert told.out == ""
+    assert len(said) == len(lines)
+    assert all(line.startswith(start) for line, start in zip(said, lines)), said
+    assert not (tmp_path / "F" / "impact.json").exists()
+
+
+def test_help_names_every_option(capsys):
+    assert main(["--help"]) == 0
+    printed = capsys.readouterr().out
+    assert "python -m eval.impact runs/cpu_demo runs/tuned -o runs/impact" in printed
+    assert all(f"  --{field.name}=" in printed for field in dataclasses.fields(ImpactConfig))
+    assert main([]) == 2
+
+
+@pytest.mark.slow
+def test_the_command_runs_as_a_module(tmp_path):
+    words = [sys.executable, "-m", "eval.impact", str(tmp_path), str(tmp_path)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "-o: must be given, the folder to write; for instance -o runs/impact\n"

@@ -1,0 +1,102 @@
+"""Marking, counting and taking, one number at a time."""
+
+import numpy as np
+import pytest
+
+from eval.impactful import Tally, mark, shares_by_position
+
+
+def rng(seed):
+    return np.random.default_rng(seed)
+
+
+def n_of(top, n):
+    """Round a share of n to the nearest whole number, halves up, at least one."""
+    return min(n, max(1, int(top * n + 0.5)))
+
+
+def marked_by_hand(changes, scored, top):
+    """Sort each position's windows, the largest change first and equal ones in order."""
+    out = np.zeros(changes.shape, dtype=bool)
+    for place in range(changes.shape[1]):
+        windows = [w for w in range(len(changes)) if scored[w, place]]
+        windows.sort(key=lambda w: (-changes[w, place], w))
+        for w in windows[: n_of(top, len(windows)) if windows else 0]:
+            out[w, place] = True
+    return out
+
+
+@pytest.mark.parametrize("top", [0.01, 0.2, 0.29, 0.5, 1.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_marks_by_hand(top, seed):
+    generator = rng(seed)
+    n_windows, length = int(generator.integers(1, 30)), 12
+    changes = generator.integers(0, 6, (n_windows, length)).astype(float)  # many are equal
+    scored = generator.random((n_windows, length)) < 0.7
+    scored[:, 3], scored[:, 4] = False, True
+    found = mark(changes, scored, top)
+    np.testing.assert_array_equal(found, marked_by_hand(changes, scored, top))
+    assert not found[:, 3].any()
+    assert found[:, 4].sum() == n_of(top, n_windows)
+
+
+@pytest.mark.parametrize(
+    ("n", "top", "expected"), [(100, 0.29, 29), (30, 0.1, 3), (5, 0.2, 1), (2, 0.2, 1), (7, 0.2, 1), (8, 0.2, 2)]
+)
+def test_how_many_are_marked(n, top, expected):
+    assert mark(rng(0).random((n, 1)), np.ones((n, 1), bool), top).sum() == expected
+
+
+def test_windows_do_not_compete_across_positions():
+    changes = np.array([[9.0, 1.0], [8.0, 2.0], [7.0, 0.0]])
+    assert mark(changes, np.ones((3, 2), bool), 0.34).tolist() == [[True, False], [False, True], [False, False]]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_counts_by_hand(seed):
+    generator = rng(seed)
+    labels, changes = generator.integers(0, 5, 60), generator.random(60)
+    marked = generator.random(60) < 0.3
+    tally = Tally.of(labels, changes, marked, 7)
+    for label in range(7):
+        own = [k for k in range(60) if labels[k] == label]
+        assert tally.occurrences[label] == len(own)
+        assert tally.marked[label] == sum(marked[k] for k in own)
+        assert tally.change[label] == pytest.approx(sum(changes[k] for k in own))
+        assert tally.rate[label] == (sum(marked[k] for k in own) / len(own) if own else 0)
+
+
+def taken_by_hand(occurrences, marked, coverage, min_count):
+    """Take the label of the highest rate again and again, until enough of what is marked is held."""
+    left = [k for k, n in enumerate(occurrences) if n >= min_count and marked[k]]
+    taken, held = [], 0
+    while left and held < coverage * sum(marked) - 1e-9:
+        best = max(left, key=lambda k: (marked[k] / occurrences[k], marked[k], -k))
+        left.remove(best)
+        taken.append(best)
+        held += marked[best]
+    return taken
+
+
+@pytest.mark.parametrize("min_count", [1, 6, 100])
+@pytest.mark.parametrize("coverage", [0.01, 0.1, 0.5, 0.9, 1.0])
+def test_what_is_taken_by_hand(coverage, min_count):
+    for seed in range(10):
+        generator = rng(seed)
+        occurrences = generator.integers(1, 13, 12)
+        marked = np.minimum(occurrences, generator.integers(0, 7, 12))
+        tally = Tally(occurrences, marked, np.zeros(12))
+        assert tally.choose(coverage, min_count) == taken_by_hand(occurrences, marked, coverage, min_count)
+
+
+def test_a_share_is_exact_where_its_product_is_not():
+    # 0.1 * 30 is 3.0000000000000004: three of thirty marked are a tenth all the same
+    tally = Tally(np.array([3, 27, 27]), np.array([3, 14, 13]), np.zeros(3))
+    assert tally.choose(0.1, 1) == [0]
+
+
+def test_shares_by_position_by_hand():
+    labels, positions = np.array([0, 0, 2, 2, 2, 0]), np.array([0, 1, 1, 2, 9, 9])
+    shares = shares_by_position(labels, positions, np.array([0, 2, 5, 9, 10]), 3)
+    expected = [[2 / 3, 0, 0, 1 / 2], [0, 0, 0, 0], [1 / 3, 1, 0, 1 / 2]]
+    np.testing.assert_allclose(shares, expected, rtol=0, atol=1e-15)
