@@ -14,9 +14,26 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from eval.effective_length import Memory, Row
+from eval.effective_length import Memory, NeedleProbe, Row
 from lab.errors import CheckpointError, ConfigError
 from lab.runs.folder import RunFolder
+
+
+def key_of(probe: NeedleProbe, *, weights: str, method: str, in_bf16: bool, device: str) -> dict[str, Any]:
+    """Gather all that decides how a test comes out, beside its length and number."""
+    return {
+        "weights": weights,
+        "method": method,
+        "precision": "bf16" if in_bf16 else "fp32",
+        "device": device,
+        "protocol": probe.config.protocol,
+        "needles": probe.needles,
+        "digits": probe.digits,
+        "answer_budget": probe.config.answer_budget,
+        "haystack": hashlib.sha256(probe.haystack.encode()).hexdigest(),
+        "shortest_prompt": probe.case(probe.shortest(), 0).prompt_hash,  # names the tokenizer and how cases are drawn
+        "seed": probe.seed,
+    }
 
 
 class FinishedTests(Memory):

@@ -17,7 +17,8 @@ all that were measured on the same documents, so that methods and checkpoints ar
         --position.distance.train_len=2048
 
 Prints a table, and adds a line for each length to perplexity.jsonl in eval/ of the run folder (runs/perplexity-NAME for
-a Hugging Face folder) or FOLDER, as soon as it is known; a second call goes on from there.
+a Hugging Face folder) or FOLDER, as soon as it is known; a second call goes on from there. perplexity-cases/ holds what
+every document lost.
 """
 
 from __future__ import annotations
@@ -151,7 +152,8 @@ def measure_contexts(
                     subject.losses, documents.ids, context, stride, rows=options.rows(context), done=bar.update
                 )
                 seconds = round(time.perf_counter() - started, 3)
-                finished = cells.add({**row, **result(losses), "seconds": seconds})
+                file = f"perplexity-cases/{context}-{cells.digest(row)}.jsonl"
+                finished = cells.add({**row, **result(losses), "seconds": seconds}, (file, documents_of(losses)))
             else:
                 bar.update(counts[context])
             rows.append(finished)
@@ -183,6 +185,12 @@ def result(losses: TextLosses) -> dict[str, Any]:
     tokens = int(losses.tokens.sum())
     known = {"score": losses.perplexity, "low": low, "high": high, "confidence": CONFIDENCE}
     return {**known, "loss": losses.loss, "scored_tokens": tokens}
+
+
+def documents_of(losses: TextLosses) -> list[Row]:
+    """List what every document lost, in nats, over how many tokens."""
+    each = zip(losses.nll.tolist(), losses.tokens.tolist(), strict=True)
+    return [{"test": number, "nll": nll, "tokens": tokens} for number, (nll, tokens) in enumerate(each)]
 
 
 def table(rows: Sequence[Row]) -> str:

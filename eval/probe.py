@@ -38,7 +38,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from eval.effective_length import LengthResult, NeedleProbe
-from eval.finished_tests import FinishedTests
+from eval.finished_tests import FinishedTests, key_of
 from eval.probe_picture import draw_probe
 from eval.probe_records import length_record, summary_record
 from eval.probe_table import table
@@ -70,7 +70,13 @@ def probe_model(model: Path, settings: dict[str, Any], output: Path | None, *, p
     trained.decoder.to(device)
     probe = make_needle_probe(experiment, device)
     where = output or default_output(trained)
-    key = key_of(trained, probe, device)
+    key = key_of(
+        probe,
+        weights=trained.checkpoint.digest,
+        method=method_name(experiment),
+        in_bf16=computes_in_bf16(experiment, device),
+        device=device.type,
+    )
     finished = FinishedTests(output or where.parent, trained.checkpoint.consumed_tokens, key)
 
     def generate(prompts: Tensor, n_tokens: int) -> Tensor:
@@ -125,24 +131,6 @@ def precision(trained: Trained, device: torch.device) -> Any:
     if computes_in_bf16(trained.experiment, device):
         return torch.autocast(device.type, torch.bfloat16)
     return nullcontext()
-
-
-def key_of(trained: Trained, probe: NeedleProbe, device: torch.device) -> dict[str, Any]:
-    """Gather all that decides how a test comes out, beside its length and number."""
-    experiment, shortest = trained.experiment, probe.shortest()
-    return {
-        "weights": trained.checkpoint.digest,
-        "method": method_name(experiment),
-        "precision": "bf16" if computes_in_bf16(experiment, device) else "fp32",
-        "device": device.type,
-        "protocol": probe.config.protocol,
-        "needles": probe.needles,
-        "digits": probe.digits,
-        "answer_budget": probe.config.answer_budget,
-        "haystack": hashlib.sha256(probe.haystack.encode()).hexdigest(),
-        "shortest_prompt": probe.case(shortest, 0).prompt_hash,  # names the tokenizer and the way cases are drawn
-        "seed": probe.seed,
-    }
 
 
 def default_output(trained: Trained) -> Path:

@@ -22,9 +22,10 @@ LAYERS = [  # a module imports its own part and parts of earlier lines; parts of
     ("lab.assembly",),
     ("lab.loading", "lab.session", "lab.recipe"),
     ("eval.subject",),
+    ("eval.needle_tests",),
     ("lab.fit", "lab.merge", "lab.prepare", "lab.longrecipe"),
     ("eval.probe", "eval.entropy", "eval.impact", "eval.precision", "eval.shape"),
-    ("eval.perplexity", "eval.passkey", "eval.lines"),
+    ("eval.perplexity", "eval.passkey", "eval.lines", "eval.heatmap", "eval.methods", "eval.harness"),
     ("eval.ruler.__main__",),
 ]
 RANKS = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}
@@ -58,6 +59,7 @@ TORCH_USERS = (
     "lab.merge",
     "lab.session",
     "eval.protocol",
+    "eval.harness_scoring",
     "eval.held_out",
     "eval.effective_length",
     "eval.probe",
@@ -79,7 +81,7 @@ HEAVY = {  # package: who may import it at module level; everybody else imports 
     "torch": TORCH_USERS,
     "lightning": ("lab.data.module", "lab.model.training", "lab.callbacks", "lab.assembly"),
     **dict.fromkeys(("wandb", "datasets", "matplotlib", "pyarrow", "zstandard"), ()),
-    **dict.fromkeys(("transformers", "flash_attn", "xformers", "triton"), ()),
+    **dict.fromkeys(("transformers", "flash_attn", "xformers", "triton", "lm_eval"), ()),
 }
 
 

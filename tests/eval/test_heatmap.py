@@ -1,0 +1,318 @@
+"""Numbers found by depth: cells and thirds by hand, a model that sees only the last tokens, and eval.heatmap."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from scipy.stats import beta
+
+import eval.subject
+from eval.config import ProbeConfig
+from eval.depths import cell_of, depth_rows, peak, third_of, third_rows, was_found
+from eval.effective_length import NeedleProbe, Share
+from eval.heatmap import main
+from eval.heatmap_picture import draw_heatmap
+from eval.heatmap_table import found_table, thirds_table
+from eval.measuring import Request
+from eval.needle_tests import NeedleOptions, make_probe
+from eval.needles import found
+from eval.probe import main as probe_main
+from eval.string_needles import found as found_anywhere
+from eval.subject import open_subject
+from tests.eval.test_picture import size_of
+from tests.opened import CONSUMED
+
+HAYSTACK = " ".join(f"bake{'.' if k % 7 == 6 else ''}" for k in range(4000))
+STOP, BUDGET = 1, 24
+NEEDLE = re.compile(r"One of the magic numbers is ([0-9]+)\.")
+THIRDS = ["0-33%", "33-66%", "66-99%"]
+
+
+def test_a_needle_stays_in_its_own_part():
+    """Cells of 0.99 / 8: the second needle's depths begin at 0.2475."""
+    assert [cell_of(depth, 1, 4, 8) for depth in (0.2475, 0.3712, 0.3713, 0.4949)] == [2, 2, 3, 3]
+    assert [cell_of(depth, 1, 4, 8) for depth in (0.2, 0.247, 0.495, 0.5)] == [2, 2, 3, 3]  # as roundings leave them
+    assert [cell_of(depth, 0, 1, 10) for depth in (0.0, 0.098, 0.1, 0.5, 0.9899, 0.99)] == [0, 0, 1, 5, 9, 9]
+
+
+def test_thirds_end_at_33_and_66_percent():
+    assert [third_of(depth) for depth in (0.0, 0.3299, 0.3301, 0.6599, 0.6601, 0.99, 1.0)] == [0, 0, 1, 1, 2, 2, 2]
+
+
+def test_every_number_is_judged_on_its_own():
+    row = {"numbers": ["12", "345", "678"], "answer": " 345 and 6789, 112."}
+    assert was_found(row, found) == [False, True, False]
+    assert was_found(row, found_anywhere) == [True, True, True]
+
+
+def row_of(test, depths, hits):
+    numbers = [f"{10 * test + k}" for k in range(len(depths))]
+    answer = " and ".join(number for number, hit in zip(numbers, hits, strict=True) if hit)
+    return {"length": 64, "test": test, "depths": depths, "numbers": numbers, "answer": answer}
+
+
+TESTS = [
+    row_of(1, [0.1, 0.4, 0.6, 0.9], [0, 1, 1, 1]),
+    row_of(2, [0.2, 0.3, 0.7, 0.8], [0, 0, 1, 1]),
+    row_of(3, [0.0, 0.3, 0.5, 0.98], [1, 1, 1, 1]),
+    row_of(4, [0.1, 0.4, 0.6, 0.8], [1, 1, 1, 0]),
+]
+
+
+def test_depths_by_hand():
+    rows = depth_rows(TESTS, found, 8, 0.95)
+    assert [(row["n"], row["found"]) for row in rows] == [
+        (3, 2),
+        (1, 0),
+        (2, 1),
+        (2, 2),
+        (3, 3),
+        (1, 1),
+        (2, 1),
+        (2, 2),
+    ]
+    assert [row["share"] for row in rows[:3]] == [2 / 3, 0.0, 0.5]
+    assert [(row["from_depth"], row["to_depth"]) for row in rows[:2]] == [(0.0, 0.12375), (0.12375, 0.2475)]
+    for row in rows:  # Clopper, Pearson
+        n, k = row["n"], row["found"]
+        low, high = (beta.ppf(0.025, k, n - k + 1) if k else 0.0), (beta.ppf(0.975, k + 1, n - k) if k < n else 1.0)
+        assert (row["low"], row["high"]) == pytest.approx((low, high), abs=1e-9)
+    empty = depth_rows(TESTS[:1], found, 12, 0.95)[0]
+    assert (empty["n"], empty["share"], empty["low"], empty["high"]) == (0, None, None, None)
+
+
+def test_thirds_by_hand():
+    rows = third_rows(TESTS, found, 0, 0.95)
+    assert [row["third"] for row in rows] == THIRDS
+    assert [(row["numbers"], row["missed"], row["n"], row["failures"]) for row in rows] == [
+        (6, 3, 3, 2),  # a test that misses two numbers of a third fails once
+        (5, 0, 3, 0),
+        (5, 1, 3, 1),
+    ]
+    assert [row["share"] for row in rows] == [2 / 3, 0, 1 / 3]
+    assert peak(rows) == "0-33%"
+    nothing = third_rows(TESTS[2:3], found, 0, 0.95)
+    assert [(row["n"], row["share"]) for row in nothing] == [(0, None)] * 3
+    assert peak(nothing) is None
+
+
+def test_the_missed_number_that_counts_is_drawn_evenly_and_by_the_tests_own_seed():
+    tests = [row_of(k, [0.1, 0.4, 0.6, 0.9], [0, 0, 1, 0]) for k in range(1200)]
+    rows = third_rows(tests, found, 5, 0.99999)
+    assert all(row["low"] < 1 / 3 < row["high"] for row in rows)
+    assert max(row["failures"] for row in rows) < 480
+    halves = [third_rows(part, found, 5, 0.95) for part in (tests[600:], tests[:600])]
+    assert [a["failures"] + b["failures"] for a, b in zip(*halves, strict=True)] == [row["failures"] for row in rows]
+    assert third_rows(tests, found, 6, 0.95) != third_rows(tests, found, 5, 0.95)
+
+
+class Reader:
+    """Sees the last tokens of a prompt and answers with the numbers that are whole among them."""
+
+    def __init__(self, tokenizer, seen):
+        self.tokenizer, self.seen = tokenizer, seen
+
+    def __call__(self, prompts, n_tokens):
+        rows = []
+        for prompt in prompts[:, -self.seen :].tolist():
+            said = " " + ", ".join(NEEDLE.findall(self.tokenizer.decode(prompt))) + "."
+            ids = self.tokenizer.encode(said, add_special_tokens=False).ids[:n_tokens]
+            rows.append(ids + [STOP] * (n_tokens - len(ids)))
+        return torch.tensor(rows)
+
+
+@pytest.fixture(scope="module")
+def far_sighted(bpe):
+    """Tests of 640 tokens by a model that sees the last two thirds of the haystack, about."""
+    config = ProbeConfig(tests=60, step=1, max_length=640, needles=4, digits=3, answer_budget=BUDGET)
+    probe = NeedleProbe(config, bpe, HAYSTACK, seed=3, window=640, stop_id=STOP)
+    fixed = probe.shortest() - BUDGET
+    hay = 640 - BUDGET - fixed
+    seen = round(0.67 * hay) + round(0.75 * fixed)
+    return probe, seen, probe.run_length(Reader(bpe, seen), 640, Share()).cases
+
+
+def test_a_model_that_sees_the_last_tokens_fails_in_the_first_third(far_sighted, bpe):
+    probe, seen, tests = far_sighted
+    for row in tests:  # what is seen, by the prompt itself
+        prompt = probe.case(640, row["test"]).prompt_ids
+        assert was_found(row, found) == [n in NEEDLE.findall(bpe.decode(prompt[-seen:])) for n in row["numbers"]]
+    cells = depth_rows(tests, found, 12, 0.95)
+    assert [row["share"] for row in cells[:2]] == [0, 0]
+    assert [row["share"] for row in cells[6:]] == [1] * 6
+    thirds = third_rows(tests, found, 3, 0.95)
+    assert thirds[0]["missed"] >= 60
+    assert thirds[0]["failures"] >= 55
+    assert (thirds[2]["missed"], peak(thirds)) == (0, "0-33%")
+    assert sum(row["n"] for row in cells) == sum(row["numbers"] for row in thirds) == 240
+    lost = sum(row["n"] - row["found"] for row in cells)
+    assert lost == sum(row["missed"] for row in thirds) == sum(4 - row["found"] for row in tests)
+
+
+def test_tables_and_picture(tmp_path):
+    pytest.importorskip("matplotlib")
+    cells = {64: depth_rows(TESTS, found, 4, 0.95), 96: depth_rows(TESTS[2:3], found, 4, 0.95)}
+    thirds = {64: third_rows(TESTS, found, 0, 0.95), 96: third_rows(TESTS[2:3], found, 0, 0.95)}
+    assert found_table(cells).splitlines() == [
+        "depth           64      96",
+        "0%-25%          50     100",
+        "25%-50%         75     100",
+        "50%-74%        100     100",
+        "74%-99%         75     100",
+    ]
+    lines = thirds_table({64: TESTS, 96: TESTS[2:3]}, thirds, 0.95).splitlines()
+    assert lines[0] == "share of failures by third of the text, 0.95 limits"
+    assert lines[2].split()[:7] == ["64", "4", "3", "0.67", "(0.09", "to", "0.99)"]
+    assert lines[2].endswith("0-33%")
+    assert lines[3].split() == ["96", "1", "0", "-", "-", "-", "-"]
+    draw_heatmap(cells, thirds, "a; b", 80, tmp_path / "x.png")
+    assert size_of(tmp_path / "x.png")[0] > 500
+
+
+def run(words, capsys):
+    status = main([str(word) for word in words])
+    out, err = capsys.readouterr()
+    return status, out, "".join(line for line in err.splitlines(keepends=True) if "heatmap:" not in line)
+
+
+def rows_in(folder):
+    (path,) = folder.glob("heatmap-*.jsonl")
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+SMALL = ["--lengths=320,200", "--tests=3", "--answer_budget=24"]
+
+
+class Counted:
+    """Counts the prompts that go to a model, which says nothing, and stops after some."""
+
+    def __init__(self, monkeypatch, stop_after=None):
+        self.prompts, self.stop_after = 0, stop_after
+        monkeypatch.setattr(eval.subject, "greedy", self)
+
+    def __call__(self, decoder, prompts, n_tokens, stop_id):
+        if self.stop_after is not None and self.prompts >= self.stop_after:
+            raise KeyboardInterrupt
+        self.prompts += len(prompts)
+        return torch.full((len(prompts), n_tokens), stop_id)
+
+
+def test_the_command_writes_rows_tables_and_a_picture(run_folder, tmp_path, capsys, monkeypatch):
+    pytest.importorskip("matplotlib")
+    Counted(monkeypatch)
+    status, out, _ = run([run_folder, *SMALL, "--plot", "-o", tmp_path], capsys)
+    assert status == 0
+    rows = rows_in(tmp_path)
+    cells = [row for row in rows if row["metric"] == "found_by_depth"]
+    assert [row["length"] for row in cells] == [200] * 12 + [320] * 12
+    assert {(row["tests"], row["found"], row["model"], row["method"], row["seed"], row["depths"]) for row in cells} == {
+        (3, 0, "tiny", "rope+plain", 0, 12)
+    }
+    assert sum(row["n"] for row in cells) == 2 * 3 * 4
+    thirds = [row for row in rows if row["metric"] == "failures_by_third"]
+    assert [(row["length"], row["third"]) for row in thirds] == [(n, third) for n in (200, 320) for third in THIRDS]
+    assert {(row["n"], row["accuracy"]) for row in thirds} == {(3, 0.0)}
+    assert out.startswith("tiny: rope+plain; ours protocol, 3 tests a length\n")
+    assert size_of(Path(out.splitlines()[-1].removeprefix("picture: ")))[0] > 500
+
+
+def test_a_stopped_call_goes_on_and_tests_of_the_probe_are_shared(run_folder, tmp_path, capsys, monkeypatch):
+    words = [run_folder, *SMALL, "--batch=1", "-o", tmp_path]
+    with monkeypatch.context() as patch:
+        Counted(patch, stop_after=2)
+        status, _, err = run(words, capsys)
+    assert (status, err.splitlines()[-1]) == (75, "stopped; the same command goes on")
+    settings = ["--tests=2", "--step=320", "--max_length=320", "--answer_budget=24"]
+    assert probe_main([str(run_folder), *settings, "-o", str(tmp_path)]) == 0
+    counted = Counted(monkeypatch)
+    assert run(words, capsys)[0] == 0
+    assert counted.prompts == 6 - 2 - 2
+    assert run([*words, "--depths=4", "--required=3", "--confidence=0.9"], capsys)[0] == 0
+    assert counted.prompts == 2
+    assert run([*words, "--seed=1"], capsys)[0] == 0
+    assert counted.prompts == 8
+
+
+@pytest.fixture
+def recorded(run_folder, tmp_path):
+    """A run folder whose training has probed: its own tests, with answers no model gives."""
+    folder = shutil.copytree(run_folder, tmp_path / "tiny", ignore=shutil.ignore_patterns("eval"))
+    options = NeedleOptions(lengths=(320,), tests=3)
+    subject = open_subject(Request(folder, options, {}, False, None))
+    probe = make_probe(subject, options)
+    rows = []
+    for test in range(3):
+        case = probe.case(320, test)
+        judged = probe.judge(case, subject.tokenizer.encode(" ".join(case.numbers)).ids)
+        rows.append({"length": 320, "test": test, **judged})
+    rows[2]["prompt_hash"] = "0" * 16  # another test than this one
+    (folder / "cases").mkdir()
+    (folder / "cases" / f"tokens-{CONSUMED:015d}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "environment.json").write_text(json.dumps({"hardware": {"gpus": []}}))
+    return folder
+
+
+def test_tests_that_training_recorded_are_taken_up(recorded, tmp_path, capsys, monkeypatch):
+    counted = Counted(monkeypatch)
+    words = [recorded, "--lengths=320", "--device=cpu"]
+
+    def ran(*more, tests=3):
+        before = counted.prompts
+        status, out, _ = run(
+            [*words, f"--tests={tests}", *more, "-o", tmp_path / "-".join((str(tests), *more))], capsys
+        )
+        assert status == 0
+        taken = re.search(r"taken from the run's cases/: (\d+)", out)
+        return counted.prompts - before, int(taken[1]) if taken else 0
+
+    assert ran() == (1, 2)
+    assert sum(row["found"] for row in rows_in(tmp_path / "3") if row["metric"] == "found_by_depth") == 8
+    assert ran(tests=1) == (0, 1)
+    for other in ("--seed=1", "--answer_budget=63", "--digits=4", "--protocol=string"):
+        assert ran(other) == (3, 0)
+    assert ran("--position.distance.method=rerope", "--position.distance.window=9") == (3, 0)
+    (recorded / "environment.json").write_text(json.dumps({"hardware": {"gpus": ["one"]}}))
+    assert ran("--seed=0") == (3, 0)
+
+
+def test_a_hugging_face_folder_needs_a_text(hugging_face_folder, text_file, tmp_path, capsys):
+    words = [hugging_face_folder, "--lengths=300", "--tests=1", "-o", tmp_path]
+    assert run(words, capsys)[0] == 2
+    assert run([*words, f"--haystack={text_file}"], capsys)[0] == 0
+    assert {(row["model"], row["digits"], row["needles"]) for row in rows_in(tmp_path)} == {("small-llama", 6, 4)}
+
+
+MISTAKES = {
+    "--depths=10": "--depths=10: must be a multiple of the 4 needles, each of which has depths of its own; use 8",
+    "--lengths=300,300": "--lengths=300: stands twice; keep one",
+    "--answer_budget=3": "--answer_budget=3: an answer of 4 numbers takes ",
+    "--protocol=string --digits=3": "--digits=3: must be 6 in the string protocol; leave it out or ",
+    "--required=5": "--required=5: must be <= needles=4; lower required",
+    "--haystack=none.txt": "--haystack=none.txt: no such file; give a .txt, .json or .jsonl file",
+    "--depth=3": "--depth=3: unknown setting; did you mean depths?",
+    "--lengths=20": "--lengths=20: too short for the needle test, whose fixed parts and answer take ",
+    "--lengths=200 --position.distance.method=rerope --position.distance.window=240": (
+        "--position.distance.window=240: must be < 199, "
+    ),
+}
+
+
+@pytest.mark.parametrize(("words", "line"), MISTAKES.items(), ids=MISTAKES)
+def test_a_mistake_is_one_line(run_folder, tmp_path, capsys, words, line):
+    status, out, err = run([run_folder, *words.split(), "-o", tmp_path], capsys)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(line)
+
+
+def test_help(capsys):
+    assert main(["--help"]) == 0
+    assert "--depths=" in capsys.readouterr().out
+    assert main([]) == 2
+
+
+def test_lengths_left_out_are_the_runs_own(run_folder, tmp_path, capsys):
+    assert run([run_folder, "--tests=1", "-o", tmp_path], capsys)[0] == 0
+    assert {row["length"] for row in rows_in(tmp_path)} == {256}  # the first step of 128 with room, window of 64

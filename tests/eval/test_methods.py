@@ -1,0 +1,351 @@
+"""Comparing methods: settings by hand from the paper, McNemar's test against scipy, and eval.methods as a command."""
+
+import json
+import re
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import beta, binomtest, false_discovery_control
+
+import eval.subject
+from eval.mcnemar import Paired, holm, pair
+from eval.method_settings import METHODS, group, setting
+from eval.methods import MethodsOptions, main
+from eval.methods_picture import draw_methods
+from eval.methods_table import table
+from lab.errors import ConfigError
+from lab.loading import open_model
+from lab.positions import frequencies
+from tests.eval.test_picture import size_of
+
+OWN = frequencies("rope", head_dim=8, theta=1000.0)
+
+
+def settings_of(length, train_len):
+    return {name: setting(name, train_len, length) for name in METHODS}
+
+
+def test_settings_at_the_training_length_by_hand():
+    """L = 2048: L' = 2/3 L = 1365; S = L/3 = 682.7, so 683; w = 1365/4 = 341; 341 + (2048 - 341)/2 = 1194.5 <= 1365."""
+    found = settings_of(2048, 2048)
+    assert {name: item.parameters for name, item in found.items()} == {
+        "rope": {},
+        "ntk": {"factor": 1.5},
+        "yarn": {"factor": 1.5, "train_len": 1365},
+        "rerope": {"window": 341, "log_n": 1365},
+        "self_extend": {"group": 2, "window": 341},
+        "dca": {"train_len": 1365, "chunk": 1023, "window": 342},
+        "string": {"shift": 683, "window": 128},
+    }
+    assert [found[name].assumed_len for name in METHODS] == [2048, 1365, 1365, 1365, 1365, 1365, 2048]
+
+
+def test_settings_of_the_demo_by_hand():
+    """L = 192: L' = 128; w = 32; 32 + 160/2 = 112 <= 128; chunk 96, local 32; S = 64, W = 128 would pass S/2 = 32."""
+    assert {name: item.parameters for name, item in settings_of(192, 192).items()} == {
+        "rope": {},
+        "ntk": {"factor": 1.5},
+        "yarn": {"factor": 1.5, "train_len": 128},
+        "rerope": {"window": 32, "log_n": 128},
+        "self_extend": {"group": 2, "window": 32},
+        "dca": {"train_len": 128, "chunk": 96, "window": 32},
+        "string": {"shift": 64, "window": 32},
+    }
+
+
+def test_beyond_the_training_length_methods_extrapolate_from_the_true_one():
+    """L = 192: at 240 L' is 160, from 288 on 192; at 384 the factor is 2, and w + (T - w)/G = 48 + 336/3 <= 192."""
+    assert {name: item.parameters for name, item in settings_of(240, 192).items()} == {
+        "rope": {},
+        "ntk": {"factor": 1.5},
+        "yarn": {"factor": 1.5, "train_len": 160},
+        "rerope": {"window": 40, "log_n": 160},
+        "self_extend": {"group": 2, "window": 40},
+        "dca": {"train_len": 160, "chunk": 120, "window": 40},
+        "string": {"shift": 64, "window": 32},
+    }
+    far = settings_of(384, 192)
+    assert (far["ntk"].parameters, far["yarn"].parameters) == ({"factor": 2.0}, {"factor": 2.0, "train_len": 192})
+    assert far["self_extend"].parameters == {"group": 3, "window": 48}
+    assert far["dca"].parameters == {"train_len": 192, "chunk": 144, "window": 48}
+    assert (settings_of(288, 192)["yarn"].parameters) == {"factor": 1.5, "train_len": 192}
+    assert (settings_of(289, 192)["yarn"].parameters) == {"factor": 289 / 192, "train_len": 192}
+
+
+@pytest.mark.parametrize("train_len", [48, 192, 1000, 2048, 4096])
+def test_positions_stay_within_the_assumed_length(train_len):
+    for length in (train_len // 2, train_len, 5 * train_len // 4, 3 * train_len // 2, 2 * train_len):
+        found = settings_of(length, train_len)
+        q, k = torch.tensor([length - 1]), torch.arange(length)
+        for name in ("rerope", "self_extend", "dca"):
+            _, distance = found[name].place(OWN)
+            assert distance.rel_pos(q, k).max() <= found[name].assumed_len
+            assert found[name].assumed_len <= max(2 * length / 3, 2 * train_len / 3)
+            assert found[name].assumed_len <= train_len
+        if length <= train_len:
+            assert found == settings_of(train_len, train_len)
+        size, window = found["self_extend"].parameters.values()
+        reach = Fraction(max(length, train_len) - window, 1)
+        assert window + reach / size <= found["self_extend"].assumed_len < window + reach / (size - 1)
+        shift, window = found["string"].parameters.values()
+        assert 3 * shift >= train_len > 3 * (shift - 1)
+        assert window == 128 or window == shift // 2 < 128
+
+
+def test_frequencies_take_the_models_place_or_leave_them():
+    for name, item in settings_of(192, 192).items():
+        placed, distance = item.place(OWN)
+        assert placed.method == (name if name in ("ntk", "yarn") else "rope")
+        assert distance.method == (name if name not in ("rope", "ntk", "yarn") else "plain")
+    ntk = setting("ntk", 192, 192).place(OWN)[0]
+    theta = 1000 * 1.5 ** (8 / 6)
+    assert ntk.inv_freq.numpy() == pytest.approx([theta ** (-2 * j / 8) for j in range(4)])
+    abf = frequencies("abf", head_dim=8)
+    assert setting("string", 192, 192).place(abf)[0] is abf
+
+
+@pytest.mark.parametrize(("only_first", "only_second"), [(0, 0), (0, 1), (3, 3), (1, 9), (9, 1), (40, 70), (0, 2000)])
+def test_mcnemar_is_the_binomial_test_of_the_tests_that_differ(only_first, only_second):
+    p = Paired(5000, only_first, only_second).p
+    n = only_first + only_second
+    assert p == pytest.approx(binomtest(only_first, n, 0.5).pvalue if n else 1.0, rel=1e-9)
+
+
+def test_mcnemar_by_hand():
+    """b = 1, c = 7: 2 (1 + 8) / 256."""
+    assert Paired(20, 1, 7).p == 18 / 256
+    assert Paired(20, 1, 7).difference == 6 / 20
+    first = [True] * 5 + [False] * 5
+    second = [True] * 3 + [False] * 2 + [True] * 4 + [False]
+    assert pair(first, second) == Paired(10, only_first=2, only_second=4)
+    assert pair(first, first) == Paired(10, 0, 0)
+    with pytest.raises(ValueError, match="zip"):
+        pair(first, second[1:])
+
+
+def test_holm_by_hand_and_by_its_definition():
+    assert holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005}) == pytest.approx(
+        {"a": 0.03, "b": 0.06, "c": 0.06, "d": 0.02}
+    )
+    assert holm({}) == {}
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        values = rng.random(6) ** 3
+        adjusted = np.array(list(holm({str(k): p for k, p in enumerate(values)}).values()))
+        for level in (0.01, 0.05, 0.2):  # step down: reject while the k-th smallest is within level / (m - k)
+            order, rejected = np.argsort(values), set()
+            for k, place in enumerate(order):
+                if values[place] > level / (6 - k):
+                    break
+                rejected.add(int(place))
+            assert set(np.flatnonzero(adjusted <= level).tolist()) == rejected
+        assert (adjusted >= false_discovery_control(values) - 1e-12).all()
+
+
+def row(name, passed, versus=None, timed=0):
+    known = {"compared_as": name, "n": 20, "passed": passed, "share": passed / 20, "low": 0.0, "high": 1.0}
+    known |= {"numbers_found": 0.5, "seconds": 3.0 if timed else None, "timed_tests": timed, "method": f"{name}+x"}
+    return known | {"versus_rope": versus}
+
+
+def test_the_table_marks_what_is_significant_after_correction():
+    """p = 2 / 2^6 = 0.031 is significant alone, and not among two; 2 / 2^9 = 0.0039 is both."""
+    weak, strong = Paired(20, 0, 6).row, Paired(20, 0, 9).row
+    lines = table([row("rope", 5), row("ntk", 11, weak, 6)], 64, 0.95).splitlines()
+    assert lines[1] == "64 tokens"
+    assert lines[3].split()[:4] == ["rope", "20", "5", "0.250"]
+    assert "+0.300*" in lines[4]
+    assert lines[4].split()[-3:] == ["0.500", "0.500", "ntk+x"]
+    assert lines[-1].endswith("exact McNemar on the same tests, p adjusted for 1 methods (Holm)")
+    lines = table([row("rope", 5), row("ntk", 11, weak), row("dca", 14, strong)], 64, 0.95).splitlines()
+    assert ("+0.300*" in lines[4], "+0.450*" in lines[5]) == (True, True)
+    lines = table([row("rope", 5), row("ntk", 11, weak), row("dca", 11, weak)], 64, 0.95).splitlines()
+    assert ("+0.300*" in lines[4], "0.062" in lines[4]) == (False, True)
+    assert len(table([row("ntk", 5)], 64, 0.95).splitlines()) == 4
+
+
+def run(words, capsys):
+    status = main([str(word) for word in words])
+    out, err = capsys.readouterr()
+    return status, out, "".join(line for line in err.splitlines(keepends=True) if "methods:" not in line)
+
+
+def rows_of(folder):
+    return [json.loads(line) for line in (folder / "methods.jsonl").read_text().splitlines()]
+
+
+NEEDLE = re.compile(r"One of the magic numbers is ([0-9]+)\.")
+SEEN = {"plain": 60, "string": 400, "dca": 90}
+
+
+class Reader:
+    """A model that sees as many last tokens as its distance method lets it, and answers with the numbers there."""
+
+    def __init__(self, monkeypatch, tokenizer, stop_after=None):
+        self.tokenizer, self.stop_after, self.prompts, self.shown = tokenizer, stop_after, 0, []
+        monkeypatch.setattr(eval.subject, "greedy", self)
+
+    def __call__(self, decoder, prompts, n_tokens, stop_id):
+        if self.stop_after is not None and self.prompts >= self.stop_after:
+            raise KeyboardInterrupt
+        self.prompts += len(prompts)
+        self.shown.append((decoder.frequencies.method, decoder.distance.method, prompts.tolist()))
+        answers = []
+        for prompt in prompts[:, -SEEN[decoder.distance.method] :].tolist():
+            text = " " + ", ".join(NEEDLE.findall(self.tokenizer.decode(prompt)))
+            ids = self.tokenizer.encode(text, add_special_tokens=False).ids[:n_tokens]
+            answers.append(ids + [stop_id] * (n_tokens - len(ids)))
+        return torch.tensor(answers)
+
+
+@pytest.fixture
+def words(run_folder, tmp_path):
+    return [
+        run_folder,
+        "--lengths=240",
+        "--tests=12",
+        "--answer_budget=24",
+        "--methods=string,rope,dca",
+        "-o",
+        tmp_path,
+    ]
+
+
+def test_methods_with_known_answers(words, run_folder, tmp_path, capsys, monkeypatch):
+    tokenizer = open_model(run_folder).tokenizer
+    reader = Reader(monkeypatch, tokenizer)
+    status, out, _ = run(words, capsys)
+    assert status == 0
+    shown = {name: [p for _, method, prompts in reader.shown if method == name for p in prompts] for name in SEEN}
+    assert shown["plain"] == shown["string"] == shown["dca"]  # the same tests
+    seen = {
+        name: [len(NEEDLE.findall(tokenizer.decode(prompt[-tokens:]))) for prompt in shown[name]]
+        for name, tokens in SEEN.items()
+    }
+    passed = {name: [count >= 2 for count in counts] for name, counts in seen.items()}
+    rows = rows_of(tmp_path)
+    assert [row["compared_as"] for row in rows] == ["rope", "string", "dca"]
+    for row, name in zip(rows, ("plain", "string", "dca"), strict=True):
+        n, k = 12, sum(passed[name])
+        assert (row["n"], row["passed"], row["length"], row["train_len"]) == (n, k, 240, 64)
+        limits = (beta.ppf(0.025, k, n - k + 1) if k else 0, beta.ppf(0.975, k + 1, n - k) if k < n else 1)
+        assert (row["low"], row["high"]) == pytest.approx(limits, abs=1e-9)
+        assert row["numbers_found"] == sum(seen[name]) / (4 * n)
+        assert (row["timed_tests"], row["seconds"] > 0) == (12, True)
+    assert (rows[0]["passed"], rows[1]["passed"]) == (0, 12)
+    assert rows[0]["versus_rope"] is None
+    versus = rows[1]["versus_rope"]
+    assert (versus["only_first"], versus["only_second"], versus["difference"]) == (0, 12, 1.0)
+    assert versus["p"] == pytest.approx(binomtest(0, 12, 0.5).pvalue)
+    only = [a - b for a, b in zip(passed["dca"], passed["plain"], strict=True)]
+    assert rows[2]["versus_rope"]["only_second"] == only.count(1)
+    assert rows[1]["parameters"] == {"shift": 22, "window": 11}
+    assert rows[2]["parameters"] == {"train_len": 64, "chunk": 48, "window": 16}
+    assert "+1.000*" in out
+    prompts = reader.prompts
+    assert run([*words, "--required=4"], capsys)[0] == 0
+    assert reader.prompts == prompts == 36
+    assert [row["passed"] for row in rows_of(tmp_path)[3:]] == [
+        sum(count >= 4 for count in seen[name]) for name in ("plain", "string", "dca")
+    ]
+
+
+def test_a_stopped_call_goes_on_and_keeps_seconds(words, run_folder, tmp_path, capsys, monkeypatch):
+    tokenizer = open_model(run_folder).tokenizer
+    with monkeypatch.context() as patch:
+        Reader(patch, tokenizer, stop_after=17)
+        status, _, err = run([*words, "--batch=1"], capsys)
+    assert (status, err.splitlines()[-1]) == (75, "stopped; the same command goes on")
+    assert [row["compared_as"] for row in rows_of(tmp_path)] == ["rope"]
+    reader = Reader(monkeypatch, tokenizer)
+    assert run([*words, "--batch=1"], capsys)[0] == 0
+    assert reader.prompts == 36 - 17
+    rows = rows_of(tmp_path)
+    assert [(row["compared_as"], row["timed_tests"]) for row in rows] == [("rope", 12), ("string", 7), ("dca", 12)]
+    assert run(words, capsys)[0] == 0
+    assert rows_of(tmp_path) == rows  # nothing new is known
+    alone = [word for word in words if not str(word).startswith("--methods")]
+    status, out, _ = run([*alone, "--methods=string"], capsys)
+    assert status == 0
+    assert rows_of(tmp_path) == rows
+    assert "+1.000*" in out
+
+
+def test_every_method_runs_on_a_model_and_is_drawn(run_folder, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    words = [
+        run_folder,
+        "--lengths=200",
+        "--train_len=160",
+        "--tests=2",
+        "--answer_budget=24",
+        "--plot",
+        "-o",
+        tmp_path,
+    ]
+    status, out, _ = run(words, capsys)
+    assert status == 0
+    rows = rows_of(tmp_path)
+    assert [row["compared_as"] for row in rows] == list(METHODS)
+    assert [row["method"] for row in rows] == [
+        "rope+plain",
+        "ntk(factor=1.5)+plain",
+        "yarn(factor=1.5,train_len=133)+plain",
+        "rope+rerope(log_n=133,window=33)",
+        "rope+self_extend(group=2,window=33)",
+        "rope+dca(train_len=133,chunk=99,window=34)",
+        "rope+string(shift=54,window=27)",
+    ]
+    assert size_of(Path(out.splitlines()[-1].removeprefix("picture: ")))[0] > 500
+
+
+def test_the_picture_takes_any_methods(tmp_path):
+    pytest.importorskip("matplotlib")
+    draw_methods({64: [row("rope", 0), row("string", 20)]}, "title", tmp_path / "x.png")
+    assert size_of(tmp_path / "x.png")[0] > 500
+
+
+def test_a_hugging_face_folder_is_compared_at_its_own_length(hugging_face_folder, text_file, tmp_path, capsys):
+    words = [hugging_face_folder, "--tests=1", f"--haystack={text_file}", "--methods=rope,yarn", "-o", tmp_path]
+    status, _, err = run(words, capsys)
+    if status:
+        assert err.startswith("--lengths: must be set, a test takes ")
+        assert run([*words, "--lengths=300", "--train_len=300"], capsys)[0] == 0
+    assert rows_of(tmp_path)[-1]["model"] == "small-llama"
+
+
+MISTAKES = {
+    "--methods=rope,strng": "--methods=strng: unknown method; did you mean string?",
+    "--methods=dca,rope,dca": "--methods=dca: stands twice; keep one",
+    "--position.distance.method=plain": (
+        "--position.distance.method: this command sets the methods itself; leave it out"
+    ),
+    "--lengths=40": "--lengths=40: too short for the needle test, whose fixed parts and answer take ",
+    "--tests=2": "--lengths: must be set, a test takes ",
+    "--length=300": "--length=300: unknown setting; did you mean lengths?",
+    "--lengths=200 --train_len=700 --methods=rope,string": (
+        "--methods=string: at --lengths=200 its settings change nothing"
+    ),
+    "--tests=0": "--tests=0: must be >= 1; Tests at each length",
+}
+
+
+@pytest.mark.parametrize(("words", "line"), MISTAKES.items(), ids=MISTAKES)
+def test_a_mistake_is_one_line(run_folder, tmp_path, capsys, words, line):
+    status, out, err = run([run_folder, *words.split(), "-o", tmp_path], capsys)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(line)
+
+
+def test_rope_comes_first_and_help_tells_the_options(capsys):
+    assert MethodsOptions(methods="dca, rope,string").chosen == ["rope", "dca", "string"]
+    assert MethodsOptions().chosen == list(METHODS)
+    assert group(192, 128, 32) == 2
+    with pytest.raises(ConfigError):
+        MethodsOptions(methods="")
+    assert main(["--help"]) == 0
+    assert "--train_len=" in capsys.readouterr().out
+    assert main([]) == 2
