@@ -9,7 +9,7 @@ fit: .venv/.fit
 	.venv/bin/python -m lab.fit configs/cpu_demo.yaml --resume
 
 test: check
-	.venv/bin/python -m pytest
+	.venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 check: .venv/.dev
 	.venv/bin/ruff check
