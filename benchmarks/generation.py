@@ -1,15 +1,16 @@
 """Tests per second of greedy generation against transformers' `generate`: the same weights, prompts and new tokens.
 
     python -m benchmarks.generation [--shapes demo,large] [--lengths 256,1024,4096] [--batches 1,8,100]
-        [--new-tokens 24] [--turns 5] [--most-tokens 30000] [--threads 1] [--json FILE]
+        [--new-tokens 24] [--turns 5] [--most-tokens 30000] [--threads 1] [--dtype float32] [--json FILE]
     python -m benchmarks.generation --run runs/cpu_demo [--lengths 128,256] [--batches 1,8,100]
 
 Both run in turns in this process, and a ratio is the median of the turns' ratios: seconds of transformers over ours.
 `prefill` is a call for one new token, `step` what each further token adds, `whole` all of them without a stop token.
 With --run the weights are a run's, the prompts its needle tests, and `stopping` is generation with the run's stop
 token on both sides; without it weights and prompts are random, and the stop token is the commonest in the answers.
-`same` is the share of answers that are equal token for token up to the stop. Cells of more than --most-tokens prompt
-tokens are left out and said to be.
+`same` is the share of answers that are equal token for token up to the stop. `roof` is how many times the least
+seconds that benchmarks.roofline counts `whole` takes: prefill operations at the speed of a large product, and each
+step's reads of weights, keys and values. Cells of more than --most-tokens prompt tokens are left out and said to be.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks import roofline
 from lab.assembly import make_needle_probe
 from lab.loading import load_trained
 from lab.model.decoder import Decoder, DecoderConfig
@@ -83,31 +85,35 @@ def in_transformers(decoder: Decoder) -> Any:
         save_pretrained(decoder, Path(folder) / "model", train_len=8192)
         model = AutoModelForCausalLM.from_pretrained(Path(folder) / "model", dtype=torch.float32).eval()
     model.generation_config.eos_token_id = None
-    return model.to(decoder.embedding.weight.device)
+    return model
 
 
-def random_subject(shape: str, device: torch.device) -> Subject:
+def random_subject(shape: str, device: torch.device, dtype: torch.dtype) -> Subject:
     """Draw weights and prompts; every prompt differs from its first token on."""
-    decoder = Decoder(SHAPES[shape], seed=0).eval().to(device)
+    decoder = Decoder(SHAPES[shape], seed=0).eval()
+    theirs = in_transformers(decoder).to(device, dtype)
+    decoder.to(device, dtype)
 
     def prompts(batch: int, length: int) -> Tensor:
         generator = torch.Generator().manual_seed(length)
         return torch.randint(decoder.cfg.vocab_size, (batch, length), generator=generator).to(device)
 
-    return Subject(shape, decoder, in_transformers(decoder), prompts, None)
+    return Subject(shape, decoder, theirs, prompts, None)
 
 
-def run_subject(path: Path, device: torch.device) -> Subject:
+def run_subject(path: Path, device: torch.device, dtype: torch.dtype) -> Subject:
     """Take a run's weights, needle tests and stop token."""
     trained = load_trained(path, {"probe.max_length": 8192})
-    decoder = trained.decoder.to(device).eval()
+    decoder = trained.decoder.eval()
+    theirs = in_transformers(decoder).to(device, dtype)
+    decoder.to(device, dtype)
     probe = make_needle_probe(trained.experiment, device)
 
     def prompts(batch: int, length: int) -> Tensor:
         cases = [probe.case(length, test) for test in range(batch)]
         return torch.tensor([case.prompt_ids for case in cases], device=device)
 
-    return Subject(path.name, decoder, in_transformers(decoder), prompts, probe.stop_id)
+    return Subject(path.name, decoder, theirs, prompts, probe.stop_id)
 
 
 def timed(generate: Generate, *arguments: Any) -> tuple[float, Tensor]:
@@ -119,7 +125,9 @@ def timed(generate: Generate, *arguments: Any) -> tuple[float, Tensor]:
     return time.perf_counter() - start, answer
 
 
-def measure(subject: Subject, batch: int, length: int, n_tokens: int, turns: int) -> dict[str, Any]:
+def measure(
+    subject: Subject, batch: int, length: int, n_tokens: int, turns: int, speed: roofline.Speed
+) -> dict[str, Any]:
     """Time both sides in turns."""
     prompts, sides = subject.prompts(batch, length), subject.sides()
     answers = {side: generate(prompts, n_tokens, None) for side, generate in sides.items()}  # warms up, too
@@ -141,7 +149,14 @@ def measure(subject: Subject, batch: int, length: int, n_tokens: int, turns: int
     kept = [[cut(ids, stop_id) for ids in answers[side].tolist()] for side in sides]
     row["tests_per_s"] = batch / row["stopping_s"]
     row["same"] = statistics.mean(a == b for a, b in zip(*kept, strict=True))
-    return row
+    cfg, element_bytes = subject.ours.cfg, subject.ours.embedding.weight.element_size()
+    works = [roofline.step(cfg, batch, prompts.shape[1] + n, element_bytes) for n in range(1, n_tokens)]
+    least_s = {
+        "prefill": roofline.prefill(cfg, batch, prompts.shape[1], element_bytes).seconds(speed),
+        "step": statistics.mean(work.seconds(speed) for work in works),
+    }
+    least_s["whole"] = least_s["prefill"] + len(works) * least_s["step"]
+    return row | {f"{kind}_roof": row[f"{kind}_s"] / seconds for kind, seconds in least_s.items()}
 
 
 def cut(ids: list[int], stop_id: int) -> list[int]:
@@ -151,11 +166,12 @@ def cut(ids: list[int], stop_id: int) -> list[int]:
 
 def subjects(options: argparse.Namespace, device: torch.device) -> Iterator[Subject]:
     """Make what the command line names."""
+    dtype = getattr(torch, options.dtype)
     if options.run is not None:
-        yield run_subject(options.run, device)
+        yield run_subject(options.run, device, dtype)
     else:
         for shape in options.shapes.split(","):
-            yield random_subject(shape, device)
+            yield random_subject(shape, device, dtype)
 
 
 def main() -> None:
@@ -169,14 +185,20 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--most-tokens", type=int, default=30000)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     what = torch.cuda.get_device_name() if device.type == "cuda" else platform.processor() or platform.machine()
-    print(f"{what}, torch {torch.__version__}, {options.threads} threads, {options.new_tokens} new tokens, float32")
+    speed = roofline.measured(device, getattr(torch, options.dtype))
+    print(f"{what}, torch {torch.__version__}, {options.threads} threads, {options.new_tokens} new tokens")
+    print(
+        f"{options.dtype}, {speed.operations_per_s / 1e9:,.0f} GFLOP/s, {speed.bytes_per_s / 1e9:,.0f} GB/s; "
+        "roof: times the least seconds of prefill, step and whole"
+    )
     heads = "".join(f" {kind:>10} {'ratio':>6}" for kind in KINDS)
-    print(f"{'model':>9} {'batch':>5} {'length':>6}{heads} {'tests/s':>8} {'same':>5}")
+    print(f"{'model':>9} {'batch':>5} {'length':>6}{heads} {'tests/s':>8} {'same':>5}{'roof':>19}")
     rows = []
     for subject in subjects(options, device):
         for length in map(int, options.lengths.split(",")):
@@ -184,10 +206,11 @@ def main() -> None:
                 if batch * length > options.most_tokens:
                     print(f"{subject.name:>9} {batch:>5} {length:>6} left out: {batch * length:,} prompt tokens")
                     continue
-                row = measure(subject, batch, length, options.new_tokens, options.turns)
+                row = measure(subject, batch, length, options.new_tokens, options.turns, speed)
                 rows.append(row)
                 times = "".join(f" {1e3 * row[f'{kind}_s']:>8.2f}ms {row[f'{kind}_ratio']:>6.2f}" for kind in KINDS)
-                end = f"{row['tests_per_s']:>8.2f} {row['same']:>5.2f}"
+                roofs = "".join(f" {row[f'{kind}_roof']:>5.1f}x" for kind in KINDS[:3])
+                end = f"{row['tests_per_s']:>8.2f} {row['same']:>5.2f}{roofs}"
                 print(f"{subject.name:>9} {batch:>5} {length:>6}{times} {end}", flush=True)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))

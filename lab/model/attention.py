@@ -16,7 +16,7 @@ from lab.masks import METHODS as MASKS
 from lab.model import backends
 from lab.model.cache import KeyCache
 from lab.model.flex import attend_flex
-from lab.model.kernels import tile_kernel
+from lab.model.kernels import one_query, suits_one_query, tile_kernel
 from lab.model.layout import Layout, document_segments, first_ids
 from lab.model.reference import reference
 from lab.model.segments import Segments
@@ -132,8 +132,7 @@ def attend_cached(
     """
     name = backends.choose(backend, q.device, v.dtype)[0]
     dtype = v.dtype if name == "reference" else kernel_dtype(q, v)
-    keys = [rotation.rotate(k).to(dtype) for rotation in layout.k_rotations] if cache.n_maps else [k]
-    keys, values = cache.extend(layer, keys, v.to(dtype))
+    keys, values = cache.extend(layer, k, v, layout.k_rotations, dtype)
     if name == "reference":
         return reference(q, keys[0], values, layout, layer)
     if not cache.n_maps:
@@ -156,6 +155,8 @@ def attend_rotated(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, lay
         chunked = q.device.type == "cpu" and layout.starts is not None and 1 < n_q < n_k
         if name == "sdpa" and (anchored or chunked):
             return attend_tiles(q, keys, v, layout, layer, tile_kernel(name, q.device))
+        if name == "sdpa" and layout.segments is None and suits_one_query(q, v):
+            return one_query(rotated_queries(q, layout, 0, layer, v.dtype), keys[0], v)[0]
         return backends.BACKENDS[name](rotated_queries(q, layout, 0, layer, v.dtype), keys[0], v, layout.segments)
     if not has_kernel(layout, name):
         what = f"distance={layout.distance.method}" if layout.starts is not None else "these ids or this mask"

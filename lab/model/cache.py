@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from lab.model.rotary import Rotation
+
 
 class KeyCache:
     """Keys and values seen so far, preallocated for `max_tokens`.
@@ -35,6 +37,7 @@ class KeyCache:
         self.device = device
         self.rows = slice(0, batch)
         self.length = 0
+        self.layers: list[list[Tensor]] = []
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
 
@@ -44,21 +47,35 @@ class KeyCache:
         batch, n_kv_heads, max_tokens, head_dim = self.shape
         return self.n_layers * (max(self.n_maps, 1) + 1) * batch * n_kv_heads * max_tokens * head_dim
 
-    def extend(self, layer: int, keys: Sequence[Tensor], v_BKTH: Tensor) -> tuple[list[Tensor], Tensor]:
-        """Append a layer's new keys, one tensor per key map, and values, and return all of them.
+    def extend(
+        self, layer: int, k_BKTH: Tensor, v_BKTH: Tensor, rotations: Sequence[Rotation], dtype: torch.dtype
+    ) -> tuple[list[Tensor], Tensor]:
+        """Append a layer's new keys, rotated once for each key map, and values, and return all of them.
 
-        `advance` moves on after the last layer.
+        Without key maps the keys are kept as they are. `advance` moves on after the last layer.
         """
-        if self.keys is None or self.values is None:  # the dtype is known only now: autocast decides it
-            self.keys = torch.empty(self.n_layers, len(keys), *self.shape, dtype=keys[0].dtype, device=self.device)
-            self.values = torch.empty(self.n_layers, *self.shape, dtype=v_BKTH.dtype, device=self.device)
-        stop = self.length + v_BKTH.shape[2]
+        n_new = v_BKTH.shape[2]
+        stop = self.length + n_new
         assert stop <= self.shape[2], f"cache of {self.shape[2]} tokens asked to hold {stop}"
-        own_keys, own_values = self.keys[layer, :, self.rows, :, :stop], self.values[layer, self.rows, :, :stop]
-        for number, k_BKTH in enumerate(keys):
-            own_keys[number, :, :, self.length :] = k_BKTH
-        own_values[:, :, self.length :] = v_BKTH
-        return list(own_keys), own_values
+        *keys, values = self.layer(layer, dtype)
+        if self.n_maps:
+            for rotation, store in zip(rotations, keys, strict=True):
+                rotation.rotate(k_BKTH, out=store.narrow(2, self.length, n_new))
+        else:
+            keys[0].narrow(2, self.length, n_new).copy_(k_BKTH)
+        values.narrow(2, self.length, n_new).copy_(v_BKTH)
+        return [store.narrow(2, 0, stop) for store in keys], values.narrow(2, 0, stop)
+
+    def layer(self, number: int, dtype: torch.dtype) -> list[Tensor]:
+        """Give a layer's keys, one tensor for each key map, and its values, (rows, K, max_tokens, H)."""
+        if self.keys is None or self.values is None:  # the dtype is known only now: autocast decides it
+            n_maps = max(self.n_maps, 1)
+            self.keys = torch.empty(self.n_layers, n_maps, *self.shape, dtype=dtype, device=self.device)
+            self.values = torch.empty(self.n_layers, *self.shape, dtype=dtype, device=self.device)
+            self.layers = [[*keys, values] for keys, values in zip(self.keys.unbind(), self.values.unbind())]
+        if self.rows == slice(0, self.shape[0]):
+            return self.layers[number]
+        return [store[self.rows] for store in self.layers[number]]
 
     def advance(self, n_tokens: int) -> None:
         """Count the tokens of a finished forward pass."""

@@ -18,7 +18,9 @@ from lab.model.attention import attend, attend_cached
 from lab.model.cache import KeyCache
 from lab.model.config import DecoderConfig
 from lab.model.layout import Layout, first_ids
+from lab.model.linear import Linear
 from lab.model.loss import summed_cross_entropy
+from lab.model.norm import RMSNorm
 from lab.model.segments import Segments
 from lab.positions import Distance, Frequencies
 from lab.positions import distance as make_distance
@@ -33,10 +35,10 @@ class Attention(nn.Module):
     def __init__(self, cfg: DecoderConfig, layer: int, backend: str) -> None:
         super().__init__()
         self.cfg, self.layer, self.backend = cfg, layer, backend
-        self.q = nn.Linear(cfg.d_model, cfg.width, bias=cfg.qkv_bias)
-        self.k = nn.Linear(cfg.d_model, cfg.kv_width, bias=cfg.qkv_bias)
-        self.v = nn.Linear(cfg.d_model, cfg.kv_width, bias=cfg.qkv_bias)
-        self.out = nn.Linear(cfg.width, cfg.d_model, bias=False)
+        self.q = Linear(cfg.d_model, cfg.width, bias=cfg.qkv_bias)
+        self.k = Linear(cfg.d_model, cfg.kv_width, bias=cfg.qkv_bias)
+        self.v = Linear(cfg.d_model, cfg.kv_width, bias=cfg.qkv_bias)
+        self.out = Linear(cfg.width, cfg.d_model, bias=False)
 
     def forward(self, x_BTD: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
         """Attend within the layout, from the tokens that are its queries, to all cached ones too.
@@ -44,7 +46,7 @@ class Attention(nn.Module):
         Shapes: x_BTD (B, T, D); returns (B, Tq, D) for the layout's last Tq queries of the T tokens.
         """
         q, k, v = (
-            project(x).unflatten(-1, (-1, self.cfg.head_dim)).transpose(1, 2)
+            project(x).view(*x.shape[:2], -1, self.cfg.head_dim).transpose(1, 2)
             for project, x in ((self.q, asking(x_BTD, layout)), (self.k, x_BTD), (self.v, x_BTD))
         )
         if cache is None:
@@ -66,16 +68,16 @@ class FeedForward(nn.Module):
 
     def __init__(self, cfg: DecoderConfig) -> None:
         super().__init__()
-        self.gate = nn.Linear(cfg.d_model, cfg.d_ff, bias=False)
-        self.up = nn.Linear(cfg.d_model, cfg.d_ff, bias=False)
-        self.out = nn.Linear(cfg.d_ff, cfg.d_model, bias=False)
+        self.gate = Linear(cfg.d_model, cfg.d_ff, bias=False)
+        self.up = Linear(cfg.d_model, cfg.d_ff, bias=False)
+        self.out = Linear(cfg.d_ff, cfg.d_model, bias=False)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Apply the layer to every token."""
         if torch.is_grad_enabled():
             hidden = F.silu(self.gate(x_BTD)) * self.up(x_BTD)
-        else:  # no gradient needs what is overwritten
-            hidden = F.silu(self.gate(x_BTD), inplace=True).mul_(self.up(x_BTD))
+        else:
+            hidden = self.up(x_BTD, times=self.gate(x_BTD, silu=True))
         out: Tensor = self.out(hidden)
         return out
 
@@ -85,9 +87,9 @@ class Block(nn.Module):
 
     def __init__(self, cfg: DecoderConfig, layer: int, backend: str) -> None:
         super().__init__()
-        self.attention_norm = nn.RMSNorm(cfg.d_model, eps=cfg.norm_eps)
+        self.attention_norm = RMSNorm(cfg.d_model, eps=cfg.norm_eps)
         self.attention = Attention(cfg, layer, backend)
-        self.feed_forward_norm = nn.RMSNorm(cfg.d_model, eps=cfg.norm_eps)
+        self.feed_forward_norm = RMSNorm(cfg.d_model, eps=cfg.norm_eps)
         self.feed_forward = FeedForward(cfg)
 
     def forward(self, x_BTD: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
@@ -121,8 +123,8 @@ class Decoder(nn.Module):
         self.embedding = nn.Embedding(cfg.vocab_size, cfg.d_model)
         self.backend = backend
         self.blocks = nn.ModuleList(Block(cfg, layer, backend) for layer in range(cfg.n_layers))
-        self.norm = nn.RMSNorm(cfg.d_model, eps=cfg.norm_eps)
-        self.head = nn.Linear(cfg.d_model, cfg.vocab_size, bias=False)
+        self.norm = RMSNorm(cfg.d_model, eps=cfg.norm_eps)
+        self.head = Linear(cfg.d_model, cfg.vocab_size, bias=False)
         if cfg.tie_embeddings:
             self.head.weight = self.embedding.weight
         if seed is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import repeat
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from lab.model.layout import Layout
 from lab.model.prefixes import Group, sorted_groups
 
 Agree = Callable[[int], int]
+Ended = Callable[[Tensor], Tensor]
 NEAR = 1024
 CACHE_BYTES = 1 << 31  # what the keys and values of rows that are generated together may take
 ACTIVATION_BYTES = 1 << 29  # what one pass over prompts may hold beside them; a longer prompt is read in parts
@@ -27,11 +29,53 @@ CPU_TOKENS = 4096  # more tokens of several rows at one time fall out of a CPU's
 KEPT_FRAC = 0.75  # the cache is moved together when no more of its rows than this still run
 
 
+class Stops(NamedTuple):
+    """What ends a row before its last token, and how ranks agree that all rows have ended."""
+
+    stop_id: int | None
+    ended: Ended | None
+    agree: Agree | None
+
+    @property
+    def filler(self) -> int:
+        """What a row holds after its end."""
+        return 0 if self.stop_id is None else self.stop_id
+
+    @property
+    def any(self) -> bool:
+        """Whether a row can end early."""
+        return self.stop_id is not None or self.ended is not None
+
+    def still(self, running: Tensor, answers: Tensor) -> Tensor:
+        """Tell which running rows go on after their answers so far, the last token of which is new.
+
+        Shapes: running bool (B,); answers int64 (B, n); returns bool (B,).
+        """
+        if self.stop_id is not None:
+            running = running & (answers[:, -1] != self.stop_id)
+        if self.ended is not None:
+            rows = running.nonzero().flatten()
+            if len(rows):
+                running = running.index_fill(0, rows[self.ended(answers[rows]).to(rows.device)], False)
+        return running
+
+
 @torch.no_grad()
 def greedy(
-    model: Decoder, prompts: Tensor, n_tokens: int, stop_id: int | None = None, *, agree: Agree | None = None
+    model: Decoder,
+    prompts: Tensor,
+    n_tokens: int,
+    stop_id: int | None = None,
+    *,
+    ended: Ended | None = None,
+    agree: Agree | None = None,
 ) -> Tensor:
-    """Continue every prompt by the most likely token, `n_tokens` times or until every row holds `stop_id`.
+    """Continue every prompt by the most likely token, `n_tokens` times or until every row has ended.
+
+    A row ends with the token `stop_id`, or once `ended` says so. `ended` gets the answers so far of rows that have not
+    ended, int64 (rows, n), after every new token but the last possible one, and returns bool (rows,). It must judge
+    each row by that row alone: rows come in any order and number, and some come a second time. The token that ends a
+    row is kept, for the caller to cut.
 
     Prompts that begin alike are read once up to where they part. The weights are used as they are; no random number is
     drawn and no mode is changed, so that generating in the middle of training leaves the training as it was.
@@ -39,23 +83,24 @@ def greedy(
     `agree` gives the largest of a number over all ranks that must make the same forward passes, as a sharded model
     needs; each rank has as many prompts as the others. Their prefixes are not shared.
 
-    Shapes: prompts int64 (B, T) -> int64 (B, at most n_tokens). After its `stop_id` a row holds nothing else.
+    Shapes: prompts int64 (B, T) -> int64 (B, at most n_tokens). After its end a row holds `stop_id`, or 0 without one.
     """
+    stops = Stops(stop_id, ended, agree)
     order, groups = None, [Group(0, len(prompts), 0)]
     if agree is None and len(prompts) > 1 and model.new_cache(1, 1).n_maps:
         places, groups = sorted_groups(prompts.cpu().numpy())
         order = torch.tensor(places, device=prompts.device)
         prompts = prompts[order]
-    answers = prompts.new_full((len(prompts), n_tokens), 0 if stop_id is None else stop_id)
+    answers = prompts.new_full((len(prompts), n_tokens), stops.filler)
     unsure = torch.zeros(len(prompts), dtype=torch.bool, device=prompts.device)
     width, at_once = 0, rows_at_once(model, prompts.shape[1] + n_tokens)
     for start in range(0, len(prompts), at_once):
         rows = slice(start, min(start + at_once, len(prompts)))
         cache = model.new_cache(rows.stop - start, prompts.shape[1] + n_tokens)
         logits = read(model, prompts[rows], within(groups, rows), cache)
-        width = max(width, write(model, logits, cache, answers[rows], unsure[rows], stop_id, agree))
+        width = max(width, write(model, logits, cache, answers[rows], unsure[rows], stops))
     if len(prompts) > 1:
-        width = max(width, write_alone(model, prompts, answers, unsure, stop_id, agree))
+        width = max(width, write_alone(model, prompts, answers, unsure, stops))
     out = answers if order is None else torch.empty_like(answers).index_copy_(0, order, answers)
     return out[:, :width]
 
@@ -110,15 +155,7 @@ def bytes_per_token(model: Decoder) -> int:
     return (4 * cfg.d_model + 4 * cfg.width + 3 * cfg.d_ff) * model.embedding.weight.element_size()
 
 
-def write(
-    model: Decoder,
-    logits: Tensor,
-    cache: KeyCache,
-    answers: Tensor,
-    unsure: Tensor,
-    stop_id: int | None,
-    agree: Agree | None,
-) -> int:
+def write(model: Decoder, logits: Tensor, cache: KeyCache, answers: Tensor, unsure: Tensor, stops: Stops) -> int:
     """Fill in the answers of the cache's rows and mark those that a rounding could have changed; return their width.
 
     Shapes: logits (B, V), those that follow the prompts; answers int64 (B, n_tokens); unsure bool (B,).
@@ -132,15 +169,15 @@ def write(
         near = is_near(logits) if len(unsure) > 1 else None
         if near is not None:
             unsure[rows] |= near & running
-        if stop_id is not None:
-            token.masked_fill_(~running, stop_id)
-            running &= token != stop_id
+        if stops.any:
+            token.masked_fill_(~running, stops.filler)
         answers[rows, number] = token
         if number + 1 == n_tokens:
             break
-        if stop_id is not None:
+        if stops.any:
+            running = stops.still(running, answers[rows, : number + 1])
             n_running = int(running.sum())
-            if not (n_running if agree is None else agree(n_running)):
+            if not (n_running if stops.agree is None else stops.agree(n_running)):
                 break
             if n_running <= KEPT_FRAC * len(rows) and len(rows) > 1:
                 kept = running.nonzero().flatten() if n_running else rows[:1] * 0  # one row keeps the others company
@@ -166,18 +203,16 @@ def is_near(logits: Tensor) -> Tensor | None:
     return (logits >= high - margin).sum(-1) > 1
 
 
-def write_alone(
-    model: Decoder, prompts: Tensor, answers: Tensor, unsure: Tensor, stop_id: int | None, agree: Agree | None
-) -> int:
+def write_alone(model: Decoder, prompts: Tensor, answers: Tensor, unsure: Tensor, stops: Stops) -> int:
     """Generate every unsure row again, as a batch of one prompt; return the width of their answers."""
     numbers = unsure.nonzero().flatten().tolist()
-    n_alone = len(numbers) if agree is None else agree(len(numbers))
+    n_alone = len(numbers) if stops.agree is None else stops.agree(len(numbers))
     width = 0
     for row in numbers + [None] * (n_alone - len(numbers)):  # None runs for company and is not kept
         own = slice(row or 0, (row or 0) + 1)
-        answer = greedy(model, prompts[own], answers.shape[1], stop_id, agree=agree)
+        answer = greedy(model, prompts[own], answers.shape[1], stops.stop_id, ended=stops.ended, agree=stops.agree)
         width = max(width, answer.shape[1])
         if row is not None:
-            answers[row] = 0 if stop_id is None else stop_id
+            answers[row] = stops.filler
             answers[row, : answer.shape[1]] = answer[0]
     return width

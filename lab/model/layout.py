@@ -121,9 +121,15 @@ class Layout:
         n_new = self.q_pos.shape[-1]
         past = self.k_pos.shape[-1] - n_new
         for number in range(n_new):
-            part = slice(number, number + 1)
-            step = self.queries(part, past + number + 1)
-            yield replace(step, k_rotations=tuple(rotation.at(part) for rotation in self.k_rotations))
+            part, n_keys = slice(number, number + 1), past + number + 1
+            yield replace(
+                self,
+                q_pos=self.q_pos[..., part],
+                k_pos=self.k_pos[..., :n_keys],
+                q_rotations=tuple(rotation.at(part) for rotation in self.q_rotations),
+                k_rotations=tuple(rotation.at(part) for rotation in self.k_rotations),
+                visible=Visibility(1, n_keys, self.k_pos.device),
+            )
 
     @cached_property
     def cache(self) -> dict[int, Any]:

@@ -25,13 +25,17 @@ class Rotation:
         angles = positions[:, None, :, None].double() * inv_freq.to(positions.device)
         return cls(angles.cos().to(dtype), angles.sin().to(dtype))
 
-    def rotate(self, x_BNTH: Tensor) -> Tensor:
-        """Turn the pair (j, j + H/2) of each head by its angle, in the rotation's own precision."""
+    def rotate(self, x_BNTH: Tensor, out: Tensor | None = None) -> Tensor:
+        """Turn the pair (j, j + H/2) of each head by its angle, in the rotation's own precision.
+
+        The result may go to a place that is given.
+        """
         first, second = x_BNTH.to(self.cos_B1TH.dtype).chunk(2, dim=-1)
         cos, sin = self.cos_B1TH, self.sin_B1TH
         if not torch.is_grad_enabled():
-            return rotated_in_place(first, second, cos, sin)
-        return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+            return rotated_in_place(first, second, cos, sin, out)
+        rotated = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+        return rotated if out is None else out.copy_(rotated)
 
     def rotate_back(self, x_BNTH: Tensor) -> Tensor:
         """Turn every pair by its angle the other way, which is also what a gradient needs."""
@@ -42,13 +46,17 @@ class Rotation:
         return Rotation(self.cos_B1TH[:, :, part], self.sin_B1TH[:, :, part])
 
 
-def rotated_in_place(first: Tensor, second: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotated_in_place(first: Tensor, second: Tensor, cos: Tensor, sin: Tensor, out: Tensor | None) -> Tensor:
     """Rotate the halves of each head where no gradient is asked for, without tensors between, which cost CPUs the most.
 
     Shapes: first, second (B, N, T, H/2); cos, sin (B or 1, 1, T, H/2), of one dtype; returns (B, N, T, H).
     """
-    out = first.new_empty(*torch.broadcast_shapes(first.shape, cos.shape)[:-1], 2 * first.shape[-1])
-    out_first, out_second = out.chunk(2, dim=-1)
+    batch, heads, n_tokens, half = first.shape
+    if out is None or out.dtype != cos.dtype:
+        rotated = first.new_empty(max(batch, cos.shape[0]), heads, n_tokens, 2 * half)
+    else:
+        rotated = out
+    out_first, out_second = rotated.chunk(2, dim=-1)
     torch.mul(first, cos, out=out_first).addcmul_(second, sin, value=-1)
     torch.mul(second, cos, out=out_second).addcmul_(first, sin)
-    return out
+    return rotated if out is None or out is rotated else out.copy_(rotated)

@@ -7,11 +7,12 @@ import threading
 import pytest
 import torch
 
-from lab.model import generate
+from lab.model import attention, generate, kernels
 from lab.model.cache import KeyCache
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.model.generate import greedy
 from lab.model.huggingface import load_pretrained
+from lab.model.rotary import Rotation
 from lab.positions import distance, frequencies
 
 TINY = DecoderConfig(d_model=32, n_layers=3, n_heads=4, n_kv_heads=2, d_ff=48, vocab_size=61, tie_embeddings=False)
@@ -82,6 +83,19 @@ def test_answers_are_those_of_whole_passes(method, rotary):
 
 
 @methods
+def test_steps_that_attend_by_plain_products(method, monkeypatch):
+    model, prompts = decoder(FREQUENCIES["entropy_abf"], method), tokens(1, 5, 1)
+    expected = by_whole_passes(model, prompts, 24).tolist()
+    calls = []
+    monkeypatch.setattr(kernels, "ONE_QUERY_ELEMENTS", 1)
+    for module in (attention, kernels):
+        own = module.one_query
+        monkeypatch.setattr(module, "one_query", lambda q, k, v, own=own: calls.append(q.shape[2]) or own(q, k, v))
+    assert greedy(model, prompts, 24).tolist() == expected
+    assert len(calls) >= 24 * 3
+
+
+@methods
 def test_answers_that_stop_at_different_times(method):
     model, prompts = decoder(FREQUENCIES["yarn"], method), tokens(2, 20, 11, vocab=9)
     whole = by_whole_passes(model, prompts, 14)
@@ -95,6 +109,59 @@ def test_answers_that_stop_at_different_times(method):
         assert {token for rest in after for token in rest} <= {stop_id}
         tried += len({len(own) for own in expected}) > 2
     assert tried >= 3, "tokens at which rows stop at three times or more"
+
+
+def sums_beyond(limit):
+    """Make a rule that ends rows by all of their tokens, and note the shapes that it is asked about."""
+    shapes = []
+
+    def ended(answers):
+        shapes.append(tuple(answers.shape))
+        return answers.sum(-1) > limit
+
+    return ended, shapes
+
+
+def up_to_the_rule(limit, answer, stop_id=None):
+    """Cut rows by definition: after the token that brings the sum over the limit, or the stop token."""
+    ends = [[sum(row[: n + 1]) > limit or token == stop_id for n, token in enumerate(row)] for row in answer.tolist()]
+    return [row[: end.index(True) + 1] if True in end else row for row, end in zip(answer.tolist(), ends)]
+
+
+@pytest.mark.parametrize("stops", [False, True], ids=["rule", "rule-and-stop-token"])
+@methods
+def test_answers_that_a_rule_ends(method, stops):
+    model, prompts = decoder(FREQUENCIES["yarn"], method), tokens(2, 20, 11, vocab=9)
+    prompts[4:9, :6] = prompts[4, :6].clone()
+    whole = by_whole_passes(model, prompts, 14)
+    ends = {token: len(set(map(len, up_to(token, whole)))) for token in whole.unique().tolist()}
+    stop_id = max(ends, key=ends.get) if stops else None  # ends rows at as many times as any does
+    for limit in (150, 300):
+        ended, shapes = sums_beyond(limit)
+        expected = up_to_the_rule(limit, whole, stop_id)
+        answer = greedy(model, prompts, 14, stop_id, ended=ended)
+        assert len({len(row) for row in expected}) > 2
+        assert answer.shape[1] == max(map(len, expected))
+        assert [row[: len(own)] for row, own in zip(answer.tolist(), expected)] == expected
+        after = {token for row, own in zip(answer.tolist(), expected) for token in row[len(own) :]}
+        assert after == {stop_id or 0}
+        assert shapes[0][0] == 20 - sum(len(own) == 1 and own[-1] == stop_id for own in expected)
+        for n_rows, n in shapes:  # only rows that have not ended are asked about, once after each token
+            alike = [own[-1] == stop_id and len(own) == n for own in expected]
+            assert n_rows == sum(len(own) >= n for own in expected) - sum(alike)
+        assert [n for _, n in shapes] == list(range(1, len(shapes) + 1))
+
+
+def test_near_ties_that_a_rule_ends_come_out_alike_in_every_batch():
+    model, prompts = nearly_tied(3), tokens(3, 50, 24, vocab=30)
+    ended, _ = sums_beyond(100)
+    alone = [up_to_the_rule(100, greedy(model, prompt[None], 6, ended=ended))[0] for prompt in prompts]
+    assert alone == up_to_the_rule(100, torch.cat([greedy(model, prompt[None], 6) for prompt in prompts]))
+    for size in (7, 50):
+        answers = [row for part in prompts.split(size) for row in greedy(model, part, 6, ended=ended).tolist()]
+        for row, own in zip(answers, alone, strict=True):
+            assert row[: len(own)] == own
+            assert set(row[len(own) :]) <= {0}
 
 
 @pytest.mark.parametrize("n_tokens", [1, 2])
@@ -247,13 +314,15 @@ def test_generation_changes_neither_mode_nor_random_state_nor_gradients():
     assert all(p.grad is None and p.requires_grad for p in model.parameters())
 
 
+@pytest.mark.parametrize("limit", [None, 120], ids=["", "rule"])
 @pytest.mark.parametrize("stop_id", [None, 3, 5], ids=str)
-def test_ranks_in_lockstep_make_the_same_passes(stop_id):
+def test_ranks_in_lockstep_make_the_same_passes(stop_id, limit):
     """Two threads stand for two ranks whose every forward pass waits for the other's."""
     prompts = [tokens(16, 6, 12, vocab=30), tokens(17, 6, 12, vocab=30)]
     prompts[0][:, :8] = prompts[0][0, :8]
     make = [lambda: nearly_tied(4), lambda: decoder(dtype=torch.float32, vocab_size=60)]  # only one is ever unsure
-    alone = [greedy(make[number](), own, 10, stop_id).tolist() for number, own in enumerate(prompts)]
+    ended = None if limit is None else sums_beyond(limit)[0]
+    alone = [greedy(make[number](), own, 10, stop_id, ended=ended) for number, own in enumerate(prompts)]
     barrier, said, answers, passes = threading.Barrier(2, timeout=20), [0, 0], [None, None], [None, None]
 
     def rank(number):
@@ -272,7 +341,7 @@ def test_ranks_in_lockstep_make_the_same_passes(stop_id):
             barrier.wait()
             return largest
 
-        answers[number] = greedy(model, prompts[number], 10, stop_id, agree=agree)
+        answers[number] = greedy(model, prompts[number], 10, stop_id, ended=ended, agree=agree)
         assert sizes
 
     threads = [threading.Thread(target=rank, args=(number,)) for number in range(2)]
@@ -282,20 +351,27 @@ def test_ranks_in_lockstep_make_the_same_passes(stop_id):
         thread.join()
     assert len(passes[0]) == len(passes[1])
     for own, joint in zip(alone, answers):
-        assert [up_to_list(stop_id, row) for row in joint.tolist()] == [up_to_list(stop_id, row) for row in own]
+        own_cut, joint_cut = (up_to_the_rule(limit or torch.inf, answer, stop_id) for answer in (own, joint))
+        assert joint_cut == own_cut
 
 
+@torch.no_grad()
 def test_rows_of_a_cache_are_repeated_and_kept():
     cache = KeyCache(1, 3, 1, 4, 2, torch.device("cpu"))
     cache.turn_to(slice(1, 2), 0)
     k, v = torch.arange(4.0).view(1, 1, 2, 2), torch.arange(4.0, 8.0).view(1, 1, 2, 2)
-    cache.extend(0, [k], v)
+    no_turn = Rotation(torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 1, 1))
+
+    def extend(k, v):
+        return cache.extend(0, k, v, [no_turn], torch.float32)
+
+    extend(k, v)
     cache.repeat(1, slice(2, 3), 2)
     cache.turn_to(slice(0, 1), 0)
-    cache.extend(0, [-k], -v)
+    extend(-k, -v)
     cache.turn_to(slice(0, 3), 2)
     cache.keep(torch.tensor([0, 2]))
-    (keys,), values = cache.extend(0, [torch.full((2, 1, 1, 2), 9.0)], torch.full((2, 1, 1, 2), 8.0))
+    (keys,), values = extend(torch.full((2, 1, 1, 2), 9.0), torch.full((2, 1, 1, 2), 8.0))
     assert keys.flatten(1).tolist() == [[0, -1, -2, -3, 9, 9], [0, 1, 2, 3, 9, 9]]
     assert values.flatten(1).tolist() == [[-4, -5, -6, -7, 8, 8], [4, 5, 6, 7, 8, 8]]
 
@@ -332,3 +408,15 @@ def test_rotating_without_gradients_equals_rotating_with_them():
     with torch.no_grad():
         out = rotation.rotate(x)
     torch.testing.assert_close(out, rotation.rotate(x), rtol=0, atol=1e-14)
+
+
+def test_rotating_into_a_place():
+    cos, sin = tokens(1, 2, 1, 9, 4).float() / 60, tokens(2, 2, 1, 9, 4).float() / 60
+    rotation, x = Rotation(cos, sin), tokens(3, 1, 4, 9, 8).float()  # one row of features, two of positions
+    for dtype, enabled in itertools.product((torch.float32, torch.bfloat16), (False, True)):
+        place = torch.zeros(2, 4, 12, 8, dtype=dtype)
+        with torch.set_grad_enabled(enabled):
+            expected = rotation.rotate(x)
+            rotation.rotate(x, out=place[:, :, 2:11])
+        assert torch.equal(place[:, :, 2:11], expected.to(dtype))  # rounded once
+        assert not place[:, :, [0, 1, 11]].any()

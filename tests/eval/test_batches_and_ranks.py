@@ -1,0 +1,89 @@
+"""Needle tests of a float32 model come out alike at every batch size and on every number of ranks.
+
+Rows hold answers and scores; a model with random weights finds next to no number, but its answers differ.
+"""
+
+import json
+
+import pytest
+import torch
+from torch import distributed, multiprocessing
+
+from eval.config import ProbeConfig
+from eval.effective_length import NeedleProbe, Share
+from lab.model.decoder import Decoder, DecoderConfig
+from lab.model.generate import greedy
+from lab.positions import distance
+
+HAYSTACK = " ".join(f"bake{'.' if k % 7 == 6 else ''}" for k in range(4000))
+STOP = 1
+METHODS = {"plain": {}, "string": {"shift": 40, "window": 16}}
+
+
+def make_decoder(bpe, method):
+    """Draw weights in which attention matters, and let only digits, commas and the stop token be answered."""
+    n_vocab = bpe.get_vocab_size()
+    cfg = DecoderConfig(64, 2, 4, 2, 96, n_vocab, tie_embeddings=False)
+    model = Decoder(cfg, distance=distance(method, **METHODS[method]), seed=None).eval()
+    for p in model.parameters():
+        torch.nn.init.normal_(p, std=0.3, generator=torch.Generator().manual_seed(p.numel()))
+    answered = [STOP, *bpe.encode("0, 1, 2, 3, 4, 5, 6, 7, 8, 9").ids]
+    with torch.no_grad():
+        others = torch.ones(n_vocab, dtype=torch.bool).index_fill(0, torch.tensor(answered), False)
+        model.head.weight[others] = 0
+    return model
+
+
+def run(bpe, tests, batch, method="plain", share=Share()):
+    """Run all tests of one length and return their rows."""
+    config = ProbeConfig(tests=tests, step=256, max_length=256, needles=4, digits=2, answer_budget=40, batch=batch)
+    probe = NeedleProbe(config, bpe, HAYSTACK, seed=3, window=128, stop_id=STOP)
+    model = make_decoder(bpe, method)
+    (result,) = probe.run(lambda prompts, n_tokens: greedy(model, prompts, n_tokens, STOP), share)
+    return result.cases
+
+
+def gather(rows):
+    parts = [None] * distributed.get_world_size()
+    distributed.all_gather_object(parts, rows)
+    return [row for part in parts for row in part]
+
+
+def rank(number, n_ranks, folder, bpe, tests, batch):
+    """Run one rank's share; the first writes what all found."""
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=number, world_size=n_ranks)
+    rows = run(bpe, tests, batch, share=Share(number, n_ranks, gather))
+    if number == 0:
+        (folder / "rows.json").write_text(json.dumps(rows))
+    distributed.destroy_process_group()
+
+
+def assert_telling(rows):
+    """Refuse answers that would be alike whatever was computed."""
+    assert len({row["answer"] for row in rows}) > len(rows) / 4
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_batches_of_1_7_and_all(bpe, method):
+    rows = run(bpe, 40, 1, method)
+    assert_telling(rows)
+    assert run(bpe, 40, 7, method) == rows
+    assert run(bpe, 40, 500, method) == rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_500_tests_in_batches_of_1_7_and_500(bpe, method):
+    rows = run(bpe, 500, 1, method)
+    assert_telling(rows)
+    assert run(bpe, 500, 7, method) == rows
+    assert run(bpe, 500, 500, method) == rows
+
+
+@pytest.mark.parametrize("n_ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_tests_shared_by_ranks(bpe, tmp_path, n_ranks):
+    multiprocessing.spawn(rank, (n_ranks, tmp_path, bpe, 30, 7), nprocs=n_ranks)
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert_telling(rows)
+    assert rows == run(bpe, 30, 500)
