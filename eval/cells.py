@@ -1,25 +1,24 @@
 """Finished cells of a measurement on disk, so that a second call goes on where the first one stopped.
 
 A cell is one number of a table: one context length, one depth at one length. Its row in the .jsonl file says what was
-measured, on what and with what, and is added as one whole line as soon as the number is known. Rows that agree in what
-they are named by are the same measurement.
+measured, on what and with what, and is added as one whole line as soon as the number is known; until then the cell's
+finished tests lie in a file of their own. Rows that agree in what they are named by are the same measurement.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from lab.errors import ConfigError
+from eval.appended import Appended, Row, StartedCell, written_to
 from lab.runs.folder import RunFolder
 from lab.schema import NonNegative, Positive, Section
 
-Row = dict[str, Any]
+__all__ = ["CellOptions", "Cells", "Row"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,19 +46,13 @@ class Cells:
     """The rows of one file, by what they are named by."""
 
     def __init__(self, path: Path, named_by: Sequence[str]) -> None:
-        """Read what is there; a last line that a crash cut short is taken away.
+        """Read what is there.
 
         Raises: LabError where the file is broken or cannot be written.
         """
         self.path, self.named_by = path, tuple(named_by)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            rows = list(RunFolder(path.parent).read(path.name))
-            if path.exists() and not path.read_bytes().endswith(b"\n"):
-                RunFolder(path.parent).write_records(path.name, rows)
-        except OSError as error:
-            raise self.unwritable(error) from error
-        self.known = {self.name(row): row for row in rows}
+        self.file = Appended(path)
+        self.known = {self.name(row): row for row in self.file.rows}
 
     def __iter__(self) -> Iterator[Row]:
         """Go through all rows, the newest of each name."""
@@ -77,26 +70,25 @@ class Cells:
         """Give the finished row of the same name."""
         return self.known.get(self.name(row))
 
+    def started(self, tests: str) -> StartedCell:
+        """Open what is finished of a cell whose tests will lie in the file `tests`.
+
+        Raises: LabError where the file is broken or cannot be written.
+        """
+        return StartedCell(self.path.parent / tests)
+
     def add(self, row: Mapping[str, Any], tests: tuple[str, Sequence[Row]] | None = None) -> Row:
         """Add a row, on the disk when this returns; `tests`, a file name and records, are written before it.
 
         Raises: ConfigError where a file cannot be written.
         """
         whole = dict(row)
-        try:
-            if tests is not None:
+        if tests is not None:
+            with written_to(self.path.parent):
                 RunFolder(self.path.parent).write_records(*tests)
-                whole["cases"] = tests[0]
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(whole) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise self.unwritable(error) from error
+            whole["cases"] = tests[0]
+        self.file.add([whole])
+        if tests is not None:
+            self.started(tests[0]).forget()
         self.known[self.name(whole)] = whole
         return whole
-
-    def unwritable(self, error: OSError) -> ConfigError:
-        """Say why results cannot be written."""
-        reason = error.strerror or type(error).__name__
-        return ConfigError(f"-o {self.path.parent}: cannot be written ({reason}); name another folder")

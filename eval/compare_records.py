@@ -5,14 +5,13 @@ its score is, and which fields two rows must agree in to be results of the same 
 are passed over and counted.
 
 Outcomes of single tests come from the file that a row names under `cases`; those of needle tests from the run's cases/
-and from tests-TOKENS-KEY.jsonl beside the rows. A needle test passes with at least `required` numbers found; which
-number that was follows from how many tests passed.
+and from tests-TOKENS-KEY.jsonl beside the rows.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -20,7 +19,6 @@ from typing import Any, NamedTuple
 
 from eval.cells import Row
 from lab.errors import DataError
-from lab.runs.checkpoints import folder_name
 from lab.runs.folder import RunFolder
 
 Key = tuple[Any, ...]
@@ -36,7 +34,6 @@ class Kind(NamedTuple):
     task: Callable[[Row], str]
     unit: str
     higher_is_better: bool | None = True
-    score: str = "score"
 
 
 @dataclass(frozen=True)
@@ -104,7 +101,6 @@ KINDS = (
         NEEDLES,
         lambda row: f"{row['required']} of {row['needles']} needles",
         "share",
-        score="share",
     ),
     Kind(
         "heatmap",
@@ -112,7 +108,6 @@ KINDS = (
         (*NEEDLES, "tests", "depths"),
         lambda row: f"depth {row['from_depth']:.0%} to {row['to_depth']:.0%}",
         "share",
-        score="share",
     ),
     Kind(
         "thirds",
@@ -121,22 +116,20 @@ KINDS = (
         lambda row: f"failures in the {row['third']} third",
         "share",
         None,
-        score="share",
     ),
     Kind(
         "harness",
         lambda row: str(row.get("protocol")).startswith("lm-eval-"),
-        ("task_version", "metric", "filter", "fewshot", "limit", "max_gen_toks"),
+        ("task_version", "definition", "metric", "filter", "fewshot", "limit", "max_gen_toks", "chat"),
         lambda row: f"{row['task']} {row['metric']}" + (f" {row['filter']}" if row["filter"] != "none" else ""),
         "score",
     ),
     Kind(
         "probe",
         lambda row: {"accuracy", "tests", "passed", "length"} <= set(row),
-        ("needles", "digits", "first_prompt"),
-        lambda row: f"{row['needles'] or 'some'} needles",
+        NEEDLES,
+        lambda row: f"{row['required']} of {row['needles']} needles",
         "share",
-        score="accuracy",
     ),
 )
 COUNTED = ("passed", "found", "failures")  # what a share counts, by the first name that a row has
@@ -156,7 +149,7 @@ def read_records(paths: Sequence[Path]) -> tuple[list[Record], int]:
                 for row in rows_in(file):
                     record = record_of(row, file)
                     found += [record] if record is not None else []
-                    others += record is None and "effective_length" not in row
+                    others += kind_of(row) is None and "effective_length" not in row
         if not found:
             rule = "no results of an evaluation" if path.exists() else "no such file or folder"
             raise DataError(f"{path}: {rule}; give a run folder, a folder of results, or a .jsonl file of rows")
@@ -180,18 +173,21 @@ def is_result(file: Path) -> bool:
     return file.name != "metrics.jsonl" and not file.name.startswith("tests-") and "cases" not in file.parent.name
 
 
+def kind_of(row: Row) -> Kind | None:
+    """Find the evaluation that a row is of."""
+    return next((kind for kind in KINDS if kind.owns(row)), None)
+
+
 def record_of(row: Row, file: Path) -> Record | None:
     """Bring one row to the common form; None where no kind owns it, or where it has no score.
 
     Raises: DataError for a row that lacks what its kind has.
     """
-    kind = next((kind for kind in KINDS if kind.owns(row)), None)
+    kind = kind_of(row)
     if kind is None:
         return None
-    if kind.evaluation == "probe":
-        row = {**row, **probe_facts(row, file.parent), "n": row["tests"]}
     try:
-        score = row[kind.score]
+        score = row["score"]
         if score is None:
             return None
         task, unit = kind.task(row), kind.unit
@@ -220,25 +216,6 @@ def record_of(row: Row, file: Path) -> Record | None:
         raise DataError(f"{file}: a row of {kind.evaluation} lacks {error}; measure it again") from error
 
 
-def probe_facts(row: Row, folder: Path) -> dict[str, Any]:
-    """Find out what a probe's rows leave to their folder: the model's name, and what the tests hold."""
-    home = next((f for f in (folder, *folder.parents) if (f / "config.yaml").is_file()), folder)
-    first = next(iter(probe_cases(row, folder)), None)
-    numbers = [str(number) for number in first["numbers"]] if first else []
-    return {
-        "model": home.name,
-        "checkpoint": folder_name(row["consumed_tokens"]),
-        "needles": len(numbers) or None,
-        "digits": len(numbers[0]) if numbers else None,
-        "first_prompt": first["prompt_hash"] if first else None,
-    }
-
-
-def probe_cases(row: Row, folder: Path) -> list[Row]:
-    """Read the tests of one of a probe's rows, as the probe wrote them."""
-    return read_cases(folder / f"cases/tokens-{row['consumed_tokens']:015d}.jsonl", row["length"])
-
-
 def read_cases(path: Path, length: int) -> list[Row]:
     """Read the needle tests of a length, by number; none where there is no file."""
     if not path.is_file():
@@ -260,11 +237,13 @@ def by_length(path: Path, changed: int) -> dict[int, list[Row]]:
 def outcomes(record: Record) -> Outcomes | None:
     """Give what each test scored, by number and prompt; None where that is not recorded for all n tests."""
     row = record.row
-    if record.evaluation == "probe":
-        return by_numbers_found(probe_cases(row, record.folder), record)
-    if record.evaluation == "methods":
-        cases = [c for path in methods_files(row, record.folder) for c in read_cases(path, row["length"])]
-        return by_numbers_found([case for case in cases if case["test"] < row["n"]], record)
+    if record.evaluation in ("probe", "methods"):
+        files = [record.folder / f"cases/tokens-{row.get('consumed_tokens') or 0:015d}.jsonl"]
+        if record.evaluation == "methods":
+            files = list(methods_files(row, record.folder))
+        cases = [case for path in files for case in read_cases(path, row["length"]) if case["test"] < record.n]
+        passes = {(case["test"], case["prompt_hash"]): float(case["found"] >= row["required"]) for case in cases}
+        return passes if len(passes) == record.n and sum(passes.values()) == record.passed else None
     name = row.get("cases")
     path = record.folder / str(name)
     if name is None or not path.is_file():
@@ -297,12 +276,3 @@ def methods_files(row: Row, folder: Path) -> Iterator[Path]:
         if same and budget and hashes and precision:
             yield path
             return
-
-
-def by_numbers_found(cases: Sequence[Mapping[str, Any]], record: Record) -> Outcomes | None:
-    """Tell which needle tests passed: those with as many numbers found as makes `passed` of them."""
-    for required in range(1, max((case["found"] for case in cases), default=0) + 2):
-        passes = {(case["test"], case["prompt_hash"]): float(case["found"] >= required) for case in cases}
-        if len(passes) == record.n and sum(passes.values()) == record.passed:
-            return passes
-    return None

@@ -2,6 +2,12 @@
 
 The first column is what the others are compared to. For two results of a line, in this order:
 
+0. A sequential probe stopped a length as soon as its verdict was known, so that the number of tests depends on what
+   came of them, which the tests below do not allow for. The exact limits of eval/intervals.py do:
+
+       p = min { a : the limits at confidence 1 - a/2 of the one lie apart from those of the other }
+
+   Both hold their true shares with probability 1 - a or more, whatever the tests have in common, so p is conservative.
 1. Every test's outcome is recorded on both sides, of the same tests with the same prompts: McNemar's exact test where
    outcomes are 0 or 1 (eval/mcnemar.py has the equation), else the paired t test on the k differences d_i, the losses
    per token of the documents where the score is a perplexity:
@@ -24,14 +30,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.optimize import brentq
 from scipy.stats import fisher_exact
 from scipy.stats import t as student
 
 from eval.compare_records import Outcomes, Record, outcomes
+from eval.intervals import exact_limits
 from eval.mcnemar import holm, pair
+from eval.sequential import full_design, sequential_design
 
 LEVEL = 0.05
+LEAST = -12.0  # the smallest p that is told apart, as a power of ten
 MCNEMAR, PAIRED_T, FISHER = "exact McNemar on the same tests", "paired t on the same tests", "Fisher's exact test"
+LIMITS = "exact limits that lie apart, as tests stopped early"
 
 
 @dataclass(frozen=True)
@@ -50,6 +61,8 @@ class Verdict:
 
 def compare(first: Record, second: Record) -> Verdict:
     """Test the difference of two results of one line."""
+    if first.row.get("stops") or second.row.get("stops"):
+        return Verdict(LIMITS, apart(first, second))
     known = outcomes(first), outcomes(second)
     if known[0] is not None and known[1] is not None and set(known[0]) == set(known[1]):
         found = paired(known[0], known[1])
@@ -59,6 +72,38 @@ def compare(first: Record, second: Record) -> Verdict:
         table = [[r.passed, r.n - r.passed] for r in (first, second) if r.passed is not None]
         return Verdict(FISHER, float(fisher_exact(table).pvalue))
     return Verdict(None)
+
+
+def apart(first: Record, second: Record) -> float:
+    """Find the smallest a at which the limits of two shares, each at confidence 1 - a/2, lie apart; 1 where none is.
+
+    Example:
+        >>> from types import SimpleNamespace as Share
+        >>> all_tests = [Share(row={}, n=20, passed=passed) for passed in (2, 18)]
+        >>> f"{apart(*all_tests):.1e}"
+        '8.0e-04'
+    """
+    low, high = sorted((first, second), key=lambda record: (record.passed or 0) / record.n)
+
+    def gap(log_a: float) -> float:
+        confidence = 1 - 10**log_a / 2
+        return limits_of(high, confidence)[0] - limits_of(low, confidence)[1]
+
+    if gap(0.0) <= 0:
+        return 1.0
+    if gap(LEAST) > 0:
+        return float(10**LEAST)
+    return float(10 ** brentq(gap, LEAST, 0.0, xtol=1e-6))
+
+
+def limits_of(record: Record, confidence: float) -> tuple[float, float]:
+    """Give the exact limits of a share, under the rule that its tests were stopped by."""
+    assert record.passed is not None, "shares count what passed"
+    stops = record.row.get("stops")
+    design = full_design(record.n, (0.5,))
+    if stops:
+        design = sequential_design(stops["tests"], tuple(stops["thresholds"]), stops["error"], stops["round"])
+    return exact_limits(design, record.n, record.passed, confidence)
 
 
 def paired(first: Outcomes, second: Outcomes) -> Verdict | None:

@@ -58,9 +58,9 @@ def third_of(depth: float) -> int:
 def share(passed: int, tests: int, confidence: float) -> Row:
     """Give a share with its exact limits; nulls where there are no tests."""
     if not tests:
-        return {"share": None, "low": None, "high": None}
+        return {"score": None, "low": None, "high": None}
     low, high = exact_limits(full_design(tests, (0.5,)), tests, passed, confidence)
-    return {"share": passed / tests, "low": low, "high": high}
+    return {"score": passed / tests, "low": low, "high": high}
 
 
 def depth_rows(tests: Sequence[Row], found: Found, depths: int, confidence: float) -> list[Row]:

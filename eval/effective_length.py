@@ -8,8 +8,9 @@ and tests are taken in this order, so that a sequential probe runs the first tes
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import ModuleType
 from typing import Any
@@ -21,6 +22,7 @@ from tokenizers import Tokenizer
 from eval import needles, string_needles
 from eval.config import ProbeConfig
 from eval.curve import last_passing
+from eval.haystacks import check_enough
 from eval.intervals import exact_limits
 from eval.needles import Case
 from eval.protocol import Generates
@@ -37,7 +39,8 @@ Row = dict[str, Any]
 class LengthResult:
     """The tests of one length.
 
-    `cases` has every test's numbers, depths and answer, `low` and `high` are limits of the true share passed.
+    `cases` has every test's numbers, depths and answer, `low` and `high` are limits of the true share passed, and
+    `seconds` what all tests take, by those that were run now; None where none was.
     """
 
     length: int
@@ -46,6 +49,7 @@ class LengthResult:
     cases: list[Row]
     low: float = 0.0
     high: float = 1.0
+    seconds: float | None = field(default=None, compare=False)
 
     @property
     def accuracy(self) -> float:
@@ -90,6 +94,7 @@ class NeedleProbe:
         window: int,
         stop_id: int | None,
         device: torch.device | str = "cpu",
+        source: str | None = None,
     ) -> None:
         assert config.needles is not None, "the config reader fills it in"
         assert config.digits is not None, "the config reader fills it in"
@@ -97,6 +102,7 @@ class NeedleProbe:
         self.needles, self.digits = config.needles, config.digits
         self.protocol = PROTOCOLS[config.protocol]
         self.seed, self.window, self.stop_id, self.device = seed, window, stop_id, device
+        self.source = source  # the setting that names the haystack's file; None for text of the corpus
         self.check_budget()
         self.lengths = config.lengths(self.shortest(), window)
         if not self.lengths:
@@ -104,6 +110,14 @@ class NeedleProbe:
                 f"probe.max_length={config.max_length or 4 * window}: no multiple of probe.step={config.step} up to it "
                 f"has room for a test, {self.shortest()} tokens; raise probe.max_length or lower probe.step"
             )
+
+    def check_haystack(self, length: int) -> None:
+        """Refuse a file whose text a test of a length would hold more than once.
+
+        Raises: DataError.
+        """
+        if self.source is not None:
+            check_enough(self.haystack, self.tokenizer, length - self.shortest() + self.needles, length, self.source)
 
     def check_budget(self) -> None:
         """Refuse a budget in which the numbers themselves do not fit.
@@ -160,15 +174,18 @@ class NeedleProbe:
         """
         known, passed = memory.known(length), 0
         rows: list[Row] = []
+        began, ran = time.perf_counter(), 0
         for look in self.design.looks:
             tests = range(len(rows), look)
             fresh = self.run_tests(model, length, [test for test in tests if test not in known], share, memory)
+            ran += len(fresh)
             rows += [{"length": length, "test": test, **(known.get(test) or fresh[test])} for test in tests]
             passed = sum(row["found"] >= self.config.required for row in rows)
             if self.design.is_over(look, passed):
                 break
         limits = exact_limits(self.design, len(rows), passed, self.config.confidence)
-        return LengthResult(length, len(rows), passed, rows, *limits)
+        seconds = round((time.perf_counter() - began) * len(rows) / ran, 3) if ran else None
+        return LengthResult(length, len(rows), passed, rows, *limits, seconds)
 
     def run_tests(
         self, model: Generates, length: int, tests: list[int], share: Share, memory: Memory

@@ -20,7 +20,6 @@ Prints a table, and writes a line for each layer and number of visible tokens to
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,14 +30,13 @@ import torch
 from tqdm import tqdm
 
 from eval.attention_entropy import attention_entropy
+from eval.command import STARTS_ANEW, run, start
 from eval.entropy_picture import draw_entropy
 from eval.measuring import (
     Options,
     Request,
     device_for,
     doublings,
-    help_text,
-    read_request,
     refuse_idle_distance,
     result_files,
     source,
@@ -46,11 +44,9 @@ from eval.measuring import (
     write_rows,
 )
 from eval.texts import draw_texts
-from lab.errors import LabError
 from lab.loading import OpenedModel, open_model
 from lab.schema import Positive
 
-WRONG = 2
 WINDOWS = 2  # training windows that a text is long, so that both sides of the window are seen
 MOST_TOKENS = 8192  # of a text whose length is not given
 
@@ -150,17 +146,8 @@ def table(curves: Curves, visible: Sequence[int]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    words = list(arguments)
-    if not words or {"-h", "--help"} & set(words):
-        print(help_text(str(__doc__), EntropyOptions))
-        return 0 if words else WRONG
-    try:
-        print(measure(read_request(words, EntropyOptions)))
-    except LabError as error:
-        print(error, file=sys.stderr)
-        return WRONG
-    return 0
+    return run(__doc__, EntropyOptions, measure, arguments, stopped=STARTS_ANEW)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    start(main)

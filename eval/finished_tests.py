@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from eval.appended import Appended
 from eval.effective_length import Memory, NeedleProbe, Row
-from lab.errors import CheckpointError, ConfigError
-from lab.runs.folder import RunFolder
+from lab.errors import CheckpointError
 
 
 def key_of(probe: NeedleProbe, *, weights: str, method: str, in_bf16: bool, device: str) -> dict[str, Any]:
@@ -43,28 +42,13 @@ class FinishedTests(Memory):
         digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:8]
         self.path = folder / f"tests-{consumed_tokens:015d}-{digest}.jsonl"
         self.report: Callable[[int], Any] = lambda tests: None
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self.drop_torn_line()
-            head, *rows = RunFolder(folder).read(self.path.name) if self.path.exists() else (None,)
-            if head is None:
-                self.write([{"key": dict(key)}])
-        except OSError as error:
-            reason = error.strerror or type(error).__name__
-            raise ConfigError(f"{folder}: cannot be written ({reason}); name another folder with -o") from error
-        if head not in (None, {"key": dict(key)}):
+        self.file = Appended(self.path)
+        if not self.file.rows:
+            self.file.add([{"key": dict(key)}])
+        head, *rows = self.file.rows
+        if head != {"key": dict(key)}:
             raise CheckpointError(f"{self.path}: its first line names other settings; move the file away")
         self.rows: dict[tuple[int, int], Row] = {(row["length"], row["test"]): row for row in rows}
-
-    def drop_torn_line(self) -> None:
-        """Cut off a last line without its end, which a crash in the middle of writing leaves."""
-        if not self.path.exists():
-            return
-        whole = self.path.read_bytes().rpartition(b"\n")
-        if whole[2]:
-            os.truncate(self.path, len(whole[0]) + len(whole[1]))
-        if not whole[1]:
-            self.path.unlink()
 
     def known(self, length: int) -> Mapping[int, Row]:
         """Give the finished tests of a length by number."""
@@ -73,13 +57,6 @@ class FinishedTests(Memory):
     def keep(self, length: int, rows: Mapping[int, Row]) -> None:
         """Add finished tests; they are on the disk when this returns."""
         named = {test: {"length": length, "test": test, **row} for test, row in rows.items()}
-        self.write(named.values())
+        self.file.add(named.values())
         self.rows |= {(length, test): row for test, row in named.items()}
         self.report(len(named))
-
-    def write(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Add whole lines."""
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write("".join(json.dumps(record) + "\n" for record in records))
-            file.flush()
-            os.fsync(file.fileno())

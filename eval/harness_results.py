@@ -1,44 +1,34 @@
 """What lm-evaluation-harness found, as rows, tests, and a table.
 
-The harness gives a number for each task, metric and filter, and what every document scored. From the latter come the
-95% intervals: exact limits where every document scores 0 or 1 (Clopper, Pearson 1934), the t interval of a mean where
-the number is one, and, where documents score a log-likelihood with a weight (words or bytes of the text), the interval
-of eval/sliding.py on the mean loss, brought to the metric's unit:
-
-    perplexity = exp(sum_d nll_d / sum_d w_d),    bits per byte = log2 of it
-
-A number that none of these reproduces from its documents (F1 over all, BLEU, a group's mean) has no interval.
+The harness gives a number for each task, metric and filter, and what every document scored; eval/harness_intervals.py
+says how an interval comes from the latter.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student
 
-from eval.cells import Row
-from eval.intervals import exact_limits
-from eval.sequential import full_design
-from eval.sliding import TextLosses
+from eval.appended import Row
+from eval.harness_intervals import CONFIDENCE, interval, is_number
+from eval.harness_scoring import Outcome
 
-CONFIDENCE = 0.95
-BITS = "bits_per_byte"
-AGREE = 1e-9  # relative: the harness adds the same numbers up in another order
 Results = Mapping[str, Any]
 
 
-def rows_of(results: Results) -> Iterator[Row]:
-    """List the numbers of all tasks and groups."""
+def rows_of(results: Results, outcomes: Callable[[str], Sequence[Outcome]]) -> Iterator[Row]:
+    """List the numbers of all tasks and groups; `outcomes` gives what a task's requests came to."""
     for task, numbers in results["results"].items():
+        below = tasks_of(results, task)
+        run = [outcome for name in below for outcome in outcomes(name)]
         for key, score in numbers.items():
             metric, comma, filtered = key.partition(",")
             if not comma or metric.endswith("_stderr"):
                 continue
-            each = values_of(results, task, filtered, metric)
-            low, high = interval(metric, score, each) or (None, None)
+            stderr = numbers.get(f"{metric}_stderr,{filtered}")
+            limits = interval(metric, score, values_of(results, task, filtered, metric), stderr)
             yield {
                 "task": task,
                 "task_version": results["versions"].get(task),
@@ -46,56 +36,38 @@ def rows_of(results: Results) -> Iterator[Row]:
                 "filter": filtered,
                 "higher_is_better": results["higher_is_better"].get(task, {}).get(metric),
                 "fewshot": results["n-shot"].get(task),
-                "n": count_of(results, task),
-                "score": score if isinstance(score, int | float) else None,
-                "low": low,
-                "high": high,
+                "n": sum(results["n-samples"][name]["effective"] for name in below),
+                "score": float(score) if is_number(score) else None,
+                "low": limits and limits.low,
+                "high": limits and limits.high,
                 "confidence": CONFIDENCE,
+                "interval": limits and limits.kind,
+                "stderr": float(stderr) if is_number(stderr) else None,
+                "longest": max((outcome.tokens for outcome in run), default=0),
+                "cut": sum(outcome.cut for outcome in run),
+                "requests": len(run),
+                "seconds": round(sum(outcome.seconds for outcome in run), 3),
             }
 
 
-def count_of(results: Results, task: str) -> int:
-    """Count a task's documents, or those of a group's tasks."""
-    counts, below = results["n-samples"], results.get("group_subtasks", {}).get(task, ())
-    return counts[task]["effective"] if task in counts else sum(count_of(results, name) for name in below)
+def tasks_of(results: Results, name: str) -> list[str]:
+    """List the tasks of a group, and of the groups in it; of a task, itself.
+
+    Example:
+        >>> results = {"n-samples": {"a": {}, "b": {}}, "group_subtasks": {"all": ["a", "rest"], "rest": ["b"]}}
+        >>> tasks_of(results, "all"), tasks_of(results, "a")
+        (['a', 'b'], ['a'])
+    """
+    if name in results["n-samples"]:
+        return [name]
+    below = results.get("group_subtasks", {}).get(name, ())
+    return list(dict.fromkeys(task for part in below for task in tasks_of(results, part)))
 
 
 def values_of(results: Results, task: str, filtered: str, metric: str) -> list[Any]:
     """List what each document scored; nothing for a group."""
     samples = results["samples"].get(task, ())
     return [sample[metric] for sample in samples if sample["filter"] == filtered and metric in sample]
-
-
-def interval(metric: str, score: Any, each: Sequence[Any]) -> tuple[float, float] | None:
-    """Give the 95% interval of a number that is known to come from what the documents scored.
-
-    Example:
-        >>> low, high = interval("acc", 0.8, [1.0] * 8 + [0.0] * 2)
-        >>> round(low, 4), round(high, 4), interval("f1", 0.7, [0.5, 0.6])
-        (0.4439, 0.9748, None)
-    """
-    if len(each) < 2 or not isinstance(score, int | float):
-        return None
-    if all(isinstance(value, tuple | list) for value in each):
-        return loss_interval(metric, score, each)
-    if not all(isinstance(value, int | float) for value in each):
-        return None
-    values = np.array(each, dtype=float)
-    if not math.isclose(values.mean(), score, rel_tol=AGREE, abs_tol=AGREE):
-        return None
-    if set(values.tolist()) <= {0.0, 1.0}:
-        return exact_limits(full_design(len(each), (0.5,)), len(each), int(values.sum()), CONFIDENCE)
-    half = student.ppf((1 + CONFIDENCE) / 2, len(each) - 1) * values.std(ddof=1) / math.sqrt(len(each))
-    return float(values.mean() - half), float(values.mean() + half)
-
-
-def loss_interval(metric: str, score: float, each: Sequence[Any]) -> tuple[float, float] | None:
-    """Give the interval of a perplexity, or of bits per byte."""
-    losses = TextLosses(-np.array([nats for nats, _ in each]), np.array([weight for _, weight in each]))
-    as_unit = math.log2 if metric == BITS else float
-    if losses.limits is None or not math.isclose(as_unit(losses.perplexity), score, rel_tol=AGREE):
-        return None
-    return as_unit(losses.limits[0]), as_unit(losses.limits[1])
 
 
 def cases_of(results: Results) -> dict[tuple[str, str], list[Row]]:
@@ -132,12 +104,14 @@ def table(rows: Sequence[Row]) -> str:
     lines = [
         f"{first['model']}: {first['method']}; {first['protocol']}, texts of at most {first['length']:,} tokens",
         "",
-        f"{'task':<32}{'metric':<18}{'filter':<18}{'shots':>6}{'n':>7}{'score':>11}{'95% interval':>24}",
+        f"{'task':<32}{'metric':<18}{'filter':<18}{'shots':>6}{'n':>7}{'score':>11}{'95% interval':>24} {'kind':<7}"
+        f"{'longest':>9}{'s':>9}",
     ]
     for row in rows:
         limits = "-" if row["low"] is None else f"{row['low']:.4g} to {row['high']:.4g}"
         score = "-" if row["score"] is None else f"{row['score']:.4f}"
         shots = "-" if row["fewshot"] is None else row["fewshot"]
         words = f"{row['task']:<32}{row['metric']:<18}{row['filter']:<18}"
-        lines.append(f"{words}{shots:>6}{row['n']:>7,}{score:>11}{limits:>24}")
+        cost = f"{row['longest']:>9,}{row['seconds']:>9.1f}"
+        lines.append(f"{words}{shots:>6}{row['n']:>7,}{score:>11}{limits:>24} {row['interval'] or '-':<7}{cost}")
     return "\n".join(lines)

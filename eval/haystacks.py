@@ -13,6 +13,7 @@ from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
 from lab.errors import DataError
 
+CHARS_PER_TOKEN = 16  # of text that is looked at first; hardly a tokenizer takes so many
 FILLER_INDEX = 2**40  # documents of the synthetic corpus are numbered from 0; no corpus is this long
 FILLER_TOKENS = 50_000
 HELD_OUT_TOKENS = 2_000_000
@@ -36,6 +37,19 @@ def load_haystack(path: str | None, data: DataConfig, tokenizer: Tokenizer) -> s
         if tokens >= HELD_OUT_TOKENS:
             break
     return "\n".join(parts)
+
+
+def check_enough(text: str, tokenizer: Tokenizer, n_tokens: int, length: int, source: str) -> None:
+    """Refuse a text that a test of `length` tokens, `n_tokens` of them from the text, would hold more than once.
+
+    Raises: DataError, which begins with `source`, the setting that the text comes from.
+    """
+    for part in (text[: CHARS_PER_TOKEN * n_tokens], text):
+        have = len(tokenizer.encode(part, add_special_tokens=False).ids)
+        if have >= n_tokens:
+            return
+    rule = f"has {have:,} tokens, and a test of {length:,} holds {n_tokens:,} of them, some twice"
+    raise DataError(f"{source}: {rule}; give a longer text, or shorter lengths")
 
 
 def read_text(path: Path, field: str = "probe.haystack") -> str:

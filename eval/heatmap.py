@@ -23,8 +23,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import signal
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -32,17 +30,18 @@ from typing import Annotated, Any
 from annotated_types import Ge, Le
 from tqdm import tqdm
 
+from eval.command import run, start
 from eval.depths import depth_rows, peak, third_rows
-from eval.effective_length import NeedleProbe, Row
+from eval.effective_length import LengthResult, NeedleProbe, Row
 from eval.finished_tests import FinishedTests
 from eval.heatmap_picture import draw_heatmap
 from eval.heatmap_table import found_table, thirds_table
-from eval.measuring import Request, help_text, read_request, refuse_idle_distance, write_rows
+from eval.measuring import Request, refuse_idle_distance, write_rows
 from eval.needle_tests import NeedleOptions, finished_tests, make_probe, own_lengths, run_length, take_up_recorded
+from eval.probe_records import tests_of
 from eval.subject import Subject, open_subject, result_folder
-from lab.errors import ConfigError, LabError
+from lab.errors import ConfigError
 
-WRONG, STOPPED = 2, 75
 KIND = "heatmap"
 CELLS_PER_NEEDLE = 3
 
@@ -65,16 +64,18 @@ def measure(request: Request) -> str:
     probe = make_probe(subject, options)
     depths = choose_depths(probe, options)
     lengths = sorted(options.lengths or own_lengths(subject, probe))
+    probe.check_haystack(lengths[-1])
     refuse_idle_distance(request.overrides, subject.model.decoder.distance, lengths[-1])
     folder = result_folder(KIND, request, subject)
     finished = finished_tests(subject, probe, folder)
     recorded = take_up_recorded(subject, probe, finished, lengths)
-    tests = run_all(subject, probe, lengths, finished)
+    results = run_all(subject, probe, lengths, finished)
+    tests = {length: result.cases for length, result in results.items()}
     about = describe(subject, probe, depths, options.confidence)
     cells = {n: depth_rows(rows, probe.protocol.found, depths, options.confidence) for n, rows in tests.items()}
     thirds = {n: third_rows(rows, probe.protocol.found, probe.seed, options.confidence) for n, rows in tests.items()}
     path = folder / f"{KIND}-{subject.model.consumed_tokens or 0:015d}-{digest({**about, 'lengths': lengths})}.jsonl"
-    write_rows(path, all_rows(about, tests, cells, thirds, probe))
+    write_rows(path, all_rows(about, results, cells, thirds, probe))
     what = f"{probe.config.protocol} protocol, {probe.config.tests} tests a length"
     title = f"{subject.model.name}: {subject.model.method}; {what}"
     lines = [title, "", "numbers found (%)", found_table(cells), "", thirds_table(tests, thirds, options.confidence)]
@@ -101,7 +102,7 @@ def choose_depths(probe: NeedleProbe, options: HeatmapOptions) -> int:
 
 def run_all(
     subject: Subject, probe: NeedleProbe, lengths: Sequence[int], finished: FinishedTests
-) -> dict[int, list[Row]]:
+) -> dict[int, LengthResult]:
     """Run the tests of every length, those aside that are finished."""
     out = {}
     with tqdm(total=len(lengths) * probe.config.tests, desc=KIND, unit="test") as bar:
@@ -117,14 +118,8 @@ def describe(subject: Subject, probe: NeedleProbe, depths: int, confidence: floa
     """Say what the rows measure, on what, and with what."""
     return {
         **subject.row,
-        "protocol": probe.config.protocol,
-        "needles": probe.needles,
-        "digits": probe.digits,
-        "answer_budget": probe.config.answer_budget,
-        "haystack": hashlib.sha256(probe.haystack.encode()).hexdigest()[:16],
-        "required": probe.config.required,
+        **tests_of(probe),
         "tests": probe.config.tests,
-        "seed": probe.seed,
         "depths": depths,
         "confidence": confidence,
     }
@@ -138,43 +133,25 @@ def digest(settings: dict[str, Any]) -> str:
 
 def all_rows(
     about: dict[str, Any],
-    tests: dict[int, list[Row]],
+    results: dict[int, LengthResult],
     cells: dict[int, list[Row]],
     thirds: dict[int, list[Row]],
     probe: NeedleProbe,
 ) -> list[Row]:
-    """Write down every cell and every third."""
+    """Write down every cell and every third; `seconds` are those of all tests of the length."""
     out = []
-    for length, rows in tests.items():
-        accuracy = passed(rows, probe) / len(rows)
-        out += [{**about, "metric": "found_by_depth", "length": length, **row} for row in cells[length]]
-        summary = {"metric": "failures_by_third", "length": length, "accuracy": accuracy}
-        out += [{**about, **summary, "peak": peak(thirds[length]), **row} for row in thirds[length]]
+    for length, result in results.items():
+        shared = {**about, "length": length, "seconds": result.seconds}
+        out += [{**shared, "metric": "found_by_depth", **row} for row in cells[length]]
+        summary = {"metric": "failures_by_third", "accuracy": result.accuracy, "peak": peak(thirds[length])}
+        out += [{**shared, **summary, **row} for row in thirds[length]]
     return out
-
-
-def passed(rows: Sequence[Row], probe: NeedleProbe) -> int:
-    """Count the tests that pass the probe."""
-    return sum(row["found"] >= probe.config.required for row in rows)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    words = list(arguments)
-    if not words or {"-h", "--help"} & set(words):
-        print(help_text(str(__doc__), HeatmapOptions, output="folder"))
-        return 0 if words else WRONG
-    try:
-        print(measure(read_request(words, HeatmapOptions, output="folder")))
-    except LabError as error:
-        print(error, file=sys.stderr)
-        return WRONG
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on", file=sys.stderr)
-        return STOPPED
-    return 0
+    return run(__doc__, HeatmapOptions, measure, arguments, output="folder")
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    raise SystemExit(main(sys.argv[1:]))
+    start(main)

@@ -40,7 +40,7 @@ def draw_heatmap(cells: Rows, thirds: Rows, title: str, train_len: int | None, o
 def draw_cells(axes: Any, cells: Rows) -> Any:
     """Draw the heat map, the beginning of the text on top, and return its image."""
     columns = list(cells.values())
-    shares = np.array([[np.nan if row["share"] is None else row["share"] for row in rows] for rows in columns]).T
+    shares = np.array([[np.nan if row["score"] is None else row["score"] for row in rows] for rows in columns]).T
     image = axes.imshow(100 * shares, cmap="RdYlGn", vmin=0, vmax=100, aspect="auto")
     if len(columns) <= FEW:
         for (line, column), value in np.ndenumerate(shares):
@@ -55,9 +55,9 @@ def draw_cells(axes: Any, cells: Rows) -> Any:
 def draw_thirds(axes: Any, thirds: Rows) -> None:
     """Draw each third's share of the failures with its limits, side by side at each length."""
     for third, (name, colour) in enumerate(zip(THIRDS, COLOURS, strict=True)):
-        known = [(place, rows[third]) for place, rows in enumerate(thirds.values()) if rows[third]["share"] is not None]
+        known = [(place, rows[third]) for place, rows in enumerate(thirds.values()) if rows[third]["score"] is not None]
         x = [place + 0.27 * (third - 1) for place, _ in known]
-        share = np.array([row["share"] for _, row in known])
+        share = np.array([row["score"] for _, row in known])
         low, high = (np.array([row[limit] for _, row in known]) for limit in ("low", "high"))
         axes.bar(x, share, 0.25, color=colour, label=f"{name} of the text")
         axes.errorbar(x, share, (share - low, high - share), fmt="none", ecolor="#222222", elinewidth=0.8, capsize=1.5)

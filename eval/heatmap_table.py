@@ -15,10 +15,10 @@ Rows = Mapping[int, Sequence[Row]]
 def found_table(cells: Rows) -> str:
     """Lay the heat map out for reading."""
     scores = {
-        (f"{row['from_depth']:.0%}-{row['to_depth']:.0%}", f"{length:,}"): row["share"]
+        (f"{row['from_depth']:.0%}-{row['to_depth']:.0%}", f"{length:,}"): row["score"]
         for length, rows in cells.items()
         for row in rows
-        if row["share"] is not None
+        if row["score"] is not None
     }
     depths = list(dict.fromkeys(depth for depth, _ in scores))
     ordered = {(depth, f"{length:,}"): None for depth in depths for length in cells}
@@ -39,7 +39,7 @@ def spell(row: Row) -> str:
     """Write a share with its limits.
 
     Example:
-        >>> spell({"share": 0.5, "low": 0.187, "high": 0.813}), spell({"share": None})
+        >>> spell({"score": 0.5, "low": 0.187, "high": 0.813}), spell({"score": None})
         ('0.50 (0.19 to 0.81)', '-')
     """
-    return "-" if row["share"] is None else f"{row['share']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
+    return "-" if row["score"] is None else f"{row['score']:.2f} ({row['low']:.2f} to {row['high']:.2f})"

@@ -24,8 +24,6 @@ lines-cases/ holds every test, and the picture shows all that was measured with 
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -33,16 +31,16 @@ from typing import Any, Literal
 from tqdm import tqdm
 
 from eval.cells import CellOptions, Cells, Row
+from eval.command import run, start
 from eval.line_cases import HIGHEST, LEAST_LINES, Lines
 from eval.lines_picture import draw_lines
-from eval.measuring import Request, doublings, help_text, read_request, refuse_idle_distance
-from eval.retrieval import answer_budget, check_ids, run_cases
+from eval.measuring import Request, doublings, refuse_idle_distance
+from eval.retrieval import answer_budget, run_cases
 from eval.ruler.cases import Case, Writer
 from eval.subject import SUBJECT, Subject, open_subject, result_folder
-from lab.errors import ConfigError, LabError
+from lab.errors import ConfigError
 from lab.schema import Positive
 
-WRONG = 2
 KIND = "lines"
 BUDGET = 32  # tokens for the answer, at least: longeval's models say a sentence before the number
 DIGITS = 5  # of the longest number
@@ -165,16 +163,16 @@ def draw(writer: Writer, tests: Lines, options: LinesOptions, budget: int, by: s
 
 def run_size(subject: Subject, options: LinesOptions, row: Row, cases: Sequence[Case], cells: Cells, bar: Any) -> Row:
     """Run the tests of one number of lines or length and write them down."""
-    started = time.perf_counter()
     budget = row["answer_budget"]
-    tokens = [len(check_ids(case, subject.vocab_size).prompt_ids) + budget for case in cases]
+    tokens = [len(case.prompt_ids) + budget for case in cases]
+    file = f"{KIND}-cases/{row['by']}-{row['asked']}-{cells.digest(row)}.jsonl"
     outcome = run_cases(
-        subject.generate,
-        subject.tokenizer,
-        cases,
+        subject,
+        cases.__getitem__,
+        len(cases),
         budget=budget,
         rows=options.rows(max(tokens)),
-        stop_id=subject.stop_id,
+        started=cells.started(file),
         done=bar.update,
     )
     lines = [int(case.facts["lines"]) for case in cases]
@@ -183,9 +181,7 @@ def run_size(subject: Subject, options: LinesOptions, row: Row, cases: Sequence[
         "lines": {"least": min(lines), "most": max(lines)},
         "range": range_of(min(tokens), max(tokens)),
     }
-    seconds = round(time.perf_counter() - started, 3)
-    file = f"{KIND}-cases/{row['by']}-{row['asked']}-{cells.digest(row)}.jsonl"
-    return cells.add({**row, **known, **outcome.result, "seconds": seconds}, (file, outcome.records))
+    return cells.add({**row, **known, **outcome.result}, (file, outcome.records))
 
 
 def range_of(least: int, most: int) -> str:
@@ -227,17 +223,8 @@ def table(rows: Sequence[Row]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    words = list(arguments)
-    if not words or {"-h", "--help"} & set(words):
-        print(help_text(str(__doc__), LinesOptions, output="folder"))
-        return 0 if words else WRONG
-    try:
-        print(measure(read_request(words, LinesOptions, output="folder")))
-    except LabError as error:
-        print(error, file=sys.stderr)
-        return WRONG
-    return 0
+    return run(__doc__, LinesOptions, measure, arguments, output="folder")
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    start(main)

@@ -13,7 +13,7 @@ import torch
 
 from lab.errors import ConfigError
 from lab.positions import Distance
-from lab.runs.environment import git, hardware
+from lab.runs.environment import commit, processor
 from lab.runs.folder import RunFolder
 from lab.schema import NonNegative, Positive, Section
 from lab.settings import Raw, all_settings, parse_overrides, take_option, validated
@@ -110,14 +110,25 @@ def read_request(arguments: Sequence[str], options_class: type[Section], *, outp
 
 
 def with_lists(given: Mapping[str, Any], options_class: type[Any]) -> dict[str, Any]:
-    """Read `64,128` and `64` as lists where an option is a list.
+    """Read `64,128`, `64` and `vt,cwe` as lists where an option is a list.
 
     Example:
         >>> with_lists({"texts": 3}, Options)
         {'texts': 3}
     """
-    lists = [field.name for field in fields(options_class) if "tuple" in str(field.type)]
-    return {name: as_list(value) if name in lists else value for name, value in given.items()}
+    kinds = {field.name: str(field.type) for field in fields(options_class) if "tuple" in str(field.type)}
+    readers = {name: as_words if "tuple[str" in kind else as_list for name, kind in kinds.items()}
+    return {name: readers[name](value) if name in readers else value for name, value in given.items()}
+
+
+def as_words(value: Any) -> Any:
+    """Read one word, or several between commas, as a list; anything else is left for the reader to refuse.
+
+    Example:
+        >>> as_words("vt, cwe"), as_words("vt"), as_words(3)
+        (['vt', 'cwe'], ['vt'], 3)
+    """
+    return [word.strip() for word in value.split(",")] if isinstance(value, str) else value
 
 
 def as_list(value: Any) -> Any:
@@ -214,12 +225,11 @@ def title(model: Model, texts: int) -> str:
 
 def source(model: Model, device: torch.device) -> dict[str, Any]:
     """Name the model, the code and the hardware that results come from."""
-    here = hardware()
     return {
         "model": model.name,
         "consumed_tokens": model.consumed_tokens,
-        "commit": git("rev-parse", "HEAD") or "unknown",
-        "hardware": here["gpus"][0] if device.type == "cuda" else here["cpu"],
+        "commit": commit(),
+        "hardware": processor(device),
         "method": model.method,
     }
 

@@ -18,16 +18,12 @@ numbers.
 
 Prints a table for each length and adds a line for each method and length to methods.jsonl in eval/ of the run folder
 (runs/methods-NAME for a Hugging Face folder) or FOLDER. Every finished test is kept in tests-TOKENS-KEY.jsonl at once,
-which eval.probe shares: after Ctrl-C (exit status 75) or a crash the same command goes on. Seconds are of the tests
-that were run for this command, without those that were there.
+which eval.probe shares: after Ctrl-C (exit status 75) or a crash the same command goes on. Seconds follow from the
+tests that were run for this command.
 """
 
 from __future__ import annotations
 
-import hashlib
-import signal
-import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,20 +31,21 @@ from typing import Any
 from tqdm import tqdm
 
 from eval.cells import Cells
+from eval.command import run, start
 from eval.depths import share
-from eval.effective_length import NeedleProbe, Row
+from eval.effective_length import LengthResult, NeedleProbe, Row
 from eval.mcnemar import pair
-from eval.measuring import Request, help_text, read_request
+from eval.measuring import Request
 from eval.method_settings import METHODS, Setting, setting
 from eval.methods_picture import draw_methods
 from eval.methods_table import table
 from eval.needle_tests import NeedleOptions, finished_tests, make_probe, run_length
+from eval.probe_records import tests_of
 from eval.subject import SUBJECT, Subject, open_subject, result_folder
-from lab.errors import ConfigError, LabError
+from lab.errors import ConfigError
 from lab.positions import Frequencies
 from lab.schema import Positive, look_up
 
-WRONG, STOPPED = 2, 75
 KIND = "methods"
 BASE = "rope"
 ALIKE = ("protocol", "needles", "digits", "required", "answer_budget", "haystack", "n", "seed", "confidence")
@@ -100,6 +97,7 @@ def measure(request: Request) -> str:
     if train_len is None:
         raise ConfigError("--train_len: must be set, the model does not tell its training length")
     lengths = choose_lengths(probe, options, train_len)
+    probe.check_haystack(lengths[-1])
     settings = {n: [checked(setting(name, train_len, n), n, own) for name in options.chosen] for n in lengths}
     cells = Cells(result_folder(KIND, request, subject) / f"{KIND}.jsonl", NAMED_BY)
     rows = measure_all(subject, probe, settings, own, cells, options.confidence)
@@ -159,15 +157,15 @@ def measure_all(
             for item in chosen:
                 bar.set_postfix_str(f"{item.method} at {length:,} tokens")
                 placed = with_methods(subject, item, own)
-                tests, seconds, fresh = run_timed(placed, probe, length, cells, bar)
-                passed = [row["found"] >= probe.config.required for row in tests]
+                result = run_tests(placed, probe, length, cells, bar)
+                passed = [row["found"] >= probe.config.required for row in result.cases]
                 base = passed if item.method == BASE else base
                 about = {**describe(placed, probe, item), "length": length, "confidence": confidence}
-                found = sum(row["found"] for row in tests) / (len(tests) * probe.needles)
+                found = sum(row["found"] for row in result.cases) / (len(passed) * probe.needles)
                 limits = share(sum(passed), len(passed), confidence)
                 outcome = {"passed": sum(passed), **limits, "numbers_found": found}
                 versus = pair(base, passed).row if base is not None and item.method != BASE else None
-                row = {**about, **outcome, "versus_rope": versus, "seconds": seconds, "timed_tests": fresh}
+                row = {**about, **outcome, "versus_rope": versus, "seconds": result.seconds}
                 out[length].append(keep(cells, row))
     return out
 
@@ -178,18 +176,12 @@ def with_methods(subject: Subject, setting: Setting, own: Frequencies) -> Subjec
     return subject
 
 
-def run_timed(
-    subject: Subject, probe: NeedleProbe, length: int, cells: Cells, bar: Any
-) -> tuple[list[Row], float | None, int]:
-    """Run the tests of a length that are not finished; give all, and the seconds and number of those that were run."""
+def run_tests(subject: Subject, probe: NeedleProbe, length: int, cells: Cells, bar: Any) -> LengthResult:
+    """Run the tests of a length that are not finished."""
     finished = finished_tests(subject, probe, cells.path.parent)
-    there = len([test for test in finished.known(length) if test < probe.config.tests])
-    bar.update(there)
+    bar.update(len([test for test in finished.known(length) if test < probe.config.tests]))
     finished.report = bar.update
-    started = time.perf_counter()
-    tests = run_length(subject, probe, length, finished)
-    fresh = len(tests) - there
-    return tests, round(time.perf_counter() - started, 3) if fresh else None, fresh
+    return run_length(subject, probe, length, finished)
 
 
 def keep(cells: Cells, row: Row) -> Row:
@@ -197,13 +189,7 @@ def keep(cells: Cells, row: Row) -> Row:
     before = cells.find(row)
     if before is None:
         return cells.add(row)
-    timed = [known for known in (before, row) if known["timed_tests"]]
-    merged = {
-        **row,
-        "versus_rope": row["versus_rope"] or before["versus_rope"],
-        "seconds": round(sum(known["seconds"] for known in timed), 3) if timed else None,
-        "timed_tests": sum(known["timed_tests"] for known in timed),
-    }
+    merged = {**row, **{name: row[name] or before[name] for name in ("versus_rope", "seconds")}}
     new = [name for name, value in merged.items() if before.get(name) != value and name not in ("commit", "hardware")]
     return cells.add(merged) if new else before
 
@@ -217,34 +203,15 @@ def describe(subject: Subject, probe: NeedleProbe, setting: Setting) -> dict[str
         "train_len": setting.train_len,
         "assumed_len": setting.assumed_len,
         "parameters": setting.parameters,
-        "protocol": probe.config.protocol,
-        "needles": probe.needles,
-        "digits": probe.digits,
-        "required": probe.config.required,
-        "answer_budget": probe.config.answer_budget,
-        "haystack": hashlib.sha256(probe.haystack.encode()).hexdigest()[:16],
+        **tests_of(probe),
         "n": probe.config.tests,
-        "seed": probe.seed,
     }
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    words = list(arguments)
-    if not words or {"-h", "--help"} & set(words):
-        print(help_text(str(__doc__), MethodsOptions, output="folder"))
-        return 0 if words else WRONG
-    try:
-        print(measure(read_request(words, MethodsOptions, output="folder")))
-    except LabError as error:
-        print(error, file=sys.stderr)
-        return WRONG
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on", file=sys.stderr)
-        return STOPPED
-    return 0
+    return run(__doc__, MethodsOptions, measure, arguments, output="folder")
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    raise SystemExit(main(sys.argv[1:]))
+    start(main)

@@ -33,7 +33,7 @@ def draw_methods(rows: Mapping[int, Sequence[dict[str, Any]]], title: str, outpu
         for number, method in enumerate(methods):
             own = [next(row for row in part if row["compared_as"] == method) for part in rows.values()]
             x = np.arange(len(own)) + width * (number - (len(methods) - 1) / 2)
-            share, low, high = (np.array([row[name] for row in own]) for name in ("share", "low", "high"))
+            share, low, high = (np.array([row[name] for row in own]) for name in ("score", "low", "high"))
             axes.bar(x, share, 0.9 * width, color=COLOURS[method], label=method)
             axes.errorbar(
                 x, share, (share - low, high - share), fmt="none", ecolor="#222222", elinewidth=0.8, capsize=2

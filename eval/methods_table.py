@@ -24,10 +24,10 @@ def table(rows: Sequence[Row], length: int, confidence: float) -> str:
         if versus:
             mark = "*" if adjusted[name] <= LEVEL else " "
             difference, p = f"{versus['difference']:>+7.3f}{mark}", f"{adjusted[name]:>10.2g}"
-        pace = f"{row['seconds'] / row['timed_tests']:>7.3f}" if row["timed_tests"] else f"{'-':>7}"
+        pace = f"{row['seconds'] / row['n']:>7.3f}" if row["seconds"] else f"{'-':>7}"
         bounds = f"{row['low']:.3f} to {row['high']:.3f}"
         lines.append(
-            f"{name:<12} {row['n']:>6,} {row['passed']:>7,} {row['share']:>7.3f}   {bounds:<16} {difference} {p} "
+            f"{name:<12} {row['n']:>6,} {row['passed']:>7,} {row['score']:>7.3f}   {bounds:<16} {difference} {p} "
             f"{row['numbers_found']:>6.3f} {pace}  {row['method']}"
         )
     if adjusted:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le, Lt
 
 from eval.config import OFFICIAL_SIZES, ProbeConfig
-from eval.effective_length import PROTOCOLS, NeedleProbe, Row, Share
+from eval.effective_length import PROTOCOLS, LengthResult, NeedleProbe, Share
 from eval.finished_tests import FinishedTests, key_of
 from eval.haystacks import load_haystack, read_text
 from eval.subject import Subject
@@ -28,6 +28,7 @@ from lab.runs.folder import RunFolder
 from lab.schema import NonNegative, Positive, Section
 
 EIGHTHS = 8  # lengths up to the training window where the model brings no probe of its own
+MOST_TOKENS = 4096  # stands for the training window where the model does not tell it
 SETTINGS = ("tests", "protocol", "needles", "digits", "required", "answer_budget", "haystack", "batch")
 
 
@@ -75,32 +76,59 @@ def make_probe(subject: Subject, options: NeedleOptions) -> NeedleProbe:
     """
     experiment = subject.model.experiment
     config = probe_config(experiment, options)
-    if options.haystack is not None:
-        haystack = read_text(Path(options.haystack), "--haystack")
-    elif experiment is not None:
-        haystack = load_haystack(config.haystack, experiment.data, subject.tokenizer)
-    else:
-        raise ConfigError("--haystack: must be set, a Hugging Face folder has no corpus of its own; give a text file")
+    haystack = haystack_of(subject, options.haystack)
     seed = options.seed if options.seed is not None else 0 if experiment is None else experiment.run.seed
     sizes = {"digits": config.digits, "needles": config.needles}
     shortest = PROTOCOLS[config.protocol].shortest(subject.tokenizer, config.answer_budget, seed=seed, **sizes)
     config = replace(config, max_length=max(shortest, *(options.lengths or (1,))))
     try:
-        probe = NeedleProbe(
-            config,
-            subject.tokenizer,
-            haystack,
-            seed=seed,
-            window=subject.model.train_len or shortest,
-            stop_id=subject.stop_id,
-            device=subject.device,
-        )
+        probe = needle_probe(subject, config, haystack, seed, source_of(subject, options.haystack))
     except ConfigError as error:
         raise ConfigError(*(fault.replace("probe.", "--", 1) for fault in error.faults)) from error
     check_lengths(options.lengths or (), shortest)
-    if max(probe.case(shortest, 0).prompt_ids) >= subject.vocab_size:
+    return probe
+
+
+def needle_probe(subject: Subject, config: ProbeConfig, haystack: str, seed: int, source: str | None) -> NeedleProbe:
+    """Build the tests of a model from settings that are complete; `source` names the haystack's file if it has one.
+
+    Raises: ConfigError; DataError for another model's tokenizer.
+    """
+    window = subject.model.train_len or config.max_length or MOST_TOKENS
+    probe = NeedleProbe(
+        config,
+        subject.tokenizer,
+        haystack,
+        seed=seed,
+        window=window,
+        stop_id=subject.stop_id,
+        device=subject.device,
+        source=source,
+    )
+    if max(probe.case(probe.shortest(), 0).prompt_ids) >= subject.vocab_size:
         raise DataError(f"tokenizer.json: has more ids than the model's {subject.vocab_size}; give the model's own")
     return probe
+
+
+def source_of(subject: Subject, path: str | None) -> str | None:
+    """Name the setting that gives the haystack's file."""
+    experiment = subject.model.experiment
+    if path is None and experiment is not None and experiment.probe.haystack is not None:
+        return f"probe.haystack={experiment.probe.haystack}"
+    return None if path is None else f"--haystack={path}"
+
+
+def haystack_of(subject: Subject, path: str | None) -> str:
+    """Read the text to hide numbers in: a file, or what a run hides them in.
+
+    Raises: ConfigError for a Hugging Face folder without a file; DataError for a file that cannot be read.
+    """
+    experiment = subject.model.experiment
+    if path is not None:
+        return read_text(Path(path), "--haystack")
+    if experiment is None:
+        raise ConfigError("--haystack: must be set, a Hugging Face folder has no corpus of its own; give a text file")
+    return load_haystack(experiment.probe.haystack, experiment.data, subject.tokenizer)
 
 
 def probe_config(experiment: Experiment | None, options: NeedleOptions) -> ProbeConfig:
@@ -206,6 +234,6 @@ def gpus_of(folder: Path) -> list[str] | None:
     return gpus
 
 
-def run_length(subject: Subject, probe: NeedleProbe, length: int, finished: FinishedTests) -> list[Row]:
-    """Run the tests of a length that are not finished yet, and return all of them by number."""
-    return probe.run_length(subject.generate, length, Share(), finished).cases
+def run_length(subject: Subject, probe: NeedleProbe, length: int, finished: FinishedTests) -> LengthResult:
+    """Run the tests of a length that are not finished yet, and return what came of all of them."""
+    return probe.run_length(subject.generate, length, Share(), finished)

@@ -24,8 +24,6 @@ every test with its key and answer, and the picture, one for each subject and pr
 from __future__ import annotations
 
 import hashlib
-import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,18 +33,18 @@ from annotated_types import Ge, Le
 from tqdm import tqdm
 
 from eval.cells import CellOptions, Cells, Row
-from eval.haystacks import load_haystack, read_text
-from eval.measuring import Request, doublings, help_text, read_request, refuse_idle_distance
+from eval.command import run, start
+from eval.haystacks import check_enough, load_haystack, read_text
+from eval.measuring import Request, doublings, refuse_idle_distance
 from eval.passkey_cases import DIGITS, Passkey, Protocol
 from eval.passkey_picture import draw_grid
-from eval.retrieval import answer_budget, check_ids, grid_table, run_cases
+from eval.retrieval import answer_budget, grid_table, run_cases
 from eval.ruler.cases import Writer
 from eval.subject import SUBJECT, Subject, open_subject, result_folder
 from lab.data.config import Synthetic
-from lab.errors import ConfigError, LabError
+from lab.errors import ConfigError
 from lab.schema import Positive
 
-WRONG = 2
 KIND = "passkey"
 BUDGET = 16  # tokens for the answer, at least
 MOST_TOKENS = 4096  # of the longest text, where the training window is not known
@@ -99,6 +97,9 @@ def measure(request: Request) -> str:
     budget = answer_budget(writer, tests.digits, options.answer_budget, BUDGET)
     lengths = choose_lengths(subject, writer, tests, options, budget)
     refuse_idle_distance(request.overrides, subject.model.decoder.distance, lengths[-1])
+    if options.haystack is not None:
+        n_tokens = lengths[-1] - budget - tests.least(writer, options.seed, 0)
+        check_enough(tests.filler, subject.tokenizer, n_tokens, lengths[-1], f"--haystack={options.haystack}")
     cells = Cells(result_folder(KIND, request, subject) / f"{KIND}.jsonl", NAMED_BY)
     rows = measure_grid(subject, writer, tests, options, budget, lengths, cells)
     title = f"{rows[0]['model']}: {rows[0]['method']}; {rows[0]['protocol']} protocol, {options.tests} tests a cell"
@@ -184,21 +185,18 @@ def run_cell(
     subject: Subject, writer: Writer, tests: Passkey, options: PasskeyOptions, row: Row, cells: Cells, bar: Any
 ) -> Row:
     """Run one cell and write it down."""
-    started = time.perf_counter()
     where = {"length": row["length"], "budget": row["answer_budget"], "depth": row["depth"], "seed": options.seed}
-    cases = (check_ids(tests.case(writer, index=index, **where), subject.vocab_size) for index in range(options.tests))
+    file = f"{KIND}-cases/{row['length']}-{row['depth']:.2f}-{cells.digest(row)}.jsonl"
     outcome = run_cases(
-        subject.generate,
-        subject.tokenizer,
-        cases,
+        subject,
+        lambda index: tests.case(writer, index=index, **where),
+        options.tests,
         budget=row["answer_budget"],
         rows=options.rows(row["length"]),
-        stop_id=subject.stop_id,
+        started=cells.started(file),
         done=bar.update,
     )
-    seconds = round(time.perf_counter() - started, 3)
-    file = f"{KIND}-cases/{row['length']}-{row['depth']:.2f}-{cells.digest(row)}.jsonl"
-    return cells.add({**row, **outcome.result, "seconds": seconds}, (file, outcome.records))
+    return cells.add({**row, **outcome.result}, (file, outcome.records))
 
 
 def describe(subject: Subject, tests: Passkey, options: PasskeyOptions, budget: int) -> dict[str, Any]:
@@ -217,17 +215,8 @@ def describe(subject: Subject, tests: Passkey, options: PasskeyOptions, budget: 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    words = list(arguments)
-    if not words or {"-h", "--help"} & set(words):
-        print(help_text(str(__doc__), PasskeyOptions, output="folder"))
-        return 0 if words else WRONG
-    try:
-        print(measure(read_request(words, PasskeyOptions, output="folder")))
-    except LabError as error:
-        print(error, file=sys.stderr)
-        return WRONG
-    return 0
+    return run(__doc__, PasskeyOptions, measure, arguments, output="folder")
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    start(main)

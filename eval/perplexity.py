@@ -23,7 +23,6 @@ every document lost.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,15 +31,14 @@ from typing import Any
 from tqdm import tqdm
 
 from eval.cells import CellOptions, Cells, Row
+from eval.command import run, start
 from eval.documents import Documents, draw_documents
-from eval.measuring import Request, doublings, help_text, read_request, refuse_idle_distance
+from eval.measuring import Request, doublings, refuse_idle_distance
 from eval.perplexity_picture import draw_perplexity
 from eval.sliding import CONFIDENCE, TextLosses, text_losses, windows
 from eval.subject import SUBJECT, Subject, open_subject, result_folder
-from lab.errors import LabError
 from lab.schema import Positive
 
-WRONG = 2
 PROTOCOL = "sliding-window"
 STRIDE = 256  # tokens (papers/dual_chunk_attention.txt, section 4.1)
 MOST_TOKENS = 4096  # of the longest context, where the training window is not known
@@ -209,17 +207,8 @@ def table(rows: Sequence[Row]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    words = list(arguments)
-    if not words or {"-h", "--help"} & set(words):
-        print(help_text(str(__doc__), PerplexityOptions, output="folder"))
-        return 0 if words else WRONG
-    try:
-        print(measure(read_request(words, PerplexityOptions, output="folder")))
-    except LabError as error:
-        print(error, file=sys.stderr)
-        return WRONG
-    return 0
+    return run(__doc__, PerplexityOptions, measure, arguments, output="folder")
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    start(main)

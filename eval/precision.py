@@ -19,7 +19,6 @@ numbers, and one for each profile by token, to the file that the last line names
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,13 +27,12 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from eval.command import STARTS_ANEW, run, start
 from eval.measuring import (
     Options,
     Request,
     device_for,
     doublings,
-    help_text,
-    read_request,
     refuse_idle_distance,
     result_files,
     source,
@@ -53,12 +51,11 @@ from eval.shift_difference import (
     shift_faults,
 )
 from eval.texts import draw_texts
-from lab.errors import ConfigError, LabError
+from lab.errors import ConfigError
 from lab.loading import open_model
 from lab.model.decoder import Decoder
 from lab.schema import NonNegative, Positive
 
-WRONG = 2
 MOST_TOKENS = 512  # of the texts of D, when their length is not given
 LENGTHS = (64, 8192)  # tokens of the texts of D_logit, from and to (section 2.2)
 WINDOWS = 2  # training windows that the longest of them is, at most
@@ -156,17 +153,8 @@ def measure_texts(
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    words = list(arguments)
-    if not words or {"-h", "--help"} & set(words):
-        print(help_text(str(__doc__), PrecisionOptions))
-        return 0 if words else WRONG
-    try:
-        print(measure(read_request(words, PrecisionOptions)))
-    except LabError as error:
-        print(error, file=sys.stderr)
-        return WRONG
-    return 0
+    return run(__doc__, PrecisionOptions, measure, arguments, stopped=STARTS_ANEW)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    start(main)

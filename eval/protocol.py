@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from lab.model.segments import Segments
@@ -14,6 +15,30 @@ class Generates(Protocol):
 
     def __call__(self, prompts: Tensor, n_tokens: int) -> Tensor:
         """Continue int64 (B, T) by up to `n_tokens` tokens: int64 (B, at most n_tokens)."""
+        ...
+
+
+class Answers(Protocol):
+    """A model that answers in words."""
+
+    @property
+    def generate(self) -> Generates:
+        """Continue prompts greedily."""
+        ...
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Tokenizer of prompts and answers."""
+        ...
+
+    @property
+    def stop_id(self) -> int | None:
+        """Token that ends a document, if any does."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens that the model knows."""
         ...
 
 

@@ -7,18 +7,17 @@ digit. What a model says after it does not count.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from tokenizers import Tokenizer
 
+from eval.appended import Row, StartedCell
 from eval.intervals import exact_limits
-from eval.protocol import Generates
+from eval.protocol import Answers
 from eval.ruler.cases import Case, Writer
-from eval.ruler.running import groups
+from eval.running import run_tests
 from eval.sequential import full_design
 from lab.errors import ConfigError, DataError
 
@@ -32,6 +31,7 @@ class Outcome:
     """All tests of one cell."""
 
     records: list[dict[str, Any]]
+    seconds: float | None = None
 
     @property
     def passed(self) -> int:
@@ -45,7 +45,8 @@ class Outcome:
         low, high = exact_limits(full_design(tests, (0.5,)), tests, passed, CONFIDENCE)
         tokens = [record["prompt_tokens"] for record in self.records]
         known = {"score": passed / tests, "low": low, "high": high, "confidence": CONFIDENCE, "passed": passed}
-        return {**known, "prompt_tokens": {"least": min(tokens), "most": max(tokens)}}
+        lengths = {"prompt_tokens": {"least": min(tokens), "most": max(tokens)}}
+        return {**known, **lengths, "seconds": self.seconds}
 
 
 def first_number(text: str) -> str | None:
@@ -60,33 +61,38 @@ def first_number(text: str) -> str | None:
 
 
 def run_cases(
-    model: Generates,
-    tokenizer: Tokenizer,
-    cases: Iterable[Case],
+    subject: Answers,
+    case: Callable[[int], Case],
+    tests: int,
     *,
     budget: int,
     rows: int,
-    stop_id: int | None,
+    started: StartedCell,
     done: Callable[[int], object] = lambda tests: None,
 ) -> Outcome:
-    """Put the cases to a model, prompts of one length side by side; `done` hears how many are through."""
-    records: dict[int, dict[str, Any]] = {}
-    for group in groups(enumerate(cases), rows):
-        prompts = torch.from_numpy(np.stack([case.prompt_ids for _, case in group]).astype(np.int64))
-        for (index, case), ids in zip(group, model(prompts, budget).tolist(), strict=True):
-            answer = tokenizer.decode(ids[: ids.index(stop_id)] if stop_id in ids else ids)
-            (expected,) = case.answers
-            records[index] = {
-                "test": index,
-                "prompt_hash": case.prompt_hash,
-                "prompt_tokens": len(case.prompt_ids),
-                "expected": expected,
-                "answer": answer,
-                "passed": first_number(answer) == expected,
-                **case.facts,
-            }
-        done(len(group))
-    return Outcome([records[index] for index in sorted(records)])
+    """Run those of the tests 0 to `tests` that are not finished; `done` hears how many are through."""
+
+    def judge(drawn: Case, answer: str) -> Row:
+        (expected,) = drawn.answers
+        return {"expected": expected, "answer": answer, "passed": first_number(answer) == expected, **drawn.facts}
+
+    def checked(index: int) -> Case:
+        return check_ids(case(index), subject.vocab_size)
+
+    return Outcome(
+        *run_tests(
+            subject.generate,
+            subject.tokenizer,
+            checked,
+            tests,
+            judge,
+            budget=budget,
+            rows=rows,
+            stop_id=subject.stop_id,
+            started=started,
+            done=done,
+        )
+    )
 
 
 def draw_key(rng: np.random.Generator, digits: int) -> str:

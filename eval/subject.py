@@ -12,7 +12,6 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from eval.cells import CellOptions
 from eval.measuring import Request, device_for, source
 from lab.assembly import computes_in_bf16
 from lab.data.preparation import end_of_document
@@ -69,9 +68,15 @@ def open_subject(request: Request) -> Subject:
 
     Raises: LabError.
     """
-    options: CellOptions = request.options
-    device = device_for(options.device)
-    model = open_model(request.model, request.overrides, device=device)
+    device = device_for(request.options.device)
+    return as_subject(open_model(request.model, request.overrides, device=device), request.model, device)
+
+
+def as_subject(model: OpenedModel, place: Path, device: torch.device) -> Subject:
+    """Collect what tests need of a model that was opened at `place` and lies on `device`.
+
+    Raises: DataError for a model without a tokenizer.
+    """
     if model.tokenizer is None:
         raise DataError("tokenizer.json: missing; put it into the Hugging Face folder, or prepare the run's shards")
     in_bf16, stop_id = device.type == "cuda", None
@@ -79,9 +84,9 @@ def open_subject(request: Request) -> Subject:
         in_bf16 = computes_in_bf16(model.experiment, device)
         stop_id = end_of_document(model.experiment.data, model.tokenizer)
     else:
-        stop_id = first_id(read_settings(request.model.resolve()).get("eos_token_id"))
+        stop_id = first_id(read_settings(place.resolve()).get("eos_token_id"))
     checkpoint = None if model.consumed_tokens is None else folder_name(model.consumed_tokens)
-    weights = weights_of(model, request.model, checkpoint)
+    weights = weights_of(model, place, checkpoint)
     precision = "bfloat16" if in_bf16 else "float32"
     return Subject(model, model.tokenizer, stop_id, checkpoint, weights, precision, device)
 

@@ -33,6 +33,8 @@ from lab.model import backends
 from lab.model.training import Training
 from lab.positions import Distance, Frequencies, frequencies
 from lab.positions.methods import describe, distance_from_config, frequencies_from_config
+from lab.runs.checkpoints import folder_name
+from lab.runs.environment import commit, processor
 from lab.runs.folder import RunFolder
 from lab.weights import start_from
 
@@ -201,25 +203,43 @@ def make_probing(
         recording,
         make_probe=lambda device: make_needle_probe(experiment, device),
         make_loss=make_loss,
-        method=method_name(experiment),
+        about=partial(describe_probed, experiment, folder.path.name),
         every_tokens=probe.every_tokens,
         sharded=sharded,
     )
+
+
+def describe_probed(experiment: Experiment, name: str, device: torch.device, consumed_tokens: int) -> dict[str, Any]:
+    """Say what a probe in the middle of training measures; `weights` have no name before they are saved."""
+    return {
+        "model": name,
+        "consumed_tokens": consumed_tokens,
+        "commit": commit(),
+        "hardware": processor(device),
+        "method": method_name(experiment),
+        "checkpoint": folder_name(consumed_tokens),
+        "weights": None,
+        "precision": "bfloat16" if computes_in_bf16(experiment, device) else "float32",
+    }
 
 
 def make_needle_probe(experiment: Experiment, device: torch.device) -> NeedleProbe:
     """Build the probe of a config on its corpus's tokenizer and haystack."""
     data = experiment.data
     tokenizer = load_tokenizer(shard_folder(data))
-    return NeedleProbe(
+    path = experiment.probe.haystack
+    probe = NeedleProbe(
         experiment.probe,
         tokenizer,
-        load_haystack(experiment.probe.haystack, data, tokenizer),
+        load_haystack(path, data, tokenizer),
         seed=experiment.run.seed,
         window=data.window,
         stop_id=end_of_document(data, tokenizer),
         device=device,
+        source=None if path is None else f"probe.haystack={path}",
     )
+    probe.check_haystack(probe.lengths[-1])
+    return probe
 
 
 def method_name(experiment: Experiment) -> str:

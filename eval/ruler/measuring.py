@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from eval.measuring import Model, source
-from eval.protocol import Generates
+from eval.cells import Cells, Row
 from eval.ruler.cases import Case, Writer
 from eval.ruler.options import RulerOptions
 from eval.ruler.results import Cell, Scores
-from eval.ruler.running import Outcome, rows_for, run_task
+from eval.ruler.running import rows_for, run_task
 from eval.ruler.sources import STANDIN, Sources
 from eval.ruler.tasks import VERSION, Task, least_budget, least_length, make_case, too_short
+from eval.subject import Subject
 from lab.errors import ConfigError, DataError
+from lab.loading import OpenedModel
 from lab.runs.environment import versions
-from lab.runs.folder import RunFolder
 
 PROTOCOL = "ruler"
 ROWS, CASES = "ruler.jsonl", "ruler-cases"
@@ -34,21 +28,6 @@ IDENTITY = (  # rows that agree in these are results of the same measurement
     *("protocol", "version", "model", "checkpoint", "weights", "method", "precision"),
     *("task", "length", "n", "seed", "answer_budget", "source"),
 )
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A model under test: what it says, and what names its weights and its arithmetic in results."""
-
-    about: Model
-    generate: Generates
-    tokenizer: Tokenizer
-    stop_id: int | None
-    vocab_size: int
-    train_len: int | None
-    checkpoint: str | None
-    weights: str
-    precision: str
 
 
 @dataclass(frozen=True)
@@ -78,7 +57,7 @@ def prepare(subject: Subject, options: RulerOptions) -> Bench:
     """
     writer, sources = Writer(subject.tokenizer), Sources.read(options.haystack, options.squad, options.hotpotqa)
     budgets = answer_budgets(writer, sources, options)
-    lengths, shortest = sorted(options.lengths or window_lengths(subject.train_len)), 0
+    lengths, shortest = sorted(options.lengths or window_lengths(subject.model.train_len)), 0
     while shortest < lengths[0]:  # again where the first length was raised, as tasks differ by length
         shortest = lengths[0]
         faults, least = short_tasks(writer, sources, options, budgets, shortest)
@@ -144,55 +123,34 @@ def check_ids(case: Case, vocab_size: int) -> None:
         raise DataError(f"tokenizer.json: has more ids than the model's {vocab_size}; give the model's own tokenizer")
 
 
-def read_rows(folder: RunFolder) -> dict[str, float]:
-    """Read the scores that are known; a line that a crash cut short is taken away.
+def rows_in(folder: Path) -> Cells:
+    """Read the rows that are known.
 
     Raises: LabError where the file is broken or cannot be written.
     """
-    path = folder.path / ROWS
-    try:
-        folder.path.mkdir(parents=True, exist_ok=True)
-        rows = list(folder.read(ROWS))
-        if path.exists() and not path.read_bytes().endswith(b"\n"):
-            folder.write_records(ROWS, rows)
-    except OSError as error:
-        raise ConfigError(f"-o {folder.path}: cannot be written ({error.strerror}); name another folder") from error
-    return {identity(row): row["score"] for row in rows}
+    return Cells(folder / ROWS, IDENTITY)
 
 
-def identity(row: dict[str, Any]) -> str:
-    """Name what a row measures."""
-    return json.dumps([row.get(key) for key in IDENTITY])
-
-
-def measure_subject(
-    subject: Subject, bench: Bench, folder: RunFolder, known: dict[str, float], device: torch.device, bar: Any
-) -> Scores:
+def measure_subject(subject: Subject, bench: Bench, cells: Cells, bar: Any) -> Scores:
     """Run all tasks at all lengths, but for those whose rows are there."""
     scores: dict[Cell, float] = {}
     for length in bench.lengths:
         for task in bench.options.chosen:
-            row = describe(subject, bench, task, length, device)
-            name = identity(row)
+            row = describe(subject, bench, task, length)
             bar.set_postfix_str(f"{task.name} at {length:,}")
-            if name not in known:
-                started = time.perf_counter()
-                outcome = run_cell(subject, bench, task, length, device, bar)
-                write_outcome(folder, row, outcome, time.perf_counter() - started)
-                known[name] = outcome.score
+            finished = cells.find(row)
+            if finished is None:
+                finished = run_cell(subject, bench, task, row, cells, bar)
             else:
                 bar.update(bench.options.tests)
-            scores[task.name, length] = known[name]
+            scores[task.name, length] = finished["score"]
     return scores
 
 
-def describe(subject: Subject, bench: Bench, task: Task, length: int, device: torch.device) -> dict[str, Any]:
+def describe(subject: Subject, bench: Bench, task: Task, length: int) -> dict[str, Any]:
     """Say what a row measures, on what, and with what."""
     return {
-        **source(subject.about, device),
-        "checkpoint": subject.checkpoint,
-        "weights": subject.weights,
-        "precision": subject.precision,
+        **subject.row,
         "protocol": PROTOCOL,
         "version": VERSION,
         "task": task.name,
@@ -207,42 +165,34 @@ def describe(subject: Subject, bench: Bench, task: Task, length: int, device: to
     }
 
 
-def run_cell(subject: Subject, bench: Bench, task: Task, length: int, device: torch.device, bar: Any) -> Outcome:
-    """Run one task at one length."""
+def run_cell(subject: Subject, bench: Bench, task: Task, row: Row, cells: Cells, bar: Any) -> Row:
+    """Run what is not finished of one task at one length, and write it down.
 
-    def cases() -> Iterator[Case]:
-        for index in range(bench.options.tests):
-            case = bench.case(task, length, index)
-            check_ids(case, subject.vocab_size)
-            yield case
+    Raises: LabError.
+    """
+    length, name = row["length"], row["checkpoint"] or "model"
+    file = f"{CASES}/{name}-{task.name}-{length}-{cells.digest(row)}.jsonl"
 
-    return run_task(
+    def case(index: int) -> Case:
+        drawn = bench.case(task, length, index)
+        check_ids(drawn, subject.vocab_size)
+        return drawn
+
+    outcome = run_task(
         subject.generate,
         bench.writer,
         task,
-        cases(),
+        case,
+        bench.options.tests,
         budget=bench.budgets[task],
         rows=bench.options.batch or rows_for(length),
         stop_id=subject.stop_id,
-        device=device,
+        started=cells.started(file),
         done=bar.update,
     )
-
-
-def write_outcome(folder: RunFolder, row: dict[str, Any], outcome: Outcome, seconds: float) -> None:
-    """Write the tests, then the row, so that a row means that its tests are there.
-
-    Raises: ConfigError where a file cannot be written.
-    """
     low, high = outcome.bounds
-    digest = hashlib.sha256(identity(row).encode()).hexdigest()[:8]
-    cases = f"{CASES}/{row['checkpoint'] or 'model'}-{row['task']}-{row['length']}-{digest}.jsonl"
-    measured = {"score": outcome.score, "low": low, "high": high, "std": outcome.std, "seconds": round(seconds, 3)}
-    try:
-        folder.write_records(cases, outcome.records)
-        folder.append(ROWS, {**row, **measured, **outcome.facts, "cases": cases})
-    except OSError as error:
-        raise ConfigError(f"-o {folder.path}: cannot be written ({error.strerror}); name another folder") from error
+    measured = {"score": outcome.score, "low": low, "high": high, "std": outcome.std, "seconds": outcome.seconds}
+    return cells.add({**row, **measured, **outcome.facts}, (file, outcome.records))
 
 
 def standin_line(bench: Bench) -> list[str]:
@@ -251,6 +201,6 @@ def standin_line(bench: Bench) -> list[str]:
     return [f"stand-ins: made-up text in place of {', '.join(found)}"] if found else []
 
 
-def output_folder(about: Model, output: Path | None) -> RunFolder:
+def output_folder(about: OpenedModel, output: Path | None) -> Path:
     """Choose where results go."""
-    return RunFolder(output or about.folder or Path("runs") / f"{PROTOCOL}-{about.name}")
+    return output or about.folder or Path("runs") / f"{PROTOCOL}-{about.name}"

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
-from eval.measuring import as_list
 from eval.ruler.results import LLAMA2_7B_AT_4K
 from eval.ruler.tasks import ALL, TASKS, Task
-from lab.errors import ConfigError
 from lab.schema import NonNegative, Positive, Section
-from lab.settings import Raw, all_settings, parse_overrides, take_option, validated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,65 +64,7 @@ class RulerOptions(Section):
         return [task for task in ALL if self.tasks is None or task.name in self.tasks]
 
 
-class Request(NamedTuple):
-    """What a command line asks for; `overrides` are the model's position methods."""
-
-    model: Path
-    options: RulerOptions
-    overrides: dict[str, Any]
-    output: Path | None
-    plots: bool
-
-
 def nearest(name: str) -> str:
     """Name the task that was probably meant."""
     near = difflib.get_close_matches(name, TASKS, n=1)
     return f"did you mean {near[0]}?" if near else f"use some of: {', '.join(TASKS)}"
-
-
-def read_request(arguments: Sequence[str]) -> Request:
-    """Read a command line: MODEL, options, position.* of the model, --plot and -o.
-
-    Raises: ConfigError with a line for every fault, options named as they are written.
-    """
-    words = list(arguments)
-    if words[0].startswith("-"):
-        raise ConfigError(
-            f"{words[0]}: MODEL must be the first argument, a run folder, a checkpoint in it, or a Hugging Face folder"
-        )
-    place, plots = take_option(words, "-o"), "--plot" in words
-    given = parse_overrides([word for word in words[1:] if word != "--plot"])
-    overrides = {key: value for key, value in given.items() if key.startswith("position.")}
-    own = {key: value for key, value in given.items() if key not in (*overrides, "plot")}
-    faults = ["--plot: takes no value; leave the value out"] if "plot" in given else []
-    try:
-        options = validated(RulerOptions, Raw(with_lists(own), "options"))
-    except ConfigError as error:
-        faults += [f"--{fault}" for fault in error.faults]
-    if faults:
-        raise ConfigError(*faults)
-    return Request(Path(words[0]), options, overrides, Path(place) if place else None, plots)
-
-
-def with_lists(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Read `vt,cwe` and `4096,8192` as lists.
-
-    Example:
-        >>> with_lists({"tasks": "vt,cwe", "lengths": 512, "tests": 3})
-        {'tasks': ['vt', 'cwe'], 'lengths': [512], 'tests': 3}
-    """
-    out = dict(given)
-    if "lengths" in out:
-        out["lengths"] = as_list(out["lengths"])
-    if isinstance(out.get("tasks"), str):
-        out["tasks"] = [name.strip() for name in out["tasks"].split(",")]
-    return out
-
-
-def help_text(description: str) -> str:
-    """Describe the command and its options."""
-    lines = [description, "Options (default; meaning):", ""]
-    lines += [f"  --{n}={default}\n      {' '.join(text.split())}" for n, default, text in all_settings(RulerOptions)]
-    lines += ["  --plot\n      Draw scores by length as ruler.png beside the results."]
-    lines += ["  --position.distance.method=NAME, --position.frequency.method=NAME, and their parameters"]
-    return "\n".join([*lines, "      Position methods in place of the model's own."])

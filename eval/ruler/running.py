@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
+from eval.appended import StartedCell
 from eval.protocol import Generates
 from eval.ruler.cases import Case, Writer
 from eval.ruler.metrics import clean, interval
 from eval.ruler.tasks import Task
+from eval.running import run_tests
 
 BATCH_TOKENS = 65_536  # of prompts side by side where no batch is set
 MOST_ROWS = 64
-
-Numbered = tuple[int, Case]
 
 
 @dataclass(frozen=True)
 class Outcome:
     """All tests of one task at one length.
 
-    Units: `score`, `low` and `high` are percent, the mean and its 95% interval.
+    Units: `score`, `low` and `high` are percent, the mean and its 95% interval; `seconds` are None where nothing ran.
     """
 
     records: list[dict[str, Any]]
+    seconds: float | None = None
 
     @property
     def score(self) -> float:
@@ -65,42 +64,35 @@ def run_task(
     model: Generates,
     writer: Writer,
     task: Task,
-    cases: Iterable[Case],
+    case: Callable[[int], Case],
+    tests: int,
     *,
     budget: int,
     rows: int,
     stop_id: int | None,
-    device: torch.device | str = "cpu",
+    started: StartedCell,
     done: Callable[[int], object] = lambda n: None,
 ) -> Outcome:
-    """Run the cases, `rows` side by side at most; `done` hears how many are through."""
-    records: dict[int, dict[str, Any]] = {}
-    for group in groups(enumerate(cases), rows):
-        prompts = torch.tensor([case.prompt_ids.tolist() for _, case in group], device=device)
-        for (index, case), ids in zip(group, model(prompts, budget).tolist(), strict=True):
-            answer = writer.tokenizer.decode(ids[: ids.index(stop_id)] if stop_id in ids else ids)
-            records[index] = {
-                "test": index,
-                "prompt_hash": case.prompt_hash,
-                "prompt_tokens": len(case.prompt_ids),
-                "expected": list(case.answers),
-                "answer": answer,
-                "score": task.score(clean(answer), case.answers),
-                **case.facts,
-            }
-        done(len(group))
-    return Outcome([records[index] for index in sorted(records)])
+    """Run those of the tests 0 to `tests` that are not finished, `rows` side by side at most, and return all."""
 
+    def judge(drawn: Case, answer: str) -> dict[str, Any]:
+        facts = {"expected": list(drawn.answers), "answer": answer, "score": task.score(clean(answer), drawn.answers)}
+        return {**facts, **drawn.facts}
 
-def groups(cases: Iterable[Numbered], rows: int) -> Iterator[list[Numbered]]:
-    """Gather cases of one length, as the key cache takes no padding."""
-    waiting: dict[int, list[Numbered]] = {}
-    for numbered in cases:
-        group = waiting.setdefault(len(numbered[1].prompt_ids), [])
-        group.append(numbered)
-        if len(group) == rows:
-            yield waiting.pop(len(numbered[1].prompt_ids))
-    yield from waiting.values()
+    return Outcome(
+        *run_tests(
+            model,
+            writer.tokenizer,
+            case,
+            tests,
+            judge,
+            budget=budget,
+            rows=rows,
+            stop_id=stop_id,
+            started=started,
+            done=done,
+        )
+    )
 
 
 def rows_for(length: int) -> int:

@@ -13,7 +13,7 @@ from torch import Tensor, distributed
 
 from eval.effective_length import LengthResult, NeedleProbe, Share
 from eval.held_out import HeldOutLoss
-from eval.probe_records import length_record, summary_record
+from eval.probe_records import length_record, summary_record, tests_of
 from lab.callbacks.counting import Counting, crossed
 from lab.callbacks.recording import Recording, mirror
 from lab.counts import PositionCounts
@@ -36,12 +36,12 @@ class Probing(Callback):
         *,
         make_probe: Callable[[torch.device], NeedleProbe],
         make_loss: Callable[[int, int, torch.device], HeldOutLoss | None],
-        method: str,
+        about: Callable[[torch.device, int], dict[str, Any]],
         every_tokens: int | None,
         sharded: bool,
     ) -> None:
         self.folder, self.counting, self.recording = folder, counting, recording
-        self.make_probe, self.make_loss, self.method = make_probe, make_loss, method
+        self.make_probe, self.make_loss, self.about = make_probe, make_loss, about
         self.every_tokens, self.sharded = every_tokens, sharded
         self.probed_at = 0
         self.latest: int | None = None
@@ -84,7 +84,7 @@ class Probing(Callback):
 
     def summary(self, consumed: int, results: list[LengthResult], counts: PositionCounts) -> dict[str, Any]:
         """Make the record of one whole probe; f beyond the window is 0."""
-        record = summary_record(self.probe, results, consumed, self.method)
+        record = summary_record(self.probe, results, self.about(self.probe.device, consumed))
         frequency, length = counts.frequency(), record["effective_length"]
         record["f_at_effective_length"] = int(frequency[length]) if length < len(frequency) else 0
         return record
@@ -95,10 +95,12 @@ class Probing(Callback):
         """Write the curve, the summary and every case."""
         self.folder.write_cases(consumed, [case for result in results for case in result.cases])
         for result in results:
-            self.folder.append("probes.jsonl", length_record(self.probe, result, consumed, self.method))
+            about = self.about(self.probe.device, consumed)
+            self.folder.append("probes.jsonl", length_record(self.probe, result, about))
         self.folder.append("probes.jsonl", summary)
         curve = {f"accuracy_{result.length}": result.accuracy for result in results}
-        mirror(trainer, {**summary, **curve}, consumed)
+        constants = tests_of(self.probe)
+        mirror(trainer, {**{k: v for k, v in summary.items() if k not in constants}, **curve}, consumed)
 
     def held_out_loss(self, model: Live) -> float:
         """Average the held-out loss over all ranks; a collective call."""

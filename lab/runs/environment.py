@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,24 @@ ROOT = Path(__file__).resolve().parents[2]
 def describe_environment(seed: int, threads: int) -> dict[str, Any]:
     """Collect what another person needs to make the run again; what cannot be told is "unknown" or left out."""
     return {
-        "commit": git("rev-parse", "HEAD") or "unknown",
+        "commit": commit(),
         "dirty_diff": git("diff", "HEAD"),
         "versions": {"python": platform.python_version(), **versions()},
         "hardware": hardware(),
         "seed": seed,
         "threads": threads,
     }
+
+
+@cache
+def commit() -> str:
+    """Name the commit of the code that runs, "unknown" where there is none."""
+    return git("rev-parse", "HEAD") or "unknown"
+
+
+def processor(device: torch.device) -> str:
+    """Name what a device computes on."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
 
 
 def git(*arguments: str) -> str:

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from tests.opened import write_run
@@ -26,3 +28,16 @@ def text_file(tmp_path):
     path = tmp_path / "words.txt"
     path.write_text(" ".join(f"word {n * n % 97}." for n in range(700)))
     return path
+
+
+@pytest.fixture(scope="module")
+def harness_files(tmp_path_factory):
+    """The harness's local tasks name their files from the repository's root; what is made of them is cached apart."""
+    datasets = pytest.importorskip("datasets")
+    pytest.importorskip("lm_eval")
+    patch = pytest.MonkeyPatch()
+    patch.chdir(Path(__file__).resolve().parents[2])
+    patch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("datasets"))
+    patch.setattr("lm_eval.evaluator.add_env_info", lambda results: None)  # lists all packages for half a second
+    yield
+    patch.undo()

@@ -14,10 +14,12 @@ from scipy.stats import binomtest, fisher_exact, ttest_rel
 
 from eval.compare import main
 from eval.compare_records import read_records
-from eval.compare_results import FISHER, MCNEMAR, PAIRED_T, compare, paired, paired_t
+from eval.compare_results import FISHER, LIMITS, MCNEMAR, PAIRED_T, compare, paired, paired_t
 from eval.compare_table import arrange, markdown
+from eval.intervals import exact_limits
 from eval.mcnemar import holm
 from eval.perplexity import main as perplexity
+from eval.sequential import sequential_design
 from lab.errors import DataError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,7 +88,7 @@ ROWS = {  # a row of every kind, with its evaluation, task, unit and score
             "length": 192,
             "n": 8,
             "passed": 6,
-            "share": 0.75,
+            "score": 0.75,
         },
         *("2 of 4 needles", "share", 0.75),
     ),
@@ -103,7 +105,7 @@ ROWS = {  # a row of every kind, with its evaluation, task, unit and score
             "from_depth": 0.0,
             "to_depth": 0.25,
             "found": 2,
-            "share": 0.25,
+            "score": 0.25,
         },
         *("depth 0% to 25%", "share", 0.25),
     ),
@@ -118,7 +120,7 @@ ROWS = {  # a row of every kind, with its evaluation, task, unit and score
             "third": "first",
             "n": 6,
             "failures": 3,
-            "share": 0.5,
+            "score": 0.5,
         },
         *("failures in the first third", "share", 0.5),
     ),
@@ -328,19 +330,27 @@ def needle_tests(founds, length=128):
     ]
 
 
-def probe_row(consumed, passed, tests=4, length=128):
-    known = {"consumed_tokens": consumed, "length": length, "tests": tests, "passed": passed}
-    return {**known, "accuracy": passed / tests, "protocol": "ours", "method": "rope+plain", "seed": 0}
+def probe_row(consumed, passed, tests=4, length=128, **changes):
+    known = {"consumed_tokens": consumed, "length": length, "tests": tests, "passed": passed, "n": tests}
+    about = {**SUBJECT, "model": "wide", "checkpoint": f"tokens-{consumed:015d}", "weights": None}
+    return {
+        **about,
+        **NEEDLES,
+        **known,
+        "accuracy": passed / tests,
+        "score": passed / tests,
+        "protocol": "ours",
+        **changes,
+    }
 
 
 def test_probes_take_their_tests_from_cases(tmp_path):
     run = tmp_path / "wide"
     write(run, probe_row(7, 1), {"effective_length": 0}, probe_row(9, 3), name="probes.jsonl")
-    (run / "config.yaml").write_text("")
     write(run / "cases", *needle_tests([0, 2, 1, 1]), name=f"tokens-{7:015d}.jsonl")
     write(run / "cases", *needle_tests([2, 1, 2, 2]), name=f"tokens-{9:015d}.jsonl")
     first, second = records_of(run)
-    assert (first.model, first.task, second.checkpoint) == ("wide", "2 needles", f"tokens-{9:015d}")
+    assert (first.model, first.task, second.checkpoint) == ("wide", "2 of 4 needles", f"tokens-{9:015d}")
     verdict = compare(first, second)
     # passed with two numbers: 0 1 0 0 and 1 0 1 1, four tests apart: 2 (1 + 4) / 16
     assert (verdict.test, verdict.raw_p) == (MCNEMAR, 10 / 16)
@@ -350,9 +360,43 @@ def test_probes_take_their_tests_from_cases(tmp_path):
     assert (len(grid.lines), len(grid.columns), grid.older) == (1, 2, 0)
 
 
+def test_lengths_that_stopped_early_are_compared_by_their_limits(tmp_path):
+    """2 and 18 of 20: the limits meet at 1/2 where P(X <= 2) = (1 + 20 + 190) / 2^20 = a / 4."""
+    stops = {"tests": 20, "thresholds": [0.8], "error": 0.0, "round": 20}  # one look, at all tests
+    run = write(tmp_path / "a", probe_row(7, 2, 20, stops=stops), probe_row(9, 18, 20), name="probes.jsonl")
+    verdict = compare(*records_of(run))
+    assert (verdict.test, verdict.raw_p) == (LIMITS, pytest.approx(4 * 211 / 2**20, rel=1e-4))
+    same = write(tmp_path / "b", probe_row(7, 2, 20, stops=stops), probe_row(9, 3, 20, stops=stops))
+    assert compare(*records_of(same)).raw_p == 1
+    far = write(tmp_path / "c", probe_row(7, 0, 500, stops={**stops, "tests": 500}), probe_row(9, 500, 500))
+    assert compare(*records_of(far)).raw_p == 1e-12
+
+
+def test_equal_models_that_stop_early_seldom_differ(tmp_path):
+    """At every share, p <= 0.05 comes with a probability of 0.05 or less, summed over all ways to stop."""
+    stops = {"tests": 60, "thresholds": [0.8], "error": 0.02, "round": 6}
+    design = sequential_design(60, (0.8,), 0.02, 6)
+    tests, passed, _ = design.points
+    limits = [exact_limits(design, n, x, 0.975) for n, x in zip(tests.tolist(), passed.tolist())]
+    low, high = np.array(limits).T
+    differ = low[:, None] > high[None]
+    pairs = [(a, b) for a, b in np.argwhere(differ | differ.T)[::97]]
+    assert pairs
+    for a, b in pairs:
+        rows = [probe_row(k, int(passed[k]), int(tests[k]), stops=stops) for k in (int(a), int(b))]
+        p = compare(*records_of(write(tmp_path / f"{a}-{b}", *rows))).raw_p
+        assert p <= 0.05
+        ends = [exact_limits(design, row["n"], row["passed"], 1 - p / 2) for row in rows]
+        (_, touching), (other, _) = sorted(ends)
+        assert touching == pytest.approx(other, abs=1e-5)
+    for share in (0.1, 0.5, 0.75, 0.8, 0.9):
+        chance = design.stopping_probabilities(np.array([share]))[0]
+        assert chance @ (differ | differ.T) @ chance <= 0.05
+
+
 def test_method_rows_take_their_tests_from_the_files_beside_them(tmp_path):
     base = {**ROWS["methods"][0], "length": 128, "n": 4, "seed": 0}
-    rows = [{**base, "method": name, "passed": passed, "share": passed / 4} for name, passed in (("a", 1), ("b", 3))]
+    rows = [{**base, "method": name, "passed": passed, "score": passed / 4} for name, passed in (("a", 1), ("b", 3))]
     for name, founds in (("a", [0, 2, 1, 1, 4]), ("b", [2, 1, 2, 3, 0]), ("c", [4, 4, 4, 4])):
         key = {"weights": "w-long", "method": name, "precision": "fp32", "protocol": "ours", "haystack": "h-long"}
         head = {"key": {**key, "needles": 4, "digits": 3, "answer_budget": 20, "seed": 0}}

@@ -1,10 +1,13 @@
+import hashlib
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+import eval.effective_length
 from eval.config import ProbeConfig
 from eval.effective_length import LengthResult, Memory, NeedleProbe, Share, effective_length
 from eval.intervals import exact_limits
@@ -283,6 +286,17 @@ def test_tests_that_are_known_are_not_run_again(bpe, settings):
     assert oracle.calls == 0
 
 
+def test_seconds_are_those_of_all_tests_by_the_ones_that_ran(bpe, monkeypatch):
+    probe = make_probe(bpe, tests=8, max_length=224)
+    rows = {(224, case["test"]): case for case in results(probe, right_up_to(224))[-1].cases}
+    clock = iter([50.0, 53.0, 0.0, 9.0])
+    monkeypatch.setattr(eval.effective_length, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    half = Remembering({key: row for key, row in rows.items() if key[1] >= 2})
+    oracle = Oracle(bpe, right_up_to(224))
+    assert probe.run_length(oracle, 224, Share(), half).seconds == 12.0  # two of eight tests took 3
+    assert probe.run_length(oracle, 224, Share(), Remembering(rows)).seconds is None
+
+
 def test_a_batch_is_told_as_soon_as_it_is_finished(bpe):
     probe, memory = make_probe(bpe, tests=7, batch=3, max_length=224), Remembering({})
     oracle = Oracle(bpe, right_up_to(224))
@@ -297,9 +311,14 @@ def test_a_batch_is_told_as_soon_as_it_is_finished(bpe):
 
 def test_the_records_of_a_probe(bpe):
     probe = make_probe(bpe, tests=10, thresholds=(0.5,), max_length=224)
-    curve = [LengthResult(192, 10, 9, [], 0.55, 0.99), LengthResult(224, 10, 6, [], 0.26, 0.88)]
-    assert length_record(probe, curve[1], 4096, "rope+plain") == {
-        "consumed_tokens": 4096,
+    curve = [LengthResult(192, 10, 9, [], 0.55, 0.99), LengthResult(224, 10, 6, [], 0.26, 0.88, 7.5)]
+    about = {"model": "m", "consumed_tokens": 4096, "method": "rope+plain"}
+    haystack = hashlib.sha256(probe.haystack.encode()).hexdigest()[:16]
+    tests = {"protocol": "ours", "needles": 4, "digits": 3, "required": 2, "answer_budget": probe.config.answer_budget}
+    tests |= {"haystack": haystack, "seed": 3}
+    assert length_record(probe, curve[1], about) == {
+        **about,
+        **tests,
         "length": 224,
         "tests": 10,
         "passed": 6,
@@ -307,29 +326,33 @@ def test_the_records_of_a_probe(bpe):
         "low": 0.26,
         "high": 0.88,
         "verdict": "fail",
-        "protocol": "ours",
-        "method": "rope+plain",
-        "seed": 3,
+        "confidence": 0.95,
+        "n": 10,
+        "score": 0.6,
+        "stops": None,
+        "seconds": 7.5,
     }
     for passed, verdict in ((9, "pass"), (8, "pass"), (7, "fail")):
-        assert length_record(probe, LengthResult(192, 10, passed, []), 4096, "rope+plain")["verdict"] == verdict
+        assert length_record(probe, LengthResult(192, 10, passed, []), about)["verdict"] == verdict
     # smooth: a third of the way from 192 to 224 for 0.8
     main = {"threshold": 0.8, "effective_length": 192, "low": 0, "high": None}
     main |= {"smooth": 202.7, "smooth_low": 0.0, "smooth_high": None}
     # lower limits at 0.5: (0.55 - 0.5) / (0.55 - 0.26) = 0.1724 of the way
     other = {"threshold": 0.5, "effective_length": 224, "low": 192, "high": None}
     other |= {"smooth": 224.0, "smooth_low": 197.5, "smooth_high": None}
-    assert summary_record(probe, curve, 4096, "rope+plain") == {
-        "consumed_tokens": 4096,
+    assert summary_record(probe, curve, about) == {
+        **about,
+        **tests,
         **main,
         "confidence": 0.95,
         "thresholds": [other, main],
         "tests": 20,
         "error": None,
-        "protocol": "ours",
-        "method": "rope+plain",
-        "seed": 3,
+        "seconds": 7.5,
     }
+    sequential = make_probe(bpe, tests=60, sequential=True, thresholds=(0.5,), round=6, error=0.01)
+    stops = {"tests": 60, "thresholds": [0.5, 0.8], "error": 0.01, "round": 6}
+    assert length_record(sequential, curve[1], about)["stops"] == stops
 
 
 @pytest.mark.parametrize("batch", [1, 4, 64])

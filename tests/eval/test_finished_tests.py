@@ -72,7 +72,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
     with pytest.raises(ConfigError) as caught:
         opened(tmp_path / "file" / "eval")
     assert str(caught.value) == (
-        f"{tmp_path / 'file' / 'eval'}: cannot be written (Not a directory); name another folder with -o"
+        f"-o {tmp_path / 'file' / 'eval'}: cannot be written (Not a directory); name another folder"
     )
 
 

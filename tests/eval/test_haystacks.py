@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from eval.haystacks import load_haystack
+from eval.haystacks import check_enough, load_haystack
 from lab.data.config import Bpe, DataConfig, Text
 from lab.data.preparation import prepare, shard_folder
 from lab.data.tokenizer import load_tokenizer
@@ -99,3 +99,14 @@ def test_nothing_held_out_is_one_line(tmp_path):
     prepare(config, progress=False)
     with pytest.raises(DataError, match=r"no held_out documents; raise data\.held_out_frac$"):
         load_haystack(None, config, load_tokenizer(shard_folder(config)))
+
+
+def test_a_text_is_enough_up_to_its_last_token(bpe):
+    text = "Of all the words there are some. " * 90
+    tokens = len(bpe.encode(text, add_special_tokens=False).ids)
+    for enough in (1, tokens - 1, tokens):
+        check_enough(text, bpe, enough, 4000, "--haystack=x.txt")
+    rule = f"has {tokens:,} tokens, and a test of 4,000 holds {tokens + 1:,} of them, some twice; give a longer text"
+    with pytest.raises(DataError) as caught:
+        check_enough(text, bpe, tokens + 1, 4000, "--haystack=x.txt")
+    assert str(caught.value) == f"--haystack=x.txt: {rule}, or shorter lengths"

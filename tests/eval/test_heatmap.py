@@ -74,14 +74,14 @@ def test_depths_by_hand():
         (2, 1),
         (2, 2),
     ]
-    assert [row["share"] for row in rows[:3]] == [2 / 3, 0.0, 0.5]
+    assert [row["score"] for row in rows[:3]] == [2 / 3, 0.0, 0.5]
     assert [(row["from_depth"], row["to_depth"]) for row in rows[:2]] == [(0.0, 0.12375), (0.12375, 0.2475)]
     for row in rows:  # Clopper, Pearson
         n, k = row["n"], row["found"]
         low, high = (beta.ppf(0.025, k, n - k + 1) if k else 0.0), (beta.ppf(0.975, k + 1, n - k) if k < n else 1.0)
         assert (row["low"], row["high"]) == pytest.approx((low, high), abs=1e-9)
     empty = depth_rows(TESTS[:1], found, 12, 0.95)[0]
-    assert (empty["n"], empty["share"], empty["low"], empty["high"]) == (0, None, None, None)
+    assert (empty["n"], empty["score"], empty["low"], empty["high"]) == (0, None, None, None)
 
 
 def test_thirds_by_hand():
@@ -92,11 +92,13 @@ def test_thirds_by_hand():
         (5, 0, 3, 0),
         (5, 1, 3, 1),
     ]
-    assert [row["share"] for row in rows] == [2 / 3, 0, 1 / 3]
+    assert [row["score"] for row in rows] == [2 / 3, 0, 1 / 3]
     assert peak(rows) == "0-33%"
     nothing = third_rows(TESTS[2:3], found, 0, 0.95)
-    assert [(row["n"], row["share"]) for row in nothing] == [(0, None)] * 3
+    assert [(row["n"], row["score"]) for row in nothing] == [(0, None)] * 3
     assert peak(nothing) is None
+    counts = [{"third": name, "failures": f, "missed": m} for name, f, m in zip(THIRDS, (2, 1, 3), (2, 9, 3))]
+    assert peak(counts) == "66-99%"
 
 
 def test_the_missed_number_that_counts_is_drawn_evenly_and_by_the_tests_own_seed():
@@ -141,8 +143,8 @@ def test_a_model_that_sees_the_last_tokens_fails_in_the_first_third(far_sighted,
         prompt = probe.case(640, row["test"]).prompt_ids
         assert was_found(row, found) == [n in NEEDLE.findall(bpe.decode(prompt[-seen:])) for n in row["numbers"]]
     cells = depth_rows(tests, found, 12, 0.95)
-    assert [row["share"] for row in cells[:2]] == [0, 0]
-    assert [row["share"] for row in cells[6:]] == [1] * 6
+    assert [row["score"] for row in cells[:2]] == [0, 0]
+    assert [row["score"] for row in cells[6:]] == [1] * 6
     thirds = third_rows(tests, found, 3, 0.95)
     assert thirds[0]["missed"] >= 60
     assert thirds[0]["failures"] >= 55

@@ -8,8 +8,8 @@ import torch
 
 from eval.line_cases import LEAST_LINES, Lines
 from eval.lines import LinesOptions, main
-from eval.retrieval import run_cases
 from eval.ruler.cases import Writer
+from tests.eval.answering import answered
 from tests.eval.test_passkey import bytewise  # noqa: F401
 from tests.eval.test_picture import size_of
 
@@ -80,18 +80,18 @@ class Reader:
 
 
 @pytest.mark.parametrize("name", ["bpe", "bytewise"])
-def test_a_reader_of_the_last_tokens_finds_the_lines_that_lie_there(request, name):
+def test_a_reader_of_the_last_tokens_finds_the_lines_that_lie_there(request, name, tmp_path):
     tokenizer = request.getfixturevalue(name)
-    seen, cases = 900, []
+    seen = 900
     cases = [Lines("longeval").case(Writer(tokenizer), lines=40, seed=1, index=k) for k in range(24)]
-    outcome = run_cases(Reader(tokenizer, seen), tokenizer, cases, budget=BUDGET, rows=8, stop_id=STOP)
+    outcome = answered(Reader(tokenizer, seen), tokenizer, cases, tmp_path, budget=BUDGET, rows=8, stop_id=STOP)
     inside = []
     for case in cases:
         rest = case.prompt[case.prompt.index(f"line {case.facts['name']}:") :]
         inside.append(len(tokenizer.encode(rest, add_special_tokens=False).ids) <= seen)
     assert [record["passed"] for record in outcome.records] == inside
     assert 3 < sum(inside) < 21
-    everything = run_cases(Reader(tokenizer, 10**6), tokenizer, cases, budget=BUDGET, rows=8, stop_id=STOP)
+    everything = answered(Reader(tokenizer, 10**6), tokenizer, cases, tmp_path, budget=BUDGET, rows=8, stop_id=STOP)
     assert everything.result["score"] == 1
 
 

@@ -13,9 +13,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from eval.passkey import PasskeyOptions, main
 from eval.passkey_cases import Passkey
-from eval.retrieval import answer_budget, draw_key, first_number, least_budget, run_cases
+from eval.retrieval import answer_budget, draw_key, first_number, least_budget
 from eval.ruler.cases import Writer
 from lab.errors import ConfigError, DataError
+from tests.eval.answering import answered
 from tests.eval.test_picture import size_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -114,7 +115,7 @@ class Reader:
 
 @both
 @pytest.mark.parametrize(("protocol", "pattern"), [("passkey", KEY), ("lab", NEEDLE)])
-def test_a_reader_of_the_last_tokens_finds_the_keys_that_lie_there(request, name, protocol, pattern):
+def test_a_reader_of_the_last_tokens_finds_the_keys_that_lie_there(request, name, protocol, pattern, tmp_path):
     """A key at depth d of u units of filler is seen when the text after its first letter fits."""
     tokenizer = request.getfixturevalue(name)
     seen = 450
@@ -122,7 +123,7 @@ def test_a_reader_of_the_last_tokens_finds_the_keys_that_lie_there(request, name
     scores = []
     for depth in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0):
         cases = [case_of(tokenizer, protocol, length=1000, depth=depth, index=k) for k in range(6)]
-        outcome = run_cases(reader, tokenizer, cases, budget=BUDGET, rows=4, stop_id=STOP)
+        outcome = answered(reader, tokenizer, cases, tmp_path, budget=BUDGET, rows=4, stop_id=STOP)
         rest = [case.prompt[pattern.search(case.prompt).start() :] for case in cases]
         inside = [len(tokenizer.encode(text, add_special_tokens=False).ids) <= seen for text in rest]
         assert [record["passed"] for record in outcome.records] == inside
@@ -148,7 +149,7 @@ def test_the_first_number_counts_and_no_other():
     ]
 
 
-def test_limits_are_exact_and_what_comes_after_the_end_is_not_read(bytewise):
+def test_limits_are_exact_and_what_comes_after_the_end_is_not_read(bytewise, tmp_path):
     cases = [case_of(bytewise, index=k) for k in range(10)]
 
     def model(prompts, n_tokens):
@@ -158,18 +159,18 @@ def test_limits_are_exact_and_what_comes_after_the_end_is_not_read(bytewise):
             rows.append((ids + [STOP] + bytewise.encode(cases[k].answers[0]).ids + [STOP] * 20)[:n_tokens])
         return torch.tensor(rows)
 
-    outcome = run_cases(model, bytewise, cases, budget=BUDGET, rows=16, stop_id=STOP)
+    outcome = answered(model, bytewise, cases, tmp_path, budget=BUDGET, rows=16, stop_id=STOP)
     result = outcome.result
     assert (result["passed"], result["score"]) == (8, 0.8)
     assert (round(result["low"], 4), round(result["high"], 4)) == (0.4439, 0.9748)  # Clopper, Pearson's of 8 in 10
 
 
 @pytest.mark.parametrize(("said", "passes"), [("{}", 1), (" is {}. 7", 1), ("1{}", 0), ("{}0", 0), ("7 or {}", 0)])
-def test_only_the_whole_number_passes_and_only_in_front(bytewise, said, passes):
+def test_only_the_whole_number_passes_and_only_in_front(bytewise, said, passes, tmp_path):
     case = case_of(bytewise)
     ids = bytewise.encode(said.format(case.answers[0])).ids
-    outcome = run_cases(
-        lambda prompts, n_tokens: torch.tensor([ids]), bytewise, [case], budget=BUDGET, rows=1, stop_id=None
+    outcome = answered(
+        lambda prompts, n_tokens: torch.tensor([ids]), bytewise, [case], tmp_path, budget=BUDGET, rows=1, stop_id=None
     )
     assert outcome.passed == passes
 

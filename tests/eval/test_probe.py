@@ -7,13 +7,17 @@ import shutil
 
 import pytest
 
-import eval.probe
+import eval.subject
 from eval.config import ProbeConfig
 from eval.effective_length import LengthResult
 from eval.finished_tests import FinishedTests
+from eval.needles import shortest
 from eval.probe import main
 from eval.probe_picture import draw_probe
 from eval.probe_table import table
+from lab.data.preparation import end_of_document
+from lab.loading import open_model
+from lab.model.huggingface import save_pretrained
 from tests.opened import CONSUMED
 
 SMALL = {"--tests": "6", "--step": "64", "--max_length": "320", "--answer_budget": "24", "--batch": "2"}
@@ -38,6 +42,10 @@ def probe(run_folder, tmp_path, capsys):
 
 def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def untimed(folder):
+    return [{k: v for k, v in record.items() if k != "seconds"} for record in lines(folder / "probes.jsonl")]
 
 
 def test_writes_the_curve_the_summary_every_case_and_a_table(probe):
@@ -80,8 +88,8 @@ class Counted:
     """Counts the prompts that go through a model, and stops it after some."""
 
     def __init__(self, monkeypatch, stop_after=None, by=KeyboardInterrupt):
-        self.prompts, self.stop_after, self.by, self.greedy = 0, stop_after, by, eval.probe.greedy
-        monkeypatch.setattr(eval.probe, "greedy", self)
+        self.prompts, self.stop_after, self.by, self.greedy = 0, stop_after, by, eval.subject.greedy
+        monkeypatch.setattr(eval.subject, "greedy", self)
 
     def __call__(self, decoder, prompts, *rest):
         if self.stop_after is not None and self.prompts >= self.stop_after:
@@ -105,8 +113,8 @@ def test_a_probe_that_was_stopped_goes_on_and_ends_as_one_that_was_not(probe, mo
     counted = Counted(monkeypatch)
     assert probe(words)[0] == 0
     assert counted.prompts == len(lines(whole / CASES)) - 4
-    for name in ("probes.jsonl", CASES):
-        assert (folder / name).read_text() == (whole / name).read_text()
+    assert untimed(folder) == untimed(whole)
+    assert (folder / CASES).read_text() == (whole / CASES).read_text()
 
 
 def test_a_crash_loses_no_finished_test(probe, monkeypatch):
@@ -160,6 +168,19 @@ def test_other_weights_take_up_nothing(probe, run_folder, tmp_path):
     assert not FinishedTests(tmp_path / "out", CONSUMED, {**key, "weights": "0" * 64}).rows
 
 
+def test_a_text_that_a_test_would_hold_twice_is_refused(probe, bpe, tmp_path):
+    path = tmp_path / "short.txt"
+    tokens = len(bpe.encode("word " * 40, add_special_tokens=False).ids)
+    path.write_text("word " * 40)
+    status, folder, said = probe(f"--haystack={path}")
+    assert status == 2
+    rule = (
+        rf"has {tokens} tokens, and a test of 320 holds \d+ of them, some twice; give a longer text, or shorter lengths"
+    )
+    assert re.fullmatch(rf"--haystack={path}: {rule}\n", said.err)
+    assert not folder.exists()
+
+
 def test_without_a_folder_results_lie_in_the_run(probe, run_folder):
     status, _, said = probe("--seed=7", folder=None)
     assert status == 0
@@ -178,6 +199,14 @@ def test_without_a_folder_results_lie_in_the_run(probe, run_folder):
         ("--thresholds=[0.5,1.5]", "probe.thresholds.1=1.5: must be <= 1; Further thresholds to give "),
         ("--confidence=1.0", "probe.confidence=1.0: must be < 1; Probability with which limits hold "),
         ("--sequential=maybe", "probe.sequential=maybe: must be true or false; Whether a length stops "),
+        (
+            "--loss_tokens=9",
+            "--loss_tokens=9: is a setting of training, which no probe of a checkpoint reads; leave it",
+        ),
+        (
+            "--every_tokens=9",
+            "--every_tokens=9: is a setting of training, which no probe of a checkpoint reads; leave ",
+        ),
         ("--plots", "--plots: has no value; write --plots=value"),
     ],
 )
@@ -247,3 +276,74 @@ def test_the_picture_holds_the_curve_its_limits_and_the_effective_length(tmp_pat
         "by steps",
     ]
     assert {text.get_text() for text in axes.texts} == {"threshold 0.5", "threshold 0.8", "training window"}
+
+
+@pytest.fixture
+def exported(run_folder, tmp_path):
+    """The run's weights as a Hugging Face folder."""
+    model = open_model(run_folder)
+    folder = tmp_path / "tiny-llama"
+    save_pretrained(model.decoder, folder, train_len=136)
+    model.tokenizer.save(str(folder / "tokenizer.json"))
+    settings = json.loads((folder / "config.json").read_text())
+    stop = end_of_document(model.experiment.data, model.tokenizer)
+    (folder / "config.json").write_text(json.dumps({**settings, "eos_token_id": stop}))
+    return folder
+
+
+def test_a_hugging_face_folder_answers_as_the_run_it_came_from(probe, exported, text_file, monkeypatch, tmp_path):
+    sizes = f"--haystack={text_file} --needles=4 --digits=3"
+    for words in (sizes, f"{sizes} --position.distance.method=rerope --position.distance.window=9"):
+        assert probe(words, folder="run")[0] == 0
+        status, folder, said = probe(words, model=exported)
+        assert status == 0
+        assert lines(folder / "cases/tokens-000000000000000.jsonl") == lines(tmp_path / "run" / CASES)
+        theirs, ours = untimed(folder), untimed(tmp_path / "run")
+        apart = {"model": "tiny-llama", "consumed_tokens": None, "checkpoint": None}
+        assert theirs == [{**row, **apart, "weights": theirs[0]["weights"]} for row in ours]
+        with monkeypatch.context() as patch:
+            counted = Counted(patch)
+            assert probe(words, model=exported)[2].out == said.out
+            assert counted.prompts == 0
+
+
+def test_a_hugging_face_folder_is_probed_in_eighths_of_its_window(probe, exported, text_file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main([str(exported), f"--haystack={text_file}", "--tests=1", "--answer_budget=40"]) == 0
+    folder = next((tmp_path / "runs" / "probe-tiny-llama").glob("probe-*"))
+    (row, summary) = lines(folder / "probes.jsonl")
+    tokenizer = open_model(exported).tokenizer
+    least = shortest(tokenizer, 40, digits=6, needles=4, seed=0)
+    assert row["length"] == -(-least // 17) * 17 != -(-least // 34) * 34
+    assert (row["needles"], row["digits"], summary["effective_length"]) == (4, 6, 0)
+
+
+FOLDER_MISTAKES = {
+    "": "--haystack: must be set, a Hugging Face folder has no corpus of its own; give a text file",
+    "--haystack=/nowhere.txt": "--haystack=/nowhere.txt: no such file; give a .txt, .json or .jsonl file",
+    "--tests=0": "probe.tests=0: must be >= 1; Tests at each length",
+    "--tetss=3": "probe.tetss=3: unknown setting; did you mean probe.tests?",
+    "--seed=-1": "seed=-1: must be >= 0; Seed of the tests",
+    "--step=64 --max_length=32": "probe.max_length=32: must be >= step=64; lower step or raise max_length",
+    "--train.devices=2": 'probe.train={"devices": 2}: unknown setting; probe has protocol, ',
+}
+
+
+@pytest.mark.parametrize(("words", "line"), FOLDER_MISTAKES.items(), ids=FOLDER_MISTAKES)
+def test_a_mistake_about_a_hugging_face_folder_is_one_line(exported, capsys, words, line):
+    assert main([str(exported), *words.split()]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(line)
+    assert err.count("\n") == 1
+
+
+def test_a_folder_without_weights_or_tokenizer_is_one_line(exported, text_file, capsys):
+    words = [str(exported), f"--haystack={text_file}"]
+    (exported / "tokenizer.json").unlink()
+    assert main(words) == 2
+    assert capsys.readouterr().err.startswith("tokenizer.json: missing; put it into the Hugging Face folder")
+    for path in exported.glob("*.safetensors"):
+        path.unlink()
+    assert main(words) == 2
+    err = capsys.readouterr().err
+    assert (err.count("\n"), str(exported) in err) == (1, True)

@@ -10,8 +10,10 @@ import pytest
 import torch
 
 import eval.ruler.__main__ as command
+import eval.subject
 from eval.ruler.options import RulerOptions
 from eval.ruler.tasks import ALL
+from eval.subject import Subject, first_id
 from lab.runs.checkpoints import folder_name, publish, temporary_folder
 from tests.eval.ruler.oracle import Oracle, solve
 from tests.eval.test_picture import size_of
@@ -34,13 +36,13 @@ def solved(monkeypatch, bpe):
     """Let an oracle answer in place of the model; the list holds the number of prompts of each call."""
     calls = []
 
-    def generate(model, stop_id, device, in_bf16, prompts, n_tokens):
+    def generate(subject, prompts, n_tokens):
         calls.append(len(prompts))
-        share = 1.0 if model.consumed_tokens in (None, 4096, 8192) else 0.5
-        oracle = Oracle(model.tokenizer, 1 if stop_id is None else stop_id, lambda p: cut(solve(p), share))
-        return oracle(prompts, n_tokens)
+        share = 1.0 if subject.model.consumed_tokens in (None, 4096, 8192) else 0.5
+        stop_id = 1 if subject.stop_id is None else subject.stop_id
+        return Oracle(subject.tokenizer, stop_id, lambda p: cut(solve(p), share))(prompts, n_tokens)
 
-    monkeypatch.setattr(command, "generate", generate)
+    monkeypatch.setattr(Subject, "generate", generate)
     return calls
 
 
@@ -186,7 +188,7 @@ def test_a_picture_is_drawn_where_asked(run_folder, tmp_path, capsys, solved):
 
 
 def test_eos_of_a_config_is_read():
-    assert [command.first_id(value) for value in (2, [128001, 128009], None, [], "x")] == [2, 128001, None, None, None]
+    assert [first_id(value) for value in (2, [128001, 128009], None, [], "x")] == [2, 128001, None, None, None]
 
 
 MISTAKES = {
@@ -314,7 +316,7 @@ def test_the_precision_of_a_run_is_used(run_folder, tmp_path, capsys, monkeypatc
         seen.append((torch.is_autocast_enabled("cpu"), stop_id))
         return torch.full((len(prompts), 1), stop_id)
 
-    monkeypatch.setattr(command, "greedy", greedy)
+    monkeypatch.setattr(eval.subject, "greedy", greedy)
     copy = tmp_path / "tiny"
     shutil.copytree(run_folder, copy, ignore=shutil.ignore_patterns("eval"))
     words = [copy, "--tests=1", "--tasks=vt", "--lengths=512"]

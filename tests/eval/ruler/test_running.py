@@ -1,23 +1,36 @@
 """Cases put to a model: an oracle scores 100 in every task, and babble scores 0."""
 
 import re
+import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+import eval.running
+from eval.appended import StartedCell
 from eval.ruler.cases import Case, Writer
-from eval.ruler.running import Outcome, groups, run_task
+from eval.ruler.running import Outcome, run_task
 from eval.ruler.sources import Sources
 from eval.ruler.tasks import ALL, TASKS, least_budget, make_case
+from eval.running import groups
 from tests.eval.ruler.oracle import Oracle, solve
 
 STOP = 1  # <eos>
 
 
-def run(model, writer, sources, task, length=1700, n=5, rows=3):
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def run(model, writer, sources, task, length=1700, n=5, rows=3, started=None):
     budget = 1 + max(task.budget, least_budget(writer, sources, task))
     cases = [make_case(writer, sources, task, length, 7, index, budget=budget) for index in range(n)]
-    return cases, run_task(model, writer, task, cases, budget=budget, rows=rows, stop_id=STOP)
+    started = started or StartedCell(Path(f"{time.monotonic_ns()}.jsonl"))
+    case = cases.__getitem__
+    return cases, run_task(model, writer, task, case, n, budget=budget, rows=rows, stop_id=STOP, started=started)
 
 
 @pytest.mark.parametrize("task", ALL, ids=lambda task: task.name)
@@ -32,6 +45,32 @@ def test_an_oracle_scores_100_and_babble_0(bpe, made_up, task):
     assert sum(rows for rows, _ in oracle.calls) == 5
     babble = Oracle(bpe, STOP, answer=lambda prompt: ["babble", "gaga", "0", "00000", "lala"])
     assert run(babble, writer, made_up, task)[1].score == 0.0
+
+
+def test_what_is_finished_is_not_run_again(bpe, made_up, tmp_path, monkeypatch):
+    writer, task, oracle = Writer(bpe), TASKS["vt"], Oracle(bpe, STOP)
+    started = StartedCell(tmp_path / "vt.jsonl")
+
+    def crash(prompts, n_tokens):
+        if len(oracle.calls) == 2:
+            raise MemoryError
+        return oracle(prompts, n_tokens)
+
+    with pytest.raises(MemoryError):
+        run(crash, writer, made_up, task, rows=1, started=started)
+    with started.path.open("a") as file:
+        file.write('{"test": 2, "sco')  # as a crash in the middle of writing leaves it
+    again = StartedCell(tmp_path / "vt.jsonl")
+    assert sorted(again.known) == [0, 1]
+    clock = iter([10.0, 13.0])
+    monkeypatch.setattr(eval.running, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    _, outcome = run(oracle, writer, made_up, task, rows=1, started=again)
+    assert len(oracle.calls) == 5
+    assert outcome.seconds == 5.0  # three tests took 3 seconds
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    assert outcome.records == run(Oracle(bpe, STOP), writer, made_up, task)[1].records
+    assert run(crash, writer, made_up, task, started=StartedCell(tmp_path / "vt.jsonl"))[1].seconds is None
 
 
 def test_half_an_answer_scores_half_and_one_of_several_answers_is_enough(bpe, made_up, squad, hotpotqa):

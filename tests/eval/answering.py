@@ -1,0 +1,14 @@
+"""Tests put to a function in place of a model."""
+
+from types import SimpleNamespace
+
+from eval.appended import StartedCell
+from eval.retrieval import run_cases
+
+
+def answered(model, tokenizer, cases, folder, *, budget, rows, stop_id):
+    subject = SimpleNamespace(generate=model, tokenizer=tokenizer, stop_id=stop_id, vocab_size=1 << 30)
+    started = StartedCell(folder / "cases.jsonl")
+    started.forget()
+    started.rows.clear()
+    return run_cases(subject, cases.__getitem__, len(cases), budget=budget, rows=rows, started=started)

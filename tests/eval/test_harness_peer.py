@@ -1,0 +1,166 @@
+"""The model class against the harness's own `hf` on the same weights, which transformers runs one row at a time."""
+
+import json
+
+import pytest
+
+from eval.harness import main
+from eval.harness_model import as_harness_model
+from lab.loading import open_model
+from lab.model.huggingface import save_pretrained
+from tests.eval.harnessed import TASKS, by_loop, make_responder, make_scorer, read_lines, rows_in
+
+pytest.importorskip("lm_eval")
+pytest.importorskip("accelerate")  # what hf needs beside transformers
+pytestmark = pytest.mark.usefixtures("harness_files")
+WINDOW = 64
+TOL = 2e-5  # nats: sums of up to 60 float32 terms, of two implementations
+NAMES = ("lab_choice", "lab_answer", "lab_text", "lab_facts", "lab_steps", "lab_key", "lab_program", "lab_subjects")
+PAIRS = [
+    ("The magic", " numbers"),
+    ("The magic ", "numbers are"),
+    ("", "One of the"),
+    (" ", "x"),
+    ("One\n\n", "two of"),
+    ("One of the magic numbers is 7. " * 12, " The numbers"),
+    ("a <eos> b", " c"),
+    ("The", " numbers are mentioned in one of the texts below"),
+    ("The numbers", " are"),
+    ("The numbers", " one"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(run_folder, tmp_path_factory):
+    """The run's weights, tokenizer and window as a Hugging Face folder."""
+    model = open_model(run_folder)
+    place = tmp_path_factory.mktemp("export") / "tiny"
+    save_pretrained(model.decoder, place, train_len=WINDOW)
+    model.tokenizer.save(str(place / "tokenizer.json"))
+    names = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<bos>", "eos_token": "<eos>"}
+    (place / "tokenizer_config.json").write_text(json.dumps(names))
+    return place
+
+
+@pytest.fixture(scope="module")
+def peer(folder):
+    """The harness's class, as it is used from its own command line."""
+    return hugging_face(folder)
+
+
+def hugging_face(folder, **options):
+    from lm_eval.models.huggingface import HFLM
+
+    return HFLM(pretrained=str(folder), device="cpu", dtype="float32", batch_size=1, **options)
+
+
+@pytest.fixture
+def model(folder):
+    return open_model(folder)
+
+
+@pytest.fixture
+def ours(model, tmp_path):
+    return as_harness_model(make_responder(model, tmp_path))
+
+
+def instances(kind, arguments):
+    from lm_eval.api.instance import Instance
+
+    return [Instance(kind, {}, args, n, ("t", n, 1)) for n, args in enumerate(arguments)]
+
+
+def test_both_read_the_same_window(peer, model):
+    assert (peer.max_length, model.train_len, peer.max_gen_toks) == (WINDOW, WINDOW, 256)
+
+
+def test_continuations(ours, peer):
+    pairs = [pair for pair in PAIRS if "<eos>" not in pair[0]]
+    requests = instances("loglikelihood", pairs)
+    found, expected = ours.loglikelihood(requests), peer.loglikelihood(requests, disable_tqdm=True)
+    assert [nats for nats, _ in found] == pytest.approx([nats for nats, _ in expected], abs=TOL)
+    assert [flag for _, flag in found] == [flag for _, flag in expected]
+
+
+def test_text_that_spells_a_special_token_is_text_here_alone(ours, peer):
+    requests = instances("loglikelihood", [("a <eos> b", " c")])
+    (found, _), (expected, _) = ours.loglikelihood(requests)[0], peer.loglikelihood(requests, disable_tqdm=True)[0]
+    assert abs(found - expected) > 100 * TOL
+
+
+@pytest.mark.parametrize("n_tokens", [1, 63, 64, 65, 128, 129, 200])
+def test_texts(model, ours, folder, n_tokens):
+    text = model.tokenizer.decode(model.tokenizer.encode("One of the magic numbers is 7. " * 30).ids[1 : n_tokens + 1])
+    assert len(make_scorer(model).encoder.bare(text)) == n_tokens
+    requests = instances("loglikelihood_rolling", [(text,), ("The numbers",)])
+    expected = hugging_face(folder, add_bos_token=False).loglikelihood_rolling(requests, disable_tqdm=True)
+    assert ours.loglikelihood_rolling(requests) == pytest.approx(expected, abs=TOL * n_tokens)
+
+
+def test_a_text_does_not_begin_twice(model, ours, peer):
+    """Left to itself, hf scores the token that begins a document after the same token."""
+    requests = instances("loglikelihood_rolling", [("The numbers",)])
+    (found,), (expected,) = ours.loglikelihood_rolling(requests), peer.loglikelihood_rolling(requests)
+    bos, *ids = model.tokenizer.encode("The numbers").ids
+    assert expected == pytest.approx(by_loop(model, [bos], [bos, *ids])[0], abs=TOL)
+    assert found == pytest.approx(by_loop(model, [bos], ids)[0], abs=TOL)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"until": ["e"], "max_gen_toks": 12, "do_sample": False},
+        {"until": [], "max_gen_toks": 20, "temperature": 1, "do_sample": False},
+        {"until": "numbers", "max_new_tokens": 30},
+        {"until": ["text", "s", "th"], "max_gen_toks": 40, "temperature": 0.0},
+    ],
+    ids=str,
+)
+def test_answers(ours, peer, settings):
+    contexts = ["The magic", "One of the magic numbers is 7. " * 12, "The numbers are ", "What", "mentioned in one"]
+    requests = instances("generate_until", [(context, settings) for context in contexts])
+    expected = peer.generate_until(requests, disable_tqdm=True)
+    assert ours.generate_until(requests) == expected
+    assert len(set(expected)) > 2
+
+
+def test_whole_tasks(folder, peer, tmp_path):
+    """Every kind of output, examples before questions, cut contexts, groups and filters: the same scores and tests."""
+    from lm_eval import simple_evaluate
+    from lm_eval.tasks import TaskManager
+
+    words = [str(folder), "--tasks", ",".join(NAMES), f"--include_path={TASKS}", "--confirm_run_unsafe_code"]
+    assert main([*words, "--seed=3", "-o", str(tmp_path)]) == 0
+    plain = hugging_face(folder, add_bos_token=False)  # for texts alone, which it would begin twice
+    for names, lm in ((tuple(set(NAMES) - {"lab_text"}), peer), (("lab_text",), plain)):
+        theirs = simple_evaluate(
+            model=lm,
+            tasks=list(names),
+            task_manager=TaskManager(include_path=str(TASKS), include_defaults=False),
+            confirm_run_unsafe_code=True,
+            bootstrap_iters=0,
+            **dict.fromkeys(("random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed"), 3),
+        )
+        check_scores(tmp_path, theirs)
+        check_tests(tmp_path, theirs["samples"])
+
+
+def check_scores(folder, theirs):
+    seen = 0
+    for task, numbers in theirs["results"].items():
+        for key, score in numbers.items():
+            metric, comma, filtered = key.partition(",")
+            if comma and not metric.endswith("_stderr"):
+                assert rows_in(folder, task, filtered)[metric]["score"] == pytest.approx(score, rel=1e-6)
+                seen += 1
+    assert seen >= 3
+
+
+def check_tests(folder, samples):
+    for task, expected in samples.items():
+        for sample in expected:
+            row = next(iter(rows_in(folder, task, sample["filter"]).values()))
+            (found,) = [t for t in read_lines(folder / row["cases"]) if t["test"] == sample["doc_id"]]
+            assert found["prompt_hash"] == sample["prompt_hash"][:16]
+            if isinstance(sample["filtered_resps"][0], str):
+                assert found["answer"] == str(sample["filtered_resps"])
