@@ -10,6 +10,7 @@ import numpy as np
 
 from eval.canvas import canvas
 
+WIDEST = 11.0  # inches, of a page
 COLOURS = {
     "rope": "#777777",
     "ntk": "#b9a24a",
@@ -28,7 +29,7 @@ def draw_methods(rows: Mapping[int, Sequence[dict[str, Any]]], title: str, outpu
     """
     methods = [row["compared_as"] for row in next(iter(rows.values()))]
     width = 0.84 / len(methods)
-    with canvas(output, max(6.0, 1.5 + 0.36 * len(methods) * len(rows)), 3.8) as figure:
+    with canvas(output, min(WIDEST, max(6.0, 1.5 + 0.36 * len(methods) * len(rows))), 3.8) as figure:
         axes = figure.subplots()
         for number, method in enumerate(methods):
             own = [next(row for row in part if row["compared_as"] == method) for part in rows.values()]
