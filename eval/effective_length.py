@@ -28,8 +28,10 @@ from eval.needles import Case
 from eval.protocol import Generates
 from eval.sequential import Design, full_design, sequential_design
 from lab.data import wording
-from lab.errors import ConfigError
+from lab.data.synthetic import draw_numbers
+from lab.errors import ConfigError, DataError
 
+SPELLED = 16  # numbers that a tokenizer must read back as they were
 PROTOCOLS: Mapping[str, ModuleType] = {"ours": needles, "string": string_needles}
 Gather = Callable[[list[Any]], list[Any]]
 Row = dict[str, Any]
@@ -103,6 +105,7 @@ class NeedleProbe:
         self.protocol = PROTOCOLS[config.protocol]
         self.seed, self.window, self.stop_id, self.device = seed, window, stop_id, device
         self.source = source  # the setting that names the haystack's file; None for text of the corpus
+        self.check_spelling()
         self.check_budget()
         self.lengths = config.lengths(self.shortest(), window)
         if not self.lengths:
@@ -118,6 +121,19 @@ class NeedleProbe:
         """
         if self.source is not None:
             check_enough(self.haystack, self.tokenizer, length - self.shortest() + self.needles, length, self.source)
+
+    def check_spelling(self) -> None:
+        """Refuse a tokenizer in which the right answer could not be said, as one that sets digits apart.
+
+        Raises: DataError.
+        """
+        numbers = draw_numbers(np.random.default_rng(self.seed), SPELLED, self.digits)
+        for k in range(0, SPELLED, self.needles):
+            part = numbers[k : k + self.needles]
+            spelled = self.tokenizer.decode(self.tokenizer.encode(wording.answer(part), add_special_tokens=False).ids)
+            if self.protocol.found(spelled, part) < len(part):
+                rule = f"reads {', '.join(part)!r} back as {spelled!r}, so that no answer could pass"
+                raise DataError(f"tokenizer.json: {rule}; give the model's own tokenizer")
 
     def check_budget(self) -> None:
         """Refuse a budget in which the numbers themselves do not fit.

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 import eval.effective_length
 from eval.config import ProbeConfig
@@ -13,7 +14,7 @@ from eval.effective_length import LengthResult, Memory, NeedleProbe, Share, effe
 from eval.intervals import exact_limits
 from eval.probe_records import length_record, summary_record
 from eval.sequential import full_design
-from lab.errors import ConfigError
+from lab.errors import ConfigError, DataError
 
 HAYSTACK = " ".join(f"bake{'.' if k % 7 == 6 else ''}" for k in range(4000))
 STOP = 1
@@ -410,3 +411,16 @@ def test_settings_that_are_left_out():
     assert (config.round_size, config.error_rate, config.all_thresholds) == (4, 0.005, (0.5, 0.8, 0.9))
     config = ProbeConfig(sequential=True, round=3, error=0.0)
     assert (config.round_size, config.error_rate, config.all_thresholds) == (3, 0.0, (0.8,))
+
+
+@pytest.mark.parametrize("protocol", ["ours", "string"])
+def test_a_tokenizer_that_sets_digits_apart_is_refused(protocol):
+    apart = Tokenizer(models.WordLevel({"[UNK]": 0, **{str(k): k + 1 for k in range(10)}}, unk_token="[UNK]"))
+    apart.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), pre_tokenizers.Digits(True)])
+    config = ProbeConfig(protocol=protocol, needles=4, digits=6)
+    with pytest.raises(DataError) as caught:
+        NeedleProbe(config, apart, "word " * 900, seed=0, window=512, stop_id=None)
+    line = (
+        r"tokenizer\.json: reads '\d{6}(, \d{6}){3}' back as '.*(\d ){5}\d.*', so that no answer could pass; give "
+    )
+    assert re.fullmatch(line + "the model's own tokenizer", str(caught.value))
