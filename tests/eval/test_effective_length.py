@@ -420,7 +420,5 @@ def test_a_tokenizer_that_sets_digits_apart_is_refused(protocol):
     config = ProbeConfig(protocol=protocol, needles=4, digits=6)
     with pytest.raises(DataError) as caught:
         NeedleProbe(config, apart, "word " * 900, seed=0, window=512, stop_id=None)
-    line = (
-        r"tokenizer\.json: reads '\d{6}(, \d{6}){3}' back as '.*(\d ){5}\d.*', so that no answer could pass; give "
-    )
+    line = r"tokenizer\.json: reads '\d{6}(, \d{6}){3}' back as '.*(\d ){5}\d.*', so that no answer could pass; give "
     assert re.fullmatch(line + "the model's own tokenizer", str(caught.value))
