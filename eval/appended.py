@@ -46,16 +46,17 @@ class StartedCell(Appended):
     """The finished tests of a cell that is not finished, in NAME.jsonl.part until NAME.jsonl has all of them."""
 
     def __init__(self, whole: Path) -> None:
-        super().__init__(whole.with_name(f"{whole.name}.part"))
+        super().__init__(self.part(whole))
+
+    @staticmethod
+    def part(whole: Path) -> Path:
+        """Name the file."""
+        return whole.with_name(f"{whole.name}.part")
 
     @property
     def known(self) -> dict[int, Row]:
         """The finished tests by number."""
         return {row["test"]: row for row in self.rows}
-
-    def forget(self) -> None:
-        """Take the file away, once all tests lie in NAME.jsonl."""
-        self.path.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -89,6 +89,6 @@ class Cells:
             whole["cases"] = tests[0]
         self.file.add([whole])
         if tests is not None:
-            self.started(tests[0]).forget()
+            StartedCell.part(self.path.parent / tests[0]).unlink(missing_ok=True)
         self.known[self.name(whole)] = whole
         return whole

@@ -24,11 +24,10 @@ from pathlib import Path
 
 from eval.compare_records import read_records
 from eval.compare_table import CHOICES, WRITERS, arrange, markdown
-from lab.errors import ConfigError, LabError
+from lab.command import run
+from lab.errors import ConfigError
 from lab.files import write_atomic
 from lab.settings import parse_overrides, take_option
-
-WRONG = 2
 
 
 def join(paths: Sequence[Path], by: Sequence[str] | None, output: Path | None) -> str:
@@ -74,16 +73,7 @@ def read_words(words: list[str]) -> tuple[list[Path], list[str] | None, Path | N
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    words = list(arguments)
-    if not words or {"-h", "--help"} & set(words):
-        print(__doc__)
-        return 0 if words else WRONG
-    try:
-        print(join(*read_words(words)))
-    except LabError as error:
-        print(error, file=sys.stderr)
-        return WRONG
-    return 0
+    return run(lambda: str(__doc__), arguments, lambda words: join(*read_words(words)))
 
 
 if __name__ == "__main__":

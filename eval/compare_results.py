@@ -26,8 +26,9 @@ p is adjusted by Holm's method for all comparisons of the table together. Source
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from scipy.optimize import brentq
@@ -35,9 +36,9 @@ from scipy.stats import fisher_exact
 from scipy.stats import t as student
 
 from eval.compare_records import Outcomes, Record, outcomes
-from eval.intervals import exact_limits
+from eval.intervals import all_run, exact_limits
 from eval.mcnemar import holm, pair
-from eval.sequential import full_design, sequential_design
+from eval.sequential import sequential_design
 
 LEVEL = 0.05
 LEAST = -12.0  # the smallest p that is told apart, as a power of ten
@@ -83,11 +84,11 @@ def apart(first: Record, second: Record) -> float:
         >>> f"{apart(*all_tests):.1e}"
         '8.0e-04'
     """
-    low, high = sorted((first, second), key=lambda record: (record.passed or 0) / record.n)
+    low, high = (limits_of(record) for record in sorted((first, second), key=lambda r: (r.passed or 0) / r.n))
 
     def gap(log_a: float) -> float:
         confidence = 1 - 10**log_a / 2
-        return limits_of(high, confidence)[0] - limits_of(low, confidence)[1]
+        return high(confidence)[0] - low(confidence)[1]
 
     if gap(0.0) <= 0:
         return 1.0
@@ -96,14 +97,14 @@ def apart(first: Record, second: Record) -> float:
     return float(10 ** brentq(gap, LEAST, 0.0, xtol=1e-6))
 
 
-def limits_of(record: Record, confidence: float) -> tuple[float, float]:
-    """Give the exact limits of a share, under the rule that its tests were stopped by."""
+def limits_of(record: Record) -> Callable[[float], tuple[float, float]]:
+    """Make what gives a share's exact limits at a confidence, under the rule that its tests were stopped by."""
     assert record.passed is not None, "shares count what passed"
     stops = record.row.get("stops")
-    design = full_design(record.n, (0.5,))
+    design = all_run(record.n)
     if stops:
         design = sequential_design(stops["tests"], tuple(stops["thresholds"]), stops["error"], stops["round"])
-    return exact_limits(design, record.n, record.passed, confidence)
+    return partial(exact_limits, design, record.n, record.passed)
 
 
 def paired(first: Outcomes, second: Outcomes) -> Verdict | None:

@@ -18,9 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from eval.intervals import exact_limits
+from eval.intervals import share_limits
 from eval.needles import DEPTH_RANGE
-from eval.sequential import full_design
 
 THIRDS = ("0-33%", "33-66%", "66-99%")
 DRAW = 4  # names the draw of a failure beside the draws of the test itself
@@ -59,7 +58,7 @@ def share(passed: int, tests: int, confidence: float) -> Row:
     """Give a share with its exact limits; nulls where there are no tests."""
     if not tests:
         return {"score": None, "low": None, "high": None}
-    low, high = exact_limits(full_design(tests, (0.5,)), tests, passed, confidence)
+    low, high = share_limits(passed, tests, confidence)
     return {"score": passed / tests, "low": low, "high": high}
 
 

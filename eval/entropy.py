@@ -30,7 +30,7 @@ import torch
 from tqdm import tqdm
 
 from eval.attention_entropy import attention_entropy
-from eval.command import STARTS_ANEW, run, start
+from eval.command import run
 from eval.entropy_picture import draw_entropy
 from eval.measuring import (
     Options,
@@ -44,6 +44,7 @@ from eval.measuring import (
     write_rows,
 )
 from eval.texts import draw_texts
+from lab.command import STARTS_ANEW, start
 from lab.loading import OpenedModel, open_model
 from lab.schema import Positive
 

@@ -32,6 +32,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from torch import Tensor
 
 from eval.appended import written_to
 from eval.cells import Cells, Row
-from eval.command import run, start
+from eval.command import run
 from eval.harness_answers import Ended, Speaker
 from eval.harness_chat import Chat
 from eval.harness_distance import with_parameters
@@ -53,6 +54,7 @@ from eval.harness_scoring import Scorer
 from eval.harness_tasks import definition, load_tasks, task_manager
 from eval.measuring import Request
 from eval.subject import SUBJECT, Subject, open_subject, result_folder
+from lab.command import start
 from lab.errors import ConfigError
 from lab.files import write_json
 from lab.model.generate import greedy
@@ -84,9 +86,10 @@ def measure(request: Request) -> str:
     load_tasks(manager, missing, runs_code=options.confirm_run_unsafe_code)
     if missing:
         finished = FinishedRequests(cases / f"requests-{digest(asked[missing[0]], READ_WITH)}.jsonl")
+        responder = responder_of(request, subject, finished)
         try:
             for name in missing:
-                run_name(responder_of(request, subject, finished), options, manager, asked[name], cells, files[name])
+                run_name(replace(responder, asked={}), options, manager, asked[name], cells, files[name])
         except KeyboardInterrupt as signal_:
             kept = f"{len(finished.known):,} finished requests are in {finished.file.path}"
             raise KeyboardInterrupt(f"stopped; {kept}; the same command goes on") from signal_

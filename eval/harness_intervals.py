@@ -22,8 +22,7 @@ import numpy as np
 from scipy.stats import norm
 from scipy.stats import t as student
 
-from eval.intervals import exact_limits
-from eval.sequential import full_design
+from eval.intervals import share_limits
 from eval.sliding import TextLosses
 
 CONFIDENCE = 0.95
@@ -72,9 +71,7 @@ def mean_interval(score: float, each: Sequence[Any]) -> Interval | None:
     if not math.isclose(values.mean(), score, rel_tol=AGREE, abs_tol=AGREE):
         return None
     if set(values.tolist()) <= {0.0, 1.0}:
-        return Interval(
-            *exact_limits(full_design(len(each), (0.5,)), len(each), int(values.sum()), CONFIDENCE), "exact"
-        )
+        return Interval(*share_limits(int(values.sum()), len(each), CONFIDENCE), "exact")
     half = float(student.ppf((1 + CONFIDENCE) / 2, len(each) - 1)) * values.std(ddof=1) / math.sqrt(len(each))
     return Interval(float(values.mean() - half), float(values.mean() + half), "t")
 

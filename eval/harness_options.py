@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from eval.cells import CellOptions
 from lab.positions.methods import DISTANCE_METHODS
 from lab.schema import NonNegative, Positive, field_docs
+from lab.settings import with_values
 
 BUDGET = 256  # tokens of an answer where a task does not say, the harness's own number
 FLAGS = ("--confirm_run_unsafe_code", "--apply_chat_template")  # need no value on this command line
@@ -57,8 +58,8 @@ def spell_out(words: Sequence[str]) -> list[str]:
         >>> spell_out(["runs/x", "--apply_chat_template", "--limit=5"])
         ['runs/x', '--apply_chat_template=true', '--limit=5']
     """
+    words = with_values(words, FLAGS)
     following = [*words, "-"][1:]
-    bare = [word in FLAGS and after.startswith("-") for word, after in zip(words, following, strict=True)]
     parts = [word.partition("=") for word in words]
     named = [
         value if sign else after
@@ -69,8 +70,6 @@ def spell_out(words: Sequence[str]) -> list[str]:
     own = {"distance": "method"} if named else {}
     own |= {name: name for name in (field_docs(module.Config) if module else ())}
     return [
-        f"--position.distance.{own[key[2:]]}{sign}{value}"
-        if key[:2] == "--" and key[2:] in own
-        else key + sign + value + ("=true" if is_bare else "")
-        for (key, sign, value), is_bare in zip(parts, bare, strict=True)
+        f"--position.distance.{own[key[2:]]}{sign}{value}" if key[:2] == "--" and key[2:] in own else key + sign + value
+        for key, sign, value in parts
     ]

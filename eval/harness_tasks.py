@@ -111,9 +111,14 @@ def is_unsafe(manager: Any, name: Any) -> bool:
     entry = manager.task_index.get(name) if isinstance(name, str) else None
     if entry is None:
         return False
-    settings = entry.cfg or {}
-    parts = settings.get("task", ()) if entry.kind.name == "GROUP" else entry.tags if entry.kind.name == "TAG" else ()
-    return bool(settings.get("unsafe_code")) or any(is_unsafe(manager, part) for part in parts)
+    return bool((entry.cfg or {}).get("unsafe_code")) or any(is_unsafe(manager, part) for part in parts_of(entry))
+
+
+def parts_of(entry: Any) -> list[Any]:
+    """List the tasks and groups of a group, in its order, or the tasks of a tag, by name; none of a task."""
+    if entry.kind.name == "GROUP":
+        return list((entry.cfg or {}).get("task", ()))
+    return sorted(entry.tags) if entry.kind.name == "TAG" else []
 
 
 def definition(manager: Any, name: Any) -> str:
@@ -123,13 +128,11 @@ def definition(manager: Any, name: Any) -> str:
     """
     entry = manager.task_index.get(name) if isinstance(name, str) else None
     settings = (entry.cfg or {}) if entry else {"inline": name}
-    is_group = entry is not None and entry.kind.name == "GROUP"
-    parts = settings.get("task", ()) if is_group else sorted(entry.tags) if entry and entry.kind.name == "TAG" else ()
     files = sorted(entry.yaml_path.parent.glob("*.py")) if entry and entry.yaml_path else []
     named = (settings.get("dataset_kwargs") or {}).get("data_files", ())
     files += [path for path in map(Path, texts_in(named)) if path.is_file()]
     whole = [json.dumps(settings, sort_keys=True, default=str), *map(sha256, files)]
-    whole += [definition(manager, part) for part in parts]
+    whole += [definition(manager, part) for part in (parts_of(entry) if entry else ())]
     return hashlib.sha256("\n".join(whole).encode()).hexdigest()[:16]
 
 

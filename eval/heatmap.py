@@ -30,7 +30,7 @@ from typing import Annotated, Any
 from annotated_types import Ge, Le
 from tqdm import tqdm
 
-from eval.command import run, start
+from eval.command import run
 from eval.depths import depth_rows, peak, third_rows
 from eval.effective_length import LengthResult, NeedleProbe, Row
 from eval.finished_tests import FinishedTests
@@ -40,6 +40,7 @@ from eval.measuring import Request, refuse_idle_distance, write_rows
 from eval.needle_tests import NeedleOptions, finished_tests, make_probe, own_lengths, run_length, take_up_recorded
 from eval.probe_records import tests_of
 from eval.subject import Subject, open_subject, result_folder
+from lab.command import start
 from lab.errors import ConfigError
 
 KIND = "heatmap"

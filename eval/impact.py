@@ -39,10 +39,11 @@ from eval.measuring import device_for, source
 from eval.part_of_speech import label_types, open_tagger
 from eval.token_classes import token_texts
 from eval.windows import Windows, file_windows, held_out_windows
+from lab.command import run
 from lab.data.packing import IGNORE
 from lab.data.selecting import RESULT
 from lab.data.tokenizer import vocabulary_hash
-from lab.errors import ConfigError, DataError, LabError, MissingPackage
+from lab.errors import ConfigError, DataError, MissingPackage
 from lab.files import write_json
 from lab.loading import OpenedModel, open_model
 from lab.model.inspection import target_logits
@@ -50,7 +51,6 @@ from lab.settings import Raw, all_settings, parse_overrides, take_option, valida
 from lab.skip.selection import sentences_with
 from lab.skip.sentences import sentence_ends, split_sentences
 
-WRONG, INTERRUPTED = 2, 75
 STRETCH = 200  # marked targets, at least, that a point of the picture stands for
 MOST_STRETCHES = 40  # points of a line
 PICTURE = "impact.png"
@@ -240,19 +240,7 @@ def help_text() -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    words = list(arguments)
-    if not words or {"-h", "--help"} & set(words):
-        print(help_text())
-        return 0 if words else WRONG
-    try:
-        print(analyse(parse(words)))
-    except LabError as error:
-        print(error, file=sys.stderr)
-        return WRONG
-    except KeyboardInterrupt:
-        print("interrupted; nothing was written", file=sys.stderr)
-        return INTERRUPTED
-    return 0
+    return run(help_text, arguments, lambda words: analyse(parse(words)), stopped="interrupted; nothing was written")
 
 
 if __name__ == "__main__":

@@ -13,10 +13,12 @@ share seen lies between them.
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 from scipy.optimize import brentq
 
-from eval.sequential import Bools, Design
+from eval.sequential import Bools, Design, full_design
 
 EDGE = 1e-12  # closest share to 0 and 1 that is looked at
 
@@ -36,6 +38,22 @@ def exact_limits(design: Design, tests: int, passed: int, confidence: float) -> 
     low = 0.0 if passed == 0 else share_at(design, at_least, tail)
     high = 1.0 if passed == tests else share_at(design, at_most, tail)
     return low, high
+
+
+@cache
+def all_run(tests: int) -> Design:
+    """Make the design in which all tests are run; its threshold stops none."""
+    return full_design(tests, (0.5,))
+
+
+def share_limits(passed: int, tests: int, confidence: float) -> tuple[float, float]:
+    """Give the lower and upper limit of the share where all tests were run.
+
+    Example:
+        >>> [round(limit, 4) for limit in share_limits(passed=8, tests=10, confidence=0.95)]
+        [0.4439, 0.9748]
+    """
+    return exact_limits(all_run(tests), tests, passed, confidence)
 
 
 def share_at(design: Design, outcomes: Bools, probability: float) -> float:

@@ -31,13 +31,14 @@ from typing import Any, Literal
 from tqdm import tqdm
 
 from eval.cells import CellOptions, Cells, Row
-from eval.command import run, start
+from eval.command import run
 from eval.line_cases import HIGHEST, LEAST_LINES, Lines
 from eval.lines_picture import draw_lines
 from eval.measuring import Request, doublings, refuse_idle_distance
 from eval.retrieval import answer_budget, run_cases
 from eval.ruler.cases import Case, Writer
 from eval.subject import SUBJECT, Subject, open_subject, result_folder
+from lab.command import start
 from lab.errors import ConfigError
 from lab.schema import Positive
 

@@ -30,7 +30,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from lab.positions import Distance, Frequencies, distance, frequencies
-from lab.positions.methods import describe
 
 METHODS = ("rope", "ntk", "yarn", "rerope", "self_extend", "dca", "string")
 WINDOW = 128  # STRING's W (papers/string.txt, section 4.1)
@@ -106,15 +105,3 @@ def group(target: int, assumed: int, window: int) -> int:
         (2, 5)
     """
     return -(-(target - window) // (assumed - window))
-
-
-def words(setting: Setting, own: Frequencies) -> str:
-    """Name a setting's methods with their parameters, as results do.
-
-    Example:
-        >>> own = frequencies("rope", head_dim=8)
-        >>> words(setting("yarn", 192, 192), own), words(setting("rope", 192, 192), own)
-        ('yarn(factor=1.5,train_len=128)+plain', 'rope+plain')
-    """
-    frequency, place = setting.place(own)
-    return f"{describe(frequency.config)}+{describe(place.config)}"

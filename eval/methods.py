@@ -31,7 +31,7 @@ from typing import Any
 from tqdm import tqdm
 
 from eval.cells import Cells
-from eval.command import run, start
+from eval.command import run
 from eval.depths import share
 from eval.effective_length import LengthResult, NeedleProbe, Row
 from eval.mcnemar import pair
@@ -42,6 +42,7 @@ from eval.methods_table import table
 from eval.needle_tests import NeedleOptions, finished_tests, make_probe, run_length
 from eval.probe_records import tests_of
 from eval.subject import SUBJECT, Subject, open_subject, result_folder
+from lab.command import start
 from lab.errors import ConfigError
 from lab.positions import Frequencies
 from lab.schema import Positive, look_up

@@ -76,13 +76,14 @@ def make_probe(subject: Subject, options: NeedleOptions) -> NeedleProbe:
     """
     experiment = subject.model.experiment
     config = probe_config(experiment, options)
-    haystack = haystack_of(subject, options.haystack)
+    own = None if experiment is None else experiment.probe.haystack
+    haystack, source = haystack_of(subject, options.haystack, own)
     seed = options.seed if options.seed is not None else 0 if experiment is None else experiment.run.seed
     sizes = {"digits": config.digits, "needles": config.needles}
     shortest = PROTOCOLS[config.protocol].shortest(subject.tokenizer, config.answer_budget, seed=seed, **sizes)
     config = replace(config, max_length=max(shortest, *(options.lengths or (1,))))
     try:
-        probe = needle_probe(subject, config, haystack, seed, source_of(subject, options.haystack))
+        probe = needle_probe(subject, config, haystack, seed, source)
     except ConfigError as error:
         raise ConfigError(*(fault.replace("probe.", "--", 1) for fault in error.faults)) from error
     check_lengths(options.lengths or (), shortest)
@@ -110,25 +111,18 @@ def needle_probe(subject: Subject, config: ProbeConfig, haystack: str, seed: int
     return probe
 
 
-def source_of(subject: Subject, path: str | None) -> str | None:
-    """Name the setting that gives the haystack's file."""
-    experiment = subject.model.experiment
-    if path is None and experiment is not None and experiment.probe.haystack is not None:
-        return f"probe.haystack={experiment.probe.haystack}"
-    return None if path is None else f"--haystack={path}"
-
-
-def haystack_of(subject: Subject, path: str | None) -> str:
-    """Read the text to hide numbers in: a file, or what a run hides them in.
+def haystack_of(subject: Subject, path: str | None, own: str | None) -> tuple[str, str | None]:
+    """Read the text to hide numbers in: the file `path`, or a run's `own`, or its corpus; and name a file's setting.
 
     Raises: ConfigError for a Hugging Face folder without a file; DataError for a file that cannot be read.
     """
     experiment = subject.model.experiment
     if path is not None:
-        return read_text(Path(path), "--haystack")
+        return read_text(Path(path), "--haystack"), f"--haystack={path}"
     if experiment is None:
         raise ConfigError("--haystack: must be set, a Hugging Face folder has no corpus of its own; give a text file")
-    return load_haystack(experiment.probe.haystack, experiment.data, subject.tokenizer)
+    source = None if own is None else f"probe.haystack={own}"
+    return load_haystack(own, experiment.data, subject.tokenizer), source
 
 
 def probe_config(experiment: Experiment | None, options: NeedleOptions) -> ProbeConfig:

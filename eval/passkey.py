@@ -26,21 +26,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 from tqdm import tqdm
 
 from eval.cells import CellOptions, Cells, Row
-from eval.command import run, start
-from eval.haystacks import check_enough, load_haystack, read_text
+from eval.command import run
+from eval.haystacks import check_enough
 from eval.measuring import Request, doublings, refuse_idle_distance
+from eval.needle_tests import haystack_of
 from eval.passkey_cases import DIGITS, Passkey, Protocol
 from eval.passkey_picture import draw_grid
 from eval.retrieval import answer_budget, grid_table, run_cases
 from eval.ruler.cases import Writer
 from eval.subject import SUBJECT, Subject, open_subject, result_folder
+from lab.command import start
 from lab.data.config import Synthetic
 from lab.errors import ConfigError
 from lab.schema import Positive
@@ -123,12 +124,7 @@ def make_tests(subject: Subject, options: PasskeyOptions) -> Passkey:
     protocol: Protocol = options.protocol or ("lab" if isinstance(corpus, Synthetic) else "passkey")
     if protocol == "passkey":
         return Passkey(protocol, options.digits or DIGITS)
-    if options.haystack is not None:
-        filler = read_text(Path(options.haystack), "--haystack")
-    elif experiment is not None:
-        filler = load_haystack(None, experiment.data, subject.tokenizer)
-    else:
-        raise ConfigError("--haystack: must be set, a Hugging Face folder has no corpus of its own; give a text file")
+    filler, _ = haystack_of(subject, options.haystack, None)
     return Passkey(protocol, options.digits or (corpus.digits if isinstance(corpus, Synthetic) else DIGITS), filler)
 
 

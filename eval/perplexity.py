@@ -31,12 +31,13 @@ from typing import Any
 from tqdm import tqdm
 
 from eval.cells import CellOptions, Cells, Row
-from eval.command import run, start
+from eval.command import run
 from eval.documents import Documents, draw_documents
 from eval.measuring import Request, doublings, refuse_idle_distance
 from eval.perplexity_picture import draw_perplexity
 from eval.sliding import CONFIDENCE, TextLosses, text_losses, windows
 from eval.subject import SUBJECT, Subject, open_subject, result_folder
+from lab.command import start
 from lab.schema import Positive
 
 PROTOCOL = "sliding-window"

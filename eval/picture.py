@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from lab.errors import CheckpointError, ConfigError, LabError, MissingPackage
+from lab.command import run
+from lab.errors import CheckpointError, ConfigError, MissingPackage
 from lab.runs.folder import RunFolder
 from lab.settings import take_option
 
-WRONG = 2
 BLUE, ORANGE, GREY = "#3366aa", "#cc6622", "#888888"
 
 
@@ -109,22 +109,20 @@ def draw_accuracy(axes: Any, figure: Any, probes: list[dict[str, Any]], window: 
     figure.colorbar(scale, ax=axes, label="consumed tokens (millions)")
 
 
+def draw(words: list[str]) -> str:
+    """Read the command line, draw, and return what to print.
+
+    Raises: LabError.
+    """
+    place = take_option(words, "-o")
+    if len(words) != 1:
+        raise ConfigError(f"{' '.join(words[1:])}: not an option; write RUN [-o PICTURE.png]")
+    return draw_run(Path(words[0]), Path(place) if place else None)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Draw the picture that the command line asks for and return the exit status."""
-    words = list(arguments)
-    if not words or {"-h", "--help"} & set(words):
-        print(__doc__)
-        return 0 if words else WRONG
-    try:
-        place = take_option(words, "-o")
-        output = Path(place) if place else None
-        if len(words) != 1:
-            raise ConfigError(f"{' '.join(words[1:])}: not an option; write RUN [-o PICTURE.png]")
-        print(draw_run(Path(words[0]), output))
-    except LabError as error:
-        print(error, file=sys.stderr)
-        return WRONG
-    return 0
+    return run(lambda: str(__doc__), arguments, draw)
 
 
 if __name__ == "__main__":

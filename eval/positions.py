@@ -44,15 +44,15 @@ from eval.positions_picture import draw
 from eval.positions_skips import SentenceOptions, SkipOptions, compared, heading, remarks, samples, table, window_faults
 from eval.positions_skips_picture import draw_skips
 from eval.positions_training import Training, run_training, shaped_training
+from lab.command import run
 from lab.data.config import Mode
-from lab.errors import ConfigError, LabError
+from lab.errors import ConfigError
 from lab.positions import DISTANCE_METHODS
 from lab.positions.methods import distance_from_config
 from lab.schema import Section, look_up
 from lab.settings import Raw, all_settings, parse_overrides, take_option, validated
 from lab.skip import SKIP_METHODS
 
-WRONG = 2
 PICTURE_ONLY = ("train", "train_len", "counts")
 
 Length = Annotated[int, Ge(1), Le(LONGEST)]
@@ -249,19 +249,18 @@ def settings_text(config_class: type[Any]) -> list[str]:
     return [f"  --{name}={default}\n      {' '.join(meaning.split())}" for name, default, meaning in settings]
 
 
+def show(words: list[str]) -> str:
+    """Read the command line, and return what to print.
+
+    Raises: LabError.
+    """
+    request = parse(words)
+    return METHODS[request.method].show(request)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    words = list(arguments)
-    if not words or {"-h", "--help"} & set(words):
-        print(help_text())
-        return 0 if words else WRONG
-    try:
-        request = parse(words)
-        print(METHODS[request.method].show(request))
-    except LabError as error:
-        print(error, file=sys.stderr)
-        return WRONG
-    return 0
+    return run(help_text, arguments, show)
 
 
 if __name__ == "__main__":

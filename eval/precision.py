@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from eval.command import STARTS_ANEW, run, start
+from eval.command import run
 from eval.measuring import (
     Options,
     Request,
@@ -51,6 +51,7 @@ from eval.shift_difference import (
     shift_faults,
 )
 from eval.texts import draw_texts
+from lab.command import STARTS_ANEW, start
 from lab.errors import ConfigError
 from lab.loading import open_model
 from lab.model.decoder import Decoder

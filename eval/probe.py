@@ -35,25 +35,24 @@ from typing import Any
 
 from tqdm import tqdm
 
-from eval.command import WRONG, guarded, start
 from eval.config import ProbeConfig
 from eval.effective_length import LengthResult, NeedleProbe
 from eval.finished_tests import FinishedTests
-from eval.haystacks import load_haystack, read_text
 from eval.measuring import device_for
-from eval.needle_tests import EIGHTHS, finished_tests, needle_probe, source_of
+from eval.needle_tests import EIGHTHS, finished_tests, haystack_of, needle_probe
 from eval.probe_picture import draw_probe
 from eval.probe_records import length_record, summary_record
 from eval.probe_table import table
 from eval.subject import Subject, as_subject
 from lab.assembly import set_threads, training_device
+from lab.command import run, start
 from lab.config import DEFAULT_DIGITS, DEFAULT_NEEDLES
 from lab.errors import ConfigError
 from lab.loading import OpenedModel, open_model
 from lab.model.huggingface_config import NAME
 from lab.runs.folder import RunFolder
 from lab.schema import NonNegative, Section
-from lab.settings import Raw, parse_overrides, take_option, validated
+from lab.settings import Raw, parse_overrides, take_option, validated, with_values
 
 OF_TRAINING = ("every_tokens", "loss_tokens")  # settings of the probe section
 FLAGS = ("--sequential",)  # settings that need no value on this command line
@@ -81,7 +80,7 @@ def probe_model(place: Path, settings: dict[str, Any], output: Path | None, *, p
     probe.check_haystack(probe.lengths[-1])
     where = output or default_output(subject, probe)
     finished = finished_tests(subject, probe, output or where.parent)
-    results = run(subject, probe, finished)
+    results = run_all(subject, probe, finished)
     records = write(where, subject, probe, results)
     lines = [table(results, probe.config, records[-1]), f"written to {where}"]
     if plots:
@@ -104,8 +103,7 @@ def open_run(place: Path, settings: dict[str, Any]) -> tuple[Subject, NeedleProb
     device = training_device(experiment)
     model.decoder.to(device)
     subject = as_subject(model, place, device)
-    haystack = load_haystack(experiment.probe.haystack, experiment.data, subject.tokenizer)
-    source = source_of(subject, settings.get("haystack"))
+    haystack, source = haystack_of(subject, settings.get("haystack"), experiment.probe.haystack)
     return subject, needle_probe(subject, experiment.probe, haystack, experiment.run.seed, source)
 
 
@@ -134,9 +132,7 @@ def open_folder(place: Path, settings: dict[str, Any]) -> tuple[Subject, NeedleP
     device = device_for("auto")
     subject = as_subject(open_model(place, methods, device=device), place, device)
     config = complete(given.probe, subject.model, has_step="step" in settings)
-    if config.haystack is None:
-        raise ConfigError("--haystack: must be set, a Hugging Face folder has no corpus of its own; give a text file")
-    haystack, source = read_text(Path(config.haystack), "--haystack"), f"--haystack={config.haystack}"
+    haystack, source = haystack_of(subject, config.haystack, None)
     return subject, needle_probe(subject, config, haystack, given.seed, source)
 
 
@@ -153,7 +149,7 @@ def complete(config: ProbeConfig, model: OpenedModel, *, has_step: bool) -> Prob
         raise ConfigError(*(f"probe.{fault}" for fault in error.faults)) from error
 
 
-def run(subject: Subject, probe: NeedleProbe, finished: FinishedTests) -> list[LengthResult]:
+def run_all(subject: Subject, probe: NeedleProbe, finished: FinishedTests) -> list[LengthResult]:
     """Run all tests that are not finished yet.
 
     Raises: KeyboardInterrupt, which says how to go on.
@@ -192,26 +188,13 @@ def write(output: Path, subject: Subject, probe: NeedleProbe, results: Sequence[
     return records
 
 
-def spell_out(words: Sequence[str]) -> list[str]:
-    """Write out the settings that need no value.
-
-    Example:
-        >>> spell_out(["runs/x", "--sequential", "--error=0.01"]), spell_out(["--sequential", "false"])
-        (['runs/x', '--sequential=true', '--error=0.01'], ['--sequential', 'false'])
-    """
-    following = [*words, "-"][1:]
-    bare = [word in FLAGS and after.startswith("-") for word, after in zip(words, following)]
-    return [f"{word}=true" if is_bare else word for word, is_bare in zip(words, bare, strict=True)]
-
-
-def measure(arguments: Sequence[str]) -> str:
+def measure(words: list[str]) -> str:
     """Read the command line, and return what to print.
 
     Raises: LabError; KeyboardInterrupt, which says how to go on.
     """
-    words = list(arguments)
     place, plots = take_option(words, "-o"), "--plot" in words
-    words = spell_out([word for word in words if word != "--plot"])
+    words = with_values([word for word in words if word != "--plot"], FLAGS)
     if not words or words[0].startswith("-"):
         named = words[0] if words else "MODEL"
         raise ConfigError(
@@ -227,10 +210,7 @@ def measure(arguments: Sequence[str]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    if not arguments or {"-h", "--help"} & set(arguments):
-        print(__doc__)
-        return 0 if arguments else WRONG
-    return guarded(lambda: measure(arguments))
+    return run(lambda: str(__doc__), arguments, measure)
 
 
 if __name__ == "__main__":

@@ -7,44 +7,47 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 
 from eval.appended import Row, StartedCell
-from eval.protocol import Generates
+from eval.protocol import Answers
 from eval.ruler.cases import Case
+from lab.errors import DataError
 
 Numbered = tuple[int, Case]
 
 
 def run_tests(
-    model: Generates,
-    tokenizer: Tokenizer,
+    subject: Answers,
     case: Callable[[int], Case],
     tests: int,
     judge: Callable[[Case, str], Row],
     *,
     budget: int,
     rows: int,
-    stop_id: int | None,
     started: StartedCell,
     done: Callable[[int], object] = lambda tests: None,
 ) -> tuple[list[Row], float | None]:
     """Run those of the tests 0 to `tests` that `started` does not know, and return all by number.
 
-    `case` draws a test, `judge` says what came of its answer, which ends before `stop_id`; `done` hears how many are
-    through. Also returned are the seconds that a run of all tests takes: those of the tests that were run now, brought
+    `case` draws a test, `judge` says what came of its answer, which ends before the stop token; `done` hears how many
+    are through. Also returned are the seconds that a run of all tests takes: those of the tests run now, scaled
     up to all of them; None where none was run.
 
-    Raises: ConfigError where a test cannot be written down.
+    Raises: ConfigError where a test cannot be written down, DataError for a tokenizer that is not the model's.
     """
+    stop_id = subject.stop_id
+
+    def checked(index: int) -> Case:
+        return check_ids(case(index), subject.vocab_size)
+
     known = {test: row for test, row in started.known.items() if test < tests}
     done(len(known))
     began, before = time.perf_counter(), len(known)
-    for group in groups(((index, case(index)) for index in range(tests) if index not in known), rows):
+    for group in groups(((index, checked(index)) for index in range(tests) if index not in known), rows):
         prompts = torch.from_numpy(np.stack([drawn.prompt_ids for _, drawn in group]).astype(np.int64))
         fresh: dict[int, Row] = {}
-        for (index, drawn), ids in zip(group, model(prompts, budget).tolist(), strict=True):
-            answer = tokenizer.decode(ids[: ids.index(stop_id)] if stop_id in ids else ids)
+        for (index, drawn), ids in zip(group, subject.generate(prompts, budget).tolist(), strict=True):
+            answer = subject.tokenizer.decode(ids[: ids.index(stop_id)] if stop_id in ids else ids)
             named = {"test": index, "prompt_hash": drawn.prompt_hash, "prompt_tokens": len(drawn.prompt_ids)}
             fresh[index] = {**named, **judge(drawn, answer)}
         started.add(fresh.values())
@@ -53,6 +56,16 @@ def run_tests(
     ran = tests - before
     seconds = round((time.perf_counter() - began) * tests / ran, 3) if ran else None
     return [known[index] for index in range(tests)], seconds
+
+
+def check_ids(case: Case, vocab_size: int) -> Case:
+    """Refuse a tokenizer with more tokens than the model knows.
+
+    Raises: DataError.
+    """
+    if int(case.prompt_ids.max()) >= vocab_size:
+        raise DataError(f"tokenizer.json: has more ids than the model's {vocab_size}; give the model's own tokenizer")
+    return case
 
 
 def groups(cases: Iterable[Numbered], rows: int) -> Iterator[list[Numbered]]:

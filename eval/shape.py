@@ -23,17 +23,17 @@ from pathlib import Path
 import numpy as np
 
 from eval.shape_picture import draw_shape
+from lab.command import run
 from lab.config import Experiment, load_experiment
 from lab.data.module import PackedData
 from lab.data.preparation import shard_folder
 from lab.data.shaped import shape_corpus
 from lab.data.shaping_cost import Cost, cost_of
 from lab.data.shards import TokenStore
-from lab.errors import ConfigError, LabError
+from lab.errors import ConfigError
 from lab.settings import parse_overrides, take_option
 from lab.shape import Plan
 
-WRONG = 2
 PARTS = 4  # of the window, that the table sums the pairs over
 
 
@@ -97,19 +97,18 @@ def costs(cost: Cost, tokens: int) -> str:
     )
 
 
+def show(words: list[str]) -> str:
+    """Read the command line, and return what to print.
+
+    Raises: LabError.
+    """
+    picture = take_option(words, "--plot")
+    return report(read_experiment(words), None if picture is None else Path(picture))
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    words = list(arguments)
-    if not words or {"-h", "--help"} & set(words):
-        print(__doc__)
-        return 0 if words else WRONG
-    try:
-        picture = take_option(words, "--plot")
-        print(report(read_experiment(words), None if picture is None else Path(picture)))
-    except LabError as error:
-        print(error, file=sys.stderr)
-        return WRONG
-    return 0
+    return run(lambda: str(__doc__), arguments, show)
 
 
 if __name__ == "__main__":

@@ -33,8 +33,9 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from lab.command import run
 from lab.data.tokenizer import load_tokenizer
-from lab.errors import CheckpointError, ConfigError, LabError
+from lab.errors import CheckpointError, ConfigError
 from lab.files import write_atomic
 from lab.inheritance import FREE, tokenizer_of
 from lab.loading import OpenedModel, open_model
@@ -45,7 +46,7 @@ from lab.positions.methods import describe
 from lab.settings import take_option
 from lab.weights import MOST_FAULTS, shape
 
-WRONG, INTERRUPTED = 2, 75
+UNFINISHED = "interrupted; what was written is not whole, delete it and merge again"
 SUM_TOLERANCE = 1e-6  # of the weights around 1, for decimals such as 0.3333333
 ONE_SHAPE = "merge models of one shape"
 
@@ -252,19 +253,7 @@ def add_up(decoders: Sequence[Decoder], shares: Sequence[float], into: Decoder) 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    words = list(arguments)
-    if not words or {"-h", "--help"} & set(words):
-        print(__doc__)
-        return 0 if words else WRONG
-    try:
-        print(merge(parse(words)))
-    except LabError as error:
-        print(error, file=sys.stderr)
-        return WRONG
-    except KeyboardInterrupt:
-        print("interrupted; what was written is not whole, delete it and merge again", file=sys.stderr)
-        return INTERRUPTED
-    return 0
+    return run(lambda: str(__doc__), arguments, lambda words: merge(parse(words)), stopped=UNFINISHED)
 
 
 if __name__ == "__main__":

@@ -26,16 +26,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eval.mixture_picture import draw_mixture
+from lab.command import guarded
 from lab.config import load_experiment
 from lab.data.config import DataConfig
 from lab.data.corpora import open_corpus
 from lab.data.derivation import NEIGHBOURS, RECORD
 from lab.data.mixture import tables
 from lab.data.preparation import is_prepared, prepare, shard_folder, verify
-from lab.errors import ConfigError, LabError
+from lab.errors import ConfigError
 from lab.settings import parse_overrides
-
-WRONG, INTERRUPTED = 2, 75
 
 
 @dataclass(frozen=True)
@@ -126,11 +125,5 @@ if __name__ == "__main__":
     if {"--help", "-h"} & set(sys.argv[1:]):
         print(__doc__)
         raise SystemExit(0)
-    try:
-        print(run(parse(sys.argv[1:])))
-    except LabError as error:
-        print(error, file=sys.stderr)
-        raise SystemExit(WRONG) from None
-    except KeyboardInterrupt:
-        print("interrupted; finished tasks are kept, run the same command to go on", file=sys.stderr)
-        raise SystemExit(INTERRUPTED) from None
+    interrupted = "interrupted; finished tasks are kept, run the same command to go on"
+    raise SystemExit(guarded(lambda: run(parse(sys.argv[1:])), interrupted))

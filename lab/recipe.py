@@ -102,15 +102,12 @@ def own_faults(name: str, settings: dict[str, Any]) -> list[str]:
 class Resolved:
     """A recipe whose stages are known to fit together.
 
-    `settings` holds every stage's settings as plain values; `keeps` says whether the merged model takes its positions
-    from the replayed one, because the base's are others, and `train_len` is the window to write, if any.
+    `settings` holds every stage's settings as plain values.
     """
 
     recipe: Recipe
     experiments: dict[str, Experiment]
     settings: dict[str, dict[str, Any]]
-    keeps: bool
-    train_len: int | None
 
 
 def read_recipe(path: Path, overrides: dict[str, Any]) -> Recipe:
@@ -157,7 +154,7 @@ def resolve(recipe: Recipe) -> Resolved:
         "positions": replay if keeps else None,
         "train_len": train_len,
     }
-    return Resolved(recipe, experiments, settings, keeps, train_len)
+    return Resolved(recipe, experiments, settings)
 
 
 def resolve_training(recipe: Recipe, source: Source) -> tuple[dict[str, Experiment], list[str]]:

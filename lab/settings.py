@@ -152,6 +152,20 @@ def take_option(words: list[str], option: str) -> str | None:
     return value
 
 
+def with_values(words: Sequence[str], flags: Sequence[str]) -> list[str]:
+    """Write out the options that need no value.
+
+    Example:
+        >>> with_values(["runs/x", "--sequential", "--error=0.01"], ["--sequential"])
+        ['runs/x', '--sequential=true', '--error=0.01']
+        >>> with_values(["--sequential", "false"], ["--sequential"])
+        ['--sequential', 'false']
+    """
+    following = [*words, "-"][1:]
+    bare = [word in flags and after.startswith("-") for word, after in zip(words, following, strict=True)]
+    return [f"{word}=true" if is_bare else word for word, is_bare in zip(words, bare, strict=True)]
+
+
 def validated(root: type[Any], raw: Raw) -> Any:
     """Build the config class from raw settings.
 

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [  # a module imports its own part and parts of earlier lines; parts of one line do not know each other
     ("lab.errors", "lab.files"),
-    ("lab.schema",),
+    ("lab.schema", "lab.command"),
     ("lab.settings",),
     ("lab.positions", "lab.masks", "lab.skip", "lab.shape", "lab.counts"),
     ("lab.data", "lab.model", "lab.runs"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from eval.ruler.results import Cell, Scores
 from eval.ruler.running import rows_for, run_task
 from eval.ruler.sources import STANDIN, Sources
 from eval.ruler.tasks import VERSION, Task, least_budget, least_length, make_case, too_short
+from eval.running import check_ids
 from eval.subject import Subject
-from lab.errors import ConfigError, DataError
+from lab.errors import ConfigError
 from lab.loading import OpenedModel
 from lab.runs.environment import versions
 
@@ -114,15 +116,6 @@ def window_lengths(train_len: int | None) -> list[int]:
     return [1 << power for power in range(min(SHORTEST.bit_length() - 1, longest), longest + 1)]
 
 
-def check_ids(case: Case, vocab_size: int) -> None:
-    """Refuse a tokenizer with more tokens than the model knows.
-
-    Raises: DataError.
-    """
-    if int(case.prompt_ids.max()) >= vocab_size:
-        raise DataError(f"tokenizer.json: has more ids than the model's {vocab_size}; give the model's own tokenizer")
-
-
 def rows_in(folder: Path) -> Cells:
     """Read the rows that are known.
 
@@ -173,20 +166,13 @@ def run_cell(subject: Subject, bench: Bench, task: Task, row: Row, cells: Cells,
     length, name = row["length"], row["checkpoint"] or "model"
     file = f"{CASES}/{name}-{task.name}-{length}-{cells.digest(row)}.jsonl"
 
-    def case(index: int) -> Case:
-        drawn = bench.case(task, length, index)
-        check_ids(drawn, subject.vocab_size)
-        return drawn
-
     outcome = run_task(
-        subject.generate,
-        bench.writer,
+        subject,
         task,
-        case,
+        partial(bench.case, task, length),
         bench.options.tests,
         budget=bench.budgets[task],
         rows=bench.options.batch or rows_for(length),
-        stop_id=subject.stop_id,
         started=cells.started(file),
         done=bar.update,
     )

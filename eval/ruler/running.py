@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from eval.appended import StartedCell
-from eval.protocol import Generates
-from eval.ruler.cases import Case, Writer
+from eval.protocol import Answers
+from eval.ruler.cases import Case
 from eval.ruler.metrics import clean, interval
 from eval.ruler.tasks import Task
 from eval.running import run_tests
@@ -61,15 +61,13 @@ class Outcome:
 
 
 def run_task(
-    model: Generates,
-    writer: Writer,
+    subject: Answers,
     task: Task,
     case: Callable[[int], Case],
     tests: int,
     *,
     budget: int,
     rows: int,
-    stop_id: int | None,
     started: StartedCell,
     done: Callable[[int], object] = lambda n: None,
 ) -> Outcome:
@@ -80,18 +78,7 @@ def run_task(
         return {**facts, **drawn.facts}
 
     return Outcome(
-        *run_tests(
-            model,
-            writer.tokenizer,
-            case,
-            tests,
-            judge,
-            budget=budget,
-            rows=rows,
-            stop_id=stop_id,
-            started=started,
-            done=done,
-        )
+        *run_tests(subject, case, tests, judge, budget=budget, rows=rows, started=started, done=done),
     )
 
 

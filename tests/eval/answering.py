@@ -8,7 +8,6 @@ from eval.retrieval import run_cases
 
 def answered(model, tokenizer, cases, folder, *, budget, rows, stop_id):
     subject = SimpleNamespace(generate=model, tokenizer=tokenizer, stop_id=stop_id, vocab_size=1 << 30)
+    StartedCell.part(folder / "cases.jsonl").unlink(missing_ok=True)
     started = StartedCell(folder / "cases.jsonl")
-    started.forget()
-    started.rows.clear()
     return run_cases(subject, cases.__getitem__, len(cases), budget=budget, rows=rows, started=started)

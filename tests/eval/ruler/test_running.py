@@ -30,7 +30,8 @@ def run(model, writer, sources, task, length=1700, n=5, rows=3, started=None):
     cases = [make_case(writer, sources, task, length, 7, index, budget=budget) for index in range(n)]
     started = started or StartedCell(Path(f"{time.monotonic_ns()}.jsonl"))
     case = cases.__getitem__
-    return cases, run_task(model, writer, task, case, n, budget=budget, rows=rows, stop_id=STOP, started=started)
+    subject = SimpleNamespace(generate=model, tokenizer=writer.tokenizer, stop_id=STOP, vocab_size=1 << 30)
+    return cases, run_task(subject, task, case, n, budget=budget, rows=rows, started=started)
 
 
 @pytest.mark.parametrize("task", ALL, ids=lambda task: task.name)
