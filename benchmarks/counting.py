@@ -17,8 +17,8 @@ import torch
 
 from benchmarks.packed_attention import natural_lengths
 from lab.counts import PositionCounts
+from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder, DecoderConfig
-from lab.model.segments import Segments
 from lab.skip.methods import SKIP_METHODS, skip_positions
 
 REPEATS, SAMPLES = 200, 20

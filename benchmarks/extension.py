@@ -24,11 +24,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eval.held_out import HeldOutLoss
-from eval.probe import probe_model
+from eval.probe.__main__ import probe_model
 from lab.config import load_experiment
 from lab.loading import load_trained
-from lab.model.segments import Segments
+from lab.model.attention.segments import Segments
+from lab.probe.held_out import HeldOutLoss
 
 BASE = Path("runs/cpu_demo")
 COMMON = Path("configs/extend_full.yaml")  # whose held-out documents all are scored on

@@ -33,7 +33,7 @@ from benchmarks import roofline
 from lab.assembly import make_needle_probe
 from lab.loading import load_trained
 from lab.model.decoder import Decoder, DecoderConfig
-from lab.model.generate import greedy
+from lab.model.generation.generate import greedy
 from lab.model.huggingface import save_pretrained
 
 SHAPES = {

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lab.model.backends import sdpa
-from lab.model.segments import Segments
+from lab.model.attention.backends import sdpa
+from lab.model.attention.segments import Segments
 
 SHAPES = [(2048, 128, 4, 4, 32), (2048, 256, 4, 2, 32), (4096, 256, 4, 2, 32), (8192, 1024, 8, 2, 64)]
 REPEATS = 7

@@ -15,9 +15,6 @@ import torch
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 
-from eval.effective_length import NeedleProbe
-from eval.haystacks import load_haystack
-from eval.held_out import HeldOutLoss
 from lab.callbacks.checkpointing import Checkpointing
 from lab.callbacks.counting import Counting
 from lab.callbacks.probing import Probing
@@ -29,10 +26,13 @@ from lab.data.module import PackedData
 from lab.data.preparation import end_of_document, shard_folder
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import ConfigError, MissingPackage
-from lab.model import backends
+from lab.model.attention import backends
 from lab.model.training import Training
 from lab.positions import Distance, Frequencies, frequencies
 from lab.positions.methods import describe, distance_from_config, frequencies_from_config
+from lab.probe.effective_length import NeedleProbe
+from lab.probe.haystacks import load_haystack
+from lab.probe.held_out import HeldOutLoss
 from lab.runs.checkpoints import folder_name
 from lab.runs.environment import commit, processor
 from lab.runs.folder import RunFolder

@@ -15,13 +15,13 @@ from typing import Annotated, Any, Literal
 import yaml
 from annotated_types import Ge
 
-from eval.config import ProbeConfig
 from lab.data.config import Bpe, DataConfig, Synthetic
 from lab.inheritance import inherit
 from lab.masks.config import Causal, MaskConfig
 from lab.model.config import DecoderConfig
 from lab.model.optim import OptimConfig
 from lab.positions.config import PositionConfig
+from lab.probe.config import ProbeConfig
 from lab.schema import NonNegative, Positive, Section
 from lab.settings import Raw, validated
 from lab.shape.config import Gaps, ShapeConfig

@@ -14,9 +14,9 @@ from typing import Any
 
 from lab.errors import CheckpointError, ConfigError
 from lab.model.config import DecoderConfig
-from lab.model.huggingface_config import NAME as HUGGING_FACE
-from lab.model.huggingface_config import decoder_config, read_settings
-from lab.model.huggingface_rope import READ_AS, Rope
+from lab.model.huggingface.config import NAME as HUGGING_FACE
+from lab.model.huggingface.config import decoder_config, read_settings
+from lab.model.huggingface.rope import READ_AS, Rope
 from lab.runs.checkpoints import NAME as CHECKPOINT_NAME
 from lab.settings import parse_yaml
 

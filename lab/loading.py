@@ -18,8 +18,8 @@ from lab.data.tokenizer import load_tokenizer
 from lab.errors import CheckpointError, ConfigError
 from lab.model.decoder import Decoder
 from lab.model.huggingface import load_pretrained
-from lab.model.huggingface_config import NAME, decoder_config, read_settings
-from lab.model.huggingface_rope import Rope
+from lab.model.huggingface.config import NAME, decoder_config, read_settings
+from lab.model.huggingface.rope import Rope
 from lab.positions import Distance, Frequencies
 from lab.positions.config import PositionConfig
 from lab.positions.methods import describe, distance_from_config, frequencies_from_config

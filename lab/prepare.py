@@ -25,13 +25,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from eval.mixture_picture import draw_mixture
 from lab.command import guarded
 from lab.config import load_experiment
 from lab.data.config import DataConfig
 from lab.data.corpora import open_corpus
 from lab.data.derivation import NEIGHBOURS, RECORD
 from lab.data.mixture import tables
+from lab.data.mixture_picture import draw_mixture
 from lab.data.preparation import is_prepared, prepare, shard_folder, verify
 from lab.errors import ConfigError
 from lab.settings import parse_overrides

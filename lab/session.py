@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from eval.picture import draw_run
 from lab.assembly import assemble, choose_backend, reductions, set_threads, training_device
 from lab.config import Experiment, load_experiment
 from lab.data.preparation import shard_folder, summary_of
@@ -25,6 +24,7 @@ from lab.runs import checkpoints
 from lab.runs.changes import changes
 from lab.runs.environment import describe_environment
 from lab.runs.folder import RunFolder
+from lab.runs.picture import draw_run
 
 DONE, STOPPED = 0, 75
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from lab.errors import ConfigError
 from lab.model.decoder import Decoder
 from lab.model.huggingface import load_pretrained
-from lab.model.huggingface_config import NAME as HUGGING_FACE
-from lab.model.huggingface_config import read_settings
+from lab.model.huggingface.config import NAME as HUGGING_FACE
+from lab.model.huggingface.config import read_settings
 from lab.positions import frequencies
 from lab.runs.checkpoints import open_checkpoint
 

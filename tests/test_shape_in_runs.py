@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.shape import main
+from eval.shape.__main__ import main
 from lab.config import load_experiment
 from lab.errors import ConfigError
 from lab.settings import parse_overrides

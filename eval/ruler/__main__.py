@@ -25,13 +25,13 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from eval.command import run
-from eval.measuring import Request, refuse_idle_distance
+from eval.common.command import run
+from eval.common.measuring import Request, refuse_idle_distance
+from eval.common.subject import open_subject
 from eval.ruler.measuring import measure_subject, output_folder, prepare, rows_in, standin_line
 from eval.ruler.options import RulerOptions
 from eval.ruler.picture import draw_scores
 from eval.ruler.results import Scores, over_checkpoints, summary, table
-from eval.subject import open_subject
 from lab.command import start
 from lab.errors import CheckpointError
 from lab.files import write_json

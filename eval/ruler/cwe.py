@@ -18,10 +18,10 @@ from functools import partial
 
 import numpy as np
 
+from eval.common.cases import Draft, Turn, Writer
+from eval.common.words import Distinct, draw_made_up, english
 from eval.ruler import wording
-from eval.ruler.cases import Draft, Turn, Writer
 from eval.ruler.sources import Sources
-from eval.ruler.words import Distinct, draw_made_up, english
 
 LONG = 4096
 ALL_EXAMPLE_WORDS = 40  # set aside at every length, so that the words of a test do not depend on it

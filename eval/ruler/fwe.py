@@ -18,10 +18,10 @@ from functools import partial
 import numpy as np
 from scipy.special import zeta
 
+from eval.common.cases import Draft, Turn, Writer
+from eval.common.words import Distinct, draw_letters
 from eval.ruler import wording
-from eval.ruler.cases import Draft, Turn, Writer
 from eval.ruler.sources import Sources
-from eval.ruler.words import Distinct, draw_letters
 
 CODED = 6
 TOKENS_PER_WORD = 50

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from eval.haystacks import read_text
-from eval.needles import next_word
-from eval.ruler.wording import NOISE
-from eval.ruler.words import english
+from eval.common.words import NOISE, english
 from lab.errors import DataError
+from lab.probe.haystacks import read_text
+from lab.probe.needles import next_word
 
 SENTENCE_END = re.compile(r"(?<=[.!?]) ")
 FORMS = (

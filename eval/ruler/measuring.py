@@ -9,15 +9,15 @@ from typing import Any
 
 from tqdm import tqdm
 
-from eval.cells import Cells, Row
-from eval.ruler.cases import Case, Writer
+from eval.common.cases import Case, Writer
+from eval.common.cells import Cells, Row
+from eval.common.running import check_ids
+from eval.common.subject import Subject
 from eval.ruler.options import RulerOptions
 from eval.ruler.results import Cell, Scores
 from eval.ruler.running import rows_for, run_task
 from eval.ruler.sources import STANDIN, Sources
 from eval.ruler.tasks import VERSION, Task, least_budget, least_length, make_case, too_short
-from eval.running import check_ids
-from eval.subject import Subject
 from lab.errors import ConfigError
 from lab.loading import OpenedModel
 from lab.runs.environment import versions

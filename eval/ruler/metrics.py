@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 CONTROL = re.compile(r"[\x00-\x1f]")
-Score = Callable[[str, Sequence[str]], float]
 Z = 1.959964  # of a two-sided interval of 95%
 
 

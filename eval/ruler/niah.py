@@ -19,11 +19,11 @@ from typing import Literal
 
 import numpy as np
 
+from eval.common.cases import Draft, Turn, Writer
+from eval.common.words import Distinct, draw_number, draw_pair, draw_uuid
 from eval.ruler import wording
-from eval.ruler.cases import Draft, Turn, Writer
 from eval.ruler.haystacks import SENTENCE_END, Essays, insert, noise
 from eval.ruler.sources import Sources
-from eval.ruler.words import Distinct, draw_number, draw_pair, draw_uuid
 
 DEPTHS = 40
 LEAST_LETTERS = 20  # of a haystack: the first sentence of the noise

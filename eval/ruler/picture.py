@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from eval.canvas import canvas
 from eval.ruler.results import Scores, averages, effective_length, lengths_of
 from eval.ruler.tasks import CATEGORIES
+from lab.plots import canvas
 
 LOOKS: dict[str, dict[str, Any]] = {  # markers differ in size and shape, for lines may lie upon each other
     CATEGORIES[0]: {"color": "#3366aa", "marker": "o", "markersize": 8, "markerfacecolor": "none"},

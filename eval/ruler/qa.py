@@ -13,8 +13,8 @@ from typing import Literal
 
 import numpy as np
 
+from eval.common.cases import Draft, Turn, Writer
 from eval.ruler import wording
-from eval.ruler.cases import Draft, Turn, Writer
 from eval.ruler.sources import Sources
 
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from eval.appended import StartedCell
-from eval.protocol import Answers
-from eval.ruler.cases import Case
+from eval.common.appended import StartedCell
+from eval.common.cases import Case
+from eval.common.running import run_tests
 from eval.ruler.metrics import clean, interval
 from eval.ruler.tasks import Task
-from eval.running import run_tests
+from lab.probe.protocol import Answers
 
 BATCH_TOKENS = 65_536  # of prompts side by side where no batch is set
 MOST_ROWS = 64

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
-from eval.ruler.cases import Case, Draft, Family, Turn, Writer, finish
+from eval.common.cases import Case, Draft, Score, Turn, Writer, finish
 from eval.ruler.cwe import CommonWords
 from eval.ruler.fwe import FrequentWords
-from eval.ruler.metrics import Score, all_parts, any_part
+from eval.ruler.metrics import all_parts, any_part
 from eval.ruler.niah import Needles
 from eval.ruler.qa import Answering
 from eval.ruler.sources import Sources
@@ -25,6 +25,14 @@ SAMPLE = 32  # answers of a task that stand for all
 VERSION = 1  # of the cases; raised with every change to them, so that old results are not taken for new ones
 
 Category = Literal["retrieval", "multi-hop tracing", "aggregation", "question answering"]
+
+
+class Family(Protocol):
+    """A kind of task with its parameters."""
+
+    def draft(self, writer: Writer, sources: Sources, turn: Turn) -> Draft:
+        """Draw all that does not depend on the length."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,16 +18,16 @@ from functools import partial
 
 import numpy as np
 
+from eval.common.cases import Draft, Turn, Writer, fit
+from eval.common.words import NOISE, Distinct, draw_letters
 from eval.ruler import wording
-from eval.ruler.cases import Draft, Turn, Writer, fit
 from eval.ruler.haystacks import SENTENCE_END, insert, noise
 from eval.ruler.sources import Sources
-from eval.ruler.words import Distinct, draw_letters
 
 LETTERS, EXAMPLE_LETTERS = 5, 3  # of a variable's name
 EXAMPLE_TOKENS = 500  # RULER's length for the example, with 30 of them for its answer
 VALUES = 10_000, 100_000
-SENTENCES = SENTENCE_END.split(wording.NOISE)
+SENTENCES = SENTENCE_END.split(NOISE)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,8 +4,6 @@ Source: NVIDIA/RULER, scripts/data/synthetic/constants.py and niah.py (Apache 2.
 start has no space after it, as in lm-eval, for most tokenizers join a space to the word that follows.
 """
 
-NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
-
 NEEDLE = "One of the special magic {kind} for {key} is: {value}."
 NEEDLE_ONE = (
     "A special magic {kind} is hidden within the following text. Make sure to memorize it. I will quiz you about the "

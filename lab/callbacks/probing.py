@@ -11,15 +11,15 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, distributed
 
-from eval.effective_length import LengthResult, NeedleProbe, Share
-from eval.held_out import HeldOutLoss
-from eval.probe_records import length_record, summary_record, tests_of
 from lab.callbacks.counting import Counting, crossed
 from lab.callbacks.recording import Recording, mirror
 from lab.counts import PositionCounts
+from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder
-from lab.model.generate import greedy
-from lab.model.segments import Segments
+from lab.model.generation.generate import greedy
+from lab.probe.effective_length import LengthResult, NeedleProbe, Share
+from lab.probe.held_out import HeldOutLoss
+from lab.probe.records import length_record, summary_record, tests_of
 from lab.runs.folder import RunFolder
 
 Report = Callable[[str], None]

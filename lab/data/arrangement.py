@@ -85,7 +85,8 @@ class Arrangement:
 
     def reset(self, ids: IntArray) -> IntArray:
         """Let a document's ids begin at 0."""
-        return ids - ids[0]
+        shifted: IntArray = ids - ids[0]
+        return shifted
 
 
 def interleaved(documents: IntArray, chunks: int, generator: np.random.Generator) -> IntArray:

@@ -19,10 +19,11 @@ from tqdm import tqdm
 
 from lab.data import wording
 from lab.data.config import Bpe, Conversations, DataConfig, Synthetic
-from lab.data.corpora import Document, open_corpus
+from lab.data.corpora import open_corpus
 from lab.data.derivation import NEIGHBOURS, RECORD, derive_task, inputs_of, plan, shards_in, similarity_of_neighbours
 from lab.data.shards import SPLITS, ShardWriter, check_shard, read_manifest, token_dtype
 from lab.data.tasks import run_tasks, task_name
+from lab.data.text_files import Document
 from lab.data.tokenizer import EOS, load_tokenizer, special_ends, train_bpe
 from lab.errors import DataError
 from lab.files import write_atomic, write_json

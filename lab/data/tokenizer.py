@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -51,7 +51,7 @@ class CountedTexts:
     def __init__(self, texts: Iterable[str]) -> None:
         self.texts, self.characters = texts, 0
 
-    def __iter__(self):  # noqa: ANN204
+    def __iter__(self) -> Iterator[str]:
         for text in self.texts:
             self.characters += len(text)
             yield text

@@ -14,14 +14,14 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from lab.errors import DataError
-from lab.model.attention import attend, attend_cached
-from lab.model.cache import KeyCache
+from lab.model.attention.attend import attend, attend_cached
+from lab.model.attention.cache import KeyCache
+from lab.model.attention.layout import Layout, first_ids
+from lab.model.attention.segments import Segments
 from lab.model.config import DecoderConfig
-from lab.model.layout import Layout, first_ids
 from lab.model.linear import Linear
 from lab.model.loss import summed_cross_entropy
 from lab.model.norm import RMSNorm
-from lab.model.segments import Segments
 from lab.positions import Distance, Frequencies
 from lab.positions import distance as make_distance
 from lab.positions import frequencies as make_frequencies

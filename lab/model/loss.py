@@ -51,7 +51,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         """Scale the gradients that the forward pass made."""
         grads = (
             None if grad is None else (grad * grad_loss).to(dtype)

@@ -12,9 +12,9 @@ from torch import Tensor, distributed
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.optim.lr_scheduler import LambdaLR
 
+from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.model.optim import OptimConfig
-from lab.model.segments import Segments
 from lab.positions import Distance, Frequencies
 
 

@@ -2,8 +2,8 @@
 
 from types import SimpleNamespace
 
-from eval.appended import StartedCell
-from eval.retrieval import run_cases
+from eval.common.appended import StartedCell
+from eval.common.retrieval import run_cases
 
 
 def answered(model, tokenizer, cases, folder, *, budget, rows, stop_id):

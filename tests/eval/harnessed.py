@@ -6,12 +6,12 @@ from pathlib import Path
 
 import torch
 
-from eval.harness_answers import Speaker
-from eval.harness_encoding import Encoder, Ends
-from eval.harness_model import Responder
-from eval.harness_requests import FinishedRequests
-from eval.harness_scoring import Scorer
-from lab.model.generate import greedy
+from eval.harness.answers import Speaker
+from eval.harness.encoding import Encoder, Ends
+from eval.harness.model import Responder
+from eval.harness.requests import FinishedRequests
+from eval.harness.scoring import Scorer
+from lab.model.generation.generate import greedy
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS = ROOT / "tests/eval/harness_tasks"

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import distributed, multiprocessing
 
-from eval.config import ProbeConfig
-from eval.effective_length import NeedleProbe, Share
 from lab.model.decoder import Decoder, DecoderConfig
-from lab.model.generate import greedy
+from lab.model.generation.generate import greedy
 from lab.positions import distance
+from lab.probe.config import ProbeConfig
+from lab.probe.effective_length import NeedleProbe, Share
 
 HAYSTACK = " ".join(f"bake{'.' if k % 7 == 6 else ''}" for k in range(4000))
 STOP = 1

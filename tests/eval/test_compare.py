@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, fisher_exact, ttest_rel
 
-from eval.compare import main
-from eval.compare_records import read_records
-from eval.compare_results import FISHER, LIMITS, MCNEMAR, PAIRED_T, compare, paired, paired_t
-from eval.compare_table import arrange, markdown
-from eval.intervals import exact_limits
-from eval.mcnemar import holm
-from eval.perplexity import main as perplexity
-from eval.sequential import sequential_design
+from eval.common.mcnemar import holm
+from eval.compare.__main__ import main
+from eval.compare.records import read_records
+from eval.compare.results import FISHER, LIMITS, MCNEMAR, PAIRED_T, compare, paired, paired_t
+from eval.compare.table import arrange, markdown
+from eval.perplexity.__main__ import main as perplexity
 from lab.errors import DataError
+from lab.probe.intervals import exact_limits
+from lab.probe.sequential import sequential_design
 
 ROOT = Path(__file__).resolve().parents[2]
 SUBJECT = {"model": "m", "checkpoint": "tokens-1", "weights": "w", "precision": "float32", "method": "rope+plain"}

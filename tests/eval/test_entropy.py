@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from eval.attention_entropy import attention_entropy, entropy
-from eval.entropy import EntropyOptions, main, table
-from eval.entropy_picture import smoothed
+from eval.entropy.__main__ import EntropyOptions, main, table
+from eval.entropy.attention_entropy import attention_entropy, entropy
+from eval.entropy.picture import smoothed
 from lab.loading import open_model
 from lab.positions import distance, frequencies
-from tests.eval.test_picture import size_of
 from tests.model.attention_by_hand import TINY, drawn, entropy_of, logits_by_distance, projections, tiny
 from tests.model.test_bands_in_attention import METHODS
+from tests.runs.test_picture import size_of
 
 ROOT = Path(__file__).resolve().parents[2]
 TOL = 1e-11  # some dozens of float64 terms of order one, through three layers
@@ -101,7 +101,7 @@ def test_the_size_of_blocks_changes_nothing(most):
 
 
 def test_logits_of_a_long_text_are_never_held_at_once(monkeypatch):
-    from lab.model.inspection import LayerLogits
+    from lab.model.attention.inspection import LayerLogits
 
     held, true = [], LayerLogits.block
 
@@ -174,7 +174,7 @@ def test_the_command_measures_a_run(run_folder, capsys):
 def test_a_result_is_the_mean_over_texts_and_heads(run_folder, text_file, capsys):
     words = [run_folder, "--texts=4", "--lengths=5,30", f"--text={text_file}", f"--rows={text_file}.jsonl"]
     assert run(words, capsys)[0] == 0
-    from eval.texts import draw_texts
+    from eval.common.texts import draw_texts
 
     model = open_model(run_folder)
     texts = draw_texts(str(text_file), None, model.tokenizer, n_tokens=30, texts=4, seed=0, vocab_size=400)
@@ -224,7 +224,7 @@ def test_a_picture_is_drawn_where_asked(run_folder, text_file, capsys):
 
 def test_many_layers_and_short_texts_are_drawn(tmp_path):
     pytest.importorskip("matplotlib")
-    from eval.entropy_picture import draw_entropy
+    from eval.entropy.picture import draw_entropy
 
     for n_layers, tokens in ((1, 1), (1, 2), (12, 64), (80, 3000)):
         curves = np.log(np.arange(1, tokens + 1)) * np.linspace(0.1, 1, n_layers)[:, None]

@@ -11,13 +11,13 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
-from eval.harness import main
-from eval.harness_distance import with_parameters
-from eval.harness_encoding import Encoder
-from eval.harness_options import HarnessOptions, spell_out
-from eval.harness_requests import FinishedRequests, request_hash
-from eval.harness_scoring import Outcome, Scorer
-from eval.measuring import Request
+from eval.common.measuring import Request
+from eval.harness.__main__ import main
+from eval.harness.distance import with_parameters
+from eval.harness.encoding import Encoder
+from eval.harness.options import HarnessOptions, spell_out
+from eval.harness.requests import FinishedRequests, request_hash
+from eval.harness.scoring import Outcome, Scorer
 from lab.loading import open_model
 from tests.eval.harnessed import ROOT, TASKS, by_loop, documents, encoded, read_lines, rows_in
 
@@ -139,7 +139,7 @@ def test_rows_name_what_was_measured(done, model):
 def test_finished_names_are_not_run_again(done, capsys, monkeypatch):
     folder, words = done
     before = (folder / "harness.jsonl").read_text()
-    monkeypatch.setattr("eval.harness.run_name", None)
+    monkeypatch.setattr("eval.harness.__main__.run_name", None)
     status, out, _ = run(words, capsys)
     assert status == 0
     assert (folder / "harness.jsonl").read_text() == before

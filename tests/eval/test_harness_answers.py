@@ -5,11 +5,11 @@ import time
 import pytest
 import torch
 
-from eval.harness_answers import Speaker, before_stops, read_generation
-from eval.harness_encoding import Encoder, Ends
+from eval.harness.answers import Speaker, before_stops, read_generation
+from eval.harness.encoding import Encoder, Ends
 from lab.errors import ConfigError
 from lab.loading import open_model
-from lab.model.generate import greedy
+from lab.model.generation.generate import greedy
 from tests.eval.harnessed import encoded, make_encoder, make_speaker, values
 
 CONTEXTS = ("The magic", "One of the", "The numbers are", "mentioned in one", "What", "The", "in the texts below")

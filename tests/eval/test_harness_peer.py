@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from eval.harness import main
-from eval.harness_model import as_harness_model
+from eval.harness.__main__ import main
+from eval.harness.model import as_harness_model
 from lab.loading import open_model
 from lab.model.huggingface import save_pretrained
 from tests.eval.harnessed import TASKS, by_loop, make_responder, make_scorer, read_lines, rows_in

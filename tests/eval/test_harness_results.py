@@ -7,9 +7,9 @@ import pytest
 from scipy.stats import binomtest
 from scipy.stats import t as student
 
-from eval.harness_intervals import interval
-from eval.harness_results import cases_of, rows_of, table
-from eval.harness_scoring import Outcome
+from eval.harness.intervals import interval
+from eval.harness.results import cases_of, rows_of, table
+from eval.harness.scoring import Outcome
 
 
 def test_shares_have_exact_limits():

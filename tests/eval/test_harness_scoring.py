@@ -6,11 +6,11 @@ import pytest
 import torch
 from tokenizers import processors
 
-from eval.harness_encoding import Encoder, Ends, Scored
-from eval.harness_ends import ends_of
+from eval.harness.encoding import Encoder, Ends, Scored
+from eval.harness.ends import ends_of
 from lab.errors import CheckpointError, ConfigError, DataError
 from lab.loading import open_model
-from lab.model.generate import greedy
+from lab.model.generation.generate import greedy
 from tests.eval.harnessed import ROUNDING, by_loop, encoded, make_encoder, make_scorer, values
 
 pytest.importorskip("lm_eval")

@@ -9,13 +9,13 @@ import sys
 import pytest
 import torch
 
-from eval.harness import main
-from eval.harness_answers import Speaker
-from eval.harness_model import Responder, evaluate
-from eval.harness_requests import FinishedRequests
-from eval.harness_results import rows_of
-from eval.harness_scoring import Outcome
-from eval.harness_tasks import CODE_SWITCH, definition, is_complete, is_unsafe, load_tasks, running_code, task_manager
+from eval.harness.__main__ import main
+from eval.harness.answers import Speaker
+from eval.harness.model import Responder, evaluate
+from eval.harness.requests import FinishedRequests
+from eval.harness.results import rows_of
+from eval.harness.scoring import Outcome
+from eval.harness.tasks import CODE_SWITCH, definition, is_complete, is_unsafe, load_tasks, running_code, task_manager
 from lab.errors import LabError
 from lab.loading import open_model
 from tests.eval.harnessed import ROOT, TASKS, make_encoder, read_lines

@@ -9,21 +9,21 @@ import pytest
 import torch
 from scipy.stats import beta
 
-import eval.subject
-from eval.config import ProbeConfig
-from eval.depths import cell_of, depth_rows, peak, third_of, third_rows, was_found
-from eval.effective_length import NeedleProbe, Share
-from eval.heatmap import main
-from eval.heatmap_picture import draw_heatmap
-from eval.heatmap_table import found_table, thirds_table
-from eval.measuring import Request
-from eval.needle_tests import NeedleOptions, make_probe
-from eval.needles import found
-from eval.probe import main as probe_main
-from eval.string_needles import found as found_anywhere
-from eval.subject import open_subject
-from tests.eval.test_picture import size_of
+import eval.common.subject
+from eval.common.measuring import Request
+from eval.common.needle_tests import NeedleOptions, make_probe
+from eval.common.subject import open_subject
+from eval.heatmap.__main__ import main
+from eval.heatmap.depths import cell_of, depth_rows, peak, third_of, third_rows, was_found
+from eval.heatmap.picture import draw_heatmap
+from eval.heatmap.table import found_table, thirds_table
+from eval.probe.__main__ import main as probe_main
+from lab.probe.config import ProbeConfig
+from lab.probe.effective_length import NeedleProbe, Share
+from lab.probe.needles import found
+from lab.probe.string_needles import found as found_anywhere
 from tests.opened import CONSUMED
+from tests.runs.test_picture import size_of
 
 HAYSTACK = " ".join(f"bake{'.' if k % 7 == 6 else ''}" for k in range(4000))
 STOP, BUDGET = 1, 24
@@ -193,7 +193,7 @@ class Counted:
 
     def __init__(self, monkeypatch, stop_after=None):
         self.prompts, self.stop_after = 0, stop_after
-        monkeypatch.setattr(eval.subject, "greedy", self)
+        monkeypatch.setattr(eval.common.subject, "greedy", self)
 
     def __call__(self, decoder, prompts, n_tokens, stop_id):
         if self.stop_after is not None and self.prompts >= self.stop_after:

@@ -6,12 +6,12 @@ import re
 import pytest
 import torch
 
-from eval.line_cases import LEAST_LINES, Lines
-from eval.lines import LinesOptions, main
-from eval.ruler.cases import Writer
+from eval.common.cases import Writer
+from eval.lines.__main__ import LinesOptions, main
+from eval.lines.cases import LEAST_LINES, Lines
 from tests.eval.answering import answered
 from tests.eval.test_passkey import bytewise  # noqa: F401
-from tests.eval.test_picture import size_of
+from tests.runs.test_picture import size_of
 
 BUDGET, STOP = 40, 1
 LINE = re.compile(r"^line ([a-z]+-[a-z]+): REGISTER_CONTENT is <([0-9]+)>$", re.MULTILINE)
@@ -107,7 +107,7 @@ def rows_of(folder):
 
 def test_the_command_measures_a_run_by_length_and_goes_on(run_folder, tmp_path, capsys, monkeypatch):
     pytest.importorskip("matplotlib")
-    from eval import lines
+    from eval.lines import __main__ as lines
 
     words = [run_folder, "--lengths=700,1000", "--tests=2", "-o", tmp_path, "--plot", "--answer_budget=8"]
     status, out, _ = run(words, capsys)

@@ -10,16 +10,16 @@ import pytest
 import torch
 from scipy.stats import beta, binomtest, false_discovery_control
 
-import eval.subject
-from eval.mcnemar import Paired, holm, pair
-from eval.method_settings import METHODS, group, setting
-from eval.methods import MethodsOptions, main
-from eval.methods_picture import draw_methods
-from eval.methods_table import table
+import eval.common.subject
+from eval.common.mcnemar import Paired, holm, pair
+from eval.common.method_settings import METHODS, group, setting
+from eval.methods.__main__ import MethodsOptions, main
+from eval.methods.picture import draw_methods
+from eval.methods.table import table
 from lab.errors import ConfigError
 from lab.loading import open_model
 from lab.positions import frequencies
-from tests.eval.test_picture import size_of
+from tests.runs.test_picture import size_of
 
 OWN = frequencies("rope", head_dim=8, theta=1000.0)
 
@@ -186,7 +186,7 @@ class Reader:
 
     def __init__(self, monkeypatch, tokenizer, stop_after=None):
         self.tokenizer, self.stop_after, self.prompts, self.shown = tokenizer, stop_after, 0, []
-        monkeypatch.setattr(eval.subject, "greedy", self)
+        monkeypatch.setattr(eval.common.subject, "greedy", self)
 
     def __call__(self, decoder, prompts, n_tokens, stop_id):
         if self.stop_after is not None and self.prompts >= self.stop_after:

@@ -11,13 +11,13 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from eval.passkey import PasskeyOptions, main
-from eval.passkey_cases import Passkey
-from eval.retrieval import answer_budget, draw_key, first_number, least_budget
-from eval.ruler.cases import Writer
+from eval.common.cases import Writer
+from eval.common.retrieval import answer_budget, draw_key, first_number, least_budget
+from eval.passkey.__main__ import PasskeyOptions, main
+from eval.passkey.cases import Passkey
 from lab.errors import ConfigError, DataError
 from tests.eval.answering import answered
-from tests.eval.test_picture import size_of
+from tests.runs.test_picture import size_of
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGET, STOP = 12, 1
@@ -205,7 +205,7 @@ def rows_of(folder):
 
 def test_the_command_measures_a_grid_and_goes_on(run_folder, tmp_path, capsys, monkeypatch):
     pytest.importorskip("matplotlib")
-    from eval import passkey
+    from eval.passkey import __main__ as passkey
 
     words = [run_folder, "--lengths=160", "--depths=2", "--tests=3", "-o", tmp_path, "--plot"]
     status, out, _ = run(words, capsys)

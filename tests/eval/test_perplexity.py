@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from eval.documents import draw_documents
-from eval.perplexity import PerplexityOptions, main
+from eval.common.documents import draw_documents
+from eval.perplexity.__main__ import PerplexityOptions, main
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
 from lab.errors import DataError
 from lab.loading import open_model
-from tests.eval.test_picture import size_of
+from tests.runs.test_picture import size_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -79,7 +79,7 @@ def test_finished_lengths_are_taken_up_again(run_folder, tmp_path, capsys, monke
     first = file.read_text()
     file.write_text(first + '{"half a li')
     asked = []
-    from eval import perplexity
+    from eval.perplexity import __main__ as perplexity
 
     true = perplexity.text_losses
 

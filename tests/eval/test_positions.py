@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.positions import METHODS, main, training_of
-from eval.positions import parse as parse_words
-from eval.positions_matrix import cells, matrix_text, number, stretches_text, values
-from eval.positions_picture import CELLS
-from eval.positions_training import Training, cell_frequencies, run_training, segment_lengths, shaped_training
+from eval.positions.__main__ import METHODS, main, training_of
+from eval.positions.__main__ import parse as parse_words
+from eval.positions.matrix import cells, matrix_text, number, stretches_text, values
+from eval.positions.picture import CELLS
+from eval.positions.training import Training, cell_frequencies, run_training, segment_lengths, shaped_training
 from lab.counts import PositionCounts
 from lab.errors import CheckpointError, LabError
 from lab.positions import DISTANCE_METHODS, Distance, distance
@@ -364,7 +364,7 @@ def test_help_names_every_method_and_option(capsys):
 
 
 def test_a_wrong_option_is_answered_without_torch():
-    words = "from eval.positions import main; status = main(['string', '--shift=0', '--length=9'])"
+    words = "from eval.positions.__main__ import main; status = main(['string', '--shift=0', '--length=9'])"
     code = f"import sys; {words}; print(status, 'torch' in sys.modules, 'matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "2 False False\n"
@@ -560,6 +560,6 @@ def test_without_matplotlib_the_package_is_named(tmp_path, capsys, monkeypatch):
 
 
 def test_the_matrix_of_the_documentation_is_the_one_that_is_printed():
-    text = sys.modules["eval.positions_matrix"].__doc__
+    text = sys.modules["eval.positions.matrix"].__doc__
     drawn = [line.strip() for line in text.split("\n") if line.startswith("    ")]
     assert "\n".join(drawn) == matrix_text(distance("string", shift=3, window=0), 9)

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.positions import main
-from eval.positions_skips import SentenceOptions, SkipOptions, compared, drawn_sentences, measure, samples
+from eval.positions.__main__ import main
+from eval.positions.skips import SentenceOptions, SkipOptions, compared, drawn_sentences, measure, samples
 from lab.skip.longrecipe import LongRecipe
 from lab.skip.pose import Pose
 from lab.skip.rpes import Rpes
@@ -201,7 +201,7 @@ def test_help_names_the_options_of_every_kind(capsys):
 
 
 def test_skips_are_measured_without_torch_and_matplotlib():
-    words = "from eval.positions import main; status = main(['pose', '--n_tokens=9', '--target_len=20'])"
+    words = "from eval.positions.__main__ import main; status = main(['pose', '--n_tokens=9', '--target_len=20'])"
     code = f"import sys; {words}; print(status, 'torch' in sys.modules, 'matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.endswith("\n0 False False\n")

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from eval.precision import PrecisionOptions, main
-from eval.precision_results import Measured, records, tables
-from eval.shift_difference import (
+from eval.precision.__main__ import PrecisionOptions, main
+from eval.precision.results import Measured, records, tables
+from eval.precision.shift_difference import (
     ARITHMETICS,
     REFERENCE,
     SHIFTS,
@@ -26,8 +26,8 @@ from eval.shift_difference import (
 from lab.loading import open_model
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.positions import distance, frequencies
-from tests.eval.test_picture import size_of
 from tests.model.attention_by_hand import TINY, drawn, logits_of, projections, softmax, tiny
+from tests.runs.test_picture import size_of
 
 EXACT_TOL = 1e-10  # D of float64, whose angles at positions up to 2,000 are right to 1e-13
 TOL = 1e-12  # sums of some hundred float64 terms below one
@@ -145,7 +145,7 @@ def test_the_size_of_blocks_changes_nothing(most):
 
 
 def test_logits_of_a_long_text_are_never_held_at_once(monkeypatch):
-    from lab.model.inspection import LayerLogits
+    from lab.model.attention.inspection import LayerLogits
 
     held, true = [], LayerLogits.block
 
@@ -251,7 +251,7 @@ def test_the_command_measures_a_run(run_folder, tmp_path, capsys):
     status, out, _ = run([*words, f"--rows={tmp_path / 'rows.jsonl'}"], capsys)
     assert status == 0
     assert out.endswith(f"written to {tmp_path / 'rows.jsonl'}\n")
-    from eval.texts import draw_texts
+    from eval.common.texts import draw_texts
 
     model = open_model(run_folder)
     data, kind = model.experiment.data, {"n_tokens": 30, "texts": 3, "seed": 2, "vocab_size": 400}
@@ -341,7 +341,7 @@ def test_no_difference_at_all_is_a_result(tmp_path):
     assert next(records(found))["first_token_frac"] is None
     assert ["first", "token", "-"] in [line.split() for line in tables(found).splitlines()]
     pytest.importorskip("matplotlib")
-    from eval.precision_results import draw
+    from eval.precision.results import draw
 
     draw(found, "nothing", tmp_path / "p.png")
     size_of(tmp_path / "p.png")

@@ -7,17 +7,17 @@ import shutil
 
 import pytest
 
-import eval.subject
-from eval.config import ProbeConfig
-from eval.effective_length import LengthResult
-from eval.finished_tests import FinishedTests
-from eval.needles import shortest
-from eval.probe import main
-from eval.probe_picture import draw_probe
-from eval.probe_table import table
+import eval.common.subject
+from eval.common.finished_tests import FinishedTests
+from eval.probe.__main__ import main
+from eval.probe.picture import draw_probe
+from eval.probe.table import table
 from lab.data.preparation import end_of_document
 from lab.loading import open_model
 from lab.model.huggingface import save_pretrained
+from lab.probe.config import ProbeConfig
+from lab.probe.effective_length import LengthResult
+from lab.probe.needles import shortest
 from tests.opened import CONSUMED
 
 SMALL = {"--tests": "6", "--step": "64", "--max_length": "320", "--answer_budget": "24", "--batch": "2"}
@@ -88,8 +88,8 @@ class Counted:
     """Counts the prompts that go through a model, and stops it after some."""
 
     def __init__(self, monkeypatch, stop_after=None, by=KeyboardInterrupt):
-        self.prompts, self.stop_after, self.by, self.greedy = 0, stop_after, by, eval.subject.greedy
-        monkeypatch.setattr(eval.subject, "greedy", self)
+        self.prompts, self.stop_after, self.by, self.greedy = 0, stop_after, by, eval.common.subject.greedy
+        monkeypatch.setattr(eval.common.subject, "greedy", self)
 
     def __call__(self, decoder, prompts, *rest):
         if self.stop_after is not None and self.prompts >= self.stop_after:

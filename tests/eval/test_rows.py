@@ -5,8 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from eval import harness, heatmap, lines, methods, passkey, perplexity, probe
-from eval.compare import main as compare
+from eval.compare.__main__ import main as compare
+from eval.harness import __main__ as harness
+from eval.heatmap import __main__ as heatmap
+from eval.lines import __main__ as lines
+from eval.methods import __main__ as methods
+from eval.passkey import __main__ as passkey
+from eval.perplexity import __main__ as perplexity
+from eval.probe import __main__ as probe
 from eval.ruler.__main__ import main as ruler
 
 ALL = ("model", "checkpoint", "weights", "commit", "hardware", "method", "precision")

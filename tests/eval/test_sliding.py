@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from eval.sliding import IGNORE, TextLosses, text_losses, windows
-from lab.model.inspection import token_losses
+from eval.common.sliding import IGNORE, TextLosses, text_losses, windows
+from lab.model.attention.inspection import token_losses
 from lab.positions import distance
 from tests.model.attention_by_hand import TINY, drawn, tiny
 
@@ -129,7 +129,7 @@ def test_losses_of_a_large_head_are_those_of_a_small_one(monkeypatch):
     decoder, tokens = tiny(), drawn(40, rows=2)
     targets = torch.where(tokens % 3 == 0, IGNORE, tokens.roll(-1, 1))
     whole = token_losses(decoder, tokens, targets)
-    monkeypatch.setattr("lab.model.inspection.BLOCK_LOGITS", 5 * TINY.vocab_size)
+    monkeypatch.setattr("lab.model.attention.inspection.BLOCK_LOGITS", 5 * TINY.vocab_size)
     torch.testing.assert_close(token_losses(decoder, tokens, targets), whole, rtol=0, atol=1e-13)
     assert (whole[targets == IGNORE] == 0).all()
 

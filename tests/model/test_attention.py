@@ -6,7 +6,7 @@ import torch
 
 from lab.errors import ConfigError, DataError, MissingPackage
 from lab.model.attention import attend
-from lab.model.reference import REFERENCE_ROWS
+from lab.model.attention.reference import REFERENCE_ROWS
 from lab.positions import distance, frequencies
 from tests.model.dense import dense_attention, draw, rule
 

@@ -7,10 +7,10 @@ import torch
 
 from lab.errors import ConfigError
 from lab.model.attention import attend
-from lab.model.kernels import Matmul
-from lab.model.layout import Layout
-from lab.model.segments import Segments
-from lab.model.tiles import attend_tiles
+from lab.model.attention.kernels import Matmul
+from lab.model.attention.layout import Layout
+from lab.model.attention.segments import Segments
+from lab.model.attention.tiles import attend_tiles
 from lab.positions import distance, frequencies
 from tests.model.dense import attention_by_distance, draw, rule
 
@@ -126,7 +126,7 @@ def test_gradients_equal_those_of_the_equation(parameters, rel, backend, shape):
 
 @methods
 def test_the_kernel_of_matrix_products_equals_the_equation_with_gradients(parameters, rel, monkeypatch):
-    monkeypatch.setattr("lab.model.kernels.SCORE_ELEMENTS", 2 * 4 * 23 * 3)  # three rows at a time
+    monkeypatch.setattr("lab.model.attention.kernels.SCORE_ELEMENTS", 2 * 4 * 23 * 3)  # three rows at a time
     leaves = [x.requires_grad_() for x in draw(4, 2, 4, 2, 23, 23, WIDTH)]
     q, k, v = leaves
     ids = torch.arange(23)

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from lab.errors import ConfigError, DataError
+from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder, DecoderConfig
-from lab.model.generate import greedy
-from lab.model.segments import Segments
+from lab.model.generation.generate import greedy
 
 FLOAT64_TOL = 1e-11  # logits of order ten after some thousand float64 operations
 LLAMA_TOL = 2e-5  # relative; transformers computes norms and cosines in float32 even for float64 weights

@@ -1,18 +1,20 @@
 """Generation against whole forward passes without a cache, one for every token."""
 
 import dataclasses
+import importlib
 import itertools
 import threading
 
 import pytest
 import torch
 
-from lab.model import attention, generate, kernels
-from lab.model.cache import KeyCache
+from lab.model.attention import kernels
+from lab.model.attention.cache import KeyCache
+from lab.model.attention.rotary import Rotation
 from lab.model.decoder import Decoder, DecoderConfig
-from lab.model.generate import greedy
+from lab.model.generation import generate
+from lab.model.generation.generate import greedy
 from lab.model.huggingface import load_pretrained
-from lab.model.rotary import Rotation
 from lab.positions import distance, frequencies
 
 TINY = DecoderConfig(d_model=32, n_layers=3, n_heads=4, n_kv_heads=2, d_ff=48, vocab_size=61, tie_embeddings=False)
@@ -88,7 +90,7 @@ def test_steps_that_attend_by_plain_products(method, monkeypatch):
     expected = by_whole_passes(model, prompts, 24).tolist()
     calls = []
     monkeypatch.setattr(kernels, "ONE_QUERY_ELEMENTS", 1)
-    for module in (attention, kernels):
+    for module in (importlib.import_module("lab.model.attention.attend"), kernels):
         own = module.one_query
         monkeypatch.setattr(module, "one_query", lambda q, k, v, own=own: calls.append(q.shape[2]) or own(q, k, v))
     assert greedy(model, prompts, 24).tolist() == expected

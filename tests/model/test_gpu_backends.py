@@ -3,10 +3,9 @@ import importlib.util
 import pytest
 import torch
 
-from lab.model import backends
-from lab.model.attention import attend
-from lab.model.layout import Layout
-from lab.model.segments import Segments
+from lab.model.attention import attend, backends
+from lab.model.attention.layout import Layout
+from lab.model.attention.segments import Segments
 from lab.positions import distance, frequencies
 from tests.model.dense import dense_attention, draw, rule
 

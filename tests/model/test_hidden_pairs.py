@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from eval.attention_entropy import attention_entropy
+from eval.entropy.attention_entropy import attention_entropy
 from lab.counts import PositionCounts
 from lab.model.attention import attend
-from lab.model.generate import greedy
+from lab.model.generation.generate import greedy
 from lab.positions import distance, frequencies
 from tests.model.attention_by_hand import drawn, tiny
 from tests.model.dense import attention_by_distance, draw, rule

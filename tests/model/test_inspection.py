@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from lab.model.attention import attend
+from lab.model.attention.inspection import LayerInputs, LayerLogits, layer_inputs
 from lab.model.decoder import DecoderConfig
-from lab.model.inspection import LayerInputs, LayerLogits, layer_inputs
 from lab.positions import distance, frequencies
 from tests.model.attention_by_hand import (
     TINY,

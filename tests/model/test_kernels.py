@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from lab.model.kernels import CpuFlash, one_query, suits_one_query
+from lab.model.attention.kernels import CpuFlash, one_query, suits_one_query
 
 
 def by_definition(q, k, v):

@@ -11,10 +11,10 @@ from lab.data.module import to_batch
 from lab.data.order import sample_segment
 from lab.data.packing import PackStream
 from lab.data.segments import index_segments
-from lab.model import backends
+from lab.model.attention import backends
+from lab.model.attention.rotary import Rotation
 from lab.model.config import DecoderConfig
 from lab.model.optim import OptimConfig
-from lab.model.rotary import Rotation
 from lab.model.training import Training
 from lab.positions import distance, frequencies
 from lab.skip import skip_positions

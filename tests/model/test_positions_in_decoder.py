@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lab.model.decoder import Decoder, DecoderConfig
-from lab.model.generate import greedy
+from lab.model.generation.generate import greedy
 from lab.positions import distance, frequencies
 
 TINY = DecoderConfig(d_model=32, n_layers=3, n_heads=4, n_kv_heads=2, d_ff=48, vocab_size=61, tie_embeddings=False)

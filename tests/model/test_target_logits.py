@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from lab.model import inspection
-from lab.model.inspection import target_logits
+from lab.model.attention import inspection
+from lab.model.attention.inspection import target_logits
 from lab.positions import distance
 from tests.model.attention_by_hand import TINY, drawn, tiny
 

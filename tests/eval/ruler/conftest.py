@@ -3,8 +3,9 @@ import json
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from eval.common.cases import Writer
+from eval.common.words import NOISE
 from eval.ruler import wording
-from eval.ruler.cases import Writer
 from eval.ruler.sources import Sources
 
 
@@ -16,7 +17,7 @@ def merging():
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=1200, initial_alphabet=alphabet, show_progress=False)
-    texts = [value for name, value in vars(wording).items() if name.isupper()]
+    texts = [NOISE, *(value for name, value in vars(wording).items() if name.isupper())]
     numbers = [" ".join(str(n * 7919 % 9_000_000 + 1_000_000) for n in range(3000))]
     tokenizer.train_from_iterator([*texts, *numbers], trainer)
     assert len(tokenizer.encode(" 1234567").ids) < 6

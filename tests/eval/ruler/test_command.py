@@ -9,14 +9,14 @@ import sys
 import pytest
 import torch
 
+import eval.common.subject
 import eval.ruler.__main__ as command
-import eval.subject
+from eval.common.subject import Subject, first_id
 from eval.ruler.options import RulerOptions
 from eval.ruler.tasks import ALL
-from eval.subject import Subject, first_id
 from lab.runs.checkpoints import folder_name, publish, temporary_folder
 from tests.eval.ruler.oracle import Oracle, solve
-from tests.eval.test_picture import size_of
+from tests.runs.test_picture import size_of
 
 QUICK = ["--tests=3", "--answer_budget=40"]
 
@@ -316,7 +316,7 @@ def test_the_precision_of_a_run_is_used(run_folder, tmp_path, capsys, monkeypatc
         seen.append((torch.is_autocast_enabled("cpu"), stop_id))
         return torch.full((len(prompts), 1), stop_id)
 
-    monkeypatch.setattr(eval.subject, "greedy", greedy)
+    monkeypatch.setattr(eval.common.subject, "greedy", greedy)
     copy = tmp_path / "tiny"
     shutil.copytree(run_folder, copy, ignore=shutil.ignore_patterns("eval"))
     words = [copy, "--tests=1", "--tasks=vt", "--lengths=512"]

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-import eval.running
-from eval.appended import StartedCell
-from eval.ruler.cases import Case, Writer
+import eval.common.running
+from eval.common.appended import StartedCell
+from eval.common.cases import Case, Writer
+from eval.common.running import groups
 from eval.ruler.running import Outcome, run_task
 from eval.ruler.sources import Sources
 from eval.ruler.tasks import ALL, TASKS, least_budget, make_case
-from eval.running import groups
 from tests.eval.ruler.oracle import Oracle, solve
 
 STOP = 1  # <eos>
@@ -64,7 +64,7 @@ def test_what_is_finished_is_not_run_again(bpe, made_up, tmp_path, monkeypatch):
     again = StartedCell(tmp_path / "vt.jsonl")
     assert sorted(again.known) == [0, 1]
     clock = iter([10.0, 13.0])
-    monkeypatch.setattr(eval.running, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(eval.common.running, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     _, outcome = run(oracle, writer, made_up, task, rows=1, started=again)
     assert len(oracle.calls) == 5
     assert outcome.seconds == 5.0  # three tests took 3 seconds

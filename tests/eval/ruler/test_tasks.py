@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
+from eval.common.words import english, holds_english
 from eval.ruler.fwe import FrequentWords
 from eval.ruler.sources import Sources
 from eval.ruler.tasks import ALL, CATEGORIES, TASKS, least_length, make_case
-from eval.ruler.words import english, holds_english
 from tests.eval.ruler.oracle import coded, documents, listed, needles, solve
 
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
@@ -98,7 +98,7 @@ def check_haystack(kind, case):
 
 
 def test_depths_are_where_needles_stand_and_cover_the_haystack(merging, made_up):
-    from eval.ruler.cases import Writer
+    from eval.common.cases import Writer
 
     writer, seen = Writer(merging), []
     for index in range(40):
@@ -160,7 +160,7 @@ def test_tracing_is_shown_by_an_example_where_it_leaves_half_of_the_room(writer,
 def test_chains_beside_the_one_asked_for_have_other_values(merging, made_up):
     import numpy as np
 
-    from eval.ruler.cases import Turn, Writer, finish
+    from eval.common.cases import Turn, Writer, finish
     from eval.ruler.vt import Tracing
 
     writer = Writer(merging)
@@ -187,7 +187,7 @@ def test_chains_beside_the_one_asked_for_have_other_values(merging, made_up):
 
 @pytest.mark.parametrize(("length", "repeats"), [(4096, (30, 3)), (6000, (30, 3)), (4095, (6, 1)), (2000, (6, 1))])
 def test_common_words_stand_30_times_and_others_3_times(merging, made_up, length, repeats):
-    from eval.ruler.cases import Writer
+    from eval.common.cases import Writer
 
     case = case_of(Writer(merging), made_up, "cwe", length)
     counts = Counter(listed(case.prompt))
@@ -208,7 +208,7 @@ def test_common_words_stand_30_times_and_others_3_times(merging, made_up, length
 
 
 def test_the_list_is_shuffled(merging, made_up):
-    from eval.ruler.cases import Writer
+    from eval.common.cases import Writer
 
     words = listed(case_of(Writer(merging), made_up, "cwe", 6000).prompt)
     half = len(words) // 2
@@ -219,7 +219,7 @@ def test_the_list_is_shuffled(merging, made_up):
 
 
 def test_long_lists_go_on_with_made_up_words(merging, made_up):
-    from eval.ruler.cases import Writer
+    from eval.common.cases import Writer
 
     case = case_of(Writer(merging), made_up, "cwe", 40_000)
     known = {word for words in english().values() for word in words}
@@ -288,7 +288,7 @@ def test_questions_are_answered_by_their_documents(writer, squad, hotpotqa):
 
 
 def test_only_as_many_near_documents_as_fit_are_there(merging, hotpotqa):
-    from eval.ruler.cases import Writer
+    from eval.common.cases import Writer
 
     sources = Sources.read(None, None, str(hotpotqa))
     case = case_of(Writer(merging), sources, "qa_2", 260)
@@ -297,7 +297,7 @@ def test_only_as_many_near_documents_as_fit_are_there(merging, hotpotqa):
 
 
 def test_documents_and_questions_stand_in_any_order(merging, squad):
-    from eval.ruler.cases import Writer
+    from eval.common.cases import Writer
 
     sources = Sources.read(None, str(squad), None)
     places = [case_of(Writer(merging), sources, "qa_1", 700, index).facts["gold"][0] for index in range(20)]

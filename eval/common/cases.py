@@ -1,0 +1,173 @@
+"""What a case is, and how its haystack is grown until the prompt and the answer's tokens fill the length.
+
+A case is a function of (tokenizer, task, length, seed, index) alone. What is drawn does not depend on the length, so
+that test k has the same keys, values and questions at every length, and only the haystack grows.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+
+from lab.errors import DataError
+from lab.probe.needles import prompt_hash
+
+PROBE_UNITS = 16  # first step of the search; what it costs tells how far to go
+MOST_UNITS = 100  # for each token of room; letters are the smallest units
+GUESSES = 4  # steps by the slope before every other one halves what is left
+
+Compose = Callable[[int], str]
+Score = Callable[[str, Sequence[str]], float]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Which test of a task is drawn, and how long it may be.
+
+    Units: `length` and `budget`, what is left for the answer, in tokens.
+    """
+
+    length: int
+    budget: int
+    seed: int
+    index: int
+    rng: np.random.Generator
+
+    @property
+    def room(self) -> int:
+        """Tokens of the longest prompt."""
+        return self.length - self.budget
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A case whose haystack has no length yet.
+
+    `compose` writes the prompt with a number of haystack units, at least `least`; with `most` of them the source is at
+    its end, and `exhausted` says so. `refine` takes the units found and gives a second `compose`, of smaller ones.
+    """
+
+    compose: Compose
+    least: int
+    answers: tuple[str, ...]
+    facts: Callable[[int], dict[str, Any]]
+    most: int | None = None
+    exhausted: str = ""
+    refine: Callable[[int], Compose] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One test; `facts` holds what was hidden where, for whoever wants to look into an answer."""
+
+    prompt: str
+    prompt_ids: npt.NDArray[np.int32]
+    answers: tuple[str, ...]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def prompt_hash(self) -> str:
+        """Name the prompt by its ids."""
+        return prompt_hash(self.prompt_ids)
+
+
+class Writer:
+    """Encodes prompts with one tokenizer, from which padding, truncation and ending tokens are taken away."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = Tokenizer.from_str(tokenizer.to_str())
+        self.tokenizer.encode_special_tokens = True  # a text that spells <eos> is text and ends nothing
+        self.tokenizer.no_padding()
+        self.tokenizer.no_truncation()
+
+    def encode(self, text: str) -> list[int]:
+        """Encode a prompt with the tokens that begin a document and without those that end it."""
+        encoding = self.tokenizer.encode(text)
+        ids: list[int] = encoding.ids
+        end = len(ids)
+        while end and encoding.special_tokens_mask[end - 1]:
+            end -= 1
+        return ids[:end]
+
+    def count(self, text: str) -> int:
+        """Count a prompt's tokens."""
+        return len(self.encode(text))
+
+    def spell(self, answers: Sequence[str]) -> list[int]:
+        """Encode all answers as a model would say them."""
+        ids: list[int] = self.tokenizer.encode(" " + ", ".join(answers), add_special_tokens=False).ids
+        return ids
+
+    def check_spelling(self, answers: Sequence[str], score: Score) -> None:
+        """Refuse a tokenizer in which the right answer could not be said, as one that sets digits apart.
+
+        Raises: DataError.
+        """
+        spelled = self.tokenizer.decode(self.spell(answers))
+        if score(spelled, answers) < 1:
+            raise DataError(
+                f"tokenizer.json: reads {', '.join(answers)!r} back as {spelled!r}, so that no answer could score 1; "
+                "give the model's own tokenizer"
+            )
+
+
+def finish(draft: Draft, writer: Writer, turn: Turn) -> Case:
+    """Grow the haystack as far as it fits; the least must fit.
+
+    Raises: DataError for a source at its end.
+    """
+    count = cache(lambda n: writer.count(draft.compose(n)))
+    units = fit(count, turn.room, draft.least, draft.most)
+    prompt = draft.compose(units)
+    if units == draft.most and count(units) < turn.room:
+        raise DataError(draft.exhausted.format(length=turn.length))
+    if draft.refine is not None:
+        finer = draft.refine(units)
+        prompt = finer(fit(lambda n: writer.count(finer(n)), turn.room, 0))
+    ids = np.array(writer.encode(prompt), dtype=np.int32)
+    assert len(ids) <= turn.room, f"prompt of {len(ids)} tokens in room for {turn.room}"
+    return Case(prompt, ids, draft.answers, draft.facts(units))
+
+
+def fit(count: Callable[[int], int], room: int, least: int, most: int | None = None) -> int:
+    """Find a number of units that takes up `room` tokens, or fewer where one unit more would take more.
+
+    `count` is close to a straight line, so the search follows its slope; `least` units must fit.
+
+    Example:
+        >>> fit(lambda n: 7 + 3 * n, 100, 0), fit(lambda n: 7 + 3 * n, 100, 0, most=20)
+        (31, 20)
+    """
+    low, at_low, step = least, count(least), PROBE_UNITS
+    assert at_low <= room, f"{least} units take {at_low} of {room} tokens"
+    while True:  # grow until it is too much
+        high = low + step if most is None else min(low + step, most)
+        at_high = count(high) if high > low else at_low
+        if at_high > room:
+            break
+        if at_high == room or high == most:
+            return high
+        if high - least > MOST_UNITS * (room + 1):
+            raise DataError("tokenizer.json: text takes no tokens in it; give the model's own tokenizer")
+        slope = (at_high - at_low) / (high - low)
+        low, at_low = high, at_high
+        step = max(1, round((room - at_high) / slope)) if slope > 0 else 2 * step
+    for number in itertools.count():  # then close in
+        if high - low <= 1 or at_low == room:
+            break
+        slope = (at_high - at_low) / (high - low)
+        middle = low + round((room - at_low) / slope) if number < GUESSES or number % 2 else (low + high) // 2
+        middle = min(max(middle, low + 1), high - 1)
+        at_middle = count(middle)
+        if at_middle <= room:
+            low, at_low = middle, at_middle
+        else:
+            high, at_high = middle, at_middle
+    return low

@@ -1,0 +1,117 @@
+"""Whole documents to measure a model on: files of text, or the documents that a run holds out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+from tqdm import tqdm
+
+from lab.data.config import DataConfig
+from lab.data.preparation import shard_folder
+from lab.data.shards import TokenStore
+from lab.data.tokenizer import special_ends
+from lab.errors import ConfigError, DataError
+from lab.probe.haystacks import read_text
+
+FILES = ("*.txt", "*.json", "*.jsonl")
+
+IntArray = npt.NDArray[np.int64]
+AnyIds = npt.NDArray[Any]  # of any integer type, as they lie in a store
+
+
+@dataclass(frozen=True, eq=False)
+class Documents:
+    """Documents that were drawn, and what they were drawn from.
+
+    `shorter` of the source's documents were left out as too short; `digest` names the tokens that are here.
+    """
+
+    ids: list[IntArray]
+    source: str
+    shorter: int
+
+    @property
+    def digest(self) -> str:
+        """Name the tokens by their hash."""
+        hashed = hashlib.sha256()
+        for ids in self.ids:
+            hashed.update(np.int64(len(ids)).tobytes() + ids.astype("<i8").tobytes())
+        return hashed.hexdigest()[:16]
+
+
+def draw_documents(
+    place: str | None,
+    data: DataConfig | None,
+    tokenizer: Tokenizer,
+    *,
+    documents: int,
+    least: int,
+    most: int | None,
+    seed: int,
+    vocab_size: int,
+) -> Documents:
+    """Draw documents of `least` tokens or more, cut after the first `most`.
+
+    A document of a file begins with the tokenizer's first token; held-out documents are as they are trained on, from
+    their first token to the one that ends them. Shorter documents are left out and counted.
+
+    Raises: LabError where there is no text, or where too few documents are long enough.
+    """
+    if place is None and data is None:
+        raise ConfigError("--text: must be set, a Hugging Face folder has no corpus of its own; give a file or folder")
+    found: Iterable[AnyIds]
+    if place is not None:
+        source, found = place, encoded(file_texts(Path(place)), tokenizer)
+    else:
+        assert data is not None, "refused above"
+        source, found = "held out", TokenStore.open(shard_folder(data), "held_out").documents()
+    long_enough: list[AnyIds] = []
+    shorter, longest = 0, 0
+    for ids in found:
+        longest = max(longest, len(ids))
+        shorter += len(ids) < least
+        if len(ids) >= least:
+            long_enough.append(ids[:most])
+    if len(long_enough) < documents:
+        raise DataError(
+            f"--documents={documents}: {place or 'the held-out split'} has {len(long_enough)} documents of {least} "
+            f"tokens or more, the longest has {longest}; lower it, --lengths or --min_tokens, or give another --text"
+        )
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(long_enough))[:documents])
+    drawn = [np.asarray(long_enough[number], dtype=np.int64) for number in chosen]
+    if max(int(document.max()) for document in drawn) >= vocab_size:
+        raise DataError(f"tokenizer.json: has more ids than the model's {vocab_size}; give the model's own tokenizer")
+    return Documents(drawn, source, shorter)
+
+
+def encoded(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[IntArray]:
+    """Encode texts with the tokens that begin a document, without those that end it."""
+    before = np.array(special_ends(tokenizer)[0], dtype=np.int64)
+    for text in tqdm(texts, desc="encoding", unit="text", leave=False):
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        yield np.concatenate([before, np.array(ids, dtype=np.int64)])
+
+
+def file_texts(place: Path) -> list[str]:
+    """Read the texts of a file or of a folder's files: a .txt or .json is one text, each line of a .jsonl is one.
+
+    Raises: DataError for missing, broken or empty files.
+    """
+    if place.is_dir():
+        files = sorted(path for pattern in FILES for path in place.rglob(pattern))
+        if not files:
+            raise DataError(f"--text={place}: holds no .txt, .json or .jsonl file; give a folder with text in it")
+        return [text for path in files for text in file_texts(path)]
+    whole = read_text(place, "--text")  # which reads a .jsonl line by line, and says what is wrong with it
+    if place.suffix != ".jsonl":
+        return [whole]
+    lines = place.read_text(encoding="utf-8").split("\n")
+    return [json.loads(line)["text"] for line in lines if line.strip()]

@@ -1,0 +1,234 @@
+"""Four-needle tests of one model at lengths of one's own choice, as eval.heatmap and eval.methods run them.
+
+Settings left out are those of the run's own probe section. Tests are the probe's: test k of a length is drawn from
+(seed, length, k), and finished ones are shared with eval.probe through its tests-TOKENS-KEY.jsonl.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from eval.common.finished_tests import FinishedTests, key_of
+from eval.common.subject import Subject
+from lab.assembly import computes_in_bf16, method_name
+from lab.config import DEFAULT_DIGITS, DEFAULT_NEEDLES, Experiment, load_experiment
+from lab.data.config import Synthetic
+from lab.errors import ConfigError, DataError
+from lab.probe.config import OFFICIAL_SIZES, ProbeConfig
+from lab.probe.effective_length import PROTOCOLS, LengthResult, NeedleProbe, Share
+from lab.probe.haystacks import load_haystack, read_text
+from lab.runs.checkpoints import Checkpoint
+from lab.runs.folder import RunFolder
+from lab.schema import NonNegative, Positive, Section
+
+EIGHTHS = 8  # lengths up to the training window where the model brings no probe of its own
+MOST_TOKENS = 4096  # stands for the training window where the model does not tell it
+SETTINGS = ("tests", "protocol", "needles", "digits", "required", "answer_budget", "haystack", "batch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeedleOptions(Section):
+    """Options of the commands that run four-needle tests."""
+
+    lengths: tuple[Positive, ...] | None = None
+    """Lengths in tokens, with commas between them, prompt and answer together."""
+    tests: Positive | None = None
+    """Tests at each length; left out, the run's probe.tests, or 500."""
+    protocol: Literal["ours", "string"] | None = None
+    """Tests as in lab/probe/needles.py (ours), or as in the paper, lab/probe/string_needles.py (string); left out, the
+    run's."""
+    needles: Annotated[int, Ge(1), Le(16)] | None = None
+    """Numbers hidden in each test; left out, as in the run's own probe, or 4."""
+    digits: Annotated[int, Ge(2), Le(9)] | None = None
+    """Digits of each number; left out, as in the run's own probe, or 6."""
+    required: Positive | None = None
+    """Numbers that must be found for a test to pass; left out, as in the run's own probe, or 2."""
+    answer_budget: Positive | None = None
+    """Tokens of each length that are left for the answer; left out, as in the run's own probe, or 64."""
+    haystack: str | None = None
+    """Text file to hide the numbers in; left out, as in the run's own probe. A Hugging Face folder needs one."""
+    confidence: Annotated[float, Gt(0), Lt(1)] = 0.95
+    """Probability with which limits hold the true share, at least."""
+    seed: NonNegative | None = None
+    """Seed of the tests; left out, the run's, or 0."""
+    batch: Positive | None = None
+    """Tests that generate side by side; left out, as in the run's own probe, or 64."""
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    """What to compute on; auto takes a GPU where there is one."""
+
+    def rules(self) -> list[str]:
+        """Refuse a length that stands twice."""
+        lengths = self.lengths or ()
+        return [
+            f"lengths={length}: stands twice; keep one" for length in sorted(set(lengths)) if lengths.count(length) > 1
+        ]
+
+
+def make_probe(subject: Subject, options: NeedleOptions) -> NeedleProbe:
+    """Build the tests of a model; the probe's own lengths play no part.
+
+    Raises: LabError.
+    """
+    experiment = subject.model.experiment
+    config = probe_config(experiment, options)
+    own = None if experiment is None else experiment.probe.haystack
+    haystack, source = haystack_of(subject, options.haystack, own)
+    seed = options.seed if options.seed is not None else 0 if experiment is None else experiment.run.seed
+    sizes = {"digits": config.digits, "needles": config.needles}
+    shortest = PROTOCOLS[config.protocol].shortest(subject.tokenizer, config.answer_budget, seed=seed, **sizes)
+    config = replace(config, max_length=max(shortest, *(options.lengths or (1,))))
+    try:
+        probe = needle_probe(subject, config, haystack, seed, source)
+    except ConfigError as error:
+        raise ConfigError(*(fault.replace("probe.", "--", 1) for fault in error.faults)) from error
+    check_lengths(options.lengths or (), shortest)
+    return probe
+
+
+def needle_probe(subject: Subject, config: ProbeConfig, haystack: str, seed: int, source: str | None) -> NeedleProbe:
+    """Build the tests of a model from settings that are complete; `source` names the haystack's file if it has one.
+
+    Raises: ConfigError; DataError for another model's tokenizer.
+    """
+    window = subject.model.train_len or config.max_length or MOST_TOKENS
+    probe = NeedleProbe(
+        config,
+        subject.tokenizer,
+        haystack,
+        seed=seed,
+        window=window,
+        stop_id=subject.stop_id,
+        device=subject.device,
+        source=source,
+    )
+    if max(probe.case(probe.shortest(), 0).prompt_ids) >= subject.vocab_size:
+        raise DataError(f"tokenizer.json: has more ids than the model's {subject.vocab_size}; give the model's own")
+    return probe
+
+
+def haystack_of(subject: Subject, path: str | None, own: str | None) -> tuple[str, str | None]:
+    """Read the text to hide numbers in: the file `path`, or a run's `own`, or its corpus; and name a file's setting.
+
+    Raises: ConfigError for a Hugging Face folder without a file; DataError for a file that cannot be read.
+    """
+    experiment = subject.model.experiment
+    if path is not None:
+        return read_text(Path(path), "--haystack"), f"--haystack={path}"
+    if experiment is None:
+        raise ConfigError("--haystack: must be set, a Hugging Face folder has no corpus of its own; give a text file")
+    source = None if own is None else f"probe.haystack={own}"
+    return load_haystack(own, experiment.data, subject.tokenizer), source
+
+
+def probe_config(experiment: Experiment | None, options: NeedleOptions) -> ProbeConfig:
+    """Put the options in the place of the run's own probe settings; another protocol comes with its own sizes.
+
+    Raises: ConfigError, which names options as they are written.
+    """
+    own = ProbeConfig() if experiment is None else experiment.probe
+    given: dict[str, Any] = {name: getattr(options, name) for name in SETTINGS if getattr(options, name) is not None}
+    protocol = given.get("protocol", own.protocol)
+    sizes: dict[str, Any] = {"needles": own.needles or DEFAULT_NEEDLES, "digits": own.digits or DEFAULT_DIGITS}
+    if protocol != own.protocol:
+        corpus = None if experiment is None else experiment.data.corpus
+        sizes = dict(OFFICIAL_SIZES)
+        if protocol == "ours" and isinstance(corpus, Synthetic):
+            sizes = {"needles": corpus.needles, "digits": corpus.digits}
+    whole = {"sequential": False, "error": None, "round": None, "thresholds": None, "step": 1, "max_length": None}
+    try:
+        return replace(own, **{**whole, **sizes, **given})
+    except ConfigError as error:
+        raise ConfigError(*(f"--{fault}" for fault in error.faults)) from error
+
+
+def check_lengths(lengths: Sequence[int], shortest: int) -> None:
+    """Refuse lengths without room for a test.
+
+    Raises: ConfigError.
+    """
+    short = [length for length in lengths if length < shortest]
+    if short:
+        rule = f"too short for the needle test, whose fixed parts and answer take {shortest} tokens"
+        raise ConfigError(*(f"--lengths={length}: {rule}; use {shortest} or more" for length in short))
+
+
+def own_lengths(subject: Subject, probe: NeedleProbe) -> list[int]:
+    """List the lengths that the run probes, up to its training window where it names no last one.
+
+    Eighths of the training window for a Hugging Face folder. The first with room for a test where there is none.
+    """
+    experiment, shortest = subject.model.experiment, probe.shortest()
+    longest = subject.model.train_len or shortest
+    step = max(1, longest // EIGHTHS)
+    if experiment is not None:
+        step, longest = experiment.probe.step, experiment.probe.max_length or longest
+    first = -(-shortest // step) * step
+    return list(range(first, longest + 1, step)) or [first]
+
+
+def finished_tests(subject: Subject, probe: NeedleProbe, folder: Path) -> FinishedTests:
+    """Open the file of the model's finished tests.
+
+    Raises: LabError.
+    """
+    model, weights = subject.model, subject.weights
+    if model.folder is not None and subject.checkpoint is not None and model.consumed_tokens is not None:
+        weights = Checkpoint(model.folder / "checkpoints" / subject.checkpoint, model.consumed_tokens).digest
+    in_bf16 = subject.precision == "bfloat16"
+    key = key_of(probe, weights=weights, method=model.method, in_bf16=in_bf16, device=subject.device.type)
+    return FinishedTests(folder, model.consumed_tokens or 0, key)
+
+
+def take_up_recorded(subject: Subject, probe: NeedleProbe, finished: FinishedTests, lengths: Sequence[int]) -> int:
+    """Take up the tests that training recorded in cases/ and that this command would run alike; return how many.
+
+    Alike are tests with the same prompt and answer budget, of the same weights, position methods, precision and kind
+    of device.
+    """
+    experiment, folder = subject.model.experiment, subject.model.folder
+    if experiment is None or folder is None or not was_trained_alike(subject, probe):
+        return 0
+    rows = {}
+    for row in RunFolder(folder).read(f"cases/tokens-{subject.model.consumed_tokens:015d}.jsonl"):
+        place = (row["length"], row["test"])
+        wanted = row["length"] in lengths and row["test"] < probe.config.tests
+        if wanted and place not in finished.rows and probe.case(*place).prompt_hash == row["prompt_hash"]:
+            rows[place] = row
+    finished.rows |= rows
+    return len(rows)
+
+
+def was_trained_alike(subject: Subject, probe: NeedleProbe) -> bool:
+    """Tell whether training probed with what this command probes with."""
+    assert subject.model.folder is not None, "asked of runs only"
+    trained = load_experiment(subject.model.folder / "config.yaml")
+    gpus = gpus_of(subject.model.folder)
+    device = "cuda" if gpus and trained.train.accelerator != "cpu" else "cpu"
+    own = trained.probe
+    return (
+        gpus is not None
+        and device == subject.device.type
+        and computes_in_bf16(trained, subject.device) == (subject.precision == "bfloat16")
+        and method_name(trained) == subject.model.method
+        and (own.protocol, own.answer_budget) == (probe.config.protocol, probe.config.answer_budget)
+    )
+
+
+def gpus_of(folder: Path) -> list[str] | None:
+    """Read which GPUs a run was made beside; None where it does not tell."""
+    try:
+        gpus: list[str] = json.loads((folder / "environment.json").read_text(encoding="utf-8"))["hardware"]["gpus"]
+    except (OSError, ValueError, KeyError):
+        return None
+    return gpus
+
+
+def run_length(subject: Subject, probe: NeedleProbe, length: int, finished: FinishedTests) -> LengthResult:
+    """Run the tests of a length that are not finished yet, and return what came of all of them."""
+    return probe.run_length(subject.generate, length, Share(), finished)

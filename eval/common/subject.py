@@ -1,0 +1,116 @@
+"""A model ready to be measured in cells: how it is run, and what names it in results."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from eval.common.measuring import Request, device_for, source
+from lab.assembly import computes_in_bf16
+from lab.data.preparation import end_of_document
+from lab.errors import DataError
+from lab.loading import OpenedModel, open_model
+from lab.model.attention.inspection import token_losses
+from lab.model.generation.generate import greedy
+from lab.model.huggingface.config import read_settings
+from lab.runs.checkpoints import Checkpoint, folder_name
+
+SUBJECT = ("model", "checkpoint", "weights", "method", "precision")  # what names a subject in rows
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model under test."""
+
+    model: OpenedModel
+    tokenizer: Tokenizer
+    stop_id: int | None
+    checkpoint: str | None
+    weights: str
+    precision: str
+    device: torch.device
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """What every row of results says of the model, the code and the hardware."""
+        about = source(self.model, self.device)
+        return {**about, "checkpoint": self.checkpoint, "weights": self.weights, "precision": self.precision}
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens that the model knows."""
+        return self.model.decoder.cfg.vocab_size
+
+    def computing(self) -> AbstractContextManager[Any]:
+        """Compute in bfloat16 where the run trained in it; a Hugging Face model on any GPU."""
+        return torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bfloat16" else nullcontext()
+
+    def generate(self, prompts: Tensor, n_tokens: int) -> Tensor:
+        """Continue prompts greedily: int64 (B, T) to int64 (B, at most n_tokens)."""
+        with self.computing():
+            return greedy(self.model.decoder, prompts.to(self.device), n_tokens, self.stop_id)
+
+    def losses(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Give each target's loss in nats, float64 (B, T), 0 where a target is below 0."""
+        with self.computing():
+            return token_losses(self.model.decoder, tokens.to(self.device), targets.to(self.device))
+
+
+def open_subject(request: Request) -> Subject:
+    """Open the model of a command line.
+
+    Raises: LabError.
+    """
+    device = device_for(request.options.device)
+    return as_subject(open_model(request.model, request.overrides, device=device), request.model, device)
+
+
+def as_subject(model: OpenedModel, place: Path, device: torch.device) -> Subject:
+    """Collect what tests need of a model that was opened at `place` and lies on `device`.
+
+    Raises: DataError for a model without a tokenizer.
+    """
+    if model.tokenizer is None:
+        raise DataError("tokenizer.json: missing; put it into the Hugging Face folder, or prepare the run's shards")
+    in_bf16, stop_id = device.type == "cuda", None
+    if model.experiment is not None:
+        in_bf16 = computes_in_bf16(model.experiment, device)
+        stop_id = end_of_document(model.experiment.data, model.tokenizer)
+    else:
+        stop_id = first_id(read_settings(place.resolve()).get("eos_token_id"))
+    checkpoint = None if model.consumed_tokens is None else folder_name(model.consumed_tokens)
+    weights = weights_of(model, place, checkpoint)
+    precision = "bfloat16" if in_bf16 else "float32"
+    return Subject(model, model.tokenizer, stop_id, checkpoint, weights, precision, device)
+
+
+def first_id(value: Any) -> int | None:
+    """Read the token that ends a document from config.json, the first where there are several.
+
+    Example:
+        >>> first_id([128001, 128009]), first_id(2), first_id(None)
+        (128001, 2, None)
+    """
+    return first_id(value[0]) if isinstance(value, list) and value else value if isinstance(value, int) else None
+
+
+def weights_of(model: OpenedModel, place: Path, checkpoint: str | None) -> str:
+    """Name weights: a checkpoint's by its manifest, a Hugging Face folder's by its files' names, sizes and times."""
+    if model.folder is not None and checkpoint is not None and model.consumed_tokens is not None:
+        return Checkpoint(model.folder / "checkpoints" / checkpoint, model.consumed_tokens).digest[:16]
+    files = [(path.name, path.stat()) for path in sorted(place.glob("*.safetensors"))]
+    listed = "".join(f"{name} {stat.st_size} {stat.st_mtime_ns}\n" for name, stat in files)
+    return hashlib.sha256(listed.encode()).hexdigest()[:16]
+
+
+def result_folder(kind: str, request: Request, subject: Subject) -> Path:
+    """Choose where results go: FOLDER of -o, eval/ of the run folder, or runs/KIND-NAME."""
+    run = subject.model.folder
+    return request.folder or (run / "eval" if run is not None else Path("runs") / f"{kind}-{subject.model.name}")

@@ -1,0 +1,1 @@
+"""Results of any evaluations as one table."""

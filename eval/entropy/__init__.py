@@ -1,0 +1,1 @@
+"""Attention entropy by layer and number of visible tokens."""

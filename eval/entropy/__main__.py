@@ -1,0 +1,154 @@
+"""Measure attention entropy by layer and by the number of visible tokens.
+
+    python -m eval.entropy MODEL [--option=value ...] [--plot [-o PICTURE.png]]
+
+MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
+tokenizer.json. The entropy of a query's attention weights p, -sum p ln p in nats, is averaged over heads and texts and
+stands against ln n, that of n equal weights (papers/entropy_abf.txt, Figure 1):
+
+    python -m eval.entropy runs/cpu_demo
+    python -m eval.entropy runs/cpu_demo --tokens=768 --texts=40 --plot
+    python -m eval.entropy runs/cpu_demo --lengths=64,128,256 --plot -o entropy.png
+    python -m eval.entropy models/Llama-2-7B --text=essays.txt --tokens=8192
+
+The model computes in float32 with its own position methods, or with others; theta and logit factor take effect:
+
+    python -m eval.entropy runs/cpu_demo --position.frequency.method=entropy_abf --position.frequency.train_len=192
+
+Prints a table, and writes a line for each layer and number of visible tokens to the file that the last line names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from tqdm import tqdm
+
+from eval.common.command import run
+from eval.common.measuring import (
+    Options,
+    Request,
+    device_for,
+    doublings,
+    refuse_idle_distance,
+    result_files,
+    source,
+    title,
+    write_rows,
+)
+from eval.common.texts import draw_texts
+from eval.entropy.attention_entropy import attention_entropy
+from eval.entropy.picture import draw_entropy
+from lab.command import STARTS_ANEW, start
+from lab.loading import OpenedModel, open_model
+from lab.schema import Positive
+
+WINDOWS = 2  # training windows that a text is long, so that both sides of the window are seen
+MOST_TOKENS = 8192  # of a text whose length is not given
+
+Curves = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntropyOptions(Options):
+    """Options of this command."""
+
+    tokens: Positive | None = None
+    """Tokens of each text; left out, the largest of --lengths, or else two training windows, 8192 at most."""
+    lengths: tuple[Positive, ...] | None = None
+    """Numbers of visible tokens in the results, with commas between them; left out, powers of two up to --tokens."""
+
+    def rules(self) -> list[str]:
+        """Refuse more visible tokens than a text has."""
+        faults = super().rules()
+        if self.lengths is not None and self.tokens is not None and max(self.lengths) > self.tokens:
+            faults.append(f"lengths={max(self.lengths)}: must be <= tokens={self.tokens}; raise --tokens")
+        return faults
+
+    def text_tokens(self, train_len: int | None) -> int:
+        """Say how long the texts are."""
+        return self.tokens or max(self.lengths or (min(WINDOWS * (train_len or MOST_TOKENS), MOST_TOKENS),))
+
+
+def measure(request: Request) -> str:
+    """Measure, write the results, and return the table to print.
+
+    Raises: LabError.
+    """
+    options: EntropyOptions = request.options
+    device = device_for(options.device)
+    model = open_model(request.model, request.overrides, device=device)
+    n_tokens = options.text_tokens(model.train_len)
+    visible = sorted({*(options.lengths or (*doublings(2, n_tokens), n_tokens))})
+    refuse_idle_distance(request.overrides, model.decoder.distance, n_tokens)
+    rows, picture = result_files("entropy", request, model)
+    curves = text_curves(model, options, n_tokens, device)
+    known = {**source(model, device), "seed": options.seed}
+    write_rows(rows, ({**known, **row} for row in records(curves, visible, model)))
+    lines = [table(curves.mean(0), visible), f"written to {rows}"]
+    if picture is not None:
+        draw_entropy(curves.mean(0), title(model, len(curves)), model.train_len, picture)
+        lines.append(f"picture: {picture}")
+    return "\n".join(lines)
+
+
+def text_curves(model: OpenedModel, options: EntropyOptions, n_tokens: int, device: torch.device) -> Curves:
+    """Compute every text's entropy.
+
+    Shapes: float64 (texts, n_layers, n_tokens).
+    Raises: LabError.
+    """
+    texts = draw_texts(
+        options.text,
+        model.experiment.data if model.experiment is not None else None,
+        model.tokenizer,
+        n_tokens=n_tokens,
+        texts=options.texts,
+        seed=options.seed,
+        vocab_size=model.decoder.cfg.vocab_size,
+    )
+    bar = tqdm(torch.from_numpy(texts).to(device), desc="entropy", unit="text")
+    curves: Curves = torch.cat([attention_entropy(model.decoder, text[None]) for text in bar]).cpu().numpy()
+    return curves
+
+
+def records(curves: Curves, visible: Sequence[int], model: OpenedModel) -> Iterator[dict[str, Any]]:
+    """Make a result for each layer and number of visible tokens; `std` is over texts, None of a single one."""
+    texts, n_layers, _ = curves.shape
+    n = texts * model.decoder.cfg.n_heads
+    for layer in range(n_layers):
+        for count in visible:
+            values = curves[:, layer, count - 1]
+            yield {
+                "metric": "attention_entropy",
+                "layer": layer,
+                "visible": count,
+                "entropy": float(values.mean()),
+                "std": float(values.std(ddof=1)) if texts > 1 else None,
+                "uniform": float(np.log(count)),
+                "texts": texts,
+                "n": n,
+            }
+
+
+def table(curves: Curves, visible: Sequence[int]) -> str:
+    """Lay the curves out for reading: a row for each layer, a column for each number of visible tokens."""
+    columns = [count - 1 for count in visible]
+    lines = [f"{'visible tokens':<14}" + "".join(f"{count:>8,}" for count in visible)]
+    lines += [f"layer {layer:<8}" + "".join(f"{x:>8.3f}" for x in row[columns]) for layer, row in enumerate(curves)]
+    uniform = "".join(f"{np.log(count):>8.3f}" for count in visible)
+    return "\n".join([*lines, f"{'uniform, ln n':<14}{uniform}"])
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit status."""
+    return run(__doc__, EntropyOptions, measure, arguments, stopped=STARTS_ANEW)
+
+
+if __name__ == "__main__":
+    start(main)

@@ -1,0 +1,49 @@
+"""A distance method that is asked for by its name alone gets the parameters that follow from the model and the texts.
+
+They are those at which eval.methods compares methods (eval/common/method_settings.py has the formulas): STRING's shift
+is a third of the training window, for instance. With one parameter given, all are taken as given.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from eval.common.measuring import Request
+from eval.common.method_settings import setting
+from lab.config import load_experiment
+from lab.errors import CheckpointError
+from lab.model.huggingface.config import NAME, read_settings
+from lab.runs.checkpoints import open_checkpoint
+
+DERIVED = ("string", "dca", "self_extend", "rerope")
+PREFIX = "position.distance."
+
+
+def with_parameters(request: Request) -> Request:
+    """Fill in the parameters of a distance method that is only named.
+
+    Raises: LabError for a model that cannot be opened.
+    """
+    given = {key: value for key, value in request.overrides.items() if key.startswith(PREFIX)}
+    method = given.get(f"{PREFIX}method")
+    if len(given) != 1 or method not in DERIVED:
+        return request
+    train_len = training_window(request.model)
+    derived = setting(method, train_len, request.options.max_length or train_len).distance
+    overrides: dict[str, Any] = {f"{PREFIX}{name}": value for name, value in derived.items()}
+    return request._replace(overrides={**request.overrides, **overrides})
+
+
+def training_window(place: Path) -> int:
+    """Read the training window of a run folder, a checkpoint in it, or a Hugging Face folder; its weights stay unread.
+
+    Raises: LabError.
+    """
+    if (place / NAME).is_file():
+        window: int = read_settings(place)["max_position_embeddings"]
+        return window
+    if not place.is_dir():
+        kinds = "a run folder, a checkpoint in it, or a Hugging Face folder"
+        raise CheckpointError(f"{place}: no such folder; give {kinds}")
+    return load_experiment(open_checkpoint(place.resolve()).folder.parents[1] / "config.yaml").data.window

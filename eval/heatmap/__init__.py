@@ -1,0 +1,1 @@
+"""Numbers found by depth and length."""

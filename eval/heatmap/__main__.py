@@ -1,0 +1,166 @@
+"""Measure which numbers are found by depth and length, and in which third of the text failures lie.
+
+    python -m eval.heatmap MODEL [--option=value ...] [--plot] [-o FOLDER]
+
+MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
+tokenizer.json. The tests are the four-needle tests of eval.probe, as in papers/string.txt, Figure 4: each number counts
+at its own depth and length. Below stands in which third of the text failures lie (Table 4), all with exact limits:
+
+    python -m eval.heatmap runs/cpu_demo --plot
+    python -m eval.heatmap runs/tiny_2k --lengths=512,1024,1536,2048 --depths=20 --tests=500 --plot
+    python -m eval.heatmap runs/tiny_2k --position.distance.method=string --position.distance.shift=683
+    python -m eval.heatmap models/Llama-3.1-8B --haystack=essays.txt --protocol=string --lengths=32768,131072
+
+eval/heatmap/depths.py says how cells and thirds are counted. Tests that training recorded in cases/ with the same
+prompts, and those that eval.probe, eval.methods or an earlier call has finished, are not run again; every
+test that is run is kept in tests-TOKENS-KEY.jsonl at once, so that after Ctrl-C (exit status 75) or a crash the same
+command goes on.
+
+Prints two tables and writes heatmap-TOKENS-HASH.jsonl, a line for each cell and each third, to eval/ of the run folder
+(runs/heatmap-NAME for a Hugging Face folder) or FOLDER; the picture lies beside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from annotated_types import Ge, Le
+from tqdm import tqdm
+
+from eval.common.command import run
+from eval.common.finished_tests import FinishedTests
+from eval.common.measuring import Request, refuse_idle_distance, write_rows
+from eval.common.needle_tests import (
+    NeedleOptions,
+    finished_tests,
+    make_probe,
+    own_lengths,
+    run_length,
+    take_up_recorded,
+)
+from eval.common.subject import Subject, open_subject, result_folder
+from eval.heatmap.depths import depth_rows, peak, third_rows
+from eval.heatmap.picture import draw_heatmap
+from eval.heatmap.table import found_table, thirds_table
+from lab.command import start
+from lab.errors import ConfigError
+from lab.probe.effective_length import LengthResult, NeedleProbe, Row
+from lab.probe.records import tests_of
+
+KIND = "heatmap"
+CELLS_PER_NEEDLE = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeatmapOptions(NeedleOptions):
+    """Options of this command. Left out, the lengths are those of the run's own probe, else eighths of the window."""
+
+    depths: Annotated[int, Ge(1), Le(200)] | None = None
+    """Depths, equal parts of the text's first 99%, a whole number of them to a needle; left out, three to a needle."""
+
+
+def measure(request: Request) -> str:
+    """Run what is not finished yet, write all down, and return the tables to print.
+
+    Raises: LabError, KeyboardInterrupt.
+    """
+    options: HeatmapOptions = request.options
+    subject = open_subject(request)
+    probe = make_probe(subject, options)
+    depths = choose_depths(probe, options)
+    lengths = sorted(options.lengths or own_lengths(subject, probe))
+    probe.check_haystack(lengths[-1])
+    refuse_idle_distance(request.overrides, subject.model.decoder.distance, lengths[-1])
+    folder = result_folder(KIND, request, subject)
+    finished = finished_tests(subject, probe, folder)
+    recorded = take_up_recorded(subject, probe, finished, lengths)
+    results = run_all(subject, probe, lengths, finished)
+    tests = {length: result.cases for length, result in results.items()}
+    about = describe(subject, probe, depths, options.confidence)
+    cells = {n: depth_rows(rows, probe.protocol.found, depths, options.confidence) for n, rows in tests.items()}
+    thirds = {n: third_rows(rows, probe.protocol.found, probe.seed, options.confidence) for n, rows in tests.items()}
+    path = folder / f"{KIND}-{subject.model.consumed_tokens or 0:015d}-{digest({**about, 'lengths': lengths})}.jsonl"
+    write_rows(path, all_rows(about, results, cells, thirds, probe))
+    what = f"{probe.config.protocol} protocol, {probe.config.tests} tests a length"
+    title = f"{subject.model.name}: {subject.model.method}; {what}"
+    lines = [title, "", "numbers found (%)", found_table(cells), "", thirds_table(tests, thirds, options.confidence)]
+    lines += [f"tests taken from the run's cases/: {recorded:,}"] * (recorded > 0) + [f"written to {path}"]
+    if request.plots:
+        picture = path.with_suffix(".png")
+        draw_heatmap(cells, thirds, title, subject.model.train_len, picture)
+        lines.append(f"picture: {picture}")
+    return "\n".join(lines)
+
+
+def choose_depths(probe: NeedleProbe, options: HeatmapOptions) -> int:
+    """Choose the depths, a whole number of them to a needle.
+
+    Raises: ConfigError.
+    """
+    depths = options.depths or CELLS_PER_NEEDLE * probe.needles
+    if depths % probe.needles:
+        near = max(1, round(depths / probe.needles)) * probe.needles
+        rule = f"must be a multiple of the {probe.needles} needles, each of which has depths of its own"
+        raise ConfigError(f"--depths={depths}: {rule}; use {near}")
+    return depths
+
+
+def run_all(
+    subject: Subject, probe: NeedleProbe, lengths: Sequence[int], finished: FinishedTests
+) -> dict[int, LengthResult]:
+    """Run the tests of every length, those aside that are finished."""
+    out = {}
+    with tqdm(total=len(lengths) * probe.config.tests, desc=KIND, unit="test") as bar:
+        finished.report = bar.update
+        for done, length in enumerate(lengths, start=1):
+            bar.set_postfix_str(f"{length:,} tokens")
+            out[length] = run_length(subject, probe, length, finished)
+            bar.update(done * probe.config.tests - bar.n)
+    return out
+
+
+def describe(subject: Subject, probe: NeedleProbe, depths: int, confidence: float) -> dict[str, Any]:
+    """Say what the rows measure, on what, and with what."""
+    return {
+        **subject.row,
+        **tests_of(probe),
+        "tests": probe.config.tests,
+        "depths": depths,
+        "confidence": confidence,
+    }
+
+
+def digest(settings: dict[str, Any]) -> str:
+    """Name settings in file names; the code's commit and the machine are no settings."""
+    kept = {name: value for name, value in settings.items() if name not in ("commit", "hardware")}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def all_rows(
+    about: dict[str, Any],
+    results: dict[int, LengthResult],
+    cells: dict[int, list[Row]],
+    thirds: dict[int, list[Row]],
+    probe: NeedleProbe,
+) -> list[Row]:
+    """Write down every cell and every third; `seconds` are those of all tests of the length."""
+    out = []
+    for length, result in results.items():
+        shared = {**about, "length": length, "seconds": result.seconds}
+        out += [{**shared, "metric": "found_by_depth", **row} for row in cells[length]]
+        summary = {"metric": "failures_by_third", "accuracy": result.accuracy, "peak": peak(thirds[length])}
+        out += [{**shared, **summary, **row} for row in thirds[length]]
+    return out
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit status."""
+    return run(__doc__, HeatmapOptions, measure, arguments, output="folder")
+
+
+if __name__ == "__main__":
+    start(main)

@@ -1,0 +1,65 @@
+"""The picture of eval.heatmap: numbers found by depth and length, and failures by third of the text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eval.heatmap.depths import THIRDS
+from lab.plots import canvas
+
+FEW = 12  # columns up to which every cell shows its number
+COLOURS = ("#b2404a", "#d9a441", "#4a7fb2")
+Rows = Mapping[int, Sequence[dict[str, Any]]]
+
+
+def draw_heatmap(cells: Rows, thirds: Rows, title: str, train_len: int | None, output: Path) -> None:
+    """Draw the rows of each length; cells without a number stay empty.
+
+    Raises: MissingPackage without matplotlib, ConfigError where the picture cannot be written.
+    """
+    depths = max(map(len, cells.values()))
+    with canvas(output, max(6.0, 2.4 + 0.6 * len(cells)), 3.8 + 0.22 * depths) as figure:
+        above, below = figure.subplots(2, 1, sharex=True, height_ratios=(0.22 * depths, 1.6))
+        image = draw_cells(above, cells)
+        draw_thirds(below, thirds)
+        lengths = list(cells)
+        below.set_xticks(range(len(lengths)), [f"{length:,}" for length in lengths])
+        below.set_xlabel("length (tokens)")
+        if train_len is not None and lengths[0] <= train_len < lengths[-1]:
+            for axes in (above, below):
+                axes.axvline(sum(n <= train_len for n in lengths) - 0.5, color="#222222", linestyle="--", linewidth=1)
+            title += f"\nright of the line: beyond the training window of {train_len:,}"
+        figure.suptitle(title.replace("; ", "\n"), fontsize=9)
+        figure.colorbar(image, ax=above, label="numbers found (%)")
+
+
+def draw_cells(axes: Any, cells: Rows) -> Any:
+    """Draw the heat map, the beginning of the text on top, and return its image."""
+    columns = list(cells.values())
+    shares = np.array([[np.nan if row["score"] is None else row["score"] for row in rows] for rows in columns]).T
+    image = axes.imshow(100 * shares, cmap="RdYlGn", vmin=0, vmax=100, aspect="auto")
+    if len(columns) <= FEW:
+        for (line, column), value in np.ndenumerate(shares):
+            if not np.isnan(value):
+                axes.text(column, line, f"{100 * value:.0f}", ha="center", va="center", fontsize=7)
+    axes.set_yticks(range(len(shares)), [f"{row['from_depth']:.0%}-{row['to_depth']:.0%}" for row in columns[0]])
+    axes.spines[:].set_visible(False)
+    axes.set_ylabel("depth of the number")
+    return image
+
+
+def draw_thirds(axes: Any, thirds: Rows) -> None:
+    """Draw each third's share of the failures with its limits, side by side at each length."""
+    for third, (name, colour) in enumerate(zip(THIRDS, COLOURS, strict=True)):
+        known = [(place, rows[third]) for place, rows in enumerate(thirds.values()) if rows[third]["score"] is not None]
+        x = [place + 0.27 * (third - 1) for place, _ in known]
+        share = np.array([row["score"] for _, row in known])
+        low, high = (np.array([row[limit] for _, row in known]) for limit in ("low", "high"))
+        axes.bar(x, share, 0.25, color=colour, label=f"{name} of the text")
+        axes.errorbar(x, share, (share - low, high - share), fmt="none", ecolor="#222222", elinewidth=0.8, capsize=1.5)
+    axes.set(ylabel="share of failures", ylim=(0, 1))
+    axes.legend(frameon=False, fontsize=7, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0))

@@ -1,0 +1,1 @@
+"""Impactful tokens of LongRecipe."""

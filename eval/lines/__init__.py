@@ -1,0 +1,1 @@
+"""Line retrieval by the length of the record."""

@@ -1,0 +1,231 @@
+"""Measure line retrieval: of a record of named lines, each with a number, one is asked for at the end.
+
+    python -m eval.lines MODEL [--option=value ...] [--plot] [-o FOLDER]
+
+MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
+tokenizer.json. Tests have a number of lines, or as many lines as a length in the model's own tokens holds; scores come
+with exact 95% limits. eval/lines/cases.py says what is asked, and every row names its protocol:
+
+    python -m eval.lines models/Llama-2-7B-chat --lengths=4096,16384 --plot
+    python -m eval.lines models/LongChat-7B --lines=200,300,400,500,600,680
+    python -m eval.lines runs/tiny_2k --protocol=completion --lengths=1024,2048 --tests=200
+
+A row is `short` where all its tests take 4,096 tokens or fewer and `long` where all take more than 8,092, as in
+papers/entropy_abf.txt, Table 3 (LR-S and LR-L), whose scores are of 50 tests each. Position methods take the place of
+the model's own:
+
+    python -m eval.lines models/Llama-2-7B-chat --lengths=16384 --position.frequency.method=entropy_abf \
+        --position.frequency.train_len=4096
+
+Prints a table, and adds a line for each number of lines or length to lines.jsonl in eval/ of the run folder
+(runs/lines-NAME for a Hugging Face folder) or FOLDER, as soon as it is known, so that a second call goes on from there;
+lines-cases/ holds every test, and the picture shows all that was measured with the same tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tqdm import tqdm
+
+from eval.common.cases import Case, Writer
+from eval.common.cells import CellOptions, Cells, Row
+from eval.common.command import run
+from eval.common.measuring import Request, doublings, refuse_idle_distance
+from eval.common.retrieval import answer_budget, run_cases
+from eval.common.subject import SUBJECT, Subject, open_subject, result_folder
+from eval.lines.cases import HIGHEST, LEAST_LINES, Lines
+from eval.lines.picture import draw_lines
+from lab.command import start
+from lab.errors import ConfigError
+from lab.schema import Positive
+
+KIND = "lines"
+BUDGET = 32  # tokens for the answer, at least: longeval's models say a sentence before the number
+DIGITS = 5  # of the longest number
+MOST_TOKENS = 4096  # of the longest record, where the training window is not known
+SHORT, LONG = 4096, 8092  # tokens (papers/entropy_abf.txt, section 4.5)
+COMPARED_BY = ("protocol", "answer_budget", "n", "seed", "by")  # rows that agree in these lie in one picture
+NAMED_BY = (*SUBJECT, *COMPARED_BY, "asked")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinesOptions(CellOptions):
+    """Options of this command."""
+
+    lines: tuple[Positive, ...] | None = None
+    """Numbers of lines, with commas between them; not together with --lengths."""
+    lengths: tuple[Positive, ...] | None = None
+    """Lengths in tokens, with commas between them, prompt and answer together, filled with as many lines as they hold;
+    left out, without --lines, powers of two from a quarter of the training window up to it, with room for a test."""
+    tests: Positive = 50
+    """Tests of each number of lines or length."""
+    protocol: Literal["longeval", "completion"] = "longeval"
+    """How the prompt ends: with the question, or with the answer's first words, for models that only go on."""
+    answer_budget: Positive | None = None
+    """Tokens that are left for the answer; left out, 32, or what the number takes where that is more."""
+
+    def rules(self) -> list[str]:
+        """Refuse two ways to say how long tests are, and records that are none."""
+        faults = []
+        if self.lines is not None and self.lengths is not None:
+            faults.append("lines: cannot be set together with lengths; leave one of them out")
+        for count in self.lines or ():
+            if not LEAST_LINES <= count <= HIGHEST:
+                faults.append(f"lines={count}: must be from {LEAST_LINES} to {HIGHEST}; change it")
+        return faults
+
+
+def measure(request: Request) -> str:
+    """Measure what is not there yet, write it down, and return the table to print.
+
+    Raises: LabError.
+    """
+    options: LinesOptions = request.options
+    subject = open_subject(request)
+    writer, tests = Writer(subject.tokenizer), Lines(options.protocol)
+    budget = answer_budget(writer, DIGITS, options.answer_budget, BUDGET)
+    asked = sizes(subject, writer, tests, options, budget)
+    cells = Cells(result_folder(KIND, request, subject) / f"{KIND}.jsonl", NAMED_BY)
+    rows = measure_sizes(request, subject, writer, tests, budget, asked, cells)
+    lines = [table(rows), f"written to {cells.path}"]
+    if request.plots:
+        alike = [row for row in cells if all(row.get(key) == rows[0][key] for key in COMPARED_BY)]
+        picture = cells.path.with_suffix(".png")
+        draw_lines(alike, subject.model.train_len, picture)
+        lines.append(f"picture: {picture}")
+    return "\n".join(lines)
+
+
+def sizes(subject: Subject, writer: Writer, tests: Lines, options: LinesOptions, budget: int) -> list[int]:
+    """List the numbers of lines, or the lengths, all of which have room for every test.
+
+    Raises: ConfigError for lengths that are asked for and too short.
+    """
+    if options.lines is not None:
+        return sorted(set(options.lines))
+    each = (tests.case(writer, lines=LEAST_LINES, seed=options.seed, index=index) for index in range(options.tests))
+    least = budget + max(len(case.prompt_ids) for case in each)
+    faults = [
+        f"--lengths={length}: too short for line retrieval, whose question and {LEAST_LINES} lines take "
+        f"{least - budget} tokens and the answer {budget}; use {least} or more"
+        for length in options.lengths or ()
+        if length < least
+    ]
+    if faults:
+        raise ConfigError(*faults)
+    window = subject.model.train_len or MOST_TOKENS
+    lengths = options.lengths or [x for x in doublings(max(1, window // 4), window) if x >= least]
+    return sorted(set(lengths)) or [1 << (least - 1).bit_length()]
+
+
+def measure_sizes(
+    request: Request,
+    subject: Subject,
+    writer: Writer,
+    tests: Lines,
+    budget: int,
+    asked: Sequence[int],
+    cells: Cells,
+) -> list[Row]:
+    """Measure every number of lines or length but those whose rows are there.
+
+    Raises: ConfigError for a distance method that changes nothing in the longest test.
+    """
+    options: LinesOptions = request.options
+    by = "lines" if options.lines is not None else "length"
+    longest = max(len(case.prompt_ids) for case in draw(writer, tests, options, budget, by, asked[-1])) + budget
+    refuse_idle_distance(request.overrides, subject.model.decoder.distance, longest)
+    rows = []
+    with tqdm(total=len(asked) * options.tests, desc=KIND, unit="test") as bar:
+        for size in asked:
+            bar.set_postfix_str(f"{size:,} {'lines' if by == 'lines' else 'tokens'}")
+            row = {**describe(subject, options, budget), "by": by, "asked": size}
+            finished = cells.find(row)
+            if finished is None:
+                cases = draw(writer, tests, options, budget, by, size)
+                finished = run_size(subject, options, row, cases, cells, bar)
+            else:
+                bar.update(options.tests)
+            rows.append(finished)
+    return rows
+
+
+def draw(writer: Writer, tests: Lines, options: LinesOptions, budget: int, by: str, size: int) -> list[Case]:
+    """Draw all tests of a number of lines or a length."""
+    cases = []
+    for index in range(options.tests):
+        lines = size if by == "lines" else tests.fitting(writer, size, budget, options.seed, index)
+        cases.append(tests.case(writer, lines=lines, seed=options.seed, index=index))
+    return cases
+
+
+def run_size(subject: Subject, options: LinesOptions, row: Row, cases: Sequence[Case], cells: Cells, bar: Any) -> Row:
+    """Run the tests of one number of lines or length and write them down."""
+    budget = row["answer_budget"]
+    tokens = [len(case.prompt_ids) + budget for case in cases]
+    file = f"{KIND}-cases/{row['by']}-{row['asked']}-{cells.digest(row)}.jsonl"
+    outcome = run_cases(
+        subject,
+        cases.__getitem__,
+        len(cases),
+        budget=budget,
+        rows=options.rows(max(tokens)),
+        started=cells.started(file),
+        done=bar.update,
+    )
+    lines = [int(case.facts["lines"]) for case in cases]
+    known = {
+        "length": max(tokens),
+        "lines": {"least": min(lines), "most": max(lines)},
+        "range": range_of(min(tokens), max(tokens)),
+    }
+    return cells.add({**row, **known, **outcome.result}, (file, outcome.records))
+
+
+def range_of(least: int, most: int) -> str:
+    """Name the paper's range that tests of `least` to `most` tokens lie in.
+
+    Example:
+        >>> range_of(3900, 4096), range_of(8093, 9000), range_of(4000, 4097)
+        ('short', 'long', 'between')
+    """
+    return "short" if most <= SHORT else "long" if least > LONG else "between"
+
+
+def describe(subject: Subject, options: LinesOptions, budget: int) -> dict[str, Any]:
+    """Say what the rows measure, on what, and with what."""
+    return {
+        **subject.row,
+        "metric": "line_retrieval",
+        "protocol": options.protocol,
+        "answer_budget": budget,
+        "n": options.tests,
+        "seed": options.seed,
+    }
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Lay the rows out for reading."""
+    first = rows[0]
+    lines = [
+        f"{first['model']}: {first['method']}; {first['protocol']} protocol, {first['n']} tests each",
+        "",
+        f"{'lines':>11}{'tokens':>9}{'range':>9}{'score (%)':>11}{'95% limits':>16}",
+    ]
+    for row in rows:
+        count = "-".join(f"{number:,}" for number in dict.fromkeys(row["lines"].values()))
+        limits = f"{100 * row['low']:.1f} to {100 * row['high']:.1f}"
+        lines.append(f"{count:>11}{row['length']:>9,}{row['range']:>9}{100 * row['score']:>11.1f}{limits:>16}")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit status."""
+    return run(__doc__, LinesOptions, measure, arguments, output="folder")
+
+
+if __name__ == "__main__":
+    start(main)

@@ -1,0 +1,1 @@
+"""Position methods compared on one model and the same tests."""

@@ -1,0 +1,218 @@
+"""Compare position methods on one model and the same tests, at the training length (papers/string.txt, Table 1).
+
+    python -m eval.methods MODEL [--option=value ...] [--plot] [-o FOLDER]
+
+MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
+tokenizer.json. Every method runs the four-needle tests of eval.probe, the same ones, with the settings that the paper
+compares at, derived from the training length: methods that extrapolate are set to two thirds of it
+(eval/common/method_settings.py has them all, each with its source; every row names the values):
+
+    python -m eval.methods runs/tiny_2k --plot
+    python -m eval.methods runs/cpu_demo --tests=200 --lengths=192,288,352 --plot
+    python -m eval.methods models/Llama-3.1-8B --protocol=string --haystack=essays.txt --methods=rope,dca,string
+
+A method's difference to rope is judged by McNemar's exact test on the same tests, corrected for the number of methods
+(Holm); eval/common/mcnemar.py has the equations. An asterisk marks a difference that is significant at 0.05. A test
+passes as in the probe, with 2 of 4 numbers; --required=4 asks for all of them, of the same tests. `found` is the
+share of all numbers.
+
+Prints a table for each length and adds a line for each method and length to methods.jsonl in eval/ of the run folder
+(runs/methods-NAME for a Hugging Face folder) or FOLDER. Every finished test is kept in tests-TOKENS-KEY.jsonl at once,
+which eval.probe shares: after Ctrl-C (exit status 75) or a crash the same command goes on. Seconds follow from the
+tests that were run for this command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tqdm import tqdm
+
+from eval.common.cells import Cells
+from eval.common.command import run
+from eval.common.mcnemar import pair
+from eval.common.measuring import Request
+from eval.common.method_settings import METHODS, Setting, setting
+from eval.common.needle_tests import NeedleOptions, finished_tests, make_probe, run_length
+from eval.common.statistics import share
+from eval.common.subject import SUBJECT, Subject, open_subject, result_folder
+from eval.methods.picture import draw_methods
+from eval.methods.table import table
+from lab.command import start
+from lab.errors import ConfigError
+from lab.positions import Frequencies
+from lab.probe.effective_length import LengthResult, NeedleProbe, Row
+from lab.probe.records import tests_of
+from lab.schema import Positive, look_up
+
+KIND = "methods"
+BASE = "rope"
+ALIKE = ("protocol", "needles", "digits", "required", "answer_budget", "haystack", "n", "seed", "confidence")
+NAMED_BY = (*SUBJECT, *ALIKE, "length", "compared_as", "train_len")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodsOptions(NeedleOptions):
+    """Options of this command. Left out, the length is the training length."""
+
+    methods: str = ",".join(METHODS)
+    """Methods, with commas between them; rope is what the others are compared to."""
+    train_len: Positive | None = None
+    """Training length in tokens that settings are derived from; left out, the model's training window."""
+
+    def rules(self) -> list[str]:
+        """Refuse methods that are not compared."""
+        faults, names = super().rules(), self.chosen
+        known = dict.fromkeys(METHODS)
+        for name in names:
+            try:
+                look_up(known, name, "methods")  # type: ignore[arg-type]
+            except ConfigError as error:
+                faults += error.faults
+        faults += [f"methods={name}: stands twice; keep one" for name in sorted(set(names)) if names.count(name) > 1]
+        return faults
+
+    @property
+    def chosen(self) -> list[str]:
+        """The methods asked for, rope first."""
+        names = [name.strip() for name in self.methods.split(",")]
+        return sorted(names, key=lambda name: name != BASE)
+
+
+def measure(request: Request) -> str:
+    """Run what is not finished yet, write all down, and return the tables to print.
+
+    Raises: LabError, KeyboardInterrupt.
+    """
+    options: MethodsOptions = request.options
+    if request.overrides:
+        raise ConfigError(
+            *(f"--{key}: this command sets the methods itself; leave it out" for key in request.overrides)
+        )
+    subject = open_subject(request)
+    own = subject.model.decoder.frequencies
+    probe = make_probe(subject, options)
+    train_len = options.train_len or subject.model.train_len
+    if train_len is None:
+        raise ConfigError("--train_len: must be set, the model does not tell its training length")
+    lengths = choose_lengths(probe, options, train_len)
+    probe.check_haystack(lengths[-1])
+    settings = {n: [checked(setting(name, train_len, n), n, own) for name in options.chosen] for n in lengths}
+    cells = Cells(result_folder(KIND, request, subject) / f"{KIND}.jsonl", NAMED_BY)
+    rows = measure_all(subject, probe, settings, own, cells, options.confidence)
+    title = f"{subject.model.name}, trained at {train_len:,} tokens; {probe.config.tests} tests at each length"
+    lines = [title, *(table(rows[length], length, options.confidence) for length in lengths)]
+    lines += ["", f"written to {cells.path}"]
+    if request.plots:
+        names = {**rows[lengths[0]][0], "length": lengths, "compared_as": options.methods}
+        picture = cells.path.with_name(f"{KIND}-{cells.digest(names)}.png")
+        draw_methods(rows, title, picture)
+        lines.append(f"picture: {picture}")
+    return "\n".join(lines)
+
+
+def choose_lengths(probe: NeedleProbe, options: MethodsOptions, train_len: int) -> list[int]:
+    """Choose the lengths, rising.
+
+    Raises: ConfigError where the training length has no room for a test.
+    """
+    if options.lengths is not None:
+        return sorted(options.lengths)
+    if train_len < probe.shortest():
+        rule = f"must be set, a test takes {probe.shortest()} tokens and the training length is {train_len}"
+        raise ConfigError(f"--lengths: {rule}; name lengths with room")
+    return [train_len]
+
+
+def checked(setting: Setting, length: int, own: Frequencies) -> Setting:
+    """Refuse a method that changes nothing at a length, or cannot be built.
+
+    Raises: ConfigError.
+    """
+    _, distance = setting.place(own)
+    faults = distance.config.length_faults(length)
+    if faults:
+        raise ConfigError(
+            *(f"--methods={setting.method}: at --lengths={length} its settings change nothing ({f})" for f in faults)
+        )
+    return setting
+
+
+def measure_all(
+    subject: Subject,
+    probe: NeedleProbe,
+    settings: Mapping[int, Sequence[Setting]],
+    own: Frequencies,
+    cells: Cells,
+    confidence: float,
+) -> dict[int, list[Row]]:
+    """Run every method at every length, and judge the differences of a length once all are known."""
+    out: dict[int, list[Row]] = {}
+    total = sum(map(len, settings.values())) * probe.config.tests
+    with tqdm(total=total, desc=KIND, unit="test") as bar:
+        for length, chosen in settings.items():
+            base: list[bool] | None = None
+            out[length] = []
+            for item in chosen:
+                bar.set_postfix_str(f"{item.method} at {length:,} tokens")
+                placed = with_methods(subject, item, own)
+                result = run_tests(placed, probe, length, cells, bar)
+                passed = [row["found"] >= probe.config.required for row in result.cases]
+                base = passed if item.method == BASE else base
+                about = {**describe(placed, probe, item), "length": length, "confidence": confidence}
+                found = sum(row["found"] for row in result.cases) / (len(passed) * probe.needles)
+                limits = share(sum(passed), len(passed), confidence)
+                outcome = {"passed": sum(passed), **limits, "numbers_found": found}
+                versus = pair(base, passed).row if base is not None and item.method != BASE else None
+                row = {**about, **outcome, "versus_rope": versus, "seconds": result.seconds}
+                out[length].append(keep(cells, row))
+    return out
+
+
+def with_methods(subject: Subject, setting: Setting, own: Frequencies) -> Subject:
+    """Put a setting's methods into the model, whose weights stay."""
+    subject.model.decoder.frequencies, subject.model.decoder.distance = setting.place(own)
+    return subject
+
+
+def run_tests(subject: Subject, probe: NeedleProbe, length: int, cells: Cells, bar: Any) -> LengthResult:
+    """Run the tests of a length that are not finished."""
+    finished = finished_tests(subject, probe, cells.path.parent)
+    bar.update(len([test for test in finished.known(length) if test < probe.config.tests]))
+    finished.report = bar.update
+    return run_length(subject, probe, length, finished)
+
+
+def keep(cells: Cells, row: Row) -> Row:
+    """Add a row that says more than the one there, and keep its seconds and comparison where this call has none."""
+    before = cells.find(row)
+    if before is None:
+        return cells.add(row)
+    merged = {**row, **{name: row[name] or before[name] for name in ("versus_rope", "seconds")}}
+    new = [name for name, value in merged.items() if before.get(name) != value and name not in ("commit", "hardware")]
+    return cells.add(merged) if new else before
+
+
+def describe(subject: Subject, probe: NeedleProbe, setting: Setting) -> dict[str, Any]:
+    """Say what a row measures, on what, and with what."""
+    return {
+        **subject.row,
+        "metric": "needles_by_method",
+        "compared_as": setting.method,
+        "train_len": setting.train_len,
+        "assumed_len": setting.assumed_len,
+        "parameters": setting.parameters,
+        **tests_of(probe),
+        "n": probe.config.tests,
+    }
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit status."""
+    return run(__doc__, MethodsOptions, measure, arguments, output="folder")
+
+
+if __name__ == "__main__":
+    start(main)

@@ -1,0 +1,1 @@
+"""Passkey retrieval by depth and length."""

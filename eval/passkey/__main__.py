@@ -1,0 +1,218 @@
+"""Measure passkey retrieval by depth and length: a number hidden in filler, asked for at the end.
+
+    python -m eval.passkey MODEL [--option=value ...] [--plot] [-o FOLDER]
+
+MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
+tokenizer.json. Each cell is a depth at a length, in the model's own tokens, with exact 95% limits;
+eval/passkey/cases.py says what the two protocols ask, and every row names its own:
+
+    python -m eval.passkey models/Llama-2-13B --lengths=4096,8192,16384 --plot
+    python -m eval.passkey runs/cpu_demo --lengths=128,192,256,384 --depths=5 --plot
+    python -m eval.passkey runs/tiny_2k --protocol=lab --haystack=essays.txt --tests=50
+
+Position methods take the place of the model's own, for instance Dual Chunk Attention and its ablation
+(papers/dual_chunk_attention.txt, Figure 4), with --position.distance.parts=intra, intra_inter or all:
+
+    python -m eval.passkey runs/tiny_2k --lengths=4096,8192 --position.distance.method=dca \
+        --position.distance.train_len=2048 --position.distance.parts=intra_inter
+
+Prints a table, and adds a line for each cell to passkey.jsonl in eval/ of the run folder (runs/passkey-NAME for a
+Hugging Face folder) or FOLDER, as soon as it is known, so that a second call goes on from there; passkey-cases/ holds
+every test with its key and answer, and the picture, one for each subject and protocol, lies beside them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Le
+from tqdm import tqdm
+
+from eval.common.cases import Writer
+from eval.common.cells import CellOptions, Cells, Row
+from eval.common.command import run
+from eval.common.measuring import Request, doublings, refuse_idle_distance
+from eval.common.needle_tests import haystack_of
+from eval.common.retrieval import answer_budget, grid_table, run_cases
+from eval.common.subject import SUBJECT, Subject, open_subject, result_folder
+from eval.passkey.cases import DIGITS, Passkey, Protocol
+from eval.passkey.picture import draw_grid
+from lab.command import start
+from lab.data.config import Synthetic
+from lab.errors import ConfigError
+from lab.probe.haystacks import check_enough
+from lab.schema import Positive
+
+KIND = "passkey"
+BUDGET = 16  # tokens for the answer, at least
+MOST_TOKENS = 4096  # of the longest text, where the training window is not known
+ALIKE = (*SUBJECT, "protocol", "digits", "filler", "answer_budget", "n", "seed")  # cells that lie in one picture
+NAMED_BY = (*ALIKE, "length", "depth")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PasskeyOptions(CellOptions):
+    """Options of this command."""
+
+    lengths: tuple[Positive, ...] | None = None
+    """Lengths in tokens, with commas between them, prompt and answer together; left out, powers of two from a quarter
+    of the training window up to twice the window, those with room for a test."""
+    depths: Annotated[int, Ge(2), Le(101)] = 11
+    """Depths, evenly spaced from the filler's beginning to its end."""
+    tests: Positive = 20
+    """Tests of each cell."""
+    protocol: Literal["passkey", "lab"] | None = None
+    """What is asked: passkey, as the field does, or lab, in the words of the synthetic corpus; left out, lab for runs
+    on that corpus, else passkey."""
+    digits: Annotated[int, Ge(2), Le(9)] | None = None
+    """Digits of the number; left out, 5, in the lab's protocol as many as the run's synthetic corpus has."""
+    haystack: str | None = None
+    """Text file to hide the number in, of the lab's protocol; left out, fresh text of the run's corpus."""
+    answer_budget: Positive | None = None
+    """Tokens of each length that are left for the answer; left out, 16, or what the number takes where that is more."""
+
+    def rules(self) -> list[str]:
+        """Refuse a text that would not be read."""
+        if self.haystack is not None and self.protocol != "lab":
+            what = f"haystack={self.haystack}: would be ignored, the passkey protocol has filler of its own"
+            return [f"{what}; add --protocol=lab or leave it out"]
+        return []
+
+    @property
+    def all_depths(self) -> list[float]:
+        """Depths as shares of the filler, rising."""
+        return [number / (self.depths - 1) for number in range(self.depths)]
+
+
+def measure(request: Request) -> str:
+    """Measure what is not there yet, write it down, and return the table to print.
+
+    Raises: LabError.
+    """
+    options: PasskeyOptions = request.options
+    subject = open_subject(request)
+    writer, tests = Writer(subject.tokenizer), make_tests(subject, options)
+    budget = answer_budget(writer, tests.digits, options.answer_budget, BUDGET)
+    lengths = choose_lengths(subject, writer, tests, options, budget)
+    refuse_idle_distance(request.overrides, subject.model.decoder.distance, lengths[-1])
+    if options.haystack is not None:
+        n_tokens = lengths[-1] - budget - tests.least(writer, options.seed, 0)
+        check_enough(tests.filler, subject.tokenizer, n_tokens, lengths[-1], f"--haystack={options.haystack}")
+    cells = Cells(result_folder(KIND, request, subject) / f"{KIND}.jsonl", NAMED_BY)
+    rows = measure_grid(subject, writer, tests, options, budget, lengths, cells)
+    title = f"{rows[0]['model']}: {rows[0]['method']}; {rows[0]['protocol']} protocol, {options.tests} tests a cell"
+    scores = {(f"{row['depth']:.0%}", f"{row['length']:,}"): row["score"] for row in rows}
+    lines = [title, "", grid_table(scores, "depth"), f"written to {cells.path}"]
+    if request.plots:
+        drawn = [row for row in cells if all(row.get(key) == rows[0][key] for key in ALIKE)]
+        picture = cells.path.with_name(f"{KIND}-{cells.digest({**rows[0], 'length': None, 'depth': None})}.png")
+        draw_grid(drawn, title, subject.model.train_len, picture)
+        lines.append(f"picture: {picture}")
+    return "\n".join(lines)
+
+
+def make_tests(subject: Subject, options: PasskeyOptions) -> Passkey:
+    """Choose protocol, digits and filler.
+
+    Raises: LabError where the lab's protocol has no text to hide numbers in.
+    """
+    experiment = subject.model.experiment
+    corpus = experiment.data.corpus if experiment is not None else None
+    protocol: Protocol = options.protocol or ("lab" if isinstance(corpus, Synthetic) else "passkey")
+    if protocol == "passkey":
+        return Passkey(protocol, options.digits or DIGITS)
+    filler, _ = haystack_of(subject, options.haystack, None)
+    return Passkey(protocol, options.digits or (corpus.digits if isinstance(corpus, Synthetic) else DIGITS), filler)
+
+
+def choose_lengths(
+    subject: Subject, writer: Writer, tests: Passkey, options: PasskeyOptions, budget: int
+) -> Sequence[int]:
+    """Choose the lengths, rising, all of which have room for every test.
+
+    Raises: ConfigError for a length that is asked for and too short.
+    """
+    least = budget + max(tests.least(writer, options.seed, index) for index in range(options.tests))
+    if options.lengths is not None:
+        faults = [
+            f"--lengths={length}: too short for the {tests.protocol} protocol, whose fixed parts take {least - budget} "
+            f"tokens and the answer {budget}; use {least} or more"
+            for length in options.lengths
+            if length < least
+        ]
+        if faults:
+            raise ConfigError(*faults)
+        return sorted(set(options.lengths))
+    window = subject.model.train_len or MOST_TOKENS
+    lengths = [length for length in doublings(max(1, window // 4), 2 * window) if length >= least]
+    return lengths or [1 << (least - 1).bit_length()]
+
+
+def measure_grid(
+    subject: Subject,
+    writer: Writer,
+    tests: Passkey,
+    options: PasskeyOptions,
+    budget: int,
+    lengths: Sequence[int],
+    cells: Cells,
+) -> list[Row]:
+    """Measure every cell but those whose rows are there."""
+    rows = []
+    depths = options.all_depths
+    with tqdm(total=len(lengths) * len(depths) * options.tests, desc=KIND, unit="test") as bar:
+        for length in lengths:
+            for depth in depths:
+                row = describe(subject, tests, options, budget) | {"length": length, "depth": depth}
+                bar.set_postfix_str(f"{length:,} tokens at {depth:.0%}")
+                finished = cells.find(row)
+                if finished is None:
+                    finished = run_cell(subject, writer, tests, options, row, cells, bar)
+                else:
+                    bar.update(options.tests)
+                rows.append(finished)
+    return rows
+
+
+def run_cell(
+    subject: Subject, writer: Writer, tests: Passkey, options: PasskeyOptions, row: Row, cells: Cells, bar: Any
+) -> Row:
+    """Run one cell and write it down."""
+    where = {"length": row["length"], "budget": row["answer_budget"], "depth": row["depth"], "seed": options.seed}
+    file = f"{KIND}-cases/{row['length']}-{row['depth']:.2f}-{cells.digest(row)}.jsonl"
+    outcome = run_cases(
+        subject,
+        lambda index: tests.case(writer, index=index, **where),
+        options.tests,
+        budget=row["answer_budget"],
+        rows=options.rows(row["length"]),
+        started=cells.started(file),
+        done=bar.update,
+    )
+    return cells.add({**row, **outcome.result}, (file, outcome.records))
+
+
+def describe(subject: Subject, tests: Passkey, options: PasskeyOptions, budget: int) -> dict[str, Any]:
+    """Say what the rows measure, on what, and with what."""
+    return {
+        **subject.row,
+        "metric": KIND,
+        "protocol": tests.protocol,
+        "digits": tests.digits,
+        "filler": hashlib.sha256(tests.filler.encode()).hexdigest()[:16] if tests.filler else None,
+        "answer_budget": budget,
+        "n": options.tests,
+        "seed": options.seed,
+    }
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit status."""
+    return run(__doc__, PasskeyOptions, measure, arguments, output="folder")
+
+
+if __name__ == "__main__":
+    start(main)

@@ -1,0 +1,215 @@
+"""Measure perplexity against context length, by a sliding window over whole documents.
+
+    python -m eval.perplexity MODEL [--option=value ...] [--plot] [-o FOLDER]
+
+MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
+tokenizer.json. At each context length the same documents are read in windows of so many tokens, moved by the stride;
+eval/common/sliding.py says exactly which tokens are scored with what in sight, and where the intervals come from:
+
+    python -m eval.perplexity runs/cpu_demo
+    python -m eval.perplexity runs/tiny_2k --lengths=512,1024,2048,4096 --documents=50 --tokens=16384 --plot
+    python -m eval.perplexity models/Llama-2-7B --text=pg19/ --lengths=4096,8192,16384 --plot
+
+Position methods take the place of the model's own. A call adds its rows to those that are there, and the picture shows
+all that were measured on the same documents, so that methods and checkpoints are compared by one call for each:
+
+    python -m eval.perplexity runs/tiny_2k --lengths=2048,4096 --plot --position.distance.method=dca \
+        --position.distance.train_len=2048
+
+Prints a table, and adds a line for each length to perplexity.jsonl in eval/ of the run folder (runs/perplexity-NAME for
+a Hugging Face folder) or FOLDER, as soon as it is known; a second call goes on from there. perplexity-cases/ holds what
+every document lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tqdm import tqdm
+
+from eval.common.cells import CellOptions, Cells, Row
+from eval.common.command import run
+from eval.common.documents import Documents, draw_documents
+from eval.common.measuring import Request, doublings, refuse_idle_distance
+from eval.common.sliding import CONFIDENCE, TextLosses, text_losses, windows
+from eval.common.subject import SUBJECT, Subject, open_subject, result_folder
+from eval.perplexity.picture import draw_perplexity
+from lab.command import start
+from lab.schema import Positive
+
+PROTOCOL = "sliding-window"
+STRIDE = 256  # tokens (papers/dual_chunk_attention.txt, section 4.1)
+MOST_TOKENS = 4096  # of the longest context, where the training window is not known
+COMPARED_BY = ("protocol", "texts", "stride", "n")  # rows that agree in these lie in one picture
+NAMED_BY = (*SUBJECT, *COMPARED_BY, "length")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerplexityOptions(CellOptions):
+    """Options of this command."""
+
+    lengths: tuple[Positive, ...] | None = None
+    """Context lengths in tokens, with commas between them; left out, powers of two from a quarter of the training
+    window up to it."""
+    stride: Positive | None = None
+    """Tokens that the window moves by, at most the shortest length; left out, 256, or half the shortest length where
+    that is less."""
+    documents: Positive = 10
+    """Documents, drawn from those that are long enough."""
+    min_tokens: Positive | None = None
+    """Tokens of the shortest document that is taken; left out, the longest of --lengths."""
+    tokens: Positive | None = None
+    """Tokens of each document that are read, from its beginning; left out, all of them."""
+    text: str | None = None
+    """Source of the documents: a .txt or .json file, each one document, a .jsonl file with one in each line, or a
+    folder of these; left out, the run's held-out documents."""
+
+    def rules(self) -> list[str]:
+        """Refuse strides and cuts that contradict the lengths."""
+        faults = [
+            f"lengths={c}: must be >= 2, a token predicts the next; raise it" for c in self.lengths or () if c < 2
+        ]
+        if self.lengths and self.stride is not None and self.stride > min(self.lengths):
+            rule = f"must be <= {min(self.lengths)}, the shortest length, or tokens are passed over"
+            faults.append(f"stride={self.stride}: {rule}; lower it")
+        least = max(self.lengths or (1,)) if self.min_tokens is None else self.min_tokens
+        if self.tokens is not None and self.tokens < least:
+            what = "the longest length" if self.min_tokens is None else "min_tokens"
+            faults.append(f"tokens={self.tokens}: must be >= {least}, {what}; raise it")
+        if self.min_tokens is not None and self.min_tokens < 2:
+            faults.append(f"min_tokens={self.min_tokens}: must be >= 2, a token predicts the next; raise it")
+        return faults
+
+    def contexts(self, train_len: int | None) -> tuple[int, ...]:
+        """List the context lengths, rising.
+
+        Example:
+            >>> PerplexityOptions().contexts(2048), PerplexityOptions().contexts(192)
+            ((512, 1024, 2048), (64, 128))
+        """
+        window = max(2, train_len or MOST_TOKENS)
+        return tuple(sorted(set(self.lengths or doublings(max(2, -(-window // 4)), window))))
+
+    def step(self, contexts: Sequence[int]) -> int:
+        """Choose the stride.
+
+        Example:
+            >>> PerplexityOptions().step([512, 1024]), PerplexityOptions().step([64]), PerplexityOptions().step([2])
+            (256, 32, 1)
+        """
+        return self.stride or max(1, min(STRIDE, min(contexts) // 2))
+
+
+def measure(request: Request) -> str:
+    """Measure what is not there yet, write it down, and return the table to print.
+
+    Raises: LabError.
+    """
+    options: PerplexityOptions = request.options
+    subject = open_subject(request)
+    contexts = options.contexts(subject.model.train_len)
+    options = PerplexityOptions(**{**vars(options), "lengths": contexts, "stride": options.step(contexts)})
+    refuse_idle_distance(request.overrides, subject.model.decoder.distance, contexts[-1])
+    documents = draw_documents(
+        options.text,
+        subject.model.experiment.data if subject.model.experiment is not None else None,
+        subject.tokenizer,
+        documents=options.documents,
+        least=contexts[-1] if options.min_tokens is None else options.min_tokens,
+        most=options.tokens,
+        seed=options.seed,
+        vocab_size=subject.vocab_size,
+    )
+    cells = Cells(result_folder("perplexity", request, subject) / "perplexity.jsonl", NAMED_BY)
+    rows = measure_contexts(subject, documents, options, contexts, cells)
+    lines = [table(rows), f"written to {cells.path}"]
+    if request.plots:
+        picture = cells.path.with_suffix(".png")
+        alike = [row for row in cells if all(row.get(key) == rows[0][key] for key in COMPARED_BY)]
+        draw_perplexity(alike, subject.model.train_len, picture)
+        lines.append(f"picture: {picture}")
+    return "\n".join(lines)
+
+
+def measure_contexts(
+    subject: Subject, documents: Documents, options: PerplexityOptions, contexts: Sequence[int], cells: Cells
+) -> list[Row]:
+    """Measure every context length but those whose rows are there."""
+    stride = options.step(contexts)
+    counts = {c: sum(1 for ids in documents.ids for _ in windows(len(ids), c, stride)) for c in contexts}
+    rows = []
+    with tqdm(total=sum(counts.values()), desc="perplexity", unit="window") as bar:
+        for context in contexts:
+            row = describe(subject, documents, options, context, stride)
+            finished = cells.find(row)
+            if finished is None:
+                started = time.perf_counter()
+                losses = text_losses(
+                    subject.losses, documents.ids, context, stride, rows=options.rows(context), done=bar.update
+                )
+                seconds = round(time.perf_counter() - started, 3)
+                file = f"perplexity-cases/{context}-{cells.digest(row)}.jsonl"
+                finished = cells.add({**row, **result(losses), "seconds": seconds}, (file, documents_of(losses)))
+            else:
+                bar.update(counts[context])
+            rows.append(finished)
+            bar.set_postfix_str(f"{context:,} tokens: {finished['score']:.4g}")
+    return rows
+
+
+def describe(
+    subject: Subject, documents: Documents, options: PerplexityOptions, context: int, stride: int
+) -> dict[str, Any]:
+    """Say what a row measures, on what, and with what."""
+    return {
+        **subject.row,
+        "metric": "perplexity",
+        "protocol": PROTOCOL,
+        "length": context,
+        "stride": stride,
+        "n": len(documents.ids),
+        "source": documents.source,
+        "texts": documents.digest,
+        "shorter_left_out": documents.shorter,
+        "seed": options.seed,
+    }
+
+
+def result(losses: TextLosses) -> dict[str, Any]:
+    """Sum up one context length."""
+    low, high = losses.limits or (None, None)
+    tokens = int(losses.tokens.sum())
+    known = {"score": losses.perplexity, "low": low, "high": high, "confidence": CONFIDENCE}
+    return {**known, "loss": losses.loss, "scored_tokens": tokens}
+
+
+def documents_of(losses: TextLosses) -> list[Row]:
+    """List what every document lost, in nats, over how many tokens."""
+    each = zip(losses.nll.tolist(), losses.tokens.tolist(), strict=True)
+    return [{"test": number, "nll": nll, "tokens": tokens} for number, (nll, tokens) in enumerate(each)]
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Lay the rows out for reading."""
+    first = rows[0]
+    lines = [
+        f"{first['model']}: {first['method']}; {first['n']} documents, {first['source']}, stride {first['stride']}",
+        "",
+        f"{'context':>9}{'perplexity':>12}{'95% interval':>22}{'scored tokens':>15}",
+    ]
+    for row in rows:
+        limits = "-" if row["low"] is None else f"{row['low']:.4g} to {row['high']:.4g}"
+        lines.append(f"{row['length']:>9,}{row['score']:>12.4f}{limits:>22}{row['scored_tokens']:>15,}")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit status."""
+    return run(__doc__, PerplexityOptions, measure, arguments, output="folder")
+
+
+if __name__ == "__main__":
+    start(main)

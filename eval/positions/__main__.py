@@ -1,0 +1,267 @@
+"""Show the relative positions that a method gives a text, and how often training has trained them.
+
+    python -m eval.positions METHOD --length=TOKENS [--parameter=value ...] [--plot [-o PICTURE.png]]
+    python -m eval.positions SKIP --n_tokens=TOKENS --target_len=TOKENS [--option=value ...] [--plot [-o PICTURE.png]]
+
+Of a distance method it prints the matrix of relative positions, rows queries and columns keys, and what is in it:
+
+    python -m eval.positions string --shift 3 --window 0 --length 9
+    python -m eval.positions dca --train_len=10 --chunk=6 --length=12
+    python -m eval.positions string --shift=43008 --length=131072
+
+--plot also draws it, beside the same matrix coloured by how often training has trained each cell's position. Training
+is documents of a natural, uniform or concatenated length, or what a finished run has counted:
+
+    python -m eval.positions string --shift=683 --length=2048 --plot
+    python -m eval.positions string --shift=683 --length=2048 --plot --train=concatenated -o string.png
+    python -m eval.positions rerope --window=512 --length=4096 --plot --train_len=2048
+    python -m eval.positions string --shift=64 --window=32 --length=192 --plot --counts=runs/cpu_demo
+
+Of a skip method, which gives a short sample ids inside a long target window, it prints how far apart tokens are, how
+long ids go on without a gap, and how often they stand a quarter, a half and three quarters of the window apart;
+--plot draws that, and the ids of one sample:
+
+    python -m eval.positions pose --n_tokens 2048 --target_len 8192
+    python -m eval.positions longrecipe --n_tokens=24000 --target_len=80000 --sentence_tokens=86 --plot
+
+The picture goes to runs/positions-METHOD-TOKENS.png where no -o names another file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any, NamedTuple
+
+from annotated_types import Ge, Le
+
+from eval.positions.matrix import LONGEST, facts, matrix_text
+from eval.positions.picture import draw
+from eval.positions.skips import SentenceOptions, SkipOptions, compared, heading, remarks, samples, table, window_faults
+from eval.positions.skips_picture import draw_skips
+from eval.positions.training import Training, run_training, shaped_training
+from lab.command import run
+from lab.data.config import Mode
+from lab.errors import ConfigError
+from lab.positions import DISTANCE_METHODS
+from lab.positions.methods import distance_from_config
+from lab.schema import Section, look_up
+from lab.settings import Raw, all_settings, parse_overrides, take_option, validated
+from lab.skip import SKIP_METHODS
+
+PICTURE_ONLY = ("train", "train_len", "counts")
+
+Length = Annotated[int, Ge(1), Le(LONGEST)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Section):
+    """What the command is given beside a distance method's own parameters."""
+
+    length: Length
+    """Length of the text in tokens."""
+    train: Mode | None = None
+    """Document lengths of the training: natural (as in SlimPajama), uniform or concatenated; left out, natural."""
+    train_len: Length | None = None
+    """Training length L in tokens, of the longest segment; left out, that of --counts or else the text's length."""
+    counts: str | None = None
+    """Run folder whose counts.npz says what training has seen."""
+
+    def rules(self) -> list[str]:
+        """Refuse two trainings."""
+        if self.train is not None and self.counts is not None:
+            return [f"train={self.train}: would be ignored, --counts={self.counts} is given; leave one of them out"]
+        return []
+
+
+class Request(NamedTuple):
+    """What the command line asks for; without a picture nothing is drawn."""
+
+    method: str
+    config: Any
+    options: Any
+    picture: Path | None
+
+
+class Kind(NamedTuple):
+    """A method's module, with its `Config`, the command's options for it, and what shows a request for it."""
+
+    module: ModuleType
+    options: type[Any]
+    show: Callable[[Request], str]
+
+
+def show_distance(request: Request) -> str:
+    """Print, and where asked draw, the matrix of a distance method.
+
+    Raises: LabError.
+    """
+    _, config, options, picture = request
+    faults = config.length_faults(options.length)
+    if faults:
+        raise ConfigError(*as_options(faults))
+    distance = distance_from_config(config)
+    training = None if picture is None else training_of(request)
+    text = f"{matrix_text(distance, options.length)}\n\n{facts(distance, options.length)}"
+    if picture is None or training is None:
+        return text
+    draw(distance, options.length, training, picture)
+    return f"{text}\npicture: {picture}"
+
+
+def show_skip(request: Request) -> str:
+    """Print, and where asked draw, what a skip method's ids teach.
+
+    Raises: LabError.
+    """
+    _, config, options, picture = request
+    faults = window_faults(config, options)
+    if faults:
+        raise ConfigError(*as_options(faults))
+    measures = compared(config, options)
+    text = f"{heading(config, options)}\n\n{table(measures)}\n\n{remarks(config, options)}"
+    if picture is None:
+        return text
+    draw_skips(config, options, measures, next(samples(config, options)), picture)
+    return f"{text}\npicture: {picture}"
+
+
+METHODS: dict[str, Kind] = {
+    **{name: Kind(module, Options, show_distance) for name, module in DISTANCE_METHODS.items()},
+    **{
+        name: Kind(module, SentenceOptions if module.Config.needs_sentences else SkipOptions, show_skip)
+        for name, module in SKIP_METHODS.items()
+    },
+}
+
+
+def training_of(request: Request) -> Training:
+    """Count or read what training has seen.
+
+    Raises: LabError.
+    """
+    options = request.options
+    if options.counts is None:
+        return shaped_training(options.train or "natural", options.train_len or options.length)
+    training = run_training(Path(options.counts))
+    if options.train_len not in (None, training.train_len):
+        rule = f"must be {training.train_len}, the window of --counts={options.counts}"
+        raise ConfigError(f"--train_len={options.train_len}: {rule}; leave it out or change it")
+    return training
+
+
+def parse(arguments: Sequence[str]) -> Request:
+    """Read the command line.
+
+    Raises: ConfigError with a line for every fault, options named as they are written.
+    """
+    words = list(arguments)
+    if words[0].startswith("-"):
+        raise ConfigError(f"METHOD: must be the first argument; one of: {', '.join(METHODS)}")
+    method = words.pop(0)
+    config_class = look_up({name: kind.module for name, kind in METHODS.items()}, method, "METHOD").Config
+    options_class = METHODS[method].options
+    place = take_option(words, "-o")
+    given = parse_overrides([word for word in words if word != "--plot"])
+    plots = "--plot" in words or "plot" in given
+    faults = [*unknown_options(method, given), *output_faults(place, plots)]
+    config, wrong = checked(config_class, given)
+    options, other = checked(options_class, given)
+    answered = {fault.partition("=")[0] for fault in wrong}  # train_len may be the method's as well
+    faults += [*wrong, *(fault for fault in other if fault.partition("=")[0] not in answered)]
+    if options is not None and not plots:
+        faults += ignored_options(given, set(own_names(options_class)) - set(own_names(config_class)))
+    if faults:
+        raise ConfigError(*faults)
+    default = Path("runs") / f"positions-{method}-{options.length}.png"
+    return Request(method, config, options, (Path(place) if place else default) if plots else None)
+
+
+def own_names(config_class: type[Any]) -> list[str]:
+    """List a config class's fields but for the tag, which is METHOD, and settings of training alone."""
+    others = ("method", *getattr(config_class, "of_training", ()))
+    return [field.name for field in fields(config_class) if field.name not in others]
+
+
+def checked(config_class: type[Any], given: Mapping[str, Any]) -> tuple[Any, list[str]]:
+    """Build a config class from those options that are its own; nothing, and the fault lines, where they are wrong."""
+    own = {name: value for name, value in given.items() if name in own_names(config_class)}
+    try:
+        return validated(config_class, Raw(own, "options")), []
+    except ConfigError as error:
+        return None, as_options(error.faults)
+
+
+def as_options(faults: Iterable[str]) -> list[str]:
+    """Name the field that begins a fault line as it is written on the command line."""
+    return [f"--{fault}" for fault in faults]
+
+
+def unknown_options(method: str, given: Mapping[str, Any]) -> list[str]:
+    """List the options that neither the method nor the command has."""
+    own, common = own_names(METHODS[method].module.Config), own_names(METHODS[method].options)
+    faults = []
+    for name in given:
+        if name == "plot":
+            faults.append("--plot: takes no value; leave the value out")
+        elif name not in (*own, *common):
+            near = difflib.get_close_matches(name, [*own, *common, "plot"], n=1)
+            everything = ", ".join(f"--{word}" for word in dict.fromkeys([*own, *common, "plot"]))
+            hint = f"did you mean --{near[0]}?" if near else f"{method} takes {everything}"
+            faults.append(f"--{name}: unknown option; {hint}")
+    return faults
+
+
+def output_faults(place: str | None, plots: bool) -> list[str]:
+    """Refuse an output that is no picture, or that nothing is drawn to."""
+    if place is None:
+        return []
+    if not plots:
+        return [f"-o {place}: would be ignored, nothing is drawn; add --plot"]
+    return [] if place.endswith(".png") else [f"-o {place}: must end in .png; name the picture"]
+
+
+def ignored_options(given: Mapping[str, Any], names: Container[str]) -> list[str]:
+    """List the options among `names` that matter to a picture only, where none is drawn."""
+    of_training = [name for name in PICTURE_ONLY if name in given and name in names]
+    return [f"--{name}={given[name]}: would be ignored, nothing is drawn; add --plot" for name in of_training]
+
+
+def help_text() -> str:
+    """Describe the command and every method's parameters."""
+    lines = [str(__doc__)]
+    for options in dict.fromkeys(kind.options for kind in METHODS.values()):
+        methods = ", ".join(method for method, kind in METHODS.items() if kind.options is options)
+        lines += [f"Options of {methods} (default; meaning):", "", *settings_text(options)]
+        lines.append("  --plot\n      Draw the picture.\n")
+    for method, kind in METHODS.items():
+        lines += ["", f"{method} (default; meaning):", "", *settings_text(kind.module.Config)]
+    return "\n".join(lines)
+
+
+def settings_text(config_class: type[Any]) -> list[str]:
+    """Describe a config class's fields as options."""
+    settings = [setting for setting in all_settings(config_class) if setting[0] in own_names(config_class)]
+    return [f"  --{name}={default}\n      {' '.join(meaning.split())}" for name, default, meaning in settings]
+
+
+def show(words: list[str]) -> str:
+    """Read the command line, and return what to print.
+
+    Raises: LabError.
+    """
+    request = parse(words)
+    return METHODS[request.method].show(request)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit status."""
+    return run(help_text, arguments, show)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

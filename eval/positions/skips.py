@@ -1,0 +1,158 @@
+"""What a skip method's ids teach at a target window: distances, runs and f(i), beside ids without gaps.
+
+    f(i) = pairs of tokens whose ids are i apart       (papers/string.txt, Eq. 2, over ids instead of places)
+
+f(i) / f(0) is the share of tokens that see one at distance i. Ids without gaps give max(1 - i / n, 0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+from annotated_types import Ge, Le
+
+from eval.common.plots import percent
+from eval.positions.matrix import LONGEST, FloatArray, IntArray, facts_text
+from lab.counts import PositionCounts
+from lab.schema import NonNegative, Positive, Section
+from lab.skip import mean_distance, run_lengths, skip_positions_from_config
+from lab.skip.rpes import Rpes, mean_run_length
+
+QUARTERS = (1, 2, 3)  # of the target window, at which f is printed
+FIGURE_3 = {  # what papers/longrecipe.txt says below its Figure 3; the figure's own numbers are not in the text
+    "pose": "mean pair distance about half of LongRecipe's (128K window)",
+    "rpes": "mean run length nearly 0",
+    "longrecipe": "mean run length 88, mean pair distance about twice that of PoSE (128K window)",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkipOptions(Section):
+    """What the command is given beside the parameters of a skip method."""
+
+    n_tokens: Annotated[int, Ge(2), Le(LONGEST)]
+    """Tokens n of every sample, two or more, or there is no pair of them."""
+    samples: Positive = 100
+    """Samples whose ids are drawn."""
+    seed: NonNegative = 0
+    """Seed of the draws."""
+
+    @property
+    def length(self) -> int:
+        """Length of a sample's text in tokens."""
+        return self.n_tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentenceOptions(SkipOptions):
+    """What is added for a method that breaks ids between sentences."""
+
+    sentence_tokens: Annotated[float, Ge(1)] = 24.0
+    """Mean length of a sentence in tokens; lengths are drawn as geometric, each token the last of its sentence with
+    probability 1 / mean, and the sample's end cuts the last one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Measures:
+    """What samples of ids teach together.
+
+    Shapes: `shares`, f(i) / f(0), float64 (target_len,).
+    """
+
+    name: str
+    mean_distance: float
+    mean_run_length: float
+    largest: int
+    shares: FloatArray
+
+
+def window_faults(config: Any, options: SkipOptions) -> list[str]:
+    """List what is wrong with the target window, as lines that begin with the field."""
+    if config.target_len > LONGEST:
+        rule = f"must be <= {LONGEST}, as f is held in memory; lower it and n_tokens alike"
+        return [f"target_len={config.target_len}: {rule}"]
+    faults: list[str] = config.length_faults(options.n_tokens)
+    return faults
+
+
+def drawn_sentences(n_tokens: int, mean: float, generator: np.random.Generator) -> IntArray:
+    """Draw sentence lengths that fill a sample, geometric with the given mean but for the last.
+
+    Example:
+        >>> drawn_sentences(3, 1.0, np.random.default_rng(0))
+        array([1, 1, 1])
+    """
+    ends = generator.random(n_tokens) < 1 / mean
+    ends[-1] = True
+    return np.diff(np.flatnonzero(ends), prepend=-1)
+
+
+def samples(config: Any, options: SkipOptions) -> Iterator[IntArray]:
+    """Draw the ids of every sample."""
+    generator = np.random.default_rng(options.seed)
+    for _ in range(options.samples):
+        lengths = None
+        if isinstance(options, SentenceOptions):
+            lengths = drawn_sentences(options.n_tokens, options.sentence_tokens, generator)
+        yield skip_positions_from_config(config, options.n_tokens, sentence_lengths=lengths, generator=generator)
+
+
+def measure(name: str, drawn: Iterable[IntArray], target_len: int) -> Measures:
+    """Measure samples one by one: the mean over samples of their mean distances, the mean over all their runs."""
+    counts = PositionCounts(target_len)
+    distances, runs, largest = [], [], 0
+    for ids in drawn:
+        counts.add_positions(ids, np.zeros_like(ids), mask="causal")
+        distances.append(mean_distance(ids))
+        runs.append(run_lengths(ids))
+        largest = max(largest, int(ids[-1]))
+    frequency = counts.frequency()
+    shares = frequency / frequency[0]
+    return Measures(name, float(np.mean(distances)), float(np.concatenate(runs).mean()), largest, shares)
+
+
+def compared(config: Any, options: SkipOptions) -> list[Measures]:
+    """Measure the method's ids, and ids without gaps of the sample's and of the target window's length."""
+    n, target_len = options.n_tokens, config.target_len
+    contiguous = [measure(f"0 .. {length - 1}", [np.arange(length)], target_len) for length in (n, target_len)]
+    return [measure(config.method, samples(config, options), target_len), *contiguous]
+
+
+def table(columns: list[Measures]) -> str:
+    """Lay the measures out, a column for each kind of ids."""
+    target_len = len(columns[0].shares)
+    rows = [
+        ["ids", *(c.name for c in columns)],
+        ["mean pair distance", *(f"{c.mean_distance:.1f}" for c in columns)],
+        ["mean run length", *(f"{c.mean_run_length:.2f}" for c in columns)],
+        ["largest id", *(f"{c.largest}" for c in columns)],
+    ]
+    for i in dict.fromkeys(quarter * target_len // 4 for quarter in QUARTERS):
+        rows.append([f"f({i}) / f(0)", *(percent(float(c.shares[i])) for c in columns)])
+    width = max(len(word) for row in rows for word in row[1:])
+    return "\n".join(f"{row[0]:<27}" + "  ".join(word.rjust(width) for word in row[1:]) for row in rows)
+
+
+def heading(config: Any, options: SkipOptions) -> str:
+    """Name the method, the samples and their sentences."""
+    lines = {
+        "method": f"{config.method} --target_len={config.target_len}",
+        "samples": f"{options.samples} of {options.n_tokens} tokens, seed {options.seed}",
+    }
+    if isinstance(options, SentenceOptions):
+        lines["sentences"] = f"geometric lengths, {options.sentence_tokens:g} tokens in the mean"
+    if config.target_len == options.n_tokens:
+        lines["gaps"] = "none, for target_len is n_tokens; raise it"
+    return facts_text(lines)
+
+
+def remarks(config: Any, options: SkipOptions) -> str:
+    """Say what theory and the paper's Figure 3 give."""
+    lines = {}
+    if isinstance(config, Rpes):
+        expected = mean_run_length(config, options.n_tokens)
+        lines["mean run length in theory"] = f"1 / (1 - (n - 1) / T) = {expected:.2f}"
+    return facts_text(lines | {"the paper on its Figure 3": FIGURE_3[config.method]})

@@ -1,0 +1,1 @@
+"""What bfloat16 does to RoPE's shift invariance."""

@@ -1,0 +1,1 @@
+"""Effective context length of a trained model."""

@@ -1,0 +1,115 @@
+"""Plan the shape of a run's position frequency: how near the target is come, by which draws, at which cost.
+
+    python -m eval.shape CONFIG [--section.key=value ...] [--plot FILE.png]
+
+CONFIG is that of a run with a shape section; nothing is trained. An embedded corpus is made where it is missing, any
+other must have been prepared.
+
+    python -m eval.shape configs/shape_demo.yaml
+    python -m eval.shape configs/shape_demo.yaml --shape.target.exponent=0.3 --plot shape.png
+    python -m eval.shape configs/shape_demo.yaml --shape.strategy.method=pack --data.mode=concatenated
+
+A target that the corpus cannot reach by these means is refused, with the strength at which it can be reached.
+Exit status: 0 done; 2 a mistake in the input, or a target out of reach, one line each on stderr.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from eval.shape.picture import draw_shape
+from lab.command import run
+from lab.config import Experiment, load_experiment
+from lab.data.module import PackedData
+from lab.data.preparation import shard_folder
+from lab.data.shaped import shape_corpus
+from lab.data.shaping_cost import Cost, cost_of
+from lab.data.shards import TokenStore
+from lab.errors import ConfigError
+from lab.settings import parse_overrides, take_option
+from lab.shape import Plan
+
+PARTS = 4  # of the window, that the table sums the pairs over
+
+
+def read_experiment(words: list[str]) -> Experiment:
+    """Read the config and its overrides.
+
+    Raises: ConfigError.
+    """
+    if words[0].startswith("--"):
+        raise ConfigError("CONFIG: must be the first argument, a YAML file; for instance configs/shape_demo.yaml")
+    experiment = load_experiment(Path(words[0]), parse_overrides(words[1:]))
+    if experiment.shape is None:
+        raise ConfigError(f"shape: must be set, {words[0]} leaves it out; for instance --shape.target.exponent=0.5")
+    return experiment
+
+
+def report(experiment: Experiment, picture: Path | None) -> str:
+    """Plan, and say what comes of it.
+
+    Raises: LabError.
+    """
+    shape, data, tokens = experiment.shape, experiment.data, experiment.train.tokens
+    assert shape is not None, "read_experiment refuses a run without a shape"
+    PackedData(data, seed=0, micro_batch_tokens=experiment.train.micro_batch_tokens, n_streams=1).prepare_data()
+    store = TokenStore.open(shard_folder(data), "train")
+    shaped = shape_corpus(shape, data, store)
+    lines = [
+        f"{shape.strategy.method} for {shape.target.method} at strength {shape.strength:g}",
+        table(shaped.plan),
+        costs(cost_of(shaped, store, tokens), tokens),
+    ]
+    if picture is not None:
+        draw_shape(shape, shaped, data.window, experiment.run.seed, picture)
+        lines.append(f"picture: {picture}")
+    return "\n".join(lines)
+
+
+def table(plan: Plan) -> str:
+    """Lay out which share of the pairs stands in each quarter of the window.
+
+    The quarters end at the bins' edges, which are whole distances.
+    """
+    window = int(plan.edges[-1])
+    cuts = np.searchsorted(plan.edges, np.arange(PARTS + 1) * window // PARTS)
+    heads = [f"{plan.edges[low]:,}-{plan.edges[high] - 1:,}" for low, high in itertools.pairwise(cuts)]
+    lines = [f"{'share of the pairs at distance':<32}" + "".join(f"{head:>14}" for head in heads)]
+    for name in ("natural", "aimed", "reached"):
+        shares = np.add.reduceat(getattr(plan, name), cuts[:-1])
+        lines.append(f"{name:<32}" + "".join(f"{value:>14.1%}" for value in shares))
+    return "\n".join([*lines, f"{'total variation, aimed to reached':<34}{plan.distance:>12.4f}"])
+
+
+def costs(cost: Cost, tokens: int) -> str:
+    """Lay out the costs."""
+    return "\n".join(
+        [
+            f"at {tokens:,} tokens: {cost.repeated_frac:.1%} of them read again; {cost.unread_frac:.1%} of the corpus "
+            f"never read; {cost.cut_frac:.1%} of its documents cut",
+            f"pairs a token: {cost.pairs_per_token:,.1f}, natural {cost.natural_pairs_per_token:,.1f}",
+        ]
+    )
+
+
+def show(words: list[str]) -> str:
+    """Read the command line, and return what to print.
+
+    Raises: LabError.
+    """
+    picture = take_option(words, "--plot")
+    return report(read_experiment(words), None if picture is None else Path(picture))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit status."""
+    return run(lambda: str(__doc__), arguments, show)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

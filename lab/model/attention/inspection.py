@@ -1,0 +1,167 @@
+"""What attention computes inside a decoder, for measurements: queries, keys and logits, layer by layer.
+
+Queries and keys are taken before they are rotated, so that one forward pass serves every shift of the positions and
+every rounding of what is rotated. Logits come in blocks of queries: no (T, T) matrix of all heads ever exists.
+
+Axes: B batch, N heads, T tokens, H per head, Q queries of a block, K keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from lab.model.attention.layout import Layout
+from lab.model.decoder import Attention, Block, Decoder
+
+BLOCK_LOGITS = 2**22  # logits of one block at most, 16 MiB in float32; measured, larger ones are slower on a CPU
+
+
+@dataclass(frozen=True, eq=False)
+class LayerInputs:
+    """What one layer's attention is given: queries and keys before rotation, and where they stand.
+
+    Shapes: q_BNTH (B, n_heads, T, head_dim); k_BNTH (B, n_kv_heads, T, head_dim).
+    """
+
+    layer: int
+    q_BNTH: Tensor
+    k_BNTH: Tensor
+    layout: Layout
+
+    def shifted(self, shift: int) -> LayerInputs:
+        """Give the same queries and keys at positions that are larger by `shift` tokens."""
+        old = self.layout
+        moved = Layout.of(old.q_pos + shift, old.k_pos + shift, old.frequencies, old.distance, self.q_BNTH.dtype)
+        return replace(self, layout=moved)
+
+
+@torch.no_grad()
+def layer_inputs(decoder: Decoder, tokens: Tensor, *, shift: int = 0) -> Iterator[LayerInputs]:
+    """Run a decoder over rows of one text each, the first token at position `shift`, and yield every layer's inputs.
+
+    The layers compute as in any forward pass of the decoder.
+
+    Shapes: tokens int64 (B, T).
+    """
+    n_tokens, dtype = tokens.shape[1], decoder.embedding.weight.dtype
+    ids, frequencies = torch.arange(n_tokens, device=tokens.device) + shift, decoder.frequencies.at_length(n_tokens)
+    layout = Layout.of(ids, ids, frequencies, decoder.distance, dtype, starts=(shift,))
+    x_BTD = decoder.embedding(tokens)
+    for layer, block in enumerate(decoder.blocks):
+        assert isinstance(block, Block), "a decoder is made of blocks"
+        yield LayerInputs(layer, *projected(block, x_BTD), layout)
+        if layer + 1 < len(decoder.blocks):
+            x_BTD = block(x_BTD, layout, None)
+
+
+def projected(block: Block, x_BTD: Tensor) -> tuple[Tensor, Tensor]:
+    """Project a block's input to queries and keys."""
+    attention: Attention = block.attention
+    normed = block.attention_norm(x_BTD)
+    q_BNTH, k_BNTH = (
+        project(normed).unflatten(-1, (-1, attention.cfg.head_dim)).transpose(1, 2)
+        for project in (attention.q, attention.k)
+    )
+    return q_BNTH, k_BNTH
+
+
+class LayerLogits:
+    """The causal logits of one layer, as softmax is given them, for any block of queries; keys are rotated once.
+
+    With `rounding` they are what a kernel in that dtype computes: queries and keys are rotated in float32 (or wider),
+    queries scaled by the methods' logit factors, both rounded to the dtype, and their products added up in float32.
+    """
+
+    def __init__(self, inputs: LayerInputs, rounding: torch.dtype | None = None) -> None:
+        assert inputs.layout.visible.by_order, "every token of a measured text sees all tokens before it"
+        self.inputs, self.rounding = inputs, rounding
+        layout = inputs.layout
+        self.wide = torch.promote_types(inputs.q_BNTH.dtype, torch.float32)
+        self.factor = layout.logit_factor(inputs.layer, self.wide)
+        self.keys = [self.rounded(rotation.rotate(inputs.k_BNTH)) for rotation in layout.k_rotations]
+
+    def rounded(self, x: Tensor) -> Tensor:
+        """Round to the kernel's dtype; the values stay in a dtype whose products are exact."""
+        return x.to(self.rounding or self.wide).to(self.wide)
+
+    def blocks(self, most: int = BLOCK_LOGITS) -> list[slice]:
+        """Cut the queries into blocks of at most `most` logits, at least one query each."""
+        batch, heads, n_tokens, _ = self.inputs.q_BNTH.shape
+        rows = max(1, most // (batch * heads * n_tokens))
+        return [slice(start, min(start + rows, n_tokens)) for start in range(0, n_tokens, rows)]
+
+    def block(self, queries: slice, keys: slice | None = None) -> Tensor:
+        """Compute the logits of some queries, by default with all keys that one of them sees; hidden ones are -inf.
+
+        Shapes: (B, n_heads, Q, K).
+        """
+        keys = keys or slice(0, queries.stop)
+        layout = self.inputs.layout
+        logits = self.band(0, queries, keys)
+        q_pos, k_pos = layout.q_pos[queries, None], layout.k_pos[None, keys]
+        for number, band in enumerate(layout.distance.bands[1:], start=1):
+            logits = torch.where(band.region.contains(q_pos, k_pos), self.band(number, queries, keys), logits)
+        shown = layout.distance.shows(q_pos, k_pos)
+        hidden = k_pos > q_pos if shown is None else (k_pos > q_pos) | ~shown
+        return logits.masked_fill(hidden, -torch.inf)
+
+    def band(self, number: int, queries: slice, keys: slice) -> Tensor:
+        """Compute the logits as if the band of this number held every pair."""
+        layout, q = self.inputs.layout, self.inputs.q_BNTH[:, :, queries]
+        q = layout.q_rotations[number].at(queries).rotate(q)
+        if self.factor is not None:
+            q = q * self.factor[:, None, queries, None]
+        key = self.keys[layout.key_of_band[number]][:, :, keys]
+        grouped = self.rounded(q).reshape(len(key), key.shape[1], -1, key.shape[3])  # heads of a group as rows of one
+        logits: Tensor = (grouped @ key.transpose(-1, -2)).reshape(*q.shape[:3], -1)
+        return logits * float(q.shape[-1] ** -0.5)
+
+
+@torch.no_grad()
+def target_logits(decoder: Decoder, tokens: Tensor, targets: Tensor) -> Tensor:
+    """Compute the head's logit of each target, un-normalised, without those of the other tokens; 0 without a target.
+
+    Shapes: tokens and targets int64 (B, T), targets below 0 where there is none -> float (B, T).
+    """
+    hidden, wanted = decoder.norm(last_block(decoder, tokens)).flatten(0, 1), targets.flatten()
+    rows = max(1, BLOCK_LOGITS // hidden.shape[1])  # of the head at a time
+    parts = []
+    for start in range(0, len(wanted), rows):
+        x, y = hidden[start : start + rows], wanted[start : start + rows]
+        parts.append((x * decoder.head.weight[y.clamp_min(0)]).sum(-1) * (y >= 0))
+    return torch.cat(parts).view(targets.shape)
+
+
+@torch.no_grad()
+def token_losses(decoder: Decoder, tokens: Tensor, targets: Tensor) -> Tensor:
+    """Compute the loss of each target in nats; 0 without a target.
+
+    The head's logits, of tokens with a target alone and some rows at a time, are normalised in float64.
+
+    Shapes: tokens and targets int64 (B, T), targets below 0 where there is none -> float64 (B, T).
+    """
+    hidden, wanted = last_block(decoder, tokens).flatten(0, 1), targets.flatten()
+    losses = torch.zeros(len(wanted), dtype=torch.float64, device=tokens.device)
+    scored = (wanted >= 0).nonzero()[:, 0]
+    rows = max(1, BLOCK_LOGITS // decoder.cfg.vocab_size)  # of the head at a time
+    for start in range(0, len(scored), rows):
+        places = scored[start : start + rows]
+        logits = decoder.head(decoder.norm(hidden[places])).double()
+        losses[places] = logits.logsumexp(-1) - logits.gather(1, wanted[places, None])[:, 0]
+    return losses.view(targets.shape)
+
+
+def last_block(decoder: Decoder, tokens: Tensor) -> Tensor:
+    """Run rows of one text each through all blocks.
+
+    Shapes: int64 (B, T) -> (B, T, d_model).
+    """
+    layout = decoder.layout(tokens, None, None, None, None)
+    x_BTD: Tensor = decoder.embedding(tokens)
+    for block in decoder.blocks:
+        x_BTD = block(x_BTD, layout, None)
+    return x_BTD

@@ -1,0 +1,227 @@
+"""What attention needs beside q, k and v, made once per forward pass and shared by all layers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lab.model.attention.rotary import Rotation
+from lab.model.attention.segments import Segments
+from lab.model.attention.visibility import GivenMask, Visibility
+from lab.positions import Distance, Frequencies
+from lab.positions.regions import Tile
+
+PositionMap = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class BandTile:
+    """A tile in places of the row, the number of its band, and whether no tile before it has any of its queries."""
+
+    band: int
+    tile: Tile
+    first: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Ids, rotations and visibility of one forward pass.
+
+    A row is one causal sequence, its queries aligned with the last keys, or it is packed: `segments` says where its
+    segments begin. `starts` holds the first id of each segment, or of the row, where ids count up by one from it, and
+    is None where they do not; then `visible` decides pair by pair.
+
+    Shapes: q_pos (Tq,) or (B, Tq); k_pos (Tk,) or (B, Tk); one query rotation per band, one key rotation per distinct
+        key map, of the keys that are not rotated yet.
+    """
+
+    q_pos: Tensor
+    k_pos: Tensor
+    frequencies: Frequencies
+    distance: Distance
+    q_rotations: tuple[Rotation, ...]
+    k_rotations: tuple[Rotation, ...]
+    key_of_band: tuple[int, ...]
+    segments: Segments | None
+    starts: tuple[int, ...] | None
+    visible: Visibility | GivenMask
+
+    @classmethod
+    def of(
+        cls,
+        q_pos: Tensor,
+        k_pos: Tensor,
+        frequencies: Frequencies,
+        distance: Distance,
+        dtype: torch.dtype,
+        *,
+        segments: Segments | None = None,
+        starts: Sequence[int] | None = None,
+        visible: Visibility | GivenMask | None = None,
+        n_rotated: int = 0,
+    ) -> Layout:
+        """Compute the rotations in float32, or in `dtype` if that is wider; `n_rotated` first keys need none."""
+        wide = torch.promote_types(dtype, torch.float32)
+        bands = distance.bands
+        key_maps = list(dict.fromkeys(band.k_map for band in bands))
+        made: dict[tuple[PositionMap, int], Rotation] = {}
+        new_k_pos = k_pos[..., n_rotated:] if n_rotated else k_pos
+
+        def rotation(place: PositionMap, positions: Tensor) -> Rotation:
+            key = (place, id(positions))
+            if key not in made:
+                made[key] = Rotation.of(place(positions), frequencies.inv_freq, wide)
+            return made[key]
+
+        if visible is None:
+            docs = None if segments is None else segments.doc_ids[None]
+            mask = "causal" if segments is None else "document"
+            anchor = None if segments is None or segments.anchor_of is None else segments.anchor_of[None]
+            visible = Visibility(q_pos.shape[-1], k_pos.shape[-1], k_pos.device, mask, docs, anchor_of=anchor)
+        return cls(
+            q_pos,
+            k_pos,
+            frequencies,
+            distance,
+            tuple(rotation(band.q_map, q_pos) for band in bands),
+            tuple(rotation(key_map, new_k_pos) for key_map in key_maps),
+            tuple(key_maps.index(band.k_map) for band in bands),
+            segments,
+            None if starts is None else tuple(starts),
+            visible,
+        )
+
+    def last_query(self) -> Layout:
+        """Lay out the row's last query alone, with the keys as they are."""
+        return self.queries(slice(-1, None), self.k_pos.shape[-1])
+
+    def queries(self, part: slice, n_keys: int) -> Layout:
+        """Lay out some of a causal row's queries, the last of which stands at the last of its first `n_keys` keys."""
+        assert self.segments is None, "a packed row is attended whole"
+        q_pos = self.q_pos[..., part]
+        return replace(
+            self,
+            q_pos=q_pos,
+            k_pos=self.k_pos[..., :n_keys],
+            q_rotations=tuple(rotation.at(part) for rotation in self.q_rotations),
+            visible=Visibility(q_pos.shape[-1], n_keys, self.k_pos.device),
+        )
+
+    def steps(self) -> Iterator[Layout]:
+        """Lay out the forward passes that read this one's new tokens one at a time, each with the keys up to its own.
+
+        The rotations of all are made already, once. The keys before the new tokens must be rotated.
+        """
+        n_new = self.q_pos.shape[-1]
+        past = self.k_pos.shape[-1] - n_new
+        for number in range(n_new):
+            part, n_keys = slice(number, number + 1), past + number + 1
+            yield replace(
+                self,
+                q_pos=self.q_pos[..., part],
+                k_pos=self.k_pos[..., :n_keys],
+                q_rotations=tuple(rotation.at(part) for rotation in self.q_rotations),
+                k_rotations=tuple(rotation.at(part) for rotation in self.k_rotations),
+                visible=Visibility(1, n_keys, self.k_pos.device),
+            )
+
+    @cached_property
+    def cache(self) -> dict[int, Any]:
+        """What a backend makes once per band and keeps for all layers."""
+        return {}
+
+    @cached_property
+    def tiles(self) -> list[BandTile]:
+        """The bands' tiles, in places of the row, for ids that count up by one, or any ids under plain distance."""
+        n_q, n_k = self.q_pos.shape[-1], self.k_pos.shape[-1]
+        lengths = (n_k,) if self.segments is None else self.segments.lengths
+        anchors = self.segments.anchors if self.segments is not None else None
+        starts = self.starts if self.starts is not None else (0,) * len(lengths)
+        assert self.starts is not None or self.distance.is_plain, "tiles are cut from consecutive ids"
+        bands = self.distance.bands
+        out, place, covered, begins = [], 0, 0, {}
+        for number, (length, start) in enumerate(zip(lengths, starts, strict=True)):
+            keys = range(start, start + length)
+            queries = keys if self.segments is not None else keys[n_k - n_q :]
+            begins[place] = start
+            for band_number, band in enumerate(bands):
+                tiles = [t.shifted(place - queries.start, place - keys.start) for t in band.region.tiles(queries, keys)]
+                if anchors is not None and anchors[number] >= 0:
+                    key = begins[anchors[number]]
+                    seeing = band.region.seeing(keys, key)
+                    if seeing:
+                        tile = Tile(seeing, range(key, key + 1), "full")
+                        tiles.append(tile.shifted(place - keys.start, anchors[number] - key))
+                for tile in tiles:
+                    out.append(BandTile(band_number, tile, first=tile.q.start >= covered))
+                    covered = max(covered, tile.q.stop)
+            place += length
+        return out
+
+    def seen(self) -> Tensor:
+        """Build the boolean mask (B or 1, Tq, Tk) of what is visible and not hidden by the distance method."""
+        visible = self.visible.dense()
+        q_pos, k_pos = torch.atleast_2d(self.q_pos)[:, :, None], torch.atleast_2d(self.k_pos)[:, None, :]
+        shown = self.distance.shows(q_pos, k_pos)
+        return visible if shown is None else visible & shown
+
+    def logit_factor(self, layer: int, dtype: torch.dtype) -> Tensor | None:
+        """Return what multiplies the logits of each query, (B or 1, Tq), or None where that is one."""
+        factor = None
+        if self.frequencies.scales_logits:
+            factor = self.frequencies.logit_factor(self.q_pos, layer)
+        if self.distance.scales_logits:
+            own = self.distance.logit_factor(self.q_pos)
+            factor = own if factor is None else factor * own
+        return None if factor is None else torch.atleast_2d(factor.to(dtype))
+
+
+def first_ids(ids: Tensor, segments: Segments | None) -> tuple[int, ...] | None:
+    """Find the first id of each segment, or of all rows, if ids count up by one from there; None if they do not.
+
+    Shapes: ids (T,) or (B, T); packed rows (T,) or (1, T).
+    """
+    ids = torch.atleast_2d(ids)
+    if segments is None:
+        regular = bool((ids == ids[:1, :1] + torch.arange(ids.shape[1], device=ids.device)).all())
+        return (int(ids[0, 0]),) if regular and ids.numel() else None
+    row = ids[0, : segments.n_real]
+    begins = [0, *itertools.accumulate(segments.lengths)][:-1]
+    starts = row[torch.tensor(begins, dtype=torch.int64, device=ids.device)]
+    return (
+        tuple(starts.tolist()) if bool((row == starts[segments.doc_ids[: len(row)]] + inside(segments)).all()) else None
+    )
+
+
+def inside(segments: Segments) -> Tensor:
+    """Give every real token's place in its segment."""
+    return segments.position_ids[: segments.n_real]
+
+
+def document_segments(q_pos: Tensor, k_pos: Tensor, doc_ids: Tensor) -> Segments | None:
+    """Describe rows of documents as segments of one packed row, or return None where they cannot be.
+
+    They can when each document is one run of tokens with rising ids. Padding (-1) becomes segments of its own.
+
+    Shapes: q_pos and k_pos (T,) or (B, T); doc_ids (B, T).
+    """
+    if q_pos is not k_pos:
+        return None
+    rising = torch.ones_like(doc_ids, dtype=torch.bool)
+    k_pos = k_pos.expand_as(doc_ids)
+    same = doc_ids[:, 1:] == doc_ids[:, :-1]
+    rising[:, 1:] = ~same | (doc_ids[:, 1:] < 0) | (k_pos[:, 1:] > k_pos[:, :-1])
+    starts = torch.ones_like(rising)
+    starts[:, 1:] = ~same
+    once = all(len(row[start]) == len(row[start].unique()) for row, start in zip(doc_ids, starts & (doc_ids >= 0)))
+    if not once or not bool(rising.all()):
+        return None
+    bounds = [*starts.flatten().nonzero().flatten().tolist(), doc_ids.numel()]
+    lengths = [stop - start for start, stop in itertools.pairwise(bounds)]
+    return Segments.from_lengths(lengths, doc_ids.numel(), doc_ids.device)

@@ -1,0 +1,167 @@
+"""A Hugging Face config.json as a decoder's settings, both ways, for Llama, Mistral and Qwen2; no torch.
+
+    Llama, Mistral  RMSNorm, SwiGLU, RoPE, grouped-query attention: the lab's decoder
+    Qwen2           the same with biases on queries, keys and values
+
+What the lab's decoder would compute differently is refused by name. Source: transformers 5.23, configuration_llama.py,
+configuration_mistral.py, configuration_qwen2.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lab.errors import CheckpointError, ConfigError
+from lab.model.config import DecoderConfig
+from lab.model.huggingface.rope import Rope, is_number, rope_settings
+from lab.positions import Distance, Frequencies
+
+NAME = "config.json"
+SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+SILENT = {"rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": False, "use_sliding_window": False}
+FAMILIES: dict[str, dict[str, Any]] = {  # what transformers assumes where config.json is silent
+    "llama": {**SILENT, "num_key_value_heads": None, "max_position_embeddings": 2048},
+    "mistral": {**SILENT, "num_key_value_heads": 8, "max_position_embeddings": 131072, "sliding_window": 4096},
+    "qwen2": {**SILENT, "num_key_value_heads": 32, "max_position_embeddings": 32768},
+}
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """Read config.json and fill in what its family assumes.
+
+    Raises: CheckpointError for a file that is missing or broken; ConfigError for another family.
+    """
+    path = folder / NAME
+    if not path.is_file():
+        raise CheckpointError(f"{folder}: holds no {NAME}; give the folder of a Hugging Face model")
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error}); copy the folder again") from error
+    family = settings.get("model_type") if isinstance(settings, dict) else None
+    if family not in FAMILIES:
+        raise ConfigError(f"model_type={family}: must be one of {', '.join(FAMILIES)}; use a model of these families")
+    return {**FAMILIES[family], **settings}
+
+
+def decoder_config(settings: Mapping[str, Any], rope: Rope, *, own_frequencies: bool) -> DecoderConfig:
+    """Translate the settings; the frequency method is checked too unless the caller has frequencies of their own.
+
+    Raises: ConfigError, a line per fault.
+    """
+    faults = size_faults(settings)
+    if not faults:
+        faults = structure_faults(settings) + rope.faults() + ([] if own_frequencies else rope.method_faults())
+    if faults:
+        raise ConfigError(*faults)
+    d_model, n_heads = settings["hidden_size"], settings["num_attention_heads"]
+    width = n_heads * (settings.get("head_dim") or d_model // n_heads)
+    return DecoderConfig(
+        d_model=d_model,
+        n_layers=settings["num_hidden_layers"],
+        n_heads=n_heads,
+        n_kv_heads=settings["num_key_value_heads"] or n_heads,
+        d_ff=settings["intermediate_size"],
+        vocab_size=settings["vocab_size"],
+        tie_embeddings=bool(settings["tie_word_embeddings"]),
+        theta=float(rope.theta),
+        norm_eps=float(settings["rms_norm_eps"]),
+        qkv_bias=settings["model_type"] == "qwen2",
+        attention_width=None if width == d_model else width,
+    )
+
+
+def size_faults(settings: Mapping[str, Any]) -> list[str]:
+    """List the sizes that are missing or no whole numbers above zero."""
+    faults = [f"{name}: missing from {NAME}; copy the folder again" for name in SIZES if name not in settings]
+    given = [name for name in (*SIZES, "max_position_embeddings") if name in settings]
+    given += [name for name in ("num_key_value_heads", "head_dim") if settings.get(name) is not None]
+    faults += [
+        f"{name}={settings[name]}: must be a whole number >= 1; mend {NAME}"
+        for name in given
+        if not isinstance(settings[name], int) or isinstance(settings[name], bool) or settings[name] < 1
+    ]
+    if not is_number(settings["rms_norm_eps"]):
+        faults.append(f"rms_norm_eps={settings['rms_norm_eps']}: must be a number; mend {NAME}")
+    return faults
+
+
+def structure_faults(settings: Mapping[str, Any]) -> list[str]:
+    """List what the lab's decoder would compute differently from transformers."""
+    family, another = settings["model_type"], "use another model"
+    faults = []
+    if settings["hidden_act"] != "silu":
+        faults.append(f"hidden_act={settings['hidden_act']}: must be silu, the feed-forward is SwiGLU; {another}")
+    faults += [
+        f"{name}={settings[name]}: must be false for {family}; {another}"
+        for name in ("mlp_bias", *(() if family == "qwen2" else ("attention_bias",)))
+        if settings.get(name)
+    ]
+    if settings.get("quantization_config"):
+        method = dict(settings["quantization_config"]).get("quant_method", "unknown")
+        faults.append(f"quantization_config.quant_method={method}: must be left out; use the model's float weights")
+    return faults + sliding_faults(settings)
+
+
+def sliding_faults(settings: Mapping[str, Any]) -> list[str]:
+    """List what makes attention see less than the whole past."""
+    whole = "attention sees the whole past"
+    faults = []
+    window, reach = settings.get("sliding_window"), settings["max_position_embeddings"]
+    if settings["use_sliding_window"]:
+        faults.append(f"use_sliding_window={settings['use_sliding_window']}: must be false, {whole}; use another model")
+    elif settings["model_type"] != "qwen2" and window is not None and not (is_number(window) and window >= reach):
+        rule = f"must be null or >= max_position_embeddings={reach}, {whole}; use another model"
+        faults.append(f"sliding_window={window}: {rule}")
+    sliding = [n for n, kind in enumerate(settings.get("layer_types") or ()) if kind != "full_attention"]
+    if sliding:
+        kind = settings["layer_types"][sliding[0]]
+        faults.append(f"layer_types[{sliding[0]}]={kind}: must be full_attention, {whole}; use another model")
+    return faults
+
+
+def hugging_face_settings(
+    cfg: DecoderConfig, frequencies: Frequencies, distance: Distance, dtype: str, train_len: int | None
+) -> dict[str, Any]:
+    """Say a decoder as config.json, readable by transformers 4 and 5.
+
+    Biases make it a Qwen2 model; heads that do not divide d_model a Mistral one, for transformers' Llama refuses them.
+    The ids of <bos> and <eos> are not known: null, or transformers would take Llama's 1 and 2.
+
+    Raises: ConfigError for positions that config.json cannot say.
+    """
+    if not distance.is_plain or distance.scales_logits:
+        name = f"distance={distance.method}" if not distance.is_plain else f"distance.log_n={distance.config.log_n}"
+        raise ConfigError(
+            f"{name}: a Hugging Face folder cannot say it; save with plain distance and use apply() on the loaded model"
+        )
+    rope = rope_settings(frequencies, train_len)
+    family = "qwen2" if cfg.qkv_bias else "mistral" if cfg.d_model % cfg.n_heads else "llama"
+    own: dict[str, dict[str, Any]] = {
+        "llama": {"attention_bias": False, "mlp_bias": False},
+        "mistral": {"sliding_window": None},
+        "qwen2": {"use_sliding_window": False},
+    }
+    return {
+        "architectures": [f"{family.capitalize()}ForCausalLM"],
+        "model_type": family,
+        "vocab_size": cfg.vocab_size,
+        "hidden_size": cfg.d_model,
+        "intermediate_size": cfg.d_ff,
+        "num_hidden_layers": cfg.n_layers,
+        "num_attention_heads": cfg.n_heads,
+        "num_key_value_heads": cfg.n_kv_heads,
+        "head_dim": cfg.head_dim,
+        "hidden_act": "silu",
+        "rms_norm_eps": cfg.norm_eps,
+        "tie_word_embeddings": cfg.tie_embeddings,
+        **rope,
+        **own[family],
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "dtype": dtype,
+        "torch_dtype": dtype,
+    }

@@ -1,0 +1,199 @@
+"""Distance methods inside an unmodified transformers model, through the library's attention interface.
+
+The model hands over queries and keys that it has rotated by their own positions p. A band that places a query at a(p)
+rotates it further by a(p) - p, and a key by b(p) - p: rotations of one pair add up. Keys of an identity map stay as
+they are, so the model's own key cache serves. The rows' visible keys come from the model's attention mask, padding on
+the left included.
+
+Axes: B batch, T tokens, N heads, K key-value heads, H per head. Source: methods.md section 11.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from lab.errors import ConfigError, MissingPackage
+from lab.model.attention import backends
+from lab.model.attention.attend import attend_rotated, kernel_dtype
+from lab.model.attention.layout import Layout, PositionMap, first_ids
+from lab.model.attention.visibility import GivenMask, Visibility
+from lab.positions import Band, Distance, Frequencies
+from lab.positions import frequencies as make_frequencies
+from lab.positions.base import identity
+
+NAME = "probe_lab"
+APPLIED: WeakKeyDictionary[nn.Module, Applied] = WeakKeyDictionary()  # the interface hands over the layer alone
+
+
+@dataclass(frozen=True, eq=False)
+class Further(Distance):
+    """A distance method for queries and keys that are rotated by their own positions already."""
+
+    @property
+    def bands(self) -> tuple[Band, ...]:
+        """The method's bands with maps that say how far to turn on."""
+        own = self.method_bands
+        maps = {place: further(place) for band in own for place in (band.q_map, band.k_map)}  # bands share key maps
+        return tuple(Band(band.region, maps[band.q_map], maps[band.k_map]) for band in own)
+
+    @property
+    def method_bands(self) -> tuple[Band, ...]:
+        """The bands as the method declares them."""
+        bands: tuple[Band, ...] = self.module.bands(self.config)
+        return bands
+
+
+def further(place: PositionMap) -> PositionMap:
+    """Say how much further a token at its own position must turn to stand at its place."""
+    return nowhere if place is identity else lambda positions: place(positions) - positions
+
+
+def nowhere(positions: Tensor) -> Tensor:
+    """Turn no further."""
+    return positions * 0
+
+
+@dataclass(eq=False)
+class Applied:
+    """What runs in the attention layers of one model; the layout of the last forward pass serves all its layers."""
+
+    distance: Further
+    rotary: nn.Module
+    scaling: float
+    last: tuple[Any, ...] = field(default=())
+
+    def layout(self, q: Tensor, n_k: int, mask: Tensor | None, position_ids: Tensor | None) -> Layout:
+        """Give the layout of a forward pass, made at its first layer."""
+        key = (position_ids, mask, n_k, q.shape, self.rotary.inv_freq)
+        same = len(self.last) and all(a is b for a, b in zip(key[:2], self.last[:2])) and key[2:4] == self.last[2:4]
+        if not same or self.last[4] is not key[4]:
+            self.last = (*key, self.make(q, n_k, mask, position_ids))
+        made: Layout = self.last[5]
+        return made
+
+    def make(self, q: Tensor, n_k: int, mask: Tensor | None, position_ids: Tensor | None) -> Layout:
+        """Find the keys' positions and lay the rows out."""
+        n_q = q.shape[2]
+        visible: Visibility | GivenMask = Visibility(n_q, n_k, q.device)
+        if mask is not None:
+            given = mask if mask.dtype == torch.bool else mask == 0  # transformers' eager masks are added to logits
+            given = given[:, 0, :, :n_k]
+            if not bool((given == visible.dense()).all()):
+                visible = GivenMask(given)
+        q_pos = torch.arange(n_k - n_q, n_k, device=q.device) if position_ids is None else position_ids
+        if n_q == n_k:
+            k_pos = q_pos
+        else:
+            if isinstance(visible, GivenMask):
+                places = visible.seen[:, -1].long().cumsum(-1) - 1
+            else:
+                places = torch.arange(n_k, device=q.device)
+            k_pos = torch.atleast_2d(places - places[..., -1:] + torch.atleast_2d(q_pos)[:, -1:])
+        starts = None
+        regular = torch.equal(torch.atleast_2d(q_pos), torch.atleast_2d(k_pos)[:, n_k - n_q :])
+        if isinstance(visible, Visibility) and regular:
+            starts = first_ids(k_pos, None)
+        return Layout.of(q_pos, k_pos, self.frequencies, self.distance, q.dtype, starts=starts, visible=visible)
+
+    @property
+    def frequencies(self) -> Frequencies:
+        """The model's own inverse frequencies, whatever scaling made them; its factor is in q and k already."""
+        inv_freq = self.rotary.inv_freq.detach().double().cpu()
+        plain = make_frequencies("rope", head_dim=2 * len(inv_freq))
+        return Frequencies(plain.method, inv_freq, plain.config, plain.module, plain.theta)
+
+
+def apply(model: Any, *, distance: Distance) -> Any:
+    """Run a distance method inside a transformers model from now on, and return the model.
+
+    The weights and the code of the model stay as they are; applying plain distance takes the method out again.
+
+    Raises: ConfigError for a model whose attention or rotary embedding is of another kind; MissingPackage.
+    Example:
+        model = apply(AutoModelForCausalLM.from_pretrained(folder), distance=distance("string", shift=683))
+    """
+    try:
+        from transformers import AttentionInterface, AttentionMaskInterface
+    except ModuleNotFoundError as error:
+        raise MissingPackage("transformers", "lab.model.huggingface.apply", "hf") from error
+    layers = [module for module in model.modules() if hasattr(module, "q_proj") and hasattr(module, "layer_idx")]
+    rotaries = [module for module in model.modules() if hasattr(module, "inv_freq")]
+    kind = type(model).__name__
+    if not layers or len(rotaries) != 1:
+        raise ConfigError(
+            f"model={kind}: has {len(layers)} attention layers with q_proj and {len(rotaries)} rotary embeddings; "
+            "apply needs a Llama-family model of transformers, with one rotary embedding for all layers"
+        )
+    head_dim = layers[0].head_dim
+    if 2 * len(rotaries[0].inv_freq) != head_dim:
+        raise ConfigError(
+            f"model={kind}: rotates {2 * len(rotaries[0].inv_freq)} of {head_dim} dimensions; apply needs whole heads"
+        )
+    general = getattr(model.config, "sliding_window", None)
+    sliding = [getattr(layer, "sliding_window", general) for layer in layers]
+    if any(sliding):
+        raise ConfigError(
+            f"model={kind}: sliding_window={max(filter(None, sliding))}: a sliding window hides what a distance method "
+            "places; load the model with sliding_window=None"
+        )
+    AttentionInterface.register(NAME, attention)
+    AttentionMaskInterface.register(NAME, stated_mask)
+    applied = Applied(Further(distance.method, distance.config, distance.module), rotaries[0], head_dim**-0.5)
+    for layer in layers:
+        APPLIED[layer] = applied
+    model.set_attn_implementation(NAME)
+    return model
+
+
+def stated_mask(*, q_length: int, kv_length: int, **settings: Any) -> Tensor | None:
+    """Build transformers' boolean mask, left out only where it is causal over as many keys as queries.
+
+    The library also leaves it out for single queries and for caches of fixed size, whose unfilled slots its own kernel
+    call knows how to hide.
+    """
+    from transformers.masking_utils import sdpa_mask
+
+    settings["allow_is_causal_skip"] = q_length == kv_length
+    mask: Tensor | None = sdpa_mask(q_length=q_length, kv_length=kv_length, **settings)
+    return mask
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    position_ids: Tensor | None = None,
+    **ignored: Any,
+) -> tuple[Tensor, None]:
+    """Attend for one layer, as the interface asks: rotated (B, N, Tq, H) and (B, K, Tk, H) to (B, Tq, N, H).
+
+    Raises: ConfigError for a layer that `apply` was not called for, and for dropout.
+    """
+    applied = APPLIED.get(module)
+    if applied is None:
+        raise ConfigError(f"attn_implementation={NAME}: set without a method; call lab.model.huggingface.apply")
+    if dropout:
+        raise ConfigError(f"attention_dropout={dropout}: distance methods have none; set it to 0")
+    layout = applied.layout(query, key.shape[2], attention_mask, position_ids)
+    if scaling is not None and scaling != applied.scaling:
+        query = query * (scaling / applied.scaling)
+    dtype = kernel_dtype(query, value)
+    maps = dict.fromkeys(band.k_map for band in applied.distance.bands)
+    keys = [
+        (key if place is nowhere else rotation.rotate(key)).to(dtype)
+        for place, rotation in zip(maps, layout.k_rotations, strict=True)
+    ]
+    name = backends.choose("auto", query.device, value.dtype)[0]
+    if layout.starts is None:
+        name = "sdpa"
+    out = attend_rotated(query, keys, value.to(dtype), layout, 0, name)
+    return out.to(value.dtype).transpose(1, 2).contiguous(), None

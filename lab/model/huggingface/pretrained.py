@@ -1,0 +1,87 @@
+"""Llama, Mistral and Qwen2 folders of Hugging Face as decoders, and decoders as such folders.
+
+The transformers library is not needed for either. Positions beyond config.json's own are given to `load_pretrained`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import torch
+
+from lab.errors import CheckpointError, ConfigError
+from lab.files import publish_folder, write_json
+from lab.model.decoder import Decoder
+from lab.model.huggingface.config import NAME, decoder_config, hugging_face_settings, read_settings
+from lab.model.huggingface.interface import apply
+from lab.model.huggingface.rope import Rope
+from lab.model.huggingface.tensors import hugging_face_name, load_tensors, save_tensors
+from lab.positions import Distance, Frequencies
+
+__all__ = ["apply", "load_pretrained", "save_pretrained"]
+
+SHARD_BYTES = 5 * 10**9  # the size of transformers' own files up to version 4
+
+
+def load_pretrained(
+    path: str | os.PathLike[str],
+    *,
+    frequencies: Frequencies | None = None,
+    distance: Distance | None = None,
+    backend: str = "auto",
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Decoder:
+    """Load a Hugging Face folder; `frequencies` and `distance` replace the folder's own positions.
+
+    Raises: CheckpointError for a folder whose files are missing, broken or do not fit together; ConfigError for a model
+        that the lab's decoder is not, a line per fault.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: no such folder; give the folder of a Hugging Face model")
+    settings = read_settings(folder)
+    rope = Rope.read(settings)
+    cfg = decoder_config(settings, rope, own_frequencies=frequencies is not None)
+    frequencies = frequencies or rope.frequencies(cfg.head_dim)
+    if 2 * len(frequencies.inv_freq) != cfg.head_dim:
+        n = 2 * len(frequencies.inv_freq)
+        raise ConfigError(f"frequencies.head_dim={n}: must be {cfg.head_dim}, that of the folder; build them with it")
+    with torch.device("meta"):
+        decoder = Decoder(cfg, frequencies=frequencies, distance=distance, backend=backend, seed=None)
+    shapes = {name: tensor.shape for name, tensor in decoder.state_dict().items()}
+    tensors = load_tensors(folder, shapes, tied=cfg.tie_embeddings, dtype=dtype, device=device)
+    decoder.load_state_dict(tensors, assign=True)
+    if cfg.tie_embeddings:
+        decoder.head.weight = decoder.embedding.weight
+    return decoder.eval()
+
+
+def save_pretrained(
+    decoder: Decoder, path: str | os.PathLike[str], *, train_len: int | None = None, shard_bytes: int = SHARD_BYTES
+) -> None:
+    """Write a decoder as a Hugging Face folder, whole or not at all, in the dtype of its parameters.
+
+    `train_len` becomes max_position_embeddings; left out, it is what the frequency method says, if it does.
+
+    Raises: CheckpointError for a path that already holds something; ConfigError for positions that config.json cannot
+        say.
+    """
+    final = Path(path).absolute()
+    if final.exists() and not (final.is_dir() and not any(final.iterdir())):
+        raise CheckpointError(f"{path}: already holds something; give a new or an empty folder")
+    dtype = str(decoder.embedding.weight.dtype).removeprefix("torch.")
+    settings = hugging_face_settings(decoder.cfg, decoder.frequencies, decoder.distance, dtype, train_len)
+    tied = decoder.cfg.tie_embeddings
+    state = {name: tensor for name, tensor in decoder.state_dict().items() if not (tied and name == "head.weight")}
+    temporary = final.with_name(f".{final.name}.tmp-{os.getpid()}")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        save_tensors(temporary, {hugging_face_name(name): tensor for name, tensor in state.items()}, shard_bytes)
+        write_json(temporary / NAME, settings)
+        publish_folder(temporary, final)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

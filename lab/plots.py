@@ -1,0 +1,36 @@
+"""The file that a command draws its picture to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lab.errors import ConfigError, MissingPackage
+
+STYLE: Any = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+DPI = 130
+BLUE, ORANGE, GREY = "#3366aa", "#cc6622", "#888888"
+
+
+@contextmanager
+def canvas(output: Path, width: float, height: float) -> Iterator[Any]:
+    """Give a figure of a size in inches to draw on, which is written on leaving.
+
+    Raises: MissingPackage without matplotlib, ConfigError where the picture cannot be written.
+    """
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingPackage("matplotlib", "drawing pictures", "plot") from error
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure
+        try:
+            output.parent.mkdir(parents=True, exist_ok=True)
+            figure.savefig(output, dpi=DPI)
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise ConfigError(f"{output}: cannot be written ({reason}); name another picture with -o") from error

@@ -1,0 +1,104 @@
+"""The probe section of a run's config; no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from lab.schema import NonNegative, Positive, Section, Share
+
+ERROR = 0.005  # at each length; with 63 lengths the effective length is still the same in 99% of models (LOG.md)
+ROUNDS = 20  # of a sequential probe at each length
+OFFICIAL_SIZES = {"needles": 4, "digits": 6}  # of the numbers in papers/string.txt, Table 5
+LIMIT_WINDOWS = 4  # a probe without max_length stops here at the latest
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeConfig(Section):
+    """The four-needle probe of effective context length (papers/string.txt, section 3)."""
+
+    protocol: Literal["ours", "string"] = "ours"
+    """Tests as in lab/probe/needles.py (ours), or as in the paper (string), lab/probe/string_needles.py."""
+    every_tokens: Positive | None = None
+    """Consumed tokens between probes; left out, the run probes at its end only."""
+    tests: Positive = 500
+    """Tests at each length."""
+    step: Positive = 128
+    """Step of the lengths, in tokens; the first is the first multiple with room for a test."""
+    max_length: Positive | None = None
+    """Longest length; every length up to it is probed. Left out, a probe stops at the first length that fails."""
+    needles: Annotated[int, Ge(1), Le(16)] | None = None
+    """Numbers hidden in each test; left out, as many as the synthetic corpus states, else 4."""
+    digits: Annotated[int, Ge(2), Le(9)] | None = None
+    """Digits of each number; left out, as many as the synthetic corpus has, else 6."""
+    required: Positive = 2
+    """Numbers that must be found for a test to pass."""
+    threshold: Share = 0.8
+    """Share of tests that must pass for a length to pass."""
+    thresholds: tuple[Share, ...] | None = None
+    """Further thresholds to give effective lengths for; a probe without max_length goes on until all have failed."""
+    confidence: Annotated[float, Gt(0), Lt(1)] = 0.95
+    """Probability with which limits hold the true value, at least."""
+    sequential: bool = False
+    """Whether a length stops as soon as its verdict is known, or as good as known."""
+    error: Annotated[float, Ge(0), Lt(0.5)] | None = None
+    """Probability, at most, that a sequential length gets another verdict than with all tests; left out, 0.005."""
+    round: Positive | None = None
+    """Tests between two looks at whether a sequential length may stop; left out, a twentieth of the tests."""
+    answer_budget: Positive = 64
+    """Tokens of each length that are left for the answer."""
+    batch: Positive = 64
+    """Tests that generate side by side on one device."""
+    haystack: str | None = None
+    """Text file (.txt, .json with `text`, .jsonl) to hide the numbers in; left out, fresh text of the corpus."""
+    loss_tokens: NonNegative = 65_536
+    """Held-out tokens whose loss is measured with every probe; 0 for none."""
+
+    def rules(self) -> list[str]:
+        """Refuse what cannot be passed or probed."""
+        faults = []
+        if self.needles is not None and self.required > self.needles:
+            faults.append(f"required={self.required}: must be <= needles={self.needles}; lower required")
+        if self.max_length is not None and self.max_length < self.step:
+            faults.append(f"max_length={self.max_length}: must be >= step={self.step}; lower step or raise max_length")
+        idle = {name: getattr(self, name) for name in ("error", "round")} if not self.sequential else {}
+        faults += [
+            f"{name}={value}: would be ignored; leave it out, or set sequential to true"
+            for name, value in idle.items()
+            if value is not None
+        ]
+        if self.round is not None and self.round > self.tests:
+            faults.append(f"round={self.round}: must be <= tests={self.tests}; lower it")
+        official = OFFICIAL_SIZES if self.protocol == "string" else {}
+        faults += [
+            f"{name}={getattr(self, name)}: must be {size} in the string protocol; leave it out or use protocol: ours"
+            for name, size in official.items()
+            if getattr(self, name) not in (None, size)
+        ]
+        return faults
+
+    @property
+    def all_thresholds(self) -> tuple[float, ...]:
+        """Thresholds to give effective lengths for, rising."""
+        return tuple(sorted({self.threshold, *(self.thresholds or ())}))
+
+    @property
+    def error_rate(self) -> float:
+        """Error of a sequential length."""
+        return ERROR if self.error is None else self.error
+
+    @property
+    def round_size(self) -> int:
+        """Tests between two looks."""
+        return self.round or -(-self.tests // ROUNDS)
+
+    def lengths(self, shortest: int, window: int) -> list[int]:
+        """List the lengths to probe: multiples of `step` from the first with room for `shortest` tokens on."""
+        first = -(-shortest // self.step) * self.step
+        return list(range(first, self.longest(window) + 1, self.step))
+
+    def longest(self, window: int) -> int:
+        """Give the length beyond which nothing is probed."""
+        return self.max_length or LIMIT_WINDOWS * window

@@ -1,0 +1,245 @@
+"""Effective context length: four-needle tests at growing lengths, until one fails.
+
+A length passes when at least `threshold` of its tests find `required` numbers or more; the effective length is the
+last length before the first that fails (papers/string.txt, section 3; the threshold is ours, methods.md section 1).
+The outcome is a function of (model, seed, length) alone: test k of a length draws everything from (seed, length, k),
+and tests are taken in this order, so that a sequential probe runs the first tests of a whole one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+
+from lab.data import wording
+from lab.data.synthetic import draw_numbers
+from lab.errors import ConfigError, DataError
+from lab.probe import needles, string_needles
+from lab.probe.config import ProbeConfig
+from lab.probe.curve import last_passing
+from lab.probe.haystacks import check_enough
+from lab.probe.intervals import exact_limits
+from lab.probe.needles import Case
+from lab.probe.protocol import Generates
+from lab.probe.sequential import Design, full_design, sequential_design
+
+SPELLED = 16  # numbers that a tokenizer must read back as they were
+PROTOCOLS: Mapping[str, ModuleType] = {"ours": needles, "string": string_needles}
+Gather = Callable[[list[Any]], list[Any]]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class LengthResult:
+    """The tests of one length.
+
+    `cases` has every test's numbers, depths and answer, `low` and `high` are limits of the true share passed, and
+    `seconds` what all tests take, by those that were run now; None where none was.
+    """
+
+    length: int
+    tests: int
+    passed: int
+    cases: list[Row]
+    low: float = 0.0
+    high: float = 1.0
+    seconds: float | None = field(default=None, compare=False)
+
+    @property
+    def accuracy(self) -> float:
+        """Share of tests that passed."""
+        return self.passed / self.tests
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which tests this process runs, and how it hears of the others': a collective call that joins their lists.
+
+    `lockstep` keeps every rank at the same number of forward passes, as a sharded model needs.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    gather: Gather = list
+    lockstep: bool = False
+
+
+class Memory:
+    """What is known of tests before they are run, and who is told when they are: nothing and nobody."""
+
+    def known(self, length: int) -> Mapping[int, Row]:
+        """Give the rows of finished tests of a length by test number, the same on every rank."""
+        return {}
+
+    def keep(self, length: int, rows: Mapping[int, Row]) -> None:
+        """Take up the rows of tests that this process has just finished."""
+
+
+class NeedleProbe:
+    """Draws, runs and judges the tests of one run."""
+
+    def __init__(
+        self,
+        config: ProbeConfig,
+        tokenizer: Tokenizer,
+        haystack: str,
+        *,
+        seed: int,
+        window: int,
+        stop_id: int | None,
+        device: torch.device | str = "cpu",
+        source: str | None = None,
+    ) -> None:
+        assert config.needles is not None, "the config reader fills it in"
+        assert config.digits is not None, "the config reader fills it in"
+        self.config, self.tokenizer, self.haystack = config, tokenizer, haystack
+        self.needles, self.digits = config.needles, config.digits
+        self.protocol = PROTOCOLS[config.protocol]
+        self.seed, self.window, self.stop_id, self.device = seed, window, stop_id, device
+        self.source = source  # the setting that names the haystack's file; None for text of the corpus
+        self.check_spelling()
+        self.check_budget()
+        self.lengths = config.lengths(self.shortest(), window)
+        if not self.lengths:
+            raise ConfigError(
+                f"probe.max_length={config.max_length or 4 * window}: no multiple of probe.step={config.step} up to it "
+                f"has room for a test, {self.shortest()} tokens; raise probe.max_length or lower probe.step"
+            )
+
+    def check_haystack(self, length: int) -> None:
+        """Refuse a file whose text a test of a length would hold more than once.
+
+        Raises: DataError.
+        """
+        if self.source is not None:
+            check_enough(self.haystack, self.tokenizer, length - self.shortest() + self.needles, length, self.source)
+
+    def check_spelling(self) -> None:
+        """Refuse a tokenizer in which the right answer could not be said, as one that sets digits apart.
+
+        Raises: DataError.
+        """
+        numbers = draw_numbers(np.random.default_rng(self.seed), SPELLED, self.digits)
+        for k in range(0, SPELLED, self.needles):
+            part = numbers[k : k + self.needles]
+            spelled = self.tokenizer.decode(self.tokenizer.encode(wording.answer(part), add_special_tokens=False).ids)
+            if self.protocol.found(spelled, part) < len(part):
+                rule = f"reads {', '.join(part)!r} back as {spelled!r}, so that no answer could pass"
+                raise DataError(f"tokenizer.json: {rule}; give the model's own tokenizer")
+
+    def check_budget(self) -> None:
+        """Refuse a budget in which the numbers themselves do not fit.
+
+        Raises: ConfigError.
+        """
+        answer = wording.answer(["8" * self.digits] * self.needles)
+        tokens = len(self.tokenizer.encode(answer, add_special_tokens=False).ids)
+        if self.config.answer_budget < tokens:
+            raise ConfigError(
+                f"probe.answer_budget={self.config.answer_budget}: an answer of {self.needles} numbers takes "
+                f"{tokens} tokens; raise it"
+            )
+
+    def shortest(self) -> int:
+        """Count the tokens of the shortest test."""
+        sizes = {"digits": self.digits, "needles": self.needles}
+        least: int = self.protocol.shortest(self.tokenizer, self.config.answer_budget, seed=self.seed, **sizes)
+        return least
+
+    @cached_property
+    def design(self) -> Design:
+        """Where the tests of a length stop."""
+        config = self.config
+        if not config.sequential:
+            return full_design(config.tests, config.all_thresholds)
+        return sequential_design(config.tests, config.all_thresholds, config.error_rate, config.round_size)
+
+    def case(self, length: int, test: int) -> Case:
+        """Draw one test of a length."""
+        generator = np.random.default_rng([self.seed, length, test])
+        budget = self.config.answer_budget
+        case: Case = self.protocol.make_case(
+            self.tokenizer, self.haystack, length, budget, generator, digits=self.digits, needles=self.needles
+        )
+        return case
+
+    def cases(self, length: int) -> list[Case]:
+        """Draw all tests of a length."""
+        return [self.case(length, test) for test in range(self.config.tests)]
+
+    def run(self, model: Generates, share: Share = Share(), memory: Memory = Memory()) -> Iterator[LengthResult]:
+        """Probe length after length: all up to `max_length`, or, without one, until a length fails every threshold."""
+        for length in self.lengths:
+            result = self.run_length(model, length, share, memory)
+            yield result
+            if self.config.max_length is None and result.accuracy < self.config.all_thresholds[0]:
+                return
+
+    def run_length(self, model: Generates, length: int, share: Share, memory: Memory = Memory()) -> LengthResult:
+        """Run a length's tests round after round until its design stops; a collective call.
+
+        A round has the same tests on any number of ranks, and ends with all of them.
+        """
+        known, passed = memory.known(length), 0
+        rows: list[Row] = []
+        began, ran = time.perf_counter(), 0
+        for look in self.design.looks:
+            tests = range(len(rows), look)
+            fresh = self.run_tests(model, length, [test for test in tests if test not in known], share, memory)
+            ran += len(fresh)
+            rows += [{"length": length, "test": test, **(known.get(test) or fresh[test])} for test in tests]
+            passed = sum(row["found"] >= self.config.required for row in rows)
+            if self.design.is_over(look, passed):
+                break
+        limits = exact_limits(self.design, len(rows), passed, self.config.confidence)
+        seconds = round((time.perf_counter() - began) * len(rows) / ran, 3) if ran else None
+        return LengthResult(length, len(rows), passed, rows, *limits, seconds)
+
+    def run_tests(
+        self, model: Generates, length: int, tests: list[int], share: Share, memory: Memory
+    ) -> dict[int, Row]:
+        """Run this process's share of some tests and join the rows by test number; a collective call."""
+        mine = tests[share.rank :: share.world_size]
+        idle = -(-len(tests) // share.world_size) - len(mine) if share.lockstep else 0
+        todo = mine + tests[:1] * idle  # what an idle rank runs for company is counted once
+        rows: list[tuple[int, Row]] = []
+        for start in range(0, len(todo), self.config.batch):
+            part = [(test, self.case(length, test)) for test in todo[start : start + self.config.batch]]
+            prompts = torch.tensor([case.prompt_ids for _, case in part], device=self.device)
+            answers = model(prompts, self.config.answer_budget).tolist()
+            done = [(test, self.judge(case, ids)) for (test, case), ids in zip(part, answers, strict=True)]
+            memory.keep(length, dict(done))
+            rows += done
+        return dict(share.gather(rows))
+
+    def judge(self, case: Case, ids: list[int]) -> dict[str, Any]:
+        """Read an answer up to the end of the document and count the numbers in it."""
+        if self.stop_id in ids:
+            ids = ids[: ids.index(self.stop_id)]
+        answer = self.tokenizer.decode(ids)
+        return {
+            "prompt_hash": case.prompt_hash,
+            "numbers": case.numbers,
+            "depths": [round(depth, 6) for depth in case.depths],
+            "answer": answer,
+            "found": self.protocol.found(answer, case.numbers),
+        }
+
+
+def effective_length(results: Sequence[LengthResult], threshold: float) -> int:
+    """Return the last length before the first one that fails; 0 if that is the first of all.
+
+    Example:
+        >>> curve = [LengthResult(128, 10, 9, []), LengthResult(256, 10, 8, []), LengthResult(384, 10, 7, [])]
+        >>> effective_length(curve, threshold=0.8)
+        256
+    """
+    return last_passing([r.length for r in results], [r.accuracy for r in results], threshold)

@@ -1,0 +1,157 @@
+"""The four-needle test: numbers hidden in a haystack, asked for at its end (papers/string.txt, Table 5).
+
+A case is a task line, a piece of haystack with one needle in each quarter, the question and the answer's first
+words. Unlike the released script, every case has fresh numbers, depths and haystack offset, is exactly as long as
+asked, and a number counts only where it stands as a whole number. `lab.probe.string_needles` is the test of the paper.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from lab.data import wording
+from lab.data.synthetic import draw_numbers
+from lab.errors import DataError
+
+SUMMARY = "fresh numbers, depths and haystack in every test, exact length with the answer, whole numbers count"
+SAMPLE_NUMBERS = 64  # numbers differ in tokens; the longest of this many stands for all
+DEPTH_RANGE = 0.99  # needles stand in the first 99% of the haystack, one in each equal part (methods.md, section 10)
+CHARS_PER_TOKEN = 8  # first guess of how much text fills the haystack; doubled until it does
+
+
+@dataclass(frozen=True)
+class Case:
+    """One test.
+
+    Units: `prompt_ids` tokens; `depths` fractions of the haystack, rising, one for each of `numbers`.
+    """
+
+    prompt_ids: list[int]
+    numbers: list[str]
+    depths: list[float]
+
+    @property
+    def prompt_hash(self) -> str:
+        """Name the prompt by its ids."""
+        return prompt_hash(self.prompt_ids)
+
+
+def prompt_hash(prompt_ids: Sequence[int] | np.ndarray) -> str:
+    """Name a prompt by the SHA-256 of its ids, 16 hex digits."""
+    return hashlib.sha256(np.asarray(prompt_ids, dtype="<i8").tobytes()).hexdigest()[:16]
+
+
+def make_case(
+    tokenizer: Tokenizer,
+    haystack: str,
+    length: int,
+    answer_budget: int,
+    generator: np.random.Generator,
+    *,
+    digits: int = 6,
+    needles: int = 4,
+) -> Case:
+    """Draw one test of exactly `length` tokens, of which the last `answer_budget` are left for the answer.
+
+    Needle k stands at a uniformly drawn word boundary of the k-th of `needles` equal parts of the haystack's first
+    99%. The haystack is read from a random place on, from its beginning again after its end.
+
+    Raises: DataError where `length` has no room for the fixed parts, or the haystack is empty.
+    """
+    numbers = draw_numbers(generator, needles, digits)
+    head, planted, tail = fixed_parts(tokenizer, numbers)
+    fixed = len(head) + sum(map(len, planted)) + len(tail) + answer_budget
+    n_hay = length - fixed
+    if n_hay < needles:
+        raise DataError(
+            f"length={length}: too short for the needle test; task, {needles} needles, question and answer_budget="
+            f"{answer_budget} take {fixed} tokens, so use {fixed + needles} or more"
+        )
+    hay, boundaries = cut_haystack(tokenizer, haystack, n_hay, generator)
+    places = draw_places(boundaries, n_hay, needles, generator)
+    prompt, begin = list(head), 0
+    for place, ids in zip(places, planted, strict=True):
+        prompt += hay[begin:place] + ids
+        begin = place
+    prompt += hay[begin:] + tail
+    assert len(prompt) + answer_budget == length, f"prompt of {len(prompt)} tokens, wanted {length - answer_budget}"
+    return Case(prompt, numbers, [place / n_hay for place in places])
+
+
+def fixed_parts(tokenizer: Tokenizer, numbers: list[str]) -> tuple[list[int], list[list[int]], list[int]]:
+    """Encode what every case holds beside haystack: the task line, a needle for each number, the question."""
+    head = tokenizer.encode(wording.TASK).ids
+    planted = [plain_ids(tokenizer, wording.NEEDLE.format(number=number)) for number in numbers]
+    return head, planted, plain_ids(tokenizer, wording.QUESTION + wording.ANSWER_PREFIX)
+
+
+def shortest(tokenizer: Tokenizer, answer_budget: int, *, digits: int, needles: int, seed: int) -> int:
+    """Count the tokens of the shortest case: all fixed parts, with long numbers, and a token of haystack per needle."""
+    numbers = draw_numbers(np.random.default_rng(seed), SAMPLE_NUMBERS, digits)
+    head, planted, tail = fixed_parts(tokenizer, numbers)
+    needle = max(map(len, planted)) + 1
+    return len(head) + needles * needle + len(tail) + answer_budget
+
+
+def found(text: str, numbers: list[str]) -> int:
+    """Count how many of the numbers stand in the text as whole numbers.
+
+    Example:
+        >>> found("The numbers are 12, 345 and 6789.", ["12", "345", "678"])
+        2
+    """
+    return sum(bool(re.search(rf"(?<![0-9]){number}(?![0-9])", text)) for number in numbers)
+
+
+def plain_ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Encode a piece that does not begin a document."""
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+    return ids
+
+
+def cut_haystack(
+    tokenizer: Tokenizer, haystack: str, n_tokens: int, generator: np.random.Generator
+) -> tuple[list[int], np.ndarray]:
+    """Take `n_tokens` tokens from a random place, and the indices at which a word begins.
+
+    Raises: DataError for an empty haystack.
+    """
+    if not haystack.strip():
+        raise DataError("haystack: empty; give a text file with words in it")
+    start = next_word(haystack, int(generator.integers(0, len(haystack))))
+    size = CHARS_PER_TOKEN * n_tokens
+    while True:
+        repeats = 1 + (start + size) // len(haystack)
+        text = (haystack + " ") * repeats
+        text = text[start : start + size]
+        encoding = tokenizer.encode(text, add_special_tokens=False)
+        if len(encoding.ids) > n_tokens:
+            break
+        size *= 2
+    spans = encoding.offsets[:n_tokens]
+    begins = [a == 0 or text[a : a + 1].isspace() or text[a - 1].isspace() for a, _ in spans]
+    return encoding.ids[:n_tokens], np.flatnonzero(begins)
+
+
+def next_word(text: str, start: int) -> int:
+    """Move on to the beginning of the next word, or to the beginning of the text after its last word."""
+    match = re.compile(r"\s\S").search(text, max(0, start - 1))
+    return match.start() + 1 if match and start else 0
+
+
+def draw_places(boundaries: np.ndarray, n_hay: int, needles: int, generator: np.random.Generator) -> list[int]:
+    """Draw one place in each part of the haystack: a word boundary where the part has one, else any token."""
+    edges = np.ceil(np.arange(needles + 1) * DEPTH_RANGE / needles * n_hay).astype(int)
+    places = []
+    for low, high in itertools.pairwise(edges):
+        inside = boundaries[(boundaries >= low) & (boundaries < high)]
+        choices = inside if len(inside) else np.arange(low, max(high, low + 1))
+        places.append(int(generator.choice(choices)))
+    return places

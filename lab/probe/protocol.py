@@ -1,0 +1,50 @@
+"""All that evaluation knows of a model."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from lab.model.attention.segments import Segments
+
+
+class Generates(Protocol):
+    """A model that continues prompts greedily."""
+
+    def __call__(self, prompts: Tensor, n_tokens: int) -> Tensor:
+        """Continue int64 (B, T) by up to `n_tokens` tokens: int64 (B, at most n_tokens)."""
+        ...
+
+
+class Answers(Protocol):
+    """A model that answers in words."""
+
+    @property
+    def generate(self) -> Generates:
+        """Continue prompts greedily."""
+        ...
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Tokenizer of prompts and answers."""
+        ...
+
+    @property
+    def stop_id(self) -> int | None:
+        """Token that ends a document, if any does."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens that the model knows."""
+        ...
+
+
+class Scores(Protocol):
+    """A model that scores packed text."""
+
+    def __call__(self, tokens: Tensor, targets: Tensor, segments: Segments) -> Tensor:
+        """Sum the next-token loss over the scored targets of one packed row, in nats."""
+        ...

@@ -1,0 +1,73 @@
+"""The lines of probes.jsonl that a probe writes: one for each length, then one for the whole."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lab.probe.curve import effective_lengths
+from lab.probe.effective_length import LengthResult, NeedleProbe
+
+Record = dict[str, Any]
+
+
+def tests_of(probe: NeedleProbe) -> Record:
+    """Say what a probe's tests are, beside their lengths; rows that agree in these hold the same tests."""
+    return {
+        "protocol": probe.config.protocol,
+        "needles": probe.needles,
+        "digits": probe.digits,
+        "required": probe.config.required,
+        "answer_budget": probe.config.answer_budget,
+        "haystack": hashlib.sha256(probe.haystack.encode()).hexdigest()[:16],
+        "seed": probe.seed,
+    }
+
+
+def length_record(probe: NeedleProbe, result: LengthResult, about: Mapping[str, Any]) -> Record:
+    """Make the line of one probed length; `about` says what was probed, with which code and hardware.
+
+    `tests` and `accuracy` are what run folders are read by; `n` and `score`, the same, are what all evaluations write.
+    """
+    return {
+        **about,
+        "length": result.length,
+        "tests": result.tests,
+        "passed": result.passed,
+        "accuracy": result.accuracy,
+        "low": result.low,
+        "high": result.high,
+        "confidence": probe.config.confidence,
+        "verdict": "pass" if result.accuracy >= probe.config.threshold else "fail",
+        "n": result.tests,
+        "score": result.accuracy,
+        **tests_of(probe),
+        "stops": stops_of(probe),
+        "seconds": result.seconds,
+    }
+
+
+def summary_record(probe: NeedleProbe, results: Sequence[LengthResult], about: Mapping[str, Any]) -> Record:
+    """Make the line of one whole probe; a limit is null where the true value may lie beyond the last length."""
+    config = probe.config
+    seconds = [result.seconds for result in results if result.seconds is not None]
+    return {
+        **about,
+        **effective_lengths(results, config.threshold),
+        "confidence": config.confidence,
+        "thresholds": [effective_lengths(results, threshold) for threshold in config.all_thresholds],
+        "tests": sum(result.tests for result in results),
+        "error": config.error_rate if config.sequential else None,
+        **tests_of(probe),
+        "seconds": round(sum(seconds), 3) if seconds else None,
+    }
+
+
+def stops_of(probe: NeedleProbe) -> Record | None:
+    """Say by what rule a sequential probe stops a length; None where all tests are run."""
+    config = probe.config
+    if not config.sequential:
+        return None
+    thresholds = list(config.all_thresholds)
+    return {"tests": config.tests, "thresholds": thresholds, "error": config.error_rate, "round": config.round_size}

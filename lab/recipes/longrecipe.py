@@ -1,0 +1,282 @@
+"""Extend a model by LongRecipe: all stages from one config, one after the other.
+
+    python -m lab.longrecipe CONFIG [--stage.section.key=value ...] [--launcher "COMMAND"]
+
+CONFIG is a YAML file of configs/recipes/. The stages are a brief training on full windows of the target length, the
+analysis of impactful tokens (eval.impact), the extension on selected sentences with ids up to the target length, a
+replay of pretraining data, and the merge of base and replayed model; lab/recipes/recipe.py says what each starts from:
+
+    python -m lab.longrecipe configs/recipes/longrecipe_demo.yaml
+    python -m lab.longrecipe configs/recipes/longrecipe_demo.yaml --folder=runs/other --extend.optim.lr=5e-4
+    python -m lab.longrecipe configs/recipes/longrecipe_80k.yaml --launcher "torchrun --nproc_per_node 8"
+
+--launcher starts lab.fit in the training stages; left out, this Python does. Every stage's settings are checked before
+the first one runs, and stand in FOLDER as tune.yaml, analyse.yaml, extend.yaml, replay.yaml and merge.yaml.
+
+The same command goes on after Ctrl-C, a kill, or a time limit, and passes over finished stages. To do a stage again,
+delete its folder and those of the stages after it.
+Exit status: 0 done; 2 a mistake in the input, one line each on stderr; 75 stopped by a signal, to be resumed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lab.data.part_of_speech import open_tagger
+from lab.data.preparation import is_prepared
+from lab.data.selecting import RESULT
+from lab.data.windows import refuse_few
+from lab.errors import ConfigError, LabError
+from lab.files import write_atomic, write_json
+from lab.recipes.recipe import FOLDERS, TRAINING, Recipe, Resolved, read_recipe, resolve, unprepared
+from lab.runs.changes import changes
+from lab.runs.folder import RunFolder
+from lab.settings import all_settings, parse_overrides, take_option
+
+WRONG, INTERRUPTED, KILLED = 2, 75, 128  # the last plus the number of the signal, as shells say it
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+MERGING = ".merging"  # what the merge writes to until it is whole
+FORMS, WIDTHS = ("{:,.0f}", "{:.3f}", "{:.3f}", "{:,.0f}"), (16, 8, 15, 18, 10)  # of the table at the end
+
+
+class Stages:
+    """What has been done in a recipe's folder: stages.json, a record for each stage that was begun."""
+
+    def __init__(self, resolved: Resolved) -> None:
+        self.resolved, self.recipe = resolved, resolved.recipe
+        self.folder = Path(resolved.recipe.folder)
+        self.path = self.folder / "stages.json"
+        self.records: dict[str, dict[str, Any]] = {}
+        if self.path.exists():
+            self.records = json.loads(self.path.read_text(encoding="utf-8"))
+
+    def is_done(self, stage: str) -> bool:
+        """Tell whether a stage was finished and what it made is still there."""
+        return bool(self.records.get(stage, {}).get("done")) and self.recipe.path(stage).exists()
+
+    def left(self) -> list[str]:
+        """List the stages to run: those after the last finished one."""
+        names = list(FOLDERS)
+        done = [place for place, stage in enumerate(names) if self.is_done(stage)]
+        return names[max(done, default=-1) + 1 :]
+
+    def file(self, stage: str) -> Path:
+        """Name the file of a stage's settings."""
+        return self.folder / f"{stage}.yaml"
+
+    def refuse_changes(self) -> None:
+        """Refuse settings that are not those of a finished stage.
+
+        Raises: ConfigError with a line for each.
+        """
+        finished = [stage for stage in FOLDERS if stage not in self.left() and self.file(stage).exists()]
+        faults = [
+            f"{stage}.{key}={now}: the stage is finished, with {before}; set it back, or choose another folder"
+            for stage in finished
+            for key, before, now in changes(
+                yaml.safe_load(self.file(stage).read_text(encoding="utf-8")), plain(self.resolved.settings[stage])
+            )
+        ]
+        if faults:
+            raise ConfigError(*faults)
+
+    def write_settings(self) -> None:
+        """Write the settings of the stages that are left.
+
+        Raises: ConfigError where the folder cannot be written.
+        """
+        try:
+            for stage in self.left():
+                text = yaml.safe_dump(self.resolved.settings[stage], sort_keys=False, allow_unicode=True)
+                write_atomic(self.file(stage), text.encode("utf-8"))
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise ConfigError(f"folder={self.folder}: cannot be written ({reason}); name another") from error
+
+    def note(self, stage: str, seconds: float, done: bool) -> None:
+        """Record that a stage has run."""
+        before = self.records.get(stage, {}).get("seconds", 0.0)
+        self.records[stage] = {"done": done, "seconds": round(before + seconds, 1)}
+        write_json(self.path, self.records)
+
+
+def plain(settings: dict[str, Any]) -> dict[str, Any]:
+    """Give settings as they read back from YAML."""
+    read: dict[str, Any] = yaml.safe_load(yaml.safe_dump(settings))
+    return read
+
+
+def words_of(stages: Stages, stage: str, launcher: Sequence[str]) -> list[str]:
+    """Write the command of a stage."""
+    recipe, settings = stages.recipe, stages.resolved.settings[stage]
+    if stage in TRAINING:
+        return [*launcher, "-m", "lab.fit", str(stages.file(stage)), "--resume"]
+    if stage == "analyse":
+        options = {key: value for key, value in settings.items() if key not in ("base", "tuned") and value is not None}
+        words = [f"--{key}={json.dumps(value)}" for key, value in options.items()]
+        folder = str(recipe.path(stage))
+        return [sys.executable, "-m", "eval.impact", settings["base"], settings["tuned"], "-o", folder, *words]
+    words = [*settings["models"], "-o", str(stages.folder / MERGING)]
+    words += ["--positions", settings["positions"]] if settings["positions"] else []
+    words += ["--train_len", str(settings["train_len"])] if settings["train_len"] else []
+    return [sys.executable, "-m", "lab.merge", *words, "--weights", *map(str, settings["weights"])]
+
+
+class Child:
+    """Runs commands one at a time and hands signals on to them, as a terminal does to all of their processes."""
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+        self.signal: int | None = None
+
+    def hand_on(self, number: int, frame: Any) -> None:
+        """Note a signal and send it to the command that runs."""
+        self.signal = number
+        if self.process is not None and self.process.poll() is None:
+            os.killpg(self.process.pid, number)
+
+    def run(self, words: Sequence[str]) -> int:
+        """Run a command to its end and return its exit status.
+
+        Raises: ConfigError for a launcher that is not there.
+        """
+        try:
+            self.process = subprocess.Popen(words, process_group=0)
+        except OSError as error:
+            raise ConfigError(f"--launcher={words[0]}: cannot be started ({error.strerror}); name another") from error
+        if self.signal is not None:  # it came before there was a process to send it to
+            os.killpg(self.process.pid, self.signal)
+        return self.process.wait()
+
+
+def refuse_analysis(recipe: Recipe, resolved: Resolved) -> None:
+    """Try what the analysis needs, which would otherwise fail after the first training.
+
+    Raises: LabError.
+    """
+    options, data = recipe.analyse, resolved.experiments["tune"].data
+    if options.tagger is not None:
+        open_tagger(options.tagger)
+    if options.text is None and is_prepared(data):
+        refuse_few(data, length=resolved.settings["analyse"]["length"], windows=options.windows)
+
+
+def run_stages(stages: Stages, launcher: Sequence[str]) -> int:
+    """Run the stages that are left; return 0, or the exit status of the first that does not finish.
+
+    Raises: LabError.
+    """
+    child = Child()
+    previous = {number: signal.signal(number, child.hand_on) for number in SIGNALS}
+    try:
+        for stage in stages.left():
+            print(f"\n{stage} -> {stages.recipe.path(stage)}", flush=True)
+            start = time.monotonic()
+            if stage == "merge":
+                shutil.rmtree(stages.folder / MERGING, ignore_errors=True)
+            status = child.run(words_of(stages, stage, launcher))
+            if status == 0 and stage == "merge":
+                replace_folder(stages.folder / MERGING, stages.recipe.path(stage))
+            stages.note(stage, time.monotonic() - start, done=status == 0)
+            if child.signal is not None and (status != 0 or stages.left()):
+                return INTERRUPTED
+            if status != 0:
+                return status if status > 0 else KILLED - status
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    return 0
+
+
+def replace_folder(temporary: Path, final: Path) -> None:
+    """Give the merged model its name; one that was merged before it is out of date."""
+    if final.exists():
+        shutil.rmtree(final)
+    temporary.rename(final)
+
+
+def report(stages: Stages) -> str:
+    """Lay out what every stage made."""
+    rows: list[tuple[str, ...]] = [("stage", "tokens", "loss", "held-out loss", "effective length", "seconds")]
+    for stage in FOLDERS:
+        numbers = numbers_of(stage, stages.recipe.path(stage))
+        shown = ["-" if x is None else form.format(x) for x, form in zip(numbers, FORMS, strict=True)]
+        rows.append((stage, *shown, f"{stages.records.get(stage, {}).get('seconds', 0.0):,.0f}"))
+    lines = [f"{row[0]:<8}" + "".join(f"{cell:>{width}}" for cell, width in zip(row[1:], WIDTHS)) for row in rows]
+    places = ["folder", *(str(stages.recipe.path(stage)) for stage in FOLDERS)]
+    return "\n".join(["", *(f"{line}  {place}" for line, place in zip(lines, places, strict=True))])
+
+
+def numbers_of(stage: str, folder: Path) -> tuple[float | None, ...]:
+    """Read what a stage's folder says: tokens, loss of the last steps, held-out loss, effective length."""
+    if stage in TRAINING:
+        run = RunFolder(folder)
+        steps = list(run.read("metrics.jsonl"))
+        probes = [record for record in run.read("probes.jsonl") if "effective_length" in record]
+        last, probe = steps[-1] if steps else {}, probes[-1] if probes else {}
+        return *map(last.get, ("consumed_tokens", "loss")), *map(probe.get, ("held_out_loss", "effective_length"))
+    if stage == "analyse" and (folder / RESULT).exists():
+        options = json.loads((folder / RESULT).read_text(encoding="utf-8"))["options"]
+        return options["windows"] * options["length"], None, None, None
+    return None, None, None, None
+
+
+def help_text() -> str:
+    """Describe the command and the recipe's own settings."""
+    lines = [str(__doc__), "Settings (default; meaning), those of the training stages as in lab.fit --help:", ""]
+    for name, default, text in all_settings(Recipe):
+        lines.append(f"  --{name}={default}\n      {' '.join(text.split())}")
+    return "\n".join(lines)
+
+
+def carry_out(arguments: Sequence[str]) -> int:
+    """Read the command line, run what is left of the recipe, and return the exit status.
+
+    Raises: LabError.
+    """
+    words = list(arguments)
+    command = take_option(words, "--launcher")
+    launcher = [sys.executable] if command is None else shlex.split(command)
+    if not launcher:
+        raise ConfigError("--launcher: must be a command; for instance 'torchrun --nproc_per_node 8'")
+    if not words or words[0].startswith("-"):
+        raise ConfigError("CONFIG: must be the first argument, a YAML file of configs/recipes/")
+    recipe = read_recipe(Path(words[0]), parse_overrides(words[1:]))
+    stages = Stages(resolve(recipe))
+    stages.refuse_changes()
+    stages.write_settings()
+    if faults := unprepared(stages.resolved):
+        raise ConfigError(*faults)
+    if "analyse" in stages.left():
+        refuse_analysis(recipe, stages.resolved)
+    status = run_stages(stages, launcher)
+    if status == 0:
+        print(report(stages))
+    elif status == INTERRUPTED:
+        again = shlex.join(["python", "-m", "lab.longrecipe", *arguments])
+        print(f"the recipe is stopped, what was done is saved; go on with:\n  {again}", file=sys.stderr)
+    return status
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit status."""
+    if not arguments or {"-h", "--help"} & set(arguments):
+        print(help_text())
+        return 0 if arguments else WRONG
+    try:
+        return carry_out(arguments)
+    except LabError as error:
+        print(error, file=sys.stderr)
+        return WRONG

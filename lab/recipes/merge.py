@@ -1,0 +1,255 @@
+"""Merge trained models: every weight of the merged one is the weighted sum of theirs.
+
+    python -m lab.merge MODEL MODEL [MODEL ...] [--weights W W ...] [--positions MODEL] [--train_len TOKENS] -o FOLDER
+
+    W_merged = w_1 W_1 + w_2 W_2 + ...,    w_1 + w_2 + ... = 1    (papers/longrecipe.txt, Eq. 7)
+
+A MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder; all must be of
+one shape. FOLDER becomes a Hugging Face folder in float32; sums are taken in float64. Left out, the weights are equal
+shares, which for two models are LongRecipe's 0.5 and 0.5:
+
+    python -m lab.merge models/Llama-3-8B runs/replayed --positions runs/replayed -o merged
+    python -m lab.merge runs/seed0 runs/seed1 runs/seed2 -o average
+    python -m lab.merge models/Llama-3-8B runs/replayed --weights 0.3 0.7 --positions runs/replayed -o merged
+
+Where the models' position methods differ, --positions names the model whose methods and training window are kept. Its
+distance method must be plain, for a Hugging Face folder cannot say another. --train_len gives the training window to
+write in place of the models' own, for instance where one was extended to it before it was replayed. tokenizer.json is
+copied where the models that have one agree. All models are held in memory at once, in float32.
+Exit status: 0 done; 2 a mistake in the input, one line each on stderr; 75 interrupted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from lab.command import run
+from lab.data.tokenizer import load_tokenizer
+from lab.errors import CheckpointError, ConfigError
+from lab.files import write_atomic
+from lab.inheritance import FREE, tokenizer_of
+from lab.loading import OpenedModel, open_model
+from lab.model.decoder import Decoder
+from lab.model.huggingface import save_pretrained
+from lab.model.huggingface.config import hugging_face_settings
+from lab.positions.methods import describe
+from lab.settings import take_option
+from lab.weights import MOST_FAULTS, shape
+
+UNFINISHED = "interrupted; what was written is not whole, delete it and merge again"
+SUM_TOLERANCE = 1e-6  # of the weights around 1, for decimals such as 0.3333333
+ONE_SHAPE = "merge models of one shape"
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What the command line asks for; `positions` is the word that names a model."""
+
+    models: list[Path]
+    shares: list[float]
+    positions: Path | None
+    train_len: int | None
+    output: Path
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The model whose positions are kept, and the training window to write."""
+
+    decoder: Decoder
+    train_len: int | None
+
+
+def parse(arguments: Sequence[str]) -> Arguments:
+    """Read the command line.
+
+    Raises: ConfigError.
+    """
+    words = list(arguments)
+    output, positions = take_option(words, "-o"), take_option(words, "--positions")
+    train_len = read_train_len(take_option(words, "--train_len"))
+    models = list(takewhile(lambda word: not word.startswith("-"), words))
+    rest = words[len(models) :]
+    if rest and rest[0] != "--weights":
+        raise ConfigError(f"{rest[0]}: not an option; write MODEL MODEL --weights W W --positions MODEL -o FOLDER")
+    if len(models) < 2:
+        raise ConfigError(f"MODEL={' '.join(models)}: must be two models or more, before the options; see --help")
+    if output is None:
+        raise ConfigError("-o: must be given, the folder to write; for instance -o merged")
+    shares = read_shares(rest[1:], len(models)) if rest else [1 / len(models)] * len(models)
+    place = None if positions is None else Path(positions)
+    if place is not None and place not in map(Path, models):
+        raise ConfigError(f"--positions={positions}: must be one of the models; use one of {', '.join(models)}")
+    return Arguments([Path(word) for word in models], shares, place, train_len, Path(output))
+
+
+def read_train_len(word: str | None) -> int | None:
+    """Read the training window to write.
+
+    Raises: ConfigError.
+    """
+    if word is None:
+        return None
+    if not (word.isascii() and word.isdigit()) or int(word) < 1:
+        raise ConfigError(
+            f"--train_len={word}: must be a whole number of tokens >= 1; leave it out for the models' own"
+        )
+    return int(word)
+
+
+def read_shares(words: Sequence[str], n_models: int) -> list[float]:
+    """Read the weights of the models.
+
+    Raises: ConfigError.
+    Example:
+        >>> read_shares(["0.3", "0.7"], 2)
+        [0.3, 0.7]
+    """
+    given = f"--weights={' '.join(words)}"
+    try:
+        shares = [float(word) for word in words]
+    except ValueError:
+        raise ConfigError(f"{given}: must be numbers; write for instance --weights 0.5 0.5") from None
+    if len(shares) != n_models:
+        raise ConfigError(f"{given}: must be {n_models} numbers, one for each model; leave it out for equal shares")
+    if not all(map(math.isfinite, shares)):
+        raise ConfigError(f"{given}: must be finite; write for instance --weights 0.5 0.5")
+    total = math.fsum(shares)
+    if abs(total - 1) > SUM_TOLERANCE:
+        raise ConfigError(f"{given}: must sum to 1, not {total:g}; divide each by their sum")
+    return shares
+
+
+def merge(asked: Arguments) -> str:
+    """Merge, write the folder, and say what was done.
+
+    Raises: LabError.
+    """
+    if asked.output.exists() and not (asked.output.is_dir() and not any(asked.output.iterdir())):
+        raise CheckpointError(f"{asked.output}: already holds something; give a new or an empty folder")
+    bar = tqdm(asked.models, desc="read", unit="model", leave=False, disable=None)
+    models = {path: open_model(path) for path in bar}
+    refuse_other_shapes(models)
+    kept = choose_positions(models, asked.positions, asked.train_len)
+    tokenizer = shared_tokenizer(asked.models)
+    add_up([models[path].decoder for path in asked.models], asked.shares, kept.decoder)
+    try:
+        save_pretrained(kept.decoder, asked.output, train_len=kept.train_len)
+        if tokenizer is not None:
+            write_atomic(asked.output / "tokenizer.json", tokenizer.read_bytes())
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise CheckpointError(f"{asked.output}: cannot be written ({reason}); name another folder") from error
+    parts = " + ".join(f"{share:g} {path}" for path, share in zip(asked.models, asked.shares, strict=True))
+    n = sum(parameter.numel() for parameter in kept.decoder.parameters())
+    return f"{asked.output}: {parts}, {n:,} parameters; {'with a' if tokenizer else 'no'} tokenizer.json"
+
+
+def refuse_other_shapes(models: dict[Path, OpenedModel]) -> None:
+    """Refuse models whose weights do not match by name and shape, or that compute differently with them.
+
+    Raises: ConfigError with a line for each weight, or each setting, that differs from the first model's.
+    """
+    (first, base), *others = models.items()
+    own = base.decoder.state_dict()
+    faults = []
+    for path, model in others:
+        theirs = model.decoder.state_dict()
+        faults += [
+            f"{name}: {shape(theirs.get(name))} in {path}, {shape(own.get(name))} in {first}; {ONE_SHAPE}"
+            for name in [*own, *(name for name in theirs if name not in own)]
+            if shape(theirs.get(name)) != shape(own.get(name))
+        ]
+    if len(faults) > MOST_FAULTS:
+        faults[MOST_FAULTS:] = [f"{len(faults) - MOST_FAULTS} more weights do not match; {ONE_SHAPE}"]
+    if not faults:
+        ours = structure(base.decoder)
+        faults = [
+            f"model.{name}: {value} in {path}, {ours[name]} in {first}; {ONE_SHAPE}"
+            for path, model in others
+            for name, value in structure(model.decoder).items()
+            if value != ours[name]
+        ]
+    if faults:
+        raise ConfigError(*faults)
+
+
+def structure(decoder: Decoder) -> dict[str, Any]:
+    """List the settings that decide what a decoder computes with its weights, its positions aside."""
+    settings = dataclasses.asdict(decoder.cfg) | {"attention_width": decoder.cfg.width}
+    return {name: value for name, value in settings.items() if name not in FREE}
+
+
+def choose_positions(models: dict[Path, OpenedModel], wanted: Path | None, given_len: int | None) -> Kept:
+    """Find the model whose positions are kept, and the training window: that given, or the longest where all are alike.
+
+    Raises: ConfigError where the choice is missing or would be ignored, or a Hugging Face folder cannot say it.
+    """
+    said = {path: say_positions(model.decoder) for path, model in models.items()}
+    own = [(x.frequencies.config, x.frequencies.theta, x.distance.config) for x in (m.decoder for m in models.values())]
+    differ = any(other != own[0] for other in own)
+    if differ and wanted is None:
+        found = ", ".join(f"{path} has {text}" for path, text in said.items())
+        raise ConfigError(f"--positions: must be given, the positions differ ({found}); name the model whose to keep")
+    if wanted is not None and not differ:
+        raise ConfigError(f"--positions={wanted}: would be ignored, all models have {said[wanted]}; leave it out")
+    model = next(iter(models.values())) if wanted is None else models[wanted]
+    lengths = [m.train_len for m in ([model] if differ else models.values()) if m.train_len is not None]
+    decoder, train_len = model.decoder, given_len or max(lengths, default=None)
+    if decoder.frequencies.method == "dynamic_ntk" and given_len is None:
+        train_len = None  # the method says it, and would compute something else with another
+    hugging_face_settings(decoder.cfg, decoder.frequencies, decoder.distance, "float32", train_len)
+    return Kept(decoder, train_len)
+
+
+def say_positions(decoder: Decoder) -> str:
+    """Say a decoder's position methods and rotary base."""
+    frequencies, distance = decoder.frequencies, decoder.distance
+    return f"{describe(frequencies.config)}+{describe(distance.config)} at theta {frequencies.theta}"
+
+
+def shared_tokenizer(paths: Sequence[Path]) -> Path | None:
+    """Find the tokenizer.json of the first model that has one; None where no model has.
+
+    Raises: ConfigError with a line for each model whose vocabulary is another.
+    """
+    files = {path: file for path in paths if (file := tokenizer_of(path.resolve())) is not None}
+    vocabularies = {path: load_tokenizer(file).get_vocab() for path, file in files.items()}
+    if not files:
+        return None
+    first, own = next(iter(vocabularies.items()))
+    faults = [
+        f"{path}: its tokenizer is not that of {first} ({len(theirs.items() ^ own.items())} entries differ); merge "
+        "models of one tokenizer"
+        for path, theirs in vocabularies.items()
+        if theirs != own
+    ]
+    if faults:
+        raise ConfigError(*faults)
+    return files[first]
+
+
+@torch.no_grad()
+def add_up(decoders: Sequence[Decoder], shares: Sequence[float], into: Decoder) -> None:
+    """Put the weighted sum of the decoders' weights, taken in float64, into one of them or another of their shape."""
+    first, *others = [dict(decoder.named_parameters()) for decoder in decoders]
+    bar = tqdm(into.named_parameters(), desc="merge", unit="weight", total=len(first), leave=False, disable=None)
+    for name, parameter in bar:
+        total = first[name].double() * shares[0]  # not from zero, which would turn -0.0 into 0.0
+        for other, share in zip(others, shares[1:], strict=True):
+            total.add_(other[name].double(), alpha=share)
+        parameter.copy_(total)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit status."""
+    return run(lambda: str(__doc__), arguments, lambda words: merge(parse(words)), stopped=UNFINISHED)

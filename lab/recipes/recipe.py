@@ -1,0 +1,262 @@
+"""LongRecipe as one config: the settings of its stages, resolved and checked before the first of them runs.
+
+    tune      base, full windows of target_len tokens          -> FOLDER/tuned
+    analyse   base against tuned: the impactful token types    -> FOLDER/impact
+    extend    base, selected sentences, ids up to target_len   -> FOLDER/extended
+    replay    extended, short windows, plain ids               -> FOLDER/replayed
+    merge     base with replayed                               -> FOLDER/merged
+
+Source: papers/longrecipe.txt, Figure 1 and sections 4.1 to 4.3.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+
+from lab.config import Experiment, StartConfig, load_experiment
+from lab.data.preparation import is_prepared, shard_folder
+from lab.errors import ConfigError, LabError
+from lab.inheritance import Source, part, read_source
+from lab.model.huggingface.config import hugging_face_settings
+from lab.positions import Frequencies
+from lab.positions.config import PositionConfig
+from lab.positions.methods import distance_from_config, frequencies_from_config
+from lab.recipes.impact_config import ImpactConfig
+from lab.schema import Positive, Section
+from lab.settings import TAGS, Raw, validated
+
+FOLDERS = {"tune": "tuned", "analyse": "impact", "extend": "extended", "replay": "replayed", "merge": "merged"}
+TRAINING = ("tune", "extend", "replay")
+SAMPLE_FRAC = 0.3  # tokens of a sample, of the target length (section 5.3)
+SUM_TOLERANCE = 1e-6
+OWN = {"run": ("name", "folder"), "start": None}  # settings that the recipe makes
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeConfig(Section):
+    """The last stage."""
+
+    weights: tuple[float, float] = (0.5, 0.5)
+    """Weights of the base and of the replayed model, which sum to 1."""
+
+    def rules(self) -> list[str]:
+        """Refuse weights of another sum."""
+        total = math.fsum(self.weights)
+        wrong = abs(total - 1) > SUM_TOLERANCE
+        return [f"weights={list(self.weights)}: must sum to 1, not {total:g}; divide each by their sum"] * wrong
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Section):
+    """The whole recipe; `tune`, `extend` and `replay` hold the sections of a run's config."""
+
+    folder: str
+    """Folder of all stages."""
+    base: str
+    """Model to extend: a run folder, a checkpoint in it, or a Hugging Face folder."""
+    target_len: Positive
+    """Target window T in tokens."""
+    common: dict[str, Any] = field(default_factory=dict)
+    """Settings that the training stages share."""
+    tune: dict[str, Any]
+    """Brief training of the base; its data.window is T and its data.mode concatenated where they are left out."""
+    analyse: ImpactConfig = field(default_factory=ImpactConfig)
+    """Options of eval.impact; its length is T where it is left out."""
+    extend: dict[str, Any]
+    """Extension of the base; its data.window is 30% of T and its data.mode concatenated where they are left out."""
+    replay: dict[str, Any]
+    """Replay of pretraining data; its data.window is the base's where it is left out."""
+    merge: MergeConfig = field(default_factory=MergeConfig)
+    """Merging of the base with the replayed model."""
+
+    def path(self, stage: str) -> Path:
+        """Name a stage's folder."""
+        return Path(self.folder) / FOLDERS[stage]
+
+    def rules(self) -> list[str]:
+        """Refuse settings that the recipe makes."""
+        return [fault for name in ("common", *TRAINING) for fault in own_faults(name, getattr(self, name))]
+
+
+def own_faults(name: str, settings: dict[str, Any]) -> list[str]:
+    """List the settings of a stage that are the recipe's to make."""
+    made = [f"{name}.{key}" for key, keys in OWN.items() if keys is None and key in settings]
+    made += [f"{name}.{key}.{own}" for key, keys in OWN.items() for own in keys or () if own in part(settings, key)]
+    skip = part(settings, "skip")
+    allowed = name == "extend" and set(skip) <= {"method"} and skip.get("method", "longrecipe") == "longrecipe"
+    if "skip" in settings and not allowed:
+        made.append(f"{name}.skip")
+    return [f"{key}: is made by the recipe; leave it out" for key in made]
+
+
+@dataclass(frozen=True, eq=False)
+class Resolved:
+    """A recipe whose stages are known to fit together.
+
+    `settings` holds every stage's settings as plain values.
+    """
+
+    recipe: Recipe
+    experiments: dict[str, Experiment]
+    settings: dict[str, dict[str, Any]]
+
+
+def read_recipe(path: Path, overrides: dict[str, Any]) -> Recipe:
+    """Read a recipe and apply dotted overrides.
+
+    Raises: ConfigError.
+    """
+    raw = Raw.read(path)
+    raw.override(overrides)
+    recipe: Recipe = validated(Recipe, raw)
+    return recipe
+
+
+def resolve(recipe: Recipe) -> Resolved:
+    """Resolve every stage as it will run and check what can be checked before there are any models.
+
+    Raises: ConfigError with one line for every fault, in the name of its stage.
+    """
+    try:
+        source = read_source(Path(recipe.base))
+    except LabError as error:
+        raise ConfigError(*(line.replace("start.path=", "base=") for line in str(error).splitlines())) from error
+    experiments, faults = resolve_training(recipe, source)
+    if faults:
+        raise ConfigError(*faults)
+    replayed = experiments["replay"]
+    train_len = None if replayed.position.frequency.method == "dynamic_ntk" else recipe.target_len
+    collect(faults, "merge", lambda: hugging_face_positions(replayed, train_len))
+    if faults:
+        raise ConfigError(*faults)
+    keeps = positions_of(source) != (
+        replayed.position.frequency,
+        replayed.position.distance,
+        replayed.model.theta,
+    )
+    options = dataclasses.asdict(recipe.analyse)
+    options["length"] = options["length"] or recipe.target_len
+    replay = str(recipe.path("replay"))
+    settings = {name: experiment.to_dict() for name, experiment in experiments.items()}
+    settings["analyse"] = {"base": recipe.base, "tuned": str(recipe.path("tune")), **options}
+    settings["merge"] = {
+        "models": [recipe.base, replay],
+        "weights": list(recipe.merge.weights),
+        "positions": replay if keeps else None,
+        "train_len": train_len,
+    }
+    return Resolved(recipe, experiments, settings)
+
+
+def resolve_training(recipe: Recipe, source: Source) -> tuple[dict[str, Experiment], list[str]]:
+    """Resolve the training stages; one that starts from an earlier one takes over what that one will be."""
+    experiments: dict[str, Experiment] = {}
+    faults: list[str] = []
+    with TemporaryDirectory() as place:
+        later = Path(place) / FOLDERS["extend"]  # stands for the model that is not there yet
+        starts = {"tune": Path(recipe.base), "extend": Path(recipe.base), "replay": later}
+        for stage in TRAINING:
+            if stage == "replay" and "extend" not in experiments:
+                continue
+            file = Path(place) / f"{stage}.yaml"
+            file.write_text(yaml.safe_dump(stage_settings(recipe, stage, source, starts[stage])), encoding="utf-8")
+            experiment = collect(faults, stage, partial(load_experiment, file))
+            if experiment is None:
+                continue
+            start = recipe.path("extend") if stage == "replay" else Path(recipe.base)
+            experiments[stage] = dataclasses.replace(experiment, start=StartConfig(path=str(start)))
+            if stage == "extend":
+                later.mkdir()
+                (later / "config.yaml").write_text(experiments[stage].to_yaml(), encoding="utf-8")
+        faults = [fault.replace(str(later), str(recipe.path("extend"))) for fault in faults]
+    return experiments, faults
+
+
+def collect(faults: list[str], stage: str, make: Callable[[], Any]) -> Any:
+    """Make something for a stage, or note what is wrong with it."""
+    try:
+        return make()
+    except LabError as error:
+        faults += [f"{stage}.{line}" for line in str(error).splitlines()]
+        return None
+
+
+def stage_settings(recipe: Recipe, stage: str, source: Source, start: Path) -> dict[str, Any]:
+    """Put a training stage's settings together: common ones, its own, and those that the recipe makes."""
+    values = merged(recipe.common, getattr(recipe, stage))
+    data = dict(part(values, "data"))
+    if source.tokenizer is not None:
+        data.setdefault("tokenizer", source.tokenizer)  # the base's file, so that stages can share shards
+    if stage == "replay":
+        data.setdefault("window", source.window)
+    else:
+        share = 1.0 if stage == "tune" else SAMPLE_FRAC
+        data.setdefault("window", round(share * recipe.target_len))
+        data.setdefault("mode", "concatenated")
+    if stage == "extend":
+        selection = str(recipe.path("analyse"))
+        values["skip"] = {"method": "longrecipe", "target_len": recipe.target_len, "selection": selection}
+    run = {**part(values, "run"), "name": FOLDERS[stage], "folder": recipe.folder}
+    return {**values, "data": data, "run": run, "start": {"path": str(start)}}
+
+
+def merged(common: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Lay a stage's settings over the common ones; another member of a tagged union replaces the common one whole.
+
+    Example:
+        >>> merged({"a": {"x": 1, "y": 2}, "b": {"name": "p", "z": 3}}, {"a": {"y": 4}, "b": {"name": "q"}})
+        {'a': {'x': 1, 'y': 4}, 'b': {'name': 'q'}}
+    """
+    out = {**common, **own}
+    for key in common.keys() & own.keys():
+        old, new = common[key], own[key]
+        if isinstance(old, dict) and isinstance(new, dict):
+            other = any(tag in new and tag in old and new[tag] != old[tag] for tag in TAGS)
+            out[key] = new if other else merged(old, new)
+    return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class Positions(Section):
+    """A model's position methods."""
+
+    position: PositionConfig = field(default_factory=PositionConfig)
+    """Frequency and distance method."""
+
+
+def positions_of(source: Source) -> tuple[Any, Any, float]:
+    """Read a model's position methods and rotary base."""
+    frequency = {"method": "rope", **part(source.position, "frequency")}
+    distance = {"method": "plain", **part(source.position, "distance")}
+    raw = Raw({"position": {"frequency": frequency, "distance": distance}}, "base")
+    position = validated(Positions, raw).position
+    return position.frequency, position.distance, source.model["theta"]
+
+
+def hugging_face_positions(experiment: Experiment, train_len: int | None) -> dict[str, Any]:
+    """Say a run's positions as the merged folder will.
+
+    Raises: ConfigError where it cannot.
+    """
+    model, position = experiment.model, experiment.position
+    frequencies: Frequencies = frequencies_from_config(position.frequency, head_dim=model.head_dim, theta=model.theta)
+    return hugging_face_settings(model, frequencies, distance_from_config(position.distance), "float32", train_len)
+
+
+def unprepared(resolved: Resolved) -> list[str]:
+    """List the training stages whose corpus must be prepared first, with the command that does so."""
+    return [
+        f"{stage}.data.corpus.name={experiment.data.corpus.name}: not prepared in {shard_folder(experiment.data)}; run "
+        f"python -m lab.prepare {Path(resolved.recipe.folder) / f'{stage}.yaml'} first"
+        for stage, experiment in resolved.experiments.items()
+        if not experiment.data.embedded and not is_prepared(experiment.data)
+    ]

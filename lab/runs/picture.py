@@ -1,0 +1,123 @@
+"""One picture of a run: position frequency, loss, and accuracy by length as training goes on.
+
+python -m eval.picture RUN [-o PICTURE.png]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lab.command import run
+from lab.errors import CheckpointError, ConfigError, MissingPackage
+from lab.plots import BLUE, GREY, ORANGE
+from lab.runs.folder import RunFolder
+from lab.settings import take_option
+
+
+def draw_run(run: Path, output: Path | None = None) -> Path:
+    """Draw a run folder's picture and return where it is.
+
+    Raises: MissingPackage without matplotlib, CheckpointError for a folder that is no run.
+    """
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingPackage("matplotlib", "drawing pictures", "plot") from error
+    folder = RunFolder(run)
+    if not (run / "counts.npz").exists():
+        raise CheckpointError(f"{run}: holds no counts.npz; give the folder of a run that has saved a checkpoint")
+    with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
+        figure = Figure(figsize=(13, 3.9), layout="constrained")
+        left, middle, right = figure.subplots(1, 3)
+        counts = np.load(run / "counts.npz")
+        lengths = counts["lengths"]
+        tokens = counts["tokens"] if "tokens" in counts else lengths @ np.arange(len(lengths))  # of older runs
+        draw_frequency(left, counts["f"], int(tokens), gaps=bool(tokens != lengths @ np.arange(len(lengths))))
+        draw_loss(middle, list(folder.read("metrics.jsonl")), list(folder.read("probes.jsonl")))
+        draw_accuracy(right, figure, list(folder.read("probes.jsonl")), len(counts["f"]))
+        figure.suptitle(run.name, fontsize=10)
+        output = output or run / "picture.png"
+        output.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(output, dpi=130)
+    return output
+
+
+def draw_frequency(axes: Any, frequency: np.ndarray, tokens: int, *, gaps: bool) -> None:
+    """Draw f(i), and, but for ids with gaps, what full windows would have given at the same number of tokens."""
+    window = len(frequency)
+    positions = np.arange(window)
+    axes.fill_between(positions, frequency, color=BLUE, alpha=0.35, linewidth=0)
+    axes.plot(positions, frequency, color=BLUE, label="this run")
+    if not gaps:
+        axes.plot(positions, tokens * (1 - positions / window), color=GREY, linestyle="--", label="windows always full")
+    far = frequency[-(-3 * window // 4) :].sum() / max(frequency.sum(), 1)
+    axes.set(title="position frequency", xlabel="relative position i (tokens)", ylabel="f(i)", ylim=(0, None))
+    words = f"i ≥ ¾ {'target ' * gaps}window: {far:.1%} of the mass"
+    axes.text(0.97, 0.7, words, transform=axes.transAxes, ha="right", color=BLUE)
+    axes.legend(frameon=False)
+    axes.ticklabel_format(axis="y", scilimits=(0, 0))
+
+
+def draw_loss(axes: Any, metrics: list[dict[str, Any]], probes: list[dict[str, Any]]) -> None:
+    """Draw training and held-out loss over consumed tokens."""
+    tokens = [record["consumed_tokens"] / 1e6 for record in metrics]
+    axes.plot(tokens, [record["loss"] for record in metrics], color=BLUE, linewidth=0.8, label="training")
+    held_out = [(p["consumed_tokens"] / 1e6, p["held_out_loss"]) for p in probes if "held_out_loss" in p]
+    if held_out:
+        axes.plot(*zip(*held_out), color=ORANGE, marker=".", label="held out")
+    axes.set(title="loss", xlabel="consumed tokens (millions)", ylabel="nats per token")
+    axes.legend(frameon=False)
+
+
+def draw_accuracy(axes: Any, figure: Any, probes: list[dict[str, Any]], window: int) -> None:
+    """Draw accuracy by length, one line per probe, from light to dark as tokens are consumed."""
+    from matplotlib import colormaps
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    curves: dict[int, list[tuple[int, float]]] = {}
+    for record in probes:
+        if "length" in record:
+            curves.setdefault(record["consumed_tokens"], []).append((record["length"], record["accuracy"]))
+    axes.set(title="four-needle accuracy", xlabel="length (tokens)", ylabel="share of tests passed", ylim=(-0.02, 1.02))
+    if not curves:
+        axes.text(0.5, 0.5, "no probe yet", transform=axes.transAxes, ha="center", color=GREY)
+        return
+    scale: Any = ScalarMappable(Normalize(0, max(curves) / 1e6), colormaps["viridis_r"])
+    for tokens, curve in sorted(curves.items()):
+        axes.plot(*zip(*sorted(curve)), color=scale.to_rgba(tokens / 1e6), marker=".", linewidth=1.2)
+    threshold = next((record["threshold"] for record in probes if "threshold" in record), None)
+    if threshold is not None:
+        axes.axhline(threshold, color=GREY, linestyle=":", linewidth=1)
+        axes.annotate(
+            f"threshold {threshold:g}",
+            (1, threshold),
+            xycoords=("axes fraction", "data"),
+            ha="right",
+            va="bottom",
+            color=GREY,
+        )
+    axes.axvline(window, color=GREY, linestyle="--", linewidth=1)
+    axes.annotate("window", (window, 0.5), rotation=90, ha="right", va="center", color=GREY)
+    figure.colorbar(scale, ax=axes, label="consumed tokens (millions)")
+
+
+def draw(words: list[str]) -> str:
+    """Read the command line, draw, and return what to print.
+
+    Raises: LabError.
+    """
+    place = take_option(words, "-o")
+    if len(words) != 1:
+        raise ConfigError(f"{' '.join(words[1:])}: not an option; write RUN [-o PICTURE.png]")
+    return str(draw_run(Path(words[0]), Path(place) if place else None))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Draw the picture that the command line asks for and return the exit status."""
+    return run(lambda: str(__doc__), arguments, draw)

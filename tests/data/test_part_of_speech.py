@@ -1,0 +1,95 @@
+"""Parts of speech by small pipelines made here, whose labels are known word by word."""
+
+import numpy as np
+import pytest
+
+from eval.impact.token_classes import token_texts
+from lab.data.part_of_speech import label_types, labels_of, open_tagger
+from lab.errors import ConfigError, MissingPackage
+
+WORDS = {"magic": "ADJ", "numbers": "NOUN", "is": "AUX", "One": "NUM", "of": "ADP", ".": "PUNCT", "the": "DET"}
+TEXT = "One of the magic numbers is magic.\n\nOne is the"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A pipeline, saved: a word's label by its text, none for other words."""
+    spacy = pytest.importorskip("spacy")
+    tagger = spacy.blank("en")
+    rules = tagger.add_pipe("attribute_ruler")
+    for word, label in WORDS.items():
+        rules.add([[{"ORTH": word}]], {"POS": label})
+    tagger.to_disk(tmp_path_factory.mktemp("tagger") / "by_word")
+    return tmp_path_factory.getbasetemp() / "tagger0" / "by_word"
+
+
+@pytest.fixture(scope="module")
+def tagger(folder):
+    return open_tagger(str(folder))
+
+
+def labelled(tagger, bpe, text):
+    """List (text, label) of every token of a text."""
+    texts, ids = token_texts(bpe), bpe.encode(text, add_special_tokens=False).ids
+    return [(texts[token], label) for token, label in zip(ids, labels_of(ids, texts, tagger(text)), strict=True)]
+
+
+def test_tokens_take_the_label_of_their_word(tagger, bpe):
+    for piece, label in labelled(tagger, bpe, TEXT):
+        words = [word for word in WORDS if piece.strip() and piece.strip() in word]
+        expected = {WORDS[word] for word in words} if piece.strip() else {"SPACE"}
+        assert label in expected, (piece, label)
+    pieces = labelled(tagger, bpe, "xq magic")
+    assert {label for piece, label in pieces[:-1]} == {"X"}, "every piece of a word that the pipeline does not label"
+    assert pieces[-1] == (" magic", "ADJ")
+
+
+def test_the_label_of_most_characters_is_taken(tagger):
+    texts = [" of.", ". of", " is of", "is. "]
+    found = [next(labels_of([0], [text], tagger(text))) for text in texts]
+    assert found == ["ADP", "ADP", "AUX", "AUX"]  # "is of" has two of each: the first
+
+
+def test_a_type_takes_its_most_frequent_label(bpe, tagger):
+    texts = token_texts(bpe)
+    rows = [np.array(bpe.encode(text).ids) for text in (TEXT, TEXT + " magical", "magician magic")]
+    labels = label_types(tagger, rows, texts)
+    seen = {}
+    for row in rows:
+        text = bpe.decode(row.tolist())
+        for piece, label in labelled(tagger, bpe, text):
+            seen.setdefault(piece, []).append(label)
+    by_text = {texts[token]: label for token, label in labels.items()}
+    assert by_text == {piece: min(set(own), key=lambda x: (-own.count(x), x)) for piece, own in seen.items()}
+    assert bpe.token_to_id("<bos>") not in labels
+    assert (by_text[" numbers"], by_text.get("\n\n", "SPACE")) == ("NOUN", "SPACE")
+
+
+def test_long_texts_are_tagged_in_pieces(bpe, tagger, monkeypatch):
+    texts, row = token_texts(bpe), np.array(bpe.encode(TEXT * 20, add_special_tokens=False).ids)
+    whole = label_types(tagger, [row], texts)
+    monkeypatch.setattr("lab.data.part_of_speech.PIECE", len(bpe.encode(TEXT).ids) - 1)
+    assert label_types(tagger, [row], texts) == whole
+
+
+def test_a_pipeline_that_labels_nothing_is_refused(bpe):
+    spacy = pytest.importorskip("spacy")
+    with pytest.raises(ConfigError, match="--tagger: labels no part of speech; "):
+        label_types(spacy.blank("en"), [np.array(bpe.encode(TEXT).ids)], token_texts(bpe))
+
+
+@pytest.mark.parametrize("name", ["en_core_web_none", "."])
+def test_a_pipeline_that_is_not_there_is_one_line(name, tmp_path, monkeypatch):
+    pytest.importorskip("spacy")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        open_tagger(name)
+    assert str(caught.value).startswith(f"--tagger={name}: cannot be opened (")
+    assert "\n" not in str(caught.value)
+
+
+def test_spacy_that_is_not_installed_is_one_line(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "spacy", None)
+    with pytest.raises(MissingPackage) as caught:
+        open_tagger("en_core_web_sm")
+    assert str(caught.value) == "spacy: not installed, needed for --by=pos; pip install 'probe-lab[pos]'"

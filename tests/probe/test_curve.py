@@ -1,0 +1,163 @@
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from lab.probe.curve import crossing, effective_lengths, last_passing, lower_curve, monotone_shares, upper_curve
+from lab.probe.intervals import exact_limits
+from lab.probe.sequential import full_design, sequential_design
+
+
+@dataclass
+class Outcome:
+    length: int
+    tests: int
+    accuracy: float
+    low: float = 0.0
+    high: float = 1.0
+
+
+def outcomes(shares, tests=None, reach=0.0):
+    sizes = tests or [10] * len(shares)
+    return [
+        Outcome(128 * (k + 1), n, share, max(0.0, share - reach), min(1.0, share + reach))
+        for k, (n, share) in enumerate(zip(sizes, shares, strict=True))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("shares", "tests", "fitted"),
+    [
+        pytest.param([1.0, 0.75, 0.5], None, [1.0, 0.75, 0.5], id="falls_already"),
+        pytest.param([0.5, 1.0, 0.25], None, [0.75, 0.75, 0.25], id="two_pooled"),
+        pytest.param([0.5, 1.0, 0.25], [30, 10, 10], [0.625, 0.625, 0.25], id="pooled_by_tests"),
+        pytest.param([0.0, 0.25, 0.5], None, [0.25, 0.25, 0.25], id="rises"),
+        pytest.param([0.5], None, [0.5], id="one"),
+        pytest.param([], None, [], id="none"),
+    ],
+)
+def test_the_fit_by_hand(shares, tests, fitted):
+    assert monotone_shares(outcomes(shares, tests)).tolist() == pytest.approx(fitted)
+
+
+def test_the_fit_is_the_greatest_of_least_averages():
+    """The fit at i is the largest over ends t >= i of the smallest over starts s <= i of the mean of s to t."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        shares, tests = rng.random(9), rng.integers(1, 500, 9)
+        expected = [
+            max(min(np.average(shares[s : t + 1], weights=tests[s : t + 1]) for s in range(i + 1)) for t in range(i, 9))
+            for i in range(9)
+        ]
+        np.testing.assert_allclose(monotone_shares(outcomes(shares, tests.tolist())), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("shares", "threshold", "length"),
+    [
+        pytest.param([1.0, 0.9, 0.5], 0.8, 288.0, id="between"),  # a quarter of the way from 256 to 384
+        pytest.param([1.0, 0.8, 0.5], 0.8, 256.0, id="at_a_length"),
+        pytest.param([1.0, 0.8, 0.8], 0.8, 384.0, id="never_below"),
+        pytest.param([0.7, 0.6, 0.5], 0.8, 0.0, id="below_at_once"),
+        pytest.param([1.0, 0.0, 1.0], 0.5, 192.0, id="first_fall"),
+        pytest.param([0.5, 0.5, 0.5], 0.0, 384.0, id="threshold_zero"),
+        pytest.param([], 0.8, 0.0, id="nothing"),
+    ],
+)
+def test_the_crossing_by_hand(shares, threshold, length):
+    assert crossing([128, 256, 384][: len(shares)], shares, threshold) == pytest.approx(length)
+
+
+def test_effective_lengths_by_hand():
+    values = effective_lengths(outcomes([0.75, 1.0, 0.9, 0.3, 0.1], reach=0.1), 0.8)
+    # fit 0.875 0.875 0.9 -> 0.883 three times, then 0.3: crossed (0.8833 - 0.8) / 0.5833 = 1/7 of the way from 384
+    # lower curve 0.65 ...: below at once; upper curve 1, 1, 1, 0.4, 0.2: crossed a third of the way from 384
+    assert values == {
+        "threshold": 0.8,
+        "effective_length": 0,
+        "low": 0,
+        "high": 384,
+        "smooth": 402.3,
+        "smooth_low": 0.0,
+        "smooth_high": 426.7,
+    }
+
+
+def test_limits_are_open_where_the_last_length_may_pass():
+    values = effective_lengths(outcomes([1.0, 0.75], reach=0.1), 0.8)
+    assert (values["effective_length"], values["low"], values["high"], values["smooth_high"]) == (128, 128, None, None)
+    assert effective_lengths(outcomes([1.0, 0.75], reach=0.01), 0.8)["high"] == 128
+    values = effective_lengths([], 0.8)
+    assert (values["effective_length"], values["low"], values["high"], values["smooth"]) == (0, 0, None, 0.0)
+
+
+def test_the_limit_curves_fall_and_enclose_the_fit():
+    rng = np.random.default_rng(1)
+    for _ in range(50):
+        results = outcomes(rng.random(12), rng.integers(1, 99, 12).tolist(), reach=0.15)
+        low, fit, high = lower_curve(results), monotone_shares(results), upper_curve(results)
+        for curve in (low, fit, high):
+            assert (np.diff(curve) <= 0).all()
+        assert (low <= fit + 1e-12).all()
+        assert (fit <= high + 1e-12).all()
+        assert all(low <= [r.low for r in results])
+        assert all(high >= [r.high for r in results])
+        for threshold in rng.random(5):
+            values = effective_lengths(results, threshold)
+            for name, begin in (("effective_length", ""), ("smooth", "smooth_")):
+                top = np.inf if values[f"{begin}high"] is None else values[f"{begin}high"]
+                assert values[f"{begin}low"] <= values[name] <= top
+
+
+def coverage(tests, slope, models, seed, *, sequential=False, stops=False, confidence=0.95):
+    """Count how often the limits hold the true effective length, by steps and smooth, for curves of one slope."""
+    rng, lengths = np.random.default_rng(seed), np.arange(256, 2305, 128)
+    design = sequential_design(tests, (0.8,), 0.005, tests // 20) if sequential else full_design(tests, (0.8,))
+    limits, held = {}, np.zeros(2)
+    for _ in range(models):
+        shares = rng.uniform(0.9, 1) / (1 + (lengths / rng.uniform(600, 1600)) ** slope)
+        passed = (rng.random((len(lengths), tests)) < shares[:, None]).cumsum(1)
+        results = []
+        for length, row in zip(lengths.tolist(), passed, strict=True):
+            t = next(t for t in design.looks if design.is_over(t, row[t - 1]))
+            x = int(row[t - 1])
+            if (t, x) not in limits:
+                limits[t, x] = exact_limits(design, t, x, confidence)
+            results.append(Outcome(length, t, x / t, *limits[t, x]))
+            if stops and x / t < 0.8:
+                break
+        values = effective_lengths(results, 0.8)
+        truths = last_passing(lengths, shares, 0.8), crossing(lengths, shares, 0.8)
+        for k, (truth, begin) in enumerate(zip(truths, ("", "smooth_"), strict=True)):
+            top = np.inf if values[f"{begin}high"] is None else values[f"{begin}high"]
+            held[k] += values[f"{begin}low"] - 0.05 <= truth <= top + 0.05  # smooth values are rounded to a tenth
+    return held / models
+
+
+@pytest.mark.parametrize("stops", [False, True], ids=["all_lengths", "until_one_fails"])
+def test_limits_hold_the_true_effective_length_at_80_percent(stops):
+    # 300 models at 0.8 or more: four standard deviations below are 0.71
+    assert coverage(60, 12, 300, 2, stops=stops, confidence=0.8).min() > 0.71
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sequential", [False, True], ids=["all", "sequential"])
+@pytest.mark.parametrize("slope", [3, 8, 25])
+@pytest.mark.parametrize("tests", [40, 100, 500])
+def test_limits_hold_the_true_effective_length(tests, slope, sequential):
+    held = coverage(tests, slope, 2000, 3, sequential=sequential)
+    print(f"{tests} tests, slope {slope}: by steps {held[0]:.3f}, smooth {held[1]:.3f}")
+    assert held.min() >= 0.95 - 4 * (0.95 * 0.05 / 2000) ** 0.5
+
+
+def test_a_limit_is_a_fair_one():
+    """The step's limits at a single length are the tests of that length at half the level left."""
+    results = []
+    for length, passed in ((128, 95), (256, 60), (384, 10)):
+        low, high = binomtest(passed, 100).proportion_ci(0.95, method="exact")
+        results.append(Outcome(length, 100, passed / 100, low, high))
+    assert effective_lengths(results, results[1].low)["low"] == 256
+    assert effective_lengths(results, results[1].low + 1e-6)["low"] == 128
+    assert effective_lengths(results, results[1].high)["high"] == 256
+    assert effective_lengths(results, results[1].high + 1e-6)["high"] == 128

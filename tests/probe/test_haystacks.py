@@ -1,0 +1,112 @@
+import json
+import re
+
+import pytest
+
+from lab.data.config import Bpe, DataConfig, Text
+from lab.data.preparation import prepare, shard_folder
+from lab.data.tokenizer import load_tokenizer
+from lab.errors import DataError
+from lab.probe.haystacks import check_enough, load_haystack
+from tests.data.stores import read_shard, text_config, write_corpus
+
+
+def load(path, bpe):
+    return load_haystack(str(path), DataConfig(), bpe)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "text"),
+    [
+        pytest.param("a.txt", "one\n\nzwei ü\n", "one\n\nzwei ü\n", id="txt"),
+        pytest.param("a.json", json.dumps({"text": "one ü", "n": 3}), "one ü", id="json"),
+        pytest.param("a.jsonl", '{"text": "one"}\n\n{"text": "two"}\n', "one\ntwo", id="jsonl"),
+        pytest.param(
+            "a.jsonl", '{"text": "one\u2028two\x85three"}', "one\u2028two\x85three", id="jsonl_line_separator"
+        ),
+        pytest.param("a.md", "words", "words", id="any_other_name"),
+    ],
+)
+def test_a_file_is_read(tmp_path, bpe, name, content, text):
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    assert load(tmp_path / name, bpe) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        pytest.param("a.txt", None, "no such file; give a .txt, .json or .jsonl file", id="missing"),
+        pytest.param("a.txt", b"", "empty; give a file with text in it", id="empty"),
+        pytest.param("a.txt", b" \n", "empty; give a file with text in it", id="white_space"),
+        pytest.param("a.txt", b"\xff\xfe", "cannot be read (", id="not_utf8"),
+        pytest.param("a.json", b"{", "must hold JSON with `text` (", id="broken_json"),
+        pytest.param("a.json", b"[1]", "must hold JSON with `text` (", id="json_list"),
+        pytest.param("a.json", b'{"txt": "a"}', "must hold JSON with `text` (", id="json_without_text"),
+        pytest.param("a.json", b'{"text": ""}', "empty; give a file with text in it", id="json_empty_text"),
+        pytest.param("a.jsonl", b'{"text": "a"}\n{"text": 3}', "must hold JSON with `text` (", id="jsonl_number"),
+        pytest.param("a.jsonl", b'{"text": "a"}\n{"text"', "must hold JSON with `text` (", id="jsonl_cut"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_line(tmp_path, bpe, name, content, reason):
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        load(path, bpe)
+    assert str(caught.value).startswith(f"probe.haystack={path}: {reason}")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_is_one_line(tmp_path, bpe):
+    with pytest.raises(DataError) as caught:
+        load(tmp_path, bpe)
+    assert str(caught.value).startswith(f"probe.haystack={tmp_path}: cannot be read (")
+
+
+def test_the_synthetic_corpus_gives_fresh_filler(prepared):
+    tokenizer = load_tokenizer(shard_folder(prepared))
+    haystack = load_haystack(None, prepared, tokenizer)
+    assert haystack == load_haystack(None, prepared, tokenizer)
+    assert len(haystack.split()) > 30_000
+    assert not re.search("magic|What are", haystack)
+    documents = [
+        ids for split in ("train", "held_out") for ids, _ in read_shard(shard_folder(prepared) / "task-00000", split)
+    ]
+    trained = {tokenizer.decode(ids)[:60] for ids in documents if len(ids) > 40}
+    assert len(trained) > 30
+    assert not [text for text in trained if text in haystack]
+
+
+def test_any_other_corpus_gives_its_held_out_documents(tmp_path):
+    texts = write_corpus(tmp_path / "corpus")
+    config = text_config(tmp_path, held_out_frac=0.3)
+    prepare(config, progress=False)
+    tokenizer = load_tokenizer(shard_folder(config))
+    kept = [ids for task in range(3) for ids, _ in read_shard(shard_folder(config) / f"task-{task:05d}", "held_out")]
+    haystack = load_haystack(None, config, tokenizer)
+    assert haystack == "\n".join(text for part in texts for text in part if [*tokenizer.encode(text).ids, 1] in kept)
+    assert len(haystack.splitlines()) == len(kept) > 10
+
+
+def test_nothing_held_out_is_one_line(tmp_path):
+    write_corpus(tmp_path / "corpus", files=1)
+    config = DataConfig(
+        corpus=Text(path=str(tmp_path / "corpus")),
+        tokenizer=Bpe(vocab_size=300),
+        held_out_frac=0.0,
+        folder=str(tmp_path / "shards"),
+    )
+    prepare(config, progress=False)
+    with pytest.raises(DataError, match=r"no held_out documents; raise data\.held_out_frac$"):
+        load_haystack(None, config, load_tokenizer(shard_folder(config)))
+
+
+def test_a_text_is_enough_up_to_its_last_token(bpe):
+    text = "Of all the words there are some. " * 90
+    tokens = len(bpe.encode(text, add_special_tokens=False).ids)
+    for enough in (1, tokens - 1, tokens):
+        check_enough(text, bpe, enough, 4000, "--haystack=x.txt")
+    rule = f"has {tokens:,} tokens, and a test of 4,000 holds {tokens + 1:,} of them, some twice; give a longer text"
+    with pytest.raises(DataError) as caught:
+        check_enough(text, bpe, tokens + 1, 4000, "--haystack=x.txt")
+    assert str(caught.value) == f"--haystack=x.txt: {rule}, or shorter lengths"

@@ -1,0 +1,76 @@
+import itertools
+
+import numpy as np
+import pytest
+from scipy.stats import beta, binomtest
+
+from lab.probe.intervals import exact_limits
+from lab.probe.sequential import full_design, sequential_design
+
+SEQUENTIAL = [(100, (0.8,), 0.01, 5), (60, (0.5, 0.9), 0.02, 6), (40, (0.8,), 0.0, 1), (200, (0.8,), 0.005, 40)]
+
+
+@pytest.mark.parametrize("tests", [1, 2, 10, 100, 500])
+@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.999])
+def test_without_stops_they_are_clopper_and_pearsons(tests, confidence):
+    for passed in {0, 1, tests // 2, tests - 1, tests}:
+        limits = exact_limits(full_design(tests, (0.8,)), tests, passed, confidence)
+        assert limits == pytest.approx(
+            tuple(binomtest(passed, tests).proportion_ci(confidence, method="exact")), abs=1e-9
+        )
+
+
+def test_the_limits_of_all_and_of_none_by_hand():
+    # none of 10: P(X = 0) = (1 - p)^10 = 0.025 at p = 1 - 0.025^0.1
+    low, high = exact_limits(full_design(10, (0.8,)), 10, 0, 0.95)
+    assert (low, high) == (0.0, pytest.approx(1 - 0.025**0.1, abs=1e-9))
+    low, high = exact_limits(full_design(10, (0.8,)), 10, 10, 0.95)
+    assert (low, high) == (pytest.approx(0.025**0.1, abs=1e-9), 1.0)
+    assert beta.ppf(0.025, 8, 3) == pytest.approx(exact_limits(full_design(10, (0.8,)), 10, 8, 0.95)[0], abs=1e-9)
+
+
+def test_limits_after_early_stops_are_those_of_all_sequences():
+    tests, confidence = 10, 0.9
+    design = sequential_design(tests, (0.7,), 0.1, 2)
+    ends = []
+    for outcomes in itertools.product((0, 1), repeat=tests):
+        look = next(t for t in design.looks if design.is_over(t, sum(outcomes[:t])))
+        ends.append((look, sum(outcomes[:look]), sum(outcomes)))
+    looks, passed, ones = np.array(ends).T
+    assert len(set(looks)) > 2, "the design does stop early"
+
+    def tail(share, outcomes):
+        return (share**ones * (1 - share) ** (tests - ones))[outcomes].sum()
+
+    for look, x in sorted(set(zip(looks.tolist(), passed.tolist(), strict=True))):
+        low, high = exact_limits(design, look, x, confidence)
+        assert low == 0 if x == 0 else tail(low, passed * look >= x * looks) == pytest.approx(0.05, abs=1e-9)
+        assert high == 1 if x == look else tail(high, passed * look <= x * looks) == pytest.approx(0.05, abs=1e-9)
+
+
+@pytest.mark.parametrize("settings", SEQUENTIAL, ids=str)
+@pytest.mark.parametrize("confidence", [0.8, 0.95])
+def test_limits_hold_the_true_share_as_often_as_stated_whatever_it_is(settings, confidence):
+    """Exact: the probabilities of all stopping points whose limits hold the share are added up."""
+    design = sequential_design(*settings)
+    counts, passed, _ = design.points
+    points = zip(counts.tolist(), passed.tolist(), strict=True)
+    low, high = np.array([exact_limits(design, t, x, confidence) for t, x in points]).T
+    assert ((low <= passed / counts) & (passed / counts <= high)).all()
+    shares = np.linspace(0.005, 0.995, 199)[:, None]
+    holds = (low <= shares) & (shares <= high)
+    below, above = low > shares, high < shares
+    probabilities = design.stopping_probabilities(shares[:, 0])
+    assert (probabilities * holds).sum(1).min() >= confidence - 1e-9
+    for misses in (below, above):  # each side has half of what is left
+        assert (probabilities * misses).sum(1).max() <= (1 - confidence) / 2 + 1e-9
+
+
+@pytest.mark.parametrize("settings", SEQUENTIAL, ids=str)
+def test_a_better_model_is_more_likely_to_do_as_well(settings):
+    """Without this the share found would not be the only one at which the tail has its probability."""
+    design = sequential_design(*settings)
+    counts, passed, _ = design.points
+    order = np.argsort(-passed / counts, kind="stable")
+    tails = design.stopping_probabilities(np.linspace(0.01, 0.99, 99))[:, order].cumsum(1)
+    assert np.diff(tails, axis=0).min() > -1e-12

@@ -1,0 +1,146 @@
+"""Models whose effective length is known beforehand, behind the evaluation protocol."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from lab.probe.config import ProbeConfig
+from lab.probe.curve import effective_lengths
+from lab.probe.effective_length import NeedleProbe
+
+SEEN = 700  # tokens
+HAYSTACK = " ".join(f"bake{'.' if k % 7 == 6 else ''}" for k in range(4000))
+NEEDLE = re.compile(r"One of the magic numbers is ([0-9]+)\.")
+BUDGET, STOP = 40, 1
+MODES = {"all": {}, "sequential": {"sequential": True}}
+
+
+class Copier:
+    """Sees the last tokens of a prompt and answers with the needles that are whole among them."""
+
+    def __init__(self, tokenizer, seen):
+        self.tokenizer, self.seen, self.ran = tokenizer, seen, 0
+
+    def __call__(self, prompts, n_tokens):
+        self.ran += len(prompts)
+        rows = []
+        for prompt in prompts[:, -self.seen :].tolist():
+            text = " " + ", ".join(NEEDLE.findall(self.tokenizer.decode(prompt))) + "."
+            ids = self.tokenizer.encode(text, add_special_tokens=False).ids[:n_tokens]
+            rows.append(ids + [STOP] * (n_tokens - len(ids)))
+        return torch.tensor(rows)
+
+
+class Chance:
+    """Answers with random tokens."""
+
+    def __init__(self, tokenizer):
+        self.size, self.generator = tokenizer.get_vocab_size(), torch.Generator().manual_seed(0)
+
+    def __call__(self, prompts, n_tokens):
+        return torch.randint(self.size, (len(prompts), n_tokens), generator=self.generator)
+
+
+def make_probe(bpe, protocol, **settings):
+    sizes = {"step": 128, "max_length": 2048, "needles": 4, "digits": 6, "answer_budget": BUDGET}
+    config = ProbeConfig(protocol=protocol, **{**sizes, **settings})
+    return NeedleProbe(config, bpe, HAYSTACK, seed=5, window=512, stop_id=STOP)
+
+
+def true_share(probe, protocol, length, required):
+    """Give the share of tests in which the last `required` needles begin among the tokens seen.
+
+    Needle m of 4 stands at a depth uniform between 0.99 (m - 1) / 4 and 0.99 m / 4 of the n_hay tokens of haystack, so
+    that (1 - depth) n_hay of it, the needles from m on and the question come after; a needle is read from its first
+    word, which is behind a blank that goes with it.
+    """
+    tokenizer = probe.tokenizer
+    tail = {"ours": "\n\nWhat are the magic numbers mentioned in the provided text? The numbers are"}
+    tail["string"] = "\n\n What are the magic numbers mentioned in the provided text?\n The numbers are"
+    question = len(tokenizer.encode(tail[protocol], add_special_tokens=False).ids)
+    needle = len(tokenizer.encode(" One of the magic numbers is 123456.", add_special_tokens=False).ids)
+    prompt = len(probe.case(length, 0).prompt_ids)
+    task = len(
+        tokenizer.encode(
+            "There is an important info hidden inside a lot of irrelevant text. Find it and "
+            "memorize them. I will quiz you about the important information there.\n\n"
+        ).ids
+    )
+    n_hay, m = prompt - task - 4 * needle - question, 5 - required
+    least = 1 - (SEEN - question - required * needle) / n_hay
+    return float(np.clip((0.99 * m / 4 - least) / (0.99 / 4), 0, 1))
+
+
+def assert_known_answer(probe, protocol, required):
+    model = Copier(probe.tokenizer, SEEN)
+    results = list(probe.run(model))
+    assert model.ran == sum(result.tests for result in results)
+    shares = [true_share(probe, protocol, length, required) for length in probe.lengths]
+    for result, share in zip(results, shares, strict=True):
+        deviation = (share * (1 - share) / result.tests) ** 0.5
+        assert abs(result.accuracy - share) <= 4 * deviation + 0.02  # a token of haystack moves it by less than 0.01
+    true = max(length for length, share in zip(probe.lengths, shares, strict=True) if share >= 0.8)
+    values = effective_lengths(results, 0.8)
+    assert values["effective_length"] == true
+    open_ended = {name: np.inf for name in ("high", "smooth_high") if values[name] is None}
+    values |= open_ended
+    assert values["low"] <= true <= values["high"]
+    crossed = np.interp(-0.8, [-share for share in shares], probe.lengths)
+    assert values["smooth_low"] - 1 <= crossed <= values["smooth_high"] + 1
+    return model.ran / (probe.config.tests * len(results))
+
+
+@pytest.mark.parametrize(("required", "step", "true"), [(2, 640, 1280), (4, 576, 576)])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("protocol", ["ours", "string"])
+def test_a_copier_that_sees_700_tokens(bpe, protocol, mode, required, step, true):
+    probe = make_probe(bpe, protocol, required=required, step=step, tests=40, **MODES[mode])
+    assert true_share(probe, protocol, true, required) == 1
+    assert true_share(probe, protocol, true + step, required) < 0.6
+    assert_known_answer(probe, protocol, required)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("required", [2, 3, 4])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("protocol", ["ours", "string"])
+def test_a_copier_that_sees_700_tokens_at_steps_of_128(bpe, protocol, mode, required):
+    probe = make_probe(bpe, protocol, required=required, tests=500, **MODES[mode])
+    used = assert_known_answer(probe, protocol, required)
+    print(f"{protocol}, {mode}, {required} of 4: {used:.3f} of the tests")
+    assert used == 1 if mode == "all" else used <= 1 / 3
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("protocol", ["ours", "string"])
+def test_a_random_model_has_none(bpe, protocol, mode):
+    probe = make_probe(bpe, protocol, tests=30, step=640, **MODES[mode])
+    values = effective_lengths(list(probe.run(Chance(bpe))), 0.8)
+    assert (values["effective_length"], values["low"], values["high"]) == (0, 0, 0)
+    assert (values["smooth"], values["smooth_high"]) == (0, 0)
+
+
+class Gluing(Copier):
+    """Answers with all numbers, one after the other without a blank."""
+
+    def __call__(self, prompts, n_tokens):
+        text = " " + "".join(NEEDLE.findall(self.tokenizer.decode(prompts[0].tolist())))
+        ids = self.tokenizer.encode(text, add_special_tokens=False).ids
+        return torch.tensor([ids[:n_tokens] + [STOP] * (n_tokens - len(ids))])
+
+
+@pytest.mark.parametrize(("protocol", "passed"), [("ours", 0), ("string", 3)])
+def test_only_the_papers_protocol_counts_digits_inside_longer_numbers(bpe, protocol, passed):
+    probe = make_probe(bpe, protocol, tests=3, step=512, max_length=512, batch=1)
+    (result,) = probe.run(Gluing(bpe, SEEN))
+    assert result.passed == passed
+
+
+@pytest.mark.parametrize("protocol", ["ours", "string"])
+def test_a_copier_that_sees_everything_has_no_end(bpe, protocol):
+    probe = make_probe(bpe, protocol, tests=40, step=512, sequential=True)
+    values = effective_lengths(list(probe.run(Copier(bpe, 10_000))), 0.8)
+    assert (values["effective_length"], values["low"], values["high"]) == (2048, 2048, None)
+    assert (values["smooth"], values["smooth_low"], values["smooth_high"]) == (2048, 2048, None)

@@ -1,0 +1,479 @@
+"""Merged models: every weight a weighted sum, positions that are chosen, and a line for every mistake."""
+
+import dataclasses
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lab.loading import open_model
+from lab.model.config import DecoderConfig
+from lab.model.decoder import Decoder
+from lab.model.huggingface import save_pretrained
+from lab.positions import frequencies
+from lab.recipes.merge import main, read_shares
+from tests.model.folders import assert_same_logits, opened, safetensors_torch, theirs, tokens_of
+from tests.opened import CONSUMED, SIZES, write_run
+
+ROOT = Path(__file__).resolve().parents[2]
+CFG = DecoderConfig(**SIZES, vocab_size=400)
+ONE_STEP = 2**-23  # of float32, relative: a fused multiply-add rounds to the other side now and then
+ONE_SHAPE = "merge models of one shape"
+
+
+def filled(number, cfg=CFG, method="rope", **parameters):
+    """A decoder whose weights are all one number."""
+    decoder = Decoder(
+        cfg, frequencies=frequencies(method, head_dim=cfg.head_dim, **{"theta": 500.0, **parameters}), seed=None
+    )
+    with torch.no_grad():
+        for parameter in decoder.parameters():
+            parameter.fill_(number)
+    return decoder
+
+
+def drawn(seed, cfg=CFG, method="rope", **parameters):
+    """A decoder whose weights are drawn."""
+    decoder = filled(0.0, cfg, method, **parameters)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in decoder.named_parameters():
+            parameter.copy_(torch.empty(parameter.shape).normal_(float("norm" in name), 0.3, generator=generator))
+    return decoder
+
+
+def save(folder, decoder, train_len=64):
+    save_pretrained(decoder, folder, train_len=train_len)
+    return folder
+
+
+def tensors(folder):
+    return safetensors_torch.load_file(folder / "model.safetensors")
+
+
+def numbers(folder):
+    """The numbers that occur in a folder's weights."""
+    return {number for tensor in tensors(folder).values() for number in tensor.unique().tolist()}
+
+
+def assert_same_bits(folder, other):
+    a, b = tensors(folder), tensors(other)
+    assert a.keys() == b.keys()
+    for name in a:
+        assert a[name].dtype == b[name].dtype == torch.float32
+        assert torch.equal(a[name].view(torch.int32), b[name].view(torch.int32)), name
+
+
+@pytest.fixture
+def merged(tmp_path, capsys):
+    """A function that merges into a new folder and returns it."""
+
+    def merge(*words):
+        folder = tmp_path / "merged"
+        assert main([*map(str, words), "-o", str(folder)]) == 0
+        told = capsys.readouterr()
+        assert told.err == ""
+        assert told.out.startswith(f"{folder}: ")
+        return folder
+
+    return merge
+
+
+@pytest.fixture(scope="module")
+def run(prepared, tmp_path_factory):
+    return write_run(tmp_path_factory.mktemp("runs") / "tiny", prepared, theta=500.0)
+
+
+# the sum
+
+
+@pytest.mark.parametrize(
+    ("values", "words", "expected"),
+    [
+        pytest.param([1.0, 3.0], [], 2.0, id="equal_shares"),
+        pytest.param([1.0, 3.0], ["--weights", "0.25", "0.75"], 2.5, id="quarters"),
+        pytest.param([1.0, 3.0], ["--weights", "1", "0"], 1.0, id="one_alone"),
+        pytest.param([1.0, 3.0], ["--weights", "-0.5", "1.5"], 4.0, id="beyond_the_second"),
+        pytest.param([2.0, 4.0, 8.0], ["--weights", "0.5", "0.25", "0.25"], 4.0, id="three"),
+        pytest.param([3.0, 6.0, 9.0], [], 6.0, id="three_equal_shares"),
+    ],
+)
+def test_weights_are_weighted_sums(values, words, expected, tmp_path, merged):
+    folders = [save(tmp_path / str(n), filled(value)) for n, value in enumerate(values)]
+    assert numbers(merged(*folders, *words)) == {expected}
+
+
+def test_every_weight_is_the_sum_of_its_namesakes(tmp_path, merged):
+    a, b = save(tmp_path / "a", drawn(1)), save(tmp_path / "b", drawn(2))
+    result, ours, others = tensors(merged(a, b, "--weights", "0.3", "0.7")), tensors(a), tensors(b)
+    assert result.keys() == ours.keys()
+    for name, tensor in result.items():
+        by_hand = (0.3 * ours[name].numpy().astype("f8") + 0.7 * others[name].numpy().astype("f8")).astype("f4")
+        np.testing.assert_allclose(tensor.numpy(), by_hand, rtol=ONE_STEP, atol=0, err_msg=name)
+
+
+@pytest.mark.parametrize("n_models", [2, 3, 7])
+def test_equal_models_merge_to_themselves_bit_for_bit(n_models, tmp_path, merged):
+    decoder = drawn(1)
+    with torch.no_grad():  # both zeros, the smallest number above zero and the largest of all
+        decoder.norm.weight[:4] = torch.tensor([-0.0, 0.0, 1e-45, torch.finfo(torch.float32).max])
+    a = save(tmp_path / "a", decoder)
+    assert_same_bits(merged(*[a] * n_models), a)
+
+
+def test_bfloat16_weights_are_added_in_more_digits(tmp_path, merged):
+    a = save(tmp_path / "a", filled(1.0).to(torch.bfloat16))
+    b = save(tmp_path / "b", filled(1.0078125).to(torch.bfloat16))  # 1 + 2^-7, the next number that bfloat16 has
+    assert {tensor.dtype for tensor in tensors(b).values()} == {torch.bfloat16}
+    folder = merged(a, b)
+    assert {tensor.dtype for tensor in tensors(folder).values()} == {torch.float32}
+    assert numbers(folder) == {1.00390625}  # 1 + 2^-8, which bfloat16 does not have
+
+
+def test_small_differences_outlive_a_large_weight_in_float64(tmp_path, merged):
+    a, b = save(tmp_path / "a", filled(1.0)), save(tmp_path / "b", filled(1.0 + 2**-23))
+    # 1e6 * (1 + 2^-23) - 999999 = 1 + 0.11920929: float32 products of a million are 1/16 apart
+    (number,) = numbers(merged(a, b, "--weights", "-999999", "1000000"))
+    assert number == pytest.approx(1.11920929, abs=1e-6)
+
+
+def test_tied_models_stay_tied(tmp_path, merged):
+    tied = dataclasses.replace(CFG, tie_embeddings=True)
+    a, b = save(tmp_path / "a", filled(1.0, tied)), save(tmp_path / "b", filled(3.0, tied))
+    folder = merged(a, b)
+    assert "lm_head.weight" not in tensors(folder)
+    assert numbers(folder) == {2.0}
+    decoder = open_model(folder).decoder
+    assert decoder.cfg.tie_embeddings
+    assert decoder.head.weight is decoder.embedding.weight
+
+
+def test_biases_are_merged_too(tmp_path, merged):
+    biased = dataclasses.replace(CFG, qkv_bias=True)
+    a, b = save(tmp_path / "a", filled(1.0, biased)), save(tmp_path / "b", filled(3.0, biased))
+    folder = merged(a, b)
+    assert "model.layers.2.self_attn.k_proj.bias" in tensors(folder)
+    assert numbers(folder) == {2.0}
+
+
+# where models come from
+
+
+def test_a_run_its_checkpoint_and_a_hugging_face_folder(run, tmp_path, merged):
+    state = torch.load(next(run.glob("checkpoints/*/state.ckpt")), weights_only=True)["state_dict"]
+    a = save(tmp_path / "a", filled(1.0))
+    checkpoint = run / "checkpoints" / f"tokens-{CONSUMED:015d}"
+    result = tensors(merged(a, run, checkpoint, "--weights", "0.5", "0.25", "0.25"))
+    embedding = 0.5 + 0.5 * state["decoder.embedding.weight"].double()
+    assert torch.equal(result["model.embed_tokens.weight"], embedding.float())
+    gate = 0.5 + 0.5 * state["decoder.blocks.2.feed_forward.gate.weight"].double()
+    assert torch.equal(result["model.layers.2.mlp.gate_proj.weight"], gate.float())
+
+
+def test_the_merged_folder_computes_in_transformers_what_it_does_here(run, tmp_path, merged):
+    folder = merged(run, save(tmp_path / "b", drawn(2)))
+    model = open_model(folder)
+    assert_same_logits(model.decoder, opened(folder), (9, 60))
+    assert model.train_len == 64
+    assert model.method == "rope+plain"
+
+
+def test_a_model_of_transformers_own_making(tmp_path, merged, capsys):
+    model = theirs()
+    model.save_pretrained(tmp_path / "a")
+    capsys.readouterr()  # the library's progress bar
+    folder = merged(tmp_path / "a", tmp_path / "a")
+    assert_same_logits(open_model(folder).decoder, model, (9, 60))
+    with torch.no_grad():
+        torch.testing.assert_close(opened(folder)(tokens_of(9)).logits, model(tokens_of(9)).logits, rtol=0, atol=0)
+
+
+def test_two_runs_as_a_user_merges_them(tmp_path):
+    config = ROOT / "configs" / "cpu_test.yaml"
+    places = [f"--run.folder={tmp_path / 'runs'}", f"--data.folder={tmp_path / 'shards'}"]
+    short = ["--train.tokens=8192", "--probe.every_tokens=null", "--probe.loss_tokens=0", "--probe.tests=1"]
+    words = ["lab.fit", str(config), *places, *short, "--run.name=a"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for command in (words, ["lab.merge", "runs/a", "runs/a", "-o", "merged"]):
+        done = subprocess.run(
+            [sys.executable, "-m", *command],
+            cwd=tmp_path,
+            env={**environment, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    assert done.stdout == "merged: 0.5 runs/a + 0.5 runs/a, 56,992 parameters; with a tokenizer.json\n"
+    ours = open_model(tmp_path / "merged").decoder.state_dict()
+    trained = open_model(tmp_path / "runs" / "a").decoder.state_dict()
+    assert all(torch.equal(ours[name], tensor) for name, tensor in trained.items())
+    copied = (tmp_path / "merged" / "tokenizer.json").read_bytes()
+    assert copied == (tmp_path / "runs" / "a" / "tokenizer.json").read_bytes()
+
+
+# positions
+
+
+@pytest.fixture
+def original(tmp_path):
+    return save(tmp_path / "original", drawn(1), train_len=64)
+
+
+@pytest.fixture
+def extended(tmp_path):
+    return save(tmp_path / "extended", drawn(2, theta=5e6), train_len=512)
+
+
+@pytest.mark.parametrize(("kept", "theta", "train_len"), [("original", 500.0, 64), ("extended", 5e6, 512)])
+def test_the_positions_named_are_kept(kept, theta, train_len, original, extended, merged):
+    folder = merged(original, extended, "--positions", {"original": original, "extended": extended}[kept])
+    model = open_model(folder)
+    assert (model.decoder.frequencies.theta, model.train_len) == (theta, train_len)
+    half = 0.5 * tensors(original)["lm_head.weight"].double() + 0.5 * tensors(extended)["lm_head.weight"].double()
+    assert torch.equal(tensors(folder)["lm_head.weight"], half.float())
+    assert_same_logits(model.decoder, opened(folder), (9, 60))
+
+
+def test_a_window_that_is_given_is_written(tmp_path, original, extended, merged):
+    assert open_model(merged(original, extended, "--positions", original, "--train_len", 640)).train_len == 640
+
+
+def test_a_window_that_is_given_is_written_where_positions_are_alike(original, tmp_path, merged):
+    other = save(tmp_path / "other", drawn(2), train_len=128)
+    assert open_model(merged(original, other, "--train_len", 96)).train_len == 96
+
+
+def test_dynamic_ntk_allows_no_other_window(prepared, tmp_path, refused):
+    method = {"frequency": {"method": "dynamic_ntk", "factor": 4.0, "train_len": 32}}
+    run = write_run(tmp_path / "dynamic", prepared, position=method)
+    said = refused(run, run, "--train_len", 96)
+    assert said == "train_len=96: must be 32, that of the frequencies; leave it out\n"
+
+
+def test_a_method_with_parameters_is_kept(tmp_path, original, merged):
+    yarn = save(tmp_path / "yarn", drawn(2, method="yarn", factor=4.0, train_len=64), train_len=None)
+    model = open_model(merged(original, yarn, "--positions", yarn))
+    assert model.method == "yarn(factor=4,train_len=64)+plain"
+    assert model.train_len == 256
+
+
+def test_the_length_of_dynamic_ntk_is_its_own(prepared, tmp_path, merged):
+    method = {"frequency": {"method": "dynamic_ntk", "factor": 4.0, "train_len": 32}}
+    run = write_run(tmp_path / "dynamic", prepared, position=method)  # trained with windows of 64
+    model = open_model(merged(run, run))
+    assert model.method == "dynamic_ntk(factor=4,train_len=32)+plain"
+
+
+def test_the_longest_window_is_written_where_positions_are_alike(tmp_path, merged):
+    folders = [save(tmp_path / str(n), filled(1.0), train_len=n) for n in (64, 512, 128)]
+    assert open_model(merged(*folders)).train_len == 512
+
+
+def test_a_distance_method_can_be_left_for_the_plain_one_of_another_model(run, prepared, tmp_path, merged):
+    string = {"distance": {"method": "string", "shift": 20, "window": 4}}
+    other = write_run(tmp_path / "string", prepared, position=string, theta=500.0)
+    assert open_model(merged(run, other, "--positions", run)).method == "rope+plain"
+
+
+# tokenizers
+
+
+def test_a_tokenizer_that_models_share_is_copied(bpe, tmp_path, merged):
+    folders = [save(tmp_path / name, filled(1.0)) for name in "abc"]
+    for folder in folders[1:]:
+        bpe.save(str(folder / "tokenizer.json"))
+    folder = merged(*folders)
+    assert (folder / "tokenizer.json").read_bytes() == (folders[1] / "tokenizer.json").read_bytes()
+
+
+def test_no_tokenizer_is_made_up(original, merged):
+    assert not (merged(original, original) / "tokenizer.json").exists()
+
+
+# mistakes
+
+
+@pytest.fixture
+def refused(tmp_path, capsys):
+    """A function that merges in vain and returns what was said."""
+
+    def merge(*words, output=None):
+        folder = output or tmp_path / "merged"
+        before = sorted(tmp_path.rglob("*"))
+        assert main([*map(str, words), "-o", str(folder)]) == 2
+        told = capsys.readouterr()
+        assert told.out == ""
+        assert sorted(tmp_path.rglob("*")) == before, "nothing is left behind"
+        return told.err
+
+    return merge
+
+
+USAGE = "write MODEL MODEL --weights W W --positions MODEL -o FOLDER"
+EXAMPLE = "write for instance --weights 0.5 0.5"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["a"], "MODEL=a: must be two models or more, before the options; see --help"),
+        (["a", "b"], "-o: must be given, the folder to write; for instance -o merged"),
+        (["a", "b", "-o"], "-o: has no value; write it after a space"),
+        (["a", "b", "-o", "c", "--positions"], "--positions: has no value; write it after a space"),
+        (
+            ["a", "b", "-o", "c", "--train_len", "0"],
+            "--train_len=0: must be a whole number of tokens >= 1; leave it out for the models' own",
+        ),
+        (
+            ["a", "b", "-o", "c", "--train_len", "1e3"],
+            "--train_len=1e3: must be a whole number of tokens >= 1; leave it out for the models' own",
+        ),
+        (["a", "b", "--dtype=bf16", "-o", "c"], f"--dtype=bf16: not an option; {USAGE}"),
+        (
+            ["--weights", "1", "0", "a", "b", "-o", "c"],
+            "MODEL=: must be two models or more, before the options; see --help",
+        ),
+        (["a", "b", "--positions", "c", "-o", "c"], "--positions=c: must be one of the models; use one of a, b"),
+        (
+            ["a", "b", "--weights", "0.5", "-o", "c"],
+            "--weights=0.5: must be 2 numbers, one for each model; leave it out for equal shares",
+        ),
+        (
+            ["a", "b", "-o", "c", "--weights"],
+            "--weights=: must be 2 numbers, one for each model; leave it out for equal shares",
+        ),
+        (["a", "b", "--weights", "half", "0.5", "-o", "c"], f"--weights=half 0.5: must be numbers; {EXAMPLE}"),
+        (["a", "b", "--weights", "nan", "1", "-o", "c"], f"--weights=nan 1: must be finite; {EXAMPLE}"),
+        (["a", "b", "--weights", "inf", "-inf", "-o", "c"], f"--weights=inf -inf: must be finite; {EXAMPLE}"),
+        (
+            ["a", "b", "--weights", "0.5", "0.6", "-o", "c"],
+            "--weights=0.5 0.6: must sum to 1, not 1.1; divide each by their sum",
+        ),
+        (
+            ["a", "b", "-o", "c"],
+            "a: no such folder; give a run folder, a checkpoint in it, or a Hugging Face folder",
+        ),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
+)
+def test_a_mistake_on_the_command_line_is_one_line(words, line, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ("", f"{line}\n")
+
+
+def test_shares_may_be_rounded_decimals():
+    assert read_shares(["0.3333333"] * 3, 3) == [0.3333333] * 3
+    assert sum(read_shares(["0.1"] * 10, 10)) != 1.0
+
+
+def test_help(capsys):
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert "python -m lab.merge MODEL MODEL [MODEL ...] [--weights W W ...] [--positions MODEL]" in text
+    assert main([]) == 2
+
+
+def test_a_folder_that_holds_something_is_refused(original, tmp_path, refused):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").touch()
+    line = "already holds something; give a new or an empty folder\n"
+    assert refused(original, original, output=tmp_path / "full") == f"{tmp_path / 'full'}: {line}"
+    file = tmp_path / "full" / "notes.txt"
+    assert refused(original, original, output=file) == f"{file}: {line}"
+
+
+def test_a_folder_that_cannot_be_made_is_refused(original, refused):
+    folder = original / "config.json" / "merged"
+    assert refused(original, original, output=folder) == (
+        f"{folder}: cannot be written (Not a directory); name another folder\n"
+    )
+
+
+def test_an_empty_folder_is_filled(original, tmp_path, merged):
+    (tmp_path / "merged").mkdir()
+    assert_same_bits(merged(original, original), original)
+
+
+def test_other_shapes_are_refused_by_name(original, tmp_path, refused):
+    narrow = save(tmp_path / "narrow", filled(1.0, dataclasses.replace(CFG, n_layers=1, d_ff=20)))
+    lines = [f"blocks.0.feed_forward.{part}.weight" for part in ("gate", "up", "out")]
+    shapes = ["20 x 16 in {b}, 24 x 16 in {a}", "20 x 16 in {b}, 24 x 16 in {a}", "16 x 20 in {b}, 16 x 24 in {a}"]
+    missing = ["attention_norm.weight: missing in {b}, 16 in {a}"]
+    missing += [f"attention.{x}.weight: missing in {{b}}, {n} x 16 in {{a}}" for x, n in zip("qkv", (16, 8, 8))]
+    missing += ["attention.out.weight: missing in {b}, 16 x 16 in {a}"]
+    told = [f"{name}: {text}" for name, text in zip(lines, shapes, strict=True)]
+    told += [f"blocks.1.{text}" for text in missing]
+    # of the 9 weights of each lost block, 18 in all, 5 are named
+    told += ["13 more weights do not match"]
+    expected = "".join(f"{text}; {ONE_SHAPE}\n" for text in told).format(a=original, b=narrow)
+    assert refused(original, narrow) == expected
+
+
+def test_weights_that_only_a_later_model_has_are_refused_by_name(original, tmp_path, refused):
+    biased = save(tmp_path / "biased", filled(1.0, dataclasses.replace(CFG, n_layers=3, qkv_bias=True)))
+    told = refused(original, original, biased).splitlines()
+    assert told[0] == f"blocks.0.attention.q.bias: 16 in {biased}, missing in {original}; {ONE_SHAPE}"
+    assert told[8] == f"1 more weights do not match; {ONE_SHAPE}"
+    assert len(told) == 9
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"n_heads": 2, "n_kv_heads": 1}, ["n_heads: 2 in {b}, 4 in {a}", "n_kv_heads: 1 in {b}, 2 in {a}"]),
+        ({"norm_eps": 1e-6}, ["norm_eps: 1e-06 in {b}, 1e-05 in {a}"]),
+        ({"tie_embeddings": True}, ["tie_embeddings: True in {b}, False in {a}"]),
+    ],
+    ids=["heads", "norm_eps", "tied"],
+)
+def test_settings_that_shapes_do_not_show_are_refused_by_name(changes, text, original, tmp_path, refused):
+    other = save(tmp_path / "other", drawn(1, dataclasses.replace(CFG, **changes)))
+    expected = "".join(f"model.{line}; {ONE_SHAPE}\n" for line in text).format(a=original, b=other)
+    assert refused(original, other) == expected
+
+
+def test_positions_that_differ_must_be_chosen(original, extended, refused):
+    assert refused(original, extended) == (
+        f"--positions: must be given, the positions differ ({original} has rope+plain at theta 500.0, {extended} has "
+        "rope+plain at theta 5000000.0); name the model whose to keep\n"
+    )
+
+
+def test_positions_that_differ_in_the_last_digits_must_be_chosen(tmp_path, original, refused):
+    other = save(tmp_path / "other", drawn(1, theta=500.0000001))
+    assert refused(original, other).startswith("--positions: must be given, the positions differ (")
+
+
+def test_positions_that_are_equal_leave_no_choice(original, refused):
+    assert refused(original, original, "--positions", original) == (
+        f"--positions={original}: would be ignored, all models have rope+plain at theta 500.0; leave it out\n"
+    )
+
+
+def test_a_distance_method_is_refused(prepared, tmp_path, refused):
+    string = {"distance": {"method": "string", "shift": 20, "window": 4}}
+    run = write_run(tmp_path / "string", prepared, position=string)
+    assert refused(run, run) == (
+        "distance=string: a Hugging Face folder cannot say it; save with plain distance and use apply() on the loaded "
+        "model\n"
+    )
+
+
+def test_other_tokenizers_are_refused(bpe, original, tmp_path, refused):
+    other = shutil.copytree(original, tmp_path / "other")
+    bpe.save(str(original / "tokenizer.json"))
+    bpe.save(str(other / "tokenizer.json"))
+    text = (other / "tokenizer.json").read_text(encoding="utf-8")
+    assert text.count('"<eos>"') > 1
+    (other / "tokenizer.json").write_text(text.replace('"<eos>"', '"<end>"'), encoding="utf-8")
+    assert refused(original, other) == (
+        f"{other}: its tokenizer is not that of {original} (2 entries differ); merge models of one tokenizer\n"
+    )
