@@ -29,7 +29,7 @@ from lab.errors import ConfigError, MissingPackage
 from lab.model.attention import backends
 from lab.model.training import Training
 from lab.positions import Distance, Frequencies, frequencies
-from lab.positions.methods import describe, distance_from_config, frequencies_from_config
+from lab.positions.methods import describe
 from lab.probe.effective_length import NeedleProbe
 from lab.probe.haystacks import load_haystack
 from lab.probe.held_out import HeldOutLoss
@@ -157,12 +157,12 @@ def choose_backend(experiment: Experiment, device: torch.device) -> tuple[str, s
 def make_frequencies(experiment: Experiment) -> Frequencies:
     """Build the frequency method of a config."""
     model = experiment.model
-    return frequencies_from_config(experiment.position.frequency, head_dim=model.head_dim, theta=model.theta)
+    return Frequencies.of(experiment.position.frequency, model.head_dim, model.theta)
 
 
 def make_distance(experiment: Experiment) -> Distance:
     """Build the distance method of a config."""
-    return distance_from_config(experiment.position.distance)
+    return experiment.position.distance
 
 
 def reductions(experiment: Experiment) -> list[str]:
@@ -175,7 +175,7 @@ def reductions(experiment: Experiment) -> list[str]:
     if frequency.method != "rope" and same and bool((frequency.logit_factor(keys, layer=1 << 30) == 1).all()):
         lines.append(f"position.frequency: {describe(frequency.config)} is plain RoPE at these values")
     if not distance.is_plain and torch.equal(distance.rel_pos(last, keys), last[:, None] - keys.double()):
-        lines.append(f"position.distance: {describe(distance.config)} is plain distance at these values")
+        lines.append(f"position.distance: {describe(distance)} is plain distance at these values")
     return lines
 
 

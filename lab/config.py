@@ -17,7 +17,8 @@ from annotated_types import Ge
 
 from lab.data.config import Bpe, DataConfig, Synthetic
 from lab.inheritance import inherit
-from lab.masks.config import Causal, MaskConfig
+from lab.masks import Causal
+from lab.masks.config import MaskConfig
 from lab.model.config import DecoderConfig
 from lab.model.optim import OptimConfig
 from lab.positions.config import PositionConfig

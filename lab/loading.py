@@ -22,7 +22,7 @@ from lab.model.huggingface.config import NAME, decoder_config, read_settings
 from lab.model.huggingface.rope import Rope
 from lab.positions import Distance, Frequencies
 from lab.positions.config import PositionConfig
-from lab.positions.methods import describe, distance_from_config, frequencies_from_config
+from lab.positions.methods import describe
 from lab.runs.checkpoints import NAME as CHECKPOINT_NAME
 from lab.runs.checkpoints import Checkpoint, open_checkpoint
 from lab.schema import Section
@@ -86,7 +86,7 @@ class OpenedModel:
     @property
     def method(self) -> str:
         """Name the position methods in results, as frequency+distance with the parameters that are not defaults."""
-        return f"{describe(self.decoder.frequencies.config)}+{describe(self.decoder.distance.config)}"
+        return f"{describe(self.decoder.frequencies.config)}+{describe(self.decoder.distance)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,12 +161,12 @@ def replaced_methods(folder: Path, overrides: Mapping[str, Any]) -> tuple[Freque
     raw = Raw({}, str(folder))
     raw.override(dict(overrides))
     position: PositionConfig = validated(Replaceable, raw).position
-    distance = distance_from_config(position.distance)
+    distance = position.distance
     if "frequency" not in raw.values.get("position", {}):
         return None, distance
     settings = read_settings(folder)
     cfg = decoder_config(settings, Rope.read(settings), own_frequencies=True)
-    return frequencies_from_config(position.frequency, head_dim=cfg.head_dim, theta=cfg.theta), distance
+    return Frequencies.of(position.frequency, cfg.head_dim, cfg.theta), distance
 
 
 def tokenizer_in(folder: Path) -> Tokenizer | None:

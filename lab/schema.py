@@ -13,12 +13,14 @@ import math
 import textwrap
 from collections.abc import Mapping
 from numbers import Integral, Real
-from types import ModuleType, UnionType
-from typing import Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
 
 from lab.errors import ConfigError
+
+T = TypeVar("T")
 
 Positive = Annotated[int, Ge(1)]
 NonNegative = Annotated[int, Ge(0)]
@@ -111,10 +113,10 @@ def is_whole(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-def look_up(methods: Mapping[str, ModuleType], method: str, field: str) -> ModuleType:
-    """Find a method by name or say which names there are.
+def look_up(methods: Mapping[str, T], method: str, field: str) -> T:
+    """Return the method of a name.
 
-    Raises: ConfigError.
+    Raises: ConfigError, with the nearest name or the list of names.
     """
     if method not in methods:
         near = difflib.get_close_matches(method, methods, n=1)

@@ -180,7 +180,7 @@ def notes(request: Request, subject: Subject, rows: Sequence[Row]) -> Iterator[s
         yield f"{task}: {contexts} were longer than the window and lost their beginning; raise --max_length"
     longest = max((row["longest"] for row in rows), default=0)
     asked = any(key.startswith("position.distance.") for key in request.overrides)
-    faults = subject.model.decoder.distance.config.length_faults(longest) if asked and longest else []
+    faults = subject.model.decoder.distance.length_faults(longest) if asked and longest else []
     yield from (f"no text was long enough for the distance method to change anything: {fault}" for fault in faults)
 
 

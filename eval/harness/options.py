@@ -66,9 +66,9 @@ def spell_out(words: Sequence[str]) -> list[str]:
         for (key, sign, value), after in zip(parts, following, strict=True)
         if key == "--distance"
     ]
-    module = DISTANCE_METHODS.get(named[0]) if named else None
+    method = DISTANCE_METHODS.get(named[0]) if named else None
     own = {"distance": "method"} if named else {}
-    own |= {name: name for name in (field_docs(module.Config) if module else ())}
+    own |= {name: name for name in (field_docs(method) if method else ())}
     return [
         f"--position.distance.{own[key[2:]]}{sign}{value}" if key[:2] == "--" and key[2:] in own else key + sign + value
         for key, sign, value in parts

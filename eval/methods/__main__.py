@@ -132,7 +132,7 @@ def checked(setting: Setting, length: int, own: Frequencies) -> Setting:
     Raises: ConfigError.
     """
     _, distance = setting.place(own)
-    faults = distance.config.length_faults(length)
+    faults = distance.length_faults(length)
     if faults:
         raise ConfigError(
             *(f"--methods={setting.method}: at --lengths={length} its settings change nothing ({f})" for f in faults)

@@ -34,7 +34,6 @@ import sys
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated, Any, NamedTuple
 
 from annotated_types import Ge, Le
@@ -48,7 +47,6 @@ from lab.command import run
 from lab.data.config import Mode
 from lab.errors import ConfigError
 from lab.positions import DISTANCE_METHODS
-from lab.positions.methods import distance_from_config
 from lab.schema import Section, look_up
 from lab.settings import Raw, all_settings, parse_overrides, take_option, validated
 from lab.skip import SKIP_METHODS
@@ -88,9 +86,9 @@ class Request(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """A method's module, with its `Config`, the command's options for it, and what shows a request for it."""
+    """A method's class, the command's options for it, and the function that shows a request for it."""
 
-    module: ModuleType
+    config: type[Section]
     options: type[Any]
     show: Callable[[Request], str]
 
@@ -100,11 +98,10 @@ def show_distance(request: Request) -> str:
 
     Raises: LabError.
     """
-    _, config, options, picture = request
-    faults = config.length_faults(options.length)
+    _, distance, options, picture = request
+    faults = distance.length_faults(options.length)
     if faults:
         raise ConfigError(*as_options(faults))
-    distance = distance_from_config(config)
     training = None if picture is None else training_of(request)
     text = f"{matrix_text(distance, options.length)}\n\n{facts(distance, options.length)}"
     if picture is None or training is None:
@@ -131,10 +128,10 @@ def show_skip(request: Request) -> str:
 
 
 METHODS: dict[str, Kind] = {
-    **{name: Kind(module, Options, show_distance) for name, module in DISTANCE_METHODS.items()},
+    **{name: Kind(config, Options, show_distance) for name, config in DISTANCE_METHODS.items()},
     **{
-        name: Kind(module, SentenceOptions if module.Config.needs_sentences else SkipOptions, show_skip)
-        for name, module in SKIP_METHODS.items()
+        name: Kind(config, SentenceOptions if config.needs_sentences else SkipOptions, show_skip)
+        for name, config in SKIP_METHODS.items()
     },
 }
 
@@ -163,7 +160,7 @@ def parse(arguments: Sequence[str]) -> Request:
     if words[0].startswith("-"):
         raise ConfigError(f"METHOD: must be the first argument; one of: {', '.join(METHODS)}")
     method = words.pop(0)
-    config_class = look_up({name: kind.module for name, kind in METHODS.items()}, method, "METHOD").Config
+    config_class = look_up({name: kind.config for name, kind in METHODS.items()}, method, "METHOD")
     options_class = METHODS[method].options
     place = take_option(words, "-o")
     given = parse_overrides([word for word in words if word != "--plot"])
@@ -203,7 +200,7 @@ def as_options(faults: Iterable[str]) -> list[str]:
 
 def unknown_options(method: str, given: Mapping[str, Any]) -> list[str]:
     """List the options that neither the method nor the command has."""
-    own, common = own_names(METHODS[method].module.Config), own_names(METHODS[method].options)
+    own, common = own_names(METHODS[method].config), own_names(METHODS[method].options)
     faults = []
     for name in given:
         if name == "plot":
@@ -239,7 +236,7 @@ def help_text() -> str:
         lines += [f"Options of {methods} (default; meaning):", "", *settings_text(options)]
         lines.append("  --plot\n      Draw the picture.\n")
     for method, kind in METHODS.items():
-        lines += ["", f"{method} (default; meaning):", "", *settings_text(kind.module.Config)]
+        lines += ["", f"{method} (default; meaning):", "", *settings_text(kind.config)]
     return "\n".join(lines)
 
 

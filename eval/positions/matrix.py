@@ -126,7 +126,7 @@ def resolved(config: Any) -> dict[str, Any]:
 def facts(distance: Distance, length: int) -> str:
     """Sum the matrix up in a few lines."""
     held, row = values(distance, length), last_row(distance, length)
-    words = [f"--{name}={json.dumps(value)}" for name, value in resolved(distance.config).items()]
+    words = [f"--{name}={json.dumps(value)}" for name, value in resolved(distance).items()]
     lines = {
         "method": " ".join([distance.method, *words]),
         "length": f"{length} tokens",

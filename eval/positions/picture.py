@@ -57,7 +57,7 @@ def method_title(distance: Distance) -> str:
     """
     words = [
         name if value is True else f"{name} {value:,}"
-        for name, value in resolved(distance.config).items()
+        for name, value in resolved(distance).items()
         if value is not False
     ]
     return f"{distance.method}: {', '.join(words)}" if words else distance.method

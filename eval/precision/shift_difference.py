@@ -134,7 +134,7 @@ def shift_faults(decoder: Decoder, n_tokens: int, shifts: Sequence[int]) -> list
         return frequencies.logit_factor(ids + shift, layer)
 
     named = {
-        f"position.distance={describe(distance.config)}": distances,
+        f"position.distance={describe(distance)}": distances,
         f"position.frequency={describe(frequencies.config)}": factors,
     }
     return [

@@ -25,7 +25,7 @@ from lab.data.shaped import shape_corpus
 from lab.data.shards import TokenStore
 from lab.data.tokenizer import load_tokenizer, special_ends
 from lab.errors import DataError
-from lab.masks.config import Causal, WindowMask
+from lab.masks import Causal, WindowMask
 from lab.shape import ShapeConfig
 from lab.skip import skip_positions
 from lab.skip.sentences import sentence_ends, split_sentences

@@ -1,5 +1,10 @@
-"""Who may see whom: one predicate per file, on (query index, key index, query document, key document)."""
+"""Attention masks, one per file: a predicate on (query index, key index, query document, key document)."""
 
-from lab.masks import anchor, causal, document
+from lab.masks.anchor import Anchor
+from lab.masks.causal import Causal
+from lab.masks.document import Document
+from lab.masks.window_mask import WindowMask
 
-METHODS = {"causal": causal, "document": document, "anchor": anchor}
+__all__ = ["MASKS", "Anchor", "Causal", "Document", "WindowMask"]
+
+MASKS: dict[str, type[WindowMask]] = {"causal": Causal, "document": Document, "anchor": Anchor}

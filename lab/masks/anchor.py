@@ -7,17 +7,27 @@
           2   x x x .
           3   x . . x
 
-Source: papers/anchor_attention.txt section 3.
+Source: AnchorAttention, arXiv:2411.13476, section 3.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from lab.masks.window_mask import WindowMask
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def visible(q_index: Tensor, k_index: Tensor, q_doc: Tensor, k_doc: Tensor) -> Tensor:
-    """Tell whether the query sees the key; all arguments broadcast to the shape of the mask."""
-    return (k_index <= q_index) & ((k_doc == q_doc) | (k_doc == 0))
+@dataclass(frozen=True, kw_only=True)
+class Anchor(WindowMask):
+    """A token sees its own document and the anchor, a <bos> as token 0 of the window; rotary ids run on."""
+
+    method: Literal["anchor"] = "anchor"
+
+    @staticmethod
+    def visible(q_index: Tensor, k_index: Tensor, q_doc: Tensor, k_doc: Tensor) -> Tensor:
+        """Compare the order in the row, and the documents except for the anchor."""
+        return (k_index <= q_index) & ((k_doc == q_doc) | (k_doc == 0))

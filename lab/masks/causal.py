@@ -8,12 +8,22 @@ query 0  x . .
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from lab.masks.window_mask import WindowMask
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def visible(q_index: Tensor, k_index: Tensor, q_doc: Tensor, k_doc: Tensor) -> Tensor:
-    """Tell whether the query sees the key; all arguments broadcast to the shape of the mask."""
-    return k_index <= q_index
+@dataclass(frozen=True, kw_only=True)
+class Causal(WindowMask):
+    """A token sees all before it in its segment: its document's piece, or with mode: concatenated the whole window."""
+
+    method: Literal["causal"] = "causal"
+
+    @staticmethod
+    def visible(q_index: Tensor, k_index: Tensor, q_doc: Tensor, k_doc: Tensor) -> Tensor:
+        """Compare the order in the row."""
+        return k_index <= q_index

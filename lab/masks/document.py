@@ -5,16 +5,30 @@ documents 0 0 1
 query 0   x . .
       1   x x .
       2   . . x
+
+Source: arXiv:2411.13476, section 2, which compares ids that run on through the window with ids reset per document.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from lab.masks.window_mask import WindowMask
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def visible(q_index: Tensor, k_index: Tensor, q_doc: Tensor, k_doc: Tensor) -> Tensor:
-    """Tell whether the query sees the key; all arguments broadcast to the shape of the mask."""
-    return (k_index <= q_index) & (k_doc == q_doc)
+@dataclass(frozen=True, kw_only=True)
+class Document(WindowMask):
+    """A token sees its own document only (intra-document attention)."""
+
+    method: Literal["document"] = "document"
+    ids: Literal["reset", "running"] = "reset"
+    """Whether rotary ids begin at 0 in every document or run on through the window."""
+
+    @staticmethod
+    def visible(q_index: Tensor, k_index: Tensor, q_doc: Tensor, k_doc: Tensor) -> Tensor:
+        """Compare the order in the row and the documents."""
+        return (k_index <= q_index) & (k_doc == q_doc)

@@ -1,9 +1,10 @@
-"""Ways of giving a model its positions: frequency methods and distance methods, one per file.
+"""Position methods, one per file: frequency methods and distance methods.
 
-Nothing here loads torch until a tensor is asked for, so that the parameters can be checked before torch loads.
+Nothing here imports torch before a tensor is needed, so that settings are checked before torch loads.
 """
 
-from lab.positions.base import Band, Distance, DistanceConfig, Frequencies
+from lab.positions.distance_method import Band, Distance, identity
+from lab.positions.frequency_method import Frequencies, FrequencyMethod
 from lab.positions.methods import DISTANCE_METHODS, FREQUENCY_METHODS, distance, frequencies
 
 __all__ = [
@@ -11,8 +12,9 @@ __all__ = [
     "FREQUENCY_METHODS",
     "Band",
     "Distance",
-    "DistanceConfig",
     "Frequencies",
+    "FrequencyMethod",
     "distance",
     "frequencies",
+    "identity",
 ]

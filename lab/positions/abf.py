@@ -1,8 +1,8 @@
-"""Adjusted base frequency: RoPE with a larger base, so that far positions turn less.
+"""Adjusted base frequency: RoPE with a larger base, so that rotations over long distances are slower.
 
     inv_freq[j] = theta^(-2j / head_dim),   theta = 500,000 instead of 10,000
 
-Source: Xiong et al. 2023; papers/entropy_abf.txt section 3.
+Source: Xiong et al. 2023, arXiv:2309.16039; arXiv:2401.07004, section 3.
 """
 
 from __future__ import annotations
@@ -10,31 +10,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from lab.positions import rope
-from lab.schema import PositiveFloat, Section
+from lab.positions.frequency_method import FrequencyMethod
+from lab.positions.rope import Rope
+from lab.schema import PositiveFloat
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Abf(Section):
+class Abf(FrequencyMethod):
     """The adjusted base."""
 
     method: Literal["abf"] = "abf"
     theta: PositiveFloat = 500_000.0
     """Rotary base, in place of the model's own; larger than it."""
 
+    def base(self, theta: float) -> float:
+        """Return the adjusted base."""
+        return self.theta
 
-Config = Abf
+    def inv_freq(self, head_dim: int, theta: float) -> Tensor:
+        """Compute RoPE's inverse frequencies at the base in use.
 
-
-def inv_freq(config: Abf, head_dim: int, theta: float) -> Tensor:
-    """Compute RoPE's inverse frequencies at the adjusted base, which `theta` is.
-
-    Shapes: float64 (head_dim / 2,).
-    Example:
-        >>> [round(x, 9) for x in inv_freq(Abf(theta=250000.0), head_dim=4, theta=250000.0).tolist()]
-        [1.0, 0.002]
-    """
-    return rope.inv_freq(rope.Rope(), head_dim, theta)
+        Shapes: float64 (head_dim / 2,).
+        Example:
+            >>> abf = Abf(theta=250000.0)
+            >>> [round(x, 9) for x in abf.inv_freq(head_dim=4, theta=abf.base(10000.0)).tolist()]
+            [1.0, 0.002]
+        """
+        return Rope().inv_freq(head_dim, theta)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Union
+from typing import TYPE_CHECKING, Annotated, Union
 
 from pydantic import Field
 
@@ -13,18 +13,18 @@ from lab.positions.rope import Rope
 from lab.schema import Section
 
 if TYPE_CHECKING:
-    FrequencyConfig = Any
-    DistanceConfig = Any
+    from lab.positions.distance_method import Distance as AnyDistance
+    from lab.positions.frequency_method import FrequencyMethod as AnyFrequency
 else:  # the tables are the one place that lists the methods
-    FrequencyConfig = Union[tuple(module.Config for module in FREQUENCY_METHODS.values())]  # noqa: UP007
-    DistanceConfig = Union[tuple(module.Config for module in DISTANCE_METHODS.values())]  # noqa: UP007
+    AnyFrequency = Union[tuple(FREQUENCY_METHODS.values())]  # noqa: UP007
+    AnyDistance = Union[tuple(DISTANCE_METHODS.values())]  # noqa: UP007
 
 
 @dataclass(frozen=True, kw_only=True)
 class PositionConfig(Section):
-    """How the model is given its positions; `method` selects, the other keys belong to the method."""
+    """How the model encodes positions; `method` selects, the other keys belong to the method."""
 
-    frequency: Annotated[FrequencyConfig, Field(discriminator="method")] = field(default_factory=Rope)
+    frequency: Annotated[AnyFrequency, Field(discriminator="method")] = field(default_factory=Rope)
     """Frequency method: rope, or one that changes the inverse frequencies or scales the logits."""
-    distance: Annotated[DistanceConfig, Field(discriminator="method")] = field(default_factory=Plain)
+    distance: Annotated[AnyDistance, Field(discriminator="method")] = field(default_factory=Plain)
     """Distance method: plain, or one that changes the relative positions."""

@@ -7,14 +7,14 @@
     rel_pos(m, n)   = P_q(m) - P_k(n),   in tokens
 
 s is the chunk, c the pretraining window (`train_len`), w the local window. With c = 10, s = 6, w = 4 the successive
-queries of a chunk stand at 6 7 8 9 9 9, so that the w nearest tokens keep their true distance across the border.
+queries of a chunk have positions 6 7 8 9 9 9, so that the w nearest tokens keep their true distance across the border.
 
-`parts` takes the method apart as the paper's ablation does. `intra`: only the same chunk is seen, rel_pos of all other
-pairs is nan. `intra_inter`: P_q(m) = c - 1 for the previous chunk too, that is w = 0.
+`parts` selects a part of the method, as in the paper's ablation. `intra`: a token sees its own chunk only, and rel_pos
+of all other pairs is nan. `intra_inter`: P_q(m) = c - 1 for the previous chunk too, that is w = 0.
 
-Source: papers/dual_chunk_attention.txt, section 3, Eq. 2 to 7, and the ablation study above Figure 4. The authors' code
-cuts at the chunk size where the paper has c - 1, takes s = 5c/8 where the paper has 3c/4, and scales logits with the
-length; here as in the paper.
+Source: arXiv:2402.17463, section 3, Eq. 2 to 7, and the ablation study above Figure 4. The authors' code clamps at the
+chunk size where the paper has c - 1, takes s = 5c/8 where the paper has 3c/4, and scales logits with the length; this
+file follows the paper.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from lab.positions.base import Band, DistanceConfig
+from lab.positions.distance_method import Band, Distance
 from lab.positions.regions import EarlierChunks, PreviousChunk, SameChunk
 from lab.schema import NonNegative, Positive
 
@@ -33,7 +33,7 @@ PARTS = ("all", "intra_inter", "intra")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dca(DistanceConfig):
+class Dca(Distance):
     """Dual Chunk Attention's parameters."""
 
     method: Literal["dca"] = "dca"
@@ -47,7 +47,7 @@ class Dca(DistanceConfig):
     """Parts in use: all three, intra- and inter-chunk attention without the successive one, or intra-chunk alone."""
 
     def rules(self) -> list[str]:
-        """Keep every position below the pretraining window."""
+        """Require every relative position to stay below the pretraining window."""
         c, s = self.train_len, self.s
         if self.parts not in PARTS:
             return [f"parts={self.parts}: must be one of {', '.join(PARTS)}; the ablation has no others"]
@@ -83,12 +83,12 @@ class Dca(DistanceConfig):
         return self.train_len - self.s if self.window is None else self.window
 
     def length_faults(self, length: int) -> list[str]:
-        """Refuse a text that the first chunk and its local window hold."""
+        """Refuse a text so short that all its distances stay plain."""
         if self.parts == "intra":
             rule = f"a text of {length} tokens lies within one chunk, which sees itself as ever"
             return [f"chunk={self.s}: {rule}; read a longer text or lower it"] if length <= self.s else []
-        reach = self.s + min(self.w, self.s)  # the successive chunk's queries keep their distance up to here
-        reach += reach == self.train_len - 1  # and the first that stands at c - 1 does so too
+        reach = self.s + min(self.w, self.s)  # the successive chunk's queries keep their distance below this
+        reach += reach == self.train_len - 1  # so does the first query at c - 1
         if length <= reach:
             return [
                 f"chunk={self.s}: all distances in {length} tokens stay plain, as in any text of up to {reach} (the "
@@ -96,51 +96,47 @@ class Dca(DistanceConfig):
             ]
         return []
 
+    def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """Choose the query's position by how many chunks lie between it and the key; hidden pairs are nan.
 
-Config = Dca
+        Shapes: (Tq,), (Tk,) -> float64 (Tq, Tk).
+        Example:
+            >>> import torch
+            >>> dca = Dca(chunk=6, train_len=10, window=4)
+            >>> dca.rel_pos(torch.tensor([11]), torch.arange(12)).int().tolist()
+            [[9, 8, 7, 6, 5, 4, 5, 4, 3, 2, 1, 0]]
+            >>> dca.rel_pos(torch.tensor([6]), torch.arange(7)).int().tolist()
+            [[6, 5, 4, 3, 2, 1, 0]]
+            >>> Dca(chunk=3, train_len=4, parts="intra").rel_pos(torch.tensor([4]), torch.arange(5)).tolist()
+            [[nan, nan, nan, 1.0, 0.0]]
+        """
+        import torch
 
+        chunks_back = q_pos[:, None] // self.s - k_pos[None, :] // self.s
+        r = q_pos[:, None] % self.s
+        last = torch.full_like(r, self.train_len - 1)
+        successive = torch.where(r < self.w, self.s + r, last)
+        q = torch.where(chunks_back <= 0, r, torch.where(chunks_back == 1, successive, last))
+        rel = (q - k_pos[None, :] % self.s).double()
+        return rel.masked_fill(chunks_back > 0, torch.nan) if self.parts == "intra" else rel
 
-def rel_pos(config: Dca, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-    """Choose the query's position by how many chunks lie between it and the key; hidden pairs are nan.
+    @property
+    def bands(self) -> tuple[Band, ...]:
+        """The same chunk, the previous one and the earlier ones with one key map, or the first band alone."""
+        s, w, last = self.s, self.w, self.train_len - 1
 
-    Shapes: (Tq,), (Tk,) -> (Tq, Tk).
-    Example:
-        >>> import torch
-        >>> dca = Dca(chunk=6, train_len=10, window=4)
-        >>> rel_pos(dca, torch.tensor([11]), torch.arange(12)).tolist()
-        [[9, 8, 7, 6, 5, 4, 5, 4, 3, 2, 1, 0]]
-        >>> rel_pos(dca, torch.tensor([6]), torch.arange(7)).tolist()
-        [[6, 5, 4, 3, 2, 1, 0]]
-        >>> rel_pos(Dca(chunk=3, train_len=4, parts="intra"), torch.tensor([4]), torch.arange(5)).tolist()
-        [[nan, nan, nan, 1.0, 0.0]]
-    """
-    import torch
+        def inside(n: Tensor) -> Tensor:
+            return n % s
 
-    chunks_back = q_pos[:, None] // config.s - k_pos[None, :] // config.s
-    r = q_pos[:, None] % config.s
-    last = torch.full_like(r, config.train_len - 1)
-    successive = torch.where(r < config.w, config.s + r, last)
-    q = torch.where(chunks_back <= 0, r, torch.where(chunks_back == 1, successive, last))
-    rel = q - k_pos[None, :] % config.s
-    return rel.double().masked_fill(chunks_back > 0, torch.nan) if config.parts == "intra" else rel
+        def successive(m: Tensor) -> Tensor:
+            r = m % s
+            return (s + r) * (r < w) + last * (r >= w)
 
-
-def bands(config: Dca) -> tuple[Band, ...]:
-    """Give the same chunk, the previous one and the earlier ones, with one key map, or the first band alone."""
-    s, w, last = config.s, config.w, config.train_len - 1
-
-    def inside(n: Tensor) -> Tensor:
-        return n % s
-
-    def successive(m: Tensor) -> Tensor:
-        r = m % s
-        return (s + r) * (r < w) + last * (r >= w)
-
-    same = Band(SameChunk(s), inside, inside)
-    if config.parts == "intra":
-        return (same,)
-    return (
-        same,
-        Band(PreviousChunk(s), successive, inside),
-        Band(EarlierChunks(s), lambda m: m * 0 + last, inside),
-    )
+        same = Band(SameChunk(s), inside, inside)
+        if self.parts == "intra":
+            return (same,)
+        return (
+            same,
+            Band(PreviousChunk(s), successive, inside),
+            Band(EarlierChunks(s), lambda m: m * 0 + last, inside),
+        )

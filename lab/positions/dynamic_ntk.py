@@ -1,29 +1,29 @@
-"""Dynamic NTK: the NTK-aware base for the length that is read, plain RoPE up to the trained length.
+"""Dynamic NTK: the NTK-aware base for the length of the text at hand, plain RoPE up to the trained length.
 
     theta' = theta * (s * l / L - (s - 1))^(d / (d - 2)),   l = max(length, L),   L = train_len,   d = head_dim
 
-Source: emozilla 2023; papers/entropy_abf.txt section 2 (baseline). With `length` left out the decoder takes the number
-of tokens it holds, and places all cached keys anew at every step; code that keeps rotated keys changes the past. A
-packed row has no one length and takes L, so that no document depends on those beside it.
+Source: emozilla 2023 (docs/sources.md); arXiv:2401.07004, section 2 (baseline). Without `length` the decoder uses the
+number of tokens it holds, and rotates all cached keys anew at every step; code that caches rotated keys changes the
+past. A packed row has no single length and uses L, so that no document depends on the others in the row.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
-from lab.positions import rope
-from lab.positions.base import Factor
+from lab.positions.frequency_method import Factor, FrequencyMethod
 from lab.positions.ntk import scaled_theta
-from lab.schema import Positive, Section
+from lab.positions.rope import Rope
+from lab.schema import Positive
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class DynamicNtk(Section):
+class DynamicNtk(FrequencyMethod):
     """Dynamic NTK's parameters."""
 
     method: Literal["dynamic_ntk"] = "dynamic_ntk"
@@ -32,26 +32,26 @@ class DynamicNtk(Section):
     train_len: Positive
     """Pretraining length L in tokens, up to which nothing changes."""
     length: Positive | None = None
-    """Tokens that are read; left out, those the decoder holds, and L for `inv_freq` itself."""
+    """Tokens of the text; left out, those the decoder holds, and L for `inv_freq` itself."""
 
+    def inv_freq(self, head_dim: int, theta: float) -> Tensor:
+        """Compute RoPE's inverse frequencies at the base for the length.
 
-Config = DynamicNtk
+        Shapes: float64 (head_dim / 2,).
+        Example:
+            >>> two = DynamicNtk(factor=2.0, train_len=100, length=200)  # 2 * 200 / 100 - 1 = 3
+            >>> round(float(two.inv_freq(head_dim=4, theta=10000.0)[1]), 9) == round((10000.0 * 3**2) ** -0.5, 9)
+            True
+        """
+        length = max(self.length or 0, self.train_len)
+        growth = 1 + self.factor * (length - self.train_len) / self.train_len  # exactly 1 up to the trained length
+        return Rope().inv_freq(head_dim, scaled_theta(theta, growth, head_dim))
 
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether the length is left to the decoder."""
+        return self.length is None
 
-def inv_freq(config: DynamicNtk, head_dim: int, theta: float) -> Tensor:
-    """Compute RoPE's inverse frequencies at the base for the length.
-
-    Shapes: float64 (head_dim / 2,).
-    Example:
-        >>> two = DynamicNtk(factor=2.0, train_len=100, length=200)  # 2 * 200 / 100 - 1 = 3
-        >>> round(float(inv_freq(two, head_dim=4, theta=10000.0)[1]), 9) == round((10000.0 * 3**2) ** -0.5, 9)
-        True
-    """
-    length = max(config.length or 0, config.train_len)
-    growth = 1 + config.factor * (length - config.train_len) / config.train_len  # exactly 1 up to the trained length
-    return rope.inv_freq(rope.Rope(), head_dim, scaled_theta(theta, growth, head_dim))
-
-
-def at_length(config: DynamicNtk, length: int) -> DynamicNtk:
-    """Fix the length."""
-    return dataclasses.replace(config, length=length)
+    def at_length(self, length: int) -> Self:
+        """Return the method with its text length fixed."""
+        return dataclasses.replace(self, length=length)

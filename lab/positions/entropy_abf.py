@@ -1,66 +1,67 @@
-"""Entropy-aware ABF: a larger base, and logits that grow with the logarithm of what a query sees.
+"""Entropy-aware ABF: a larger base, and logits that grow with the logarithm of the number of visible tokens.
 
     inv_freq[j]      = theta^(-2j / head_dim),   theta = 500,000
     logit_factor(p)  = max(1, ln(p + 1) / ln L)  in layers 2 and up, 1 in layers 0 and 1
 
-p is the 0-based position of the query, which sees p + 1 tokens, and L the pretraining length (`train_len`): attention
-entropy then stays what training has seen beyond L.
+p is the 0-based position of the query, which sees p + 1 tokens, and L the pretraining length (`train_len`): beyond L,
+attention entropy then stays at the level of training.
 
-Source: papers/entropy_abf.txt, section 3; one sentence there says 50,000, its Table 1 and the code 500,000. The
-released code's exemption of the first layers never takes effect and its length is 4096 for every model; the exemption
-here does, and `exempt_layers=0` is the code's behaviour.
+Source: arXiv:2401.07004, section 3; one sentence there has 50,000, its Table 1 and the code 500,000. In the released
+code the exemption of the first layers never takes effect and the length is 4096 for every model; the exemption here
+takes effect, and `exempt_layers=0` is the code's behaviour.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from annotated_types import Ge
 
-from lab.positions import rope
-from lab.schema import NonNegative, PositiveFloat, Section
+from lab.positions.frequency_method import FrequencyMethod
+from lab.positions.rope import Rope
+from lab.schema import NonNegative, PositiveFloat
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class EntropyAbf(Section):
+class EntropyAbf(FrequencyMethod):
     """Entropy-aware ABF's parameters."""
 
+    scales_logits: ClassVar[bool] = True
     method: Literal["entropy_abf"] = "entropy_abf"
     theta: PositiveFloat = 500_000.0
     """Rotary base, in place of the model's own; larger than it."""
     train_len: Annotated[int, Ge(2)]
     """Pretraining length L in tokens, at least 2; queries that see more are sharpened by ln(p + 1) / ln L."""
     exempt_layers: NonNegative = 2
-    """First layers whose logits are left alone; the paper exempts 2."""
+    """First layers whose logits are not scaled; the paper exempts 2."""
 
+    def base(self, theta: float) -> float:
+        """Return the adjusted base."""
+        return self.theta
 
-Config = EntropyAbf
+    def inv_freq(self, head_dim: int, theta: float) -> Tensor:
+        """Compute RoPE's inverse frequencies at the base in use.
 
+        Shapes: float64 (head_dim / 2,).
+        """
+        return Rope().inv_freq(head_dim, theta)
 
-def inv_freq(config: EntropyAbf, head_dim: int, theta: float) -> Tensor:
-    """Compute RoPE's inverse frequencies at the adjusted base, which `theta` is.
+    def logit_factor(self, q_pos: Tensor, layer: int) -> Tensor:
+        """Compute the factor of queries in one layer.
 
-    Shapes: float64 (head_dim / 2,).
-    """
-    return rope.inv_freq(rope.Rope(), head_dim, theta)
-
-
-def logit_factor(config: EntropyAbf, q_pos: Tensor, layer: int) -> Tensor:
-    """Compute the factor of queries in one layer.
-
-    Shapes: float64 like `q_pos`.
-    Example:
-        >>> import torch
-        >>> logit_factor(EntropyAbf(train_len=16), torch.tensor([0, 15, 255]), layer=2).tolist()
-        [1.0, 1.0, 2.0]
-        >>> logit_factor(EntropyAbf(train_len=16), torch.tensor([255]), layer=1).tolist()
-        [1.0]
-    """
-    if layer < config.exempt_layers:
-        return q_pos.double() * 0 + 1
-    return ((q_pos.double() + 1).log() / math.log(config.train_len)).clamp(min=1.0)
+        Shapes: float64 like `q_pos`.
+        Example:
+            >>> import torch
+            >>> EntropyAbf(train_len=16).logit_factor(torch.tensor([0, 15, 255]), layer=2).tolist()
+            [1.0, 1.0, 2.0]
+            >>> EntropyAbf(train_len=16).logit_factor(torch.tensor([255]), layer=1).tolist()
+            [1.0]
+        """
+        if layer < self.exempt_layers:
+            return q_pos.double() * 0 + 1
+        return ((q_pos.double() + 1).log() / math.log(self.train_len)).clamp(min=1.0)

@@ -6,7 +6,7 @@
 w is the window and k the leak. With w = 4 and k = 2 the last of 9 tokens sees 6 5.5 5 4.5 4 3 2 1 0. A window of 0 is
 position interpolation by the factor k; a large k is ReRoPE.
 
-Source: Su 2023, the leaky form of ReRoPE, a baseline of papers/string.txt, section 4.
+Source: Su 2023 (docs/sources.md), the leaky form of ReRoPE, a baseline of arXiv:2410.18745, section 4.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge
 
-from lab.positions.base import Band, DistanceConfig, identity
+from lab.positions.distance_method import Band, Distance, differences, identity
 from lab.positions.regions import Far, Near
 from lab.schema import NonNegative
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeakyRerope(DistanceConfig):
+class LeakyRerope(Distance):
     """Leaky ReRoPE's parameters."""
 
     method: Literal["leaky_rerope"] = "leaky_rerope"
@@ -43,27 +43,23 @@ class LeakyRerope(DistanceConfig):
             ]
         return []
 
+    def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """Divide the part of a distance beyond the window by the leak.
 
-Config = LeakyRerope
+        Shapes: (Tq,), (Tk,) -> float64 (Tq, Tk).
+        Example:
+            >>> import torch
+            >>> LeakyRerope(window=4, leak=2.0).rel_pos(torch.tensor([8]), torch.arange(9)).tolist()
+            [[6.0, 5.5, 5.0, 4.5, 4.0, 3.0, 2.0, 1.0, 0.0]]
+        """
+        i = differences(q_pos, k_pos)
+        return i.clamp(max=self.window) + (i - self.window).clamp(min=0) / self.leak
 
-
-def rel_pos(config: LeakyRerope, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-    """Divide what a distance exceeds the window by.
-
-    Shapes: (Tq,), (Tk,) -> (Tq, Tk).
-    Example:
-        >>> import torch
-        >>> rel_pos(LeakyRerope(window=4, leak=2.0), torch.tensor([8]), torch.arange(9)).tolist()
-        [[6.0, 5.5, 5.0, 4.5, 4.0, 3.0, 2.0, 1.0, 0.0]]
-    """
-    i = (q_pos[:, None] - k_pos[None, :]).double()
-    return i.clamp(max=config.window) + (i - config.window).clamp(min=0) / config.leak
-
-
-def bands(config: LeakyRerope) -> tuple[Band, ...]:
-    """Give the window of plain distances, and the rest with queries and keys drawn together."""
-    window, leak = config.window, config.leak
-    return (
-        Band(Near(window), identity, identity),
-        Band(Far(window), lambda m: window + (m - window).double() / leak, lambda n: n.double() / leak),
-    )
+    @property
+    def bands(self) -> tuple[Band, ...]:
+        """The window of plain distances, and the rest with the positions of queries and keys divided by the leak."""
+        window, leak = self.window, self.leak
+        return (
+            Band(Near(window), identity, identity),
+            Band(Far(window), lambda m: window + (m - window).double() / leak, lambda n: n.double() / leak),
+        )

@@ -1,12 +1,12 @@
-"""Llama 3.1's scaling: long waves are interpolated, short ones stay, and a smooth step joins them.
+"""Llama 3.1's scaling: long waves are interpolated, short ones are unchanged, with a smooth step between them.
 
     wavelength[j] = 2 pi / theta^(-2j / d),   in tokens
     smooth[j]     = clip((L / wavelength[j] - low) / (high - low), 0, 1),   L = train_len
     inv_freq[j]   = theta^(-2j / d) * ((1 - smooth[j]) / s + smooth[j]),    s = factor
 
 low and high are `low_freq_factor` and `high_freq_factor`: waves longer than L / low are slowed by the whole factor,
-waves shorter than L / high not at all. Source: the Llama 3.1 release (Llama Team 2024), the model of
-papers/string.txt A.1, as the transformers library computes it.
+waves shorter than L / high not at all. Source: Llama Team 2024, arXiv:2407.21783, the model of arXiv:2410.18745, A.1;
+the transformers library computes the same.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from lab.positions import rope
-from lab.positions.base import Factor
-from lab.schema import Positive, PositiveFloat, Section
+from lab.positions.frequency_method import Factor, FrequencyMethod
+from lab.positions.rope import Rope
+from lab.schema import Positive, PositiveFloat
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Llama3(Section):
+class Llama3(FrequencyMethod):
     """Llama 3.1's parameters."""
 
     method: Literal["llama3"] = "llama3"
@@ -35,10 +35,10 @@ class Llama3(Section):
     low_freq_factor: PositiveFloat = 1.0
     """Waves longer than train_len over this are slowed by the whole factor."""
     high_freq_factor: PositiveFloat = 4.0
-    """Waves shorter than train_len over this stay."""
+    """Waves shorter than train_len over this are unchanged."""
 
     def rules(self) -> list[str]:
-        """Keep the step's ends in order."""
+        """Require the step's ends to be in order."""
         if self.high_freq_factor <= self.low_freq_factor:
             return [
                 f"high_freq_factor={self.high_freq_factor}: must be > low_freq_factor={self.low_freq_factor} (short "
@@ -46,17 +46,13 @@ class Llama3(Section):
             ]
         return []
 
+    def inv_freq(self, head_dim: int, theta: float) -> Tensor:
+        """Slow RoPE's inverse frequencies by wavelength.
 
-Config = Llama3
-
-
-def inv_freq(config: Llama3, head_dim: int, theta: float) -> Tensor:
-    """Slow RoPE's inverse frequencies by wavelength.
-
-    Shapes: float64 (head_dim / 2,).
-    """
-    plain = rope.inv_freq(rope.Rope(), head_dim, theta)
-    waves = config.train_len * plain / (2 * math.pi)  # how many wavelengths the pretraining length holds
-    low, high = config.low_freq_factor, config.high_freq_factor
-    smooth = ((waves - low) / (high - low)).clamp(0, 1)
-    return plain * (1 - (1 - smooth) * (1 - 1 / config.factor))  # exactly plain at factor 1
+        Shapes: float64 (head_dim / 2,).
+        """
+        plain = Rope().inv_freq(head_dim, theta)
+        waves = self.train_len * plain / (2 * math.pi)  # how many wavelengths the pretraining length holds
+        low, high = self.low_freq_factor, self.high_freq_factor
+        smooth = ((waves - low) / (high - low)).clamp(0, 1)
+        return plain * (1 - (1 - smooth) * (1 - 1 / self.factor))  # exactly plain at factor 1

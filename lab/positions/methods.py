@@ -2,85 +2,102 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import Any, TypeVar
 
-from lab.positions import (
-    abf,
-    dca,
-    dynamic_ntk,
-    entropy_abf,
-    leaky_rerope,
-    llama3,
-    ntk,
-    ntk_by_parts,
-    pi,
-    plain,
-    rerope,
-    rope,
-    self_extend,
-    string,
-    yarn,
-)
-from lab.positions.base import Distance, Frequencies
+from lab.errors import ConfigError
+from lab.positions.abf import Abf
+from lab.positions.dca import Dca
+from lab.positions.distance_method import Distance
+from lab.positions.dynamic_ntk import DynamicNtk
+from lab.positions.entropy_abf import EntropyAbf
+from lab.positions.frequency_method import Frequencies, FrequencyMethod
+from lab.positions.leaky_rerope import LeakyRerope
+from lab.positions.llama3 import Llama3
+from lab.positions.ntk import Ntk
+from lab.positions.ntk_by_parts import NtkByParts
+from lab.positions.pi import Pi
+from lab.positions.plain import Plain
+from lab.positions.rerope import Rerope
+from lab.positions.rope import Rope
+from lab.positions.self_extend import SelfExtend
+from lab.positions.string import String
+from lab.positions.yarn import Yarn
+from lab.schema import look_up
 
-FREQUENCY_METHODS = {
-    "rope": rope,
-    "pi": pi,
-    "ntk": ntk,
-    "dynamic_ntk": dynamic_ntk,
-    "ntk_by_parts": ntk_by_parts,
-    "yarn": yarn,
-    "llama3": llama3,
-    "abf": abf,
-    "entropy_abf": entropy_abf,
+Method = TypeVar("Method", FrequencyMethod, Distance)
+
+ROPE_THETA = 10000.0  # arXiv:2104.09864, section 3.2.2
+
+FREQUENCY_METHODS: dict[str, type[FrequencyMethod]] = {
+    "rope": Rope,
+    "pi": Pi,
+    "ntk": Ntk,
+    "dynamic_ntk": DynamicNtk,
+    "ntk_by_parts": NtkByParts,
+    "yarn": Yarn,
+    "llama3": Llama3,
+    "abf": Abf,
+    "entropy_abf": EntropyAbf,
 }
-DISTANCE_METHODS = {
-    "plain": plain,
-    "string": string,
-    "dca": dca,
-    "self_extend": self_extend,
-    "rerope": rerope,
-    "leaky_rerope": leaky_rerope,
+DISTANCE_METHODS: dict[str, type[Distance]] = {
+    "plain": Plain,
+    "string": String,
+    "dca": Dca,
+    "self_extend": SelfExtend,
+    "rerope": Rerope,
+    "leaky_rerope": LeakyRerope,
 }
 
 
-def frequencies(method: str, *, head_dim: int, theta: float | None = None, **parameters: float | None) -> Frequencies:
-    """Build a frequency method by name; the parameters are those of its config class.
+def frequencies(method: str, *, head_dim: int, theta: float | None = None, **parameters: Any) -> Frequencies:
+    """Build a frequency method by name; the parameters are the fields of its class.
 
     `theta` left out is 10,000, and 500,000 for the methods that adjust the base.
 
     Raises: ConfigError for an unknown method, an odd `head_dim` or a parameter out of the paper's range.
     """
-    return Frequencies.build(FREQUENCY_METHODS, method, head_dim, theta, parameters)
+    config_class = look_up(FREQUENCY_METHODS, method, "frequency.method")
+    if theta is not None and "theta" in (f.name for f in fields(config_class)):  # the method sets the base
+        parameters["theta"] = theta
+    config = configure(config_class, parameters)
+    return Frequencies.of(config, head_dim, ROPE_THETA if theta is None else theta)
 
 
-def distance(method: str, **parameters: float | None) -> Distance:
-    """Build a distance method by name; the parameters are those of its config class.
+def distance(method: str, **parameters: Any) -> Distance:
+    """Build a distance method by name; the parameters are the fields of its class.
 
     Raises: ConfigError for an unknown method or a parameter out of the paper's range.
     """
-    return Distance.build(DISTANCE_METHODS, method, parameters)
+    return configure(look_up(DISTANCE_METHODS, method, "distance.method"), parameters)
 
 
-def frequencies_from_config(config: Any, *, head_dim: int, theta: float) -> Frequencies:
-    """Build the frequency method of a config section; methods that choose a base of their own take theirs."""
-    parameters = {f.name: getattr(config, f.name) for f in fields(config) if f.name != "method"}
-    return frequencies(config.method, head_dim=head_dim, **{"theta": theta, **parameters})
+def configure(config_class: type[Method], parameters: Mapping[str, Any]) -> Method:
+    """Build a method from named parameters.
+
+    Raises: ConfigError with a line for every unknown, missing or wrong parameter.
+    """
+    own = [f for f in fields(config_class) if f.name != "method"]
+    known = [f.name for f in own]
+    unknown = [name for name in parameters if name not in known]
+    name = config_class.__name__
+    if unknown:
+        rule = f"takes only {', '.join(known)}" if known else "takes no parameters"
+        raise ConfigError(*(f"{key}={parameters[key]}: unknown parameter; {name} {rule}" for key in unknown))
+    missing = [f.name for f in own if f.default is MISSING and f.name not in parameters]
+    if missing:
+        raise ConfigError(*(f"{key}: must be set; {name} takes {', '.join(known)}" for key in missing))
+    return config_class(**parameters)
 
 
-def distance_from_config(config: Any) -> Distance:
-    """Build the distance method of a config section."""
-    return Distance(config.method, config, DISTANCE_METHODS[config.method])
-
-
-def describe(config: Any) -> str:
+def describe(config: FrequencyMethod | Distance) -> str:
     """Name a method with the parameters that are not at their defaults.
 
     Example:
-        >>> describe(string.String(shift=3, window=0)), describe(plain.Plain())
+        >>> describe(String(shift=3, window=0)), describe(Plain())
         ('string(shift=3,window=0)', 'plain')
     """
     values = [(f.name, getattr(config, f.name)) for f in fields(config) if getattr(config, f.name) != f.default]
     words = ",".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in values)
-    return f"{config.method}({words})" if words else str(config.method)
+    return f"{config.method}({words})" if words else config.method

@@ -1,10 +1,11 @@
-"""NTK-aware interpolation: the base grows so that the slowest pair is slowed by the factor and the fastest not at all.
+"""NTK-aware interpolation: a larger base slows the slowest pair by the factor and leaves the fastest unchanged.
 
     theta' = theta * s^(d / (d - 2)),   inv_freq[j] = theta'^(-2j / d),   s = target_len / train_len,   d = head_dim
 
-The last pair, j = d/2 - 1, turns s times slower; pair 0 turns as before.
+The last pair, j = d/2 - 1, rotates s times slower; pair 0 rotates as before.
 
-Source: bloc97 2023; papers/string.txt section 4 (baseline). papers/entropy_abf.txt prints the base without s.
+Source: bloc97 2023 (docs/sources.md); arXiv:2410.18745, section 4 (baseline). arXiv:2401.07004 prints the base without
+s.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from lab.errors import ConfigError
-from lab.positions import rope
-from lab.positions.base import Extension
+from lab.positions.frequency_method import Extension
+from lab.positions.rope import Rope
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,8 +27,12 @@ class Ntk(Extension):
 
     method: Literal["ntk"] = "ntk"
 
+    def inv_freq(self, head_dim: int, theta: float) -> Tensor:
+        """Compute RoPE's inverse frequencies at the larger base.
 
-Config = Ntk
+        Shapes: float64 (head_dim / 2,).
+        """
+        return Rope().inv_freq(head_dim, scaled_theta(theta, self.factor, head_dim))
 
 
 def scaled_theta(theta: float, factor: float, head_dim: int) -> float:
@@ -41,11 +46,3 @@ def scaled_theta(theta: float, factor: float, head_dim: int) -> float:
     if head_dim < 4:
         raise ConfigError(f"head_dim={head_dim}: must be >= 4 (the base grows by s^(d / (d - 2))); use method: pi")
     return theta * float(factor ** (head_dim / (head_dim - 2)))
-
-
-def inv_freq(config: Ntk, head_dim: int, theta: float) -> Tensor:
-    """Compute RoPE's inverse frequencies at the larger base.
-
-    Shapes: float64 (head_dim / 2,).
-    """
-    return rope.inv_freq(rope.Rope(), head_dim, scaled_theta(theta, config.factor, head_dim))

@@ -1,4 +1,4 @@
-"""NTK-by-parts: fast pairs stay, slow pairs are interpolated, and a ramp joins them.
+"""NTK-by-parts: fast pairs are unchanged, slow pairs are interpolated, with a ramp between them.
 
     r[j]     = train_len * inv_freq[j] / (2 pi),            rotations of pair j within the trained length
     dim(r)   = d ln(train_len / (2 pi r)) / (2 ln theta),   the pair that makes r rotations
@@ -6,8 +6,8 @@
     ramp[j]  = clip((j - low) / (high - low), 0, 1)
     inv_freq = (1 - ramp) * theta^(-2j / d) + ramp * theta^(-2j / d) / s,   s = target_len / train_len
 
-Source: Peng et al. 2023 (YaRN), section 3.2; papers/entropy_abf.txt section 2, which describes the ramp the wrong way
-round. The ramp's end is clamped to d - 1, not to the last pair d/2 - 1, as in the released code.
+Source: Peng et al. 2023 (YaRN), arXiv:2309.00071, section 3.2; arXiv:2401.07004, section 2, which describes the ramp
+the wrong way round. The ramp's end is clamped to d - 1, not to the last pair d/2 - 1, as in the released code.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from lab.errors import ConfigError
-from lab.positions import rope
-from lab.positions.base import Factor
-from lab.schema import Positive, PositiveFloat, Section
+from lab.positions.frequency_method import Factor, FrequencyMethod
+from lab.positions.rope import Rope
+from lab.schema import Positive, PositiveFloat
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-LEAST_RAMP = 0.001  # width given to a ramp of no width, as in transformers
+LEAST_RAMP = 0.001  # width of a ramp whose ends coincide, as in transformers
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts(Section):
-    """The parameters that NTK-by-parts and YaRN share."""
+class Parts(FrequencyMethod):
+    """The parameters and inverse frequencies that NTK-by-parts and YaRN share."""
 
     factor: Factor
     """Factor s = target_len / train_len, at least 1."""
     train_len: Positive
     """Pretraining length in tokens."""
     beta_fast: PositiveFloat = 32.0
-    """Rotations within the pretraining length from which on a pair is left as it is."""
+    """Rotations within the pretraining length from which on a pair is left unchanged."""
     beta_slow: PositiveFloat = 1.0
     """Rotations within the pretraining length up to which a pair is interpolated by the whole factor."""
     truncate: bool = True
     """Whether the ramp begins and ends at whole pairs."""
 
     def rules(self) -> list[str]:
-        """Keep the ramp's ends in order."""
+        """Require the ramp's ends to be in order."""
         if self.beta_fast <= self.beta_slow:
             return [
                 f"beta_fast={self.beta_fast}: must be > beta_slow={self.beta_slow} (pairs of more rotations than "
@@ -51,47 +51,41 @@ class Parts(Section):
             ]
         return []
 
+    def inv_freq(self, head_dim: int, theta: float) -> Tensor:
+        """Blend RoPE's inverse frequencies with the interpolated ones.
+
+        Shapes: float64 (head_dim / 2,).
+        """
+        import torch
+
+        low, high = self.ramp_ends(head_dim, theta)
+        j = torch.arange(head_dim // 2, dtype=torch.float64)
+        ramp = ((j - low) / (high - low)).clamp(0, 1)
+        return Rope().inv_freq(head_dim, theta) * (1 - ramp * (1 - 1 / self.factor))  # exactly plain at factor 1
+
+    def ramp_ends(self, head_dim: int, theta: float) -> tuple[float, float]:
+        """Compute the pairs where interpolation begins and where it is complete.
+
+        Raises: ConfigError for a base of 1 or less, whose pairs do not slow down one after another.
+        Example:
+            >>> NtkByParts(factor=8.0, train_len=2048).ramp_ends(head_dim=64, theta=10000.0)
+            (8, 21)
+        """
+        if theta <= 1:
+            raise ConfigError(f"theta={theta}: must be > 1 (pairs must differ in speed to be told apart); raise theta")
+
+        def dim(rotations: float) -> float:
+            return head_dim * math.log(self.train_len / (2 * math.pi * rotations)) / (2 * math.log(theta))
+
+        low, high = dim(self.beta_fast), dim(self.beta_slow)
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, head_dim - 1)
+        return low, high + (LEAST_RAMP if low == high else 0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class NtkByParts(Parts):
     """NTK-by-parts' parameters."""
 
     method: Literal["ntk_by_parts"] = "ntk_by_parts"
-
-
-Config = NtkByParts
-
-
-def ramp_ends(config: Parts, head_dim: int, theta: float) -> tuple[float, float]:
-    """Find the pairs where interpolation begins and where it is whole.
-
-    Raises: ConfigError for a base of 1 or less, whose pairs all turn alike.
-    Example:
-        >>> ramp_ends(NtkByParts(factor=8.0, train_len=2048), head_dim=64, theta=10000.0)
-        (8, 21)
-    """
-    if theta <= 1:
-        raise ConfigError(f"theta={theta}: must be > 1 (pairs must differ in speed to be told apart); raise theta")
-
-    def dim(rotations: float) -> float:
-        return head_dim * math.log(config.train_len / (2 * math.pi * rotations)) / (2 * math.log(theta))
-
-    low, high = dim(config.beta_fast), dim(config.beta_slow)
-    if config.truncate:
-        low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, head_dim - 1)
-    return low, high + (LEAST_RAMP if low == high else 0)
-
-
-def inv_freq(config: Parts, head_dim: int, theta: float) -> Tensor:
-    """Blend RoPE's inverse frequencies with the interpolated ones.
-
-    Shapes: float64 (head_dim / 2,).
-    """
-    import torch
-
-    low, high = ramp_ends(config, head_dim, theta)
-    j = torch.arange(head_dim // 2, dtype=torch.float64)
-    ramp = ((j - low) / (high - low)).clamp(0, 1)
-    plain = rope.inv_freq(rope.Rope(), head_dim, theta)
-    return plain * (1 - ramp * (1 - 1 / config.factor))  # exactly plain at factor 1

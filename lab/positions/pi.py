@@ -2,8 +2,8 @@
 
     inv_freq[j] = theta^(-2j / head_dim) / s,   s = target_len / train_len,   in radians per token
 
-Source: Chen et al. 2023; papers/dual_chunk_attention.txt section 2. The papers divide positions by s; here they stay
-whole and the frequencies are divided, which is the same angle.
+Source: Chen et al. 2023, arXiv:2306.15595; arXiv:2402.17463, section 2. The papers divide positions by s; here
+positions stay whole and the frequencies are divided, which gives the same angles.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from lab.positions import rope
-from lab.positions.base import Extension
+from lab.positions.frequency_method import Extension
+from lab.positions.rope import Rope
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,16 +24,12 @@ class Pi(Extension):
 
     method: Literal["pi"] = "pi"
 
+    def inv_freq(self, head_dim: int, theta: float) -> Tensor:
+        """Divide RoPE's inverse frequencies by the factor.
 
-Config = Pi
-
-
-def inv_freq(config: Pi, head_dim: int, theta: float) -> Tensor:
-    """Divide RoPE's inverse frequencies by the factor.
-
-    Shapes: float64 (head_dim / 2,).
-    Example:
-        >>> inv_freq(Pi(factor=4.0), head_dim=4, theta=10000.0).tolist()
-        [0.25, 0.0025]
-    """
-    return rope.inv_freq(rope.Rope(), head_dim, theta) / config.factor
+        Shapes: float64 (head_dim / 2,).
+        Example:
+            >>> Pi(factor=4.0).inv_freq(head_dim=4, theta=10000.0).tolist()
+            [0.25, 0.0025]
+        """
+        return Rope().inv_freq(head_dim, theta) / self.factor

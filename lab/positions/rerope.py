@@ -4,8 +4,8 @@
 
 w is the window. With w = 4 the last of 9 tokens sees 4 4 4 4 4 3 2 1 0.
 
-Source: Su 2023, as a baseline of papers/string.txt, section 4. The released ReRoPE always scales queries by log n; here
-that is the separate setting `log_n`.
+Source: Su 2023 (docs/sources.md), a baseline of arXiv:2410.18745, section 4. The released ReRoPE always scales queries
+by log n; here that is the separate setting `log_n`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from lab.positions.base import Band, DistanceConfig, identity
+from lab.positions.distance_method import Band, Distance, differences, identity
 from lab.positions.regions import Far, Near
 from lab.schema import NonNegative
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rerope(DistanceConfig):
+class Rerope(Distance):
     """ReRoPE's parameters."""
 
     method: Literal["rerope"] = "rerope"
@@ -38,26 +38,22 @@ class Rerope(DistanceConfig):
             ]
         return []
 
+    def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """Clamp every distance at the window.
 
-Config = Rerope
+        Shapes: (Tq,), (Tk,) -> float64 (Tq, Tk).
+        Example:
+            >>> import torch
+            >>> Rerope(window=4).rel_pos(torch.tensor([8]), torch.arange(9)).int().tolist()
+            [[4, 4, 4, 4, 4, 3, 2, 1, 0]]
+        """
+        return differences(q_pos, k_pos).clamp(max=self.window)
 
-
-def rel_pos(config: Rerope, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-    """Cut every distance at the window.
-
-    Shapes: (Tq,), (Tk,) -> (Tq, Tk).
-    Example:
-        >>> import torch
-        >>> rel_pos(Rerope(window=4), torch.tensor([8]), torch.arange(9)).tolist()
-        [[4, 4, 4, 4, 4, 3, 2, 1, 0]]
-    """
-    return (q_pos[:, None] - k_pos[None, :]).clamp(max=config.window)
-
-
-def bands(config: Rerope) -> tuple[Band, ...]:
-    """Give the window of plain distances, and the rest with queries at w and keys at 0."""
-    window = config.window
-    return (
-        Band(Near(window), identity, identity),
-        Band(Far(window), lambda m: m * 0 + window, lambda n: n * 0),
-    )
+    @property
+    def bands(self) -> tuple[Band, ...]:
+        """The window of plain distances, and the rest with queries at w and keys at 0."""
+        window = self.window
+        return (
+            Band(Near(window), identity, identity),
+            Band(Far(window), lambda m: m * 0 + window, lambda n: n * 0),
+        )

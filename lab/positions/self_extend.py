@@ -1,4 +1,4 @@
-"""Self-Extend: near tokens keep their distance, far ones are told apart only in groups.
+"""Self-Extend: near tokens keep their distance, and far tokens are distinguished by groups only.
 
     rel_pos(m, n) = i                                               for i < w       with i = m - n, in tokens
                     floor(m / G) - floor(n / G) + w - floor(w / G)  for i >= w
@@ -8,7 +8,7 @@ G is the group and w the neighbour window. With G = 2 and w = 4 the last of 9 to
     plain        8 7 6 5 4 3 2 1 0
     Self-Extend  6 6 5 5 4 3 2 1 0
 
-Source: Jin et al. 2024, as a baseline of papers/string.txt and papers/dual_chunk_attention.txt. floor(w / G) and w / G
+Source: Jin et al. 2024, arXiv:2401.01325; a baseline of arXiv:2410.18745 and arXiv:2402.17463. floor(w / G) and w / G
 differ where G does not divide w; the floor keeps positions whole.
 """
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from lab.positions.base import Band, DistanceConfig, identity
+from lab.positions.distance_method import Band, Distance, differences, identity
 from lab.positions.regions import Far, Near
 from lab.schema import NonNegative, Positive
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelfExtend(DistanceConfig):
+class SelfExtend(Distance):
     """Self-Extend's parameters."""
 
     method: Literal["self_extend"] = "self_extend"
@@ -44,30 +44,26 @@ class SelfExtend(DistanceConfig):
             ]
         return []
 
+    def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """Keep distances below the window and count groups beyond it.
 
-Config = SelfExtend
+        Shapes: (Tq,), (Tk,) -> float64 (Tq, Tk).
+        Example:
+            >>> import torch
+            >>> SelfExtend(group=2, window=4).rel_pos(torch.tensor([8]), torch.arange(9)).int().tolist()
+            [[6, 6, 5, 5, 4, 3, 2, 1, 0]]
+        """
+        import torch
 
+        i = differences(q_pos, k_pos)
+        grouped = differences(q_pos // self.group, k_pos // self.group) + self.window - self.window // self.group
+        return torch.where(i < self.window, i, grouped)
 
-def rel_pos(config: SelfExtend, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-    """Keep distances below the window and count groups beyond it.
-
-    Shapes: (Tq,), (Tk,) -> (Tq, Tk).
-    Example:
-        >>> import torch
-        >>> rel_pos(SelfExtend(group=2, window=4), torch.tensor([8]), torch.arange(9)).tolist()
-        [[6, 6, 5, 5, 4, 3, 2, 1, 0]]
-    """
-    import torch
-
-    i = q_pos[:, None] - k_pos[None, :]
-    grouped = q_pos[:, None] // config.group - k_pos[None, :] // config.group
-    return torch.where(i < config.window, i, grouped + config.window - config.window // config.group)
-
-
-def bands(config: SelfExtend) -> tuple[Band, ...]:
-    """Give the neighbour window and the grouped rest."""
-    group, offset = config.group, config.window - config.window // config.group
-    return (
-        Band(Near(config.window), identity, identity),
-        Band(Far(config.window), lambda m: m // group + offset, lambda n: n // group),
-    )
+    @property
+    def bands(self) -> tuple[Band, ...]:
+        """The neighbour window, and the grouped rest."""
+        group, offset = self.group, self.window - self.window // self.group
+        return (
+            Band(Near(self.window), identity, identity),
+            Band(Far(self.window), lambda m: m // group + offset, lambda n: n // group),
+        )

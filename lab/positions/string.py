@@ -1,17 +1,17 @@
-"""STRING: the positions that training has seen often are shifted over the rare far ones.
+"""STRING: the well-trained small relative positions replace the rarely trained large ones.
 
     rel_pos(m, n) = i               for i < S       with i = m - n, in tokens
                     i - S + W       for i >= S
 
 S is the shift and W the local window. A text of L tokens then uses relative positions up to L - 1 - S + W instead of
-L - 1, the W nearest of them twice removed from overwriting. The last row at L = 9, S = 3, W = 0:
+L - 1, and the W nearest tokens keep distances that no far token takes. The last row at L = 9, S = 3, W = 0:
 
     plain    8 7 6 5 4 3 2 1 0
     STRING   5 4 3 2 1 0 2 1 0
 
-Source: papers/string.txt, section 4 and A.1. Eq. 3 and 4 print the condition as m >= n - S, true of every causal pair;
+Source: arXiv:2410.18745, section 4 and A.1. Eq. 3 and 4 print the condition as m >= n - S, true of every causal pair;
 it means m - n >= S. The authors' prefill counts distance S in both bands; their decoding and this file do not. They
-also multiply cos and sin by 0.1 ln 2 + 1 for STRING alone, which the paper does not say: `released_scaling`, off.
+also multiply cos and sin by 0.1 ln 2 + 1 for STRING alone, which the paper does not mention: `released_scaling`, off.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from lab.positions.base import Band, DistanceConfig, identity
+from lab.positions.distance_method import Band, Distance, differences, identity
 from lab.positions.regions import Far, Near
 from lab.schema import NonNegative, Positive
 
@@ -31,7 +31,7 @@ RELEASED_FACTOR = (0.1 * math.log(2) + 1) ** 2  # on the logits: cos and sin ent
 
 
 @dataclass(frozen=True, kw_only=True)
-class String(DistanceConfig):
+class String(Distance):
     """STRING's parameters."""
 
     beyond_training: ClassVar[bool] = False
@@ -44,17 +44,12 @@ class String(DistanceConfig):
     """Whether logits are scaled as the authors' code does, by (0.1 ln 2 + 1)^2."""
 
     def rules(self) -> list[str]:
-        """Keep the window within the shift, so that no position grows."""
+        """Require the window to lie within the shift, so that no relative position grows."""
         if self.window > self.shift:
             return [
                 f"window={self.window}: must be <= shift={self.shift} (the paper has W << S, W = 128); lower window"
             ]
         return []
-
-    @property
-    def constant_factor(self) -> float:
-        """Factor of the released code where it is asked for."""
-        return RELEASED_FACTOR if self.released_scaling else 1.0
 
     def length_faults(self, length: int) -> list[str]:
         """Refuse a shift that no distance in the text reaches."""
@@ -66,27 +61,28 @@ class String(DistanceConfig):
             ]
         return []
 
+    @property
+    def constant_factor(self) -> float:
+        """The released code's factor if `released_scaling` is set."""
+        return RELEASED_FACTOR if self.released_scaling else 1.0
 
-Config = String
+    def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """Reduce the distances from S on by S - W.
 
+        Shapes: (Tq,), (Tk,) -> float64 (Tq, Tk).
+        Example:
+            >>> import torch
+            >>> String(shift=3, window=0).rel_pos(torch.tensor([8]), torch.arange(9)).int().tolist()
+            [[5, 4, 3, 2, 1, 0, 2, 1, 0]]
+        """
+        i = differences(q_pos, k_pos)
+        return i - (i >= self.shift) * (self.shift - self.window)
 
-def rel_pos(config: String, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-    """Shift the distances from S on back by S - W.
-
-    Shapes: (Tq,), (Tk,) -> (Tq, Tk).
-    Example:
-        >>> import torch
-        >>> rel_pos(String(shift=3, window=0), torch.tensor([8]), torch.arange(9)).tolist()
-        [[5, 4, 3, 2, 1, 0, 2, 1, 0]]
-    """
-    i = q_pos[:, None] - k_pos[None, :]
-    return i - (i >= config.shift) * (config.shift - config.window)
-
-
-def bands(config: String) -> tuple[Band, ...]:
-    """Give a sliding window of plain distances and the far triangle, whose queries stand S - W earlier."""
-    back = config.shift - config.window
-    return (
-        Band(Near(config.shift), identity, identity),
-        Band(Far(config.shift), lambda m: m - back, identity),
-    )
+    @property
+    def bands(self) -> tuple[Band, ...]:
+        """A sliding window of plain distances, and the far triangle with queries moved back by S - W."""
+        back = self.shift - self.window
+        return (
+            Band(Near(self.shift), identity, identity),
+            Band(Far(self.shift), lambda m: m - back, identity),
+        )

@@ -195,7 +195,7 @@ def choose_positions(models: dict[Path, OpenedModel], wanted: Path | None, given
     Raises: ConfigError where the choice is missing or would be ignored, or a Hugging Face folder cannot say it.
     """
     said = {path: say_positions(model.decoder) for path, model in models.items()}
-    own = [(x.frequencies.config, x.frequencies.theta, x.distance.config) for x in (m.decoder for m in models.values())]
+    own = [(x.frequencies.config, x.frequencies.theta, x.distance) for x in (m.decoder for m in models.values())]
     differ = any(other != own[0] for other in own)
     if differ and wanted is None:
         found = ", ".join(f"{path} has {text}" for path, text in said.items())
@@ -214,7 +214,7 @@ def choose_positions(models: dict[Path, OpenedModel], wanted: Path | None, given
 def say_positions(decoder: Decoder) -> str:
     """Say a decoder's position methods and rotary base."""
     frequencies, distance = decoder.frequencies, decoder.distance
-    return f"{describe(frequencies.config)}+{describe(distance.config)} at theta {frequencies.theta}"
+    return f"{describe(frequencies.config)}+{describe(distance)} at theta {frequencies.theta}"
 
 
 def shared_tokenizer(paths: Sequence[Path]) -> Path | None:

@@ -29,7 +29,6 @@ from lab.inheritance import Source, part, read_source
 from lab.model.huggingface.config import hugging_face_settings
 from lab.positions import Frequencies
 from lab.positions.config import PositionConfig
-from lab.positions.methods import distance_from_config, frequencies_from_config
 from lab.recipes.impact_config import ImpactConfig
 from lab.schema import Positive, Section
 from lab.settings import TAGS, Raw, validated
@@ -248,8 +247,8 @@ def hugging_face_positions(experiment: Experiment, train_len: int | None) -> dic
     Raises: ConfigError where it cannot.
     """
     model, position = experiment.model, experiment.position
-    frequencies: Frequencies = frequencies_from_config(position.frequency, head_dim=model.head_dim, theta=model.theta)
-    return hugging_face_settings(model, frequencies, distance_from_config(position.distance), "float32", train_len)
+    frequencies = Frequencies.of(position.frequency, model.head_dim, model.theta)
+    return hugging_face_settings(model, frequencies, position.distance, "float32", train_len)
 
 
 def unprepared(resolved: Resolved) -> list[str]:

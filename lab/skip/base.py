@@ -1,7 +1,8 @@
-"""What the skip methods share: their one setting, and the checks of the sample that is given ids."""
+"""What a skip method is: a target window and a draw of position ids; and the checks of a sample."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,8 +15,8 @@ IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Skip(Section):
-    """The parameter of every skip method."""
+class Skip(Section, ABC):
+    """The parameters of a skip method, and its draw of ids."""
 
     target_len: Positive
     """Target window T in tokens, which all ids stay below; the paper trains on samples of 30% of it."""
@@ -23,7 +24,21 @@ class Skip(Section):
     needs_sentences: ClassVar[bool] = False
     """Whether ids break between sentences only, so that their lengths must be known."""
     of_training: ClassVar[tuple[str, ...]] = ()
-    """Settings that say what samples are made of, which change no ids of a given sample."""
+    """Settings of what samples are made of, which change no ids of a given sample."""
+
+    @property
+    @abstractmethod
+    def method(self) -> str:
+        """Name of the method in the config."""
+
+    @abstractmethod
+    def position_ids(
+        self, n_tokens: int, sentence_lengths: IntArray | None, generator: np.random.Generator
+    ) -> IntArray:
+        """Draw strictly increasing ids in 0 .. target_len - 1 for a sample that was checked.
+
+        Shapes: sentence_lengths int64 (n_sentences,) -> int64 (n_tokens,).
+        """
 
     def length_faults(self, n_tokens: int) -> list[str]:
         """List what is wrong with the parameters for a sample of `n_tokens`, as lines that begin with the field."""
@@ -54,7 +69,7 @@ def sample_faults(config: Skip, n_tokens: Any, sentence_lengths: Any, generator:
     return faults
 
 
-def sentence_faults(config: Any, n_tokens: int, sentence_lengths: Any) -> list[str]:
+def sentence_faults(config: Skip, n_tokens: int, sentence_lengths: Any) -> list[str]:
     """List what is wrong with the sentences' lengths."""
     name = "sentence_lengths"
     if not config.needs_sentences:

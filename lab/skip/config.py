@@ -11,5 +11,4 @@ from lab.skip.methods import SKIP_METHODS
 if TYPE_CHECKING:
     SkipConfig = Any
 else:  # the table is the one place that lists the methods
-    members = tuple(module.Config for module in SKIP_METHODS.values())
-    SkipConfig = Annotated[Union[members], Field(discriminator="method")]  # noqa: UP007
+    SkipConfig = Annotated[Union[tuple(SKIP_METHODS.values())], Field(discriminator="method")]  # noqa: UP007

@@ -60,24 +60,20 @@ class LongRecipe(Skip):
         """Whether a sample is made of sentences of a longer text."""
         return self.selection is not None or self.random_sentences
 
+    def position_ids(
+        self, n_tokens: int, sentence_lengths: IntArray | None, generator: np.random.Generator
+    ) -> IntArray:
+        """Choose the slots of the sentences and flatten them.
 
-Config = LongRecipe
-
-
-def position_ids(
-    config: LongRecipe, n_tokens: int, sentence_lengths: IntArray | None, generator: np.random.Generator
-) -> IntArray:
-    """Choose the slots of the sentences and flatten them.
-
-    Shapes: sentence_lengths int64 (N,) -> int64 (n_tokens,).
-    Example:
-        >>> position_ids(LongRecipe(target_len=9), 6, np.array([6]), np.random.default_rng(0)).tolist()
-        [0, 1, 2, 3, 4, 5]
-    """
-    assert sentence_lengths is not None, "skip_positions refuses a sample without sentences"
-    others = len(sentence_lengths) - 1
-    chosen = generator.choice(config.target_len - n_tokens + others, others, replace=False, shuffle=False)
-    return flattened(sentence_lengths, np.append(0, np.sort(chosen) + 1))
+        Shapes: sentence_lengths int64 (N,) -> int64 (n_tokens,).
+        Example:
+            >>> LongRecipe(target_len=9).position_ids(6, np.array([6]), np.random.default_rng(0)).tolist()
+            [0, 1, 2, 3, 4, 5]
+        """
+        assert sentence_lengths is not None, "skip_positions refuses a sample without sentences"
+        others = len(sentence_lengths) - 1
+        chosen = generator.choice(self.target_len - n_tokens + others, others, replace=False, shuffle=False)
+        return flattened(sentence_lengths, np.append(0, np.sort(chosen) + 1))
 
 
 def flattened(sentence_lengths: IntArray, slots: IntArray) -> IntArray:

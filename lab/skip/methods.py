@@ -1,21 +1,22 @@
-"""The table of skip methods, and the functions that give a sample its ids."""
+"""The table of skip methods, and the functions that draw the ids of a sample."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from lab.errors import ConfigError
 from lab.schema import look_up
-from lab.skip import longrecipe, pose, rpes
-from lab.skip.base import IntArray, sample_faults
+from lab.skip.base import IntArray, Skip, sample_faults
+from lab.skip.longrecipe import LongRecipe
+from lab.skip.pose import Pose
+from lab.skip.rpes import Rpes
 
-SKIP_METHODS = {
-    "pose": pose,
-    "rpes": rpes,
-    "longrecipe": longrecipe,
+SKIP_METHODS: dict[str, type[Skip]] = {
+    "pose": Pose,
+    "rpes": Rpes,
+    "longrecipe": LongRecipe,
 }
 
 
@@ -34,12 +35,12 @@ def skip_positions(
     Shapes: int64 (n_tokens,).
     Raises: ConfigError with a line for every wrong argument.
     """
-    config = look_up(SKIP_METHODS, method, "skip.method").Config(target_len=target_len)
+    config = look_up(SKIP_METHODS, method, "skip.method")(target_len=target_len)
     return skip_positions_from_config(config, n_tokens, sentence_lengths=sentence_lengths, generator=generator)
 
 
 def skip_positions_from_config(
-    config: Any,
+    config: Skip,
     n_tokens: int,
     *,
     sentence_lengths: Sequence[int] | IntArray | None = None,
@@ -51,8 +52,7 @@ def skip_positions_from_config(
     Raises: ConfigError with a line for every wrong argument.
     """
     faults = sample_faults(config, n_tokens, sentence_lengths, generator)
-    if faults:
+    if faults or generator is None:
         raise ConfigError(*faults)
     lengths = None if sentence_lengths is None else np.asarray(sentence_lengths, dtype=np.int64)
-    ids: IntArray = SKIP_METHODS[config.method].position_ids(config, n_tokens, lengths, generator)
-    return ids
+    return config.position_ids(n_tokens, lengths, generator)

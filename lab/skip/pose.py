@@ -33,22 +33,18 @@ class Pose(Skip):
 
     method: Literal["pose"] = "pose"
 
+    def position_ids(
+        self, n_tokens: int, sentence_lengths: IntArray | None, generator: np.random.Generator
+    ) -> IntArray:
+        """Shift the second chunk by a random skip; sentences do not matter.
 
-Config = Pose
-
-
-def position_ids(
-    config: Pose, n_tokens: int, sentence_lengths: IntArray | None, generator: np.random.Generator
-) -> IntArray:
-    """Shift the second chunk by a random skip; sentences do not matter.
-
-    Shapes: int64 (n_tokens,).
-    Example:
-        >>> position_ids(Pose(target_len=3), 3, None, np.random.default_rng(0)).tolist()
-        [0, 1, 2]
-    """
-    first = generator.integers(1, (n_tokens + 1) // 2, endpoint=True)
-    skip = generator.integers(0, config.target_len - n_tokens, endpoint=True)
-    ids = np.arange(n_tokens, dtype=np.int64)
-    ids[first:] += skip
-    return ids
+        Shapes: int64 (n_tokens,).
+        Example:
+            >>> Pose(target_len=3).position_ids(3, None, np.random.default_rng(0)).tolist()
+            [0, 1, 2]
+        """
+        first = generator.integers(1, (n_tokens + 1) // 2, endpoint=True)
+        skip = generator.integers(0, self.target_len - n_tokens, endpoint=True)
+        ids = np.arange(n_tokens, dtype=np.int64)
+        ids[first:] += skip
+        return ids

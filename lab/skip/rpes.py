@@ -31,22 +31,18 @@ class Rpes(Skip):
 
     method: Literal["rpes"] = "rpes"
 
+    def position_ids(
+        self, n_tokens: int, sentence_lengths: IntArray | None, generator: np.random.Generator
+    ) -> IntArray:
+        """Choose ids at random and sort them; sentences do not matter.
 
-Config = Rpes
-
-
-def position_ids(
-    config: Rpes, n_tokens: int, sentence_lengths: IntArray | None, generator: np.random.Generator
-) -> IntArray:
-    """Choose ids at random and sort them; sentences do not matter.
-
-    Shapes: int64 (n_tokens,).
-    Example:
-        >>> position_ids(Rpes(target_len=3), 3, None, np.random.default_rng(0)).tolist()
-        [0, 1, 2]
-    """
-    chosen = generator.choice(config.target_len, n_tokens, replace=False, shuffle=False)
-    return np.sort(chosen.astype(np.int64))
+        Shapes: int64 (n_tokens,).
+        Example:
+            >>> Rpes(target_len=3).position_ids(3, None, np.random.default_rng(0)).tolist()
+            [0, 1, 2]
+        """
+        chosen = generator.choice(self.target_len, n_tokens, replace=False, shuffle=False)
+        return np.sort(chosen.astype(np.int64))
 
 
 def mean_run_length(config: Rpes, n_tokens: int) -> float:

@@ -13,7 +13,7 @@ from lab.data.module import PackedData, arrangement_of, starts_of
 from lab.data.packing import Pack
 from lab.data.preparation import prepare, shard_folder
 from lab.data.tokenizer import load_tokenizer
-from lab.masks.config import Anchor, Causal, Document
+from lab.masks import Anchor, Causal, Document
 from lab.skip.longrecipe import LongRecipe
 from lab.skip.pose import Pose
 from lab.skip.rpes import Rpes

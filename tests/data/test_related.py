@@ -16,7 +16,7 @@ from lab.data.related import N_BUCKETS, SCALE, Similarity, bucket_counts, bucket
 from lab.data.segments import index_segments
 from lab.data.shards import ShardWriter, TokenStore
 from lab.errors import ConfigError
-from lab.masks.config import Anchor, Document
+from lab.masks import Anchor, Document
 from lab.model.config import DecoderConfig
 from tests.data.slim import documents, folder_bytes, slim, slim_corpus, word_tokenizer
 from tests.data.stores import make_store

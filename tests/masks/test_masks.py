@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from lab.masks import METHODS
+from lab.masks import MASKS
 
 
 def drawn(text):
@@ -11,7 +11,7 @@ def drawn(text):
 
 def mask_of(name, q_index, k_index, docs):
     q_index, k_index, docs = (torch.as_tensor(x) for x in (q_index, k_index, docs))
-    return METHODS[name].visible(q_index[:, None], k_index[None, :], docs[q_index][:, None], docs[k_index][None, :])
+    return MASKS[name].visible(q_index[:, None], k_index[None, :], docs[q_index][:, None], docs[k_index][None, :])
 
 
 DOCS = [0, 0, 1, 1, 2]
@@ -90,5 +90,5 @@ def test_the_predicates_serve_one_pair_at_a_time_as_flex_attention_asks():
         expected = drawn(picture)
         for q, k in [(0, 0), (2, 1), (4, 1), (4, 3), (1, 3)]:
             docs = torch.tensor(DOCS)
-            seen = METHODS[name].visible(torch.tensor(q), torch.tensor(k), docs[q], docs[k])
+            seen = MASKS[name].visible(torch.tensor(q), torch.tensor(k), docs[q], docs[k])
             assert bool(seen) == expected[q][k], (name, q, k)

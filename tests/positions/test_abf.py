@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from lab.positions import frequencies
-from tests.positions.faults import fault_of
 
 FLOAT64_TOL = 1e-14  # a power in float64, right to some units of 1e-16
 
@@ -34,22 +33,3 @@ def test_is_rope_at_the_same_base(head_dim, theta):
     abf = frequencies("abf", head_dim=head_dim, theta=theta)
     assert torch.equal(abf.inv_freq, frequencies("rope", head_dim=head_dim, theta=theta).inv_freq)
     assert not abf.scales_logits
-
-
-BASE = "Rotary base, in place of the model's own; larger than it"
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        pytest.param({"theta": 0.0}, f"theta=0.0: must be > 0; {BASE}", id="zero"),
-        pytest.param({"theta": -5e5}, f"theta=-500000.0: must be > 0; {BASE}", id="negative"),
-        pytest.param({"theta": float("nan")}, f"theta=nan: must be finite; {BASE}", id="nan"),
-        pytest.param({"theta": float("inf")}, f"theta=inf: must be finite; {BASE}", id="infinite"),
-        pytest.param({"theta": "5e5"}, f"theta=5e5: must be a number; {BASE}", id="text"),
-        pytest.param({"theta": True}, f"theta=True: must be a number; {BASE}", id="true"),
-        pytest.param({"factor": 2.0}, "factor=2.0: unknown parameter; Abf takes only theta", id="factor"),
-    ],
-)
-def test_wrong_parameters_are_refused_in_words(parameters, message):
-    assert fault_of(frequencies, "abf", head_dim=8, **parameters) == message

@@ -6,13 +6,12 @@ import torch
 
 from lab.positions import distance
 from tests.positions.by_definition import causal_rows, check_by_definition, plain_rows
-from tests.positions.faults import fault_of
 
 CHUNK_A = [5, 4, 3, 2, 1, 0]  # what the last query of a chunk of 6 sees of its own chunk
 
 
 def test_every_row_of_the_papers_example():
-    # papers/dual_chunk_attention.txt: c = 10, s = 6, w = 4, 12 tokens. Keys stand at 0 1 2 3 4 5 in each chunk, queries
+    # arXiv:2402.17463, section 3: c = 10, s = 6, w = 4, 12 tokens. Keys stand at 0 1 2 3 4 5 in each chunk, queries
     # at 0 .. 5 for their own chunk and at 6 7 8 9 9 9 for the chunk before.
     expected = [
         [0],
@@ -64,7 +63,7 @@ def test_rows_with_chunks_further_back_by_hand(q_pos, expected):
 def test_defaults_are_the_papers(parameters, chunk, window):
     given = distance("dca", train_len=parameters["train_len"], chunk=chunk, window=window)
     assert causal_rows(distance("dca", **parameters), 40) == causal_rows(given, 40)
-    config = distance("dca", **parameters).config
+    config = distance("dca", **parameters)
     assert (config.s, config.w) == (chunk, window)
 
 
@@ -123,79 +122,8 @@ def test_relative_positions_stay_below_the_pretraining_window(train_len, chunk, 
         assert max(seen) == train_len - 1
 
 
-WINDOW = "(the paper's w is c - s; larger ones would leave the pretraining window); leave it out"
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        pytest.param(
-            {"chunk": 6}, "train_len: must be set; Dca takes log_n, train_len, chunk, window, parts", id="no_train_len"
-        ),
-        pytest.param(
-            {"train_len": 0},
-            "train_len=0: must be >= 1; Pretraining window c in tokens; all relative positions stay below it",
-            id="no_training",
-        ),
-        pytest.param(
-            {"train_len": 10, "chunk": 11},
-            "chunk=11: must be <= train_len=10, the pretraining window c (the paper has s < c, 3c/4 by default); use 7",
-            id="chunk_beyond_training",
-        ),
-        pytest.param(
-            {"train_len": 10, "chunk": 0},
-            "chunk=0: must be >= 1; Chunk size s in tokens, at most the pretraining window c; left out, 3c/4 as in the "
-            "paper",
-            id="chunk_zero",
-        ),
-        pytest.param(
-            {"train_len": 10, "chunk": 6, "window": 5},
-            f"window=5: must be <= train_len - chunk = 4 {WINDOW}",
-            id="window_beyond_training",
-        ),
-        pytest.param(
-            {"train_len": 10, "window": 4},
-            f"window=4: must be <= train_len - chunk = 3 {WINDOW}",
-            id="window_beyond_training_with_the_default_chunk",
-        ),
-        pytest.param(
-            {"train_len": 10, "window": -1},
-            "window=-1: must be >= 0; Local window w in tokens, at most c - s; left out, c - s as in the paper",
-            id="window_negative",
-        ),
-        pytest.param(
-            {"train_len": 10, "shift": 2},
-            "shift=2: unknown parameter; Dca takes only log_n, train_len, chunk, window, parts",
-            id="another_methods",
-        ),
-        pytest.param(
-            {"train_len": 10, "parts": "inter"},
-            "parts=inter: must be one of all, intra_inter, intra; the ablation has no others",
-            id="parts_unknown",
-        ),
-        pytest.param(
-            {"train_len": 10, "parts": "intra", "window": 0},
-            "window=0: would be ignored, parts=intra has no local window; leave it out",
-            id="window_of_one_chunk",
-        ),
-        pytest.param(
-            {"train_len": 10, "parts": "intra_inter", "window": 3},
-            "window=3: would be ignored, parts=intra_inter has no local window; leave it out",
-            id="window_without_successive",
-        ),
-        pytest.param(
-            {"train_len": 10, "parts": "intra", "chunk": 11},
-            "chunk=11: must be <= train_len=10, the pretraining window c (the paper has s < c, 3c/4 by default); use 7",
-            id="parts_with_a_chunk_beyond_training",
-        ),
-    ],
-)
-def test_wrong_parameters_are_refused_in_words(parameters, message):
-    assert fault_of(distance, "dca", **parameters) == message
-
-
 NAN = math.nan
-ABLATED = {  # papers/dual_chunk_attention.txt, Figure 2 (a) and (b): c = 10, s = 6; rows of queries 5, 6, 11 and 12
+ABLATED = {  # arXiv:2402.17463, Figure 2 (a) and (b): c = 10, s = 6; rows of queries 5, 6, 11 and 12
     "intra": [
         CHUNK_A,
         [NAN] * 6 + [0],
@@ -226,7 +154,7 @@ def test_without_the_successive_part_the_window_is_0():
             distance("dca", train_len=c, chunk=s, **x) for x in ({"parts": "intra_inter"}, {"window": 0})
         )
         assert causal_rows(ablated, 40) == causal_rows(narrow, 40)
-    assert distance("dca", train_len=2048, parts="intra").config.s == 1536
+    assert distance("dca", train_len=2048, parts="intra").s == 1536
     whole = distance("dca", train_len=10, chunk=6)
     assert causal_rows(distance("dca", train_len=10, chunk=6, parts="all"), 40) == causal_rows(whole, 40)
 
@@ -240,42 +168,3 @@ def test_only_the_intra_part_hides_pairs(parts):
         return
     causal = ids[:, None] >= ids[None, :]
     assert torch.equal(shown & causal, causal & (ids[:, None] // 6 == ids[None, :] // 6))
-
-
-def plain_up_to(chunk, length, reach):
-    return [
-        f"chunk={chunk}: all distances in {length} tokens stay plain, as in any text of up to {reach} (the paper reads "
-        "texts beyond c in chunks of 3c/4); read a longer text or lower train_len"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("parameters", "length", "faults"),
-    [
-        # chunks of 9 and the 3 tokens beyond one that keep their distance
-        pytest.param({}, 9, plain_up_to(9, 9, 12), id="one_chunk"),
-        pytest.param({}, 12, plain_up_to(9, 12, 12), id="training"),
-        pytest.param({}, 13, [], id="beyond_training"),
-        pytest.param(
-            {"chunk": 5, "window": 2},
-            7,
-            plain_up_to(5, 7, 7),
-            id="chunk_and_window_given",
-        ),
-        pytest.param({"chunk": 5, "window": 2}, 8, [], id="beyond_the_window"),
-        pytest.param({"chunk": 5, "parts": "intra_inter"}, 5, plain_up_to(5, 5, 5), id="no_successive_part"),
-        pytest.param({"chunk": 5, "parts": "intra_inter"}, 6, [], id="beyond_the_chunk"),
-        pytest.param(
-            {"chunk": 5, "parts": "intra"},
-            5,
-            [
-                "chunk=5: a text of 5 tokens lies within one chunk, which sees itself as ever; read a longer text or "
-                "lower it"
-            ],
-            id="within_a_chunk",
-        ),
-        pytest.param({"chunk": 5, "parts": "intra"}, 6, [], id="beyond_a_chunk"),
-    ],
-)
-def test_length_that_chunk_and_window_hold_is_a_fault(parameters, length, faults):
-    assert distance("dca", train_len=12, **parameters).config.length_faults(length) == faults

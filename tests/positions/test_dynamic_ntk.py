@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from lab.positions import frequencies
-from tests.positions.faults import fault_of, wrong_factor
 from tests.positions.huggingface import TRANSFORMERS_TOL, transformers_rope
 
 FLOAT64_TOL = 1e-14  # two powers in float64, right to some units of 1e-16
@@ -76,51 +75,3 @@ def test_length_given_stays():
     fixed = dynamic(factor=2.0, train_len=100, length=200)
     assert not fixed.is_dynamic
     assert fixed.at_length(400) is fixed
-
-
-@wrong_factor
-def test_factor_below_one_or_no_number_is_refused(factor, rule):
-    assert fault_of(dynamic, factor=factor, train_len=100) == (
-        f"factor={factor}: {rule}; Factor s, at least 1; how fast the base grows with the length (transformers' name, "
-        "s in the equation)"
-    )
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        pytest.param(
-            {},
-            "factor: must be set; DynamicNtk takes factor, train_len, length\n"
-            "train_len: must be set; DynamicNtk takes factor, train_len, length",
-            id="nothing_given",
-        ),
-        pytest.param(
-            {"factor": 2.0}, "train_len: must be set; DynamicNtk takes factor, train_len, length", id="no_train_len"
-        ),
-        pytest.param(
-            {"factor": 2.0, "train_len": 0},
-            "train_len=0: must be >= 1; Pretraining length L in tokens, up to which nothing changes",
-            id="no_training",
-        ),
-        pytest.param(
-            {"factor": 2.0, "train_len": 100, "length": 0},
-            "length=0: must be >= 1; Tokens that are read; left out, those the decoder holds, and L for `inv_freq` "
-            "itself",
-            id="no_text",
-        ),
-        pytest.param(
-            {"factor": 2.0, "train_len": 100, "length": 2.5},
-            "length=2.5: must be a whole number; Tokens that are read; left out, those the decoder holds, and L for "
-            "`inv_freq` itself",
-            id="half_a_token",
-        ),
-        pytest.param(
-            {"factor": 2.0, "train_len": 100, "head_dim": 2},
-            "head_dim=2: must be >= 4 (the base grows by s^(d / (d - 2))); use method: pi",
-            id="head_of_one_pair",
-        ),
-    ],
-)
-def test_other_parameters_are_refused_in_words(parameters, message):
-    assert fault_of(dynamic, **parameters) == message

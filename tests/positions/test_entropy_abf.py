@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from lab.positions import frequencies
-from tests.positions.faults import fault_of
 
 FLOAT64_TOL = 1e-14  # a power or a quotient of logarithms in float64, right to some units of 1e-16
 
@@ -88,34 +87,3 @@ def test_inverse_frequencies_by_hand(theta, expected):
 def test_inverse_frequencies_are_ropes_at_the_same_base(theta):
     rope = frequencies("rope", head_dim=8, theta=theta)
     assert torch.equal(entropy_abf(theta=theta, train_len=2).inv_freq, rope.inv_freq)
-
-
-SEEN = "Pretraining length L in tokens, at least 2; queries that see more are sharpened by ln(p + 1) / ln L"
-EXEMPT = "First layers whose logits are left alone; the paper exempts 2"
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        pytest.param({}, "train_len: must be set; EntropyAbf takes theta, train_len, exempt_layers", id="no_train_len"),
-        # ln 1 = 0 would divide
-        pytest.param({"train_len": 1}, f"train_len=1: must be >= 2; {SEEN}", id="one_token"),
-        pytest.param({"train_len": 2.5}, f"train_len=2.5: must be a whole number; {SEEN}", id="half_a_token"),
-        pytest.param({"train_len": True}, f"train_len=True: must be a whole number; {SEEN}", id="true"),
-        pytest.param(
-            {"train_len": 16, "exempt_layers": -1}, f"exempt_layers=-1: must be >= 0; {EXEMPT}", id="negative_layers"
-        ),
-        pytest.param(
-            {"train_len": 16, "theta": float("nan")},
-            "theta=nan: must be finite; Rotary base, in place of the model's own; larger than it",
-            id="theta_nan",
-        ),
-        pytest.param(
-            {"train_len": 16, "factor": 2.0},
-            "factor=2.0: unknown parameter; EntropyAbf takes only theta, train_len, exempt_layers",
-            id="factor",
-        ),
-    ],
-)
-def test_wrong_parameters_are_refused_in_words(parameters, message):
-    assert fault_of(entropy_abf, **parameters) == message

@@ -6,7 +6,6 @@ import torch
 
 from lab.positions import distance
 from tests.positions.by_definition import causal_rows, check_by_definition, plain_rows
-from tests.positions.faults import fault_of
 
 FLOAT64_TOL = 1e-15  # relative; a division and a sum in float64, each right to 1.1e-16
 
@@ -74,46 +73,3 @@ def test_largest_relative_position_is_as_promised(window, leak):
     # w + (L - 1 - w) / k
     assert max(map(max, rows)) == window + (40 - window) / leak
     assert all(a > b for row in rows for a, b in zip(row, row[1:]))
-
-
-LEAK = "How many times slower positions grow beyond the window, at least 1; 1 is plain distance"
-WINDOW = "Window w in tokens, whose distances are kept"
-TAKES = "LeakyRerope takes log_n, window, leak"
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        pytest.param({}, f"window: must be set; {TAKES}\nleak: must be set; {TAKES}", id="nothing_given"),
-        pytest.param({"window": 4}, f"leak: must be set; {TAKES}", id="no_leak"),
-        pytest.param({"window": 4, "leak": 0.5}, f"leak=0.5: must be >= 1; {LEAK}", id="leak_below_one"),
-        pytest.param({"window": 4, "leak": float("nan")}, f"leak=nan: must be finite; {LEAK}", id="leak_nan"),
-        pytest.param({"window": 4, "leak": float("inf")}, f"leak=inf: must be finite; {LEAK}", id="leak_infinite"),
-        pytest.param({"window": 4, "leak": "2"}, f"leak=2: must be a number; {LEAK}", id="leak_text"),
-        pytest.param({"window": -1, "leak": 2.0}, f"window=-1: must be >= 0; {WINDOW}", id="window_negative"),
-        pytest.param({"window": 4.5, "leak": 2.0}, f"window=4.5: must be a whole number; {WINDOW}", id="half_a_token"),
-        pytest.param(
-            {"window": 4, "leak": 2.0, "group": 2},
-            "group=2: unknown parameter; LeakyRerope takes only log_n, window, leak",
-            id="another_methods",
-        ),
-    ],
-)
-def test_wrong_parameters_are_refused_in_words(parameters, message):
-    assert fault_of(distance, "leaky_rerope", **parameters) == message
-
-
-CHANGED = "tokens, or none is changed (w lies inside the training length); lower it"
-
-
-@pytest.mark.parametrize(
-    ("length", "faults"),
-    [
-        pytest.param(9, [f"window=9: must be < 8, the longest distance in 9 {CHANGED}"], id="the_window"),
-        # the first key's distance is 9, which the window keeps
-        pytest.param(10, [f"window=9: must be < 9, the longest distance in 10 {CHANGED}"], id="one_more"),
-        pytest.param(11, [], id="two_more"),
-    ],
-)
-def test_length_within_the_window_is_a_fault(length, faults):
-    assert distance("leaky_rerope", window=9, leak=2.0).config.length_faults(length) == faults

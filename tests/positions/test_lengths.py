@@ -7,28 +7,51 @@ from tests.positions.by_definition import causal_rows, plain_rows
 
 
 @pytest.mark.parametrize(
-    ("method", "parameters"),
+    ("method", "parameters", "field"),
     [
-        pytest.param("string", {"shift": 9, "window": 3}, id="string"),
-        pytest.param("string", {"shift": 1, "window": 0}, id="string_least_shift"),
-        # the paper's w = c - s keeps all distances below c, so texts of up to c tokens stay as they are
-        pytest.param("dca", {"train_len": 12}, id="dca"),
-        pytest.param("dca", {"train_len": 12, "chunk": 6, "window": 2}, id="dca_narrow_window"),
-        pytest.param("dca", {"train_len": 12, "chunk": 6, "window": 0}, id="dca_without_window"),
-        pytest.param("self_extend", {"group": 2, "window": 9}, id="self_extend"),
-        pytest.param("self_extend", {"group": 5, "window": 9}, id="self_extend_wide_groups"),
-        pytest.param("rerope", {"window": 9}, id="rerope"),
-        pytest.param("rerope", {"window": 0}, id="rerope_without_window"),
-        pytest.param("leaky_rerope", {"window": 9, "leak": 2.0}, id="leaky_rerope"),
-        pytest.param("leaky_rerope", {"window": 9, "leak": 1.01}, id="leaky_rerope_hardly"),
+        ("string", {"shift": 9, "window": 3}, "shift=9"),
+        ("string", {"shift": 1, "window": 0}, "shift=1"),
+        # the paper's w = c - s keeps all distances below c, so texts of up to c tokens are unchanged
+        ("dca", {"train_len": 12}, "chunk=9"),
+        ("dca", {"train_len": 12, "chunk": 6, "window": 2}, "chunk=6"),
+        ("dca", {"train_len": 12, "chunk": 6, "window": 0}, "chunk=6"),
+        ("dca", {"train_len": 12, "chunk": 5, "parts": "intra_inter"}, "chunk=5"),
+        ("dca", {"train_len": 12, "chunk": 5, "parts": "intra"}, "chunk=5"),
+        ("self_extend", {"group": 2, "window": 9}, "window=9"),
+        ("self_extend", {"group": 5, "window": 9}, "window=9"),
+        ("rerope", {"window": 9}, "window=9"),
+        ("rerope", {"window": 0}, "window=0"),
+        ("leaky_rerope", {"window": 9, "leak": 2.0}, "window=9"),
+        ("leaky_rerope", {"window": 9, "leak": 1.01}, "window=9"),
     ],
 )
-def test_length_is_a_fault_exactly_where_every_distance_stays_plain(method, parameters):
+def test_length_is_a_fault_exactly_where_every_distance_stays_plain(method, parameters, field):
     built = distance(method, **parameters)
     ignored = [n for n in range(1, 40) if causal_rows(built, n) == plain_rows(n)]
-    assert [n for n in range(1, 40) if built.config.length_faults(n)] == ignored
+    faults = {n: built.length_faults(n) for n in range(1, 40)}
+    assert [n for n in faults if faults[n]] == ignored
+    for n in ignored:
+        (fault,) = faults[n]
+        assert fault.startswith(f"{field}: ")
+        assert "; " in fault
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters", "length", "remedy"),
+    [
+        # a third of 59 rounded up is 20, a half rounded down 29
+        ("string", {"shift": 60, "window": 4}, 59, "use 20 to 29"),
+        ("string", {"shift": 60, "window": 4}, 60, "use 20 to 30"),
+        # chunks of 9 and the 3 tokens beyond one that keep their distance
+        ("dca", {"train_len": 12}, 9, "up to 12"),
+        ("dca", {"train_len": 12, "chunk": 5, "window": 2}, 7, "up to 7"),
+    ],
+)
+def test_fault_names_the_lengths_that_fit(method, parameters, length, remedy):
+    (fault,) = distance(method, **parameters).length_faults(length)
+    assert remedy in fault
 
 
 @pytest.mark.parametrize("length", [1, 2, 10**6])
 def test_plain_distance_fits_every_length(length):
-    assert distance("plain").config.length_faults(length) == []
+    assert distance("plain").length_faults(length) == []

@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from lab.positions import frequencies
-from tests.positions.faults import fault_of, wrong_factor
 from tests.positions.huggingface import TRANSFORMERS_TOL, transformers_rope
 
 FLOAT64_TOL = 1e-13  # a power and a step in float64, right to some tens of units of 1e-16
@@ -67,46 +66,3 @@ def test_equals_the_transformers_library(head_dim, theta, train_len, factor, end
     ours = llama3(head_dim, theta, train_len=train_len, **parameters)
     assert ours.inv_freq.tolist() == pytest.approx(inv_freq, rel=TRANSFORMERS_TOL)
     assert scaling == 1.0
-
-
-@wrong_factor
-def test_factor_below_one_or_no_number_is_refused(factor, rule):
-    assert fault_of(llama3, factor=factor, train_len=8192) == (
-        f"factor={factor}: {rule}; Factor s by which the longest waves are slowed, at least 1; 8 in Llama 3.1"
-    )
-
-
-TAKES = "Llama3 takes factor, train_len, low_freq_factor, high_freq_factor"
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        pytest.param({"factor": 8.0}, f"train_len: must be set; {TAKES}", id="no_train_len"),
-        pytest.param({"train_len": 8192}, f"factor: must be set; {TAKES}", id="no_factor"),
-        pytest.param(
-            {"factor": 8.0, "train_len": 0},
-            "train_len=0: must be >= 1; Length L of the pretraining before the extension, in tokens; 8192 in Llama 3.1",
-            id="no_training",
-        ),
-        pytest.param(
-            {"factor": 8.0, "train_len": 8192, "low_freq_factor": 4.0},
-            "high_freq_factor=4.0: must be > low_freq_factor=4.0 (short waves stay, long ones are slowed); Llama 3.1 "
-            "has 4 and 1",
-            id="step_of_no_width",
-        ),
-        pytest.param(
-            {"factor": 8.0, "train_len": 8192, "low_freq_factor": 4.0, "high_freq_factor": 1.0},
-            "high_freq_factor=1.0: must be > low_freq_factor=4.0 (short waves stay, long ones are slowed); Llama 3.1 "
-            "has 4 and 1",
-            id="step_backwards",
-        ),
-        pytest.param(
-            {"factor": 8.0, "train_len": 8192, "low_freq_factor": 0},
-            "low_freq_factor=0: must be > 0; Waves longer than train_len over this are slowed by the whole factor",
-            id="no_wave",
-        ),
-    ],
-)
-def test_other_parameters_are_refused_in_words(parameters, message):
-    assert fault_of(llama3, **parameters) == message

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from lab.positions import DISTANCE_METHODS, distance
-from tests.positions.faults import fault_of
 
 FLOAT64_TOL = 1e-14  # a quotient of logarithms in float64, right to some units of 1e-16
 OWN = {
@@ -71,22 +70,3 @@ def test_relative_positions_do_not_change(method):
     ids = torch.arange(40)
     with_factor, without = (distance(method, **rest, **OWN[method]) for rest in ({"log_n": 8}, {}))
     assert torch.equal(with_factor.rel_pos(ids, ids), without.rel_pos(ids, ids))
-
-
-@every
-@pytest.mark.parametrize(
-    ("log_n", "rule"),
-    [
-        # ln 1 = 0 would divide
-        pytest.param(1, "must be >= 2", id="one"),
-        pytest.param(-16, "must be >= 2", id="negative"),
-        pytest.param(16.0, "must be a whole number", id="with_a_point"),
-        pytest.param("16", "must be a whole number", id="text"),
-        pytest.param(True, "must be a whole number", id="true"),
-    ],
-)
-def test_wrong_length_is_refused_in_words(method, log_n, rule):
-    assert fault_of(distance, method, log_n=log_n, **OWN[method]) == (
-        f"log_n={log_n}: {rule}; Training length L of the log-n factor max(1, ln(q_pos + 1) / ln L) on the logits; "
-        "left out, no factor"
-    )

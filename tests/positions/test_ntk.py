@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from lab.positions import frequencies
-from tests.positions.faults import fault_of, wrong_factor
 
 FLOAT64_TOL = 1e-14  # two powers in float64, right to some units of 1e-16
 GRID = [(d, theta) for d in (4, 8, 64, 128) for theta in (100.0, 10000.0, 500000.0)]
@@ -40,22 +39,3 @@ def test_first_pair_stays_and_last_pair_is_slowed_by_the_factor(head_dim, theta,
     assert float(inv_freq[0]) == 1.0
     slowest = theta ** (-(head_dim - 2) / head_dim)
     assert float(inv_freq[-1]) == pytest.approx(slowest / factor, rel=10 * FLOAT64_TOL)
-
-
-@wrong_factor
-def test_factor_below_one_or_no_number_is_refused(factor, rule):
-    assert fault_of(frequencies, "ntk", head_dim=8, factor=factor) == (
-        f"factor={factor}: {rule}; Factor s = target_len / train_len, at least 1"
-    )
-
-
-def test_factor_must_be_given():
-    assert fault_of(frequencies, "ntk", head_dim=8) == "factor: must be set; Ntk takes factor, train_len"
-
-
-@pytest.mark.parametrize("factor", [1.0, 2.0])
-def test_head_of_one_pair_is_refused(factor):
-    # d / (d - 2) divides by zero: the one pair cannot both stay and be slowed
-    assert fault_of(frequencies, "ntk", head_dim=2, factor=factor) == (
-        "head_dim=2: must be >= 4 (the base grows by s^(d / (d - 2))); use method: pi"
-    )

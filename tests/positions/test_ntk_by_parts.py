@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from lab.positions import frequencies
-from tests.positions.faults import fault_of, wrong_factor
 from tests.positions.huggingface import TRANSFORMERS_TOL, transformers_rope
 
 FLOAT64_TOL = 1e-13  # a ramp of logarithms and a power in float64, right to some tens of units of 1e-16
@@ -108,73 +107,3 @@ def test_pairs_that_turn_often_stay_and_pairs_that_hardly_turn_are_interpolated(
     assert len(between) > 3
     for j in between:
         assert rope[j] / factor < parts[j] < rope[j]
-
-
-@wrong_factor
-def test_factor_below_one_or_no_number_is_refused(factor, rule):
-    assert fault_of(by_parts, factor=factor, train_len=2048) == (
-        f"factor={factor}: {rule}; Factor s = target_len / train_len, at least 1"
-    )
-
-
-TAKES = "NtkByParts takes factor, train_len, beta_fast, beta_slow, truncate"
-ORDER = (
-    "(pairs of more rotations than beta_fast stay, of fewer than beta_slow are interpolated); the paper has 32 and 1"
-)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        pytest.param({"factor": 2.0}, f"train_len: must be set; {TAKES}", id="no_train_len"),
-        pytest.param({}, f"factor: must be set; {TAKES}\ntrain_len: must be set; {TAKES}", id="nothing_given"),
-        pytest.param(
-            {"factor": 2.0, "train_len": 2048, "attention_factor": 1.0},
-            "attention_factor=1.0: unknown parameter; NtkByParts takes only factor, train_len, beta_fast, beta_slow, "
-            "truncate",
-            id="yarns_parameter",
-        ),
-        pytest.param(
-            {"factor": 2.0, "train_len": 0}, "train_len=0: must be >= 1; Pretraining length in tokens", id="no_training"
-        ),
-        pytest.param(
-            {"factor": 2.0, "train_len": 2048, "beta_fast": 1.0, "beta_slow": 32.0},
-            f"beta_fast=1.0: must be > beta_slow=32.0 {ORDER}",
-            id="betas_swapped",
-        ),
-        pytest.param(
-            {"factor": 2.0, "train_len": 2048, "beta_fast": 4.0, "beta_slow": 4.0},
-            f"beta_fast=4.0: must be > beta_slow=4.0 {ORDER}",
-            id="betas_equal",
-        ),
-        pytest.param(
-            {"factor": 2.0, "train_len": 2048, "beta_slow": 0.0},
-            "beta_slow=0.0: must be > 0; Rotations within the pretraining length up to which a pair is interpolated by "
-            "the whole factor",
-            id="no_rotation",
-        ),
-        pytest.param(
-            {"factor": 2.0, "train_len": 2048, "beta_fast": float("inf")},
-            "beta_fast=inf: must be finite; Rotations within the pretraining length from which on a pair is left as it "
-            "is",
-            id="endless_rotations",
-        ),
-        pytest.param(
-            {"factor": 2.0, "train_len": 2048, "truncate": "no"},
-            "truncate=no: must be true or false; Whether the ramp begins and ends at whole pairs",
-            id="truncate_text",
-        ),
-        pytest.param(
-            {"factor": 2.0, "train_len": 2048, "theta": 1.0},
-            "theta=1.0: must be > 1 (pairs must differ in speed to be told apart); raise theta",
-            id="pairs_alike",
-        ),
-        pytest.param(
-            {"factor": 2.0, "train_len": 2048, "theta": 0.5},
-            "theta=0.5: must be > 1 (pairs must differ in speed to be told apart); raise theta",
-            id="pairs_in_the_wrong_order",
-        ),
-    ],
-)
-def test_other_parameters_are_refused_in_words(parameters, message):
-    assert fault_of(by_parts, **parameters) == message

@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from lab.positions import frequencies
-from tests.positions.faults import fault_of, wrong_factor
 from tests.positions.huggingface import TRANSFORMERS_TOL, transformers_rope
 
 FLOAT64_TOL = 1e-14  # a power and a division in float64, right to some units of 1e-16
@@ -55,36 +54,3 @@ def test_position_s_m_turns_as_far_as_m_did(factor):
 def test_train_len_may_be_given_and_changes_nothing():
     given, left_out = (frequencies("pi", head_dim=8, factor=4.0, **rest).inv_freq for rest in ({"train_len": 2048}, {}))
     assert torch.equal(given, left_out)
-
-
-@wrong_factor
-def test_factor_below_one_or_no_number_is_refused(factor, rule):
-    assert fault_of(frequencies, "pi", head_dim=8, factor=factor) == (
-        f"factor={factor}: {rule}; Factor s = target_len / train_len, at least 1"
-    )
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        pytest.param({}, "factor: must be set; Pi takes factor, train_len", id="no_factor"),
-        pytest.param(
-            {"factr": 2.0}, "factr=2.0: unknown parameter; Pi takes only factor, train_len", id="misspelt_factor"
-        ),
-        pytest.param(
-            {"factor": 2.0, "train_len": 0},
-            "train_len=0: must be >= 1; Pretraining length in tokens, which the equation does not need; given, it must "
-            "be that of the run it extends",
-            id="no_training",
-        ),
-        pytest.param(
-            {"factor": 0.5, "train_len": 1.5},
-            "factor=0.5: must be >= 1; Factor s = target_len / train_len, at least 1\n"
-            "train_len=1.5: must be a whole number; Pretraining length in tokens, which the equation does not need; "
-            "given, it must be that of the run it extends",
-            id="two_at_once",
-        ),
-    ],
-)
-def test_other_parameters_are_refused_in_words(parameters, message):
-    assert fault_of(frequencies, "pi", head_dim=8, **parameters) == message

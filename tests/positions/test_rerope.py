@@ -5,7 +5,6 @@ import torch
 
 from lab.positions import distance
 from tests.positions.by_definition import causal_rows, check_by_definition, plain_rows
-from tests.positions.faults import fault_of
 
 
 @pytest.mark.parametrize(
@@ -41,38 +40,3 @@ def test_no_relative_position_exceeds_the_window(window, n_tokens):
     rows = causal_rows(distance("rerope", window=window), n_tokens)
     assert max(map(max, rows)) == min(window, n_tokens - 1)
     assert min(map(min, rows)) == 0
-
-
-WINDOW = "Window w in tokens, the largest relative position; below the training length"
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        pytest.param({}, "window: must be set; Rerope takes log_n, window", id="no_window"),
-        pytest.param({"window": -1}, f"window=-1: must be >= 0; {WINDOW}", id="negative"),
-        pytest.param({"window": 4.0}, f"window=4.0: must be a whole number; {WINDOW}", id="with_a_point"),
-        pytest.param({"window": False}, f"window=False: must be a whole number; {WINDOW}", id="false"),
-        pytest.param(
-            {"window": 4, "leak": 2.0}, "leak=2.0: unknown parameter; Rerope takes only log_n, window", id="leak"
-        ),
-    ],
-)
-def test_wrong_parameters_are_refused_in_words(parameters, message):
-    assert fault_of(distance, "rerope", **parameters) == message
-
-
-CUT = "tokens, or none is cut (min(i, w) with w inside the training length); lower it"
-
-
-@pytest.mark.parametrize(
-    ("length", "faults"),
-    [
-        pytest.param(9, [f"window=9: must be < 8, the longest distance in 9 {CUT}"], id="the_window"),
-        # the first key's distance is 9, which the window keeps
-        pytest.param(10, [f"window=9: must be < 9, the longest distance in 10 {CUT}"], id="one_more"),
-        pytest.param(11, [], id="two_more"),
-    ],
-)
-def test_length_within_the_window_is_a_fault(length, faults):
-    assert distance("rerope", window=9).config.length_faults(length) == faults

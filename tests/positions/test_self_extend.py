@@ -7,7 +7,6 @@ import torch
 
 from lab.positions import distance
 from tests.positions.by_definition import causal_rows, check_by_definition, plain_rows
-from tests.positions.faults import fault_of
 
 
 @pytest.mark.parametrize(
@@ -63,50 +62,3 @@ def test_largest_relative_position_is_as_promised(group, window):
     rows = causal_rows(distance("self_extend", group=group, window=window), 64)
     assert max(map(max, rows)) == 63 // group + window - window // group
     assert min(map(min, rows)) == 0
-
-
-GROUP = "Group size G in tokens, at least 1; positions are divided by it beyond the window, and 1 is plain distance"
-WINDOW = "Neighbour window w in tokens, whose distances are kept"
-TAKES = "SelfExtend takes log_n, group, window"
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        pytest.param({}, f"group: must be set; {TAKES}\nwindow: must be set; {TAKES}", id="nothing_given"),
-        pytest.param({"group": 4}, f"window: must be set; {TAKES}", id="no_window"),
-        pytest.param({"group": 0, "window": 4}, f"group=0: must be >= 1; {GROUP}", id="group_zero"),
-        pytest.param(
-            {"group": 2.0, "window": 4}, f"group=2.0: must be a whole number; {GROUP}", id="group_with_a_point"
-        ),
-        pytest.param({"group": 2, "window": -1}, f"window=-1: must be >= 0; {WINDOW}", id="window_negative"),
-        pytest.param({"group": 2, "window": "4"}, f"window=4: must be a whole number; {WINDOW}", id="window_text"),
-        pytest.param(
-            {"group": 2, "window": 4, "leak": 2.0},
-            "leak=2.0: unknown parameter; SelfExtend takes only log_n, group, window",
-            id="another_methods",
-        ),
-    ],
-)
-def test_wrong_parameters_are_refused_in_words(parameters, message):
-    assert fault_of(distance, "self_extend", **parameters) == message
-
-
-GROUPED = "grouped (the neighbour window is part of the text); lower it"
-
-
-@pytest.mark.parametrize(
-    ("length", "faults"),
-    [
-        pytest.param(
-            8, [f"window=9: must be < 7, the longest distance in 8 tokens, or none is {GROUPED}"], id="one_less"
-        ),
-        pytest.param(9, [f"window=9: must be < 8, the longest distance in 9 tokens, or none is {GROUPED}"], id="equal"),
-        pytest.param(
-            10, [f"window=9: must be < 9, the longest distance in 10 tokens, or none is {GROUPED}"], id="one_more"
-        ),
-        pytest.param(11, [], id="two_more"),
-    ],
-)
-def test_length_within_the_window_is_a_fault(length, faults):
-    assert distance("self_extend", group=2, window=9).config.length_faults(length) == faults

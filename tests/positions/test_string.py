@@ -5,7 +5,6 @@ import torch
 
 from lab.positions import distance
 from tests.positions.by_definition import causal_rows, check_by_definition, plain_rows
-from tests.positions.faults import fault_of
 
 FLOAT64_TOL = 1e-14  # two logarithms and a square in float64, right to some units of 1e-16
 K = 1024
@@ -14,7 +13,7 @@ K = 1024
 @pytest.mark.parametrize(
     ("shift", "window", "expected"),
     [
-        # papers/string.txt, Figure 5: L = 9, S = 3; indices 6, 7, 8 are gone
+        # arXiv:2410.18745, Figure 5: L = 9, S = 3; indices 6, 7, 8 are gone
         pytest.param(3, 0, [5, 4, 3, 2, 1, 0, 2, 1, 0], id="figure_5"),
         # i = 8 .. 3 become i - 3 + 2, from 7 to W = 2
         pytest.param(3, 2, [7, 6, 5, 4, 3, 2, 2, 1, 0], id="window_2"),
@@ -39,7 +38,7 @@ def test_every_row_of_six_tokens_by_hand():
 
 @pytest.mark.parametrize(
     ("shift", "far"),
-    # papers/string.txt A.1: [86K + 127, ..., 129, 128, 42K - 1, ..., 1, 0] and [64K + 127, ..., 128, 64K - 1, ..., 0]
+    # arXiv:2410.18745, A.1: [86K + 127, ..., 129, 128, 42K - 1, ..., 1, 0] and [64K + 127, ..., 128, 64K - 1, ..., 0]
     [pytest.param(42 * K, 86 * K, id="third"), pytest.param(64 * K, 64 * K, id="half")],
 )
 def test_last_row_of_llama_3_1_at_128K(shift, far):
@@ -102,60 +101,3 @@ def test_logit_factor_by_hand(parameters, expected):
     string = distance("string", shift=200, **parameters)
     assert string.logit_factor(torch.tensor([7, 63, 255])).tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
     assert string.scales_logits == bool(parameters)
-
-
-SHIFT = "Shift S in tokens; the paper uses a third of the training length L and allows L/3 <= S <= L/2"
-LOCAL = "Local window W in tokens; the paper uses 128 and allows W >= 32, far below S"
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        pytest.param({}, "shift: must be set; String takes log_n, shift, window, released_scaling", id="no_shift"),
-        pytest.param({"shift": 0}, f"shift=0: must be >= 1; {SHIFT}", id="shift_zero"),
-        pytest.param({"shift": -3}, f"shift=-3: must be >= 1; {SHIFT}", id="shift_negative"),
-        pytest.param({"shift": 3.0}, f"shift=3.0: must be a whole number; {SHIFT}", id="shift_with_a_point"),
-        pytest.param({"shift": "3"}, f"shift=3: must be a whole number; {SHIFT}", id="shift_text"),
-        pytest.param({"shift": True}, f"shift=True: must be a whole number; {SHIFT}", id="shift_true"),
-        pytest.param({"shift": 400, "window": -1}, f"window=-1: must be >= 0; {LOCAL}", id="window_negative"),
-        pytest.param(
-            {"shift": 400, "released_scaling": 1},
-            "released_scaling=1: must be true or false; Whether logits are scaled as the authors' code does, by "
-            "(0.1 ln 2 + 1)^2",
-            id="released_scaling_1",
-        ),
-        pytest.param(
-            {"shift": 20, "window": 21},
-            "window=21: must be <= shift=20 (the paper has W << S, W = 128); lower window",
-            id="window_beyond_the_shift",
-        ),
-        pytest.param(
-            {"shift": 20},
-            "window=128: must be <= shift=20 (the paper has W << S, W = 128); lower window",
-            id="default_window_beyond_the_shift",
-        ),
-        pytest.param(
-            {"shift": 20, "window": 4, "group": 2},
-            "group=2: unknown parameter; String takes only log_n, shift, window, released_scaling",
-            id="another_methods",
-        ),
-    ],
-)
-def test_wrong_parameters_are_refused_in_words(parameters, message):
-    assert fault_of(distance, "string", **parameters) == message
-
-
-NOTHING = "or nothing is shifted (the paper allows L/3 <= S <= L/2)"
-
-
-@pytest.mark.parametrize(
-    ("length", "faults"),
-    [
-        # a third of 59 rounded up is 20, a half rounded down 29
-        pytest.param(59, [f"shift=60: must be < the length 59, {NOTHING}; use 20 to 29"], id="one_less"),
-        pytest.param(60, [f"shift=60: must be < the length 60, {NOTHING}; use 20 to 30"], id="equal"),
-        pytest.param(61, [], id="one_more"),
-    ],
-)
-def test_length_that_no_shift_reaches_is_a_fault(length, faults):
-    assert distance("string", shift=60, window=4).config.length_faults(length) == faults

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from lab.positions import frequencies
-from tests.positions.faults import fault_of, wrong_factor
 from tests.positions.huggingface import TRANSFORMERS_TOL, transformers_rope
 
 FLOAT64_TOL = 1e-13  # a ramp of logarithms, a power and a square in float64, right to some tens of units of 1e-16
@@ -77,44 +76,3 @@ def test_inverse_frequencies_are_those_of_ntk_by_parts(factor):
     parts = frequencies("ntk_by_parts", head_dim=64, **parameters)
     assert torch.equal(yarn(64, **parameters).inv_freq, parts.inv_freq)
     assert not parts.scales_logits
-
-
-@wrong_factor
-def test_factor_below_one_or_no_number_is_refused(factor, rule):
-    assert fault_of(yarn, factor=factor) == f"factor={factor}: {rule}; Factor s = target_len / train_len, at least 1"
-
-
-TAKES = "Yarn takes factor, train_len, beta_fast, beta_slow, truncate, attention_factor"
-SQUARED = "Factor a on cos and sin, whose square multiplies the logits; left out, 0.1 ln s + 1"
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        pytest.param({"factor": 2.0}, f"train_len: must be set; {TAKES}", id="no_train_len"),
-        pytest.param({"train_len": 64}, f"factor: must be set; {TAKES}", id="no_factor"),
-        pytest.param(
-            {"factor": 2.0, "train_len": 64, "attention_factor": 0.0},
-            f"attention_factor=0.0: must be > 0; {SQUARED}",
-            id="no_attention",
-        ),
-        pytest.param(
-            {"factor": 2.0, "train_len": 64, "attention_factor": True},
-            f"attention_factor=True: must be a number; {SQUARED}",
-            id="attention_factor_true",
-        ),
-        pytest.param(
-            {"factor": 2.0, "train_len": 64, "beta_fast": 1.0},
-            "beta_fast=1.0: must be > beta_slow=1.0 (pairs of more rotations than beta_fast stay, of fewer than "
-            "beta_slow are interpolated); the paper has 32 and 1",
-            id="betas_equal",
-        ),
-        pytest.param(
-            {"factor": 2.0, "train_len": 64, "theta": 1.0},
-            "theta=1.0: must be > 1 (pairs must differ in speed to be told apart); raise theta",
-            id="pairs_alike",
-        ),
-    ],
-)
-def test_other_parameters_are_refused_in_words(parameters, message):
-    assert fault_of(frequencies, "yarn", head_dim=8, **parameters) == message

@@ -16,7 +16,7 @@ def rng(seed=0):
 
 def drawn(method, n_tokens, target_len, lengths=None, times=DRAWS, seed=0):
     """Draw ids many times from one generator."""
-    config, generator = SKIP_METHODS[method].Config(target_len=target_len), rng(seed)
+    config, generator = SKIP_METHODS[method](target_len=target_len), rng(seed)
     return [
         skip_positions_from_config(config, n_tokens, sentence_lengths=lengths, generator=generator)
         for _ in range(times)

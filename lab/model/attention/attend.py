@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lab.errors import ConfigError, DataError
-from lab.masks import METHODS as MASKS
+from lab.masks import MASKS
 from lab.model.attention import backends
 from lab.model.attention.cache import KeyCache
 from lab.model.attention.flex import attend_flex

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lab.masks import METHODS as MASKS
+from lab.masks import MASKS
 
 
 @dataclass(frozen=True, eq=False)

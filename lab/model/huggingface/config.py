@@ -134,7 +134,7 @@ def hugging_face_settings(
     Raises: ConfigError for positions that config.json cannot say.
     """
     if not distance.is_plain or distance.scales_logits:
-        name = f"distance={distance.method}" if not distance.is_plain else f"distance.log_n={distance.config.log_n}"
+        name = f"distance={distance.method}" if not distance.is_plain else f"distance.log_n={distance.log_n}"
         raise ConfigError(
             f"{name}: a Hugging Face folder cannot say it; save with plain distance and use apply() on the loaded model"
         )

@@ -22,30 +22,44 @@ from lab.model.attention import backends
 from lab.model.attention.attend import attend_rotated, kernel_dtype
 from lab.model.attention.layout import Layout, PositionMap, first_ids
 from lab.model.attention.visibility import GivenMask, Visibility
-from lab.positions import Band, Distance, Frequencies
+from lab.positions import Band, Distance, Frequencies, identity
 from lab.positions import frequencies as make_frequencies
-from lab.positions.base import identity
 
 NAME = "probe_lab"
 APPLIED: WeakKeyDictionary[nn.Module, Applied] = WeakKeyDictionary()  # the interface hands over the layer alone
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, kw_only=True)
 class Further(Distance):
     """A distance method for queries and keys that are rotated by their own positions already."""
 
-    @property
-    def bands(self) -> tuple[Band, ...]:
-        """The method's bands with maps that say how far to turn on."""
-        own = self.method_bands
-        maps = {place: further(place) for band in own for place in (band.q_map, band.k_map)}  # bands share key maps
-        return tuple(Band(band.region, maps[band.q_map], maps[band.k_map]) for band in own)
+    own: Distance
 
     @property
-    def method_bands(self) -> tuple[Band, ...]:
-        """The bands as the method declares them."""
-        bands: tuple[Band, ...] = self.module.bands(self.config)
-        return bands
+    def method(self) -> str:
+        """Name of the method."""
+        return self.own.method
+
+    @property
+    def constant_factor(self) -> float:
+        """The method's own factor."""
+        return self.own.constant_factor
+
+    @property
+    def hides_pairs(self) -> bool:
+        """Whether the method hides pairs."""
+        return self.own.hides_pairs
+
+    def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """Compute the method's relative positions."""
+        return self.own.rel_pos(q_pos, k_pos)
+
+    @property
+    def bands(self) -> tuple[Band, ...]:
+        """The method's bands with maps of the rotation that is left to do."""
+        own = self.own.bands
+        maps = {place: further(place) for band in own for place in (band.q_map, band.k_map)}  # bands share key maps
+        return tuple(Band(band.region, maps[band.q_map], maps[band.k_map]) for band in own)
 
 
 def further(place: PositionMap) -> PositionMap:
@@ -105,7 +119,7 @@ class Applied:
         """The model's own inverse frequencies, whatever scaling made them; its factor is in q and k already."""
         inv_freq = self.rotary.inv_freq.detach().double().cpu()
         plain = make_frequencies("rope", head_dim=2 * len(inv_freq))
-        return Frequencies(plain.method, inv_freq, plain.config, plain.module, plain.theta)
+        return Frequencies(plain.config, plain.theta, inv_freq)
 
 
 def apply(model: Any, *, distance: Distance) -> Any:
@@ -143,7 +157,7 @@ def apply(model: Any, *, distance: Distance) -> Any:
         )
     AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, stated_mask)
-    applied = Applied(Further(distance.method, distance.config, distance.module), rotaries[0], head_dim**-0.5)
+    applied = Applied(Further(own=distance, log_n=distance.log_n), rotaries[0], head_dim**-0.5)
     for layer in layers:
         APPLIED[layer] = applied
     model.set_attn_implementation(NAME)

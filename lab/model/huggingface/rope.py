@@ -150,7 +150,8 @@ def rope_settings(method: Frequencies, train_len: int | None) -> dict[str, Any]:
             f"frequencies={method.method}: a Hugging Face folder cannot say it; save the decoder with abf of the same "
             "theta and give load_pretrained the frequencies"
         )
-    config, kind = method.config, WRITTEN_AS[method.method]
+    config: Any = method.config
+    kind = WRITTEN_AS[method.method]
     if getattr(config, "length", None) is not None:
         raise ConfigError(f"frequencies.length={config.length}: a Hugging Face folder cannot say it; leave it out")
     theta = method.theta

@@ -1,0 +1,166 @@
+"""Every parameter that a method refuses: each line names the field and its value, the rule, and some remedy."""
+
+import math
+
+import pytest
+
+from lab.errors import ConfigError
+from lab.positions import distance, frequencies
+
+FREQUENCIES = {  # parameters that each method accepts
+    "pi": {"factor": 2.0},
+    "ntk": {"factor": 2.0},
+    "dynamic_ntk": {"factor": 2.0, "train_len": 100},
+    "ntk_by_parts": {"factor": 2.0, "train_len": 2048},
+    "yarn": {"factor": 2.0, "train_len": 2048},
+    "llama3": {"factor": 8.0, "train_len": 8192},
+    "abf": {"theta": 5e5},
+    "entropy_abf": {"train_len": 16},
+}
+DISTANCES = {
+    "plain": {},
+    "string": {"shift": 20, "window": 4},
+    "dca": {"train_len": 10},
+    "self_extend": {"group": 2, "window": 4},
+    "rerope": {"window": 4},
+    "leaky_rerope": {"window": 4, "leak": 2.0},
+}
+VALID = FREQUENCIES | DISTANCES
+REQUIRED = {**VALID, "abf": {}, "string": {"shift": 20}}  # all but those with a default
+EXTENDED = [method for method in FREQUENCIES if "factor" in FREQUENCIES[method]]
+NUMBER, WHOLE, FINITE = "must be a number", "must be a whole number", "must be finite"
+ENDS = "must be > low_freq_factor=4.0"
+WRONG = [  # method, changed parameters, the fields' rules
+    ("pi", {"train_len": 0}, "train_len=0: must be >= 1"),
+    ("pi", {"factor": 0.5, "train_len": 1.5}, "factor=0.5: must be >= 1", f"train_len=1.5: {WHOLE}"),
+    ("ntk", {"head_dim": 2}, "head_dim=2: must be >= 4"),  # d / (d - 2) divides by zero
+    ("ntk", {"head_dim": 2, "factor": 1.0}, "head_dim=2: must be >= 4"),
+    ("dynamic_ntk", {"train_len": 0}, "train_len=0: must be >= 1"),
+    ("dynamic_ntk", {"length": 0}, "length=0: must be >= 1"),
+    ("dynamic_ntk", {"length": 2.5}, f"length=2.5: {WHOLE}"),
+    ("dynamic_ntk", {"head_dim": 2}, "head_dim=2: must be >= 4"),
+    ("ntk_by_parts", {"train_len": 0}, "train_len=0: must be >= 1"),
+    ("ntk_by_parts", {"beta_fast": 1.0, "beta_slow": 32.0}, "beta_fast=1.0: must be > beta_slow=32.0"),
+    ("ntk_by_parts", {"beta_fast": 4.0, "beta_slow": 4.0}, "beta_fast=4.0: must be > beta_slow=4.0"),
+    ("ntk_by_parts", {"beta_slow": 0.0}, "beta_slow=0.0: must be > 0"),
+    ("ntk_by_parts", {"beta_fast": math.inf}, f"beta_fast=inf: {FINITE}"),
+    ("ntk_by_parts", {"truncate": "no"}, "truncate=no: must be true or false"),
+    ("ntk_by_parts", {"theta": 1.0}, "theta=1.0: must be > 1"),  # all pairs alike
+    ("ntk_by_parts", {"theta": 0.5}, "theta=0.5: must be > 1"),
+    ("yarn", {"attention_factor": 0.0}, "attention_factor=0.0: must be > 0"),
+    ("yarn", {"attention_factor": True}, f"attention_factor=True: {NUMBER}"),
+    ("yarn", {"beta_fast": 1.0}, "beta_fast=1.0: must be > beta_slow=1.0"),
+    ("yarn", {"theta": 1.0}, "theta=1.0: must be > 1"),
+    ("llama3", {"train_len": 0}, "train_len=0: must be >= 1"),
+    ("llama3", {"low_freq_factor": 4.0}, f"high_freq_factor=4.0: {ENDS}"),
+    ("llama3", {"low_freq_factor": 4.0, "high_freq_factor": 1.0}, f"high_freq_factor=1.0: {ENDS}"),
+    ("llama3", {"low_freq_factor": 0}, "low_freq_factor=0: must be > 0"),
+    ("abf", {"theta": 0.0}, "theta=0.0: must be > 0"),
+    ("abf", {"theta": -5e5}, "theta=-500000.0: must be > 0"),
+    ("abf", {"theta": math.nan}, f"theta=nan: {FINITE}"),
+    ("abf", {"theta": math.inf}, f"theta=inf: {FINITE}"),
+    ("abf", {"theta": "5e5"}, f"theta=5e5: {NUMBER}"),
+    ("abf", {"theta": True}, f"theta=True: {NUMBER}"),
+    ("entropy_abf", {"train_len": 1}, "train_len=1: must be >= 2"),  # ln 1 = 0 would divide
+    ("entropy_abf", {"train_len": 2.5}, f"train_len=2.5: {WHOLE}"),
+    ("entropy_abf", {"train_len": True}, f"train_len=True: {WHOLE}"),
+    ("entropy_abf", {"exempt_layers": -1}, "exempt_layers=-1: must be >= 0"),
+    ("entropy_abf", {"theta": math.nan}, f"theta=nan: {FINITE}"),
+    ("string", {"shift": 0}, "shift=0: must be >= 1"),
+    ("string", {"shift": -3}, "shift=-3: must be >= 1"),
+    ("string", {"shift": 3.0}, f"shift=3.0: {WHOLE}"),
+    ("string", {"shift": "3"}, f"shift=3: {WHOLE}"),
+    ("string", {"shift": True}, f"shift=True: {WHOLE}"),
+    ("string", {"window": -1}, "window=-1: must be >= 0"),
+    ("string", {"released_scaling": 1}, "released_scaling=1: must be true or false"),
+    ("string", {"window": 21}, "window=21: must be <= shift=20"),
+    ("string", {"window": 128}, "window=128: must be <= shift=20"),  # the default
+    ("dca", {"train_len": 0}, "train_len=0: must be >= 1"),
+    ("dca", {"chunk": 11}, "chunk=11: must be <= train_len=10"),
+    ("dca", {"chunk": 0}, "chunk=0: must be >= 1"),
+    ("dca", {"chunk": 6, "window": 5}, "window=5: must be <= train_len - chunk = 4"),
+    ("dca", {"window": 4}, "window=4: must be <= train_len - chunk = 3"),  # the default chunk, 7
+    ("dca", {"window": -1}, "window=-1: must be >= 0"),
+    ("dca", {"parts": "inter"}, "parts=inter: must be one of all, intra_inter, intra"),
+    ("dca", {"parts": "intra", "window": 0}, "window=0: would be ignored"),
+    ("dca", {"parts": "intra_inter", "window": 3}, "window=3: would be ignored"),
+    ("dca", {"parts": "intra", "chunk": 11}, "chunk=11: must be <= train_len=10"),
+    ("self_extend", {"group": 0}, "group=0: must be >= 1"),
+    ("self_extend", {"group": 2.0}, f"group=2.0: {WHOLE}"),
+    ("self_extend", {"window": -1}, "window=-1: must be >= 0"),
+    ("self_extend", {"window": "4"}, f"window=4: {WHOLE}"),
+    ("rerope", {"window": -1}, "window=-1: must be >= 0"),
+    ("rerope", {"window": 4.0}, f"window=4.0: {WHOLE}"),
+    ("rerope", {"window": False}, f"window=False: {WHOLE}"),
+    ("leaky_rerope", {"leak": 0.5}, "leak=0.5: must be >= 1"),
+    ("leaky_rerope", {"leak": math.nan}, f"leak=nan: {FINITE}"),
+    ("leaky_rerope", {"leak": math.inf}, f"leak=inf: {FINITE}"),
+    ("leaky_rerope", {"leak": "2"}, f"leak=2: {NUMBER}"),
+    ("leaky_rerope", {"window": -1}, "window=-1: must be >= 0"),
+    ("leaky_rerope", {"window": 4.5}, f"window=4.5: {WHOLE}"),
+]
+
+
+def build(method, **parameters):
+    return (
+        distance(method, **parameters) if method in DISTANCES else frequencies(method, **{"head_dim": 8, **parameters})
+    )
+
+
+def check_refused(method, parameters, *rules):
+    """Check that each fault line is `field=value: rule`, perhaps with a reason, and a remedy."""
+    with pytest.raises(ConfigError) as caught:
+        build(method, **parameters)
+    assert len(caught.value.faults) == len(rules), caught.value.faults
+    for fault, rule in zip(caught.value.faults, rules, strict=True):
+        found, _, remedy = fault.partition(";")
+        assert found == rule or found.startswith((f"{rule} ", f"{rule},")), fault
+        assert remedy.strip(), fault
+
+
+@pytest.mark.parametrize("method", VALID)
+def test_valid_parameters_are_accepted(method):
+    build(method, **VALID[method])
+
+
+@pytest.mark.parametrize("case", WRONG, ids=lambda case: f"{case[0]}-{case[2].partition(':')[0]}")
+def test_wrong_parameters_are_refused(case):
+    method, changed, *rules = case
+    check_refused(method, VALID[method] | changed, *rules)
+
+
+@pytest.mark.parametrize(
+    ("rule", "factor"),
+    [
+        *(("must be >= 1", value) for value in (0.999, 0, -2.0)),
+        *((FINITE, value) for value in (math.nan, math.inf)),
+        *((NUMBER, value) for value in ("2", True)),
+    ],
+)
+@pytest.mark.parametrize("method", EXTENDED)
+def test_factor_below_one_or_no_number_is_refused(method, factor, rule):
+    check_refused(method, VALID[method] | {"factor": factor}, f"factor={factor}: {rule}")
+
+
+@pytest.mark.parametrize(
+    ("log_n", "rule"),  # ln 1 = 0 would divide
+    [(1, "must be >= 2"), (-16, "must be >= 2"), (16.0, WHOLE), ("16", WHOLE), (True, WHOLE)],
+)
+@pytest.mark.parametrize("method", DISTANCES)
+def test_log_n_that_is_no_length_is_refused(method, log_n, rule):
+    check_refused(method, VALID[method] | {"log_n": log_n}, f"log_n={log_n}: {rule}")
+
+
+@pytest.mark.parametrize("method", VALID)
+def test_every_missing_parameter_is_named(method):
+    required = REQUIRED[method]
+    if required:
+        check_refused(method, {}, *(f"{name}: must be set" for name in required))
+    for name in required:
+        check_refused(method, {key: value for key, value in required.items() if key != name}, f"{name}: must be set")
+
+
+@pytest.mark.parametrize("method", ["rope", *VALID])
+def test_every_parameter_that_would_be_ignored_is_named(method):
+    rule = "unknown parameter"
+    check_refused(method, {**VALID.get(method, {}), "facter": 2.0, "sift": 5}, f"facter=2.0: {rule}", f"sift=5: {rule}")
