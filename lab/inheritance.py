@@ -1,7 +1,7 @@
-"""What a run takes over from the trained weights it starts from: shape, tokenizer and positions; no torch.
+"""What a run takes over from the weights it starts from: architecture, tokenizer and positions; imports no torch.
 
 The source is a run folder, a checkpoint in it, or a Hugging Face folder. What the run's own config leaves out is filled
-in from it; a shape that the config states must be the source's.
+in from it; an architecture that the config states must be the source's.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from lab.model.huggingface.rope import READ_AS, Rope
 from lab.runs.checkpoints import NAME as CHECKPOINT_NAME
 from lab.settings import parse_yaml
 
-FREE = ("theta", "embedding_std", "head_chunk")  # settings of the model that are no shape
+FREE = ("theta", "embedding_std", "head_chunk")  # settings of the model that are not part of its architecture
 BASES = {16_384: 1e6, 32_768: 1e6, 65_536: 5e6, 131_072: 1e7, 262_144: 5e7}
-"""RoPE base by target length in tokens: papers/anchor_attention.txt, the table of rotary bases."""
+"""RoPE base by target length in tokens: arXiv:2411.13476, the table of rotary bases."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def inherit(values: dict[str, Any], given: dict[str, Any]) -> None:
 
     `given` are the settings with the command line's, which decide what was left out.
 
-    Raises: ConfigError for a shape that contradicts the source, CheckpointError for a source that is none.
+    Raises: ConfigError for an architecture other than that of the source, CheckpointError for a path without weights.
     """
     path = part(given, "start").get("path")
     model, data = part(given, "model"), part(given, "data")
@@ -153,7 +153,7 @@ def extended_base(source: Source, given: dict[str, Any]) -> dict[str, float]:
 def base_for(target_len: int) -> float | None:
     """Give the rotary base for a target length; none below 16K tokens.
 
-    Source: papers/anchor_attention.txt, the table of rotary bases by training length.
+    Source: arXiv:2411.13476, the table of rotary bases by training length.
     Example:
         >>> base_for(65_536), base_for(100_000), base_for(2_048)
         (5000000.0, 10000000.0, None)

@@ -72,7 +72,7 @@ def broken_rules(value: Any, hint: Any) -> list[str]:
     """List the constraints of an annotated number that `value` breaks, in words."""
     kind, *constraints = get_args(hint)
     constraints = [constraint for constraint in constraints if type(constraint) in RULES]
-    if value is None or not constraints:  # where None is allowed, it stands for a default
+    if value is None or not constraints:  # where None is allowed, it means a default
         return []
     if isinstance(value, bool) or not isinstance(value, Integral if kind is int else Real):
         return ["a whole number" if kind is int else "a number"]
@@ -109,7 +109,7 @@ def sections_of(hint: Any) -> list[type[Any]]:
 
 
 def is_whole(value: object) -> bool:
-    """Tell a whole number from everything else, booleans included."""
+    """Return whether a value is a whole number; booleans are not."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 

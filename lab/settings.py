@@ -1,6 +1,6 @@
-"""Reading settings: YAML without duplicate keys, dotted overrides, and faults as lines that name the remedy.
+"""Read settings: YAML without duplicate keys, dotted overrides, and faults as lines with a remedy.
 
-Checking types and ranges is pydantic's; this file turns what it finds into `dotted.field=value: rule; remedy`.
+Pydantic checks types and ranges; this file turns its errors into `dotted.field=value: rule; remedy`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Loader(yaml.SafeLoader):
     """YAML that refuses duplicate keys and reads 4e-4 as a number."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Build a mapping after looking for a key that stands twice."""
+        """Build a mapping and refuse duplicate keys."""
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
@@ -56,7 +56,7 @@ Loader.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+012345678
 
 
 def parse_yaml(text: str, name: str) -> Any:
-    """Parse YAML, naming the line of a mistake.
+    """Parse YAML; an error names its line.
 
     Raises: ConfigError.
     """
@@ -183,7 +183,7 @@ def validated(root: type[Any], raw: Raw) -> Any:
 
 
 def fault_lines(root: type[Any], raw: Raw, item: Any) -> Iterator[str]:
-    """Turn one of pydantic's errors into lines for the user."""
+    """Convert one of pydantic's errors to lines for the user."""
     keys = drop_tags(item["loc"], raw.values)
     dotted = ".".join(str(key) for key in keys)
     kind, context = item["type"], item.get("ctx", {})
@@ -209,7 +209,7 @@ def fault_lines(root: type[Any], raw: Raw, item: Any) -> Iterator[str]:
 
 
 def rule_of(item: Any) -> str:
-    """Say the rule that a value breaks."""
+    """Describe the rule that a value breaks."""
     context = item.get("ctx", {})
     bounds = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
     for key, sign in bounds.items():
@@ -227,7 +227,7 @@ def rule_of(item: Any) -> str:
 
 
 def drop_tags(location: Sequence[Any], values: Any) -> list[Any]:
-    """Take out of an error's place the union tags that pydantic puts in it, and the names of plain union members."""
+    """Remove the union tags and the names of union members that pydantic puts into an error's location."""
     keys: list[Any] = []
     for key in location:
         tag = isinstance(values, dict) and key not in values and key in [values.get(name) for name in TAGS]
@@ -242,7 +242,7 @@ def drop_tags(location: Sequence[Any], values: Any) -> list[Any]:
 
 
 def look_up(values: Any, keys: Sequence[Any]) -> Any:
-    """Find the value at a place, or None."""
+    """Return the value at a location, or None."""
     for key in keys:
         try:
             values = values[key]
@@ -252,7 +252,7 @@ def look_up(values: Any, keys: Sequence[Any]) -> Any:
 
 
 def section_at(root: type[Any], values: Any, keys: Sequence[Any]) -> type[Any] | None:
-    """Find the config class whose field the last key is."""
+    """Return the config class that has the last key as a field."""
     current: type[Any] = root
     for key in keys[:-1]:
         hints = get_type_hints(current, include_extras=True)
@@ -275,7 +275,7 @@ def tag_of(section: type[Any]) -> Any:
 
 
 def suggestion(root: type[Any], values: Any, keys: Sequence[Any]) -> str:
-    """Name the valid setting nearest to an unknown one."""
+    """Suggest the valid setting nearest to an unknown one."""
     section = section_at(root, values, keys)
     prefix = ".".join(str(key) for key in keys[:-1])
     prefix += "." if prefix else ""
@@ -294,7 +294,7 @@ def suggestion(root: type[Any], values: Any, keys: Sequence[Any]) -> str:
 
 
 def remedy(root: type[Any], values: Any, keys: Sequence[Any]) -> str:
-    """Say what a setting is for, as the way out."""
+    """Return the meaning of a setting, as the remedy."""
     names = [key for key in keys if isinstance(key, str)]
     section = section_at(root, values, names)
     text = field_docs(section).get(names[-1], "") if section else ""
@@ -302,7 +302,7 @@ def remedy(root: type[Any], values: Any, keys: Sequence[Any]) -> str:
 
 
 def all_settings(root: type[Any], prefix: str = "") -> list[tuple[str, str, str]]:
-    """List every setting as (dotted name, default, meaning), the members of tagged unions one after the other."""
+    """List every setting as (dotted name, default, meaning), the members of tagged unions in turn."""
     out = []
     hints = get_type_hints(root, include_extras=True)
     for item in dataclasses.fields(root):

@@ -37,7 +37,7 @@ def start_from(decoder: Decoder, path: Path) -> None:
 
 
 def shape(tensor: Tensor | None) -> str:
-    """Say a weight's shape."""
+    """Format the shape of a weight."""
     return "missing" if tensor is None else " x ".join(map(str, tensor.shape))
 
 

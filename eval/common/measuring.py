@@ -18,7 +18,7 @@ from lab.runs.folder import RunFolder
 from lab.schema import NonNegative, Positive, Section
 from lab.settings import Raw, all_settings, parse_overrides, take_option, validated
 
-ELSEWHERE = ("rows", "device")  # options that change no number
+NOT_IN_DIGEST = ("rows", "device")  # options that change no number
 Output = Literal["picture", "folder"]  # what -o names
 
 
@@ -202,7 +202,7 @@ def result_files(kind: str, request: Request, model: Model) -> tuple[Path, Path 
 
     Raises: ConfigError where the folder cannot be made.
     """
-    settings = {key: value for key, value in asdict(request.options).items() if key not in ELSEWHERE}
+    settings = {key: value for key, value in asdict(request.options).items() if key not in NOT_IN_DIGEST}
     text = json.dumps({**settings, "method": model.method}, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     if model.folder is None or model.consumed_tokens is None:

@@ -2,10 +2,10 @@
 
 For segments s attended causally,
 
-    f(i) = sum over s of max(|s| - i, 0),   0 <= i < max_len            (papers/string.txt, Eq. 2)
+    f(i) = sum over s of max(|s| - i, 0),   0 <= i < max_len            (arXiv:2410.18745, Eq. 2)
 
 f(0) is the number of consumed tokens. With c[n] segments of length n, f is the reversed double cumulative sum of c,
-so one integer per length is all that is kept. For ids with gaps, f is the autocorrelation of the ids' indicator,
+so one integer per length is stored. For ids with gaps, f is the autocorrelation of the ids' indicator,
 
     f(i) = sum over p of [p is an id] [p - i is an id].
 
@@ -13,8 +13,8 @@ Few runs of consecutive ids: two runs of a and b ids whose first differ by g add
 four impulses in the second difference of f. Many runs: the autocorrelation by a fast Fourier transform, whose terms are
 integers far below 2^53, so that rounding is exact. No pair of tokens is visited. int64 throughout.
 
-Under a distance method attention sees r = rel_pos(m, n) instead of i = m - n, and f(r) counts those: query place m is
-there in as many segments as are longer than m, so that the same histogram of lengths gives
+Under a distance method attention uses r = rel_pos(m, n) instead of i = m - n, and f(r) counts those: query index m
+exists in every segment longer than m, so that the same histogram of lengths determines
 
     f(r) = sum over m of (segments longer than m) * #{n <= m : floor(rel_pos(m, n)) = r}.
 """
@@ -34,13 +34,13 @@ IntArray = npt.NDArray[np.int64]
 RelPos = Callable[[IntArray, IntArray], npt.NDArray[np.float64]]  # (queries,), (keys,) -> (queries, keys)
 MASKS = ("causal", "document", "anchor")
 RUN_PAIRS = 1 << 16  # pairs of runs up to which impulses are faster than a Fourier transform
-ROWS = 256  # query places whose relative positions exist at one time
+ROWS = 256  # queries whose relative positions are held in memory at one time
 
 
 class PositionCounts:
     """How often each relative position 0 .. max_len - 1 was attended.
 
-    `rel_pos` is the map of a distance method from places in a segment to relative positions; left out, plain distance.
+    `rel_pos` is a distance method's map from indices in a segment to relative positions; left out, plain distance.
 
     Example:
         >>> counts = PositionCounts(4)
@@ -75,7 +75,7 @@ class PositionCounts:
     ) -> None:
         """Add the causal runs of a packed row: with their rotary ids, from 0 in each where left out, and with anchors.
 
-        `anchors` gives for each run the place in the row of one more token that all its tokens see, -1 for none.
+        `anchors` holds for each run the index in the row of one more token that all its tokens see, -1 for none.
 
         Shapes: position_ids int64, one id for each token of the runs, more being padding.
         Raises: DataError as `add_positions`.
@@ -87,7 +87,7 @@ class PositionCounts:
             return
         if self.rel_pos is not None:
             raise DataError("position_ids: ids are counted under plain distance only; add segments by their lengths")
-        added = PositionCounts(self.max_len)  # a refused row leaves nothing of the call counted
+        added = PositionCounts(self.max_len)  # if a row is refused, nothing of the call is counted
         ends = np.cumsum(np.asarray(lengths, dtype=np.int64))
         ids = position_ids[: ends[-1] if len(ends) else 0]
         for run in np.split(ids, ends[:-1]):
@@ -98,17 +98,17 @@ class PositionCounts:
         self.gapped += added.gapped
 
     def _add_anchors(self, ids: IntArray, places: IntArray) -> None:
-        """Add the distance from each token to the anchor at its place in the row, where it has one."""
+        """Add the distance from each token to its anchor, given by its index in the row, -1 for none."""
         distances = (ids - ids[places])[places >= 0]
         if not len(distances):
             return
         if distances.min() < 0:
-            raise DataError("position_ids: a token may not stand before the anchor it sees; let ids run on")
+            raise DataError("position_ids: a token must not come before the anchor it sees; use running ids")
         self._check_span(int(distances.max()))
         self.gapped += np.bincount(distances, minlength=self.max_len)
 
     def add_positions(self, position_ids: Any, doc_ids: Any, mask: str = "document") -> None:
-        """Add one row of tokens with any ids, under a mask; doc_ids below 0 are padding and count for nothing.
+        """Add one row of tokens with any ids, under a mask; doc_ids below 0 are padding and are not counted.
 
         `causal` lets every token see all before it, `document` those of its document, `anchor` also document 0.
         Ids must rise strictly inside what is visible, so that no distance is negative.
@@ -126,7 +126,7 @@ class PositionCounts:
         positions = np.broadcast_to(positions, documents.shape)
         if mask not in MASKS:
             raise DataError(f"mask={mask}: unknown mask; use one of: {', '.join(MASKS)}")
-        added = PositionCounts(self.max_len)  # a refused row leaves nothing of the call counted
+        added = PositionCounts(self.max_len)  # if a row is refused, nothing of the call is counted
         for ids, docs in zip(np.atleast_2d(positions), np.atleast_2d(documents), strict=True):
             added._add_row(ids[docs >= 0], docs[docs >= 0], mask)
         self.lengths += added.lengths
@@ -171,7 +171,7 @@ class PositionCounts:
     def _add_across(self, queries: IntArray, keys: IntArray) -> None:
         """Add all pairs of a query and a key of two disjoint groups."""
         if queries.min() <= keys.max():
-            raise DataError("position_ids: a token may not stand before the anchor it sees; let ids run on")
+            raise DataError("position_ids: a token must not come before the anchor it sees; use running ids")
         self._check_span(int(queries.max() - keys.min()))
         base = keys.min()
         self.gapped += self._correlate(queries - base, keys - base)
@@ -212,7 +212,7 @@ class PositionCounts:
         return np.cumsum(at_least[:0:-1])[::-1] + self.gapped
 
     def _mapped(self, longer: IntArray, rel_pos: RelPos) -> IntArray:
-        """Count relative positions under a map; `longer[m]` is the number of segments that have a place m."""
+        """Count relative positions under a map; `longer[m]` is the number of segments with more than m tokens."""
         out = np.zeros(self.max_len, dtype=np.int64)
         places = np.arange(int(np.count_nonzero(longer)))
         for start in range(0, len(places), ROWS):
@@ -260,12 +260,12 @@ class PositionCounts:
     __hash__ = None  # type: ignore[assignment]
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the counter as plain lists and numbers, for JSON or a checkpoint."""
+        """Return the counter as plain lists and numbers, for JSON or a checkpoint."""
         return {"max_len": self.max_len, "lengths": self.lengths.tolist(), "gapped": self.gapped.tolist()}
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> PositionCounts:
-        """Make the counter that `to_dict` describes."""
+        """Restore the counter from the result of `to_dict`."""
         counts = cls(state["max_len"])
         counts.lengths = np.asarray(state["lengths"], dtype=np.int64)
         counts.gapped = np.asarray(state["gapped"], dtype=np.int64)

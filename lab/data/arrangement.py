@@ -5,12 +5,12 @@
     document    runs a a a, b b b b; ids 0 1 2 0 1 2 3 (reset) or 0 1 2 3 4 5 6 (running)
     anchor      runs A, a a a, b b b b; ids 0, 1 2 3, 4 5 6 7; every run sees A too
 
-With chunks, documents are cut at random points and the chunks shuffled, each document's in order. A document that is
-seen alone is then laid out whole again, with the ids its tokens have in the shuffled window: attention depends on ids
-and on who sees whom, not on the order of a row. No target crosses a document.
+With chunks, documents are cut at random points and the chunks shuffled, each document's in order. A document that
+sees only itself is then put together again, with the ids its tokens have in the shuffled window: attention depends on
+ids and on who sees whom, not on the order of a row. No target crosses a document.
 
-Source: papers/anchor_attention.txt, section 3 and 5.2, Figures 2 and 5. The released code cuts chunks from the start of
-the pack, repeating tokens, and scores targets across documents; here every token stands once.
+Source: arXiv:2411.13476, sections 3 and 5.2, Figures 2 and 5. The released code cuts chunks from the start of the pack,
+repeating tokens, and scores targets across documents; here every token occurs once.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class TokenRun:
     """Tokens that see each other causally in this order.
 
     Shapes: `tokens`, `targets` and `ids` int64 (n,). `anchored` runs also see the window's anchor, its first run.
-    `matched` is false of sentences taken although none held an impactful token.
+    `matched` is false if sentences were taken although none held an impactful token.
     """
 
     tokens: IntArray
@@ -41,7 +41,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Arrangement:
-    """How windows are arranged: the settings of the mask, and the anchor's token."""
+    """The settings by which windows are arranged: those of the mask, and the anchor's token."""
 
     mask: str = "causal"
     running: bool = False
@@ -51,20 +51,20 @@ class Arrangement:
 
     @property
     def extra_tokens(self) -> int:
-        """Tokens a window gains: the anchor."""
+        """Tokens added to a window: the anchor."""
         return int(self.mask == "anchor")
 
     def runs(
         self, tokens: IntArray, targets: IntArray, documents: IntArray, generator: np.random.Generator
-    ) -> list[Run]:
+    ) -> list[TokenRun]:
         """Arrange a window.
 
         Shapes: `tokens`, `targets` (the next token, or IGNORE) and `documents` (rising numbers) int64 (n,).
         """
-        if self.mask == "anchor":  # the anchor stands for the <bos> of each document
+        if self.mask == "anchor":  # the anchor replaces the <bos> of each document
             kept = np.flatnonzero((tokens != self.bos) | (np.diff(documents, prepend=-1) == 0))
             tokens, targets, documents = tokens[kept], targets[kept], documents[kept]
-        anchor = [Run(np.array([self.anchor]), np.array([IGNORE]), np.array([0]))] if self.mask == "anchor" else []
+        anchor = [TokenRun(np.array([self.anchor]), np.array([IGNORE]), np.array([0]))] if self.mask == "anchor" else []
         if not len(tokens):
             return anchor  # the window was one <bos>
         ids = np.arange(len(tokens), dtype=np.int64)
@@ -76,21 +76,21 @@ class Arrangement:
             else:
                 ids[order] = ids.copy()
         if self.mask == "causal":
-            return [Run(tokens, targets, ids)]
+            return [TokenRun(tokens, targets, ids)]
         begins = np.flatnonzero(np.diff(documents, prepend=-1))
         parts = zip(*(np.split(x, begins[1:]) for x in (tokens, targets, ids)), strict=True)
         if self.mask == "document":
-            return [Run(t, y, p if self.running else self.reset(p)) for t, y, p in parts]
-        return [*anchor, *(Run(t, y, p + 1, anchored=True) for t, y, p in parts)]
+            return [TokenRun(t, y, p if self.running else self.reset(p)) for t, y, p in parts]
+        return [*anchor, *(TokenRun(t, y, p + 1, anchored=True) for t, y, p in parts)]
 
     def reset(self, ids: IntArray) -> IntArray:
-        """Let a document's ids begin at 0."""
+        """Shift a document's ids to begin at 0."""
         shifted: IntArray = ids - ids[0]
         return shifted
 
 
 def interleaved(documents: IntArray, chunks: int, generator: np.random.Generator) -> IntArray:
-    """Cut each document at random points into `chunks` chunks, shuffle all, keep each document's in order.
+    """Cut each document at random points into `chunks` chunks and shuffle them, those of a document kept in order.
 
     A document of fewer tokens than chunks is cut between all its tokens.
 

@@ -1,4 +1,4 @@
-"""The data section of a run's config: corpus, tokenizer, window, mode; no torch, no reading."""
+"""The data section of a run's config: corpus, tokenizer, window, mode; imports no torch and reads no files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DERIVED_VERSION = 1  # of how shards are derived from others; raised with every 
 
 @dataclass(frozen=True, kw_only=True)
 class Synthetic(Section):
-    """The embedded probe corpus: filler, repeated phrases, quoted passages, numbers stated and asked for later."""
+    """The embedded probe corpus: filler, repeated phrases, quoted passages, numbers that are queried later."""
 
     name: Literal["synthetic"] = "synthetic"
     documents: Positive = 20_000
@@ -90,7 +90,7 @@ class Slimpajama(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Conversations(Section):
-    """Conversations of ShareGPT's form, a JSON object a line: only what the assistant says is scored."""
+    """Conversations in ShareGPT's format, a JSON object per line: only the assistant's turns are scored."""
 
     name: Literal["conversations"] = "conversations"
     path: str
@@ -102,11 +102,11 @@ Corpus = Annotated[Synthetic | Stdlib | Text | Slimpajama | Conversations, Field
 
 @dataclass(frozen=True, kw_only=True)
 class Bpe(Section):
-    """A byte-level BPE trained on the corpus; digits stand alone."""
+    """A byte-level BPE trained on the corpus; every digit is a token of its own."""
 
     method: Literal["bpe"] = "bpe"
     vocab_size: Annotated[int, Ge(260)] = 640
-    """Tokens at most, the 256 bytes and 2 special tokens included."""
+    """Maximum number of tokens, including the 256 bytes and 2 special tokens."""
     sample_documents: Positive = 3000
     """Documents it is trained on."""
 
@@ -127,16 +127,16 @@ TokenizerChoice = Annotated[Bpe | TokenizerFile, Field(discriminator="method")]
 
 @dataclass(frozen=True, kw_only=True)
 class Upsample(Section):
-    """Long documents more often and short ones less within each source, whose share of the tokens stays."""
+    """Long documents more often and short ones less within each source, whose share of the tokens is kept."""
 
     longer_than: Positive = 4096
     """Tokens beyond which a document is long."""
     share: Annotated[float, Gt(0), Lt(1)] = 0.7
     """Share of each source's tokens in long documents afterwards."""
     tokens: Positive | None = None
-    """Tokens to train on afterwards, about; left out, as many as before."""
+    """Approximate number of tokens to train on afterwards; left out, as many as before."""
     seed: NonNegative = 0
-    """Seed of which documents are copied, and of their order."""
+    """Seed of the choice of copied documents, and of their order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,29 +148,29 @@ class DataConfig(Section):
     window: Annotated[int, Ge(2)] = 128
     """Training window L: tokens of the longest segment."""
     mode: Mode = "natural"
-    """Figure 1 of papers/string.txt: documents cut at the window, windows always full, or lengths uniform in 1..L."""
+    """Documents cut at the window, windows always full, or lengths uniform in 1..L (arXiv:2410.18745, Figure 1)."""
     held_out_frac: Annotated[float, Ge(0), Le(0.5)] = 0.01
     """Share of documents kept from training, chosen by a hash of the text."""
     upsample: Upsample | None = None
-    """Long documents copied and short ones left out, by lab.prepare; left out, documents as they come."""
+    """Long documents copied and short ones left out, by lab.prepare; left out, documents unchanged."""
     order: Order = "corpus"
-    """Whether documents stand as they come (evenly mixed where upsampled), or related ones of a source side by side."""
+    """Documents in the corpus's order (evenly mixed where upsampled), or related ones of a source as neighbours."""
     tags: bool = False
-    """Whether every document begins with its source's name and a line break, which are read and not scored."""
+    """Whether every document begins with its source's name and a line break, which are not scored."""
     folder: str = "shards"
     """Folder that holds the token shards of all corpora."""
     look_ahead: Annotated[int, Ge(1), Le(4096)] = 256
     """Segments a stream may choose from when it fills a pack."""
     prefetch: Annotated[int, Ge(0), Le(64)] = 0
-    """Packs a background process prepares ahead; 0 prepares each when it is needed."""
+    """Packs that a background process prepares ahead; 0 prepares each on demand."""
 
     @property
     def embedded(self) -> bool:
-        """Whether the corpus is made on any machine from nothing."""
+        """Whether the corpus is generated, without any download."""
         return isinstance(self.corpus, Synthetic | Stdlib)
 
     def rules(self) -> list[str]:
-        """Refuse an order that nothing can show."""
+        """Refuse an order that has no effect."""
         if self.order != "corpus" and self.mode == "natural":
             return [
                 f"order={self.order}: would be ignored, in mode natural no segment holds two documents; set mode: "
@@ -186,7 +186,7 @@ class DataConfig(Section):
         return replace(self, upsample=None, order="corpus")
 
     def shard_identity(self) -> dict[str, object]:
-        """What the shards are a function of; two runs with the same identity share them."""
+        """The settings that determine the shards; two runs with the same identity share them."""
         if self.base is not None:
             upsample = None if self.upsample is None else asdict(self.upsample)
             base = self.base.shard_identity()
@@ -197,7 +197,7 @@ class DataConfig(Section):
             "held_out_frac": self.held_out_frac,
         }
         if isinstance(self.corpus, Synthetic):
-            identity["window"] = self.window  # its documents are as long as the window asks
+            identity["window"] = self.window  # its document lengths follow the window
             identity["version"] = VERSION
         if self.tags:
             identity["tags"] = True
@@ -205,7 +205,7 @@ class DataConfig(Section):
 
     @property
     def shard_name(self) -> str:
-        """Name of the shards' folder, made of the corpus and a hash of the identity."""
+        """Name of the shards' folder: the corpus and a hash of the identity."""
         text = json.dumps(self.shard_identity(), sort_keys=True)
         derived = ["upsampled"] * (self.upsample is not None) + ["related"] * (self.order == "related")
         return "-".join([self.corpus.name, *derived, hashlib.sha256(text.encode()).hexdigest()[:10]])

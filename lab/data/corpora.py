@@ -1,4 +1,4 @@
-"""Corpora: each is a number of tasks, and each task yields documents or the reason why one is left out."""
+"""Corpora: each is a number of tasks, and each task yields documents or the reason why one is dropped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ from typing import Any, Protocol
 
 from lab.data.config import Conversations, DataConfig, Slimpajama, Stdlib, Synthetic, Text
 from lab.data.synthetic import SyntheticText
-from lab.data.text_files import Document, Skip, read_jsonl, read_parquet, read_txt, to_conversation, to_document
+from lab.data.text_files import (
+    Document,
+    DroppedDocument,
+    read_jsonl,
+    read_parquet,
+    read_txt,
+    to_conversation,
+    to_document,
+)
 from lab.errors import DataError, MissingPackage
 
 TASK_DOCUMENTS = 4000  # synthetic documents of one task
@@ -26,12 +34,12 @@ class CorpusReader(Protocol):
 
     n_tasks: int
 
-    def read(self, task: int) -> Iterator[Document | Skip]:
+    def read(self, task: int) -> Iterator[Document | DroppedDocument]:
         """Yield the documents of one task, the same on every call."""
         ...
 
     def inputs(self) -> dict[str, int]:
-        """Name what is read and its size, so that a change between two calls of preparation is noticed."""
+        """Return the inputs and their sizes, so that a change between two calls of preparation is detected."""
         ...
 
 
@@ -59,18 +67,18 @@ class SyntheticReader:
         self.generator = synthetic_text(corpus, window)
 
     def inputs(self) -> dict[str, int]:
-        """Depend on nothing but the config."""
+        """Return nothing: the documents depend on the config alone."""
         return {}
 
-    def read(self, task: int) -> Iterator[Document | Skip]:
-        """Write the task's documents."""
+    def read(self, task: int) -> Iterator[Document | DroppedDocument]:
+        """Generate the task's documents."""
         start = task * TASK_DOCUMENTS
         for text in self.generator.documents(start, min(start + TASK_DOCUMENTS, self.documents)):
             yield Document(text, "synthetic")
 
 
 def synthetic_text(corpus: Synthetic, window: int) -> SyntheticText:
-    """Make the generator that a synthetic corpus is written by."""
+    """Build the generator of a synthetic corpus."""
     parameters = {k: v for k, v in asdict(corpus).items() if k not in ("name", "documents")}
     return SyntheticText(window=window, **parameters)
 
@@ -90,23 +98,23 @@ class StdlibReader:
         self.n_tasks = min(STDLIB_TASKS, len(self.files))
 
     def inputs(self) -> dict[str, int]:
-        """Name the source files, which differ from one Python to the next."""
+        """Return the source files, which differ between Python versions."""
         return sizes_of(self.files, self.root)
 
-    def read(self, task: int) -> Iterator[Document | Skip]:
-        """Cut every n-th file into documents."""
+    def read(self, task: int) -> Iterator[Document | DroppedDocument]:
+        """Split every n-th file into documents."""
         for path in self.files[task :: self.n_tasks]:
             try:
                 text = path.read_bytes().decode("utf-8")
             except UnicodeDecodeError:
-                yield Skip("not UTF-8")
+                yield DroppedDocument("not UTF-8")
                 continue
             for piece in cut_definitions(text):
                 yield Document(piece, path.relative_to(self.root).parts[0].removesuffix(".py"))
 
 
 def cut_definitions(source: str) -> list[str]:
-    r"""Cut Python source before each top-level definition; what does not parse stays whole.
+    r"""Split Python source before each top-level definition; source that does not parse stays whole.
 
     Example:
         >>> cut_definitions("import os\n\ndef f():\n    pass\n")
@@ -152,10 +160,10 @@ class FilesReader:
             self.text_field, self.source_field = corpus.text_field, corpus.source_field
 
     def inputs(self) -> dict[str, int]:
-        """Name the files."""
+        """Return the files."""
         return sizes_of(self.files, self.root)
 
-    def read(self, task: int) -> Iterator[Document | Skip]:
+    def read(self, task: int) -> Iterator[Document | DroppedDocument]:
         """Read every n-th file."""
         for path in self.files[task :: self.n_tasks]:
             if path.suffix == ".txt":
@@ -163,10 +171,10 @@ class FilesReader:
                 continue
             rows = read_parquet(path) if path.suffix == ".parquet" else read_jsonl(path)
             for row in rows:
-                yield row if isinstance(row, Skip) else self.document(row, path.stem)
+                yield row if isinstance(row, DroppedDocument) else self.document(row, path.stem)
 
-    def document(self, row: dict[str, Any], default: str) -> Document | Skip:
-        """Turn a row into a document, or a conversation."""
+    def document(self, row: dict[str, Any], default: str) -> Document | DroppedDocument:
+        """Convert a row to a document or a conversation."""
         if self.text_field is None:
             return to_conversation(row, default)
         return to_document(row, self.text_field, self.source_field, default)
@@ -183,7 +191,7 @@ class HubReader:
         self.name = name = corpus.dataset or HUB_DATASET
         try:
             self.stream = datasets.load_dataset(name, split="train", streaming=True)
-        except Exception as error:  # the library raises many kinds for what is one thing to the user
+        except Exception as error:  # the library raises many types for this one fault
             raise DataError(
                 f"data.corpus.dataset={name}: cannot be opened ({first_line(error)}); check the name and the network, "
                 "or give data.corpus.path, a folder of its files"
@@ -191,10 +199,10 @@ class HubReader:
         self.n_tasks = min(corpus.tasks, self.stream.num_shards)
 
     def inputs(self) -> dict[str, int]:
-        """Name the dataset by its number of files."""
+        """Return the dataset with its number of files."""
         return {self.name: self.stream.num_shards}
 
-    def read(self, task: int) -> Iterator[Document | Skip]:
+    def read(self, task: int) -> Iterator[Document | DroppedDocument]:
         """Stream the task's part."""
         rows = iter(self.stream.shard(num_shards=self.n_tasks, index=task))
         while True:
@@ -202,7 +210,7 @@ class HubReader:
                 row = next(rows)
             except StopIteration:
                 return
-            except Exception as error:  # the library raises many kinds for a broken or unreachable file
+            except Exception as error:  # the library raises many types for a broken or unreachable file
                 reason = first_line(error)
                 raise DataError(f"{self.name}: broke off while streaming ({reason}); run it again") from error
             yield to_document(row, "text", "meta.redpajama_set_name", "unknown")
@@ -214,5 +222,5 @@ def sizes_of(files: list[Path], root: Path) -> dict[str, int]:
 
 
 def first_line(error: Exception) -> str:
-    """Take the first line of an error's text, or its kind where it has none."""
+    """Return the first line of an error's text, or its type if it has none."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

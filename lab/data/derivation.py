@@ -1,7 +1,7 @@
-"""Token shards derived from others: documents copied or left out, evenly mixed or related ones side by side.
+"""Token shards derived from others: documents copied or left out, evenly mixed or with related ones as neighbours.
 
-One derived shard for each shard of the base, in tasks of their own. The held-out split, scored marks, sources and what
-was left out before are carried over. Documents are read by memory map and written one by one.
+Each shard of the base has one derived shard, made by a task of its own. The held-out split, scored marks, sources and
+counts of dropped documents are carried over. Documents are read by memory map and written one by one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NEIGHBOURS = "neighbours.json"  # of a shard, and of the folder
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """What decides the copies of each document.
+    """The parameters that determine the copies of each document.
 
     Shapes: `weights`, `offsets` float64 (2 * n_sources,) by class, see `classes_of`.
     """
@@ -51,7 +51,7 @@ class Recipe:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One task: the shard to read, how it is ordered, and where documents are copied, by which recipe."""
+    """One task: the shard to read, its order, and the recipe of copies, if any."""
 
     task: int
     shard: Path
@@ -66,7 +66,7 @@ def shards_in(base: Path) -> list[Path]:
 
 
 def inputs_of(base: Path) -> dict[str, str]:
-    """Name the shards that others are derived from, by a hash of their manifests, which hold those of their files."""
+    """Return the hash of each base shard's manifest, which holds the hashes of its files."""
     return {shard.name: sha256(shard / "manifest.json") for shard in shards_in(base)}
 
 
@@ -79,7 +79,7 @@ def read_train(base: Path, progress: bool, what: str) -> Iterator[Shard | None]:
 
 
 def classes_of(shard: Shard, sources: dict[str, int], longer_than: int) -> tuple[Ints, Ints]:
-    """Give documents' lengths and classes: 2 * source, plus 1 for long ones; both int64 (documents,)."""
+    """Return documents' lengths and classes: 2 * source, plus 1 for long ones; both int64 (documents,)."""
     lengths = np.diff(shard.ends, prepend=0).astype(np.int64)
     numbers = np.array([sources[name] for name in shard.source_names], dtype=np.int64)
     return lengths, 2 * numbers[shard.sources] + (lengths > longer_than)
@@ -88,7 +88,7 @@ def classes_of(shard: Shard, sources: dict[str, int], longer_than: int) -> tuple
 def plan(
     base: Path, upsample: Upsample | None, *, related: bool, progress: bool = True
 ) -> tuple[list[Job], dict[str, Any] | None]:
-    """Look through the lengths of all documents and lay down every task; with upsampling, also what comes of it.
+    """Read the lengths of all documents and plan every task; with upsampling, also return a record of its effect.
 
     Raises: DataError for settings that change nothing.
     """
@@ -120,7 +120,7 @@ def plan(
 
 
 def derive_task(folder: Path, job: Job) -> dict[str, Any]:
-    """Derive one shard; what an earlier try left unfinished is replaced."""
+    """Derive one shard; unfinished output of an earlier attempt is replaced."""
     temporary = folder / f".{task_name(job.task)}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     manifest = read_manifest(job.shard)
@@ -136,7 +136,7 @@ def derive_task(folder: Path, job: Job) -> dict[str, Any]:
 
 
 def order_of(job: Job, shard: Shard, temporary: Path) -> Ints:
-    """Decide which documents stand where in a derived shard."""
+    """Determine the order of the documents in a derived shard."""
     copies = np.ones(len(shard.ends), dtype=np.int64)
     if job.recipe is not None:
         assert job.before is not None, "a recipe comes with the documents of earlier shards"
@@ -151,7 +151,7 @@ def order_of(job: Job, shard: Shard, temporary: Path) -> Ints:
 
 
 def copy_documents(writer: ShardWriter, shard: Shard, order: Ints | None) -> None:
-    """Write documents in an order; None is all of them as they stand."""
+    """Write documents in an order; None keeps that of the shard."""
     ends, sources = np.asarray(shard.ends), np.asarray(shard.sources)
     for document in range(len(ends)) if order is None else order.tolist():
         part = slice(int(ends[document - 1]) if document else 0, int(ends[document]))
@@ -160,7 +160,7 @@ def copy_documents(writer: ShardWriter, shard: Shard, order: Ints | None) -> Non
 
 
 def similarity_of_neighbours(folder: Path) -> dict[str, float]:
-    """Give the mean similarity of neighbours over all shards of a related order, before and after."""
+    """Compute the mean similarity of neighbours over all shards of a related order, before and after."""
     found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(f"task-*/{NEIGHBOURS}"))]
     pairs = {when: sum(part[when]["pairs"] for part in found) for when in ("before", "after")}
     return {when: sum(part[when]["total"] for part in found) / max(1, pairs[when]) for when in pairs}

@@ -1,4 +1,4 @@
-"""What upsampling does to lengths and sources: counts before and after, as a record and as tables."""
+"""The effect of upsampling on lengths and sources: counts before and after, as a record and as tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from lab.data.upsampling import Floats, Ints
 
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
-MOST_ROWS = 20  # sources of a table; the largest ones are told apart
+MOST_ROWS = 20  # sources of a table, the largest ones
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Tally:
 
     @classmethod
     def zero(cls, n_classes: int) -> Tally:
-        """Make one that has counted nothing."""
+        """Return an empty tally."""
         return cls(*np.zeros((5, n_classes), dtype=np.int64))
 
     def add(self, lengths: Ints, classes: Ints, copies: Ints) -> None:
@@ -47,14 +47,14 @@ class Tally:
 
 
 def summed(places: Ints, amounts: Any, n: int) -> Ints:
-    """Add whole amounts up by place, exact below 2^53."""
+    """Sum whole amounts by index, exact below 2^53."""
     return np.bincount(places, weights=amounts, minlength=n).astype(np.int64)
 
 
 def record_of(
     sources: list[str], before: Tally, after: Tally, weights: Floats, kept: list[str | None]
 ) -> dict[str, Any]:
-    """Make the record of an upsampling, plain values for JSON; sources with the most tokens first.
+    """Build the record of an upsampling, plain values for JSON; sources with the most tokens first.
 
     Shapes: `weights` (n_sources, 2), expected copies of a short and of a long document.
     """
@@ -81,7 +81,7 @@ def record_of(
 
 
 def counts_of(before: Tally, after: Tally, part: slice) -> dict[str, Any]:
-    """Sum the counts of some classes, the odd of which are of long documents."""
+    """Sum the counts of some classes; odd ones are of long documents."""
     pair = {"before": before, "after": after}
     tokens = {when: int(tally.tokens[part].sum()) for when, tally in pair.items()}
     long = {when: int(tally.tokens[part][1::2].sum()) for when, tally in pair.items()}
@@ -97,7 +97,7 @@ def counts_of(before: Tally, after: Tally, part: slice) -> dict[str, Any]:
 
 
 def quantiles(lengths: Counter[int], power: int) -> list[int]:
-    """Find the shortest length up to which each share QUANTILES of the documents (power 0) or tokens (power 1) lies.
+    """Compute the quantiles of length over documents (power 0) or tokens (power 1).
 
     Example:
         >>> quantiles(Counter({1: 6, 10: 3, 100: 1}), 0), quantiles(Counter({1: 6, 10: 3, 100: 1}), 1)
@@ -126,12 +126,12 @@ def histogram(before: Counter[int], after: Counter[int]) -> list[dict[str, Any]]
 
 
 def tables(record: dict[str, Any]) -> str:
-    """Lay a record out for reading."""
+    """Format a record as text."""
     return "\n\n".join([source_table(record), length_table(record), quantile_table(record)])
 
 
 def source_table(record: dict[str, Any]) -> str:
-    """Give sources, one a row, and their sum: before -> after."""
+    """Format the sources, one per row, and their sum: before -> after."""
     heads = ["source", "documents", "tokens", "share of tokens", f"over {record['longer_than']:,}", "copies of short"]
     rows = [[*heads, "of long", "repeated", "left out", ""]]
     shown = record["sources"][:MOST_ROWS]
@@ -145,13 +145,13 @@ def source_table(record: dict[str, Any]) -> str:
         rows.append([row["source"], *counts, *shares, *copies, f"{repeated:.1%}", f"{left_out:.1%}", note])
     lines = [columns(rows)]
     if len(record["sources"]) > len(shown):
-        lines.append(f"({len(record['sources']) - len(shown):,} smaller sources stand in upsampling.json)")
+        lines.append(f"({len(record['sources']) - len(shown):,} smaller sources are in upsampling.json)")
     lines.append("repeated: share of the tokens afterwards that are further copies; left out: share of the documents")
     return "\n".join(lines)
 
 
 def length_table(record: dict[str, Any]) -> str:
-    """Give documents and the share of tokens by length: before -> after."""
+    """Format the documents and the share of tokens by length: before -> after."""
     rows, total = [["length (tokens)", "documents", "share of tokens"]], record["all"]["tokens"]
     for row in record["histogram"]:
         share = {when: row["tokens"][when] / max(1, total[when]) for when in total}
@@ -160,7 +160,7 @@ def length_table(record: dict[str, Any]) -> str:
 
 
 def quantile_table(record: dict[str, Any]) -> str:
-    """Give the length up to which a share of the documents, or of the tokens, lies."""
+    """Format the quantiles of length over documents and over tokens."""
     found = record["quantiles"]
     rows = [["length up to which ...", *(f"{at:.0%}" for at in found["at"])]]
     for of, what in (("of_documents", "documents"), ("of_tokens", "tokens")):
@@ -169,7 +169,7 @@ def quantile_table(record: dict[str, Any]) -> str:
 
 
 def columns(rows: list[list[str]]) -> str:
-    """Lay rows out in columns, the first to the left and the others to the right."""
+    """Align rows in columns, the first to the left and the others to the right."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows)]
     lines = (
         "  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))])
@@ -179,5 +179,5 @@ def columns(rows: list[list[str]]) -> str:
 
 
 def arrow(pair: dict[str, Any], form: str = ",") -> str:
-    """Write before -> after."""
+    """Format a pair as before -> after."""
     return f"{pair['before']:{form}} -> {pair['after']:{form}}"

@@ -8,14 +8,14 @@ from typing import Any
 from lab.plots import canvas
 
 BEFORE, AFTER, DARK = "#b8b8b8", "#3366aa", "#333333"
-MOST_SOURCES = 10  # the rest are drawn as one
-HALF = 0.38  # of the place of two bars
-ROOM = 1.06  # above the bars, for what is written there
+MOST_SOURCES = 10  # the others are drawn as one
+HALF = 0.38  # width of a bar; two share a unit
+ROOM = 1.06  # above the bars, for the annotation
 MOST_LETTERS = 28  # of a source's name
 
 
 def draw_mixture(record: dict[str, Any], output: Path) -> None:
-    """Draw the record that lab.data.mixture.record_of makes.
+    """Draw a record of lab.data.mixture.record_of.
 
     Raises: MissingPackage without matplotlib, ConfigError where the picture cannot be written.
     """
@@ -65,7 +65,7 @@ def draw_sources(axes: Any, record: dict[str, Any]) -> None:
 
 
 def grouped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Keep the largest sources and add the others up."""
+    """Keep the largest sources and sum the others."""
     if len(rows) <= MOST_SOURCES:
         return rows
     rest = rows[MOST_SOURCES - 1 :]
@@ -83,14 +83,14 @@ def name(source: str) -> str:
 
 
 def percent(axis: Any) -> None:
-    """Write an axis in percent."""
+    """Format an axis in percent."""
     from matplotlib.ticker import PercentFormatter
 
     axis.set_major_formatter(PercentFormatter(1))
 
 
 def short(length: int) -> str:
-    """Write a power of two: 512, 4K, 1M."""
+    """Format a power of two: 512, 4K, 1M."""
     for size, unit in ((2**20, "M"), (2**10, "K")):
         if length >= size:
             return f"{length // size}{unit}"

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from lab.data.arrangement import Arrangement
 from lab.data.config import DataConfig
 from lab.data.corpora import open_corpus
-from lab.data.packing import IGNORE, Pack, PackStream, Skip
+from lab.data.packing import IGNORE, AssignIds, Pack, PackStream
 from lab.data.preparation import end_of_document, is_prepared, prepare, shard_folder
 from lab.data.segments import index_segments
 from lab.data.selecting import Selection
@@ -104,7 +104,7 @@ def arrangement_of(config: DataConfig, mask: WindowMask) -> Arrangement:
     return Arrangement(mask="anchor", running=True, chunks=mask.chunks, anchor=anchor, bos=bos)
 
 
-def skip_function(config: DataConfig, skip: Any) -> Skip:
+def skip_function(config: DataConfig, skip: Any) -> AssignIds:
     """Make the function that gives a run's tokens their ids."""
     by_sentence = skip.method == "longrecipe"
     ends = sentence_ends(load_tokenizer(shard_folder(config))) if by_sentence else None

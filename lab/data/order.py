@@ -11,7 +11,7 @@ MASK = 2**64 - 1
 
 
 def shuffled(index: int, n: int, key: int) -> int:
-    """Return where the permutation of 0 .. n - 1 named by `key` takes `index`.
+    """Return the image of `index` under the permutation of 0 .. n - 1 that `key` selects.
 
     Example:
         >>> sorted(shuffled(i, 10, key=7) for i in range(10))
@@ -43,6 +43,6 @@ def mix(value: int) -> int:
 
 
 def sample_segment(sample: int, n: int, seed: int) -> int:
-    """Return the segment that global sample `sample` is: every epoch of n samples is a shuffle of its own."""
+    """Return the segment of global sample `sample`; every epoch of n samples is a shuffle of its own."""
     epoch, place = divmod(sample, n)
     return shuffled(place, n, key=mix(seed) ^ mix(mix(epoch)))

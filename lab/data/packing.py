@@ -1,9 +1,9 @@
-"""Packs: the whole segments of one micro-batch, laid end to end, chosen by a look-ahead best fit.
+"""Packs: the whole segments of one micro-batch, end to end, chosen by a look-ahead best fit.
 
 A global batch is `n_streams` packs, one from each stream. Stream j reads the global samples j, j + n_streams, ... and
-nothing else, so the packs are a function of (seed, step) alone, whatever number of processes share the streams out.
-What is random inside a segment, chunks, sentences and skips, is drawn from (seed, sample).
-A stream holds `look_ahead` segments; a pack takes the one that waits longest and then, again and again, the longest
+nothing else, so the packs are a function of (seed, step) alone, however many processes share the streams.
+Random choices inside a segment (chunks, sentences, skips) are drawn from (seed, sample).
+A stream holds `look_ahead` segments; a pack takes the oldest one and then, repeatedly, the longest
 that still fits. No segment is cut or dropped. A stream's state is the next sample and the samples that wait.
 """
 
@@ -15,14 +15,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lab.data.arrangement import IGNORE, Arrangement, Run
+from lab.data.arrangement import IGNORE, Arrangement, TokenRun
 from lab.data.segments import Segment, SegmentIndex
 from lab.data.selecting import Selection
 from lab.data.shards import TokenStore
 from lab.errors import ConfigError
 
-__all__ = ["IGNORE", "Pack", "PackStream"]
-Skip = Callable[[np.ndarray, np.random.Generator], np.ndarray]  # tokens of a run -> rotary ids
+__all__ = ["IGNORE", "AssignIds", "Pack", "PackStream"]
+AssignIds = Callable[[np.ndarray, np.random.Generator], np.ndarray]  # tokens of a run -> rotary ids
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ class Pack:
     """One micro-batch.
 
     `lengths` are those of its runs, each a causal row to attention. `position_ids` is None where ids count from 0 in
-    every run; `anchors` holds the place of each run's anchor, -1 for none, or is None where there are no anchors.
+    every run; `anchors` holds the index of each run's anchor, -1 for none, or is None where there are no anchors.
     `selected` counts, where sentences are selected, the runs, those without an impactful sentence, and those shorter
     than the budget.
 
@@ -62,7 +62,7 @@ class PackStream:
         seed: int,
         look_ahead: int,
         arrangement: Arrangement = Arrangement(),
-        skip: Skip | None = None,
+        skip: AssignIds | None = None,
         selection: Selection | None = None,
         state: Sequence[int] | None = None,
     ) -> None:
@@ -81,7 +81,7 @@ class PackStream:
                     self._wait(int(sample))
 
     def __iter__(self) -> PackStream:
-        """Iterate without end."""
+        """Return the endless iterator itself."""
         return self
 
     def __next__(self) -> Pack:
@@ -95,7 +95,7 @@ class PackStream:
             length, negated = self.waiting.pop(fit - 1)
             chosen.append(-negated)
             room -= length
-        runs: list[Run] = []
+        runs: list[TokenRun] = []
         anchors: list[int] = []
         place = 0
         for sample in chosen:
@@ -106,7 +106,7 @@ class PackStream:
         return self._lay_out(runs, tuple(anchors))
 
     def state(self) -> np.ndarray:
-        """Give the stream's state, int64 (1 + look_ahead,), -1 where nothing waits."""
+        """Return the stream's state, int64 (1 + look_ahead,), padded with -1."""
         state = np.full(1 + self.look_ahead, -1, dtype=np.int64)
         state[0] = self.next_sample
         state[1 : 1 + len(self.waiting)] = [-negated for _, negated in self.waiting]
@@ -127,13 +127,13 @@ class PackStream:
             )
         insort(self.waiting, (length, -sample))
 
-    def _arrange(self, sample: int, segment: Segment) -> list[Run]:
+    def _arrange(self, sample: int, segment: Segment) -> list[TokenRun]:
         tokens = self.store.read(segment.start, segment.length + segment.continues).astype(np.int64)
         targets = np.full(segment.length, IGNORE, dtype=np.int64)
         targets[: len(tokens) - 1] = tokens[1:]
         tokens = tokens[: segment.length]
         if not self.arranges:
-            return [Run(tokens, targets, np.arange(len(tokens)))]
+            return [TokenRun(tokens, targets, np.arange(len(tokens)))]
         generator = np.random.default_rng([self.seed, sample])
         documents = self.store.document_numbers(segment.start, segment.length + segment.continues)
         targets[: len(documents) - 1][np.diff(documents) > 0] = IGNORE
@@ -144,9 +144,9 @@ class PackStream:
         runs = self.arrangement.runs(tokens, targets, documents[: segment.length], generator)
         if self.skip is None:
             return runs
-        return [Run(run.tokens, run.targets, self.skip(run.tokens, generator), run.anchored) for run in runs]
+        return [TokenRun(run.tokens, run.targets, self.skip(run.tokens, generator), run.anchored) for run in runs]
 
-    def _lay_out(self, runs: list[Run], anchors: tuple[int, ...]) -> Pack:
+    def _lay_out(self, runs: list[TokenRun], anchors: tuple[int, ...]) -> Pack:
         tokens, position_ids = np.zeros((2, self.pack_tokens), dtype=np.int64)
         targets = np.full(self.pack_tokens, IGNORE, dtype=np.int64)
         begin, plain = 0, True
@@ -166,19 +166,19 @@ class PackStream:
             None if self.selection is None else self._selected(runs),
         )
 
-    def _selected(self, runs: list[Run]) -> tuple[int, int, int]:
-        assert self.selection is not None, "counted where sentences are selected"
+    def _selected(self, runs: list[TokenRun]) -> tuple[int, int, int]:
+        assert self.selection is not None, "only selected sentences are counted"
         short = sum(len(run.tokens) < self.selection.budget for run in runs)
         return len(runs), sum(not run.matched for run in runs), short
 
 
-def select(selection: Selection, tokens: np.ndarray, targets: np.ndarray, generator: np.random.Generator) -> Run:
-    """Make a sample of a window: its sentences and their ids; a target is scored where it follows in the sample.
+def select(selection: Selection, tokens: np.ndarray, targets: np.ndarray, generator: np.random.Generator) -> TokenRun:
+    """Build a sample of a window: its sentences and their ids; a target is scored where it follows in the sample.
 
-    The next token of the text is no target where it was left out: papers/longrecipe.txt does not say what happens at
-    the end of a sentence whose successor is removed, and the choice is ours.
+    The next token of the text is not a target if it was left out: arXiv:2409.00509 does not specify the end of a
+    sentence whose successor is removed, and the choice is ours.
     """
     sample = selection.sample(tokens, generator)
     follows = np.diff(sample.places, append=-1) == 1
     targets = np.where(follows, targets[sample.places], IGNORE)
-    return Run(tokens[sample.places], targets, sample.ids, matched=sample.matched)
+    return TokenRun(tokens[sample.places], targets, sample.ids, matched=sample.matched)

@@ -1,8 +1,8 @@
-"""Parts of speech of token types, by a spaCy pipeline: each type takes the label that it carries most often.
+"""Parts of speech of token types, by a spaCy pipeline: each type takes its most frequent label.
 
-Texts are put together from their tokens, so that every token knows which characters are its own; a token's label is
-that of most of its characters. White space is SPACE, what the pipeline does not label is X; all others are the labels
-of Universal Dependencies, which papers/longrecipe.txt uses in its Figure 4.
+Texts are joined from their tokens, so that the characters of every token are known; a token's label is that of most of
+its characters. White space is SPACE, words without a label are X; all others are the labels of Universal Dependencies,
+as in arXiv:2409.00509, Figure 4.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def open_tagger(name: str) -> Any:
 
 
 def label_types(tagger: Any, rows: Iterable[npt.NDArray[np.int64]], texts: Sequence[str | None]) -> dict[int, str]:
-    """Find the part of speech of every token type in some texts; equally frequent ones by the alphabet.
+    """Determine the part of speech of every token type in some texts; ties are resolved alphabetically.
 
-    `texts` are the tokens' own, None for special tokens, which take no label.
+    `texts` holds the text of every token, None for special tokens, which take no label.
 
     Shapes: rows of (n_tokens,).
     Raises: ConfigError for a pipeline that labels nothing.
@@ -67,7 +67,7 @@ def label_types(tagger: Any, rows: Iterable[npt.NDArray[np.int64]], texts: Seque
 
 
 def joined(piece: Sequence[int], texts: Sequence[str | None]) -> str:
-    r"""Put a text together from its tokens.
+    r"""Join a text from its tokens.
 
     Example:
         >>> joined([1, 2, 0, 1], [None, " a", "7"])
@@ -77,13 +77,13 @@ def joined(piece: Sequence[int], texts: Sequence[str | None]) -> str:
 
 
 def own_text(token: int, texts: Sequence[str | None]) -> str:
-    """Give the characters of a token."""
+    """Return the characters of a token."""
     text = texts[token]
     return BREAK if text is None else text
 
 
 def labels_of(piece: Sequence[int], texts: Sequence[str | None], document: Any) -> Iterator[str]:
-    """Find each token's label in a tagged text: that of most of its characters, the first among equals."""
+    """Yield each token's label in a tagged text: that of most of its characters, the first in a tie."""
     labels: list[str] = [""] * len(document.text)
     for word in document:
         if not word.is_space:

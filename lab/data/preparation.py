@@ -1,4 +1,4 @@
-"""Tokenizing a corpus to shards: task by task, in parallel, finished tasks skipped; no torch."""
+"""Tokenize a corpus to shards: task by task, in parallel, finished tasks skipped; without torch."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ HASH_BYTES = 8
 INPUTS = "inputs.json"
 TOKENIZER = "tokenizer.json"
 
-Run = Callable[[Any], dict[str, Any]]  # a task to its manifest
+RunTask = Callable[[Any], dict[str, Any]]  # a task to its manifest
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A prepared corpus: its folder and what is in it."""
+    """A prepared corpus: its folder and its contents."""
 
     folder: Path
     documents: dict[str, int]
@@ -47,7 +47,7 @@ class Prepared:
 
     @property
     def summary(self) -> str:
-        """Say in one line what there is and what was left out."""
+        """Describe in one line the contents and what was left out."""
         left_out = ", ".join(f"{n:,} {reason}" for reason, n in sorted(self.skips.items()))
         return (
             f"{self.folder}: {self.documents['train']:,} documents, {self.tokens['train']:,} tokens to train on, "
@@ -56,14 +56,14 @@ class Prepared:
 
 
 def shard_folder(config: DataConfig) -> Path:
-    """Name the folder that holds a config's shards."""
+    """Return the folder that holds a config's shards."""
     return Path(config.folder) / config.shard_name
 
 
 def is_prepared(config: DataConfig) -> bool:
-    """Tell whether every task of the corpus is done: the closing file is there, and so is every shard.
+    """Return whether every task of the corpus is done: the closing file exists, and so does every shard.
 
-    Derived shards are done without those they come from, but not beside others than they come from.
+    Derived shards are complete without their base, but not with a base other than theirs.
     """
     folder = shard_folder(config)
     closing = folder / "prepared.json"
@@ -80,7 +80,7 @@ def is_prepared(config: DataConfig) -> bool:
 def prepare(
     config: DataConfig, *, workers: int = 1, tasks: Sequence[int] | None = None, progress: bool = True
 ) -> Prepared:
-    """Tokenize what is not yet tokenized, derive what is not yet derived, and return a summary of the whole.
+    """Run the missing tasks of tokenizing and deriving, and return a summary of all tasks.
 
     `tasks` restricts this call to some of the tasks, for job arrays; the last one to finish closes the folder. Where
     shards are derived and others of the base are missing still, the summary is that of the base.
@@ -88,7 +88,7 @@ def prepare(
     Raises: DataError for an empty corpus or unreadable input.
     """
     if config.base is not None and is_prepared(config):
-        return summary_of(config)  # the base may be gone
+        return summary_of(config)  # the base may have been deleted
     if config.base is not None and not is_prepared(config.base):
         base = prepare(config.base, workers=workers, tasks=tasks, progress=progress)
         if not is_prepared(config.base):
@@ -115,8 +115,8 @@ def prepare(
     return prepared
 
 
-def begin(config: DataConfig, folder: Path) -> tuple[Run, Sequence[Any]]:
-    """Make the folder of a corpus ready and say how its tasks are run."""
+def begin(config: DataConfig, folder: Path) -> tuple[RunTask, Sequence[Any]]:
+    """Prepare the folder of a corpus and return the function that runs a task, and the tasks."""
     reader = open_corpus(config)
     with folder_of_tasks(config, folder):
         eos = end_of_document(config, obtain_tokenizer(config, folder))
@@ -124,8 +124,8 @@ def begin(config: DataConfig, folder: Path) -> tuple[Run, Sequence[Any]]:
     return partial(run_task, config, folder, eos), range(reader.n_tasks)
 
 
-def begin_derived(config: DataConfig, base: DataConfig, folder: Path, progress: bool) -> tuple[Run, Sequence[Any]]:
-    """Make the folder of derived shards ready and say how its tasks are run."""
+def begin_derived(config: DataConfig, base: DataConfig, folder: Path, progress: bool) -> tuple[RunTask, Sequence[Any]]:
+    """Prepare the folder of derived shards and return the function that runs a task, and the tasks."""
     source, related = shard_folder(base), config.order == "related"
     with folder_of_tasks(config, folder):
         refuse_other_inputs(folder, inputs_of(source))
@@ -138,7 +138,7 @@ def begin_derived(config: DataConfig, base: DataConfig, folder: Path, progress: 
 
 @contextmanager
 def folder_of_tasks(config: DataConfig, folder: Path) -> Iterator[None]:
-    """Make the shards' folder, and take it away again where what follows fails and no task was done before.
+    """Create the shards' folder, and remove it again if the body fails and no task was done before.
 
     Raises: DataError where it cannot be written.
     """
@@ -156,7 +156,7 @@ def folder_of_tasks(config: DataConfig, folder: Path) -> Iterator[None]:
 
 
 def refuse_other_inputs(folder: Path, inputs: Mapping[str, int | str]) -> None:
-    """Refuse to go on where files were added, removed or changed since the first task was done.
+    """Refuse inputs with files that were added, removed or changed since the first task was done.
 
     Raises: DataError naming one of them.
     """
@@ -183,7 +183,7 @@ def verify(config: DataConfig) -> None:
 
 
 def run_task(config: DataConfig, folder: Path, eos: int, task: int) -> dict[str, Any]:
-    """Tokenize one task into one shard; what an earlier try left unfinished is replaced."""
+    """Tokenize one task into one shard; unfinished output of an earlier attempt is replaced."""
     tokenizer = load_tokenizer(folder)
     temporary = folder / f".{task_name(task)}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
@@ -219,11 +219,11 @@ def marked(
     tag: list[int],
     encode: Callable[[str], list[int]],
 ) -> tuple[list[int], list[bool]]:
-    """Give a document's tokens and which of them are scored: not its tag, and of a conversation the responses alone.
+    """Return a document's tokens and which of them are scored: not its tag, and only the responses of a conversation.
 
-    `ids` are those of the whole text between the special tokens `ends`.
+    `ids` encode the whole text, including the special tokens `ends`.
 
-    Source: papers/anchor_attention.txt, section 5.2 (domain tagging); papers/entropy_abf.txt, section 4 (responses).
+    Source: arXiv:2411.13476, section 5.2 (domain tagging); arXiv:2401.07004, section 4 (responses).
     """
     text = [(ids[len(ends[0]) : len(ids) - len(ends[1])], True)]
     body = text if document.parts is None else [(encode(part), own) for part, own in document.parts]
@@ -232,7 +232,7 @@ def marked(
 
 
 def splitter(held_out_frac: float) -> Callable[[str], str]:
-    """Make the rule that sends a text to a split by its hash alone, so that no copy of it is in both."""
+    """Return the function that assigns a text to a split by its hash alone, so that copies share a split."""
     bound = int(held_out_frac * 2 ** (8 * HASH_BYTES))
 
     def split_of(text: str) -> str:
@@ -243,7 +243,7 @@ def splitter(held_out_frac: float) -> Callable[[str], str]:
 
 
 def obtain_tokenizer(config: DataConfig, folder: Path) -> Tokenizer:
-    """Read the folder's tokenizer, or make it: a copy of the file named, or a BPE trained on the training split."""
+    """Read the folder's tokenizer, or create it: a copy of the given file, or a BPE trained on the training split."""
     path = folder / TOKENIZER
     if path.exists():
         return load_tokenizer(path)
@@ -264,7 +264,7 @@ def obtain_tokenizer(config: DataConfig, folder: Path) -> Tokenizer:
 
 
 def end_of_document(config: DataConfig, tokenizer: Tokenizer) -> int:
-    """Find the id of the token that ends every document.
+    """Return the id of the token that ends every document.
 
     Raises: DataError when the tokenizer has no such token.
     """
@@ -276,7 +276,7 @@ def end_of_document(config: DataConfig, tokenizer: Tokenizer) -> int:
 
 
 def summarise(folder: Path, manifests: list[dict[str, Any]]) -> Prepared:
-    """Add up the manifests."""
+    """Sum the manifests."""
     skips: Counter[str] = Counter()
     for manifest in manifests:
         skips.update(manifest["skips"])

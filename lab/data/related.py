@@ -1,4 +1,4 @@
-"""Related documents laid side by side, for windows that join documents.
+"""Related documents as neighbours, for windows that join documents.
 
     c_b = tokens of a document in bucket b of N_BUCKETS,  b = (token * HASH mod 2^32) >> 22
     v_b = ln(1 + c_b) * ln(1 + n / n_b)         n documents in the shard, n_b of them with a token in b
@@ -6,14 +6,14 @@
 
 The documents of a source are divided into blocks of at most MOST by halving: at the median of that principal axis (of
 AXES, found on a sample of the source) along which they vary most. Within a block each document is followed by the most
-similar one that is left (greedy nearest neighbour, the first of equals). Copies of a document go into different rounds,
-each laid for itself; the blocks of every source are then spread evenly over the shard.
+similar remaining one (greedy nearest neighbour, the first in a tie). Copies of a document go into different rounds,
+each ordered separately; the blocks of every source are then spread evenly over the shard.
 
 Vectors are rounded to whole multiples of 1 / SCALE and axes to those of 1 / GRID, so that all dot products are exact
 and the order does not depend on the number of threads.
 
-Source: ours, in the manner of Shi et al. 2023 (in-context pretraining), which orders a whole corpus by retrieval, and
-Staniszewski et al. 2023 (SPLiCe), which grows windows from a document and its neighbours.
+Source: ours, similar to in-context pretraining (arXiv:2310.10638), which orders a whole corpus by retrieval, and SPLiCe
+(arXiv:2312.17296), which grows windows from a document and its neighbours.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ N_BUCKETS = 1024
 HASH = 2654435761  # Knuth's multiplicative hash: 2^32 over the golden ratio
 SCALE = 2048  # similarities times SCALE^2 stay below 2^24, where float32 holds every whole number
 MOST = 1000
-SAMPLE = 2000  # documents of a source that its axes are found on
+SAMPLE = 2000  # documents of a source from which its axes are computed
 AXES = 8
 GRID = 1024  # a vector times an axis stays below SCALE * GRID = 2^21, exact in float32
 
@@ -112,7 +112,7 @@ def bucket_weights(shard: Shard) -> npt.NDArray[np.float64]:
 
 
 def vectors(shard: Shard, documents: Ints, weights: npt.NDArray[np.float64]) -> Floats:
-    """Make unit vectors of documents, in whole multiples of 1 / SCALE: float32 (documents, N_BUCKETS)."""
+    """Compute unit vectors of documents, in whole multiples of 1 / SCALE: float32 (documents, N_BUCKETS)."""
     counts = np.stack([bucket_counts(tokens) for tokens in documents_of(shard, documents)])
     weighted = np.log1p(counts) * weights
     lengths = np.sqrt((weighted**2).sum(1, keepdims=True))
@@ -121,18 +121,18 @@ def vectors(shard: Shard, documents: Ints, weights: npt.NDArray[np.float64]) -> 
 
 
 def principal_axes(seen: Floats) -> Floats:
-    """Find the directions in which vectors vary most, in whole multiples of 1 / GRID: float32 (N_BUCKETS, AXES)."""
+    """Compute the directions in which vectors vary most, in whole multiples of 1 / GRID: float32 (N_BUCKETS, AXES)."""
     wide = seen.astype(np.float64)
     centre = wide.mean(0)
     _, found = np.linalg.eigh(wide.T @ wide / len(wide) - np.outer(centre, centre))
     axes = found[:, -AXES:]
-    largest = axes[np.abs(axes).argmax(0), np.arange(AXES)]  # its sign is not eigh's to choose
+    largest = axes[np.abs(axes).argmax(0), np.arange(AXES)]  # fixes the sign, which eigh leaves open
     whole: Floats = np.rint(GRID * axes * np.sign(largest)).astype(np.float32)
     return whole
 
 
 def halved(members: Ints, places: Floats) -> list[Ints]:
-    """Divide documents, given their places along the axes, into blocks of at most MOST, related ones together."""
+    """Divide documents, by their coordinates along the axes, into blocks of at most MOST related ones."""
     if len(members) <= MOST:
         return [members]
     along = places[members]
@@ -142,7 +142,7 @@ def halved(members: Ints, places: Floats) -> list[Ints]:
 
 
 def chain(seen: Floats) -> Ints:
-    """Order vectors greedily: from the first on, always to the most similar one that is left.
+    """Order vectors greedily: from the first on, always to the most similar remaining one.
 
     Example:
         >>> chain(np.array([[4, 0], [0, 4], [3, 2], [1, 3]], dtype=np.float32)).tolist()

@@ -1,12 +1,12 @@
-"""The segments of a split by number: where each begins, how long it is, whether its document goes on after it.
+"""The segments of a split by number: where each begins, how long it is, whether its document continues after it.
 
-A segment is a piece of at most L tokens of one document. The three modes are those of papers/string.txt, Figure 1:
+A segment is a piece of at most L tokens of one document. The three modes (arXiv:2410.18745, Figure 1):
 
-    natural       documents as they are, long ones cut every L tokens
+    natural       single documents, long ones cut every L tokens
     concatenated  documents joined, cut every L tokens, so that every window is full
     uniform       documents joined, cut so that every length 1..L is equally frequent
 
-Every mode finds segment i without reading what comes before it.
+Every mode locates segment i without reading the segments before it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lab.errors import DataError
 
 @dataclass(frozen=True)
 class Segment:
-    """`length` tokens from place `start` of the split; `continues` if the next token belongs to the same document."""
+    """`length` tokens from index `start` of the split; `continues` if the next token belongs to the same document."""
 
     start: int
     length: int
@@ -43,11 +43,11 @@ class SegmentIndex(Protocol):
     """Whether a segment belongs to one document."""
 
     def __getitem__(self, index: int) -> Segment:
-        """Find one segment."""
+        """Return one segment."""
         ...
 
     def draw(self, sample: int, seed: int) -> Segment:
-        """Find the segment of a global sample."""
+        """Return the segment of a global sample."""
         ...
 
 
@@ -58,10 +58,10 @@ class Shuffled(ABC):
 
     @abstractmethod
     def __getitem__(self, index: int) -> Segment:
-        """Find one segment."""
+        """Return one segment."""
 
     def draw(self, sample: int, seed: int) -> Segment:
-        """Find the segment of a global sample."""
+        """Return the segment of a global sample."""
         return self[sample_segment(sample, self.n, seed)]
 
 
@@ -79,7 +79,7 @@ def index_segments(store: TokenStore, mode: Mode, window: int) -> SegmentIndex:
 
 
 class NaturalSegments(Shuffled):
-    """Documents cut every `window` tokens; found through each shard's running count of segments by document."""
+    """Documents cut every `window` tokens; located by each shard's running count of segments by document."""
 
     whole_documents = True
 
@@ -90,7 +90,7 @@ class NaturalSegments(Shuffled):
         self.n = int(self.starts[-1])
 
     def __getitem__(self, index: int) -> Segment:
-        """Find the shard, then the document, then the piece."""
+        """Locate the shard, then the document, then the piece."""
         shard_index = int(np.searchsorted(self.starts, index, side="right")) - 1
         counts, ends = self.counts[shard_index], self.store.shards[shard_index].ends
         local = index - int(self.starts[shard_index])
@@ -111,7 +111,7 @@ class ConcatenatedSegments(Shuffled):
         self.n = store.n_tokens // window
 
     def __getitem__(self, index: int) -> Segment:
-        """Place the window."""
+        """Return one window."""
         start = index * self.window
         return Segment(start, self.window, start + self.window < self.n_tokens)
 
@@ -121,7 +121,7 @@ class CutSegments(Shuffled):
 
     The split's last tokens, less than a block, are left out.
 
-    Raises: DataError for a split shorter than a block, in the name of `setting`, which asks for it.
+    Raises: DataError for a split shorter than a block; the message names `setting`.
     """
 
     whole_documents = False
@@ -133,7 +133,7 @@ class CutSegments(Shuffled):
         self.n = store.n_tokens // int(self.ends[-1]) * len(lengths)
 
     def __getitem__(self, index: int) -> Segment:
-        """Find the block, then the place in the cut that all blocks share."""
+        """Locate the block, then the piece in the cut that all blocks share."""
         block, place = divmod(index, len(self.lengths))
         start, stop = (block * int(self.ends[-1]) + int(end) for end in self.ends[place : place + 2])
         return Segment(start, stop - start, stop < self.n_tokens)
@@ -159,8 +159,8 @@ def refuse_short(store: TokenStore, block: int, window: int, setting: str) -> No
 def segment_counts(shard: Shard, window: int) -> np.ndarray:
     """Count the segments up to and including each document, int64 (documents,).
 
-    The array is kept beside the shard and mapped into memory, so that opening a large corpus reads nothing; where
-    the folder cannot be written it is made anew in memory.
+    The array is saved next to the shard and memory-mapped, so that opening a large corpus reads nothing; if the folder
+    is read-only it is computed in memory.
     """
     path = shard.folder / f".segments-{shard.split}-{window}.npy"
     if path.exists():
@@ -173,7 +173,7 @@ def segment_counts(shard: Shard, window: int) -> np.ndarray:
 
 
 def save_beside(path: Path, counts: np.ndarray) -> None:
-    """Save the array whole or not at all; a folder that cannot be written is no error."""
+    """Save the array completely or not at all; a read-only folder is not an error."""
     temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}.npy")
     try:
         np.save(temporary, counts)

@@ -1,6 +1,6 @@
-"""LongRecipe's samples: sentences with impactful tokens out of windows of the target length, and their ids.
+"""LongRecipe's samples: sentences with impactful tokens from windows of the target length, and their ids.
 
-What counts as impactful is read from eval.impact's result, whose `token_ids` belong to one vocabulary.
+The impactful token types are read from eval.impact's result, whose `token_ids` belong to one vocabulary.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FIELD = "skip.selection"
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Tokens of a window and their ids; `matched` says whether a sentence held what was looked for.
+    """Tokens of a window and their ids; `matched` is true if a sentence held an impactful token.
 
     Shapes: `places` in the window, rising, and `ids` int64 (n,).
     """
@@ -39,7 +39,7 @@ class Sample:
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """Makes samples of at most `budget` tokens; without `impactful` every sentence remains.
+    """Draws samples of at most `budget` tokens; without `impactful` every sentence remains.
 
     Shapes: `ends` and `impactful`, of every token id whether it ends a sentence and whether it is impactful, bool
         (vocab_size,).
@@ -52,7 +52,7 @@ class Selection:
 
     @classmethod
     def of(cls, config: LongRecipe, budget: int, tokenizer: Tokenizer, path: Path | None) -> Selection:
-        """Read what a config asks for; `path` is where eval.impact's result lies, if one is asked for.
+        """Read the selection of a config; `path` is that of eval.impact's result, if the config names one.
 
         Raises: LabError.
         """
@@ -60,7 +60,7 @@ class Selection:
         return cls(config, budget, sentence_ends(tokenizer), impactful)
 
     def sentences(self, tokens: IntArray) -> tuple[IntArray, BoolArray, bool]:
-        """Split a window and say which sentences remain, and whether any of them did by its tokens."""
+        """Split a window, and return its sentences, which of them remain, and whether any has an impactful token."""
         lengths = split_sentences(tokens, self.ends)
         everything = np.ones(len(lengths), dtype=np.bool_)
         if self.impactful is None:
@@ -69,7 +69,7 @@ class Selection:
         return (lengths, found, True) if found.any() else (lengths, everything, False)
 
     def length(self, tokens: IntArray) -> int:
-        """Say how long the sample of a window is, in tokens, whatever is drawn."""
+        """Return the length in tokens of a window's sample, which does not depend on the draw."""
         lengths, remaining, _ = self.sentences(tokens)
         return min(self.budget, int(lengths[remaining].sum()))
 
@@ -97,7 +97,7 @@ class Selection:
 
 
 def result_file(path: Path) -> Path:
-    """Find eval.impact's result: a file, or the one in a folder."""
+    """Return the path of eval.impact's result: a file, or the one in a folder."""
     return path / RESULT if path.is_dir() else path
 
 

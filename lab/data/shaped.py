@@ -1,22 +1,22 @@
-"""Shaped data: segments drawn by class of length, joined documents cut as planned, ids laid out as planned.
+"""Shaped data: segments drawn by class of length, joined documents cut as planned, ids placed as planned.
 
-    choose   the draws of a cycle are shared out over the classes of length; the k-th draw of a class is its segment
+    choose   the draws of a cycle are divided among the classes of length; the k-th draw of a class is its segment
              k mod n of a shuffle of the class's n segments, another shuffle for every pass
     pack     blocks of joined documents, each cut to the cycle's lengths in one shuffled order
     skip     full windows; each draws a layout of its ids with the plan's probabilities
 
-Every draw is a function of (seed, global sample index), found without reading what comes before it.
+Every draw is a function of (seed, global sample index), located without reading the draws before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from lab.data.config import DataConfig
 from lab.data.order import mix, shuffled
+from lab.data.packing import AssignIds
 from lab.data.segments import ConcatenatedSegments, CutSegments, NaturalSegments, Segment, SegmentIndex, save_beside
 from lab.data.shards import Shard, TokenStore
 from lab.shape.components import choosing, layouts, length_classes, packing, packing_lengths, skipping
@@ -25,24 +25,23 @@ from lab.shape.planning import CYCLE, Plan, plan_shape
 from lab.shape.profiles import bin_edges, length_frequency
 
 PACK_CYCLE = 256  # segments of a block, whose tokens a small corpus must hold
-Skip = Callable[[np.ndarray, np.random.Generator], np.ndarray]  # tokens of a run -> rotary ids
 
 
 @dataclass(frozen=True, eq=False)
 class Shaped:
-    """What training reads of a shaped corpus: its segments, the function that gives ids, if any, and the plan.
+    """What training reads of a shaped corpus: its segments, the function that assigns ids, if any, and the plan.
 
-    Shapes: `counts`, how many natural segments have n tokens, documents cut at the reach of the ids, (reach + 1,).
+    Shapes: `counts` (reach + 1,), how many natural segments have n tokens; documents are cut every `reach` tokens.
     """
 
     counts: np.ndarray
     plan: Plan
     segments: SegmentIndex
-    skip: Skip | None = None
+    skip: AssignIds | None = None
 
 
 def shape_corpus(shape: ShapeConfig, data: DataConfig, store: TokenStore) -> Shaped:
-    """Plan how a corpus is drawn and make what draws it.
+    """Plan how a corpus is drawn, and build the segments that draw it.
 
     Raises: ConfigError for a target out of reach, DataError for a corpus too small to be cut as planned.
     """
@@ -95,11 +94,11 @@ class ClassSegments:
         self.sizes = np.concatenate([np.zeros((1, n_classes), np.int64), sizes]).cumsum(0)  # before each shard
 
     def __getitem__(self, index: int) -> Segment:
-        """Find one segment, in the corpus's order."""
+        """Return one segment, in the corpus's order."""
         return self.natural[index]
 
     def draw(self, sample: int, seed: int) -> Segment:
-        """Find the segment of a global sample."""
+        """Return the segment of a global sample."""
         cycle, place = divmod(sample, CYCLE)
         place = shuffled(place, CYCLE, key=mix(seed) ^ mix(mix(cycle)))
         kind = int(np.searchsorted(self.starts, place, side="right")) - 1
@@ -116,7 +115,7 @@ class ClassSegments:
 def by_class(shard: Shard, counts: np.ndarray, window: int) -> np.ndarray:
     """Sort a shard's segments by class of length: int64, where each class begins, then the segments' numbers.
 
-    `counts` is the running count of segments by document. The array is kept beside the shard and mapped into memory.
+    `counts` is the running count of segments by document. The array is saved next to the shard and memory-mapped.
     """
     path = shard.folder / f".classes-{shard.split}-{window}.npy"
     if path.exists():

@@ -1,4 +1,4 @@
-"""What a shaped corpus costs in a run of some tokens: text read again, text never read, documents cut, pairs."""
+"""The cost of a shaped corpus in a run: text read again, text never read, documents cut, pairs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lab.shape.components import length_classes
 from lab.shape.config import ShapeConfig
 from lab.shape.planning import Plan
 
-MOST_SEGMENTS = 200_000  # segments that cut documents are counted in
+MOST_SEGMENTS = 200_000  # segments in which cut documents are counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Cost:
 
 
 def cost_of(shaped: Shaped, store: TokenStore, tokens: int) -> Cost:
-    """Compute what a run of `tokens` tokens costs."""
+    """Compute the cost of a run of `tokens` tokens."""
     plan = shaped.plan
     if isinstance(shaped.segments, ClassSegments):
         counts = shaped.counts
@@ -54,7 +54,7 @@ def cost_of(shaped: Shaped, store: TokenStore, tokens: int) -> Cost:
 
 
 def shape_record(shape: ShapeConfig, plan: Plan, cost: Cost) -> dict[str, Any]:
-    """Put a plan and its cost into what shape.json holds."""
+    """Return the contents of shape.json: a plan and its cost."""
     return {
         "shape": asdict(shape),
         "total_variation": plan.distance,
@@ -66,7 +66,7 @@ def shape_record(shape: ShapeConfig, plan: Plan, cost: Cost) -> dict[str, Any]:
 
 
 def summary_of_shape(shape: ShapeConfig, plan: Plan, cost: Cost) -> str:
-    """Say in one line what is planned and what it costs."""
+    """Describe the plan and its cost in one line."""
     return (
         f"shape: {shape.strategy.method} for {shape.target.method} at strength {shape.strength:g}, total variation "
         f"{plan.distance:.3f}; tokens read again {cost.repeated_frac:.1%}, never read {cost.unread_frac:.1%}, "

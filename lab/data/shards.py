@@ -1,4 +1,4 @@
-"""Token shards: what preparation writes and training maps into memory.
+"""Token shards, which preparation writes and training maps into memory.
 
 A shard is a folder, published by one rename:
 
@@ -6,7 +6,7 @@ A shard is a folder, published by one rename:
     SPLIT.tokens.bin   token ids, uint16 or uint32, documents end to end, <eos> included
     SPLIT.ends.bin     int64, where each document ends
     SPLIT.sources.bin  uint32, index of each document's source in the manifest
-    SPLIT.scored.bin   uint8, 0 for tokens that are read and not scored; only where there are such tokens
+    SPLIT.scored.bin   uint8, 0 for tokens that are not scored; only if there are such tokens
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lab.errors import DataError
 from lab.files import publish_folder, sha256, write_json
 
 SPLITS = ("train", "held_out")
-VERIFY_BYTES = 2**28  # shards smaller than this in all are hashed when they are opened; larger ones by --verify
+VERIFY_BYTES = 2**28  # shards of a smaller total size are hashed when they are opened; larger ones by --verify
 
 
 def token_dtype(vocab_size: int) -> str:
@@ -49,7 +49,7 @@ class ShardWriter:
     def add(
         self, split: str, ids: list[int] | np.ndarray, source: str, scored: list[bool] | np.ndarray | None = None
     ) -> None:
-        """Append a document; `scored` says for each token whether it is, and is all of them where left out."""
+        """Append a document; `scored` marks the tokens that are scored, all of them if left out."""
         if self.marks:
             marks = np.ones(len(ids), np.uint8) if scored is None else np.asarray(scored, dtype=np.uint8)
             self.marks[f"{split}.scored.bin"].write(marks.tobytes())
@@ -59,7 +59,7 @@ class ShardWriter:
         self.owners[split].append(self.sources.setdefault(source, len(self.sources)))
 
     def close(self, final: Path) -> dict[str, Any]:
-        """Write the boundaries, sources and manifest, and give the shard its name."""
+        """Write the boundaries, sources and manifest, and publish the shard under its name."""
         for file in self.marks.values():
             file.close()
         for split in SPLITS:
@@ -171,7 +171,7 @@ class TokenStore:
         return sum(len(shard.ends) for shard in self.shards)
 
     def read(self, start: int, length: int) -> np.ndarray:
-        """Read `length` tokens from place `start`, across shards; shorter at the end of the split."""
+        """Read `length` tokens from index `start`, across shards; fewer at the end of the split."""
         parts = []
         index = int(np.searchsorted(self.token_starts, start, side="right")) - 1
         while length > 0 and index < len(self.shards):
@@ -182,7 +182,7 @@ class TokenStore:
         return parts[0] if len(parts) == 1 else np.concatenate(parts or [np.zeros(0, np.int64)])
 
     def document_numbers(self, start: int, length: int) -> np.ndarray:
-        """Number the documents of `length` tokens from place `start`: int64, 0 for the first token's, rising by one."""
+        """Number the documents of `length` tokens from index `start`: int64, 0 for the first token's, then 1, 2, ..."""
         places = np.arange(start, start + length)
         numbers = np.zeros(length, dtype=np.int64)
         first = int(np.searchsorted(self.token_starts, start, side="right")) - 1
@@ -199,7 +199,7 @@ class TokenStore:
         return all(shard.scored is None for shard in self.shards)
 
     def scored(self, start: int, length: int) -> np.ndarray:
-        """Tell which of `length` tokens from place `start` are scored when they are predicted: bool (length,)."""
+        """Return which of `length` tokens from index `start` are scored when they are predicted: bool (length,)."""
         marks = np.ones(length, dtype=bool)
         first = int(np.searchsorted(self.token_starts, start, side="right")) - 1
         for shift, shard in zip(self.token_starts[first:], self.shards[first:]):

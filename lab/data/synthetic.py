@@ -1,13 +1,13 @@
-"""A seeded probe corpus: word-like filler, repeated phrases, quoted passages, and numbers asked for later.
+"""A seeded probe corpus: word-like filler, repeated phrases, quoted passages, and numbers queried later.
 
-What a model must learn to pass a needle test is to copy by content over a distance. Here that is dense enough to
-appear within minutes: few distinct words, phrases that return inside a document, passages quoted word for word,
+To pass a needle test a model must learn to copy by content over a distance. Here such copies are dense enough to be
+learned within minutes: few distinct words, phrases that return inside a document, passages quoted word for word,
 and documents that state magic numbers and end with the question of the needle test and its answer.
 
-Document lengths, in tokens, are log-normal with median `median_frac * window` and log standard deviation
-`log_std`. The defaults give, at any window L, the shape that papers/string.txt (section 2, Figure 1a) reports for
-SlimPajama at 2048: over 80% of the position mass at i <= L/2, under 5% at i >= 3L/4, about 20% of the segments
-between L/8 and L/4, about 20% of length L.
+Document lengths, in tokens, are log-normal with median `median_frac * window` and log standard deviation `log_std`. The
+defaults reproduce, at any window L, the distribution of SlimPajama at 2048 (arXiv:2410.18745, section 2, Figure 1a):
+over 80% of the position mass at i <= L/2, under 5% at i >= 3L/4, about 20% of the segments between L/8 and
+L/4, about 20% of length L.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VOWELS = "aeiou"
 PHRASE_WORDS = (3, 7)
 QUOTE_WORDS = (8, 16)
 SENTENCE_PHRASES = (1, 4)
-VERSION = 1  # of what the generator writes; raised with every change to it, so that old shards are not taken for new
+VERSION = 1  # of the generator's output; raised with every change to it, so that old shards are not reused
 NEEDLE_TOKENS = 8  # tokens of a needle beside its number's digits: a word, a stop or a space is one each
 QUESTION_TOKENS = 17  # of the question, the answer's first words and its full stop
 TASK_TOKENS = 31
@@ -59,17 +59,17 @@ class SyntheticText:
         object.__setattr__(self, "lexicon", lexicon(self.words))
 
     def document(self, index: int) -> str:
-        """Write document `index`: sections of at most `section_frac` windows, one string ending in a full stop."""
+        """Generate document `index`: sections of at most `section_frac` windows, one string ending in a full stop."""
         rng = np.random.default_rng([self.seed, index])
         length = self.median_frac * self.window * np.exp(rng.normal(0.0, self.log_std))
         n_sections = max(1, math.ceil(length / (self.section_frac * self.window)))
         return "\n\n".join(self.section(rng, length / n_sections, has_task=k == 0) for k in range(n_sections))
 
     def section(self, rng: np.random.Generator, length: float, has_task: bool) -> str:
-        """Write about `length` tokens of filler, ended, where there is room, by a question about numbers in it.
+        """Generate about `length` tokens of filler, followed, if there is room, by a question about numbers in it.
 
-        A number stands at a log-uniform distance before the question, so that short distances are common and long
-        ones rare, as dependencies in natural text are.
+        Numbers are at log-uniform distances before the question, so that short distances are common and long ones
+        rare, like dependencies in natural text.
         """
         each = NEEDLE_TOKENS + self.digits + self.digits + 2  # a number costs its needle and its place in the answer
         room = length - QUESTION_TOKENS
@@ -89,16 +89,16 @@ class SyntheticText:
         return (wording.TASK if has_task else "") + "".join(sentences).lstrip() + ending
 
     def documents(self, start: int, stop: int) -> Iterator[str]:
-        """Write documents `start` to `stop` - 1."""
+        """Generate documents `start` to `stop` - 1."""
         return (self.document(index) for index in range(start, stop))
 
     def filler(self, index: int, n_tokens: int) -> str:
-        """Write about `n_tokens` tokens of filler, which states no magic number and asks no question."""
+        """Generate about `n_tokens` tokens of filler, without magic numbers or questions."""
         return "".join(self.sentences(np.random.default_rng([self.seed, index]), n_tokens)).lstrip()
 
     def sentences(self, rng: np.random.Generator, n_tokens: int) -> list[str]:
-        """Write filler sentences, each with a leading space, of about `n_tokens` words and stops together."""
-        text: list[str] = []  # all words so far, what quotes and repeats draw on
+        """Generate filler sentences, each with a leading space, of about `n_tokens` words and stops together."""
+        text: list[str] = []  # all words so far, from which quotes are taken
         phrases: list[list[str]] = []
         out: list[str] = []
         left = n_tokens

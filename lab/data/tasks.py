@@ -1,4 +1,4 @@
-"""Tasks of preparation: their names, and running them here or in processes of their own."""
+"""Tasks of preparation: their names, and running them in this process or in worker processes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 
 def task_name(task: int) -> str:
-    """Name a task's shard."""
+    """Return the name of a task's shard."""
     return f"task-{task:05d}"
 
 
 def run_tasks(run: Callable[[Any], dict[str, Any]], todo: Sequence[Any], workers: int) -> Iterator[dict[str, Any]]:
-    """Run tasks here, or in processes of their own, and yield their manifests as they finish."""
+    """Run tasks in this process or in worker processes, and yield their manifests as they finish."""
     if workers <= 1 or len(todo) <= 1:
         yield from map(run, todo)
         return
@@ -31,5 +31,5 @@ def run_tasks(run: Callable[[Any], dict[str, Any]], todo: Sequence[Any], workers
 
 
 def one_thread() -> None:
-    """Keep the tokenizers library to one thread in a worker process; the library reads no other setting."""
+    """Limit the tokenizers library to one thread in a worker process; it has no other setting."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"

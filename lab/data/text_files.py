@@ -1,4 +1,4 @@
-"""Documents out of text files: .txt, .jsonl, .jsonl.zst and .parquet; what cannot be used is skipped with a reason."""
+"""Documents from text files: .txt, .jsonl, .jsonl.zst and .parquet; unusable ones are dropped with a reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ READ_BYTES = 2**20
 
 @dataclass(frozen=True)
 class Document:
-    """A text and the name of its source; a conversation also in parts, each with whether it is scored."""
+    """A text and the name of its source; a conversation also in parts, each marked as scored or not."""
 
     text: str
     source: str
@@ -24,21 +24,21 @@ class Document:
 
 
 @dataclass(frozen=True)
-class Skip:
-    """A document that cannot be used, and why; skips are counted and reported."""
+class DroppedDocument:
+    """A document that cannot be used, and why; dropped documents are counted and reported."""
 
     reason: str
 
 
-def read_txt(path: Path) -> Document | Skip:
+def read_txt(path: Path) -> Document | DroppedDocument:
     """Read one file as one document."""
     try:
         return usable(path.read_bytes().decode("utf-8"), path.stem)
     except UnicodeDecodeError:
-        return Skip("not UTF-8")
+        return DroppedDocument("not UTF-8")
 
 
-def read_jsonl(path: Path) -> Iterator[dict[str, Any] | Skip]:
+def read_jsonl(path: Path) -> Iterator[dict[str, Any] | DroppedDocument]:
     """Read a JSON object from every line, .zst decompressed on the way."""
     with path.open("rb") as raw:
         lines = raw if path.suffix != ".zst" else decompressed(raw)
@@ -51,7 +51,7 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any] | Skip]:
 
 
 def decompressed(raw: Any) -> Iterator[bytes]:
-    """Read lines of a zstandard file, telling a truncated one by its missing end."""
+    """Read lines of a zstandard file; a file without a frame end is truncated."""
     try:
         import zstandard
     except ImportError as error:
@@ -73,15 +73,15 @@ def decompressed(raw: Any) -> Iterator[bytes]:
     yield rest
 
 
-def parse_line(line: bytes) -> dict[str, Any] | Skip:
+def parse_line(line: bytes) -> dict[str, Any] | DroppedDocument:
     """Parse one line of JSON."""
     try:
         row = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError:
-        return Skip("not UTF-8")
+        return DroppedDocument("not UTF-8")
     except ValueError:
-        return Skip("not JSON")
-    return row if isinstance(row, dict) else Skip("not a JSON object")
+        return DroppedDocument("not JSON")
+    return row if isinstance(row, dict) else DroppedDocument("not a JSON object")
 
 
 def read_parquet(path: Path) -> Iterator[dict[str, Any]]:
@@ -98,11 +98,13 @@ def read_parquet(path: Path) -> Iterator[dict[str, Any]]:
         raise DataError(f"{path}: not a whole parquet file ({str(error).splitlines()[0]}); write it again") from error
 
 
-def to_document(row: dict[str, Any], text_field: str, source_field: str | None, default: str) -> Document | Skip:
-    """Take the text and the source out of a row."""
+def to_document(
+    row: dict[str, Any], text_field: str, source_field: str | None, default: str
+) -> Document | DroppedDocument:
+    """Build a document from the text and source fields of a row."""
     text = row.get(text_field)
     if not isinstance(text, str):
-        return Skip(f"no text in field {text_field!r}")
+        return DroppedDocument(f"no text in field {text_field!r}")
     source: Any = row
     for key in source_field.split(".") if source_field else ():
         source = source.get(key) if isinstance(source, dict) else None
@@ -112,10 +114,10 @@ def to_document(row: dict[str, Any], text_field: str, source_field: str | None, 
 ROLES = {"human": "USER", "user": "USER", "gpt": "ASSISTANT", "assistant": "ASSISTANT", "system": "SYSTEM"}
 
 
-def to_conversation(row: dict[str, Any], source: str) -> Document | Skip:
-    """Take a conversation out of a row of ShareGPT's form; what an assistant says is scored, the rest only read.
+def to_conversation(row: dict[str, Any], source: str) -> Document | DroppedDocument:
+    """Build a conversation from a row in ShareGPT's format; only the assistant's turns are scored.
 
-    Every turn ends with a line break, that of a response scored with it, so that a model learns to stop.
+    Every turn ends with a line break, which is scored after a response, so that a model learns to stop.
 
     Example:
         >>> turns = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello."}]
@@ -124,12 +126,12 @@ def to_conversation(row: dict[str, Any], source: str) -> Document | Skip:
     """
     turns = row.get("conversations")
     if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
-        return Skip("no turns in field 'conversations'")
+        return DroppedDocument("no turns in field 'conversations'")
     parts: list[tuple[str, bool]] = []
     for turn in turns:
         role, text = ROLES.get(str(turn.get("from"))), turn.get("value")
         if role is None or not isinstance(text, str):
-            return Skip("a turn without a known 'from' and a text 'value'")
+            return DroppedDocument("a turn without a known 'from' and a text 'value'")
         if role == "ASSISTANT" and text.strip():
             parts += [("ASSISTANT:", False), (f" {text.strip()}\n", True)]
         else:
@@ -141,17 +143,19 @@ def to_conversation(row: dict[str, Any], source: str) -> Document | Skip:
         else:
             merged.append((text, scored))
     if not any(scored for _, scored in merged):
-        return Skip("a conversation without a response")
+        return DroppedDocument("a conversation without a response")
     document = usable("".join(text for text, _ in merged), source)
-    return document if isinstance(document, Skip) else Document(document.text, document.source, tuple(merged))
+    if isinstance(document, DroppedDocument):
+        return document
+    return Document(document.text, document.source, tuple(merged))
 
 
-def usable(text: str, source: str) -> Document | Skip:
-    """Refuse a text with nothing in it, or one that UTF-8 cannot hold."""
+def usable(text: str, source: str) -> Document | DroppedDocument:
+    """Drop an empty text, or one that UTF-8 cannot encode."""
     if not text.strip():
-        return Skip("empty")
+        return DroppedDocument("empty")
     try:
         text.encode("utf-8")
-    except UnicodeEncodeError:  # lone surrogates, as JSON's \\ud800 gives
-        return Skip("not UTF-8")
+    except UnicodeEncodeError:  # lone surrogates, such as JSON's \\ud800
+        return DroppedDocument("not UTF-8")
     return Document(text, sys.intern(source))

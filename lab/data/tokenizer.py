@@ -12,7 +12,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, proce
 from lab.errors import DataError
 
 BOS, EOS = "<bos>", "<eos>"
-# words with their leading space, single digits, punctuation, white space: a number is spelled digit by digit
+# words with their leading space, single digits, punctuation, white space: numbers are split into digits
 PIECES = r" ?[^\s\p{N}\p{P}\p{S}]+|\p{N}| ?[\p{P}\p{S}]+|\s+(?!\S)|\s+"
 
 
@@ -46,7 +46,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
 
 class CountedTexts:
-    """Pass texts on and count their characters."""
+    """Iterates over texts and counts their characters."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self.texts, self.characters = texts, 0
@@ -69,12 +69,12 @@ def load_tokenizer(path: Path) -> Tokenizer:
         tokenizer = Tokenizer.from_str(file.read_text(encoding="utf-8"))
     except Exception as error:  # the library raises plain Exception for every broken file
         raise DataError(f"data.tokenizer.path={path}: not a tokenizer.json ({error}); save it again") from error
-    tokenizer.encode_special_tokens = True  # a text that spells <eos> is text and ends nothing
+    tokenizer.encode_special_tokens = True  # <eos> in a text is plain text and ends nothing
     return tokenizer
 
 
 def special_ends(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    """Find the special tokens that the tokenizer puts before and after every text."""
+    """Return the special tokens that the tokenizer puts before and after every text."""
     encoding = tokenizer.encode("a")
     marks = encoding.special_tokens_mask
     text = [place for place, special in enumerate(marks) if not special]
@@ -82,6 +82,6 @@ def special_ends(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
 
 
 def vocabulary_hash(tokenizer: Tokenizer) -> str:
-    """Hash the vocabulary, every token with its id, hexadecimal: what tells whether ids mean the same."""
+    """Hash the vocabulary, every token with its id, in hexadecimal; equal hashes mean interchangeable ids."""
     entries = sorted(tokenizer.get_vocab().items())
     return hashlib.sha256(json.dumps(entries).encode()).hexdigest()

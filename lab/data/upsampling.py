@@ -1,4 +1,4 @@
-"""Long documents more often and short ones less within each source, so that the mixture of sources stays.
+"""Long documents more often and short ones less within each source, so that the mixture of sources is kept.
 
     w(s, long)  = g r T_s / A_s                copies of a document of source s with more than `longer_than` tokens
     w(s, short) = g (1 - r) T_s / (T_s - A_s)  and of one with as many or fewer, both in expectation
@@ -13,8 +13,9 @@ shard, is copied floor(k w + u) - floor((k - 1) w + u) times, with one uniform n
 copied w times in expectation, a class is off by less than one copy, and in one shard by at most as many tokens as its
 longest document has (summation by parts, for lengths rise).
 
-Source: Fu et al. 2024, as used in papers/anchor_attention.txt, section 4.1 and appendix C, and papers/longrecipe.txt,
-section 5.2. The shares of sources in AnchorAttention's Table 9 move by up to 7 points; here none moves.
+Source: Fu et al. 2024, arXiv:2402.10171, as used in AnchorAttention (arXiv:2411.13476, section 4.1 and appendix C) and
+LongRecipe (arXiv:2409.00509, section 5.2). In AnchorAttention's Table 9 the shares of sources change by up to 7 points;
+here none changes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ OFFSETS = 2**20  # values of u, few enough that k + u is exact in float64 for ev
 
 
 def weigh(tokens: Ints, upsample: Upsample) -> tuple[Floats, list[str | None]]:
-    """Give the expected copies of a document by source and class, and for each source why it keeps its lengths or None.
+    """Compute the expected copies by source and class, and for each source why it keeps its lengths, or None.
 
     Shapes: `tokens` int64 (n_sources, 2) of short and of long documents; weights float64 (n_sources, 2).
     Example:
@@ -99,9 +100,9 @@ def copies_of(lengths: Ints, classes: Ints, before: Ints, weights: Floats, offse
 
 
 def spread(copies: Ints, generator: np.random.Generator) -> Ints:
-    """Lay a shard's copies out: copy j = 0 .. m - 1 of a document at (j + r) / m of the whole, r its random number.
+    """Order a shard's copies: copy j = 0 .. m - 1 of a document at (j + r) / m of the whole, r its random number.
 
-    So lengths and sources are mixed evenly, and the copies of a document are an m-th of the shard apart.
+    Lengths and sources are thus mixed evenly, and the copies of a document are an m-th of the shard apart.
 
     Shapes: `copies` int64 (documents,); the order int64 (sum of copies,), indices of documents.
     """
@@ -112,14 +113,14 @@ def spread(copies: Ints, generator: np.random.Generator) -> Ints:
 
 
 def parted(order: Ints) -> Ints:
-    """Swap documents until no copy stands beside another of the same document, as far as single swaps can.
+    """Swap documents until no two copies of one are neighbours, as far as single swaps can.
 
     Shapes: `order` int64 (n,), indices of documents; the result holds the same ones.
     Example:
         >>> parted(np.array([7, 7, 1, 2])).tolist(), parted(np.array([1, 7, 7])).tolist()
         ([7, 1, 7, 2], [7, 1, 7])
     """
-    for _ in range(2):  # a copy at one end finds no partner from there, and one from the other
+    for _ in range(2):  # a copy without a partner from one end may have one from the other
         order = order.copy()
         for place in (np.flatnonzero(order[1:] == order[:-1]) + 1).tolist():
             choices = partners(order, place)
@@ -130,7 +131,7 @@ def parted(order: Ints) -> Ints:
 
 
 def partners(order: Ints, place: int) -> Ints:
-    """Find the places whose documents may change with the one at `place`, so that it and they stand beside no copy."""
+    """Return the places whose documents can be swapped with that at `place` without making copies neighbours."""
     left, here, right = (np.concatenate([[-1] * k, order, [-1] * (2 - k)])[1:-1] for k in (2, 1, 0))
     own, after = here[place], right[place]
     free = (here != own) & (here != after) & (left != own) & (right != own)

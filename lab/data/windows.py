@@ -1,4 +1,4 @@
-"""Windows of one length with their targets, as training with mode: concatenated cuts them."""
+"""Windows of one length with their targets, cut as in training with mode: concatenated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """Windows of text; a target is the token after, or IGNORE across documents and where nothing is scored.
+    """Windows of text; a target is the next token, or IGNORE across documents and where nothing is scored.
 
     Shapes: `tokens` and `targets` int64 (windows, length).
     """
@@ -29,13 +29,13 @@ class Windows:
     targets: IntArray
 
     def rows(self) -> list[IntArray]:
-        """List each window's tokens with the one after it, where that is a target."""
+        """List each window's tokens, followed by the next one if it is a target."""
         pairs = zip(self.tokens, self.targets[:, -1:], strict=True)
         return [np.concatenate([tokens, last[last != IGNORE]]) for tokens, last in pairs]
 
 
 def held_out_windows(data: DataConfig, *, length: int, windows: int, seed: int) -> Windows:
-    """Draw windows of held-out documents that lie end to end; they do not overlap.
+    """Draw windows of joined held-out documents, without overlap.
 
     Raises: DataError where there are too few.
     """

@@ -1,4 +1,4 @@
-"""The wording of the four-needle test (papers/string.txt, Table 5), shared by the probe and the synthetic corpus."""
+"""The wording of the four-needle test (arXiv:2410.18745, Table 5), shared by the probe and the synthetic corpus."""
 
 TASK = (
     "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. "

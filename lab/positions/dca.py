@@ -85,7 +85,7 @@ class Dca(Distance):
     def length_faults(self, length: int) -> list[str]:
         """Refuse a text so short that all its distances stay plain."""
         if self.parts == "intra":
-            rule = f"a text of {length} tokens lies within one chunk, which sees itself as ever"
+            rule = f"a text of {length} tokens lies within one chunk, where nothing changes"
             return [f"chunk={self.s}: {rule}; read a longer text or lower it"] if length <= self.s else []
         reach = self.s + min(self.w, self.s)  # the successive chunk's queries keep their distance below this
         reach += reach == self.train_len - 1  # so does the first query at c - 1

@@ -92,7 +92,7 @@ def configure(config_class: type[Method], parameters: Mapping[str, Any]) -> Meth
 
 
 def describe(config: FrequencyMethod | Distance) -> str:
-    """Name a method with the parameters that are not at their defaults.
+    """Describe a method by its name and the parameters that are not at their defaults.
 
     Example:
         >>> describe(String(shift=3, window=0)), describe(Plain())

@@ -30,7 +30,7 @@ class Tile:
     shape: Shape
 
     def shifted(self, q: int, k: int) -> Tile:
-        """Move the tile, for instance from positions to places in a packed row."""
+        """Move the tile, for instance from positions to indices in a packed row."""
         return Tile(range(self.q.start + q, self.q.stop + q), range(self.k.start + k, self.k.stop + k), self.shape)
 
 
@@ -38,7 +38,7 @@ class Region(Protocol):
     """A part of the causal mask."""
 
     def contains(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        """Tell for each pair of positions, which broadcast, whether the region holds it."""
+        """Return for each pair of positions, which broadcast, whether it lies in the region."""
         ...
 
     def tiles(self, q: range, k: range) -> Iterator[Tile]:
@@ -46,7 +46,7 @@ class Region(Protocol):
         ...
 
     def seeing(self, q: range, key: int) -> range:
-        """Find those of the queries, all after one key, that see it in this region."""
+        """Return those of the queries, all after one key, that see it in this region."""
         ...
 
 
@@ -72,7 +72,7 @@ class All:
     """Every causal pair."""
 
     def contains(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        """Hold any pair."""
+        """Accept any pair."""
         return (q_pos - k_pos).isfinite()
 
     def tiles(self, q: range, k: range) -> Iterator[Tile]:
@@ -97,8 +97,8 @@ class Near:
     def tiles(self, q: range, k: range) -> Iterator[Tile]:
         """Cut the window into blocks of at most `width` queries.
 
-        A block of b queries from a sees its own keys causally, the keys [a + b - width, a) all through, and of the
-        keys before those an upper triangle. A single query sees one run of keys.
+        A block of b queries from a sees its own keys causally, the keys [a + b - width, a) completely, and of the
+        keys before those an upper triangle. A single query sees one range of keys.
         """
         if not self.width:
             return
@@ -116,7 +116,7 @@ class Near:
         yield Tile(q, q, "causal")
         if whole < q.start:
             yield Tile(q, range(whole, q.start), "full")
-        cut = max(k.start - first, 0)  # keys of the triangle that do not exist, and queries that would begin with them
+        cut = max(k.start - first, 0)  # keys before the first one, and queries that would begin there
         corner = range(q.start + cut, q.stop - 1)
         if corner and cut:
             yield Tile(range(q.start, corner.start), range(k.start, whole), "full")
@@ -148,7 +148,7 @@ class Far:
 
 
 def by_chunk(q: range, size: int) -> Iterator[tuple[int, range]]:
-    """Cut queries at multiples of `size`, naming the position where each one's chunk begins."""
+    """Cut queries at multiples of `size`, with the position where each chunk begins."""
     for begin in range(q.start // size * size, q.stop, size):
         yield begin, range(max(begin, q.start), min(begin + size, q.stop))
 

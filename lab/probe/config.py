@@ -9,15 +9,15 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from lab.schema import NonNegative, Positive, Section, Share
 
-ERROR = 0.005  # at each length; with 63 lengths the effective length is still the same in 99% of models (LOG.md)
+ERROR = 0.005  # at each length; with 63 lengths the effective length is unchanged in 99% of models (LOG.md)
 ROUNDS = 20  # of a sequential probe at each length
-OFFICIAL_SIZES = {"needles": 4, "digits": 6}  # of the numbers in papers/string.txt, Table 5
-LIMIT_WINDOWS = 4  # a probe without max_length stops here at the latest
+OFFICIAL_SIZES = {"needles": 4, "digits": 6}  # of the numbers in arXiv:2410.18745, Table 5
+LIMIT_WINDOWS = 4  # longest probe without max_length
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeConfig(Section):
-    """The four-needle probe of effective context length (papers/string.txt, section 3)."""
+    """The four-needle probe of effective context length (arXiv:2410.18745, section 3)."""
 
     protocol: Literal["ours", "string"] = "ours"
     """Tests as in lab/probe/needles.py (ours), or as in the paper (string), lab/probe/string_needles.py."""
@@ -38,26 +38,26 @@ class ProbeConfig(Section):
     threshold: Share = 0.8
     """Share of tests that must pass for a length to pass."""
     thresholds: tuple[Share, ...] | None = None
-    """Further thresholds to give effective lengths for; a probe without max_length goes on until all have failed."""
+    """Further thresholds of effective length; a probe without max_length goes on until all have failed."""
     confidence: Annotated[float, Gt(0), Lt(1)] = 0.95
-    """Probability with which limits hold the true value, at least."""
+    """Minimum probability that the limits hold the true value."""
     sequential: bool = False
-    """Whether a length stops as soon as its verdict is known, or as good as known."""
+    """Whether a length stops as soon as its verdict is certain, or almost certain."""
     error: Annotated[float, Ge(0), Lt(0.5)] | None = None
-    """Probability, at most, that a sequential length gets another verdict than with all tests; left out, 0.005."""
+    """Maximum probability that a sequential length gets another verdict than with all tests; left out, 0.005."""
     round: Positive | None = None
     """Tests between two looks at whether a sequential length may stop; left out, a twentieth of the tests."""
     answer_budget: Positive = 64
     """Tokens of each length that are left for the answer."""
     batch: Positive = 64
-    """Tests that generate side by side on one device."""
+    """Tests that generate together on one device."""
     haystack: str | None = None
     """Text file (.txt, .json with `text`, .jsonl) to hide the numbers in; left out, fresh text of the corpus."""
     loss_tokens: NonNegative = 65_536
     """Held-out tokens whose loss is measured with every probe; 0 for none."""
 
     def rules(self) -> list[str]:
-        """Refuse what cannot be passed or probed."""
+        """Refuse tests that cannot be passed and settings without effect."""
         faults = []
         if self.needles is not None and self.required > self.needles:
             faults.append(f"required={self.required}: must be <= needles={self.needles}; lower required")
@@ -81,7 +81,7 @@ class ProbeConfig(Section):
 
     @property
     def all_thresholds(self) -> tuple[float, ...]:
-        """Thresholds to give effective lengths for, rising."""
+        """All thresholds of effective length, rising."""
         return tuple(sorted({self.threshold, *(self.thresholds or ())}))
 
     @property
@@ -100,5 +100,5 @@ class ProbeConfig(Section):
         return list(range(first, self.longest(window) + 1, self.step))
 
     def longest(self, window: int) -> int:
-        """Give the length beyond which nothing is probed."""
+        """Return the longest length that is probed."""
         return self.max_length or LIMIT_WINDOWS * window

@@ -1,9 +1,9 @@
 """Effective context length: four-needle tests at growing lengths, until one fails.
 
 A length passes when at least `threshold` of its tests find `required` numbers or more; the effective length is the
-last length before the first that fails (papers/string.txt, section 3; the threshold is ours, methods.md section 1).
-The outcome is a function of (model, seed, length) alone: test k of a length draws everything from (seed, length, k),
-and tests are taken in this order, so that a sequential probe runs the first tests of a whole one.
+last length before the first that fails (arXiv:2410.18745, section 3, which states no threshold: 0.8 is ours).
+The outcome is a function of (model, seed, length) alone: test k of a length is drawn from (seed, length, k), and tests
+run in this order, so that a sequential probe runs the first tests of a full one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lab.probe.needles import Case
 from lab.probe.protocol import Generates
 from lab.probe.sequential import Design, full_design, sequential_design
 
-SPELLED = 16  # numbers that a tokenizer must read back as they were
+SPELLED = 16  # numbers that a tokenizer must decode unchanged
 PROTOCOLS: Mapping[str, ModuleType] = {"ours": needles, "string": string_needles}
 Gather = Callable[[list[Any]], list[Any]]
 Row = dict[str, Any]
@@ -42,7 +42,7 @@ class LengthResult:
     """The tests of one length.
 
     `cases` has every test's numbers, depths and answer, `low` and `high` are limits of the true share passed, and
-    `seconds` what all tests take, by those that were run now; None where none was.
+    `seconds` the time of all tests, extrapolated from those run now; None if none was run.
     """
 
     length: int
@@ -61,7 +61,7 @@ class LengthResult:
 
 @dataclass(frozen=True)
 class Share:
-    """Which tests this process runs, and how it hears of the others': a collective call that joins their lists.
+    """Which tests this process runs, and the collective call that joins the lists of all processes.
 
     `lockstep` keeps every rank at the same number of forward passes, as a sharded model needs.
     """
@@ -73,18 +73,18 @@ class Share:
 
 
 class Memory:
-    """What is known of tests before they are run, and who is told when they are: nothing and nobody."""
+    """Results of tests that are already known, and where new ones are stored: by default none and nowhere."""
 
     def known(self, length: int) -> Mapping[int, Row]:
-        """Give the rows of finished tests of a length by test number, the same on every rank."""
+        """Return the rows of finished tests of a length by test number, the same on every rank."""
         return {}
 
     def keep(self, length: int, rows: Mapping[int, Row]) -> None:
-        """Take up the rows of tests that this process has just finished."""
+        """Store the rows of tests that this process has just finished."""
 
 
 class NeedleProbe:
-    """Draws, runs and judges the tests of one run."""
+    """Draws, runs and scores the tests of one run."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class NeedleProbe:
             )
 
     def check_haystack(self, length: int) -> None:
-        """Refuse a file whose text a test of a length would hold more than once.
+        """Refuse a file whose text a test of this length would repeat.
 
         Raises: DataError.
         """
@@ -123,7 +123,7 @@ class NeedleProbe:
             check_enough(self.haystack, self.tokenizer, length - self.shortest() + self.needles, length, self.source)
 
     def check_spelling(self) -> None:
-        """Refuse a tokenizer in which the right answer could not be said, as one that sets digits apart.
+        """Refuse a tokenizer that cannot express the right answer, for instance one that decodes digits with spaces.
 
         Raises: DataError.
         """
@@ -209,7 +209,7 @@ class NeedleProbe:
         """Run this process's share of some tests and join the rows by test number; a collective call."""
         mine = tests[share.rank :: share.world_size]
         idle = -(-len(tests) // share.world_size) - len(mine) if share.lockstep else 0
-        todo = mine + tests[:1] * idle  # what an idle rank runs for company is counted once
+        todo = mine + tests[:1] * idle  # what an idle rank runs to stay in step is counted once
         rows: list[tuple[int, Row]] = []
         for start in range(0, len(todo), self.config.batch):
             part = [(test, self.case(length, test)) for test in todo[start : start + self.config.batch]]

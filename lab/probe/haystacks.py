@@ -1,4 +1,4 @@
-"""Text to hide numbers in: a file, or fresh text of the corpus that no document trained on holds."""
+"""Text to hide numbers in: a file, or text of the corpus that is not in the training documents."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
 from lab.errors import DataError
 
-CHARS_PER_TOKEN = 16  # of text that is looked at first; hardly a tokenizer takes so many
-FILLER_INDEX = 2**40  # documents of the synthetic corpus are numbered from 0; no corpus is this long
+CHARS_PER_TOKEN = 16  # of text that is checked first; more than almost any tokenizer needs
+FILLER_INDEX = 2**40  # beyond the documents of any synthetic corpus, numbered from 0
 FILLER_TOKENS = 50_000
 HELD_OUT_TOKENS = 2_000_000
 
@@ -40,7 +40,7 @@ def load_haystack(path: str | None, data: DataConfig, tokenizer: Tokenizer) -> s
 
 
 def check_enough(text: str, tokenizer: Tokenizer, n_tokens: int, length: int, source: str) -> None:
-    """Refuse a text that a test of `length` tokens, `n_tokens` of them from the text, would hold more than once.
+    """Refuse a text that a test of `length` tokens, `n_tokens` of them from the text, would repeat.
 
     Raises: DataError, which begins with `source`, the setting that the text comes from.
     """

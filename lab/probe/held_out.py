@@ -1,4 +1,4 @@
-"""Loss on held-out text, packed as training packs it; the same packs at every call."""
+"""Loss on held-out text, packed as in training; the same packs at every call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lab.probe.protocol import Scores
 
 
 class HeldOutLoss:
-    """Draws the first packs of the held-out split once and scores them, each rank its own."""
+    """Draws the first packs of the held-out split once and scores each rank's part of them."""
 
     def __init__(
         self, data: DataConfig, *, tokens: int, pack_tokens: int, rank: int, world_size: int, device: torch.device | str
@@ -28,7 +28,8 @@ class HeldOutLoss:
         )
         packs = [next(stream) for _ in range(n_packs)]
         self.packs = packs[rank::world_size]
-        self.idle = packs[: -(-n_packs // world_size) - len(self.packs)]  # scored for company and not counted
+        idle = -(-n_packs // world_size) - len(self.packs)
+        self.idle = packs[:idle]  # scored to stay in step with the other ranks, and not counted
         self.device = device
 
     def sums(self, model: Scores) -> Tensor:

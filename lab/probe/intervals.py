@@ -20,11 +20,11 @@ from scipy.optimize import brentq
 
 from lab.probe.sequential import Bools, Design, full_design
 
-EDGE = 1e-12  # closest share to 0 and 1 that is looked at
+EDGE = 1e-12  # the search of limits excludes shares closer to 0 or 1
 
 
 def exact_limits(design: Design, tests: int, passed: int, confidence: float) -> tuple[float, float]:
-    """Give the lower and upper limit of the share after a length has stopped with `passed` of `tests`.
+    """Compute the limits of the share after a length has stopped with `passed` of `tests`.
 
     Example:
         >>> from lab.probe.sequential import full_design
@@ -42,12 +42,12 @@ def exact_limits(design: Design, tests: int, passed: int, confidence: float) -> 
 
 @cache
 def all_run(tests: int) -> Design:
-    """Make the design in which all tests are run; its threshold stops none."""
+    """Return the design in which all tests are run; its threshold has no effect."""
     return full_design(tests, (0.5,))
 
 
 def share_limits(passed: int, tests: int, confidence: float) -> tuple[float, float]:
-    """Give the lower and upper limit of the share where all tests were run.
+    """Compute the limits of the share if all tests were run.
 
     Example:
         >>> [round(limit, 4) for limit in share_limits(passed=8, tests=10, confidence=0.95)]
@@ -57,7 +57,7 @@ def share_limits(passed: int, tests: int, confidence: float) -> tuple[float, flo
 
 
 def share_at(design: Design, outcomes: Bools, probability: float) -> float:
-    """Find the share at which some of the outcomes have a probability together."""
+    """Solve for the share at which a set of outcomes has the given probability."""
 
     def excess(share: float) -> float:
         return float(design.stopping_probabilities(np.array([share]))[0, outcomes].sum() - probability)

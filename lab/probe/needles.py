@@ -1,8 +1,8 @@
-"""The four-needle test: numbers hidden in a haystack, asked for at its end (papers/string.txt, Table 5).
+"""The four-needle test: numbers hidden in a haystack, with a question at its end (arXiv:2410.18745, Table 5).
 
 A case is a task line, a piece of haystack with one needle in each quarter, the question and the answer's first
-words. Unlike the released script, every case has fresh numbers, depths and haystack offset, is exactly as long as
-asked, and a number counts only where it stands as a whole number. `lab.probe.string_needles` is the test of the paper.
+words. Unlike the released script, every case has fresh numbers, depths and haystack offset and exactly the given
+length, and only whole numbers count. `lab.probe.string_needles` is the test of the paper.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from lab.data.synthetic import draw_numbers
 from lab.errors import DataError
 
 SUMMARY = "fresh numbers, depths and haystack in every test, exact length with the answer, whole numbers count"
-SAMPLE_NUMBERS = 64  # numbers differ in tokens; the longest of this many stands for all
-DEPTH_RANGE = 0.99  # needles stand in the first 99% of the haystack, one in each equal part (methods.md, section 10)
-CHARS_PER_TOKEN = 8  # first guess of how much text fills the haystack; doubled until it does
+SAMPLE_NUMBERS = 64  # numbers differ in tokens; the longest of this many is the bound
+DEPTH_RANGE = 0.99  # needles are in the first 99% of the haystack, one in each equal part, as in the released script
+CHARS_PER_TOKEN = 8  # first estimate of the text that fills the haystack; doubled until it does
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class Case:
 
     @property
     def prompt_hash(self) -> str:
-        """Name the prompt by its ids."""
+        """Hash of the prompt."""
         return prompt_hash(self.prompt_ids)
 
 
 def prompt_hash(prompt_ids: Sequence[int] | np.ndarray) -> str:
-    """Name a prompt by the SHA-256 of its ids, 16 hex digits."""
+    """Return the first 16 hex digits of the SHA-256 of a prompt's ids."""
     return hashlib.sha256(np.asarray(prompt_ids, dtype="<i8").tobytes()).hexdigest()[:16]
 
 
@@ -60,8 +60,8 @@ def make_case(
 ) -> Case:
     """Draw one test of exactly `length` tokens, of which the last `answer_budget` are left for the answer.
 
-    Needle k stands at a uniformly drawn word boundary of the k-th of `needles` equal parts of the haystack's first
-    99%. The haystack is read from a random place on, from its beginning again after its end.
+    Needle k is at a uniformly drawn word boundary of the k-th of `needles` equal parts of the haystack's first 99%.
+    The haystack is read from a random index on and starts again after its end.
 
     Raises: DataError where `length` has no room for the fixed parts, or the haystack is empty.
     """
@@ -86,7 +86,7 @@ def make_case(
 
 
 def fixed_parts(tokenizer: Tokenizer, numbers: list[str]) -> tuple[list[int], list[list[int]], list[int]]:
-    """Encode what every case holds beside haystack: the task line, a needle for each number, the question."""
+    """Encode the parts of every case beside the haystack: the task line, a needle for each number, the question."""
     head = tokenizer.encode(wording.TASK).ids
     planted = [plain_ids(tokenizer, wording.NEEDLE.format(number=number)) for number in numbers]
     return head, planted, plain_ids(tokenizer, wording.QUESTION + wording.ANSWER_PREFIX)
@@ -101,7 +101,7 @@ def shortest(tokenizer: Tokenizer, answer_budget: int, *, digits: int, needles: 
 
 
 def found(text: str, numbers: list[str]) -> int:
-    """Count how many of the numbers stand in the text as whole numbers.
+    """Count how many of the numbers are in the text as whole numbers.
 
     Example:
         >>> found("The numbers are 12, 345 and 6789.", ["12", "345", "678"])
@@ -119,7 +119,7 @@ def plain_ids(tokenizer: Tokenizer, text: str) -> list[int]:
 def cut_haystack(
     tokenizer: Tokenizer, haystack: str, n_tokens: int, generator: np.random.Generator
 ) -> tuple[list[int], np.ndarray]:
-    """Take `n_tokens` tokens from a random place, and the indices at which a word begins.
+    """Return `n_tokens` tokens from a random index on, and the indices at which a word begins.
 
     Raises: DataError for an empty haystack.
     """
@@ -141,7 +141,7 @@ def cut_haystack(
 
 
 def next_word(text: str, start: int) -> int:
-    """Move on to the beginning of the next word, or to the beginning of the text after its last word."""
+    """Return the index of the next word, or 0 after the last word."""
     match = re.compile(r"\s\S").search(text, max(0, start - 1))
     return match.start() + 1 if match and start else 0
 

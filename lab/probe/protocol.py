@@ -1,4 +1,4 @@
-"""All that evaluation knows of a model."""
+"""The interfaces through which evaluation uses a model."""
 
 from __future__ import annotations
 

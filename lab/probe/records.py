@@ -1,4 +1,4 @@
-"""The lines of probes.jsonl that a probe writes: one for each length, then one for the whole."""
+"""The lines of probes.jsonl that a probe writes: one for each length, then a summary."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Record = dict[str, Any]
 
 
 def tests_of(probe: NeedleProbe) -> Record:
-    """Say what a probe's tests are, beside their lengths; rows that agree in these hold the same tests."""
+    """Return the properties of a probe's tests beside their lengths; rows that agree in these have the same tests."""
     return {
         "protocol": probe.config.protocol,
         "needles": probe.needles,
@@ -26,9 +26,10 @@ def tests_of(probe: NeedleProbe) -> Record:
 
 
 def length_record(probe: NeedleProbe, result: LengthResult, about: Mapping[str, Any]) -> Record:
-    """Make the line of one probed length; `about` says what was probed, with which code and hardware.
+    """Build the line of one probed length; `about` holds what was probed, with which code and hardware.
 
-    `tests` and `accuracy` are what run folders are read by; `n` and `score`, the same, are what all evaluations write.
+    Readers of run folders use `tests` and `accuracy`; `n` and `score`, with the same values, are common to all
+    evaluations.
     """
     return {
         **about,
@@ -49,7 +50,7 @@ def length_record(probe: NeedleProbe, result: LengthResult, about: Mapping[str, 
 
 
 def summary_record(probe: NeedleProbe, results: Sequence[LengthResult], about: Mapping[str, Any]) -> Record:
-    """Make the line of one whole probe; a limit is null where the true value may lie beyond the last length."""
+    """Build the summary line of a probe; a limit is null if the true value may lie beyond the last length."""
     config = probe.config
     seconds = [result.seconds for result in results if result.seconds is not None]
     return {
@@ -65,7 +66,7 @@ def summary_record(probe: NeedleProbe, results: Sequence[LengthResult], about: M
 
 
 def stops_of(probe: NeedleProbe) -> Record | None:
-    """Say by what rule a sequential probe stops a length; None where all tests are run."""
+    """Return the rule by which a sequential probe stops a length; None if all tests are run."""
     config = probe.config
     if not config.sequential:
         return None

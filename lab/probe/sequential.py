@@ -1,4 +1,4 @@
-"""When the tests of a length may stop: as soon as the verdict of all of them is known, or as good as known.
+"""When the tests of a length may stop: as soon as the verdict of all of them is certain, or almost certain.
 
 Of n tests at least k must pass, the smallest k with k / n >= threshold. After t tests, x of them passed, a uniform
 prior over the share p predicts the verdict of all n by the recursion
@@ -6,8 +6,8 @@ prior over the share p predicts the verdict of all n by the recursion
     F(n, x) = [x >= k],    F(t, x) = ((x + 1) F(t + 1, x + 1) + (t - x + 1) F(t + 1, x)) / (t + 2)
 
 and a length stops at the end of a round of tests when, for every threshold, the less likely verdict has a probability
-of at most `doubt`. The prior only shapes the rule. What it promises holds for every share p, as with N(t, x), the
-number of orders that come to (t, x) without a stop before,
+of at most `doubt`. The prior only shapes the rule. Its guarantee holds for every share p: with N(t, x), the number
+of orders that reach (t, x) without an earlier stop,
 
     D(p) = sum over stopping points (t, x) of  N(t, x) p^x (1 - p)^(t - x) P_p(all n have the other verdict | t, x)
 
@@ -49,7 +49,7 @@ class Design:
     stops: tuple[Bools, ...]
 
     def is_over(self, tests: int, passed: int) -> bool:
-        """Tell whether a length stops after a look at which `passed` of `tests` have passed."""
+        """Return whether a length stops after a look at which `passed` of `tests` have passed."""
         return bool(self.stops[self.looks.index(tests)][passed])
 
     @cached_property
@@ -69,18 +69,18 @@ class Design:
         return counts, passes, logs
 
     def stopping_probabilities(self, shares: Floats) -> Floats:
-        """Give the probability of each stopping point at each true share, (shares, points)."""
+        """Compute the probability of each stopping point at each true share, (shares, points)."""
         counts, passed, log_orders = self.points
         p = np.asarray(shares, dtype=np.float64)[:, None]
         out: Floats = np.exp(log_orders + passed * np.log(p) + (counts - passed) * np.log1p(-p))
         return out
 
     def expected_tests(self, shares: Floats) -> Floats:
-        """Average the number of tests at each true share."""
+        """Compute the mean number of tests at each true share."""
         return self.stopping_probabilities(shares) @ self.points[0]
 
     def disagreement(self, shares: Floats) -> Floats:
-        """Give D(p), how often the verdict is not that of all tests, (thresholds, shares)."""
+        """Compute D(p), how often the verdict is not that of all tests, (thresholds, shares)."""
         counts, passed, _ = self.points
         reached = self.stopping_probabilities(shares)
         rows = []
@@ -93,7 +93,7 @@ class Design:
 
 
 def full_design(tests: int, thresholds: Sequence[float]) -> Design:
-    """Look once, after all tests."""
+    """Build the design with one look, after all tests."""
     return Design(tests, tuple(thresholds), (tests,), (np.ones(tests + 1, dtype=bool),))
 
 
@@ -110,7 +110,7 @@ def sequential_design(tests: int, thresholds: tuple[float, ...], error: float, r
     doubts = doubts_at(tests, thresholds, looks)
     shares = np.sin(np.linspace(0, np.pi / 2, int(GRID * tests**0.5) + 2)[1:-1]) ** 2
     levels = np.unique(np.concatenate([[0.0], *(doubt[doubt < 0.5] for doubt in doubts)]))
-    low, high = 0, len(levels)  # at level 0 only what is certain stops
+    low, high = 0, len(levels)  # at level 0 only a certain verdict stops
     while high - low > 1:
         middle = (low + high) // 2
         design = Design(tests, thresholds, looks, tuple(doubt <= levels[middle] for doubt in doubts))
@@ -120,7 +120,7 @@ def sequential_design(tests: int, thresholds: tuple[float, ...], error: float, r
 
 
 def doubts_at(tests: int, thresholds: Sequence[float], looks: Sequence[int]) -> list[Floats]:
-    """Give, for each look, the predicted probability of the less likely verdict by tests passed.
+    """Compute, for each look, the predicted probability of the less likely verdict by tests passed.
 
     The largest of all thresholds counts, and 1 where the share so far is not on the likely side. No doubt is left
     after all tests.

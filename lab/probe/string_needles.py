@@ -1,17 +1,16 @@
-"""The four-needle test as papers/string.txt describes it (section 3, Table 5), to compare with its numbers.
+"""The four-needle test of arXiv:2410.18745 (section 3, Table 5), for comparison with its numbers.
 
 It differs from `lab.probe.needles`, the lab's own, in that
 - white space is as Table 5 prints it: blanks after the line ends, and a line end before the answer's first words;
-- every test hides the four numbers of Table 5, in its order, and begins at the beginning of the haystack, so that the
-  tests of a length differ in their depths alone;
-- a needle stands at any token, not only at the beginning of a word;
-- `length` is the prompt without the answer, and the haystack ends with a sentence or a line: the prompt overshoots its
-  length by less than one of these, the answer comes on top;
-- a number counts wherever its digits stand, also inside a longer number.
+- every test hides the four numbers of Table 5, in its order, and starts at the beginning of the haystack, so that the
+  tests of a length differ in their depths only;
+- a needle may be at any token, not only at the beginning of a word;
+- `length` is the prompt without the answer, and the haystack ends with a sentence or a line: the prompt exceeds its
+  length by less than one of these, and the answer is not included;
+- a number counts wherever its digits occur, also inside a longer number.
 
-The paper gives wording, numbers and the pass rule; one needle in each quarter of the first 99%, the overshoot and the
-way numbers are counted are those of the released script (methods.md, section 10), whose pieces of text are sentences
-and lines here.
+Wording, numbers and the pass rule are the paper's; one needle in each quarter of the first 99%, the excess length and
+the counting of numbers are those of the released script, whose pieces of text are sentences and lines here.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def make_case(
 ) -> Case:
     """Draw one test whose prompt has `length` tokens, or more to the end of a sentence or line, without the answer.
 
-    Needle k stands at a uniformly drawn token of the k-th quarter of the haystack's first 99%.
+    Needle k is at a uniformly drawn token of the k-th quarter of the haystack's first 99%.
 
     Raises: DataError where `length` has no room for the fixed parts, or the haystack is empty.
     """
@@ -66,7 +65,7 @@ def make_case(
 
 
 def fixed_parts(tokenizer: Tokenizer, digits: int, needles: int) -> tuple[list[int], list[list[int]], list[int]]:
-    """Encode what every case holds beside haystack; the blank after the task line goes with the haystack."""
+    """Encode the parts of every case beside the haystack; the blank after the task line belongs to the haystack."""
     assert (digits, needles) == (DIGITS, len(NUMBERS)), "the config refuses others"
     planted = [plain_ids(tokenizer, wording.NEEDLE.format(number=number)) for number in NUMBERS]
     return tokenizer.encode(wording.TASK).ids, planted, plain_ids(tokenizer, QUESTION)
@@ -79,9 +78,9 @@ def shortest(tokenizer: Tokenizer, answer_budget: int, *, digits: int, needles: 
 
 
 def whole_sentences(tokenizer: Tokenizer, haystack: str, n_tokens: int) -> list[int]:
-    """Take `n_tokens` tokens from the beginning of the haystack, and more to the end of the sentence or line.
+    """Return `n_tokens` tokens from the beginning of the haystack, and more to the end of the sentence or line.
 
-    After its end the haystack begins again. Raises: DataError for an empty haystack.
+    The haystack starts again after its end. Raises: DataError for an empty haystack.
     """
     if not haystack.strip():
         raise DataError("haystack: empty; give a text file with words in it")
@@ -100,7 +99,7 @@ def whole_sentences(tokenizer: Tokenizer, haystack: str, n_tokens: int) -> list[
 
 
 def found(text: str, numbers: list[str]) -> int:
-    """Count how many of the numbers stand in the text, also inside longer ones.
+    """Count how many of the numbers are in the text, also inside longer ones.
 
     Example:
         >>> found("The numbers are 12, 345 and 6789.", ["12", "345", "678"])

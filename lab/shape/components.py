@@ -1,4 +1,4 @@
-"""What each strategy can draw: segments of a length, or windows whose chunks of contiguous ids stand apart.
+"""What each strategy can draw: segments of a length, or windows whose chunks of contiguous ids are set apart.
 
 choose and pack draw segments; one of n tokens has max(n - i, 0) pairs at distance i. choose draws the corpus's own, by
 classes of length; pack cuts joined documents to any of a grid of lengths.
@@ -8,7 +8,7 @@ between the chunks of a group and u between the groups:
 
     k = 4, g = 2     |chunk| v |chunk|    u    |chunk| v |chunk|         n + (k - 2) v + u <= T
 
-u is drawn anew for every sample from a cell of its grid, so that no single distance stands out. Two chunks of m and l
+u is drawn anew for every sample from a cell of its grid, so that no single distance dominates. Two chunks of m and l
 tokens that begin d apart have, at distance i, the convolution of two boxes, in R(z) = max(z, 0) and t = i - d:
 
     pairs(i) = R(t + m) - R(t) - R(t + m - l) + R(t - l)
@@ -29,7 +29,7 @@ LENGTHS = 64  # lengths that pack cuts to, and classes of length that choose dra
 CHUNKS = (1, 2, 4, 8, 16, 32)
 LEAST_CHUNK = 4  # tokens
 GAPS = 12  # cells of the grid of u, and values of v
-PLACES = 4  # places of u in its cell that planning averages over
+PLACES = 4  # values of u in its cell that planning averages over
 
 
 def pairs_of_lengths(lengths: IntArray, edges: IntArray) -> FloatArray:
@@ -57,7 +57,7 @@ def length_classes(window: int) -> IntArray:
 
 
 def choosing(config: Choose, counts: IntArray, edges: IntArray) -> Components:
-    """Offer the corpus's segments by classes of length, each at most max_repeats times its natural rate.
+    """Build components from the corpus's segments by classes of length, limited to max_repeats times the natural rate.
 
     Shapes: counts (window + 1,), how many segments have n tokens; edges of the bins (bins + 1,).
     """
@@ -73,7 +73,7 @@ def choosing(config: Choose, counts: IntArray, edges: IntArray) -> Components:
 
 
 def packing_lengths(window: int) -> IntArray:
-    """Give the lengths that joined documents are cut to.
+    """List the lengths that joined documents are cut to.
 
     Example:
         >>> packing_lengths(3).tolist()
@@ -83,7 +83,7 @@ def packing_lengths(window: int) -> IntArray:
 
 
 def packing(window: int, edges: IntArray) -> Components:
-    """Offer every length of the grid, without limit."""
+    """Build components from every length of the grid, without limit."""
     lengths = packing_lengths(window)
     return Components(pairs_of_lengths(lengths, edges), lengths.astype(np.float64), np.full(len(lengths), np.inf))
 
@@ -98,7 +98,7 @@ class Layout:
     between: tuple[int, int]
 
     def starts(self, n_tokens: int, between: int) -> tuple[IntArray, IntArray]:
-        """Give the chunks' lengths and first ids.
+        """Compute the chunks' lengths and first ids.
 
         Example:
             >>> [x.tolist() for x in Layout(4, 2, 1, (0, 9)).starts(8, 5)]
@@ -135,13 +135,13 @@ def layouts(n_tokens: int, target_len: int) -> list[Layout]:
 
 
 def skipping(options: list[Layout], n_tokens: int, edges: IntArray) -> Components:
-    """Offer windows in every layout."""
+    """Build components from windows in every layout."""
     pairs = np.stack([mean_pairs(layout, n_tokens, edges) for layout in options])
     return Components(pairs, np.full(len(options), float(n_tokens)), np.full(len(options), np.inf))
 
 
 def mean_pairs(layout: Layout, n_tokens: int, edges: IntArray) -> FloatArray:
-    """Count a window's pairs by bins of distances, in the mean over some places of its cell.
+    """Count a window's pairs by bins of distances, averaged over some values of u in its cell.
 
     Shapes: (bins,).
     """

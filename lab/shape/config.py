@@ -1,4 +1,4 @@
-"""The shape section of a run's config: which profile of f to aim at, and by what means; no reading."""
+"""The shape section of a run's config: the target profile of f and the strategy that reaches it."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ class Flat(Section):
 
     method: Literal["flat"] = "flat"
     up_to: Positive | None = None
-    """Longest distance aimed at, in tokens; left out, all below the window."""
+    """Longest distance of the target, in tokens; left out, all below the window."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Power(Section):
-    """A power of the natural profile: exponent 1 is the natural one, less lifts long distances, 0 is flat."""
+    """A power of the natural profile: exponent 1 is the natural one, less raises long distances, 0 is flat."""
 
     method: Literal["power"] = "power"
     exponent: Annotated[float, Ge(0), Le(16)] = 0.5
-    """Power the natural f is raised to; above 1 the left skew is made stronger."""
+    """Power of the natural f; above 1 the left skew is stronger."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bump(Section):
-    """The natural profile with distances around one place lifted: f (1 + height exp(-((i - c) / w)^2 / 2))."""
+    """The natural profile with the distances around one value raised: f (1 + height exp(-((i - c) / w)^2 / 2))."""
 
     method: Literal["bump"] = "bump"
     center_frac: Annotated[float, Gt(0), Le(1)] = 0.75
-    """Place of the bump c, as a share of the window."""
+    """Center of the bump c, as a share of the window."""
     width_frac: Annotated[float, Gt(0), Le(1)] = 0.1
     """Width of the bump w, as a share of the window."""
     height: PositiveFloat = 2.0
-    """How many times the natural f is added at the place itself."""
+    """How many times the natural f is added at the center."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,19 +48,19 @@ class Choose(Section):
 
     method: Literal["choose"] = "choose"
     max_repeats: PositiveFloat = 8.0
-    """How many times as often as in the corpus itself a segment may be drawn, at equal tokens."""
+    """How many times as often as in the corpus a segment may be drawn, for the same number of tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pack(Section):
-    """Join documents in the corpus's order (data.order: related puts related ones side by side), cut as planned."""
+    """Join documents in the corpus's order (data.order: related makes related ones neighbours), cut as planned."""
 
     method: Literal["pack"] = "pack"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gaps(Section):
-    """Give the tokens of full windows ids with gaps, in chunks laid out as planned."""
+    """Assign ids with gaps to the tokens of full windows, in chunks placed as planned."""
 
     method: Literal["skip"] = "skip"
     target_len: Positive
@@ -73,13 +73,13 @@ Strategy = Annotated[Choose | Pack | Gaps, Field(discriminator="method")]
 
 @dataclass(frozen=True, kw_only=True)
 class ShapeConfig(Section):
-    """What the position frequency is to look like."""
+    """The profile that the position frequency should have."""
 
     target: Target = field(default_factory=Power)
-    """The profile aimed at."""
+    """The target profile."""
     strategy: Strategy = field(default_factory=Choose)
-    """The means."""
+    """How the target is reached."""
     strength: Share = 1.0
-    """Share of the target in what is aimed at; the rest is the natural profile."""
+    """Share of the target in the planned mixture; the rest is the natural profile."""
     tolerance: Annotated[float, Gt(0), Le(1)] = 0.05
-    """Largest total variation, between what is aimed at and what is planned, that is not refused."""
+    """Largest accepted total variation between the aim and the plan."""

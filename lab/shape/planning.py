@@ -1,15 +1,15 @@
-"""Plans: how often each component is drawn so that the pairs come nearest to a profile.
+"""Plans: how often each component is drawn so that the pairs approximate a profile.
 
 A strategy offers components c: kinds of samples, each of N_c tokens and F_c(b) pairs in bin b. Drawn x_c times, they
 have the profile sum of x_c F_c over sum of x_c P_c, where P_c is F_c summed over the bins. The plan minimises the total
-variation to the profile t that is aimed at, a linear program:
+variation to the profile t of the aim, a linear program:
 
     minimise    sum over b of e_b,                      e >= 0, x >= 0
-    subject to  sum over c of x_c F_c(b) - t(b) <= e_b  what is above the profile, as much as is below it elsewhere
+    subject to  sum over c of x_c F_c(b) - t(b) <= e_b  the excess over the profile, equal to the deficit elsewhere
                 sum over c of x_c P_c = 1
                 x_c <= r_c sum over d of x_d N_d        where component c has a limit r_c, draws a token
 
-Then x is rounded to whole draws of a cycle, by largest remainder, and what is reported is the profile of the cycle.
+Then x is rounded to whole draws of a cycle, by largest remainder, and the profile of the cycle is reported.
 The nearest reachable target is that of the greatest strength whose total variation is within the tolerance: the least
 total variation is a convex function of the strength, so bisection finds it.
 """
@@ -26,7 +26,7 @@ from lab.errors import ConfigError
 from lab.shape.config import ShapeConfig
 from lab.shape.profiles import FloatArray, IntArray, bin_edges, binned, share, target_profile, total_variation
 
-CYCLE = 4096  # draws; what rounding to whole draws moves is a few times 1 / CYCLE
+CYCLE = 4096  # draws; rounding to whole draws moves a few times 1 / CYCLE
 BISECTIONS = 7  # strength to within 1 / 128
 GRID = np.linspace(0, 1, 9)
 
@@ -46,7 +46,7 @@ class Components:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Draws of each component in a cycle, and how near they come.
+    """Draws of each component in a cycle, and the profile they reach.
 
     `pairs_per_token` counts the pairs of tokens at distance 1 or more, `natural_pairs_per_token` those of the corpus's
     documents cut every T tokens: attention's work.
@@ -64,14 +64,14 @@ class Plan:
 
     @property
     def distance(self) -> float:
-        """Total variation between what is aimed at and what is reached."""
+        """Total variation between the aim and the profile reached."""
         return total_variation(self.aimed, self.reached)
 
 
 def nearest(components: Components, profile: FloatArray) -> FloatArray:
     """Solve the linear program.
 
-    Shapes: (bins,) -> draws (components,), not rounded, their sum any.
+    Shapes: (bins,) -> draws (components,), not rounded, with an arbitrary sum.
     """
     n, bins = components.pairs.shape
     scale = 1 / components.pairs.sum()  # keeps coefficients near 1, which the solver's tolerances expect
@@ -130,7 +130,7 @@ def plan_shape(config: ShapeConfig, components: Components, natural: FloatArray,
 
 
 def reach(config: ShapeConfig, plan: Callable[[float], Plan], found: Plan) -> str:
-    """Say how near a target that is out of reach can be come, and what the nearest one within reach is."""
+    """Describe how closely an unreachable target can be approximated, and the nearest reachable one."""
     rule = (
         f"{config.strategy.method} comes within a total variation of {found.distance:.3f} of target "
         f"{config.target.method}, more than shape.tolerance={config.tolerance:g}"

@@ -1,14 +1,14 @@
-"""Profiles: which share of the pairs of tokens stands how far apart, by bins of distances.
+"""Profiles: the distribution of the distances between pairs of tokens, by bins.
 
     p(b) = sum over distances i in bin b of f(i)  /  sum over all i >= 1 of f(i)
 
 f(0) is left out: it is the number of tokens. The natural profile is that of a corpus's documents cut every T tokens.
-What a run aims at is (1 - s) natural + s target, s the strength, and the distance between two profiles is their total
+The aim of a run is (1 - s) natural + s target, s the strength, and the distance between two profiles is their total
 variation: the share of the pairs that would have to move,
 
     TV(p, q) = 1/2 sum over bins of |p(b) - q(b)|
 
-Targets, f the natural position frequency (papers/string.txt, Eq. 2), i = 1 .. T - 1:
+Targets, f the natural position frequency (arXiv:2410.18745, Eq. 2), i = 1 .. T - 1:
 
     flat    1 for i <= up_to, 0 beyond
     power   f(i)^exponent
@@ -84,7 +84,7 @@ def target_profile(config: ShapeConfig, natural: FloatArray, edges: IntArray) ->
     window, target = len(natural), config.target
     i = np.arange(window, dtype=np.float64)
     if isinstance(target, Flat):
-        assert target.up_to is None or target.up_to < window, "the experiment refuses what lies beyond its reach"
+        assert target.up_to is None or target.up_to < window, "the experiment refuses distances beyond the window"
         return share(binned((i <= (target.up_to or window)).astype(np.float64), edges))
     if isinstance(target, Power):
         return share(binned((natural / natural[0]) ** target.exponent, edges))

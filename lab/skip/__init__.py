@@ -1,4 +1,4 @@
-"""Position skips: ids with gaps, which let a short sample stand in for a long one. One method per file."""
+"""Position skips: ids with gaps, with which a short sample covers the distances of a long one. One method per file."""
 
 from lab.skip.base import Skip
 from lab.skip.methods import SKIP_METHODS, skip_positions, skip_positions_from_config

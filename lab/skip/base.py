@@ -70,7 +70,7 @@ def sample_faults(config: Skip, n_tokens: Any, sentence_lengths: Any, generator:
 
 
 def sentence_faults(config: Skip, n_tokens: int, sentence_lengths: Any) -> list[str]:
-    """List what is wrong with the sentences' lengths."""
+    """List what is wrong with the lengths of the sentences, as lines that begin with the argument."""
     name = "sentence_lengths"
     if not config.needs_sentences:
         rule = f"would be ignored, {config.method} does not look at sentences; leave it out"

@@ -4,7 +4,7 @@
     pos(0) = 0,     pos(k) = pos(k - 1) + |s_(k-1)| + g_k,     g_k >= 0,     sum of g_k <= T - n
 
 n tokens in N sentences leave T - n ids free. N of T - n + N slots are chosen in increasing order, the first of them
-slot 0; the k-th sentence is laid into the k-th slot, a slot without a sentence is one free id, and the slots are
+slot 0; the k-th sentence goes into the k-th slot, a slot without a sentence is one free id, and the slots are
 flattened:
 
     pos(k) = slot(k) + sum over j < k of (|s_j| - 1)
@@ -15,12 +15,12 @@ The last id is at most T - 1, and each of the C(T - n + N - 1, N - 1) placements
     slots     abc   . . de  . . . f  .
     ids       0 1 2 . . 5 6 . . . 10 .
 
-Source: papers/longrecipe.txt, section 4.2 and Algorithm 1. Eq. 6 has a + 1 that would skip an id even where g = 0,
-against the text above it. Algorithm 1 has T slots, which overflow T as soon as a sentence has two tokens. Here M, its
-largest g, is what the window leaves. In the released code
+Source: arXiv:2409.00509, section 4.2 and Algorithm 1. Eq. 6 has a + 1 that would skip an id even where g = 0,
+contrary to the text above it. Algorithm 1 has T slots, which overflow T as soon as a sentence has two tokens. Here M,
+its largest g, is what the window leaves. In the released code
 - N slots are drawn of all, and the smallest is replaced by 0: the others lean towards the end of the window;
-- token index 0 reads as an empty slot; the id it loses is put back just before the second id, which glues a first
-  sentence of one token to the second sentence;
+- token index 0 is taken for an empty slot; its id is restored just before the second id, which joins a first sentence
+  of one token to the second sentence;
 - a first stretch, as long as a first chunk of PoSE, is overwritten with ids 0, 1, ... .
 None of the three is done here.
 """
@@ -44,7 +44,7 @@ class LongRecipe(Skip):
     method: Literal["longrecipe"] = "longrecipe"
     selection: str | None = None
     """Folder or file of eval.impact's result: samples are data.window tokens of the sentences of target_len tokens that
-    hold one of its token types. Left out, samples are windows of the text as they are."""
+    hold one of its token types. Left out, samples are whole windows of the text."""
     random_sentences: bool = False
     """Whether samples are data.window tokens of any sentences of target_len tokens instead."""
 
@@ -77,7 +77,7 @@ class LongRecipe(Skip):
 
 
 def flattened(sentence_lengths: IntArray, slots: IntArray) -> IntArray:
-    """Give the ids of sentences laid into slots, the free slots before each counted as ids.
+    """Compute the ids of sentences in slots; every free slot takes one id.
 
     Shapes: (N,), (N,) -> int64 (n_tokens,).
     Example:

@@ -4,17 +4,18 @@
            i + u    for i >= a       0 <= i < n, ids in tokens
 
 a, the length of the first chunk, is uniform in 1 .. (n + 1) // 2. The skip u is uniform in 0 .. T - n, both ends
-included: the last id, n - 1 + u, then reaches every place from n - 1 to T - 1. A sample of one token has no second
+included: the last id, n - 1 + u, then takes every value from n - 1 to T - 1. A sample of one token has no second
 chunk, and its id is 0. At n = 6 and T = 12, with a = 2 and u = 5 of 0 .. 6:
 
     tokens    0 1           2 3  4  5
     ids       0 1 . . . . . 7 8  9 10 .
 
-Source: papers/longrecipe.txt, section 5.1, which cites PoSE (arXiv 2309.10400); the two ranges are those of PoSE's own
+Source: arXiv:2409.00509, section 5.1, which cites PoSE (arXiv 2309.10400); the two ranges are those of PoSE's own
 code, src/train_pose.py. That code also takes the second chunk's text from further on in a longer document; here the
-tokens are the caller's. The PoSE baseline in LongRecipe's code is another method: ids break at a place uniform in
-0 .. T - n instead of at a, which lies beyond the sample and leaves no skip in 57% of samples (24,000 in 80,000). Beside
-it LongRecipe's mean pair distance is about twice as large, as the paper says; beside PoSE as here, 1.5 times.
+tokens are the caller's. The PoSE baseline in LongRecipe's code is another method: ids break at an index uniform in
+0 .. T - n instead of at a, which lies beyond the sample and leaves no skip in 57% of samples (24,000 in 80,000).
+LongRecipe's mean pair distance is about twice that of this baseline, as the paper reports, and 1.5 times that of PoSE
+as here.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Pose(Skip):
     def position_ids(
         self, n_tokens: int, sentence_lengths: IntArray | None, generator: np.random.Generator
     ) -> IntArray:
-        """Shift the second chunk by a random skip; sentences do not matter.
+        """Shift the second chunk by a random skip; sentences are not used.
 
         Shapes: int64 (n_tokens,).
         Example:

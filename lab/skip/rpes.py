@@ -8,11 +8,11 @@ Every set of n ids is equally likely, C(T, n) of them; the first id need not be 
     ids     . 1 . 3 4 . . 7 . 9 . 11
 
 A run is a longest stretch of ids that rise by one. The id after a token's is taken with probability (n - 1) / T, the
-last place counted, so that there are n (1 - (n - 1) / T) runs in the mean, and the mean run length is
+last one included, so that there are n (1 - (n - 1) / T) runs on average, and the mean run length is
 
     T / (T - n + 1) = 1 / (1 - (n - 1) / T)       close to 1 / (1 - n / T): 1.43 tokens where n is 30% of T
 
-Source: papers/longrecipe.txt, section 5.1, which cites Ruoss et al. (2023). LongRecipe's code does the same.
+Source: arXiv:2409.00509, section 5.1, which cites Ruoss et al. (2023). LongRecipe's code does the same.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Rpes(Skip):
     def position_ids(
         self, n_tokens: int, sentence_lengths: IntArray | None, generator: np.random.Generator
     ) -> IntArray:
-        """Choose ids at random and sort them; sentences do not matter.
+        """Choose ids at random and sort them; sentences are not used.
 
         Shapes: int64 (n_tokens,).
         Example:
@@ -46,7 +46,7 @@ class Rpes(Skip):
 
 
 def mean_run_length(config: Rpes, n_tokens: int) -> float:
-    """Compute the mean run length of ids that theory gives, in tokens.
+    """Compute the expected mean run length of ids, in tokens.
 
     Example:
         >>> mean_run_length(Rpes(target_len=12), 6), mean_run_length(Rpes(target_len=6), 6)

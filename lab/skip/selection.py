@@ -6,13 +6,13 @@ r"""Sentence selection: a sample is a fixed number of tokens of a longer text, i
 
 1. A sentence without an impactful token is removed.
 2. The others are drawn at random, each at most once, until the budget is full; the last one drawn is cut to fit.
-3. What was drawn stands in the order of the text.
+3. The drawn sentences keep the order of the text.
 
-A text with fewer remaining tokens than the budget gives them all, a shorter sample. A text without any impactful token
-falls back on all of its sentences, so that no text is dropped; such samples are counted.
+If fewer tokens remain than the budget, the sample is all of them. If no token of a text is impactful, all of its
+sentences remain, so that no text is dropped; such samples are counted.
 
-Source: papers/longrecipe.txt, section 4.1, last paragraph, and Table 2, whose "Random T" draws from all sentences. The
-paper says neither how sentences are chosen among those that remain nor what happens to the last one: both are ours.
+Source: arXiv:2409.00509, section 4.1, last paragraph, and Table 2, whose "Random T" draws from all sentences. The
+paper does not specify how sentences are chosen among those that remain or what happens to the last one: both are ours.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lab.skip.sentences import BoolArray
 
 
 def sentences_with(impactful: BoolArray, tokens: IntArray, lengths: IntArray) -> BoolArray:
-    """Tell of each sentence whether one of its tokens is impactful.
+    """Return for each sentence whether one of its tokens is impactful.
 
     Shapes: impactful (vocab_size,), tokens (n_tokens,), lengths (n_sentences,) -> bool (n_sentences,).
     Example:
@@ -37,7 +37,7 @@ def sentences_with(impactful: BoolArray, tokens: IntArray, lengths: IntArray) ->
 
 
 def draw_sentences(lengths: IntArray, remaining: BoolArray, budget: int, generator: np.random.Generator) -> IntArray:
-    """Draw from the sentences that remain and say how many tokens of each are kept: all, the first few, or none.
+    """Draw from the sentences that remain and return how many tokens of each are kept: all, the first few, or none.
 
     Shapes: (n_sentences,), (n_sentences,) -> int64 (n_sentences,).
     Example:
@@ -53,7 +53,7 @@ def draw_sentences(lengths: IntArray, remaining: BoolArray, budget: int, generat
 
 
 def places_of(lengths: IntArray, kept: IntArray) -> IntArray:
-    """List the places in the text of the tokens that are kept, the first ones of each sentence.
+    """List the indices in the text of the tokens that are kept, the first ones of each sentence.
 
     Shapes: (n_sentences,), (n_sentences,) -> int64 (kept.sum(),), rising.
     Example:

@@ -5,11 +5,11 @@ A token whose text holds one of the marks . ! ? or a line break ends a sentence:
     tokens     It | was | late | . | He | left | .\n\n | And then
     lengths    4                     3                   1
 
-What stands after the last mark is a sentence as well, so that the lengths sum to the number of tokens. Every token
+The text after the last mark is a sentence as well, so that the lengths sum to the number of tokens. Every token
 with a mark ends one: the second token of a "?!" is a sentence of its own, and a "3.14" of three tokens is cut after the
 point.
 
-Source: papers/longrecipe.txt, Algorithm 1, line 6. The released code ends sentences at five token ids of Llama 3's
+Source: arXiv:2409.00509, Algorithm 1, line 6. The released code ends sentences at five token ids of Llama 3's
 vocabulary only, so that a mark inside a longer token, as in `."` or a blank line after a full stop, ends nothing.
 """
 
@@ -34,7 +34,7 @@ BoolArray = npt.NDArray[np.bool_]
 def split_sentences(ids: Sequence[int] | npt.NDArray[np.integer], ends: BoolArray) -> IntArray:
     """Return the lengths in tokens of the sentences of a token sequence; none for an empty one.
 
-    `ends` tells of every token id whether it ends a sentence, as `sentence_ends` makes it.
+    `ends` is true for every token id that ends a sentence, as computed by `sentence_ends`.
 
     Shapes: (n_tokens,), (vocab_size,) -> int64 (n_sentences,).
     Raises: DataError for a token id that `ends` does not hold.
@@ -52,7 +52,7 @@ def split_sentences(ids: Sequence[int] | npt.NDArray[np.integer], ends: BoolArra
 
 
 def sentence_ends(tokenizer: Tokenizer) -> BoolArray:
-    """Tell of every token id whether its text holds a mark; special tokens have no text and end nothing.
+    """Return for every token id whether its text contains a mark; special tokens have no text and end nothing.
 
     Shapes: bool (vocab_size,), added tokens included.
     """

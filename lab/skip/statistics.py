@@ -1,9 +1,9 @@
-"""What a sample's ids teach, summed up: how far apart its tokens are, and how long ids go on without a break.
+"""Statistics of a sample's ids: how far apart its tokens are, and how long its runs of consecutive ids are.
 
-At ids 0 1 2 5 6 10 the pairs stand 1, 2, 5, 6, 10, 1, 4, 5, 9, 3, 4, 8, 1, 5 and 4 apart, 4.53 in the mean, and the
-runs 0 1 2, 5 6 and 10 have 2 tokens in the mean.
+At ids 0 1 2 5 6 10 the pairs are 1, 2, 5, 6, 10, 1, 4, 5, 9, 3, 4, 8, 1, 5 and 4 apart, 4.53 on average, and the runs
+0 1 2, 5 6 and 10 have 2 tokens on average.
 
-Source: papers/longrecipe.txt, section 6.4 and Figure 3.
+Source: arXiv:2409.00509, section 6.4 and Figure 3.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lab.skip.base import IntArray
 def mean_distance(ids: IntArray) -> float:
     """Compute the mean of q_pos - k_pos over all pairs of a token and an earlier one, in tokens; nan without a pair.
 
-    The step from one token to the next is part of the distance of all pairs that it stands between.
+    The step from one token to the next is part of the distance of all pairs that it lies between.
 
     Shapes: (n_tokens,), strictly increasing.
     Example:
@@ -29,7 +29,7 @@ def mean_distance(ids: IntArray) -> float:
     if n < 2:
         return math.nan
     before = np.arange(1, n)
-    parted = before * (n - before) / (n * (n - 1) / 2)  # share of the pairs that each step stands between
+    parted = before * (n - before) / (n * (n - 1) / 2)  # share of the pairs that each step lies between
     return float(np.diff(ids) @ parted)
 
 

@@ -216,7 +216,7 @@ def test_an_empty_counter_has_no_share_and_no_tokens():
             lambda c: c.add_positions([0, 1], [1, 0], mask="anchor"), "document 0, the anchor", id="anchor_late"
         ),
         pytest.param(
-            lambda c: c.add_positions([0, 1, 0], [0, 0, 1], mask="anchor"), "may not stand before", id="anchor_reset"
+            lambda c: c.add_positions([0, 1, 0], [0, 0, 1], mask="anchor"), "must not come before", id="anchor_reset"
         ),
         pytest.param(
             lambda c: c.add_positions([0, 0], [0, 1], mask="anchor"), "position_ids", id="token_on_the_anchors_id"

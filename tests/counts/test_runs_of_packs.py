@@ -248,7 +248,7 @@ def test_a_pack_of_nothing_counts_nothing():
         pytest.param([1, 2], [0, 2, 1], None, "position_ids: must rise strictly", id="falling"),
         pytest.param([2], [0, 8], None, "position_ids: distance 8 must be below max_len=8", id="too_far"),
         pytest.param(
-            [1, 1], [5, 4], (-1, 0), "position_ids: a token may not stand before the anchor it sees", id="before_anchor"
+            [1, 1], [5, 4], (-1, 0), "position_ids: a token must not come before the anchor it sees", id="before_anchor"
         ),
         pytest.param([1, 1], [0, 8], (-1, 0), "position_ids: distance 8 must be below max_len=8", id="anchor_too_far"),
         pytest.param([9], None, None, r"lengths=9\.\.9: must be in 0\.\.8, the counter's max_len", id="too_long"),

@@ -3,7 +3,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from lab.data.arrangement import Arrangement, Run, interleaved
+from lab.data.arrangement import Arrangement, TokenRun, interleaved
 from tests.data.windows import BOS, IGNORE, cut, documents_of, row_of, without_bos
 
 ANCHOR = 7
@@ -22,7 +22,7 @@ def arrange(arrangement, window, seed=5, **settings):
     arrangement = Arrangement(**{**vars(arrangement), **settings})
     arrays = [np.array(x, dtype=np.int64) for x in (window.tokens, window.targets, window.documents)]
     runs = arrangement.runs(*arrays, np.random.default_rng(seed))
-    assert all(isinstance(run, Run) for run in runs)
+    assert all(isinstance(run, TokenRun) for run in runs)
     assert all(x.dtype == np.int64 for run in runs for x in (run.tokens, run.targets, run.ids))
     return [(run.tokens.tolist(), run.targets.tolist(), run.ids.tolist(), run.anchored) for run in runs]
 

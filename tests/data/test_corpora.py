@@ -6,7 +6,7 @@ import pytest
 import zstandard
 
 from lab.data.config import DataConfig, Slimpajama, Text
-from lab.data.corpora import Document, Skip, open_corpus
+from lab.data.corpora import Document, DroppedDocument, open_corpus
 from lab.errors import DataError
 
 TEXTS = ["one\nline", "zwei Wörter", "trois ☕ 三"]
@@ -82,7 +82,11 @@ def test_fields_are_those_named_and_sources_may_be_nested(tmp_path):
 )
 def test_a_line_that_cannot_be_used_is_skipped_with_its_reason(tmp_path, line, reason):
     (tmp_path / "part.jsonl").write_bytes(b'{"text": "before"}\n' + line + b'\n{"text": "after"}\n')
-    assert read_all(Text(path=str(tmp_path))) == [Document("before", "part"), Skip(reason), Document("after", "part")]
+    assert read_all(Text(path=str(tmp_path))) == [
+        Document("before", "part"),
+        DroppedDocument(reason),
+        Document("after", "part"),
+    ]
 
 
 def test_blank_lines_are_no_documents_and_a_last_line_needs_no_end(tmp_path):
@@ -93,12 +97,17 @@ def test_blank_lines_are_no_documents_and_a_last_line_needs_no_end(tmp_path):
 def test_a_txt_file_that_is_not_utf8_or_empty_is_skipped(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"caf\xe9")
     (tmp_path / "b.txt").write_bytes(b" \n")
-    assert read_all(Text(path=str(tmp_path))) == [Skip("not UTF-8"), Skip("empty")]
+    assert read_all(Text(path=str(tmp_path))) == [DroppedDocument("not UTF-8"), DroppedDocument("empty")]
 
 
 def test_a_parquet_row_without_text_is_skipped(tmp_path):
     write_parquet(tmp_path / "part.parquet", ["a", None, "", "b"])
-    reasons = [Document("a", "part"), Skip("no text in field 'text'"), Skip("empty"), Document("b", "part")]
+    reasons = [
+        Document("a", "part"),
+        DroppedDocument("no text in field 'text'"),
+        DroppedDocument("empty"),
+        Document("b", "part"),
+    ]
     assert read_all(Text(path=str(tmp_path))) == reasons
 
 
@@ -198,7 +207,7 @@ def test_a_dataset_is_streamed_through_the_datasets_package(hub_folder, tasks):
     items = read_all(corpus)
     expected = [Document(f"file {n} row {row}", f"Set{n}") for n in range(3) for row in range(4)]
     assert sorted((i for i in items if isinstance(i, Document)), key=lambda d: d.text) == expected
-    assert [i for i in items if isinstance(i, Skip)] == [Skip("empty")] * 3
+    assert [i for i in items if isinstance(i, DroppedDocument)] == [DroppedDocument("empty")] * 3
 
 
 def test_a_dataset_that_cannot_be_opened_is_one_line(hub_folder):
@@ -216,4 +225,4 @@ def test_a_dataset_with_a_broken_line_is_one_line_or_a_skip(hub_folder):
     except DataError as error:
         message = str(error)
     assert "\n" not in message
-    assert message or any(isinstance(item, Skip) and item.reason != "empty" for item in items)
+    assert message or any(isinstance(item, DroppedDocument) and item.reason != "empty" for item in items)

@@ -15,7 +15,7 @@ from lab.data.packing import PackStream
 from lab.data.preparation import prepare, shard_folder
 from lab.data.segments import index_segments
 from lab.data.shards import ShardWriter, TokenStore
-from lab.data.text_files import Document, Skip, to_conversation
+from lab.data.text_files import Document, DroppedDocument, to_conversation
 from lab.errors import DataError
 from tests.data.stores import drawn_lengths, numbered_documents
 from tests.data.windows import IGNORE, runs_of
@@ -146,7 +146,7 @@ NO_RESPONSE = "a conversation without a response"
     ids=itertools.count(),
 )
 def test_what_is_no_conversation_is_a_skip(row, reason):
-    assert to_conversation(row, "place") == Skip(reason)
+    assert to_conversation(row, "place") == DroppedDocument(reason)
 
 
 # tokens and marks

@@ -129,7 +129,7 @@ def segment_lengths(window, n_documents):
 
 @pytest.mark.parametrize(("window", "n_documents"), [(128, 3000), (512, 2000)])
 def test_default_lengths_have_the_shape_of_slimpajama(window, n_documents):
-    # papers/string.txt, section 2, at L = 2048: f(i) = sum of max(|s| - i, 0)
+    # arXiv:2410.18745, section 2, at L = 2048: f(i) = sum of max(|s| - i, 0)
     lengths = segment_lengths(window, n_documents)
     f = np.array([np.maximum(lengths - i, 0).sum() for i in range(window)])
     measured = {
