@@ -6,26 +6,15 @@ import numpy as np
 import pytest
 
 from lab.counts import PositionCounts, position_counts
-from lab.data.arrangement import Arrangement, interleaved
+from lab.data.arrangement import interleaved
 from lab.data.order import sample_segment
-from lab.data.packing import PackStream
 from lab.data.segments import index_segments
 from lab.errors import DataError
 from lab.skip import skip_positions
-from tests.data.stores import drawn_lengths, make_store
-from tests.data.windows import BOS, cut, documents_of, row_of, without_bos
+from tests.data.stores import drawn_lengths, make_store, stream_over
+from tests.data.windows import MASKS_AND_CHUNKS, cut, documents_of, row_of, without_bos
 
 MAX_LEN, WINDOW, SEED = 64, 20, 3
-MASKS = {
-    "causal": Arrangement(),
-    "causal_chunks": Arrangement(chunks=3),
-    "reset": Arrangement(mask="document"),
-    "reset_chunks": Arrangement(mask="document", chunks=3),
-    "running": Arrangement(mask="document", running=True),
-    "running_chunks": Arrangement(mask="document", running=True, chunks=3),
-    "anchor": Arrangement(mask="anchor", running=True, anchor=BOS, bos=BOS),
-    "anchor_chunks": Arrangement(mask="anchor", running=True, chunks=3, anchor=BOS, bos=BOS),
-}
 SKIPS = ("none", "pose", "rpes", "longrecipe")
 
 
@@ -119,25 +108,14 @@ def texts(tmp_path_factory):
     return documents, make_store(tmp_path_factory.mktemp("store"), [documents])
 
 
-def packs_of(store, segments, n, *, pack_tokens, arrangement=Arrangement(), skip=None, look_ahead=1):
-    stream = PackStream(
-        store,
-        segments,
-        stream=0,
-        n_streams=1,
-        pack_tokens=pack_tokens,
-        seed=SEED,
-        look_ahead=look_ahead,
-        arrangement=arrangement,
-        skip=skip,
-    )
-    return list(itertools.islice(stream, n))
+def packs_of(store, segments, n, **settings):
+    return list(itertools.islice(stream_over(store, segments, seed=SEED, **settings), n))
 
 
-@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("name", MASKS_AND_CHUNKS)
 def test_packs_count_what_their_windows_show(texts, name):
     """The frequency of the first windows, from their documents alone, in the order that they were shuffled to."""
-    (documents, store), arrangement = texts, MASKS[name]
+    (documents, store), arrangement = texts, MASKS_AND_CHUNKS[name]
     segments = index_segments(store, "concatenated", WINDOW - arrangement.extra_tokens)
     expected = np.zeros(WINDOW, dtype=np.int64)
     for sample in range(12):
@@ -148,7 +126,7 @@ def test_packs_count_what_their_windows_show(texts, name):
         if arrangement.chunks:
             generator = np.random.default_rng([SEED, sample])
             order = interleaved(np.array(window.documents), arrangement.chunks, generator).tolist()
-        row = row_of(window, arrangement.mask, reset=name.startswith("reset"), order=order, anchor=BOS)
+        row = row_of(window, arrangement.mask, reset=name.startswith("reset"), order=order, anchor=arrangement.anchor)
         for m, n in row.pairs():
             expected[row.ids[m] - row.ids[n]] += 1
     for pack_tokens, look_ahead, n in ((WINDOW, 1, 12), (3 * WINDOW + 7, 10, 4)):  # one window a pack, and three
@@ -244,14 +222,12 @@ def test_a_pack_of_nothing_counts_nothing():
 @pytest.mark.parametrize(
     ("lengths", "ids", "anchors", "message"),
     [
-        pytest.param([3], [0, 2, 2], None, "position_ids: must rise strictly where tokens see each other", id="equal"),
-        pytest.param([1, 2], [0, 2, 1], None, "position_ids: must rise strictly", id="falling"),
-        pytest.param([2], [0, 8], None, "position_ids: distance 8 must be below max_len=8", id="too_far"),
-        pytest.param(
-            [1, 1], [5, 4], (-1, 0), "position_ids: a token must not come before the anchor it sees", id="before_anchor"
-        ),
-        pytest.param([1, 1], [0, 8], (-1, 0), "position_ids: distance 8 must be below max_len=8", id="anchor_too_far"),
-        pytest.param([9], None, None, r"lengths=9\.\.9: must be in 0\.\.8, the counter's max_len", id="too_long"),
+        ([3], [0, 2, 2], None, "position_ids: must rise strictly where tokens see each other"),
+        ([1, 2], [0, 2, 1], None, "position_ids: must rise strictly"),
+        ([2], [0, 8], None, "position_ids: distance 8 must be below max_len=8"),
+        ([1, 1], [5, 4], (-1, 0), "position_ids: a token must not come before the anchor it sees"),
+        ([1, 1], [0, 8], (-1, 0), "position_ids: distance 8 must be below max_len=8"),
+        ([9], None, None, r"lengths=9\.\.9: must be in 0\.\.8, the counter's max_len"),
     ],
 )
 def test_runs_that_cannot_be_counted_are_refused(lengths, ids, anchors, message):

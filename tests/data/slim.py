@@ -61,10 +61,6 @@ def flat(parts):
     return [item for part in parts for item in part]
 
 
-def folder_bytes(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
 def tokens_by_class(items, longer_than=LONG):
     """Sum the tokens of documents by source and by whether they are long."""
     sums = Counter()

@@ -1,12 +1,16 @@
 """Small token stores with known documents, and shards read back from the format that lab/data/shards.py documents."""
 
 import json
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from lab.data.config import Bpe, DataConfig, Text
+from lab.data.packing import PackStream
 from lab.data.shards import ShardWriter, TokenStore, token_dtype
+from lab.errors import DataError
 
 WORDS = ["alpha", "beta", "gamma", "delta", "Ärger", "三", "12", "é"]
 
@@ -19,6 +23,26 @@ def make_store(folder: Path, shards: list[list[list[int]]], vocab_size: int = 60
             writer.add("train", document, "made")
         writer.close(folder / f"task-{number:05d}")
     return TokenStore.open(folder, "train")
+
+
+@contextmanager
+def refused(start, error=DataError):
+    """Expect an error of one line that begins with `start` and names a remedy."""
+    with pytest.raises(error) as caught:
+        yield
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(start), line
+    assert line.partition("; ")[2], line
+
+
+def stream_over(store, segments, **settings):
+    """Build a stream of packs, by default the only one and without look-ahead."""
+    return PackStream(store, segments, **{"stream": 0, "n_streams": 1, "seed": 5, "look_ahead": 1, **settings})
+
+
+def folder_bytes(folder: Path) -> dict[str, bytes]:
+    """Read all files of a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def numbered_documents(lengths: list[int]) -> list[list[int]]:

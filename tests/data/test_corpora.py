@@ -8,6 +8,7 @@ import zstandard
 from lab.data.config import DataConfig, Slimpajama, Text
 from lab.data.corpora import Document, DroppedDocument, open_corpus
 from lab.errors import DataError
+from tests.data.stores import refused
 
 TEXTS = ["one\nline", "zwei Wörter", "trois ☕ 三"]
 
@@ -67,26 +68,24 @@ def test_fields_are_those_named_and_sources_may_be_nested(tmp_path):
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        pytest.param(b'{"text": "caf\xe9"}', "not UTF-8", id="latin1"),
-        pytest.param(b'{"text": "\\ud800"}', "not UTF-8", id="lone_surrogate"),
-        pytest.param(b'{"text": "cut', "not JSON", id="cut"),
-        pytest.param(b"plain words", "not JSON", id="words"),
-        pytest.param(b'["text"]', "not a JSON object", id="list"),
-        pytest.param(b"3", "not a JSON object", id="number"),
-        pytest.param(b'{"txt": "a"}', "no text in field 'text'", id="missing_field"),
-        pytest.param(b'{"text": null}', "no text in field 'text'", id="null"),
-        pytest.param(b'{"text": ["a"]}', "no text in field 'text'", id="wrong_type"),
-        pytest.param(b'{"text": ""}', "empty", id="empty"),
-        pytest.param(b'{"text": " \\n\\t "}', "empty", id="white_space"),
+        (b'{"text": "caf\xe9"}', "not UTF-8"),
+        (b'{"text": "\\ud800"}', "not UTF-8"),
+        (b'{"text": "cut', "not JSON"),
+        (b"plain words", "not JSON"),
+        (b'["text"]', "not a JSON object"),
+        (b"3", "not a JSON object"),
+        (b'{"txt": "a"}', "no text in field 'text'"),
+        (b'{"text": null}', "no text in field 'text'"),
+        (b'{"text": ["a"]}', "no text in field 'text'"),
+        (b'{"text": ""}', "empty"),
+        (b'{"text": " \\n\\t "}', "empty"),
     ],
 )
 def test_a_line_that_cannot_be_used_is_skipped_with_its_reason(tmp_path, line, reason):
     (tmp_path / "part.jsonl").write_bytes(b'{"text": "before"}\n' + line + b'\n{"text": "after"}\n')
-    assert read_all(Text(path=str(tmp_path))) == [
-        Document("before", "part"),
-        DroppedDocument(reason),
-        Document("after", "part"),
-    ]
+    before, dropped, after = read_all(Text(path=str(tmp_path)))
+    assert (before, after) == (Document("before", "part"), Document("after", "part"))
+    assert dropped == DroppedDocument(reason)
 
 
 def test_blank_lines_are_no_documents_and_a_last_line_needs_no_end(tmp_path):
@@ -102,13 +101,9 @@ def test_a_txt_file_that_is_not_utf8_or_empty_is_skipped(tmp_path):
 
 def test_a_parquet_row_without_text_is_skipped(tmp_path):
     write_parquet(tmp_path / "part.parquet", ["a", None, "", "b"])
-    reasons = [
-        Document("a", "part"),
-        DroppedDocument("no text in field 'text'"),
-        DroppedDocument("empty"),
-        Document("b", "part"),
-    ]
-    assert read_all(Text(path=str(tmp_path))) == reasons
+    first, *dropped, last = read_all(Text(path=str(tmp_path)))
+    assert (first, last) == (Document("a", "part"), Document("b", "part"))
+    assert dropped == [DroppedDocument("no text in field 'text'"), DroppedDocument("empty")]
 
 
 def varied(n):
@@ -116,19 +111,13 @@ def varied(n):
     return json_lines({"text": f"{k} {k * 2654435761 % 2**32:x} {k * 40503 % 65536:x}"} for k in range(n))
 
 
-def expect_one_line(corpus, path):
-    with pytest.raises(DataError) as caught:
-        read_all(corpus)
-    assert str(caught.value).startswith(f"{path}: ")
-    assert "\n" not in str(caught.value)
-
-
 @pytest.mark.parametrize("kept", [0.5, 0.9, 0.999])
 def test_a_truncated_zst_file_is_one_line(tmp_path, kept):
     path = tmp_path / "part.jsonl.zst"
     whole = zstandard.compress(varied(4000))
     path.write_bytes(whole[: int(kept * len(whole))])
-    expect_one_line(Text(path=str(tmp_path)), path)
+    with refused(f"{path}: "):
+        read_all(Text(path=str(tmp_path)))
 
 
 def test_zst_frames_follow_each_other(tmp_path):
@@ -140,7 +129,8 @@ def test_zst_frames_follow_each_other(tmp_path):
 def test_a_zst_file_that_is_none_is_one_line(tmp_path):
     path = tmp_path / "part.jsonl.zst"
     path.write_bytes(b"this is no zstandard frame at all")
-    expect_one_line(Text(path=str(tmp_path)), path)
+    with refused(f"{path}: "):
+        read_all(Text(path=str(tmp_path)))
 
 
 @pytest.mark.parametrize("damage", ["truncated", "page_header", "page"])
@@ -152,24 +142,20 @@ def test_a_broken_parquet_file_is_one_line(tmp_path, damage):
     for place in range(at, at + 40):
         data[place] ^= 0xFF
     path.write_bytes(data[: len(data) // 2] if damage == "truncated" else data)
-    expect_one_line(Text(path=str(tmp_path)), path)
+    with refused(f"{path}: "):
+        read_all(Text(path=str(tmp_path)))
 
 
 def test_a_missing_path_is_one_line(tmp_path):
-    with pytest.raises(DataError) as caught:
+    with refused(f"data.corpus.path={tmp_path / 'nowhere'}: no such file or folder; "):
         open_corpus(DataConfig(corpus=Text(path=str(tmp_path / "nowhere"))))
-    assert str(caught.value) == (
-        f"data.corpus.path={tmp_path / 'nowhere'}: no such file or folder; "
-        "give one with .jsonl, .jsonl.zst, .parquet, .txt"
-    )
 
 
 def test_a_folder_without_text_is_one_line(tmp_path):
     (tmp_path / "notes.md").write_text("words")
     (tmp_path / "folder.txt").mkdir()
-    with pytest.raises(DataError) as caught:
+    with refused(f"data.corpus.path={tmp_path}: holds no text files; "):
         open_corpus(DataConfig(corpus=Text(path=str(tmp_path))))
-    assert str(caught.value).startswith(f"data.corpus.path={tmp_path}: holds no text files; put .jsonl")
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 3, 512])
@@ -211,10 +197,8 @@ def test_a_dataset_is_streamed_through_the_datasets_package(hub_folder, tasks):
 
 
 def test_a_dataset_that_cannot_be_opened_is_one_line(hub_folder):
-    with pytest.raises(DataError) as caught:
+    with refused(f"data.corpus.dataset={hub_folder / 'nowhere'}: cannot be opened ("):
         open_corpus(DataConfig(corpus=Slimpajama(dataset=str(hub_folder / "nowhere"))))
-    assert str(caught.value).startswith(f"data.corpus.dataset={hub_folder / 'nowhere'}: cannot be opened (")
-    assert "\n" not in str(caught.value)
 
 
 def test_a_dataset_with_a_broken_line_is_one_line_or_a_skip(hub_folder):

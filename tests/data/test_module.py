@@ -53,14 +53,20 @@ def joined(prepared):
     return DataConfig(**{**vars(prepared), "mode": "concatenated"})
 
 
-def test_ranks_and_a_resume_change_no_anchored_batch(joined):
-    mask = Anchor(chunks=3)
-    whole, data = packs_of(joined, 4, mask=mask)
-    ranks = [packs_of(joined, 4, rank=rank, world_size=2, mask=mask)[0] for rank in (0, 1)]
-    assert [plain(batch) for batch in whole] == [plain(b) for step in zip(*ranks, strict=True) for b in step]
-    longer = packs_of(joined, 7, mask=mask)[0]
-    resumed = packs_of(joined, 3, mask=mask, states=data.state_dict())[0]
-    assert [plain(batch) for batch in resumed] == [plain(batch) for batch in longer[8:]]
+@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("mask", [Causal(), Anchor(chunks=3)], ids=["plain", "anchored"])
+def test_ranks_and_a_resume_change_no_batch(prepared, joined, mask, world_size):
+    config, settings = (prepared if mask == Causal() else joined), {"n_streams": 4, "mask": mask}
+    whole, data = packs_of(config, 4, **settings)
+    assert [batch["stream"] for batch in whole] == [0, 1, 2, 3] * 4
+    ranks = [packs_of(config, 4, rank=rank, world_size=world_size, **settings)[0] for rank in range(world_size)]
+    each = 4 // world_size
+    for step in range(4):
+        shares = [plain(batch) for share in ranks for batch in share[step * each : (step + 1) * each]]
+        assert sorted(shares, key=lambda batch: batch["stream"]) == [plain(b) for b in whole[4 * step : 4 * step + 4]]
+    longer = packs_of(config, 7, **settings)[0]
+    resumed = packs_of(config, 3, states=data.state_dict(), **settings)[0]
+    assert [plain(batch) for batch in resumed] == [plain(batch) for batch in longer[16:]]
 
 
 @pytest.mark.parametrize("name", MASKS)

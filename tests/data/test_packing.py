@@ -5,10 +5,9 @@ import numpy as np
 import pytest
 
 from lab.data.order import sample_segment
-from lab.data.packing import PackStream
 from lab.data.segments import index_segments
 from lab.errors import ConfigError
-from tests.data.stores import drawn_lengths, make_store, numbered_documents
+from tests.data.stores import drawn_lengths, make_store, numbered_documents, refused, stream_over
 
 IGNORE = -100  # torch's own, see torch.nn.CrossEntropyLoss
 WINDOW, PACK, LOOK_AHEAD = 16, 64, 20
@@ -25,7 +24,7 @@ def corpus(tmp_path):
 
 def stream_of(corpus, stream=0, n_streams=1, **settings):
     values = {"pack_tokens": PACK, "seed": 5, "look_ahead": LOOK_AHEAD, **settings}
-    return PackStream(*corpus, stream=stream, n_streams=n_streams, **values)
+    return stream_over(*corpus, stream=stream, n_streams=n_streams, **values)
 
 
 def take(stream, n):
@@ -132,43 +131,6 @@ def test_ranks_share_the_streams_out_without_changing_a_pack(corpus, world_size)
             assert all(same(next(stream), whole[j][step]) for j, stream in mine.items())
 
 
-def test_data_module_gives_the_global_batches_whatever_the_ranks(prepared):
-    from types import SimpleNamespace
-
-    from lab.data.module import PackedData
-
-    def batches(rank, world_size, n_steps, states=None):
-        data = PackedData(prepared, seed=1, micro_batch_tokens=128, n_streams=4)
-        data.trainer = SimpleNamespace(global_rank=rank, world_size=world_size)
-        data.setup("fit")
-        if states is not None:
-            data.load_state_dict(states)
-        out = list(itertools.islice(data.train_dataloader(), n_steps * 4 // world_size))
-        for batch in out:
-            data.consumed(batch)
-        return out, data
-
-    def key(batch):
-        return batch["stream"], batch["tokens"].tolist(), batch["targets"].tolist(), batch["lengths"]
-
-    whole, one_rank = batches(0, 1, 6)
-    assert [batch["stream"] for batch in whole] == [0, 1, 2, 3] * 6
-    for world_size in (2, 4):
-        shares = [[key(b) for b in batches(rank, world_size, 6)[0]] for rank in range(world_size)]
-        for step in range(6):
-            n = 4 // world_size
-            joined = [batch for share in shares for batch in share[step * n : (step + 1) * n]]
-            assert sorted(joined) == [key(b) for b in whole[4 * step : 4 * step + 4]]
-    longer = [key(batch) for batch in batches(0, 1, 9)[0]]
-    resumed = [key(batch) for batch in batches(0, 1, 3, one_rank.state_dict())[0]]
-    assert resumed == longer[24:]
-    for batch in whole:
-        used = int(batch["cu_seqlens"][-1])
-        assert batch["n_targets"] == int((batch["targets"] != IGNORE).sum())
-        assert [int(x) for x in batch["cu_seqlens"].diff()] == list(batch["lengths"])
-        assert used == sum(batch["lengths"]) <= 128
-
-
 @pytest.mark.parametrize("at", [1, 2, 17, 60])
 def test_state_takes_a_stream_up_where_it_stood(corpus, at):
     packs = take(stream_of(corpus, 1, 2), at + 25)
@@ -208,9 +170,8 @@ def test_a_corpus_smaller_than_the_look_ahead_goes_round(tmp_path, look_ahead):
 
 def test_a_segment_longer_than_a_pack_is_refused(tmp_path):
     store = make_store(tmp_path, [numbered_documents([17])])
-    with pytest.raises(ConfigError) as caught:
+    with refused("train.micro_batch_tokens=16: must hold the longest segment, 17 tokens; ", ConfigError):
         next(stream_of((store, index_segments(store, "natural", 17)), pack_tokens=16))
-    assert str(caught.value).startswith("train.micro_batch_tokens=16: must hold the longest segment, 17 tokens; use")
 
 
 def test_a_segment_as_long_as_a_pack_fills_it(tmp_path):

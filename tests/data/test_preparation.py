@@ -2,7 +2,6 @@ import contextlib
 import json
 import shutil
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -12,13 +11,9 @@ from lab.data.preparation import is_prepared, prepare, shard_folder, verify
 from lab.data.shards import ShardWriter, TokenStore, token_dtype
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import DataError
-from tests.data.stores import read_shard, sentence, text_config, write_corpus
+from tests.data.stores import folder_bytes, read_shard, sentence, text_config, write_corpus
 
 EOS = 1
-
-
-def folder_bytes(folder: Path):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def test_every_document_comes_back_in_order_with_its_source(made):
@@ -80,14 +75,8 @@ def test_the_manifest_says_what_is_there(made):
 
 def test_skips_are_counted_by_reason_and_told(tmp_path):
     (tmp_path / "corpus").mkdir()
-    lines = [
-        b'{"text": "a good line"}',
-        b'{"text": ""}',
-        b'{"text": " "}',
-        b"nonsense",
-        b'{"txt": 1}',
-        b'{"text": "\xe9"}',
-    ]
+    unusable = [b'{"text": ""}', b'{"text": " "}', b"nonsense", b'{"txt": 1}', b'{"text": "\xe9"}']
+    lines = [b'{"text": "a good line"}', *unusable]
     (tmp_path / "corpus" / "a.jsonl").write_bytes(b"\n".join(lines))
     done = prepare(text_config(tmp_path, held_out_frac=0.0), progress=False)
     assert done.skips == {"empty": 2, "not JSON": 1, "no text in field 'text'": 1, "not UTF-8": 1}

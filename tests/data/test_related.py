@@ -18,8 +18,8 @@ from lab.data.shards import ShardWriter, TokenStore
 from lab.errors import ConfigError
 from lab.masks import Anchor, Document
 from lab.model.config import DecoderConfig
-from tests.data.slim import documents, folder_bytes, slim, slim_corpus, word_tokenizer
-from tests.data.stores import make_store
+from tests.data.slim import documents, slim, slim_corpus, word_tokenizer
+from tests.data.stores import folder_bytes, make_store
 
 VOCAB = 60_000
 

@@ -11,13 +11,11 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 from lab.config import load_experiment
 from lab.data.arrangement import Arrangement
 from lab.data.config import Bpe, Conversations, DataConfig, Text, TokenizerFile
-from lab.data.packing import PackStream
 from lab.data.preparation import prepare, shard_folder
 from lab.data.segments import index_segments
 from lab.data.shards import ShardWriter, TokenStore
 from lab.data.text_files import Document, DroppedDocument, to_conversation
-from lab.errors import DataError
-from tests.data.stores import drawn_lengths, numbered_documents
+from tests.data.stores import drawn_lengths, numbered_documents, refused, stream_over
 from tests.data.windows import IGNORE, runs_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,16 +44,18 @@ def write_rows(folder, rows, name="part.jsonl"):
     return folder
 
 
-def conversations(place, tokenizer, rows, **settings):
-    path = str(write_rows(place / "corpus", rows))
+def config_of(corpus, place, tokenizer, settings):
     values = {"held_out_frac": 0.0, "window": 8, "folder": str(place / "shards"), **settings}
-    return DataConfig(corpus=Conversations(path=path), tokenizer=tokenizer, **values)
+    return DataConfig(corpus=corpus, tokenizer=tokenizer, **values)
+
+
+def conversations(place, tokenizer, rows, **settings):
+    return config_of(Conversations(path=str(write_rows(place / "corpus", rows))), place, tokenizer, settings)
 
 
 def texts(place, tokenizer, rows, **settings):
     path = str(write_rows(place / "corpus", rows))
-    values = {"held_out_frac": 0.0, "window": 8, "folder": str(place / "shards"), **settings}
-    return DataConfig(corpus=Text(path=path, source_field="kind"), tokenizer=tokenizer, **values)
+    return config_of(Text(path=path, source_field="kind"), place, tokenizer, settings)
 
 
 def opened(config):
@@ -101,11 +101,8 @@ def scored(*words):
         pytest.param(
             turns(("gpt", "Hello."), ("gpt", "Bye"), ("human", "Hi")),
             [
-                ("ASSISTANT:", False),
-                (" Hello.\n", True),
-                ("ASSISTANT:", False),
-                (" Bye\n", True),
-                ("USER: Hi\n", False),
+                *(("ASSISTANT:", False), (" Hello.\n", True)),
+                *(("ASSISTANT:", False), (" Bye\n", True), ("USER: Hi\n", False)),
             ],
             id="begins_with_responses_and_ends_with_a_prompt",
         ),
@@ -145,7 +142,7 @@ NO_RESPONSE = "a conversation without a response"
     ],
     ids=itertools.count(),
 )
-def test_what_is_no_conversation_is_a_skip(row, reason):
+def test_what_is_no_conversation_is_dropped(row, reason):
     assert to_conversation(row, "place") == DroppedDocument(reason)
 
 
@@ -233,21 +230,15 @@ def test_skips_are_counted_by_reason_and_told(tmp_path, tokenizer):
 
 def test_a_corpus_without_a_conversation_is_refused_in_one_line(tmp_path, tokenizer):
     config = conversations(tmp_path, tokenizer, [turns(("human", "Hi")), {"text": "Hi"}])
-    with pytest.raises(DataError) as caught:
+    with refused("data.corpus: empty, no document to train on was found; "):
         prepare(config, progress=False)
-    folder = shard_folder(config)
-    assert str(caught.value) == (
-        "data.corpus: empty, no document to train on was found; check its path "
-        f"({folder}: 0 documents, 0 tokens to train on, 0 held out; left out: 1 {NO_RESPONSE}, 1 {NO_TURNS})"
-    )
-    assert not folder.exists()
+    assert not shard_folder(config).exists()
 
 
 def test_a_corpus_without_a_conversation_trains_no_tokenizer(tmp_path):
     config = conversations(tmp_path, Bpe(vocab_size=300), [turns(("human", "Hi"))])
-    with pytest.raises(DataError) as caught:
+    with refused("data.corpus: empty, there is no text to train a tokenizer on; "):
         prepare(config, progress=False)
-    assert str(caught.value) == "data.corpus: empty, there is no text to train a tokenizer on; check its path"
 
 
 # marks in stores and packs
@@ -320,8 +311,7 @@ def test_targets_that_are_not_scored_are_ignored_in_packs(marked, mode, mask):
         "document": Arrangement(mask="document"),
         "chunks": Arrangement(mask="document", chunks=3),
     }[mask]
-    values = {"stream": 0, "n_streams": 1, "pack_tokens": 9, "seed": 4, "look_ahead": 1}
-    stream = PackStream(store, segments, arrangement=arrangement, **values)
+    stream = stream_over(store, segments, arrangement=arrangement, pack_tokens=9, seed=4)
     wanted, seen = answers(documents, marks), []
     for pack in itertools.islice(stream, segments.n if mode != "uniform" else 3 * segments.n):
         for tokens, targets, _, _ in runs_of(pack):
@@ -342,9 +332,8 @@ def test_targets_of_prompts_and_tags_are_ignored_by_hand(mode, window, tmp_path,
     (tmp_path / "corpus" / "part.jsonl").rename(tmp_path / "corpus" / "news.jsonl")
     store = opened(config)
     segments = index_segments(store, mode, window)
-    values = {"stream": 0, "n_streams": 1, "pack_tokens": window, "seed": 0, "look_ahead": 1}
     found = {}
-    for pack in itertools.islice(PackStream(store, segments, **values), segments.n):
+    for pack in itertools.islice(stream_over(store, segments, pack_tokens=window, seed=0), segments.n):
         ((tokens, targets, _, _),) = runs_of(pack)
         names = tuple(WORDS[token] for token in tokens)
         found[names] = [None if target == IGNORE else WORDS[target] for target in targets]
@@ -358,15 +347,7 @@ def test_targets_of_prompts_and_tags_are_ignored_by_hand(mode, window, tmp_path,
     else:
         assert found == {
             ("<bos>", "news", "\n", "USER:", " ", "Hi", "\n"): [None] * 7,
-            ("ASSISTANT:", " ", "Hello.", "\n", "<eos>", "<bos>", "news"): [
-                " ",
-                "Hello.",
-                "\n",
-                "<eos>",
-                None,
-                None,
-                None,
-            ],
+            ("ASSISTANT:", " ", "Hello.", "\n", "<eos>", "<bos>", "news"): [" ", "Hello.", "\n", "<eos>"] + [None] * 3,
             ("\n", "USER:", " ", "Hi", "\n", "ASSISTANT:", " "): [None] * 5 + [" ", "Hello."],
         }
 

@@ -8,7 +8,6 @@ import pytest
 
 from lab.counts import PositionCounts
 from lab.data.config import DataConfig
-from lab.data.packing import PackStream
 from lab.data.segments import NaturalSegments
 from lab.data.shaped import CYCLE, PACK_CYCLE, ClassSegments, natural_counts, shape_corpus
 from lab.data.shaping_cost import cost_of, cut_share
@@ -16,7 +15,7 @@ from lab.errors import DataError
 from lab.shape.components import length_classes
 from lab.shape.config import Choose, Flat, Gaps, Pack, Power, ShapeConfig
 from lab.shape.profiles import binned, share
-from tests.data.stores import make_store, numbered_documents
+from tests.data.stores import make_store, numbered_documents, stream_over
 
 WINDOW, SEED = 24, 5
 
@@ -123,16 +122,8 @@ def test_a_corpus_smaller_than_a_block_is_refused(tmp_path):
 def test_packs_show_the_profile_that_was_planned(store, strategy, target, tolerance):
     """Pairs of the packs' own runs and ids, counted by their dense matrix, against the plan."""
     shaped = shaped_by(store, strategy, target)
-    stream = PackStream(
-        store,
-        shaped.segments,
-        stream=0,
-        n_streams=1,
-        pack_tokens=8 * WINDOW,
-        seed=SEED,
-        look_ahead=8,
-        skip=shaped.skip,
-    )
+    settings = {"pack_tokens": 8 * WINDOW, "seed": SEED, "look_ahead": 8, "skip": shaped.skip}
+    stream = stream_over(store, shaped.segments, **settings)
     reach = int(shaped.plan.edges[-1])
     found, counts = np.zeros(reach, dtype=np.int64), PositionCounts(reach)
     for pack in itertools.islice(stream, 500):

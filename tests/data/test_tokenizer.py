@@ -3,6 +3,7 @@ import pytest
 
 from lab.data.tokenizer import load_tokenizer, train_bpe
 from lab.errors import DataError
+from tests.data.stores import refused
 
 ALPHABETS = {
     "ascii": range(0x20, 0x7F),
@@ -66,10 +67,8 @@ def test_a_tokenizer_is_read_from_its_file_and_from_its_folder(bpe, tmp_path):
 
 @pytest.mark.parametrize("name", ["nothing.json", "."], ids=["no_file", "folder_without_one"])
 def test_a_missing_file_is_one_line(tmp_path, name):
-    with pytest.raises(DataError) as caught:
+    with refused(f"data.tokenizer.path={tmp_path / name}: no such file; "):
         load_tokenizer(tmp_path / name)
-    assert str(caught.value).startswith(f"data.tokenizer.path={tmp_path / name}: no such file; give a tokenizer.json")
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +79,5 @@ def test_a_missing_file_is_one_line(tmp_path, name):
 def test_a_broken_file_is_one_line(tmp_path, content):
     path = tmp_path / "tokenizer.json"
     path.write_bytes(content)
-    with pytest.raises(DataError) as caught:
+    with refused(f"data.tokenizer.path={path}: not a tokenizer.json ("):
         load_tokenizer(path)
-    assert str(caught.value).startswith(f"data.tokenizer.path={path}: not a tokenizer.json (")
-    assert "\n" not in str(caught.value)

@@ -3,8 +3,20 @@
 import itertools
 from dataclasses import dataclass
 
+from lab.data.arrangement import Arrangement
+
 IGNORE = -100  # torch's own, see torch.nn.CrossEntropyLoss
 BOS, FIRST = 1, 10  # the token that begins documents, and the lowest of all others
+MASKS_AND_CHUNKS = {
+    "causal": Arrangement(),
+    "causal_chunks": Arrangement(chunks=3),
+    "reset": Arrangement(mask="document"),
+    "reset_chunks": Arrangement(mask="document", chunks=3),
+    "running": Arrangement(mask="document", running=True),
+    "running_chunks": Arrangement(mask="document", running=True, chunks=3),
+    "anchor": Arrangement(mask="anchor", running=True, anchor=BOS, bos=BOS),
+    "anchor_chunks": Arrangement(mask="anchor", running=True, chunks=3, anchor=BOS, bos=BOS),
+}
 
 
 @dataclass(frozen=True)
