@@ -68,7 +68,7 @@ class MethodsOptions(NeedleOptions):
         known = dict.fromkeys(METHODS)
         for name in names:
             try:
-                look_up(known, name, "methods")  # type: ignore[arg-type]
+                look_up(known, name, "methods")
             except ConfigError as error:
                 faults += error.faults
         faults += [f"methods={name}: stands twice; keep one" for name in sorted(set(names)) if names.count(name) > 1]
