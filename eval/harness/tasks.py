@@ -9,7 +9,7 @@ import os
 import sqlite3
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import closing, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +159,8 @@ def evaluate(
     seeds = ("random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed")
     runs_code = options.confirm_run_unsafe_code
     with redirect_stdout(sys.stderr), as_faults(name, tasks), running_code(runs_code):
+        with closing(sqlite3.connect(f"{cache}_rank0.db")) as database:
+            database.execute("PRAGMA schema_version")  # a broken file fails here, not in the harness's own thread
         results: dict[str, Any] = simple_evaluate(
             model=model,
             tasks=tasks if group is None else [group],

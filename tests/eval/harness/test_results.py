@@ -8,8 +8,8 @@ from scipy.stats import binom
 from scipy.stats import t as student
 
 from eval.harness.intervals import interval
-from eval.harness.results import cases_of, rows_of, table
 from eval.harness.model import Cost
+from eval.harness.results import cases_of, rows_of, table
 
 
 def test_shares_have_exact_limits():
