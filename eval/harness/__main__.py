@@ -14,17 +14,16 @@ tokenizer.json. Tasks, tags and groups are the harness's, or those of the YAML f
     python -m eval.harness runs/tiny_2k --tasks my_task --include_path my_tasks/ --limit 100
 
 --distance NAME is short for --position.distance.method=NAME, and that method's parameters follow under their own names;
-where none is given, string, dca, self_extend and rerope take those of eval.methods, from the training window.
-eval/harness/encoding.py says how requests are encoded and cut, as the harness's own class hf does it;
-eval/harness/scoring.py and eval/harness/answers.py how they are scored and answered. Answers are greedy; tasks that
-sample are refused. Needs the extra: pip install 'probe-lab[harness]'.
+where none is given, string, dca, self_extend and rerope take those of eval.methods, from the training window. Texts are
+encoded and cut as the harness's own class hf does it (eval/harness/model.py). Answers are greedy; tasks that sample are
+refused. Needs the extra: pip install 'probe-lab[harness]'.
 
 Prints a table, and adds a line for each task, metric and filter to harness.jsonl in eval/ of the run folder
-(runs/harness-NAME for a Hugging Face folder) or FOLDER: eval/harness/intervals.py tells the kinds of interval,
+(runs/harness-NAME for a Hugging Face folder) or FOLDER: eval/harness/intervals.py explains the kinds of interval,
 `longest` is the longest text that was read, `cut` counts contexts that lost their beginning, `seconds` are the model's.
-harness-cases/ holds every test with what was said and how it scored, and, for each of --tasks, the harness's own
-results as JSON; a name whose JSON is there is not run again, unless its files have changed. Finished requests are kept
-there at once, so that after Ctrl-C (exit status 75) or a crash the same command goes on.
+harness-cases/ holds every test with its answer and score, and, for each of --tasks, the harness's own results as JSON;
+a name whose JSON is there is not run again, unless its files have changed. Finished requests are kept there at once, in
+the harness's own cache, so that after Ctrl-C (exit status 75) or a crash the same command goes on.
 """
 
 from __future__ import annotations
@@ -32,32 +31,24 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-from torch import Tensor
 
 from eval.common.appended import written_to
 from eval.common.cells import Cells, Row
 from eval.common.command import run
 from eval.common.measuring import Request
 from eval.common.subject import SUBJECT, Subject, open_subject, result_folder
-from eval.harness.answers import Ended, Speaker
-from eval.harness.chat import Chat
 from eval.harness.distance import with_parameters
-from eval.harness.encoding import Encoder, Ends
-from eval.harness.ends import ends_of
-from eval.harness.model import Responder, evaluate
+from eval.harness.encoding import Encoder, ends_of
+from eval.harness.model import chat_tokenizer, harness_model
 from eval.harness.options import HarnessOptions, spell_out
-from eval.harness.requests import FinishedRequests
 from eval.harness.results import cases_of, rows_of, table
-from eval.harness.scoring import Scorer
-from eval.harness.tasks import definition, load_tasks, task_manager
+from eval.harness.tasks import definition, evaluate, load_tasks, task_manager
 from lab.command import start
 from lab.errors import ConfigError
 from lab.files import write_json
-from lab.model.generation.generate import greedy
 
 KIND = "harness"
 CASES = f"{KIND}-cases"
@@ -73,7 +64,7 @@ def measure(request: Request) -> str:
     Raises: LabError; KeyboardInterrupt with what is kept.
     """
     if request.plots:
-        raise ConfigError("--plot: there is no picture of these results; leave it out, eval.compare makes a table")
+        raise ConfigError("--plot: these results have no picture; leave it out, eval.compare makes a table")
     options: HarnessOptions = request.options
     request = with_parameters(request)
     manager = task_manager(options.names, options.include_path)
@@ -82,40 +73,32 @@ def measure(request: Request) -> str:
     cases = cells.path.parent / CASES
     asked = {name: describe(subject, options, name, definition(manager, name)) for name in options.names}
     files = {name: cases / f"{name}-{digest(row, (*SUBJECT, *ASKED_BY))}.json" for name, row in asked.items()}
-    missing = [name for name in options.names if not files[name].exists()]
-    load_tasks(manager, missing, runs_code=options.confirm_run_unsafe_code)
-    if missing:
-        finished = FinishedRequests(cases / f"requests-{digest(asked[missing[0]], READ_WITH)}.jsonl")
-        responder = responder_of(request, subject, finished)
-        try:
-            for name in missing:
-                run_name(replace(responder, asked={}), options, manager, asked[name], cells, files[name])
-        except KeyboardInterrupt as signal_:
-            kept = f"{len(finished.known):,} finished requests are in {finished.file.path}"
-            raise KeyboardInterrupt(f"stopped; {kept}; the same command goes on") from signal_
+    loaded = load_tasks(
+        manager, [name for name in asked if not files[name].exists()], runs_code=options.confirm_run_unsafe_code
+    )
+    if loaded:
+        model = model_of(request, subject)
+        with written_to(cells.path.parent):
+            cases.mkdir(exist_ok=True)
+        cache = cases / f"requests-{digest(asked[options.names[0]], READ_WITH)}"
+        with finished_requests(model):
+            for name, tasks in loaded.items():
+                results = evaluate(model, manager, name, tasks, cache, options)
+                add_results(results, model, asked[name], cells, files[name])
     rows = [row for name in options.names for row in cells if is_of(row, asked[name])]
     return "\n".join([table(rows), *notes(request, subject, rows), f"written to {cells.path}"])
 
 
-def responder_of(request: Request, subject: Subject, finished: FinishedRequests) -> Responder:
+def model_of(request: Request, subject: Subject) -> Any:
     """Make what answers the harness's requests.
 
     Raises: LabError.
     """
     options: HarnessOptions = request.options
-    chat = Chat(request.model) if options.apply_chat_template else None
-    ends = Ends((), () if subject.stop_id is None else (subject.stop_id,))
-    if subject.model.folder is None:
-        ends = ends_of(request.model, subject.tokenizer, subject.stop_id)
-    decoder, window = subject.model.decoder, window_of(subject, options)
-    encoder = Encoder(subject.tokenizer, ends, window, subject.vocab_size, templated=chat is not None)
-
-    def generate(prompts: Tensor, n_tokens: int, ended: Ended) -> Tensor:
-        with subject.computing():
-            return greedy(decoder, prompts.to(subject.device), n_tokens, subject.stop_id, ended=ended)
-
-    scorer = Scorer(decoder, encoder, subject.computing, options.rows, subject.device)
-    return Responder(scorer, Speaker(encoder, generate, options.rows, options.max_gen_toks), finished, chat)
+    chat = chat_tokenizer(request.model) if options.apply_chat_template else None
+    begin_ids, stop_ids = ends_of(request.model, subject.tokenizer, subject.stop_id)
+    encoder = Encoder(subject.tokenizer, begin_ids, stop_ids, subject.vocab_size, templated=chat is not None)
+    return harness_model(subject, encoder, window_of(subject, options), options.rows, options.max_gen_toks, chat)
 
 
 def window_of(subject: Subject, options: HarnessOptions) -> int:
@@ -123,28 +106,41 @@ def window_of(subject: Subject, options: HarnessOptions) -> int:
     return options.max_length or subject.model.train_len or MOST_TOKENS
 
 
-def run_name(
-    responder: Responder, options: HarnessOptions, manager: Any, asked: Row, cells: Cells, whole: Path
-) -> None:
-    """Run one of the names and write down its tests, its rows, and last the harness's own results.
+@contextmanager
+def finished_requests(model: Any) -> Iterator[None]:
+    """Close the cache of finished requests at the end, and on Ctrl-C count them.
+
+    Raises: KeyboardInterrupt.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as signal_:
+        kept = model.cache_hook.dbdict
+        if kept is None:
+            raise
+        about = f"{len(kept) // 2:,} finished requests are in {kept.filename}"
+        raise KeyboardInterrupt(f"stopped; {about}; the same command goes on") from signal_
+    finally:
+        if model.cache_hook.dbdict is not None:
+            model.cache_hook.dbdict.close()
+
+
+def add_results(results: dict[str, Any], model: Any, asked: Row, cells: Cells, whole: Path) -> None:
+    """Write down the tests and rows of one of the names, and last the harness's own results.
 
     Raises: LabError.
     """
-    settings = {"num_fewshot": options.num_fewshot, "limit": options.limit}
-    runs_code = options.confirm_run_unsafe_code
-    results = evaluate(responder, manager, asked["asked"], settings=settings, seed=options.seed, runs_code=runs_code)
-    tests = cases_of(results)
-    for row in rows_of(results, responder.outcomes):
-        key = (row["task"], row["filter"])
+    for row in rows_of(results, model.costs):
+        tests = cases_of(results, row["task"], row["filter"])
         file = f"{CASES}/{row['task']}-{row['filter']}-{whole.stem[-8:]}.jsonl"
-        cells.add({**asked, **row}, (file, tests[key]) if key in tests else None)
+        cells.add({**asked, **row}, (file, tests) if tests else None)
     with written_to(cells.path.parent):
         del results["samples"]
         write_json(whole, json.loads(json.dumps(results, default=str)))
 
 
 def describe(subject: Subject, options: HarnessOptions, name: str, defined: str) -> Row:
-    """Say what is run, on what, and with what."""
+    """Collect what is run, on what, and with what."""
     from lm_eval import __version__
 
     return {
@@ -162,18 +158,18 @@ def describe(subject: Subject, options: HarnessOptions, name: str, defined: str)
 
 
 def digest(asked: Row, keys: Sequence[str]) -> str:
-    """Shorten what names a run, or its requests, for file names."""
+    """Hash what names a run, or its requests, for file names."""
     named = json.dumps({key: asked[key] for key in keys}, sort_keys=True)
     return hashlib.sha256(named.encode()).hexdigest()[:8]
 
 
 def is_of(row: Row, asked: Row) -> bool:
-    """Tell whether a row is of a run of one of the names."""
+    """Check whether a row comes from a run of one of the names."""
     return all(row.get(key) == asked[key] for key in (*SUBJECT, *ASKED_BY))
 
 
 def notes(request: Request, subject: Subject, rows: Sequence[Row]) -> Iterator[str]:
-    """Say what a reader of the scores must know: contexts that were cut, a distance method without effect."""
+    """List what a reader of the scores must know: contexts that were cut, a distance method without effect."""
     tasks = {row["task"]: row for row in rows if row["cut"]}
     for task, row in tasks.items():
         contexts = f"{row['cut']:,} of {row['requests']:,} contexts"

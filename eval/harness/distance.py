@@ -1,13 +1,12 @@
-"""A distance method that is asked for by its name alone gets the parameters that follow from the model and the texts.
+"""Parameters of a distance method that is only named: they follow from the training window and the texts' length.
 
 They are those at which eval.methods compares methods (eval/common/method_settings.py has the formulas): STRING's shift
-is a third of the training window, for instance. With one parameter given, all are taken as given.
+is a third of the training window, for instance. With one parameter set, nothing is derived.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from eval.common.measuring import Request
 from eval.common.method_settings import setting
@@ -25,24 +24,23 @@ def with_parameters(request: Request) -> Request:
 
     Raises: LabError for a model that cannot be opened.
     """
-    given = {key: value for key, value in request.overrides.items() if key.startswith(PREFIX)}
-    method = given.get(f"{PREFIX}method")
+    given = [key for key in request.overrides if key.startswith(PREFIX)]
+    method = request.overrides.get(f"{PREFIX}method")
     if len(given) != 1 or method not in DERIVED:
         return request
     train_len = training_window(request.model)
     derived = setting(method, train_len, request.options.max_length or train_len).distance
-    overrides: dict[str, Any] = {f"{PREFIX}{name}": value for name, value in derived.items()}
+    overrides = {f"{PREFIX}{name}": value for name, value in derived.items()}
     return request._replace(overrides={**request.overrides, **overrides})
 
 
 def training_window(place: Path) -> int:
-    """Read the training window of a run folder, a checkpoint in it, or a Hugging Face folder; its weights stay unread.
+    """Read the training window of a run folder, a checkpoint in it, or a Hugging Face folder, without its weights.
 
     Raises: LabError.
     """
     if (place / NAME).is_file():
-        window: int = read_settings(place)["max_position_embeddings"]
-        return window
+        return int(read_settings(place)["max_position_embeddings"])
     if not place.is_dir():
         kinds = "a run folder, a checkpoint in it, or a Hugging Face folder"
         raise CheckpointError(f"{place}: no such folder; give {kinds}")

@@ -19,11 +19,10 @@ from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.stats import norm
+from scipy.stats import binomtest, norm
 from scipy.stats import t as student
 
 from eval.common.sliding import TextLosses
-from lab.probe.intervals import share_limits
 
 CONFIDENCE = 0.95
 BITS = "bits_per_byte"
@@ -40,7 +39,7 @@ class Interval(NamedTuple):
 
 
 def interval(metric: str, score: Any, each: Sequence[Any], stderr: Any = None) -> Interval | None:
-    """Give the interval of a number; None where nothing is known of how it varies.
+    """Compute the interval of a number; None where nothing is known of how it varies.
 
     Example:
         >>> low, high, kind = interval("acc", 0.8, [1.0] * 8 + [0.0] * 2)
@@ -51,11 +50,17 @@ def interval(metric: str, score: Any, each: Sequence[Any], stderr: Any = None) -
     """
     if not is_number(score):
         return None
-    found = loss_interval(metric, score, each) if metric in WEIGHTED else mean_interval(score, each)
+    found = None
+    if len(each) > 1:
+        found = loss_interval(metric, score, each) if metric in WEIGHTED else mean_interval(score, each)
     if found is None and is_number(stderr):
-        half = float(norm.ppf((1 + CONFIDENCE) / 2)) * float(stderr)
-        return Interval(float(score) - half, float(score) + half, "stderr")
+        return around(score, norm.ppf((1 + CONFIDENCE) / 2) * stderr, "stderr")
     return found
+
+
+def around(middle: float, half: float, kind: str) -> Interval:
+    """Lay limits to either side."""
+    return Interval(float(middle - half), float(middle + half), kind)
 
 
 def is_number(value: Any) -> bool:
@@ -64,22 +69,20 @@ def is_number(value: Any) -> bool:
 
 
 def mean_interval(score: float, each: Sequence[Any]) -> Interval | None:
-    """Give the interval of a mean, if the number is one."""
-    if len(each) < 2 or not all(is_number(value) for value in each):
+    """Compute the interval of a mean, if the number is one."""
+    if not all(is_number(value) for value in each):
         return None
     values = np.array(each, dtype=float)
     if not math.isclose(values.mean(), score, rel_tol=AGREE, abs_tol=AGREE):
         return None
     if set(values.tolist()) <= {0.0, 1.0}:
-        return Interval(*share_limits(int(values.sum()), len(each), CONFIDENCE), "exact")
+        return Interval(*binomtest(int(values.sum()), len(each)).proportion_ci(CONFIDENCE), "exact")
     half = float(student.ppf((1 + CONFIDENCE) / 2, len(each) - 1)) * values.std(ddof=1) / math.sqrt(len(each))
-    return Interval(float(values.mean() - half), float(values.mean() + half), "t")
+    return around(values.mean(), half, "t")
 
 
 def loss_interval(metric: str, score: float, each: Sequence[Any]) -> Interval | None:
-    """Give the interval of a perplexity, or of bits per byte."""
-    if len(each) < 2:
-        return None
+    """Compute the interval of a perplexity, or of bits per byte."""
     losses = TextLosses(-np.array([nats for nats, _ in each]), np.array([weight for _, weight in each]))
     as_unit = math.log2 if metric == BITS else float
     if losses.limits is None or not math.isclose(as_unit(losses.perplexity), score, rel_tol=AGREE):

@@ -38,7 +38,7 @@ class HarnessOptions(CellOptions):
 
     @property
     def names(self) -> list[str]:
-        """What --tasks lists."""
+        """The names in --tasks, each once."""
         return list(dict.fromkeys(name.strip() for name in self.tasks.split(",")))
 
     def rules(self) -> list[str]:

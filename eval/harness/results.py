@@ -1,7 +1,7 @@
 """What lm-evaluation-harness found, as rows, tests, and a table.
 
-The harness gives a number for each task, metric and filter, and what every document scored; eval/harness/intervals.py
-says how an interval comes from the latter.
+The harness returns a number for each task, metric and filter, and what every document scored, from which
+eval/harness/intervals.py computes an interval.
 """
 
 from __future__ import annotations
@@ -13,22 +13,27 @@ import numpy as np
 
 from eval.common.appended import Row
 from eval.harness.intervals import CONFIDENCE, interval, is_number
-from eval.harness.scoring import Outcome
+from eval.harness.model import Cost
 
 Results = Mapping[str, Any]
 
 
-def rows_of(results: Results, outcomes: Callable[[str], Sequence[Outcome]]) -> Iterator[Row]:
-    """List the numbers of all tasks and groups; `outcomes` gives what a task's requests came to."""
+def rows_of(results: Results, costs: Callable[[list[Any]], Sequence[Cost]]) -> Iterator[Row]:
+    """List the numbers of all tasks and groups; `costs` looks up what requests took."""
+    took = {
+        task: costs([arguments for sample in samples for arguments in sample["arguments"]])
+        for task, samples in results["samples"].items()
+    }
     for task, numbers in results["results"].items():
         below = tasks_of(results, task)
-        run = [outcome for name in below for outcome in outcomes(name)]
+        run = [cost for name in below for cost in took[name]]
         for key, score in numbers.items():
             metric, comma, filtered = key.partition(",")
             if not comma or metric.endswith("_stderr"):
                 continue
             stderr = numbers.get(f"{metric}_stderr,{filtered}")
-            limits = interval(metric, score, values_of(results, task, filtered, metric), stderr)
+            each = [sample[metric] for sample in samples_of(results, task, filtered) if metric in sample]
+            limits = interval(metric, score, each, stderr)
             yield {
                 "task": task,
                 "task_version": results["versions"].get(task),
@@ -43,10 +48,10 @@ def rows_of(results: Results, outcomes: Callable[[str], Sequence[Outcome]]) -> I
                 "confidence": CONFIDENCE,
                 "interval": limits and limits.kind,
                 "stderr": float(stderr) if is_number(stderr) else None,
-                "longest": max((outcome.tokens for outcome in run), default=0),
-                "cut": sum(outcome.cut for outcome in run),
+                "longest": max((cost.tokens for cost in run), default=0),
+                "cut": sum(cost.cut for cost in run),
                 "requests": len(run),
-                "seconds": round(sum(outcome.seconds for outcome in run), 3),
+                "seconds": round(sum(cost.seconds for cost in run), 3),
             }
 
 
@@ -64,26 +69,24 @@ def tasks_of(results: Results, name: str) -> list[str]:
     return list(dict.fromkeys(task for part in below for task in tasks_of(results, part)))
 
 
-def values_of(results: Results, task: str, filtered: str, metric: str) -> list[Any]:
-    """List what each document scored; nothing for a group."""
-    samples = results["samples"].get(task, ())
-    return [sample[metric] for sample in samples if sample["filter"] == filtered and metric in sample]
+def samples_of(results: Results, task: str, filtered: str) -> list[Any]:
+    """List a task's documents with what they scored, in order; none of a group."""
+    found = [sample for sample in results["samples"].get(task, ()) if sample["filter"] == filtered]
+    return sorted(found, key=lambda sample: int(sample["doc_id"]))
 
 
-def cases_of(results: Results) -> dict[tuple[str, str], list[Row]]:
-    """List every test of every task and filter: its prompt's hash, what was expected and said, how it scored."""
-    found: dict[tuple[str, str], list[Row]] = {}
-    for task, samples in results["samples"].items():
-        for sample in samples:
-            test = {
-                "test": sample["doc_id"],
-                "prompt_hash": sample["prompt_hash"][:16],
-                "expected": str(sample["target"]),
-                "answer": str(sample["filtered_resps"]),
-                "scores": {metric: as_number(sample[metric]) for metric in sample["metrics"]},
-            }
-            found.setdefault((task, sample["filter"]), []).append(test)
-    return {key: sorted(tests, key=lambda test: int(test["test"])) for key, tests in found.items()}
+def cases_of(results: Results, task: str, filtered: str) -> list[Row]:
+    """List every test of a task and filter: its prompt's hash, what was expected and answered, how it scored."""
+    return [
+        {
+            "test": sample["doc_id"],
+            "prompt_hash": sample["prompt_hash"][:16],
+            "expected": str(sample["target"]),
+            "answer": str(sample["filtered_resps"]),
+            "scores": {metric: as_number(sample[metric]) for metric in sample["metrics"]},
+        }
+        for sample in samples_of(results, task, filtered)
+    ]
 
 
 def as_number(value: Any) -> Any:

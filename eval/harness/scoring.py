@@ -1,124 +1,51 @@
-"""Log-likelihoods of continuations and of texts, as a harness asks for them.
+"""Requests in batches of one length, and the log-likelihoods of what follows.
 
-A continuation y_1 .. y_m after a context x_1 .. x_n scores
-
-    sum_i ln p(y_i | x_1 .. x_n y_1 .. y_(i-1)),    greedy where every y_i is the most likely token
-
-and a text is a continuation of the token that begins a document. eval/harness/encoding.py says how both become tokens.
-
-Requests of one length run side by side, without padding, longest first; continuations of one context that ask the
-decoder for the same pass share it, as the one-token choices of a question do.
-
-Source: lm-evaluation-harness 0.4.13, docs/model_guide.md, for the meaning of the requests.
+Requests that need the same pass share it, as the one-token choices of a question do.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from eval.harness.encoding import Encoder, Scored
 from lab.model.attention.inspection import BLOCK_LOGITS, last_block
 from lab.model.decoder import Decoder
 
+Texts = dict[tuple[int, ...], list[int]]  # each text of a batch with the numbers of its requests
 
-class Outcome(NamedTuple):
-    """What a request came to.
 
-    `value` is a continuation's (log-likelihood, greedy), a text's log-likelihood, or an answer; `tokens` the length of
-    the longest text that was read for it, and `cut` tells whether its context lost its beginning. Requests that ran
-    side by side share their seconds.
-    """
+class Generation(NamedTuple):
+    """What a task asks of an answer."""
 
-    value: Any
-    tokens: int
+    stops: tuple[str, ...]
+    budget: int
+
+
+class Asked(NamedTuple):
+    """A request in tokens: score `targets`, the last len(targets) tokens after `inputs` shifted by one, or generate."""
+
+    inputs: tuple[int, ...]
     cut: bool
-    seconds: float
+    targets: tuple[int, ...] = ()
+    generation: Generation | None = None
 
 
-Outcomes = Mapping[int, Outcome]  # by the request's number
-
-
-class Runs(Protocol):
-    """Chooses how many rows of a length run side by side."""
-
-    def __call__(self, length: int) -> int:
-        """Count the rows."""
-        ...
-
-
-@dataclass(frozen=True)
-class Scorer:
-    """A decoder that scores what follows what."""
-
-    decoder: Decoder
-    encoder: Encoder
-    computing: Callable[[], AbstractContextManager[Any]]
-    rows: Runs
-    device: torch.device
-
-    def continuations(self, pairs: Sequence[tuple[str, str]]) -> Iterator[Outcomes]:
-        """Score contexts and continuations, and give out each batch's as soon as they are known.
-
-        Raises: ConfigError for a continuation that is longer than the window, DataError for one without tokens.
-        """
-        encoded = [self.encoder.scored(*pair) for pair in pairs]
-        for batch in self.passes([request for request, _ in encoded]):
-            yield {number: outcome._replace(cut=encoded[number][1]) for number, outcome in batch.items()}
-
-    def texts(self, texts: Sequence[str]) -> Iterator[Outcomes]:
-        """Score whole texts, each on its own, and give out those of which all pieces are known."""
-        pieces = [(number, piece) for number, text in enumerate(texts) for piece in self.encoder.pieces(text)]
-        missing = [0] * len(texts)
-        for number, _ in pieces:
-            missing[number] += 1
-        sums = [Outcome(0.0, 0, False, 0.0)] * len(texts)
-        yield {number: sums[number] for number, count in enumerate(missing) if not count}
-        for batch in self.passes([piece for _, piece in pieces]):
-            whole = {}
-            for place, ((nats, _), tokens, _, seconds) in batch.items():
-                number, so_far = pieces[place][0], sums[pieces[place][0]]
-                sums[number] = Outcome(so_far.value + nats, tokens, False, so_far.seconds + seconds)  # all equally long
-                missing[number] -= 1
-                if not missing[number]:
-                    whole[number] = sums[number]
-            yield whole
-
-    def passes(self, requests: Sequence[Scored]) -> Iterator[Outcomes]:
-        """Run the passes that requests need, each once."""
-        asking: dict[tuple[int, ...], list[int]] = {}
-        for number, request in enumerate(requests):
-            asking.setdefault(request.inputs, []).append(number)
-        for batch in by_length(list(asking), self.rows):
-            started = time.perf_counter()
-            rows = [(row, requests[number].targets) for row, inputs in enumerate(batch) for number in asking[inputs]]
-            with self.computing():
-                values = token_scores(self.decoder, torch.tensor(batch, device=self.device), rows)
-            seconds = (time.perf_counter() - started) / len(rows)
-            numbers = (number for inputs in batch for number in asking[inputs])
-            length = len(batch[0])
-            yield {n: Outcome(value, length, False, seconds) for n, value in zip(numbers, values, strict=True)}
-
-
-def by_length(texts: Sequence[tuple[int, ...]], rows: Runs) -> Iterator[list[tuple[int, ...]]]:
-    """Gather texts of one length, longest first.
+def batches(asked: Sequence[Asked], rows: Callable[[int], int]) -> Iterator[Texts]:
+    """Gather requests of one length and generation, longest first: the texts of a batch, each with its requests.
 
     Example:
-        >>> list(by_length([(1,), (2, 3), (4,), (5,)], lambda length: 2))
-        [[(2, 3)], [(1,), (4,)], [(5,)]]
+        >>> [list(batch) for batch in batches([Asked(ids, False) for ids in [(1,), (2, 3), (4,), (1,)]], lambda n: 2)]
+        [[(2, 3)], [(1,), (4,)]]
     """
-    lengths: dict[int, list[tuple[int, ...]]] = {}
-    for text in texts:
-        lengths.setdefault(len(text), []).append(text)
-    for length, alike in sorted(lengths.items(), reverse=True):
-        step = rows(length)
-        yield from (alike[start : start + step] for start in range(0, len(alike), step))
+    alike: dict[tuple[int, Generation | None], Texts] = {}
+    for number, (inputs, _, _, generation) in enumerate(asked):
+        alike.setdefault((len(inputs), generation), {}).setdefault(inputs, []).append(number)
+    for (length, generation), texts in sorted(alike.items(), key=lambda item: -item[0][0]):
+        step, whole = rows(length + (generation.budget if generation else 0)), list(texts.items())
+        yield from (dict(whole[start : start + step]) for start in range(0, len(whole), step))
 
 
 @torch.no_grad()

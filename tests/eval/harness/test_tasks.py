@@ -1,24 +1,28 @@
 """Tasks of LongBench, MMLU, HellaSwag, GSM8K, HumanEval and InfiniteBench: the harness's own files on a few rows of
-their shape, answered from a script, with scores by hand; and what is said where they cannot be run."""
+their shape, answered from a script, with scores by hand; and one line where they cannot be run."""
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
 
-from eval.harness.__main__ import main
-from eval.harness.answers import Speaker
-from eval.harness.model import Responder, evaluate
-from eval.harness.requests import FinishedRequests
+from eval.harness import model as harness
+from eval.harness.__main__ import finished_requests, main
+from eval.harness.options import HarnessOptions
 from eval.harness.results import rows_of
-from eval.harness.scoring import Outcome
-from eval.harness.tasks import CODE_SWITCH, definition, is_complete, is_unsafe, load_tasks, running_code, task_manager
+from eval.harness.tasks import (
+    CODE_SWITCH,
+    definition,
+    evaluate,
+    is_complete,
+    is_unsafe,
+    load_tasks,
+    running_code,
+    task_manager,
+)
 from lab.errors import LabError
-from lab.loading import open_model
-from tests.eval.harnessed import ROOT, TASKS, make_encoder, read_lines
+from tests.eval.harness.parts import TASKS, encoded, make_model, read_lines
 
 lm_eval = pytest.importorskip("lm_eval")
 pytestmark = pytest.mark.usefixtures("harness_files")
@@ -26,34 +30,37 @@ THEIRS = lm_eval.__path__[0] + "/tasks"
 WINDOW = 4000
 
 
-class Scripted(Responder):
-    """Answers by what the prompt holds; a choice is as likely as its length in characters is small."""
+@pytest.fixture
+def scores(subject, tmp_path, monkeypatch):
+    """Run a task whose answers are found by what the prompt holds; a choice is as likely as it is short."""
 
-    def __init__(self, model, folder, script):
-        encoder = make_encoder(model, WINDOW)
-        self.asked_until = []
+    def run(name, script, folder=tmp_path, **options):
+        lengths, decode = [], make_model(subject).encoder.decode
 
-        def generate(prompts, n_tokens, ended):
-            (prompt,) = (encoder.decode(ids) for ids in prompts.tolist())
+        def generate(decoder, prompts, n_tokens, stop_id, *, ended):
+            (prompt,) = (decode(ids) for ids in prompts.tolist())
             (said,) = (said for part, said in script.items() if part in prompt)
-            ids = torch.tensor([encoder.bare(said)])
+            ids = torch.tensor([encoded(subject, said)[1:]])
             length = next((n for n in range(1, ids.shape[1]) if bool(ended(ids[:, :n]))), ids.shape[1])
-            self.asked_until.append(length)
+            lengths.append(length)
             return ids[:, : min(length, n_tokens)]
 
-        speaker = Speaker(encoder, generate, lambda n: 1, 256)
-        super().__init__(None, speaker, FinishedRequests(folder / "requests.jsonl"))
-        self.scorer = self
+        def shortest(decoder, tokens, asked):
+            return [(-float(len(decode(ids))), False) for _, ids in asked]
 
-    def continuations(self, pairs):
-        yield {
-            n: Outcome((-float(len(after)), False), len(before), False, 0.0) for n, (before, after) in enumerate(pairs)
-        }
+        monkeypatch.setattr(harness, "greedy", generate)
+        monkeypatch.setattr(harness, "token_scores", shortest)
+        options = HarnessOptions(tasks=name, **options)
+        model = make_model(subject, WINDOW, rows=1, budget=256)
+        model.cache_hook.dbdict = None
+        manager = task_manager([name], str(folder))
+        loaded = load_tasks(manager, [name], runs_code=options.confirm_run_unsafe_code)
+        with finished_requests(model):
+            results = evaluate(model, manager, name, loaded[name], tmp_path / "requests", options)
+            rows = list(rows_of(results, model.costs))
+        return {(row["metric"], row["filter"]): row for row in rows}, lengths
 
-
-@pytest.fixture(scope="module")
-def model(run_folder):
-    return open_model(run_folder)
+    return run
 
 
 def local(folder, name, path, rows, **more):
@@ -65,16 +72,7 @@ def local(folder, name, path, rows, **more):
     (folder / f"{name}.yaml").write_text(json.dumps(settings))
 
 
-def scores(model, folder, name, script, *, runs_code=False, **settings):
-    responder = Scripted(model, folder, script)
-    manager = task_manager([name], str(folder))
-    load_tasks(manager, [name], runs_code=runs_code)
-    results = evaluate(responder, manager, name, settings=settings, seed=0, runs_code=runs_code)
-    rows = list(rows_of(results, responder.outcomes))
-    return {(row["metric"], row["filter"]): row for row in rows}, responder
-
-
-def test_gsm8k(model, tmp_path):
+def test_gsm8k(scores, tmp_path):
     rows = [
         {"question": f"{k} of {word}?", "answer": f"It is {k}.\n#### {k}"}
         for k, word in ((1200, "plums"), (7, "pears"), (12, "figs"))
@@ -85,25 +83,23 @@ def test_gsm8k(model, tmp_path):
         "Question: 7 of pears?\nAnswer:": " They are 8, no, 7",
         "Question: 12 of figs?\nAnswer:": " 12 or 13\n\n",
     }
-    found, responder = scores(model, tmp_path, "own_gsm8k", script, num_fewshot=0)
+    found, lengths = scores("own_gsm8k", script, num_fewshot=0)
     strict, flexible = (found["exact_match", name] for name in ("strict-match", "flexible-extract"))
     assert (strict["score"], flexible["score"], strict["n"]) == (pytest.approx(1 / 3), pytest.approx(2 / 3), 3)
     assert (strict["interval"], strict["higher_is_better"], strict["task_version"]) == ("exact", True, 3.0)
-    first = responder.outcomes("own_gsm8k")
-    assert " so.\n#### 1,200\n" in [outcome.value for outcome in first]
-    assert min(responder.asked_until) < 30  # the second question was not written to its end
+    assert min(lengths) < 30  # the second question was not written to its end
 
 
-def test_gsm8k_with_examples(model, tmp_path):
+def test_gsm8k_with_examples(scores, subject, tmp_path):
     rows = [{"question": f"{k} and 1?", "answer": f"#### {k + 1}"} for k in range(8)]
     local(tmp_path, "own_gsm8k", "gsm8k/gsm8k.yaml", rows)
-    found, _ = scores(model, tmp_path, "own_gsm8k", {"Answer:": "\n#### 3"}, limit=2)
+    found, _ = scores("own_gsm8k", {"Answer:": "\n#### 3"}, limit=2)
     assert found["exact_match", "strict-match"]["fewshot"] == 5
-    question = make_encoder(model).encode("Question: 0 and 1?\nAnswer:")
+    question = encoded(subject, "Question: 0 and 1?\nAnswer:")
     assert found["exact_match", "strict-match"]["longest"] > 5 * len(question)
 
 
-def test_hellaswag(model, tmp_path):
+def test_hellaswag(scores, tmp_path):
     rows = [
         {"activity_label": "Ropes", "ctx_a": "One runs.", "ctx_b": "she", "endings": ends, "label": str(label)}
         for ends, label in (
@@ -113,22 +109,22 @@ def test_hellaswag(model, tmp_path):
         )
     ]
     local(tmp_path, "own_hellaswag", "hellaswag/hellaswag.yaml", rows)
-    found, _ = scores(model, tmp_path, "own_hellaswag", {})
+    found, _ = scores("own_hellaswag", {})
     assert found["acc", "none"]["score"] == pytest.approx(1 / 3)
     assert found["acc_norm", "none"]["score"] == pytest.approx(2 / 3)
-    assert (found["acc", "none"]["n"], found["acc", "none"]["requests"]) == (3, 10)  # "falls" and "is" stand twice
+    assert (found["acc", "none"]["n"], found["acc", "none"]["requests"]) == (3, 10)  # "falls" and "is" are asked twice
 
 
-def test_mmlu(model, tmp_path):
+def test_mmlu(scores, tmp_path):
     rows = [{"question": f"Which {k}? ", "choices": ["a", "b", "c", "d"], "answer": k} for k in range(4)]
     local(tmp_path, "own_mmlu", "mmlu/default/mmlu_anatomy.yaml", rows)
-    found, responder = scores(model, tmp_path, "own_mmlu", {}, num_fewshot=2)
+    found, _ = scores("own_mmlu", {}, num_fewshot=2)
     assert found["acc", "none"]["score"] == 0.25  # equally likely letters: the first
     assert (found["acc", "none"]["fewshot"], found["acc", "none"]["interval"]) == (2, "exact")
-    assert len(responder.outcomes("own_mmlu")) == 16
+    assert found["acc", "none"]["requests"] == 16
 
 
-def test_longbench(model, tmp_path):
+def test_longbench(scores, tmp_path):
     pytest.importorskip("jieba")
     rows = [
         {"input": q, "context": f"{q} " * 40, "answers": a, "question": q, "length": 9, "dataset": "", "language": "en",
@@ -137,7 +133,7 @@ def test_longbench(model, tmp_path):
     ]  # fmt: skip
     local(tmp_path, "own_longbench", "longbench/2wikimqa.yaml", rows)
     script = {"Question: who\nAnswer:": " Ann Lee and Bo", "Question: when\nAnswer:": " 1999"}
-    found, _ = scores(model, tmp_path, "own_longbench", script)
+    found, _ = scores("own_longbench", script)
     f1 = [2 * (2 / 4) * (2 / 2) / (2 / 4 + 2 / 2), 2 * (1 / 1) * (1 / 3) / (1 / 1 + 1 / 3)]  # "the" does not count
     row = found["qa_f1_score", "none"]
     assert row["score"] == pytest.approx(sum(f1) / 2)
@@ -145,16 +141,16 @@ def test_longbench(model, tmp_path):
     assert row["low"] < row["score"] < row["high"]
 
 
-def test_infinitebench(model, tmp_path):
+def test_infinitebench(scores, tmp_path):
     rows = [
         {"id": k, "context": "The grass is green. " * 30, "input": f"Key {k}?", "answer": [str(731 + k)], "options": []}
         for k in range(2)
     ]
     local(tmp_path, "own_passkey", "infinitebench/infinitebench_passkey.yaml", rows, test_split="test")
-    found, responder = scores(model, tmp_path, "own_passkey", {"Key 0?": " 731\nKey 1? 9", "Key 1?": " 73\n"})
+    found, lengths = scores("own_passkey", {"Key 0?": " 731\nKey 1? 9", "Key 1?": " 73\n"})
     row = found["score", "none"]
     assert (row["score"], row["n"], row["higher_is_better"]) == (0.5, 2, True)
-    assert max(responder.asked_until) <= 6
+    assert max(lengths) <= 6
 
 
 CODE_EVAL = """
@@ -180,7 +176,7 @@ class CodeEval(evaluate.Metric):
 PROBLEMS = [("add", "a + b", "assert candidate(2, 3) == 5"), ("less", "a - b", "assert candidate(2, 3) == -1")]
 
 
-def test_humaneval(model, tmp_path, monkeypatch):
+def test_humaneval(scores, tmp_path, monkeypatch):
     evaluation = pytest.importorskip("evaluate")
     (tmp_path / "code_eval").mkdir()
     (tmp_path / "code_eval/code_eval.py").write_text(CODE_EVAL)
@@ -198,8 +194,8 @@ def test_humaneval(model, tmp_path, monkeypatch):
     after = "\nprint(1 / 0)\n"
     script = {"def add": f"    return a + b{after}", "def less": f"    return b - a{after}"}
     with pytest.raises(LabError, match="confirm_run_unsafe_code"):
-        scores(model, tmp_path, "own_humaneval", script)
-    found, _ = scores(model, tmp_path, "own_humaneval", script, runs_code=True)
+        scores("own_humaneval", script)
+    found, _ = scores("own_humaneval", script, confirm_run_unsafe_code=True)
     row = found["pass@1", "create_test"]
     assert (row["score"], row["n"], row["interval"]) == (0.5, 2, "exact")
     assert CODE_SWITCH not in os.environ
@@ -217,36 +213,47 @@ def test_programs_may_run_for_as_long_as_they_must(monkeypatch, before):
         assert os.environ.get(CODE_SWITCH) == before
 
 
-def test_local_tasks_of_the_same_shapes(model, tmp_path):
-    """One right and one wrong answer each."""
-    facts = {"in text 0?": " The numbers are one", "in text 1?": " magic", "in text 2?": " above", "in text 3?": "one"}
-    rows = read_lines(TASKS / "facts.jsonl")
-    manager = task_manager(["lab_facts", "lab_steps", "lab_key", "lab_program"], str(TASKS))
-    steps = {"5 and 7, how many are they?\nAnswer:": " 12", "8 and 1, how": " #### 9"}
-    steps |= {"600 and 434, how": "#### 1,034\nQuestion: 1", "2 and 2, how": " #### 5"}
-    keys = {"is 731.": " 731", "is 732.": " 73", "is 733.": "733\n1", "is 734.": " x734."}
-    programs = {"def add": "  return a + b", "def less": "  return a - b\ndef x(", "def most": "  return a / 0"}
-    wanted = {
-        "lab_facts": (facts, ("score", "none"), (1 + 0.5 + 0 + 0.5) / 4),
-        "lab_steps": (steps, ("exact_match", "strict-match"), 0.5),
-        "lab_key": (keys, ("score", "none"), 0.75),
-        "lab_program": (programs, ("pass@1", "create_test"), 2 / 3),
-    }
-    assert len(rows) == 4
-    for name, (script, key, score) in wanted.items():
-        results = evaluate(
-            responder := Scripted(model, tmp_path / name, script),
-            manager,
-            name,
-            settings={"num_fewshot": 0} if name == "lab_steps" else {},
-            seed=0,
-            runs_code=name == "lab_program",
-        )
-        found = {(row["metric"], row["filter"]): row for row in rows_of(results, responder.outcomes)}
-        assert found[key]["score"] == pytest.approx(score), name
+STEPS = {
+    "5 and 7, how many are they?\nAnswer:": " 12",
+    "8 and 1, how": " #### 9",
+    "600 and 434, how": "#### 1,034\nQuestion: 1",
+    "2 and 2, how": " #### 5",
+}
 
 
-def test_numbers_without_a_formula_have_a_resampled_error(model, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "script", "key", "score"),
+    [
+        (
+            "facts",
+            {"in text 0?": " The numbers are one", "in text 1?": " magic", "in text 2?": " above", "in text 3?": "one"},
+            ("score", "none"),
+            (1 + 0.5 + 0 + 0.5) / 4,
+        ),
+        ("steps", STEPS, ("exact_match", "strict-match"), 0.5),
+        (
+            "key",
+            {"is 731.": " 731", "is 732.": " 73", "is 733.": "733\n1", "is 734.": " x734."},
+            ("score", "none"),
+            0.75,
+        ),
+        (
+            "program",
+            {"def add": "  return a + b", "def less": "  return a - b\ndef x(", "def most": "  return a / 0"},
+            ("pass@1", "create_test"),
+            2 / 3,
+        ),
+    ],
+    ids=["facts", "steps", "key", "program"],
+)
+def test_local_tasks_of_the_same_shapes(scores, name, script, key, score):
+    """Right and wrong answers."""
+    options = {"num_fewshot": 0} if name == "steps" else {}
+    found, _ = scores(f"lab_{name}", script, folder=TASKS, confirm_run_unsafe_code=name == "program", **options)
+    assert found[key]["score"] == pytest.approx(score)
+
+
+def test_numbers_without_a_formula_have_a_resampled_error(scores, tmp_path):
     rows = [{"text": f"Say {k}.", "target": f"one two three {k} four"} for k in range(4)]
     settings = {"task": "own_bleu", "dataset_path": "json", "test_split": "test", "output_type": "generate_until"}
     settings |= {"doc_to_text": "{{text}}", "doc_to_target": "{{target}}", "metric_list": [{"metric": "bleu"}]}
@@ -254,7 +261,7 @@ def test_numbers_without_a_formula_have_a_resampled_error(model, tmp_path):
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "own_bleu.yaml").write_text(json.dumps(settings))
     script = {f"Say {k}.": said for k, said in enumerate(("one two three 0 four", "one", "one two three 2", "x"))}
-    found, _ = scores(model, tmp_path, "own_bleu", script)
+    found, _ = scores("own_bleu", script)
     row = found["bleu", "none"]
     assert 0 < row["score"] < 100
     assert (row["interval"], row["n"]) == ("stderr", 4)
@@ -328,12 +335,12 @@ def test_every_task_that_cannot_be_loaded_is_a_line(run_folder, tmp_path, capsys
 def test_files_that_are_no_yaml_are_a_line(tmp_path):
     (tmp_path / "bad.yaml").write_text("task: [a\n")
     (tmp_path / "other.yaml").write_text("this: is no task\n")
-    with pytest.raises(LabError, match=r"--include_path=.*bad.yaml cannot be read \(.*\); mend it") as raised:
+    with pytest.raises(LabError, match=r"--include_path=.*bad.yaml cannot be read \(.*\); ") as raised:
         task_manager(["bad"], str(tmp_path))
     assert len(str(raised.value).splitlines()) == 1
 
 
-def test_a_task_s_own_faults_are_not_hidden(model, tmp_path):
+def test_a_task_s_own_faults_are_not_hidden(scores, tmp_path):
     """Once the model has answered, an error is that of a function, and its traceback says where."""
     (tmp_path / "scoring.py").write_text("def score(doc, results):\n    raise ValueError('the third line')\n")
     (tmp_path / "rows.jsonl").write_text('{"text": "Say"}\n')
@@ -343,7 +350,7 @@ def test_a_task_s_own_faults_are_not_hidden(model, tmp_path):
     lines = [f"{key}: {json.dumps(value)}" for key, value in task.items()]
     (tmp_path / "own.yaml").write_text("\n".join([*lines, "process_results: !function scoring.score"]))
     with pytest.raises(ValueError, match="the third line") as raised:
-        scores(model, tmp_path, "own", {"Say": "so"})
+        scores("own", {"Say": "so"})
     assert not isinstance(raised.value, LabError)
 
 
@@ -368,17 +375,3 @@ def test_unsafe_tasks_are_found_in_groups_and_tags(tmp_path):
     manager = task_manager(["one", "all"], str(tmp_path))
     names = ("one", "two", "all", "inner", "some", "others", "none")
     assert [is_unsafe(manager, name) for name in names] == [True, False, True, True, True, False, False]
-
-
-@pytest.mark.slow
-def test_the_harness_s_tasks_lack_nothing_but_their_data(hugging_face_folder, tmp_path):
-    names = ["hellaswag", "mmlu_anatomy", "gsm8k", "humaneval", "longbench_2wikimqa", "infinitebench_passkey"]
-    words = [sys.executable, "-m", "eval.harness", str(hugging_face_folder), "--tasks", ",".join(names)]
-    offline = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
-    words += ["--confirm_run_unsafe_code", "-o", str(tmp_path / "out")]
-    finished = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, env=offline)
-    lines = [line for line in finished.stderr.splitlines() if line.startswith("--tasks=")]
-    assert finished.returncode == 2
-    assert [line.partition(":")[0] for line in lines] == [f"--tasks={name}" for name in names]
-    assert all("its files cannot be read (" in line and "; connect to the hub" in line for line in lines)
-    assert "Traceback" not in finished.stderr

@@ -1,14 +1,13 @@
 """The model class against the harness's own `hf` on the same weights, which transformers runs one row at a time."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from eval.harness.__main__ import main
-from eval.harness.model import as_harness_model
-from lab.loading import open_model
 from lab.model.huggingface import save_pretrained
-from tests.eval.harnessed import TASKS, by_loop, make_responder, make_scorer, read_lines, rows_in
+from tests.eval.harness.parts import TASKS, asked, by_loop, instances, make_model, read_lines, rows_in, subject_of
 
 pytest.importorskip("lm_eval")
 pytest.importorskip("accelerate")  # what hf needs beside transformers
@@ -23,7 +22,6 @@ PAIRS = [
     (" ", "x"),
     ("One\n\n", "two of"),
     ("One of the magic numbers is 7. " * 12, " The numbers"),
-    ("a <eos> b", " c"),
     ("The", " numbers are mentioned in one of the texts below"),
     ("The numbers", " are"),
     ("The numbers", " one"),
@@ -31,12 +29,11 @@ PAIRS = [
 
 
 @pytest.fixture(scope="module")
-def folder(run_folder, tmp_path_factory):
+def folder(subject, tmp_path_factory):
     """The run's weights, tokenizer and window as a Hugging Face folder."""
-    model = open_model(run_folder)
     place = tmp_path_factory.mktemp("export") / "tiny"
-    save_pretrained(model.decoder, place, train_len=WINDOW)
-    model.tokenizer.save(str(place / "tokenizer.json"))
+    save_pretrained(subject.model.decoder, place, train_len=WINDOW)
+    subject.tokenizer.save(str(place / "tokenizer.json"))
     names = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<bos>", "eos_token": "<eos>"}
     (place / "tokenizer_config.json").write_text(json.dumps(names))
     return place
@@ -54,56 +51,45 @@ def hugging_face(folder, **options):
     return HFLM(pretrained=str(folder), device="cpu", dtype="float32", batch_size=1, **options)
 
 
-@pytest.fixture
-def model(folder):
-    return open_model(folder)
+@pytest.fixture(scope="module")
+def ours(folder):
+    model = subject_of(folder)
+    model = replace(model, stop_id=model.tokenizer.token_to_id("<eos>"))  # which tokenizer_config.json names
+    return make_model(model)
 
 
-@pytest.fixture
-def ours(model, tmp_path):
-    return as_harness_model(make_responder(model, tmp_path))
-
-
-def instances(kind, arguments):
-    from lm_eval.api.instance import Instance
-
-    return [Instance(kind, {}, args, n, ("t", n, 1)) for n, args in enumerate(arguments)]
-
-
-def test_both_read_the_same_window(peer, model):
-    assert (peer.max_length, model.train_len, peer.max_gen_toks) == (WINDOW, WINDOW, 256)
+def test_both_read_the_same_window(peer, ours):
+    assert (peer.max_length, ours.subject.model.train_len, peer.max_gen_toks) == (WINDOW, WINDOW, 256)
 
 
 def test_continuations(ours, peer):
-    pairs = [pair for pair in PAIRS if "<eos>" not in pair[0]]
-    requests = instances("loglikelihood", pairs)
-    found, expected = ours.loglikelihood(requests), peer.loglikelihood(requests, disable_tqdm=True)
+    found = asked(ours, "loglikelihood", PAIRS)
+    expected = peer.loglikelihood(instances("loglikelihood", PAIRS), disable_tqdm=True)
     assert [nats for nats, _ in found] == pytest.approx([nats for nats, _ in expected], abs=TOL)
     assert [flag for _, flag in found] == [flag for _, flag in expected]
 
 
 def test_text_that_spells_a_special_token_is_text_here_alone(ours, peer):
-    requests = instances("loglikelihood", [("a <eos> b", " c")])
-    (found, _), (expected, _) = ours.loglikelihood(requests)[0], peer.loglikelihood(requests, disable_tqdm=True)[0]
+    pairs = [("a <eos> b", " c")]
+    ((found, _),), ((expected, _),) = asked(ours, "loglikelihood", pairs), asked(peer, "loglikelihood", pairs)
     assert abs(found - expected) > 100 * TOL
 
 
-@pytest.mark.parametrize("n_tokens", [1, 63, 64, 65, 128, 129, 200])
-def test_texts(model, ours, folder, n_tokens):
-    text = model.tokenizer.decode(model.tokenizer.encode("One of the magic numbers is 7. " * 30).ids[1 : n_tokens + 1])
-    assert len(make_scorer(model).encoder.bare(text)) == n_tokens
-    requests = instances("loglikelihood_rolling", [(text,), ("The numbers",)])
-    expected = hugging_face(folder, add_bos_token=False).loglikelihood_rolling(requests, disable_tqdm=True)
-    assert ours.loglikelihood_rolling(requests) == pytest.approx(expected, abs=TOL * n_tokens)
+def test_texts(subject, ours, folder):
+    ids = subject.tokenizer.encode("One of the magic numbers is 7. " * 30).ids
+    lengths = (1, 63, 64, 65, 128, 129, 200)
+    texts = [(subject.tokenizer.decode(ids[1 : length + 1]),) for length in lengths]
+    assert [len(ours.encoder.bare(*text)) for text in texts] == list(lengths)
+    expected = asked(hugging_face(folder, add_bos_token=False), "loglikelihood_rolling", texts)
+    assert asked(ours, "loglikelihood_rolling", texts) == pytest.approx(expected, abs=TOL * 10)
 
 
-def test_a_text_does_not_begin_twice(model, ours, peer):
+def test_a_text_does_not_begin_twice(subject, ours, peer):
     """Left to itself, hf scores the token that begins a document after the same token."""
-    requests = instances("loglikelihood_rolling", [("The numbers",)])
-    (found,), (expected,) = ours.loglikelihood_rolling(requests), peer.loglikelihood_rolling(requests)
-    bos, *ids = model.tokenizer.encode("The numbers").ids
-    assert expected == pytest.approx(by_loop(model, [bos], [bos, *ids])[0], abs=TOL)
-    assert found == pytest.approx(by_loop(model, [bos], ids)[0], abs=TOL)
+    (found,), (expected,) = (asked(model, "loglikelihood_rolling", [("The numbers",)]) for model in (ours, peer))
+    bos, *ids = subject.tokenizer.encode("The numbers").ids
+    assert expected == pytest.approx(by_loop(subject, [bos], [bos, *ids])[0], abs=TOL)
+    assert found == pytest.approx(by_loop(subject, [bos], ids)[0], abs=TOL)
 
 
 @pytest.mark.parametrize(
@@ -118,9 +104,9 @@ def test_a_text_does_not_begin_twice(model, ours, peer):
 )
 def test_answers(ours, peer, settings):
     contexts = ["The magic", "One of the magic numbers is 7. " * 12, "The numbers are ", "What", "mentioned in one"]
-    requests = instances("generate_until", [(context, settings) for context in contexts])
-    expected = peer.generate_until(requests, disable_tqdm=True)
-    assert ours.generate_until(requests) == expected
+    requests = [(context, settings) for context in contexts]
+    expected = asked(peer, "generate_until", requests)
+    assert asked(ours, "generate_until", requests) == expected
     assert len(set(expected)) > 2
 
 

@@ -4,19 +4,18 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest
+from scipy.stats import binom
 from scipy.stats import t as student
 
 from eval.harness.intervals import interval
+from eval.harness.model import Cost
 from eval.harness.results import cases_of, rows_of, table
-from eval.harness.scoring import Outcome
 
 
 def test_shares_have_exact_limits():
+    """Three of ten, by the tails of the binomial distribution: each limit leaves 2.5% beyond what was seen."""
     low, high, kind = interval("acc", 0.3, [1.0] * 3 + [0.0] * 7, 0.1527)
-    exact = binomtest(3, 10).proportion_ci(0.95, "exact")
-    assert (low, high) == pytest.approx((exact.low, exact.high), abs=1e-6)
-    assert kind == "exact"
+    assert (binom.sf(2, 10, low), binom.cdf(3, 10, high), kind) == (pytest.approx(0.025), pytest.approx(0.025), "exact")
     assert interval("acc", 1.0, [True] * 4).high == 1.0
 
 
@@ -24,6 +23,7 @@ def test_means_have_the_t_interval():
     values = [0.2, 0.9, 0.4, 0.5]
     half = student.ppf(0.975, 3) * np.std(values, ddof=1) / 2
     assert interval("f1", 0.5, values) == (pytest.approx(0.5 - half), pytest.approx(0.5 + half), "t")
+    assert interval("f1", 0.5, [0.5, 0.5]) == (0.5, 0.5, "t")
 
 
 def test_perplexities_have_that_of_a_ratio():
@@ -89,31 +89,28 @@ RESULTS = {
                 "metrics": ["acc", "f"],
                 "acc": float(number),
                 "f": (0, number),
+                "arguments": [(f"a {number}",)],
             }
             for name in ("none", "strict")
             for number in (1, 0)
-        ]
+        ],
+        "b": [{"arguments": [("b",), ("b",)], "filter": "none", "doc_id": 0}],
     },
 }
-OUTCOMES = {
-    "a": [Outcome("x", 30, True, 0.5), Outcome("y", 40, False, 0.25)],
-    "b": [Outcome("z", 35, True, 1.0)],
-}
+COSTS = {("a 0",): Cost(30, True, 0.5), ("a 1",): Cost(40, False, 0.25), ("b",): Cost(35, True, 1.0)}
+
+
+def costs(arguments):
+    return [COSTS[each] for each in dict.fromkeys(arguments)]
 
 
 def test_rows_by_hand():
-    acc, f, group = rows_of(RESULTS, OUTCOMES.__getitem__)
+    acc, f, group = rows_of(RESULTS, costs)
     same = {"task": "a", "task_version": 2.0, "fewshot": 5, "n": 2, "confidence": 0.95, "longest": 40, "cut": 1}
     same |= {"requests": 2, "seconds": 0.75, "score": 0.5}
-    exact = binomtest(1, 2).proportion_ci(0.95, "exact")
-    limits = {"low": pytest.approx(exact.low, abs=1e-6), "high": pytest.approx(exact.high, abs=1e-6)}
-    assert acc == same | limits | {
-        "metric": "acc",
-        "filter": "none",
-        "higher_is_better": True,
-        "interval": "exact",
-        "stderr": 0.25,
-    }
+    # one of two: 1 - (1 - p)^2 = 0.025 and 1 - p^2 = 0.025
+    limits = {"low": pytest.approx(1 - math.sqrt(0.975)), "high": pytest.approx(math.sqrt(0.975)), "interval": "exact"}
+    assert acc == same | limits | {"metric": "acc", "filter": "none", "higher_is_better": True, "stderr": 0.25}
     limits = {"low": pytest.approx(0.5 - 0.2449955), "high": pytest.approx(0.5 + 0.2449955), "interval": "stderr"}
     assert f == same | limits | {"metric": "f", "filter": "strict", "stderr": 0.125, "higher_is_better": None}
     assert [group[key] for key in ("task", "n", "requests", "longest", "cut", "seconds")] == ["all", 5, 3, 40, 2, 1.75]
@@ -121,21 +118,21 @@ def test_rows_by_hand():
 
 
 def test_cases_by_hand():
-    cases = cases_of(RESULTS)
-    assert list(cases) == [("a", "none"), ("a", "strict")]
-    assert [case["test"] for case in cases["a", "none"]] == [0, 1]
-    assert cases["a", "none"][1] == {
+    first, second = cases_of(RESULTS, "a", "none")
+    assert first["test"] == 0
+    assert second == {
         "test": 1,
         "prompt_hash": "1" * 16,
         "expected": "1",
         "answer": "['said']",
         "scores": {"acc": 1.0, "f": [0.0, 1.0]},
     }
+    assert cases_of(RESULTS, "all", "none") == []
 
 
 def test_the_table():
     about = {"model": "m", "method": "rope+plain", "protocol": "lm-eval-1", "length": 64}
-    lines = table([{**about, **row} for row in rows_of(RESULTS, OUTCOMES.__getitem__)]).splitlines()
+    lines = table([{**about, **row} for row in rows_of(RESULTS, costs)]).splitlines()
     assert lines[0] == "m: rope+plain; lm-eval-1, texts of at most 64 tokens"
     assert lines[3].split() == ["a", "acc", "none", "5", "2", "0.5000", "0.01258", "to", "0.9874", "exact", "40", "0.8"]
     assert lines[4].split() == ["a", "f", "strict", "5", "2", "0.5000", "0.255", "to", "0.745", "stderr", "40", "0.8"]

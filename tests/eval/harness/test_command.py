@@ -1,0 +1,388 @@
+"""The command eval.harness on tasks of local files, against the decoder in a loop."""
+
+import itertools
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from eval.common.measuring import Request
+from eval.harness.__main__ import main
+from eval.harness.distance import with_parameters
+from eval.harness.encoding import Encoder
+from eval.harness.model import LabModel
+from eval.harness.options import HarnessOptions, spell_out
+from tests.eval.harness.parts import (
+    ROOT,
+    TASKS,
+    by_loop,
+    documents,
+    encoded,
+    greedy_loop,
+    read_lines,
+    rows_in,
+    split,
+    subject_of,
+)
+
+lm_eval = pytest.importorskip("lm_eval")
+pytestmark = pytest.mark.usefixtures("harness_files")
+OWN = f"--include_path={TASKS}"
+
+
+@pytest.fixture
+def run(capsys):
+    def command(*words):
+        status = main([str(word) for word in words])
+        return status, *capsys.readouterr()
+
+    return command
+
+
+@pytest.fixture(scope="module")
+def done(run_folder, tmp_path_factory, harness_files):
+    """Three tasks, run once."""
+    folder = tmp_path_factory.mktemp("harness")
+    words = [str(run_folder), "--tasks", "lab_choice,lab_answer,lab_text", OWN, "-o", str(folder)]
+    assert main(words) == 0
+    return folder, words
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """The requests that are run."""
+    asked, run_requests = [], LabModel.run
+
+    def noted(self, kind, arguments, parts):
+        asked.extend(dict.fromkeys(map(str, arguments)))
+        return run_requests(self, kind, arguments, parts)
+
+    monkeypatch.setattr(LabModel, "run", noted)
+    return asked
+
+
+def test_choices_are_scored_as_the_decoder_scores_them(done, subject):
+    folder, _ = done
+    right, right_by_length = [], []
+    for document in documents("choice"):
+        scores = [
+            by_loop(subject, *split(subject, document["text"], f" {choice}"))[0] for choice in document["choices"]
+        ]
+        right.append(float(np.argmax(scores) == document["label"]))
+        lengths = [len(choice) for choice in document["choices"]]
+        right_by_length.append(float(np.argmax(np.array(scores) / lengths) == document["label"]))
+    rows = rows_in(folder, "lab_choice")
+    for metric, each in (("acc", right), ("acc_norm", right_by_length)):
+        row = rows[metric]
+        assert row["score"] == pytest.approx(np.mean(each))
+        assert [test["scores"][metric] for test in read_lines(folder / row["cases"])] == each
+        assert row["interval"] == "exact"
+        assert row["stderr"] == pytest.approx(np.std(each, ddof=1) / math.sqrt(12))
+    assert 0 < sum(right) < 12
+
+
+def test_answers_are_the_decoder_s(done, subject):
+    folder, _ = done
+    row = rows_in(folder, "lab_answer")["exact_match"]
+    answers = [greedy_loop(subject, encoded(subject, document["text"]), 12) for document in documents("answer")]
+    expected = [subject.tokenizer.decode(answer).split("e")[0] for answer in answers]
+    assert [test["answer"] for test in read_lines(folder / row["cases"])] == [str([text]) for text in expected]
+    assert len(set(expected)) > 1
+    assert row["score"] == np.mean([text == d["target"] for text, d in zip(expected, documents("answer"), strict=True)])
+
+
+def test_texts_are_scored_in_windows(done, subject):
+    """Every window holds 64 tokens; the last one starts early enough to be full."""
+    folder, _ = done
+    nats, words, bytes_ = 0.0, 0, 0
+    for document in documents("text"):
+        whole = encoded(subject, document["text"])  # <bos> and n tokens
+        for start in range(1, len(whole), 64):
+            end = min(start + 64, len(whole))
+            nats += by_loop(subject, whole[max(0, end - 65) : start], whole[start:end])[0]
+        words += len(document["text"].split())
+        bytes_ += len(document["text"].encode())
+    assert max(len(encoded(subject, d["text"])) for d in documents("text")) > 129  # three windows
+    rows = rows_in(folder, "lab_text")
+    assert rows["word_perplexity"]["score"] == pytest.approx(math.exp(-nats / words), rel=1e-5)
+    assert rows["byte_perplexity"]["score"] == pytest.approx(math.exp(-nats / bytes_), rel=1e-6)
+    assert rows["bits_per_byte"]["score"] == pytest.approx(-nats / bytes_ / math.log(2), rel=1e-6)
+    for row in rows.values():
+        assert row["low"] < row["score"] < row["high"]
+        assert row["interval"] == "ratio"
+
+
+def test_rows_name_what_was_measured(done, subject):
+    folder, _ = done
+    row = rows_in(folder, "lab_choice")["acc"]
+    known = (row["model"], row["method"], row["checkpoint"], row["precision"], row["n"], row["length"], row["seed"])
+    assert known == ("tiny", "rope+plain", "tokens-000000000004096", "float32", 12, 64, 0)
+    assert row["protocol"] == f"lm-eval-{lm_eval.__version__}"
+    assert (row["cut"], row["task_version"], row["higher_is_better"], row["fewshot"]) == (0, 1.0, True, 0)
+    pairs = [(d["text"], choice) for d in documents("choice") for choice in d["choices"]]
+    assert row["requests"] == len(pairs)
+    assert row["longest"] == max(len(encoded(subject, f"{text} {choice}")) for text, choice in pairs) - 1
+    assert row["seconds"] > 0
+    (theirs,) = (folder / "harness-cases").glob("lab_choice-*.json")
+    assert json.loads(theirs.read_text())["results"]["lab_choice"]["acc,none"] == row["score"]
+
+
+def test_finished_names_are_not_run_again(done, run, passes):
+    folder, words = done
+    before = (folder / "harness.jsonl").read_text()
+    status, out, _ = run(*words)
+    assert (status, passes) == (0, [])
+    assert (folder / "harness.jsonl").read_text() == before
+    assert "lab_text" in out
+
+
+def check_same(folder, whole, tasks):
+    """Batches of another size round the scores differently."""
+    for task in tasks:
+        rows, expected = rows_in(folder, task), rows_in(whole, task)
+        for metric, key in itertools.product(expected, ("score", "low", "high", "n", "longest", "cut", "requests")):
+            assert rows[metric][key] == pytest.approx(expected[metric][key], rel=1e-5)
+
+
+@pytest.mark.parametrize("task", ["lab_choice", "lab_text", "lab_answer"])
+def test_after_ctrl_c_the_same_command_goes_on(done, run_folder, tmp_path, run, passes, monkeypatch, task):
+    words = [run_folder, f"--tasks={task}", OWN, "--batch=1", "-o", tmp_path]
+    keep, kept = LabModel.keep, []
+
+    def keep_and_stop(self, kind, arguments, outcomes):
+        if len(kept) == 3:
+            raise KeyboardInterrupt
+        kept.append(str(arguments))
+        return keep(self, kind, arguments, outcomes)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LabModel, "keep", keep_and_stop)
+        status, _, err = run(*words)
+    (file,) = (tmp_path / "harness-cases").glob("requests-*.db")
+    assert status == 75
+    assert f"stopped; 3 finished requests are in {file}; the same command goes on" in err
+    assert not (tmp_path / "harness.jsonl").exists()
+    first = set(passes)
+    passes.clear()
+    assert run(*words)[0] == 0
+    assert set(passes) == first - set(kept)
+    check_same(tmp_path, done[0], [task])
+
+
+@pytest.mark.slow
+def test_after_a_kill_the_same_command_goes_on(done, run_folder, tmp_path, run, passes):
+    words = [str(run_folder), "--tasks=lab_choice,lab_text", OWN, "--batch=1", "-o", str(tmp_path)]
+    slow = "import sys, time; from eval.harness import __main__ as command, model; scores = model.token_scores; "
+    slow += "model.token_scores = lambda *a: time.sleep(0.1) or scores(*a); command.main(sys.argv[1:])"
+    process = subprocess.Popen([sys.executable, "-c", slow, *words], cwd=ROOT, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    try:
+        while not list(tmp_path.glob("harness-cases/requests-*.db")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(1.0)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait(timeout=60)
+    assert not (tmp_path / "harness.jsonl").exists()
+    assert run(*words)[0] == 0
+    assert 0 < len(passes) < 36 + 4
+    check_same(tmp_path, done[0], ["lab_choice", "lab_text"])
+
+
+def test_a_broken_cache_is_a_line(run_folder, tmp_path, run, monkeypatch):
+    words = [run_folder, "--tasks=lab_choice", OWN, "--limit=1", "-o", tmp_path]
+    with monkeypatch.context() as patch:
+        patch.setattr(LabModel, "keep", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert run(*words)[0] == 75
+    (file,) = (tmp_path / "harness-cases").glob("requests-*.db")
+    file.write_bytes(b"no database" * 999)
+    status, _, err = run(*words)
+    assert status == 2
+    assert "finished requests: cannot be read or written" in err
+
+
+def test_data_are_loaded_once(run_folder, tmp_path, run, monkeypatch):
+    from lm_eval.api.task import ConfigurableTask
+
+    loaded, download = [], ConfigurableTask.download
+    monkeypatch.setattr(
+        ConfigurableTask,
+        "download",
+        lambda self, *a, **k: (loaded.append(self.config.task), download(self, *a, **k))[1],
+    )
+    assert run(run_folder, "--tasks=lab_choice,lab_answer", OWN, "--limit=1", "-o", tmp_path)[0] == 0
+    assert loaded == ["lab_choice", "lab_answer"]
+
+
+def test_more_documents_take_up_what_is_there(run_folder, tmp_path, run, passes):
+    """Three choices a document; another window or method gives other numbers."""
+    words = [run_folder, "--tasks=lab_choice", OWN, "-o", tmp_path]
+    for options, n_run in (
+        (["--limit=3"], 9),
+        (["--limit=5"], 6),
+        (["--limit=5", "--max_length=63"], 15),
+        (["--limit=4", "--distance=string", "--shift=4", "--window=1"], 12),
+    ):
+        passes.clear()
+        assert run(*words, *options)[0] == 0
+        assert len(passes) == n_run
+    assert [row["n"] for row in read_lines(tmp_path / "harness.jsonl")] == [3, 3, 5, 5, 5, 5, 4, 4]
+
+
+def test_the_short_form_of_a_distance_method(run_folder, tmp_path, run):
+    base = [run_folder, "--tasks=lab_choice", OWN, "--limit=3", "-o", tmp_path]
+    assert run(*base, "--distance", "string")[0] == 0
+    assert rows_in(tmp_path, "lab_choice")["acc"]["method"] == "rope+string(shift=22,window=11)"
+    status, out, _ = run(*base, "--distance", "string", "--shift=4", "--window=1")
+    row = rows_in(tmp_path, "lab_choice")["acc"]
+    assert (status, row["method"], row["n"], row["limit"]) == (0, "rope+string(shift=4,window=1)", 3, 3)
+    assert "change anything" not in out
+    _, out, _ = run(*base, "--distance=string", "--position.distance.shift=60", "--position.distance.window=1")
+    assert "no text was long enough for the distance method to change anything: shift=60" in out
+    for words in (["m", "--limit=4"], ["m", "--shift=4"], ["m", "--apply_chat_template", "false"]):
+        assert spell_out(words) == words
+
+
+@pytest.mark.parametrize(
+    ("method", "max_length", "expected"),
+    [
+        ("string", None, {"shift": 22, "window": 11}),  # a third of 64, rounded up, and half of that
+        ("string", 128, {"shift": 22, "window": 11}),
+        ("self_extend", None, {"group": 2, "window": 10}),  # 42 // 4; 10 + 54 / 2 is 37, and 10 + 54 is more than 42
+        ("self_extend", 128, {"group": 3, "window": 16}),  # 64 // 4; 16 + 112 / 3 is 53.3
+        ("dca", None, {"train_len": 42, "chunk": 31, "window": 11}),
+        ("rerope", None, {"window": 10, "log_n": 42}),
+    ],
+    ids=str,
+)
+def test_a_distance_method_alone_follows_from_the_window(run_folder, hugging_face_folder, method, max_length, expected):
+    options = HarnessOptions(tasks="x", max_length=max_length)
+    named = {"position.distance.method": method, "position.frequency.theta": 9.0}
+    for model in (run_folder, hugging_face_folder, next((run_folder / "checkpoints").iterdir())):
+        request = with_parameters(Request(model, options, named, False, None))
+        assert request.overrides == named | {f"position.distance.{name}": value for name, value in expected.items()}
+    given = named | {"position.distance.window": 3}
+    assert with_parameters(Request(run_folder, options, given, False, None)).overrides == given
+
+
+def test_cut_contexts_are_reported(run_folder, tmp_path, run):
+    status, out, _ = run(run_folder, "--tasks=lab_facts,lab_key", OWN, "-o", tmp_path)
+    facts, key = rows_in(tmp_path, "lab_facts")["score"], rows_in(tmp_path, "lab_key")["score"]
+    assert (status, facts["n"], facts["cut"], key["cut"], facts["longest"]) == (0, 4, 4, 4, 64)
+    assert "lab_facts: 4 of 4 contexts were longer than the window and lost their beginning; raise --max_length" in out
+
+
+def test_groups_and_examples(run_folder, tmp_path, run):
+    words = [run_folder, OWN, "--max_length=300"]
+    assert run(*words, "--tasks=lab_subjects,lab_steps", "-o", tmp_path)[0] == 0
+    parts = [rows_in(tmp_path, f"lab_subject_{name}")["acc"] for name in ("plants", "stones")]
+    whole = rows_in(tmp_path, "lab_subjects")["acc"]
+    assert [row["n"] for row in (*parts, whole)] == [5, 3, 8]
+    assert whole["score"] == pytest.approx((5 * parts[0]["score"] + 3 * parts[1]["score"]) / 8)
+    assert whole["interval"] == "stderr"
+    assert whole["seconds"] == pytest.approx(parts[0]["seconds"] + parts[1]["seconds"], abs=2e-3)
+    assert (whole["requests"], parts[0]["requests"]) == (32, 20)
+    steps = [rows_in(tmp_path, "lab_steps", name)["exact_match"] for name in ("strict-match", "flexible-extract")]
+    assert [(row["fewshot"], row["n"]) for row in steps] == [(2, 4), (2, 4)]
+    assert run(*words, "--tasks=lab_steps", "--num_fewshot=3", "-o", tmp_path / "more")[0] == 0
+    row = rows_in(tmp_path / "more", "lab_steps")["exact_match"]
+    assert (row["fewshot"], row["num_fewshot"]) == (3, 3)
+    assert row["longest"] > steps[0]["longest"]
+
+
+def test_the_seed_draws_the_examples(run_folder, tmp_path, run):
+    words = [run_folder, "--tasks=lab_steps", OWN, "--limit=2", "--max_length=300"]
+    hashes = []
+    for seed, place in ((0, "one"), (1, "one"), (0, "other")):
+        assert run(*words, f"--seed={seed}", "-o", tmp_path / place)[0] == 0
+        row = read_lines(tmp_path / place / "harness.jsonl")[-1]
+        assert row["seed"] == seed
+        hashes.append([test["prompt_hash"] for test in read_lines(tmp_path / place / row["cases"])])
+    assert hashes[0] == hashes[2] != hashes[1]
+
+
+TEMPLATE = "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+TEMPLATE += "{% if add_generation_prompt %}[assistant]{% endif %}"
+
+
+def test_questions_as_a_chat_to_a_hugging_face_folder(hugging_face_folder, tmp_path, run, monkeypatch):
+    folder = tmp_path / "model"
+    shutil.copytree(hugging_face_folder, folder)
+    names = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<bos>", "chat_template": TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(names))
+    prompts, encode = [], Encoder.encode
+    monkeypatch.setattr(
+        Encoder, "encode", lambda self, text: prompts.append((text, encode(self, text))) or prompts[-1][1]
+    )
+    status, _, err = run(folder, "--tasks=lab_answer", OWN, "--limit=2", "-o", tmp_path, "--apply_chat_template")
+    assert status == 0, err
+    row = rows_in(tmp_path, "lab_answer")["exact_match"]
+    assert (row["chat"], row["checkpoint"]) == (True, None)
+    text, ids = prompts[0]
+    assert text == f"<bos>[user]{documents('answer')[0]['text']}[assistant]"
+    tokenizer = subject_of(folder).tokenizer
+    bos = tokenizer.token_to_id("<bos>")
+    assert (ids[0], ids.count(bos)) == (bos, 1)
+    assert tokenizer.decode(ids) == text.removeprefix("<bos>")
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (["--tasks="], "tasks="),
+        ([f"--include_path={TASKS}/none", "--tasks=a"], "no such folder"),
+        ([OWN, "--tasks=lab_choice", "--plot"], "--plot"),
+        ([OWN, "--tasks=lab_choice", "--max_length=1"], "max_length=1"),
+        ([OWN, "--tasks=lab_choice", "--tsks=1"], "unknown setting"),
+        ([OWN, "--tasks=lab_choice", "--distance=strings"], "did you mean string?"),
+        ([OWN, "--tasks=lab_choice", "--distance=leaky_rerope"], "must be set"),
+        ([OWN, "--tasks=lab_choice", "--apply_chat_template"], "has no chat template"),
+        ([OWN, "--tasks=lab_program"], "--confirm_run_unsafe_code"),
+        ([], "--tasks: must be set"),
+    ],
+    ids=str,
+)
+def test_wrong_input_is_a_line(run_folder, tmp_path, run, words, fault):
+    status, _, err = run(run_folder, *words, "-o", tmp_path)
+    assert status == 2
+    assert fault in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("method", [[], ["--distance=string"]], ids=str)
+def test_a_missing_folder_is_a_line(tmp_path, run, method):
+    status, _, err = run(tmp_path / "none", "--tasks=lab_choice", OWN, *method)
+    assert (status, "no such folder; " in err) == (2, True)
+
+
+def test_without_the_package_the_extra_is_named(run_folder, run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "lm_eval.tasks", None)
+    status, _, err = run(run_folder, "--tasks=lab_choice")
+    assert (status, "probe-lab[harness]" in err) == (2, True)
+
+
+@pytest.mark.slow
+def test_the_harness_s_tasks_lack_nothing_but_their_data(hugging_face_folder, tmp_path):
+    names = ["hellaswag", "mmlu_anatomy", "gsm8k", "humaneval", "longbench_2wikimqa", "infinitebench_passkey"]
+    offline = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "eval.harness", str(hugging_face_folder), "-o", str(tmp_path / "out")]
+    for tasks, begins in (
+        (names, [f"--tasks={name}: its files cannot be read (" for name in names]),
+        (["hellaswg"], ["--tasks=hellaswg: no task"]),
+    ):
+        words = [*command, "--tasks", ",".join(tasks), "--confirm_run_unsafe_code"]
+        finished = subprocess.run(
+            words, cwd=ROOT, capture_output=True, text=True, check=False, env=offline, timeout=300
+        )
+        lines = [line for line in finished.stderr.splitlines() if line.startswith("--tasks=")]
+        assert finished.returncode == 2
+        assert "Traceback" not in finished.stderr
+        assert len(lines) == len(begins)
+        assert all(line.startswith(begin) for line, begin in zip(lines, begins, strict=True))
