@@ -6,8 +6,25 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from lab.errors import ConfigError
+
+
+@contextmanager
+def writing(named: str, other: str) -> Iterator[None]:
+    """Report in one line why a file or folder, `named` as the user wrote it, cannot be written.
+
+    Raises: ConfigError, whose remedy is to name another file, folder, or whatever `other` is.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ConfigError(f"{named}: cannot be written ({reason}); name another {other}") from error
 
 
 def write_atomic(path: Path, data: bytes) -> None:

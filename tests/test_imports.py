@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = """
-lab.errors lab.files < lab.schema lab.command lab.plots < lab.settings
+lab.errors < lab.files lab.schema < lab.plots lab.settings < lab.command
 < lab.positions lab.masks lab.skip lab.shape lab.counts
 < lab.data lab.model lab.runs < lab.probe lab.inheritance lab.weights
 < lab.callbacks lab.config < lab.assembly < lab.loading lab.session < lab.recipes

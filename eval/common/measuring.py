@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
@@ -12,9 +12,9 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 
 from lab.errors import ConfigError
+from lab.files import writing
 from lab.positions import Distance
 from lab.runs.environment import commit, processor
-from lab.runs.folder import RunFolder
 from lab.schema import NonNegative, Positive, Section
 from lab.settings import Raw, all_settings, parse_overrides, take_option, validated
 
@@ -41,6 +41,27 @@ class Options(Section):
         """Refuse rows that would not be rows."""
         wrong = self.rows is not None and not self.rows.endswith(".jsonl")
         return [f"rows={self.rows}: must end in .jsonl; name the file of results"] if wrong else []
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellOptions(Section):
+    """Options of every measurement that is made of cells."""
+
+    seed: NonNegative = 0
+    """Seed of all that is drawn."""
+    batch: Positive | None = None
+    """Rows that the model runs side by side; left out, as many as have 16384 tokens together, 64 at most."""
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    """What to compute on; auto takes a GPU where there is one."""
+
+    def rows(self, length: int) -> int:
+        """Choose how many rows of a length run side by side.
+
+        Example:
+            >>> CellOptions().rows(128), CellOptions().rows(8192), CellOptions(batch=3).rows(128)
+            (64, 2, 3)
+        """
+        return self.batch or max(1, min(64, 16_384 // length))
 
 
 class Request(NamedTuple):
@@ -210,10 +231,8 @@ def result_files(kind: str, request: Request, model: Model) -> tuple[Path, Path 
     else:
         stem = model.folder / "eval" / f"{kind}-{model.consumed_tokens:015d}-{digest}"
     rows = Path(request.options.rows or f"{stem}.jsonl")
-    try:
+    with writing(f"--rows={rows}", "file"):
         rows.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(rows, error) from error
     picture = request.picture or Path(f"{stem}.png")
     return rows, picture if request.plots else None
 
@@ -232,20 +251,3 @@ def source(model: Model, device: torch.device) -> dict[str, Any]:
         "hardware": processor(device),
         "method": model.method,
     }
-
-
-def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write results, whole or not at all.
-
-    Raises: ConfigError where the file cannot be written.
-    """
-    try:
-        RunFolder(path.parent).write_records(path.name, [dict(row) for row in rows])
-    except OSError as error:
-        raise unwritable(path, error) from error
-
-
-def unwritable(path: Path, error: OSError) -> ConfigError:
-    """Say why results cannot be written."""
-    reason = error.strerror or type(error).__name__
-    return ConfigError(f"--rows={path}: cannot be written ({reason}); name another file")

@@ -6,6 +6,7 @@ Settings left out are those of the run's own probe section. Tests are the probe'
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from eval.common.finished_tests import FinishedTests, key_of
+from eval.common.results import FinishedTests
 from eval.common.subject import Subject
 from lab.assembly import computes_in_bf16, method_name
 from lab.config import DEFAULT_DIGITS, DEFAULT_NEEDLES, Experiment, load_experiment
@@ -180,8 +181,19 @@ def finished_tests(subject: Subject, probe: NeedleProbe, folder: Path) -> Finish
     model, weights = subject.model, subject.weights
     if model.folder is not None and subject.checkpoint is not None and model.consumed_tokens is not None:
         weights = Checkpoint(model.folder / "checkpoints" / subject.checkpoint, model.consumed_tokens).digest
-    in_bf16 = subject.precision == "bfloat16"
-    key = key_of(probe, weights=weights, method=model.method, in_bf16=in_bf16, device=subject.device.type)
+    key = {
+        "weights": weights,
+        "method": model.method,
+        "precision": "bf16" if subject.precision == "bfloat16" else "fp32",
+        "device": subject.device.type,
+        "protocol": probe.config.protocol,
+        "needles": probe.needles,
+        "digits": probe.digits,
+        "answer_budget": probe.config.answer_budget,
+        "haystack": hashlib.sha256(probe.haystack.encode()).hexdigest(),
+        "shortest_prompt": probe.case(probe.shortest(), 0).prompt_hash,  # names the tokenizer and how cases are drawn
+        "seed": probe.seed,
+    }
     return FinishedTests(folder, model.consumed_tokens or 0, key)
 
 

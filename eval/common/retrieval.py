@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from eval.common.appended import Row, StartedCell
 from eval.common.cases import Case, Writer
+from eval.common.results import Results, Row
 from eval.common.running import run_tests
 from lab.errors import ConfigError
 from lab.probe.intervals import share_limits
@@ -66,7 +66,7 @@ def run_cases(
     *,
     budget: int,
     rows: int,
-    started: StartedCell,
+    started: Results,
     done: Callable[[int], object] = lambda tests: None,
 ) -> Outcome:
     """Run those of the tests 0 to `tests` that are not finished; `done` hears how many are through."""

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 import torch
 
-from eval.common.appended import Row, StartedCell
 from eval.common.cases import Case
+from eval.common.results import Results, Row
 from lab.errors import DataError
 from lab.probe.protocol import Answers
 
@@ -24,7 +24,7 @@ def run_tests(
     *,
     budget: int,
     rows: int,
-    started: StartedCell,
+    started: Results,
     done: Callable[[int], object] = lambda tests: None,
 ) -> tuple[list[Row], float | None]:
     """Run those of the tests 0 to `tests` that `started` does not know, and return all by number.
@@ -40,7 +40,7 @@ def run_tests(
     def checked(index: int) -> Case:
         return check_ids(case(index), subject.vocab_size)
 
-    known = {test: row for test, row in started.known.items() if test < tests}
+    known = {row["test"]: row for row in started if row["test"] < tests}
     done(len(known))
     began, before = time.perf_counter(), len(known)
     for group in groups(((index, checked(index)) for index in range(tests) if index not in known), rows):
@@ -50,7 +50,7 @@ def run_tests(
             answer = subject.tokenizer.decode(ids[: ids.index(stop_id)] if stop_id in ids else ids)
             named = {"test": index, "prompt_hash": drawn.prompt_hash, "prompt_tokens": len(drawn.prompt_ids)}
             fresh[index] = {**named, **judge(drawn, answer)}
-        started.add(fresh.values())
+        started.append(fresh.values())
         known |= fresh
         done(len(group))
     ran = tests - before

@@ -26,7 +26,7 @@ from eval.compare.records import read_records
 from eval.compare.table import CHOICES, WRITERS, arrange, markdown
 from lab.command import run
 from lab.errors import ConfigError
-from lab.files import write_atomic
+from lab.files import write_atomic, writing
 from lab.settings import parse_overrides, take_option
 
 
@@ -40,10 +40,8 @@ def join(paths: Sequence[Path], by: Sequence[str] | None, output: Path | None) -
     left = [f"{others:,} rows of other measurements are left out."] if others else []
     if output is None:
         return "\n".join([markdown(grid), *left])
-    try:
+    with writing(f"-o {output}", "file"):
         write_atomic(output, (WRITERS[output.suffix](grid).rstrip("\n") + "\n").encode())
-    except OSError as error:
-        raise ConfigError(f"-o {output}: cannot be written ({error.strerror}); name another file") from error
     return "\n".join([*left, f"{len(grid.cells):,} results in {len(grid.lines):,} lines written to {output}"])
 
 

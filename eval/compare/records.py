@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from eval.common.cells import Row
+from eval.common.results import Row
 from lab.errors import DataError
 from lab.runs.folder import RunFolder
 

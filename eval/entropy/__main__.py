@@ -39,8 +39,8 @@ from eval.common.measuring import (
     result_files,
     source,
     title,
-    write_rows,
 )
+from eval.common.results import write_rows
 from eval.common.texts import draw_texts
 from eval.entropy.attention_entropy import attention_entropy
 from eval.entropy.picture import draw_entropy
@@ -89,7 +89,7 @@ def measure(request: Request) -> str:
     rows, picture = result_files("entropy", request, model)
     curves = text_curves(model, options, n_tokens, device)
     known = {**source(model, device), "seed": options.seed}
-    write_rows(rows, ({**known, **row} for row in records(curves, visible, model)))
+    write_rows(rows, [{**known, **row} for row in records(curves, visible, model)], f"--rows={rows}")
     lines = [table(curves.mean(0), visible), f"written to {rows}"]
     if picture is not None:
         draw_entropy(curves.mean(0), title(model, len(curves)), model.train_len, picture)

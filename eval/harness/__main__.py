@@ -29,7 +29,6 @@ there at once, so that after Ctrl-C (exit status 75) or a crash the same command
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -38,10 +37,9 @@ from typing import Any
 
 from torch import Tensor
 
-from eval.common.appended import written_to
-from eval.common.cells import Cells, Row
 from eval.common.command import run
 from eval.common.measuring import Request
+from eval.common.results import Results, Row, shortened
 from eval.common.subject import SUBJECT, Subject, open_subject, result_folder
 from eval.harness.answers import Ended, Speaker
 from eval.harness.chat import Chat
@@ -56,7 +54,7 @@ from eval.harness.scoring import Scorer
 from eval.harness.tasks import definition, load_tasks, task_manager
 from lab.command import start
 from lab.errors import ConfigError
-from lab.files import write_json
+from lab.files import write_json, writing
 from lab.model.generation.generate import greedy
 
 KIND = "harness"
@@ -78,7 +76,7 @@ def measure(request: Request) -> str:
     request = with_parameters(request)
     manager = task_manager(options.names, options.include_path)
     subject = open_subject(request)
-    cells = Cells(result_folder(KIND, request, subject) / f"{KIND}.jsonl", NAMED_BY)
+    cells = Results(result_folder(KIND, request, subject) / f"{KIND}.jsonl", NAMED_BY)
     cases = cells.path.parent / CASES
     asked = {name: describe(subject, options, name, definition(manager, name)) for name in options.names}
     files = {name: cases / f"{name}-{digest(row, (*SUBJECT, *ASKED_BY))}.json" for name, row in asked.items()}
@@ -124,7 +122,7 @@ def window_of(subject: Subject, options: HarnessOptions) -> int:
 
 
 def run_name(
-    responder: Responder, options: HarnessOptions, manager: Any, asked: Row, cells: Cells, whole: Path
+    responder: Responder, options: HarnessOptions, manager: Any, asked: Row, cells: Results, whole: Path
 ) -> None:
     """Run one of the names and write down its tests, its rows, and last the harness's own results.
 
@@ -138,7 +136,7 @@ def run_name(
         key = (row["task"], row["filter"])
         file = f"{CASES}/{row['task']}-{row['filter']}-{whole.stem[-8:]}.jsonl"
         cells.add({**asked, **row}, (file, tests[key]) if key in tests else None)
-    with written_to(cells.path.parent):
+    with writing(f"-o {cells.path.parent}", "folder"):
         del results["samples"]
         write_json(whole, json.loads(json.dumps(results, default=str)))
 
@@ -163,8 +161,7 @@ def describe(subject: Subject, options: HarnessOptions, name: str, defined: str)
 
 def digest(asked: Row, keys: Sequence[str]) -> str:
     """Shorten what names a run, or its requests, for file names."""
-    named = json.dumps({key: asked[key] for key in keys}, sort_keys=True)
-    return hashlib.sha256(named.encode()).hexdigest()[:8]
+    return shortened(json.dumps({key: asked[key] for key in keys}, sort_keys=True))
 
 
 def is_of(row: Row, asked: Row) -> bool:

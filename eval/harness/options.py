@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eval.common.cells import CellOptions
+from eval.common.measuring import CellOptions
 from lab.positions.methods import DISTANCE_METHODS
 from lab.schema import NonNegative, Positive, field_docs
 from lab.settings import with_values

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.common.appended import Appended
+from eval.common.results import Results
 from eval.harness.scoring import Outcome
 
 
@@ -25,12 +25,12 @@ class FinishedRequests:
 
         Raises: LabError where the file is broken or cannot be written.
         """
-        self.file = Appended(path)
-        self.known = {row["request"]: outcome_of(row) for row in self.file.rows}
+        self.file = Results(path, ("request",))
+        self.known = {row["request"]: outcome_of(row) for row in self.file}
 
     def keep(self, outcomes: Mapping[str, Outcome]) -> None:
         """Add finished requests by their hashes; they are on the disk when this returns."""
-        self.file.add([{"request": name, **outcome._asdict()} for name, outcome in outcomes.items()])
+        self.file.append([{"request": name, **outcome._asdict()} for name, outcome in outcomes.items()])
         self.known |= outcomes
 
 

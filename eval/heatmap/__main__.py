@@ -22,7 +22,6 @@ Prints two tables and writes heatmap-TOKENS-HASH.jsonl, a line for each cell and
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,8 +31,7 @@ from annotated_types import Ge, Le
 from tqdm import tqdm
 
 from eval.common.command import run
-from eval.common.finished_tests import FinishedTests
-from eval.common.measuring import Request, refuse_idle_distance, write_rows
+from eval.common.measuring import Request, refuse_idle_distance
 from eval.common.needle_tests import (
     NeedleOptions,
     finished_tests,
@@ -42,6 +40,7 @@ from eval.common.needle_tests import (
     run_length,
     take_up_recorded,
 )
+from eval.common.results import FinishedTests, shortened, write_rows
 from eval.common.subject import Subject, open_subject, result_folder
 from eval.heatmap.depths import depth_rows, peak, third_rows
 from eval.heatmap.picture import draw_heatmap
@@ -84,7 +83,7 @@ def measure(request: Request) -> str:
     cells = {n: depth_rows(rows, probe.protocol.found, depths, options.confidence) for n, rows in tests.items()}
     thirds = {n: third_rows(rows, probe.protocol.found, probe.seed, options.confidence) for n, rows in tests.items()}
     path = folder / f"{KIND}-{subject.model.consumed_tokens or 0:015d}-{digest({**about, 'lengths': lengths})}.jsonl"
-    write_rows(path, all_rows(about, results, cells, thirds, probe))
+    write_rows(path, all_rows(about, results, cells, thirds, probe), f"-o {folder}", "folder")
     what = f"{probe.config.protocol} protocol, {probe.config.tests} tests a length"
     title = f"{subject.model.name}: {subject.model.method}; {what}"
     lines = [title, "", "numbers found (%)", found_table(cells), "", thirds_table(tests, thirds, options.confidence)]
@@ -137,7 +136,7 @@ def describe(subject: Subject, probe: NeedleProbe, depths: int, confidence: floa
 def digest(settings: dict[str, Any]) -> str:
     """Name settings in file names; the code's commit and the machine are no settings."""
     kept = {name: value for name, value in settings.items() if name not in ("commit", "hardware")}
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
+    return shortened(json.dumps(kept, sort_keys=True))
 
 
 def all_rows(

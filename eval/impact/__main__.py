@@ -44,7 +44,7 @@ from lab.data.selecting import RESULT
 from lab.data.tokenizer import vocabulary_hash
 from lab.data.windows import Windows, held_out_windows
 from lab.errors import ConfigError, DataError, MissingPackage
-from lab.files import write_json
+from lab.files import write_json, writing
 from lab.loading import OpenedModel, open_model
 from lab.model.attention.inspection import target_logits
 from lab.recipes.impact_config import ImpactConfig
@@ -104,7 +104,8 @@ def analyse(asked: Arguments) -> str:
     windows = draw_windows(options, tuned, tokenizer)
     scored = scored_targets(windows, texts)
     tags = {} if tagger is None else label_types(tagger, windows.rows(), texts)
-    make_folder(asked.folder)
+    with writing(f"-o {asked.folder}", "folder"):  # before time is spent on results
+        asked.folder.mkdir(parents=True, exist_ok=True)
     changes = np.abs(score(tuned, windows, device, "tuned") - score(base, windows, device, "base"))
     marked = mark(changes, scored, options.top)
     by_class = Labels.by_class(texts)
@@ -142,18 +143,6 @@ def scored_targets(windows: Windows, texts: Sequence[str | None]) -> BoolArray:
     if not scored.any():
         raise DataError("--windows: hold no target to score; give other text")
     return scored
-
-
-def make_folder(folder: Path) -> None:
-    """Make the folder of results before time is spent on them.
-
-    Raises: ConfigError where it cannot be made.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise ConfigError(f"-o {folder}: cannot be made ({reason}); name another folder") from error
 
 
 def shared_tokenizer(asked: Arguments, base: OpenedModel, tuned: OpenedModel) -> Tokenizer:

@@ -31,9 +31,9 @@ from typing import Any, Literal
 from tqdm import tqdm
 
 from eval.common.cases import Case, Writer
-from eval.common.cells import CellOptions, Cells, Row
 from eval.common.command import run
-from eval.common.measuring import Request, doublings, refuse_idle_distance
+from eval.common.measuring import CellOptions, Request, doublings, refuse_idle_distance
+from eval.common.results import Results, Row
 from eval.common.retrieval import answer_budget, run_cases
 from eval.common.subject import SUBJECT, Subject, open_subject, result_folder
 from eval.lines.cases import HIGHEST, LEAST_LINES, Lines
@@ -88,7 +88,7 @@ def measure(request: Request) -> str:
     writer, tests = Writer(subject.tokenizer), Lines(options.protocol)
     budget = answer_budget(writer, DIGITS, options.answer_budget, BUDGET)
     asked = sizes(subject, writer, tests, options, budget)
-    cells = Cells(result_folder(KIND, request, subject) / f"{KIND}.jsonl", NAMED_BY)
+    cells = Results(result_folder(KIND, request, subject) / f"{KIND}.jsonl", NAMED_BY)
     rows = measure_sizes(request, subject, writer, tests, budget, asked, cells)
     lines = [table(rows), f"written to {cells.path}"]
     if request.plots:
@@ -128,7 +128,7 @@ def measure_sizes(
     tests: Lines,
     budget: int,
     asked: Sequence[int],
-    cells: Cells,
+    cells: Results,
 ) -> list[Row]:
     """Measure every number of lines or length but those whose rows are there.
 
@@ -162,7 +162,7 @@ def draw(writer: Writer, tests: Lines, options: LinesOptions, budget: int, by: s
     return cases
 
 
-def run_size(subject: Subject, options: LinesOptions, row: Row, cases: Sequence[Case], cells: Cells, bar: Any) -> Row:
+def run_size(subject: Subject, options: LinesOptions, row: Row, cases: Sequence[Case], cells: Results, bar: Any) -> Row:
     """Run the tests of one number of lines or length and write them down."""
     budget = row["answer_budget"]
     tokens = [len(case.prompt_ids) + budget for case in cases]

@@ -30,12 +30,12 @@ from typing import Any
 
 from tqdm import tqdm
 
-from eval.common.cells import Cells
 from eval.common.command import run
 from eval.common.mcnemar import pair
 from eval.common.measuring import Request
 from eval.common.method_settings import METHODS, Setting, setting
 from eval.common.needle_tests import NeedleOptions, finished_tests, make_probe, run_length
+from eval.common.results import Results
 from eval.common.statistics import share
 from eval.common.subject import SUBJECT, Subject, open_subject, result_folder
 from eval.methods.picture import draw_methods
@@ -100,7 +100,7 @@ def measure(request: Request) -> str:
     lengths = choose_lengths(probe, options, train_len)
     probe.check_haystack(lengths[-1])
     settings = {n: [checked(setting(name, train_len, n), n, own) for name in options.chosen] for n in lengths}
-    cells = Cells(result_folder(KIND, request, subject) / f"{KIND}.jsonl", NAMED_BY)
+    cells = Results(result_folder(KIND, request, subject) / f"{KIND}.jsonl", NAMED_BY)
     rows = measure_all(subject, probe, settings, own, cells, options.confidence)
     title = f"{subject.model.name}, trained at {train_len:,} tokens; {probe.config.tests} tests at each length"
     lines = [title, *(table(rows[length], length, options.confidence) for length in lengths)]
@@ -145,7 +145,7 @@ def measure_all(
     probe: NeedleProbe,
     settings: Mapping[int, Sequence[Setting]],
     own: Frequencies,
-    cells: Cells,
+    cells: Results,
     confidence: float,
 ) -> dict[int, list[Row]]:
     """Run every method at every length, and judge the differences of a length once all are known."""
@@ -177,7 +177,7 @@ def with_methods(subject: Subject, setting: Setting, own: Frequencies) -> Subjec
     return subject
 
 
-def run_tests(subject: Subject, probe: NeedleProbe, length: int, cells: Cells, bar: Any) -> LengthResult:
+def run_tests(subject: Subject, probe: NeedleProbe, length: int, cells: Results, bar: Any) -> LengthResult:
     """Run the tests of a length that are not finished."""
     finished = finished_tests(subject, probe, cells.path.parent)
     bar.update(len([test for test in finished.known(length) if test < probe.config.tests]))
@@ -185,7 +185,7 @@ def run_tests(subject: Subject, probe: NeedleProbe, length: int, cells: Cells, b
     return run_length(subject, probe, length, finished)
 
 
-def keep(cells: Cells, row: Row) -> Row:
+def keep(cells: Results, row: Row) -> Row:
     """Add a row that says more than the one there, and keep its seconds and comparison where this call has none."""
     before = cells.find(row)
     if before is None:

@@ -32,10 +32,10 @@ from annotated_types import Ge, Le
 from tqdm import tqdm
 
 from eval.common.cases import Writer
-from eval.common.cells import CellOptions, Cells, Row
 from eval.common.command import run
-from eval.common.measuring import Request, doublings, refuse_idle_distance
+from eval.common.measuring import CellOptions, Request, doublings, refuse_idle_distance
 from eval.common.needle_tests import haystack_of
+from eval.common.results import Results, Row
 from eval.common.retrieval import answer_budget, grid_table, run_cases
 from eval.common.subject import SUBJECT, Subject, open_subject, result_folder
 from eval.passkey.cases import DIGITS, Passkey, Protocol
@@ -101,7 +101,7 @@ def measure(request: Request) -> str:
     if options.haystack is not None:
         n_tokens = lengths[-1] - budget - tests.least(writer, options.seed, 0)
         check_enough(tests.filler, subject.tokenizer, n_tokens, lengths[-1], f"--haystack={options.haystack}")
-    cells = Cells(result_folder(KIND, request, subject) / f"{KIND}.jsonl", NAMED_BY)
+    cells = Results(result_folder(KIND, request, subject) / f"{KIND}.jsonl", NAMED_BY)
     rows = measure_grid(subject, writer, tests, options, budget, lengths, cells)
     title = f"{rows[0]['model']}: {rows[0]['method']}; {rows[0]['protocol']} protocol, {options.tests} tests a cell"
     scores = {(f"{row['depth']:.0%}", f"{row['length']:,}"): row["score"] for row in rows}
@@ -158,7 +158,7 @@ def measure_grid(
     options: PasskeyOptions,
     budget: int,
     lengths: Sequence[int],
-    cells: Cells,
+    cells: Results,
 ) -> list[Row]:
     """Measure every cell but those whose rows are there."""
     rows = []
@@ -178,7 +178,7 @@ def measure_grid(
 
 
 def run_cell(
-    subject: Subject, writer: Writer, tests: Passkey, options: PasskeyOptions, row: Row, cells: Cells, bar: Any
+    subject: Subject, writer: Writer, tests: Passkey, options: PasskeyOptions, row: Row, cells: Results, bar: Any
 ) -> Row:
     """Run one cell and write it down."""
     where = {"length": row["length"], "budget": row["answer_budget"], "depth": row["depth"], "seed": options.seed}

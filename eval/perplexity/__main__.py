@@ -30,10 +30,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from eval.common.cells import CellOptions, Cells, Row
 from eval.common.command import run
 from eval.common.documents import Documents, draw_documents
-from eval.common.measuring import Request, doublings, refuse_idle_distance
+from eval.common.measuring import CellOptions, Request, doublings, refuse_idle_distance
+from eval.common.results import Results, Row
 from eval.common.sliding import CONFIDENCE, TextLosses, text_losses, windows
 from eval.common.subject import SUBJECT, Subject, open_subject, result_folder
 from eval.perplexity.picture import draw_perplexity
@@ -123,7 +123,7 @@ def measure(request: Request) -> str:
         seed=options.seed,
         vocab_size=subject.vocab_size,
     )
-    cells = Cells(result_folder("perplexity", request, subject) / "perplexity.jsonl", NAMED_BY)
+    cells = Results(result_folder("perplexity", request, subject) / "perplexity.jsonl", NAMED_BY)
     rows = measure_contexts(subject, documents, options, contexts, cells)
     lines = [table(rows), f"written to {cells.path}"]
     if request.plots:
@@ -135,7 +135,7 @@ def measure(request: Request) -> str:
 
 
 def measure_contexts(
-    subject: Subject, documents: Documents, options: PerplexityOptions, contexts: Sequence[int], cells: Cells
+    subject: Subject, documents: Documents, options: PerplexityOptions, contexts: Sequence[int], cells: Results
 ) -> list[Row]:
     """Measure every context length but those whose rows are there."""
     stride = options.step(contexts)

@@ -37,8 +37,8 @@ from eval.common.measuring import (
     result_files,
     source,
     title,
-    write_rows,
 )
+from eval.common.results import write_rows
 from eval.common.texts import draw_texts
 from eval.precision.results import Measured, draw, records, tables
 from eval.precision.shift_difference import (
@@ -123,7 +123,7 @@ def measure(request: Request) -> str:
     rows, picture = result_files("precision", request, model)
     measured = measure_texts(model.decoder, options, torch.from_numpy(texts).to(device), n_tokens, lengths)
     known = {**source(model, device), "seed": options.seed}
-    write_rows(rows, ({**known, **row} for row in records(measured)))
+    write_rows(rows, [{**known, **row} for row in records(measured)], f"--rows={rows}")
     lines = [tables(measured), f"written to {rows}"]
     if picture is not None:
         draw(measured, title(model, len(texts)), picture)

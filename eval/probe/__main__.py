@@ -26,7 +26,6 @@ and a command that asks for more tests, lengths or thresholds takes up those tha
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -35,9 +34,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from eval.common.finished_tests import FinishedTests
 from eval.common.measuring import device_for
 from eval.common.needle_tests import EIGHTHS, finished_tests, haystack_of, needle_probe
+from eval.common.results import FinishedTests, shortened
 from eval.common.subject import Subject, as_subject
 from eval.probe.picture import draw_probe
 from eval.probe.table import table
@@ -173,7 +172,7 @@ def default_output(subject: Subject, probe: NeedleProbe) -> Path:
     """Name the output by the checkpoint and the probe's settings, so that the same probe lands in the same place."""
     model = subject.model
     settings = {**asdict(probe.config), "seed": probe.seed, "method": model.method, "weights": subject.weights}
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+    digest = shortened(json.dumps(settings, sort_keys=True))
     home = Path("runs") / f"probe-{model.name}" if model.folder is None else model.folder / "eval"
     return home / f"probe-{model.consumed_tokens or 0:015d}-{digest}"
 

@@ -10,7 +10,7 @@ from typing import Any
 from tqdm import tqdm
 
 from eval.common.cases import Case, Writer
-from eval.common.cells import Cells, Row
+from eval.common.results import Results, Row
 from eval.common.running import check_ids
 from eval.common.subject import Subject
 from eval.ruler.options import RulerOptions
@@ -116,15 +116,15 @@ def window_lengths(train_len: int | None) -> list[int]:
     return [1 << power for power in range(min(SHORTEST.bit_length() - 1, longest), longest + 1)]
 
 
-def rows_in(folder: Path) -> Cells:
+def rows_in(folder: Path) -> Results:
     """Read the rows that are known.
 
     Raises: LabError where the file is broken or cannot be written.
     """
-    return Cells(folder / ROWS, IDENTITY)
+    return Results(folder / ROWS, IDENTITY)
 
 
-def measure_subject(subject: Subject, bench: Bench, cells: Cells, bar: Any) -> Scores:
+def measure_subject(subject: Subject, bench: Bench, cells: Results, bar: Any) -> Scores:
     """Run all tasks at all lengths, but for those whose rows are there."""
     scores: dict[Cell, float] = {}
     for length in bench.lengths:
@@ -158,7 +158,7 @@ def describe(subject: Subject, bench: Bench, task: Task, length: int) -> dict[st
     }
 
 
-def run_cell(subject: Subject, bench: Bench, task: Task, row: Row, cells: Cells, bar: Any) -> Row:
+def run_cell(subject: Subject, bench: Bench, task: Task, row: Row, cells: Results, bar: Any) -> Row:
     """Run what is not finished of one task at one length, and write it down.
 
     Raises: LabError.

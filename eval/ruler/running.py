@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from eval.common.appended import StartedCell
 from eval.common.cases import Case
+from eval.common.results import Results
 from eval.common.running import run_tests
 from eval.ruler.metrics import clean, interval
 from eval.ruler.tasks import Task
@@ -68,7 +68,7 @@ def run_task(
     *,
     budget: int,
     rows: int,
-    started: StartedCell,
+    started: Results,
     done: Callable[[int], object] = lambda n: None,
 ) -> Outcome:
     """Run those of the tests 0 to `tests` that are not finished, `rows` side by side at most, and return all."""

@@ -39,7 +39,7 @@ from lab.data.preparation import is_prepared
 from lab.data.selecting import RESULT
 from lab.data.windows import refuse_few
 from lab.errors import ConfigError, LabError
-from lab.files import write_atomic, write_json
+from lab.files import write_atomic, write_json, writing
 from lab.recipes.recipe import FOLDERS, TRAINING, Recipe, Resolved, read_recipe, resolve, unprepared
 from lab.runs.changes import changes
 from lab.runs.folder import RunFolder
@@ -97,13 +97,10 @@ class Stages:
 
         Raises: ConfigError where the folder cannot be written.
         """
-        try:
+        with writing(f"folder={self.folder}", "folder"):
             for stage in self.left():
                 text = yaml.safe_dump(self.resolved.settings[stage], sort_keys=False, allow_unicode=True)
                 write_atomic(self.file(stage), text.encode("utf-8"))
-        except OSError as error:
-            reason = error.strerror or type(error).__name__
-            raise ConfigError(f"folder={self.folder}: cannot be written ({reason}); name another") from error
 
     def note(self, stage: str, seconds: float, done: bool) -> None:
         """Record that a stage has run."""

@@ -35,7 +35,7 @@ from tqdm import tqdm
 from lab.command import run
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import CheckpointError, ConfigError
-from lab.files import write_atomic
+from lab.files import write_atomic, writing
 from lab.inheritance import FREE, tokenizer_of
 from lab.loading import OpenedModel, open_model
 from lab.model.decoder import Decoder
@@ -142,13 +142,10 @@ def merge(asked: Arguments) -> str:
     kept = choose_positions(models, asked.positions, asked.train_len)
     tokenizer = shared_tokenizer(asked.models)
     add_up([models[path].decoder for path in asked.models], asked.shares, kept.decoder)
-    try:
+    with writing(str(asked.output), "folder"):
         save_pretrained(kept.decoder, asked.output, train_len=kept.train_len)
         if tokenizer is not None:
             write_atomic(asked.output / "tokenizer.json", tokenizer.read_bytes())
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise CheckpointError(f"{asked.output}: cannot be written ({reason}); name another folder") from error
     parts = " + ".join(f"{share:g} {path}" for path, share in zip(asked.models, asked.shares, strict=True))
     n = sum(parameter.numel() for parameter in kept.decoder.parameters())
     return f"{asked.output}: {parts}, {n:,} parameters; {'with a' if tokenizer else 'no'} tokenizer.json"

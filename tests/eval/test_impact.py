@@ -206,7 +206,9 @@ MISTAKES = {
     "BASE TUNED -o F --window=3": ("--window=3: unknown setting; did you mean windows?",),
     "BASE TUNED -o F --min_count=9999 --windows=3": ("--min_count=9999: no token is so frequent; ",),
     "BASE TUNED -o F --windows=9999": ("--windows=9999: the held-out documents in ",),
-    "BASE TUNED -o /dev/null/F --windows=3": ("-o /dev/null/F: cannot be made (Not a directory); name another folder",),
+    "BASE TUNED -o /dev/null/F --windows=3": (
+        "-o /dev/null/F: cannot be written (Not a directory); name another folder",
+    ),
     "BASE /nowhere -o F": ("/nowhere: no such folder; ",),
 }
 

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 import eval.common.subject
-from eval.common.finished_tests import FinishedTests
+from eval.common.results import FinishedTests
 from eval.probe.__main__ import main
 from eval.probe.picture import draw_probe
 from eval.probe.table import table

@@ -212,7 +212,7 @@ WRONG = {
         "replay.data.corpus.name=text: not prepared in {shards}/text-"
     ],
     "--launcher": ["--launcher: has no value; "],
-    "--folder=/dev/null/x": ["folder=/dev/null/x: cannot be written (Not a directory); name another"],
+    "--folder=/dev/null/x": ["folder=/dev/null/x: cannot be written (Not a directory); name another folder"],
 }
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import eval.common.running
-from eval.common.appended import StartedCell
 from eval.common.cases import Case, Writer
+from eval.common.results import Results
 from eval.common.running import groups
 from eval.ruler.running import Outcome, run_task
 from eval.ruler.sources import Sources
@@ -28,7 +28,7 @@ def folder(tmp_path, monkeypatch):
 def run(model, writer, sources, task, length=1700, n=5, rows=3, started=None):
     budget = 1 + max(task.budget, least_budget(writer, sources, task))
     cases = [make_case(writer, sources, task, length, 7, index, budget=budget) for index in range(n)]
-    started = started or StartedCell(Path(f"{time.monotonic_ns()}.jsonl"))
+    started = started or Results(Path(f"{time.monotonic_ns()}.jsonl"), ("test",))
     case = cases.__getitem__
     subject = SimpleNamespace(generate=model, tokenizer=writer.tokenizer, stop_id=STOP, vocab_size=1 << 30)
     return cases, run_task(subject, task, case, n, budget=budget, rows=rows, started=started)
@@ -50,7 +50,7 @@ def test_an_oracle_scores_100_and_babble_0(bpe, made_up, task):
 
 def test_what_is_finished_is_not_run_again(bpe, made_up, tmp_path, monkeypatch):
     writer, task, oracle = Writer(bpe), TASKS["vt"], Oracle(bpe, STOP)
-    started = StartedCell(tmp_path / "vt.jsonl")
+    started = Results(tmp_path / "vt.jsonl", ("test",))
 
     def crash(prompts, n_tokens):
         if len(oracle.calls) == 2:
@@ -61,8 +61,8 @@ def test_what_is_finished_is_not_run_again(bpe, made_up, tmp_path, monkeypatch):
         run(crash, writer, made_up, task, rows=1, started=started)
     with started.path.open("a") as file:
         file.write('{"test": 2, "sco')  # as a crash in the middle of writing leaves it
-    again = StartedCell(tmp_path / "vt.jsonl")
-    assert sorted(again.known) == [0, 1]
+    again = Results(tmp_path / "vt.jsonl", ("test",))
+    assert [row["test"] for row in again] == [0, 1]
     clock = iter([10.0, 13.0])
     monkeypatch.setattr(eval.common.running, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     _, outcome = run(oracle, writer, made_up, task, rows=1, started=again)
@@ -71,7 +71,7 @@ def test_what_is_finished_is_not_run_again(bpe, made_up, tmp_path, monkeypatch):
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     assert outcome.records == run(Oracle(bpe, STOP), writer, made_up, task)[1].records
-    assert run(crash, writer, made_up, task, started=StartedCell(tmp_path / "vt.jsonl"))[1].seconds is None
+    assert run(crash, writer, made_up, task, started=Results(tmp_path / "vt.jsonl", ("test",)))[1].seconds is None
 
 
 def test_half_an_answer_scores_half_and_one_of_several_answers_is_enough(bpe, made_up, squad, hotpotqa):
