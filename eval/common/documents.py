@@ -17,7 +17,7 @@ from tqdm import tqdm
 from lab.data.config import DataConfig
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
-from lab.data.tokenizer import special_ends
+from lab.data.tokenizer import check_ids, special_ends
 from lab.errors import ConfigError, DataError
 from lab.probe.haystacks import read_text
 
@@ -87,8 +87,7 @@ def draw_documents(
         )
     chosen = np.sort(np.random.default_rng(seed).permutation(len(long_enough))[:documents])
     drawn = [np.asarray(long_enough[number], dtype=np.int64) for number in chosen]
-    if max(int(document.max()) for document in drawn) >= vocab_size:
-        raise DataError(f"tokenizer.json: has more ids than the model's {vocab_size}; give the model's own tokenizer")
+    check_ids(np.concatenate(drawn), vocab_size)
     return Documents(drawn, source, shorter)
 
 

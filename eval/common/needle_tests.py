@@ -20,7 +20,8 @@ from eval.common.subject import Subject
 from lab.assembly import computes_in_bf16, method_name
 from lab.config import DEFAULT_DIGITS, DEFAULT_NEEDLES, Experiment, load_experiment
 from lab.data.config import Synthetic
-from lab.errors import ConfigError, DataError
+from lab.data.tokenizer import check_ids
+from lab.errors import ConfigError
 from lab.probe.config import OFFICIAL_SIZES, ProbeConfig
 from lab.probe.effective_length import PROTOCOLS, LengthResult, NeedleProbe, Share
 from lab.probe.haystacks import load_haystack, read_text
@@ -108,8 +109,7 @@ def needle_probe(subject: Subject, config: ProbeConfig, haystack: str, seed: int
         device=subject.device,
         source=source,
     )
-    if max(probe.case(probe.shortest(), 0).prompt_ids) >= subject.vocab_size:
-        raise DataError(f"tokenizer.json: has more ids than the model's {subject.vocab_size}; give the model's own")
+    check_ids(probe.case(probe.shortest(), 0).prompt_ids, subject.vocab_size)
     return probe
 
 

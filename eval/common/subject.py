@@ -15,7 +15,7 @@ from torch import Tensor
 from eval.common.measuring import Request, device_for, source
 from lab.assembly import computes_in_bf16
 from lab.data.preparation import end_of_document
-from lab.errors import DataError
+from lab.data.tokenizer import needed
 from lab.loading import OpenedModel, open_model
 from lab.model.attention.inspection import token_losses
 from lab.model.generation.generate import greedy
@@ -77,18 +77,17 @@ def as_subject(model: OpenedModel, place: Path, device: torch.device) -> Subject
 
     Raises: DataError for a model without a tokenizer.
     """
-    if model.tokenizer is None:
-        raise DataError("tokenizer.json: missing; put it into the Hugging Face folder, or prepare the run's shards")
+    tokenizer = needed(model.tokenizer)
     in_bf16, stop_id = device.type == "cuda", None
     if model.experiment is not None:
         in_bf16 = computes_in_bf16(model.experiment, device)
-        stop_id = end_of_document(model.experiment.data, model.tokenizer)
+        stop_id = end_of_document(model.experiment.data, tokenizer)
     else:
         stop_id = first_id(read_settings(place.resolve()).get("eos_token_id"))
     checkpoint = None if model.consumed_tokens is None else folder_name(model.consumed_tokens)
     weights = weights_of(model, place, checkpoint)
     precision = "bfloat16" if in_bf16 else "float32"
-    return Subject(model, model.tokenizer, stop_id, checkpoint, weights, precision, device)
+    return Subject(model, tokenizer, stop_id, checkpoint, weights, precision, device)
 
 
 def first_id(value: Any) -> int | None:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from lab.data.config import DataConfig
+from lab.data.tokenizer import check_ids, needed
 from lab.errors import ConfigError, DataError
 from lab.probe.haystacks import load_haystack, read_text
 
@@ -32,8 +33,7 @@ def draw_texts(
     Shapes: int64 (texts, n_tokens).
     Raises: LabError where there is no text, no tokenizer, or too little text.
     """
-    if tokenizer is None:
-        raise DataError("tokenizer.json: missing; put it into the Hugging Face folder, or prepare the run's shards")
+    tokenizer = needed(tokenizer)
     if path is None and data is None:
         raise ConfigError("--text: must be set, a Hugging Face folder has no corpus of its own; give a text file")
     if path is not None:
@@ -43,8 +43,7 @@ def draw_texts(
         source = load_haystack(None, data, tokenizer)
     first = tokenizer.encode("").ids
     ids = np.array(tokenizer.encode(source, add_special_tokens=False).ids, dtype=np.int64)
-    if max(ids.max(initial=0), *first, 0) >= vocab_size:
-        raise DataError(f"tokenizer.json: has more ids than the model's {vocab_size}; give the model's own tokenizer")
+    check_ids(np.append(ids, first), vocab_size)
     size = max(1, n_tokens - len(first))
     pieces = len(ids) // size
     if pieces < texts:

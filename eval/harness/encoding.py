@@ -23,7 +23,7 @@ from typing import NamedTuple
 from tokenizers import Tokenizer
 
 from eval.common.cases import Writer
-from lab.data.tokenizer import special_ends
+from lab.data.tokenizer import check_ids, special_ends
 from lab.errors import ConfigError, DataError
 
 Ids = list[int]
@@ -140,9 +140,7 @@ class Encoder:
 
         Raises: DataError.
         """
-        if max(ids, default=0) >= self.vocab_size:
-            fault = f"has more ids than the model's {self.vocab_size}"
-            raise DataError(f"tokenizer.json: {fault}; give the model's own tokenizer")
+        check_ids(ids, self.vocab_size)
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:

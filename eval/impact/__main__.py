@@ -41,7 +41,7 @@ from lab.command import run
 from lab.data.packing import IGNORE
 from lab.data.part_of_speech import label_types, open_tagger
 from lab.data.selecting import RESULT
-from lab.data.tokenizer import vocabulary_hash
+from lab.data.tokenizer import check_ids, needed, vocabulary_hash
 from lab.data.windows import Windows, held_out_windows
 from lab.errors import ConfigError, DataError, MissingPackage
 from lab.files import write_json, writing
@@ -151,11 +151,9 @@ def shared_tokenizer(asked: Arguments, base: OpenedModel, tuned: OpenedModel) ->
     Raises: ConfigError where they differ, DataError where there is none.
     """
     found = {path: model.tokenizer for path, model in ((asked.tuned, tuned), (asked.base, base)) if model.tokenizer}
-    if not found:
-        raise DataError("tokenizer.json: missing; put it into the Hugging Face folder, or prepare the run's shards")
     if len({vocabulary_hash(tokenizer) for tokenizer in found.values()}) > 1:
         raise ConfigError(f"BASE={asked.base}: its tokenizer is not that of TUNED; give the model that was tuned")
-    return next(iter(found.values()))
+    return needed(next(iter(found.values()), None))
 
 
 def draw_windows(options: ImpactConfig, tuned: OpenedModel, tokenizer: Tokenizer) -> Windows:
@@ -180,9 +178,7 @@ def score(model: OpenedModel, windows: Windows, device: torch.device, name: str)
     Shapes: float64 (windows, length).
     Raises: DataError for a vocabulary larger than the model's.
     """
-    size = model.decoder.cfg.vocab_size
-    if max(windows.tokens.max(), windows.targets.max()) >= size:
-        raise DataError(f"tokenizer.json: has more ids than the {size} of {model.name}; give the model's own tokenizer")
+    check_ids([windows.tokens.max(), windows.targets.max()], model.decoder.cfg.vocab_size)
     decoder = model.decoder.to(device)
     bar = tqdm(zip(windows.tokens, windows.targets, strict=True), desc=name, unit="window", total=len(windows.tokens))
     found = [

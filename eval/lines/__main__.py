@@ -30,11 +30,12 @@ from typing import Any, Literal
 
 from tqdm import tqdm
 
-from eval.common.cases import Case, Writer
+from eval.common.cases import TextCase, Writer
 from eval.common.command import run
 from eval.common.measuring import CellOptions, Request, doublings, refuse_idle_distance
 from eval.common.results import Results, Row
-from eval.common.retrieval import answer_budget, run_cases
+from eval.common.retrieval import answer_budget, judge, summed
+from eval.common.running import run_tests
 from eval.common.subject import SUBJECT, Subject, open_subject, result_folder
 from eval.lines.cases import HIGHEST, LEAST_LINES, Lines
 from eval.lines.picture import draw_lines
@@ -153,7 +154,7 @@ def measure_sizes(
     return rows
 
 
-def draw(writer: Writer, tests: Lines, options: LinesOptions, budget: int, by: str, size: int) -> list[Case]:
+def draw(writer: Writer, tests: Lines, options: LinesOptions, budget: int, by: str, size: int) -> list[TextCase]:
     """Draw all tests of a number of lines or a length."""
     cases = []
     for index in range(options.tests):
@@ -162,15 +163,18 @@ def draw(writer: Writer, tests: Lines, options: LinesOptions, budget: int, by: s
     return cases
 
 
-def run_size(subject: Subject, options: LinesOptions, row: Row, cases: Sequence[Case], cells: Results, bar: Any) -> Row:
+def run_size(
+    subject: Subject, options: LinesOptions, row: Row, cases: Sequence[TextCase], cells: Results, bar: Any
+) -> Row:
     """Run the tests of one number of lines or length and write them down."""
     budget = row["answer_budget"]
     tokens = [len(case.prompt_ids) + budget for case in cases]
     file = f"{KIND}-cases/{row['by']}-{row['asked']}-{cells.digest(row)}.jsonl"
-    outcome = run_cases(
+    outcome = run_tests(
         subject,
         cases.__getitem__,
         len(cases),
+        judge,
         budget=budget,
         rows=options.rows(max(tokens)),
         started=cells.started(file),
@@ -182,7 +186,7 @@ def run_size(subject: Subject, options: LinesOptions, row: Row, cases: Sequence[
         "lines": {"least": min(lines), "most": max(lines)},
         "range": range_of(min(tokens), max(tokens)),
     }
-    return cells.add({**row, **known, **outcome.result}, (file, outcome.records))
+    return cells.add({**row, **known, **summed(outcome)}, (file, outcome.records))
 
 
 def range_of(least: int, most: int) -> str:

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from eval.common.cases import Case, Writer
+from eval.common.cases import TextCase, Writer
 from eval.common.words import Distinct, draw_pair
 
 Protocol = Literal["longeval", "completion"]
@@ -44,7 +44,7 @@ class Lines:
 
     protocol: Protocol
 
-    def case(self, writer: Writer, *, lines: int, seed: int, index: int) -> Case:
+    def case(self, writer: Writer, *, lines: int, seed: int, index: int) -> TextCase:
         """Draw test `index` of a number of lines; with more lines, those of fewer lines come first.
 
         The line that is asked for lies at the same share of the record whatever its length.
@@ -59,7 +59,7 @@ class Lines:
         prompt = TASK + record + ending.format(name=listed[asked])
         facts: dict[str, Any] = {"lines": lines, "line": asked, "name": listed[asked]}
         ids = np.array(writer.encode(prompt), dtype=np.int32)
-        return Case(prompt, ids, (str(numbers[asked]),), facts)
+        return TextCase(ids, prompt, (str(numbers[asked]),), facts)
 
     def fitting(self, writer: Writer, length: int, budget: int, seed: int, index: int) -> int:
         """Find the most lines with which a test takes `length` tokens or fewer, `budget` for the answer; 0 if none.

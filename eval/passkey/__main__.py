@@ -36,7 +36,8 @@ from eval.common.command import run
 from eval.common.measuring import CellOptions, Request, doublings, refuse_idle_distance
 from eval.common.needle_tests import haystack_of
 from eval.common.results import Results, Row
-from eval.common.retrieval import answer_budget, grid_table, run_cases
+from eval.common.retrieval import answer_budget, grid_table, judge, summed
+from eval.common.running import run_tests
 from eval.common.subject import SUBJECT, Subject, open_subject, result_folder
 from eval.passkey.cases import DIGITS, Passkey, Protocol
 from eval.passkey.picture import draw_grid
@@ -183,16 +184,17 @@ def run_cell(
     """Run one cell and write it down."""
     where = {"length": row["length"], "budget": row["answer_budget"], "depth": row["depth"], "seed": options.seed}
     file = f"{KIND}-cases/{row['length']}-{row['depth']:.2f}-{cells.digest(row)}.jsonl"
-    outcome = run_cases(
+    outcome = run_tests(
         subject,
         lambda index: tests.case(writer, index=index, **where),
         options.tests,
+        judge,
         budget=row["answer_budget"],
         rows=options.rows(row["length"]),
         started=cells.started(file),
         done=bar.update,
     )
-    return cells.add({**row, **outcome.result}, (file, outcome.records))
+    return cells.add({**row, **summed(outcome)}, (file, outcome.records))
 
 
 def describe(subject: Subject, tests: Passkey, options: PasskeyOptions, budget: int) -> dict[str, Any]:

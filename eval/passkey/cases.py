@@ -22,7 +22,7 @@ from typing import Literal
 
 import numpy as np
 
-from eval.common.cases import Case, Draft, Turn, Writer, finish
+from eval.common.cases import Draft, TextCase, Turn, Writer, finish
 from eval.common.retrieval import draw_key
 from eval.common.words import NOISE
 from lab.data import wording
@@ -44,7 +44,7 @@ class Passkey:
     digits: int = DIGITS
     filler: str = ""
 
-    def case(self, writer: Writer, *, length: int, budget: int, depth: float, seed: int, index: int) -> Case:
+    def case(self, writer: Writer, *, length: int, budget: int, depth: float, seed: int, index: int) -> TextCase:
         """Draw test `index`: at most `length` tokens together with the `budget` for the answer.
 
         The key and the filler's beginning are a function of seed and index, the same at every length and depth.

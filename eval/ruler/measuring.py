@@ -9,15 +9,16 @@ from typing import Any
 
 from tqdm import tqdm
 
-from eval.common.cases import Case, Writer
+from eval.common.cases import TextCase, Writer
 from eval.common.results import Results, Row
-from eval.common.running import check_ids
+from eval.common.running import run_tests
 from eval.common.subject import Subject
+from eval.ruler.metrics import summed
 from eval.ruler.options import RulerOptions
 from eval.ruler.results import Cell, Scores
-from eval.ruler.running import rows_for, run_task
 from eval.ruler.sources import STANDIN, Sources
 from eval.ruler.tasks import VERSION, Task, least_budget, least_length, make_case, too_short
+from lab.data.tokenizer import check_ids
 from lab.errors import ConfigError
 from lab.loading import OpenedModel
 from lab.runs.environment import versions
@@ -42,7 +43,7 @@ class Bench:
     lengths: list[int]
     budgets: dict[Task, int]
 
-    def case(self, task: Task, length: int, index: int) -> Case:
+    def case(self, task: Task, length: int, index: int) -> TextCase:
         """Draw one test."""
         seed = self.options.seed
         return make_case(self.writer, self.sources, task, length, seed, index, budget=self.budgets[task])
@@ -70,7 +71,7 @@ def prepare(subject: Subject, options: RulerOptions) -> Bench:
     bench = Bench(options, writer, sources, lengths, budgets)
     for task in options.chosen:
         for length in lengths:
-            check_ids(bench.case(task, length, 0), subject.vocab_size)
+            check_ids(bench.case(task, length, 0).prompt_ids, subject.vocab_size)
     return bench
 
 
@@ -165,20 +166,17 @@ def run_cell(subject: Subject, bench: Bench, task: Task, row: Row, cells: Result
     """
     length, name = row["length"], row["checkpoint"] or "model"
     file = f"{CASES}/{name}-{task.name}-{length}-{cells.digest(row)}.jsonl"
-
-    outcome = run_task(
+    outcome = run_tests(
         subject,
-        task,
         partial(bench.case, task, length),
         bench.options.tests,
+        task.judge,
         budget=bench.budgets[task],
-        rows=bench.options.batch or rows_for(length),
+        rows=bench.options.rows(length),
         started=cells.started(file),
         done=bar.update,
     )
-    low, high = outcome.bounds
-    measured = {"score": outcome.score, "low": low, "high": high, "std": outcome.std, "seconds": outcome.seconds}
-    return cells.add({**row, **measured, **outcome.facts}, (file, outcome.records))
+    return cells.add({**row, **summed(outcome)}, (file, outcome.records))
 
 
 def standin_line(bench: Bench) -> list[str]:

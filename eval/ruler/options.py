@@ -12,6 +12,8 @@ from eval.ruler.results import LLAMA2_7B_AT_4K
 from eval.ruler.tasks import ALL, TASKS, Task
 from lab.schema import NonNegative, Positive, Section
 
+BATCH_TOKENS, MOST_ROWS = 65_536, 64  # of prompts side by side where no batch is set
+
 
 @dataclass(frozen=True, kw_only=True)
 class RulerOptions(Section):
@@ -57,6 +59,15 @@ class RulerOptions(Section):
                     f"{name}={getattr(self, name)}: would be ignored by these tasks; leave it out or add {users[0]}"
                 )
         return faults
+
+    def rows(self, length: int) -> int:
+        """Choose how many prompts of a length run side by side.
+
+        Example:
+            >>> [RulerOptions().rows(length) for length in (256, 8192, 131072)]
+            [64, 8, 1]
+        """
+        return self.batch or max(1, min(MOST_ROWS, BATCH_TOKENS // length))
 
     @property
     def chosen(self) -> list[Task]:

@@ -248,7 +248,7 @@ def recorded(run_folder, tmp_path):
     rows = []
     for test in range(3):
         case = probe.case(320, test)
-        judged = probe.judge(case, subject.tokenizer.encode(" ".join(case.numbers)).ids)
+        judged = probe.judge(case, " ".join(case.numbers))
         rows.append({"length": 320, "test": test, **judged})
     rows[2]["prompt_hash"] = "0" * 16  # another test than this one
     (folder / "cases").mkdir()

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from eval.common.cases import Writer
+from eval.common.retrieval import summed
 from eval.lines.__main__ import LinesOptions, main
 from eval.lines.cases import LEAST_LINES, Lines
 from tests.eval.answering import answered
@@ -92,7 +93,7 @@ def test_a_reader_of_the_last_tokens_finds_the_lines_that_lie_there(request, nam
     assert [record["passed"] for record in outcome.records] == inside
     assert 3 < sum(inside) < 21
     everything = answered(Reader(tokenizer, 10**6), tokenizer, cases, tmp_path, budget=BUDGET, rows=8, stop_id=STOP)
-    assert everything.result["score"] == 1
+    assert summed(everything)["score"] == 1
 
 
 def run(words, capsys):
@@ -124,8 +125,8 @@ def test_the_command_measures_a_run_by_length_and_goes_on(run_folder, tmp_path, 
         assert row["score"] == 0
     assert out.splitlines()[-1] == f"picture: {tmp_path / 'lines.png'}"
     assert size_of(tmp_path / "lines.png")[0] > 700
-    ran, true = [], lines.run_cases
-    monkeypatch.setattr(lines, "run_cases", lambda *x, **y: ran.append(1) or true(*x, **y))
+    ran, true = [], lines.run_tests
+    monkeypatch.setattr(lines, "run_tests", lambda *x, **y: ran.append(1) or true(*x, **y))
     assert run(words, capsys)[0] == 0
     assert (len(ran), len(rows_of(tmp_path))) == (0, 2)
     assert run([*words, "--seed=1", "--protocol=completion"], capsys)[0] == 0

@@ -12,7 +12,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from eval.common.cases import Writer
-from eval.common.retrieval import answer_budget, draw_key, first_number, least_budget
+from eval.common.retrieval import answer_budget, draw_key, first_number, least_budget, summed
 from eval.passkey.__main__ import PasskeyOptions, main
 from eval.passkey.cases import Passkey
 from lab.errors import ConfigError, DataError
@@ -127,7 +127,7 @@ def test_a_reader_of_the_last_tokens_finds_the_keys_that_lie_there(request, name
         rest = [case.prompt[pattern.search(case.prompt).start() :] for case in cases]
         inside = [len(tokenizer.encode(text, add_special_tokens=False).ids) <= seen for text in rest]
         assert [record["passed"] for record in outcome.records] == inside
-        scores.append(outcome.result["score"])
+        scores.append(summed(outcome)["score"])
     assert scores[0] == 0
     assert scores[-1] == 1
     assert scores == sorted(scores)
@@ -160,7 +160,7 @@ def test_limits_are_exact_and_what_comes_after_the_end_is_not_read(bytewise, tmp
         return torch.tensor(rows)
 
     outcome = answered(model, bytewise, cases, tmp_path, budget=BUDGET, rows=16, stop_id=STOP)
-    result = outcome.result
+    result = summed(outcome)
     assert (result["passed"], result["score"]) == (8, 0.8)
     assert (round(result["low"], 4), round(result["high"], 4)) == (0.4439, 0.9748)  # Clopper, Pearson's of 8 in 10
 
@@ -172,7 +172,7 @@ def test_only_the_whole_number_passes_and_only_in_front(bytewise, said, passes, 
     outcome = answered(
         lambda prompts, n_tokens: torch.tensor([ids]), bytewise, [case], tmp_path, budget=BUDGET, rows=1, stop_id=None
     )
-    assert outcome.passed == passes
+    assert summed(outcome)["passed"] == passes
 
 
 def test_the_budget_holds_the_number(bytewise, bpe):
@@ -222,8 +222,8 @@ def test_the_command_measures_a_grid_and_goes_on(run_folder, tmp_path, capsys, m
         assert {len(case["prompt_hash"]) for case in cases} == {16}
         assert {case["depth"] for case in cases} == {row["depth"]}
     assert size_of(Path(out.splitlines()[-1].removeprefix("picture: ")))[0] > 500
-    ran, true = [], passkey.run_cases
-    monkeypatch.setattr(passkey, "run_cases", lambda *x, **y: ran.append(1) or true(*x, **y))
+    ran, true = [], passkey.run_tests
+    monkeypatch.setattr(passkey, "run_tests", lambda *x, **y: ran.append(1) or true(*x, **y))
     file = tmp_path / "passkey.jsonl"
     file.write_text("".join(file.read_text().splitlines(keepends=True)[:1]) + '{"torn')
     assert run(words, capsys)[0] == 0
