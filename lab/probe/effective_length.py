@@ -23,7 +23,8 @@ from lab.data import wording
 from lab.data.synthetic import draw_numbers
 from lab.errors import ConfigError
 from lab.probe import needles, string_needles
-from lab.probe.answering import answered, check_spelling
+from lab.probe.answering import answered
+from lab.probe.cases import check_spelling
 from lab.probe.config import ProbeConfig
 from lab.probe.curve import last_passing
 from lab.probe.haystacks import check_enough

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from lab.data import wording
 from lab.data.synthetic import draw_numbers
 from lab.errors import DataError
-from lab.probe.answering import Case
+from lab.probe.cases import Case
 
 SUMMARY = "fresh numbers, depths and haystack in every test, exact length with the answer, whole numbers count"
 SAMPLE_NUMBERS = 64  # numbers differ in tokens; the longest of this many stands for all
