@@ -9,8 +9,8 @@ The first column is what the others are compared to. For two results of a line, 
 
    Both hold their true shares with probability 1 - a or more, whatever the tests have in common, so p is conservative.
 1. Every test's outcome is recorded on both sides, of the same tests with the same prompts: McNemar's exact test where
-   outcomes are 0 or 1 (eval/common/mcnemar.py has the equation), else the paired t test on the k differences d_i, the
-   losses per token of the documents where the score is a perplexity:
+   outcomes are 0 or 1 (eval/common/statistics.py), else the paired t test on the k differences d_i, the losses per
+   token of the documents where the score is a perplexity:
 
        t = mean(d) / (s(d) / sqrt(k)),    p = 2 P(T_(k-1) >= |t|)
 
@@ -35,7 +35,7 @@ from scipy.optimize import brentq
 from scipy.stats import fisher_exact
 from scipy.stats import t as student
 
-from eval.common.mcnemar import holm, pair
+from eval.common.statistics import holm, pair
 from eval.compare.records import Outcomes, Record, outcomes
 from lab.probe.intervals import all_run, exact_limits
 from lab.probe.sequential import sequential_design

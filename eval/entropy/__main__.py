@@ -29,19 +29,10 @@ import numpy.typing as npt
 import torch
 from tqdm import tqdm
 
-from eval.common.command import run
-from eval.common.measuring import (
-    Options,
-    Request,
-    device_for,
-    doublings,
-    refuse_idle_distance,
-    result_files,
-    source,
-    title,
-)
+from eval.common.command import Options, Request, run
+from eval.common.documents import draw_texts
 from eval.common.results import write_rows
-from eval.common.texts import draw_texts
+from eval.common.subject import device_for, doublings, refuse_idle_distance, result_files, source, title
 from eval.entropy.attention_entropy import attention_entropy
 from eval.entropy.picture import draw_entropy
 from lab.command import STARTS_ANEW, start

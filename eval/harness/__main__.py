@@ -37,8 +37,7 @@ from typing import Any
 
 from torch import Tensor
 
-from eval.common.command import run
-from eval.common.measuring import Request
+from eval.common.command import Request, run
 from eval.common.results import Results, Row, shortened
 from eval.common.subject import SUBJECT, Subject, open_subject, result_folder
 from eval.harness.answers import Ended, Speaker

@@ -30,8 +30,7 @@ from typing import Annotated, Any
 from annotated_types import Ge, Le
 from tqdm import tqdm
 
-from eval.common.command import run
-from eval.common.measuring import Request, refuse_idle_distance
+from eval.common.command import Request, run
 from eval.common.needle_tests import (
     NeedleOptions,
     finished_tests,
@@ -41,7 +40,7 @@ from eval.common.needle_tests import (
     take_up_recorded,
 )
 from eval.common.results import FinishedTests, shortened, write_rows
-from eval.common.subject import Subject, open_subject, result_folder
+from eval.common.subject import Subject, open_subject, refuse_idle_distance, result_folder
 from eval.heatmap.depths import depth_rows, peak, third_rows
 from eval.heatmap.picture import draw_heatmap
 from eval.heatmap.table import found_table, thirds_table

@@ -19,10 +19,8 @@ Exit status: 0 done; 2 a mistake in the input, one line each on stderr; 75 inter
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +29,13 @@ import torch
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from eval.common.measuring import device_for, source
+from eval.common.subject import device_for, source
 from eval.impact.impactful import BoolArray, FloatArray, IntArray, mark, shares_by_position
 from eval.impact.picture import draw_shares
 from eval.impact.results import Labels, rows_of, summary
 from eval.impact.token_classes import token_texts
 from eval.impact.windows import file_windows
-from lab.command import run
+from lab.command import Syntax, Words, read_options, run, settings_lines, start
 from lab.data.packing import IGNORE
 from lab.data.part_of_speech import label_types, open_tagger
 from lab.data.selecting import RESULT
@@ -48,7 +46,6 @@ from lab.files import write_json, writing
 from lab.loading import OpenedModel, open_model
 from lab.model.attention.inspection import target_logits
 from lab.recipes.impact_config import ImpactConfig
-from lab.settings import Raw, all_settings, parse_overrides, take_option, validated
 from lab.skip.selection import sentences_with
 from lab.skip.sentences import sentence_ends, split_sentences
 
@@ -67,26 +64,23 @@ class Arguments:
     options: ImpactConfig
 
 
-def parse(arguments: Sequence[str]) -> Arguments:
+def parse(words: Words) -> Arguments:
     """Read the command line.
 
     Raises: ConfigError with a line for every fault.
     """
-    words = list(arguments)
-    folder = take_option(words, "-o")
-    models = list(takewhile(lambda word: not word.startswith("-"), words))
+    models, folder = words.places, words.options.o
     faults = []
     if len(models) != 2:
         faults.append(f"BASE TUNED={' '.join(models)}: must be two models, the first arguments; see --help")
     if folder is None:
         faults.append("-o: must be given, the folder to write; for instance -o runs/impact")
-    given = parse_overrides(words[len(models) :])
     options = None
     try:
-        options = validated(ImpactConfig, Raw(given, "options"))
+        options = read_options(ImpactConfig, words.settings)
     except ConfigError as error:
-        faults += [f"--{fault}" for fault in error.faults]
-    if faults or options is None or folder is None:
+        faults += error.faults
+    if faults or options is None:
         raise ConfigError(*faults)
     return Arguments(Path(models[0]), Path(models[1]), Path(folder), options)
 
@@ -215,18 +209,16 @@ def write(folder: Path, result: dict[str, Any], targets: IntArray, marked: BoolA
     return "\n".join(lines)
 
 
-def help_text() -> str:
-    """Describe the command and its options."""
-    lines = [str(__doc__), "Options (default; meaning):", ""]
-    for name, default, text in all_settings(ImpactConfig):
-        lines.append(f"  --{name}={default}\n      {' '.join(text.split())}")
-    return "\n".join(lines)
-
-
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    return run(help_text, arguments, lambda words: analyse(parse(words)), stopped="interrupted; nothing was written")
+    return run(
+        __doc__,
+        arguments,
+        lambda words: analyse(parse(words)),
+        syntax=Syntax(places=None, values=("-o",)),
+        settings=lambda: ["Options (default; meaning):", "", *settings_lines(ImpactConfig)],
+    )
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    start(main)

@@ -31,12 +31,11 @@ from typing import Any, Literal
 from tqdm import tqdm
 
 from eval.common.cases import TextCase, Writer
-from eval.common.command import run
-from eval.common.measuring import CellOptions, Request, doublings, refuse_idle_distance
+from eval.common.command import CellOptions, Request, run
 from eval.common.results import Results, Row
 from eval.common.retrieval import answer_budget, judge, summed
 from eval.common.running import run_tests
-from eval.common.subject import SUBJECT, Subject, open_subject, result_folder
+from eval.common.subject import SUBJECT, Subject, doublings, open_subject, refuse_idle_distance, result_folder
 from eval.lines.cases import HIGHEST, LEAST_LINES, Lines
 from eval.lines.picture import draw_lines
 from lab.command import start

@@ -12,7 +12,7 @@ compares at, derived from the training length: methods that extrapolate are set 
     python -m eval.methods models/Llama-3.1-8B --protocol=string --haystack=essays.txt --methods=rope,dca,string
 
 A method's difference to rope is judged by McNemar's exact test on the same tests, corrected for the number of methods
-(Holm); eval/common/mcnemar.py has the equations. An asterisk marks a difference that is significant at 0.05. A test
+(Holm); eval/common/statistics.py has the equations. An asterisk marks a difference that is significant at 0.05. A test
 passes as in the probe, with 2 of 4 numbers; --required=4 asks for all of them, of the same tests. `found` is the
 share of all numbers.
 
@@ -30,13 +30,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from eval.common.command import run
-from eval.common.mcnemar import pair
-from eval.common.measuring import Request
+from eval.common.command import Request, run
 from eval.common.method_settings import METHODS, Setting, setting
 from eval.common.needle_tests import NeedleOptions, finished_tests, make_probe, run_length
 from eval.common.results import Results
-from eval.common.statistics import share
+from eval.common.statistics import pair, share
 from eval.common.subject import SUBJECT, Subject, open_subject, result_folder
 from eval.methods.picture import draw_methods
 from eval.methods.table import table

@@ -32,13 +32,12 @@ from annotated_types import Ge, Le
 from tqdm import tqdm
 
 from eval.common.cases import Writer
-from eval.common.command import run
-from eval.common.measuring import CellOptions, Request, doublings, refuse_idle_distance
+from eval.common.command import CellOptions, Request, run
 from eval.common.needle_tests import haystack_of
 from eval.common.results import Results, Row
 from eval.common.retrieval import answer_budget, grid_table, judge, summed
 from eval.common.running import run_tests
-from eval.common.subject import SUBJECT, Subject, open_subject, result_folder
+from eval.common.subject import SUBJECT, Subject, doublings, open_subject, refuse_idle_distance, result_folder
 from eval.passkey.cases import DIGITS, Passkey, Protocol
 from eval.passkey.picture import draw_grid
 from lab.command import start

@@ -30,12 +30,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from eval.common.command import run
+from eval.common.command import CellOptions, Request, run
 from eval.common.documents import Documents, draw_documents
-from eval.common.measuring import CellOptions, Request, doublings, refuse_idle_distance
 from eval.common.results import Results, Row
 from eval.common.sliding import CONFIDENCE, TextLosses, text_losses, windows
-from eval.common.subject import SUBJECT, Subject, open_subject, result_folder
+from eval.common.subject import SUBJECT, Subject, doublings, open_subject, refuse_idle_distance, result_folder
 from eval.perplexity.picture import draw_perplexity
 from lab.command import start
 from lab.schema import Positive

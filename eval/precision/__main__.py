@@ -27,19 +27,10 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from eval.common.command import run
-from eval.common.measuring import (
-    Options,
-    Request,
-    device_for,
-    doublings,
-    refuse_idle_distance,
-    result_files,
-    source,
-    title,
-)
+from eval.common.command import Options, Request, run
+from eval.common.documents import draw_texts
 from eval.common.results import write_rows
-from eval.common.texts import draw_texts
+from eval.common.subject import device_for, doublings, refuse_idle_distance, result_files, source, title
 from eval.precision.results import Measured, draw, records, tables
 from eval.precision.shift_difference import (
     ARITHMETICS,

@@ -28,20 +28,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from eval.common.measuring import device_for
+from eval.common.command import model_of
 from eval.common.needle_tests import EIGHTHS, finished_tests, haystack_of, needle_probe
 from eval.common.results import FinishedTests, shortened
-from eval.common.subject import Subject, as_subject
+from eval.common.subject import Subject, as_subject, device_for
 from eval.probe.picture import draw_probe
 from eval.probe.table import table
 from lab.assembly import set_threads, training_device
-from lab.command import run, start
+from lab.command import Syntax, Words, bare_settings, run, settings_lines, start
 from lab.config import DEFAULT_DIGITS, DEFAULT_NEEDLES
 from lab.errors import ConfigError
 from lab.loading import OpenedModel, open_model
@@ -51,10 +51,9 @@ from lab.probe.effective_length import LengthResult, NeedleProbe
 from lab.probe.records import length_record, summary_record
 from lab.runs.folder import RunFolder
 from lab.schema import NonNegative, Section
-from lab.settings import Raw, parse_overrides, take_option, validated, with_values
+from lab.settings import Raw, validated
 
 OF_TRAINING = ("every_tokens", "loss_tokens")  # settings of the probe section
-FLAGS = ("--sequential",)  # settings that need no value on this command line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,29 +186,24 @@ def write(output: Path, subject: Subject, probe: NeedleProbe, results: Sequence[
     return records
 
 
-def measure(words: list[str]) -> str:
-    """Read the command line, and return what to print.
-
-    Raises: LabError; KeyboardInterrupt, which says how to go on.
-    """
-    place, plots = take_option(words, "-o"), "--plot" in words
-    words = with_values([word for word in words if word != "--plot"], FLAGS)
-    if not words or words[0].startswith("-"):
-        named = words[0] if words else "MODEL"
-        raise ConfigError(
-            f"{named}: MODEL must be the first argument, a run folder, a checkpoint in it, or a Hugging Face folder"
-        )
-    settings = parse_overrides(words[1:])
-    rule = "is a setting of training, which no probe of a checkpoint reads; leave it out"
-    faults = [f"--{name}={settings[name]}: {rule}" for name in OF_TRAINING if name in settings]
-    if faults:
-        raise ConfigError(*faults)
-    return probe_model(Path(words[0]), settings, Path(place) if place else None, plots=plots)
-
-
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    return run(lambda: str(__doc__), arguments, measure)
+
+    def measure(words: Words) -> str:
+        model = model_of(words, arguments[0])
+        rule = "is a setting of training, which no probe of a checkpoint reads; leave it out"
+        faults = [f"--{name}={words.settings[name]}: {rule}" for name in OF_TRAINING if name in words.settings]
+        if faults:
+            raise ConfigError(*faults)
+        place = Path(words.options.o) if words.options.o else None
+        return probe_model(model, words.settings, place, plots=words.options.plot)
+
+    def settings() -> list[str]:
+        names = {item.name for item in fields(ProbeConfig)} - {*OF_TRAINING}
+        return ["Settings (default of a Hugging Face folder; meaning):", "", *settings_lines(ProbeConfig, names)]
+
+    syntax = Syntax(flags=("--plot",), values=("-o",), bare=bare_settings(ProbeConfig))
+    return run(__doc__, arguments, measure, syntax=syntax, settings=settings)
 
 
 if __name__ == "__main__":

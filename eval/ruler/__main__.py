@@ -25,9 +25,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from eval.common.command import run
-from eval.common.measuring import Request, refuse_idle_distance
-from eval.common.subject import open_subject
+from eval.common.command import Request, run
+from eval.common.subject import open_subject, refuse_idle_distance
 from eval.ruler.measuring import measure_subject, output_folder, prepare, rows_in, standin_line
 from eval.ruler.options import RulerOptions
 from eval.ruler.picture import draw_scores

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, fisher_exact, ttest_rel
 
-from eval.common.mcnemar import holm
+from eval.common.statistics import holm
 from eval.compare.__main__ import main
 from eval.compare.records import read_records
 from eval.compare.results import FISHER, LIMITS, MCNEMAR, PAIRED_T, compare, paired, paired_t

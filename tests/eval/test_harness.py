@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
-from eval.common.measuring import Request
+from eval.common.command import Request
 from eval.harness.__main__ import main
 from eval.harness.distance import with_parameters
 from eval.harness.encoding import Encoder

@@ -10,7 +10,7 @@ import torch
 from scipy.stats import beta
 
 import eval.common.subject
-from eval.common.measuring import Request
+from eval.common.command import Request
 from eval.common.needle_tests import NeedleOptions, make_probe
 from eval.common.subject import open_subject
 from eval.heatmap.__main__ import main

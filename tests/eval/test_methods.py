@@ -11,8 +11,8 @@ import torch
 from scipy.stats import beta, binomtest, false_discovery_control
 
 import eval.common.subject
-from eval.common.mcnemar import Paired, holm, pair
 from eval.common.method_settings import METHODS, group, setting
+from eval.common.statistics import Paired, holm, pair
 from eval.methods.__main__ import MethodsOptions, main
 from eval.methods.picture import draw_methods
 from eval.methods.table import table

@@ -251,7 +251,7 @@ def test_the_command_measures_a_run(run_folder, tmp_path, capsys):
     status, out, _ = run([*words, f"--rows={tmp_path / 'rows.jsonl'}"], capsys)
     assert status == 0
     assert out.endswith(f"written to {tmp_path / 'rows.jsonl'}\n")
-    from eval.common.texts import draw_texts
+    from eval.common.documents import draw_texts
 
     model = open_model(run_folder)
     data, kind = model.experiment.data, {"n_tokens": 30, "texts": 3, "seed": 2, "vocab_size": 400}
