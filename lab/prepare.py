@@ -34,6 +34,8 @@ from lab.data.mixture_picture import draw_mixture
 from lab.data.preparation import is_prepared, prepare, shard_folder, verify
 from lab.errors import ConfigError
 
+SYNTAX = Syntax(flags=("--verify",))
+
 
 @dataclass(frozen=True)
 class Arguments:
@@ -122,7 +124,7 @@ def main(arguments: Sequence[str]) -> int:
         __doc__,
         arguments,
         lambda words: carry_out(parse(words)),
-        syntax=Syntax(flags=("--verify",)),
+        syntax=SYNTAX,
         settings=lambda: [
             "Settings of the corpus (default; meaning):",
             "",

@@ -20,8 +20,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import comb
 from typing import Any
+
+from scipy.stats import binomtest
 
 from lab.probe.intervals import share_limits
 
@@ -50,8 +51,7 @@ class Paired:
             (0.0625, 1.0)
         """
         n = self.only_first + self.only_second
-        tail = sum(comb(n, k) for k in range(min(self.only_first, self.only_second) + 1))
-        return min(1.0, 2 * tail / (1 << n))  # whole numbers up to here, so that many tests lose no digit
+        return float(binomtest(self.only_first, n).pvalue) if n else 1.0
 
     @property
     def row(self) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from scipy.stats import t as student
 
 from eval.common.statistics import holm, pair
 from eval.compare.records import Outcomes, Record, outcomes
-from lab.probe.intervals import all_run, exact_limits
+from lab.probe.intervals import exact_limits, share_limits
 from lab.probe.sequential import sequential_design
 
 LEVEL = 0.05
@@ -101,9 +101,9 @@ def limits_of(record: Record) -> Callable[[float], tuple[float, float]]:
     """Make what gives a share's exact limits at a confidence, under the rule that its tests were stopped by."""
     assert record.passed is not None, "shares count what passed"
     stops = record.row.get("stops")
-    design = all_run(record.n)
-    if stops:
-        design = sequential_design(stops["tests"], tuple(stops["thresholds"]), stops["error"], stops["round"])
+    if not stops:
+        return partial(share_limits, record.passed, record.n)
+    design = sequential_design(stops["tests"], tuple(stops["thresholds"]), stops["error"], stops["round"])
     return partial(exact_limits, design, record.n, record.passed)
 
 

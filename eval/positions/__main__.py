@@ -52,6 +52,7 @@ from lab.positions.methods import distance_from_config
 from lab.schema import Section, look_up
 from lab.skip import SKIP_METHODS
 
+SYNTAX = Syntax(flags=("--plot",), values=("-o",))
 PICTURE_ONLY = ("train", "train_len", "counts")
 
 Length = Annotated[int, Ge(1), Le(LONGEST)]
@@ -236,7 +237,7 @@ def main(arguments: Sequence[str]) -> int:
         request = parse(words)
         return METHODS[request.method].show(request)
 
-    return run(__doc__, arguments, show, syntax=Syntax(flags=("--plot",), values=("-o",)), settings=settings)
+    return run(__doc__, arguments, show, syntax=SYNTAX, settings=settings)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from lab.probe.cases import check_spelling
 from lab.probe.config import ProbeConfig
 from lab.probe.curve import last_passing
 from lab.probe.haystacks import check_enough
-from lab.probe.intervals import exact_limits
+from lab.probe.intervals import exact_limits, share_limits
 from lab.probe.needles import NeedleCase
 from lab.probe.protocol import Generates
 from lab.probe.sequential import Design, full_design, sequential_design
@@ -202,7 +202,9 @@ class NeedleProbe:
             passed = sum(row["found"] >= self.config.required for row in rows)
             if self.design.is_over(look, passed):
                 break
-        limits = exact_limits(self.design, len(rows), passed, self.config.confidence)
+        limits = share_limits(passed, len(rows), self.config.confidence)
+        if self.config.sequential:
+            limits = exact_limits(self.design, len(rows), passed, self.config.confidence)
         seconds = round((time.perf_counter() - began) * len(rows) / ran, 3) if ran else None
         return LengthResult(length, len(rows), passed, rows, *limits, seconds)
 

@@ -1,6 +1,5 @@
 """Attention entropy against definitions, against transformers, and through the command."""
 
-import dataclasses
 import json
 import math
 import subprocess
@@ -308,15 +307,6 @@ def test_a_gpu_that_is_not_there_is_one_line(run_folder, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     line = "--device=gpu: this machine has no CUDA device; use cpu or auto\n"
     assert run([run_folder, "--device=gpu"], capsys) == (2, "", line)
-
-
-def test_help_names_every_option(capsys):
-    status, out, err = run(["--help"], capsys)
-    assert (status, err) == (0, "")
-    assert run([], capsys) == (2, out, "")
-    names = [field.name for field in dataclasses.fields(EntropyOptions)]
-    for word in ("python -m eval.entropy runs/cpu_demo", "--plot", *(f"--{name}=" for name in names)):
-        assert word in out
 
 
 def test_the_command_runs_as_a_module(tmp_path):

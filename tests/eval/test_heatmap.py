@@ -309,12 +309,6 @@ def test_a_mistake_is_one_line(run_folder, tmp_path, capsys, words, line):
     assert err.startswith(line)
 
 
-def test_help(capsys):
-    assert main(["--help"]) == 0
-    assert "--depths=" in capsys.readouterr().out
-    assert main([]) == 2
-
-
 def test_lengths_left_out_are_the_runs_own(run_folder, tmp_path, capsys):
     assert run([run_folder, "--tests=1", "-o", tmp_path], capsys)[0] == 0
     assert {row["length"] for row in rows_in(tmp_path)} == {256}  # the first step of 128 with room, window of 64

@@ -8,7 +8,7 @@ import torch
 
 from eval.common.cases import Writer
 from eval.common.retrieval import summed
-from eval.lines.__main__ import LinesOptions, main
+from eval.lines.__main__ import main
 from eval.lines.cases import LEAST_LINES, Lines
 from tests.eval.answering import answered
 from tests.eval.test_passkey import bytewise  # noqa: F401
@@ -165,11 +165,3 @@ def test_a_length_without_room_for_two_lines_is_one_line(run_folder, capsys):
     assert run([run_folder, f"--lengths={least - 1}", "--tests=2"], capsys)[0] == 2
     assert run([run_folder, f"--lengths={least}", "--tests=2"], capsys)[0] == 0
     assert LEAST_LINES == 2
-
-
-def test_defaults_and_help(capsys):
-    assert LinesOptions().tests == 50
-    status, out, _ = run(["--help"], capsys)
-    assert status == 0
-    for word in ("python -m eval.lines runs/tiny_2k", "--plot", "--lines=", "--protocol="):
-        assert word in out

@@ -342,12 +342,9 @@ def test_a_mistake_is_one_line(run_folder, tmp_path, capsys, words, line):
     assert err.startswith(line)
 
 
-def test_rope_comes_first_and_help_tells_the_options(capsys):
+def test_rope_comes_first():
     assert MethodsOptions(methods="dca, rope,string").chosen == ["rope", "dca", "string"]
     assert MethodsOptions().chosen == list(METHODS)
     assert group(192, 128, 32) == 2
     with pytest.raises(ConfigError):
         MethodsOptions(methods="")
-    assert main(["--help"]) == 0
-    assert "--train_len=" in capsys.readouterr().out
-    assert main([]) == 2

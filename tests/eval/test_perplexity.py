@@ -185,12 +185,7 @@ def test_too_few_long_documents_are_one_line(run_folder, prepared, capsys):
     )
 
 
-def test_help_names_every_option_and_the_module_runs(capsys, tmp_path):
-    status, out, _ = run(["--help"], capsys)
-    assert status == 0
-    for word in ("python -m eval.perplexity runs/cpu_demo", "--plot", "--stride=", "--lengths=", "--min_tokens="):
-        assert word in out
-    assert run([], capsys) == (2, out, "")
+def test_the_module_runs(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "eval.perplexity", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
     )

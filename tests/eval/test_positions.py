@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.positions.__main__ import METHODS, main, training_of
-from eval.positions.__main__ import parse as parse_words
+from eval.positions.__main__ import METHODS, SYNTAX, main, parse, training_of
 from eval.positions.matrix import cells, matrix_text, number, stretches_text, values
 from eval.positions.picture import CELLS
 from eval.positions.training import Training, cell_frequencies, run_training, segment_lengths, shaped_training
@@ -355,14 +354,6 @@ def test_a_mistake_is_one_line_per_fault(capsys, words, lines):
     assert (out == "") == bool(words)  # without any word the help is printed
 
 
-def test_help_names_every_method_and_option(capsys):
-    status, out, err = run("--help", capsys)
-    assert (status, err) == (0, "")
-    assert run("string -h", capsys) == (0, out, "")
-    for word in ("python -m eval.positions string --shift 3", "--plot", "--counts=null", "--leak=required", *METHODS):
-        assert word in out
-
-
 def test_a_wrong_option_is_answered_without_torch():
     words = "from eval.positions.__main__ import main; status = main(['string', '--shift=0', '--length=9'])"
     code = f"import sys; {words}; print(status, 'torch' in sys.modules, 'matplotlib' in sys.modules)"
@@ -503,7 +494,7 @@ def test_counts_of_nothing_are_refused(tmp_path):
     ids=["length", "train_len", "method", "counts", "counts_and_length", "counts_and_method"],
 )
 def test_training_is_what_is_asked_for_or_follows(tmp_path, words, train_len, first):
-    request = parse_words([*words.format(run=write_run(tmp_path / "demo")).split(), "--plot"])
+    request = parse(SYNTAX.read([*words.format(run=write_run(tmp_path / "demo")).split(), "--plot"]))
     training = training_of(request)
     assert training.train_len == train_len
     assert first is None or training.frequency[0] == first
@@ -512,7 +503,7 @@ def test_training_is_what_is_asked_for_or_follows(tmp_path, words, train_len, fi
 @pytest.mark.parametrize("method", ["plain", "dca"])
 def test_another_training_length_than_that_of_the_counts_is_refused(tmp_path, method):
     demo = write_run(tmp_path / "demo")
-    request = parse_words([method, "--length=9", "--train_len=7", f"--counts={demo}", "--plot"])
+    request = parse(SYNTAX.read([method, "--length=9", "--train_len=7", f"--counts={demo}", "--plot"]))
     with pytest.raises(LabError) as caught:
         training_of(request)
     line = f"--train_len=7: must be 8, the window of --counts={demo}; leave it out or change it"

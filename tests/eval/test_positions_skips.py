@@ -192,14 +192,6 @@ def test_a_mistake_is_one_line_per_fault(capsys, words, lines):
     assert run(words, capsys) == (2, "", "".join(f"{line}\n" for line in lines))
 
 
-def test_help_names_the_options_of_every_kind(capsys):
-    out = run("--help", capsys)[1]
-    assert "Options of pose, rpes (default; meaning):" in out
-    assert "Options of longrecipe (default; meaning):" in out
-    for word in ("python -m eval.positions pose --n_tokens 2048", "--samples=100", "--sentence_tokens=24.0"):
-        assert word in out
-
-
 def test_skips_are_measured_without_torch_and_matplotlib():
     words = "from eval.positions.__main__ import main; status = main(['pose', '--n_tokens=9', '--target_len=20'])"
     code = f"import sys; {words}; print(status, 'torch' in sys.modules, 'matplotlib' in sys.modules)"

@@ -406,12 +406,3 @@ def llama_copy(hugging_face_folder, tmp_path):
     folder = shutil.copytree(hugging_face_folder, tmp_path / "llama")
     (folder / "tokenizer.json").unlink()
     return folder
-
-
-def test_help_names_every_option(capsys):
-    status, out, err = run(["--help"], capsys)
-    assert (status, err) == (0, "")
-    assert run([], capsys) == (2, out, "")
-    names = [field.name for field in dataclasses.fields(PrecisionOptions)]
-    for word in ("python -m eval.precision runs/cpu_demo", "--plot", *(f"--{name}=" for name in names)):
-        assert word in out

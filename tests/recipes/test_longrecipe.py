@@ -419,15 +419,6 @@ def test_a_signal_reaches_the_stage_once(number, write, launcher, tmp_path):
     assert "Traceback" not in errors
 
 
-def test_help_names_the_settings(capsys):
-    assert main(["--help"]) == 0
-    out = capsys.readouterr().out
-    assert "python -m lab.longrecipe configs/recipes/longrecipe_demo.yaml" in out
-    assert "--merge.weights=[0.5, 0.5]" in out
-    assert "--target_len=required" in out
-    assert main([]) == 2
-
-
 @pytest.mark.slow
 def test_the_whole_recipe_in_processes_of_its_own(write, tmp_path):
     words = [sys.executable, "-m", "lab.longrecipe", str(write())]

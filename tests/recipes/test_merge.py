@@ -374,13 +374,6 @@ def test_shares_may_be_rounded_decimals():
     assert sum(read_shares(["0.1"] * 10, 10)) != 1.0
 
 
-def test_help(capsys):
-    assert main(["--help"]) == 0
-    text = capsys.readouterr().out
-    assert "python -m lab.merge MODEL MODEL [MODEL ...] [--weights W W ...] [--positions MODEL]" in text
-    assert main([]) == 2
-
-
 def test_a_folder_that_holds_something_is_refused(original, tmp_path, refused):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").touch()

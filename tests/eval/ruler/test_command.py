@@ -1,6 +1,5 @@
 """The command from end to end, on small models as they lie on disk."""
 
-import dataclasses
 import json
 import runpy
 import shutil
@@ -12,7 +11,6 @@ import torch
 import eval.common.subject
 import eval.ruler.__main__ as command
 from eval.common.subject import Subject, first_id
-from eval.ruler.options import RulerOptions
 from eval.ruler.tasks import ALL
 from lab.runs.checkpoints import folder_name, publish, temporary_folder
 from tests.eval.ruler.oracle import Oracle, solve
@@ -293,13 +291,7 @@ def test_a_model_with_fewer_ids_than_the_tokenizer_is_refused(hugging_face_folde
 
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules")
-def test_help_names_every_option_and_runs_as_a_module(tmp_path, capsys, monkeypatch):
-    status, out, err = run(["--help"], capsys)
-    assert (status, err) == (0, "")
-    assert run([], capsys) == (2, out, "")
-    names = [field.name for field in dataclasses.fields(RulerOptions)]
-    for word in ("python -m eval.ruler runs/tiny_2k", "--plot", *(f"--{name}=" for name in names)):
-        assert word in out
+def test_it_runs_as_a_module(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["eval.ruler", str(tmp_path)])
     with pytest.raises(SystemExit) as ended:
         runpy.run_module("eval.ruler", run_name="__main__")
