@@ -60,7 +60,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def publish_folder(temporary: Path, final: Path) -> None:
-    """Give a finished folder its name in one rename, replacing what stood there."""
+    """Rename a finished folder to its final name, replacing what was there."""
     sync_folder(temporary)
     if final.exists():
         shutil.rmtree(final)

@@ -101,7 +101,7 @@ def carry_out(asked: Arguments) -> str:
 
 
 def derived(asked: Arguments) -> list[str]:
-    """Say what became of lengths, sources and neighbours, and draw the former.
+    """Report what became of lengths, sources and neighbours, and draw the former.
 
     Raises: LabError.
     """

@@ -38,7 +38,7 @@ class Loader(yaml.SafeLoader):
     """YAML that refuses duplicate keys and reads 4e-4 as a number."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Build a mapping after looking for a key that stands twice."""
+        """Build a mapping after looking for a key given twice."""
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
@@ -47,7 +47,7 @@ class Loader(yaml.SafeLoader):
                 raise ConfigError(f"{self.name}: line {line}: a key must be a word; write section: or key: value")
             if key in seen:
                 line = key_node.start_mark.line + 1
-                raise ConfigError(f"{self.name}: line {line}: {key} stands twice; keep one of them")
+                raise ConfigError(f"{self.name}: line {line}: {key} is given twice; keep one of them")
             seen.add(key)
         return super().construct_mapping(node, deep)
 
@@ -67,7 +67,7 @@ def parse_yaml(text: str, name: str) -> Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}:" if mark else ""
-        raise ConfigError(f"{name}:{line} not YAML ({getattr(error, 'problem', error)}); mend the line") from error
+        raise ConfigError(f"{name}:{line} not YAML ({getattr(error, 'problem', error)}); correct the line") from error
 
 
 @dataclasses.dataclass
@@ -133,7 +133,7 @@ def parse_overrides(arguments: Sequence[str], bare: Sequence[str] = ()) -> dict[
         elif not equals:
             text = left.pop(0)
         if key in overrides:
-            raise ConfigError(f"--{key}: stands twice; keep one of them")
+            raise ConfigError(f"--{key}: is given twice; keep one of them")
         overrides[key] = parse_yaml(text, f"--{key}")
     return overrides
 
@@ -181,7 +181,7 @@ def fault_lines(root: type[Any], raw: Raw, item: Any) -> Iterator[str]:
 
 
 def rule_of(item: Any) -> str:
-    """Say the rule that a value breaks."""
+    """Write the rule that a value breaks."""
     context = item.get("ctx", {})
     bounds = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
     for key, sign in bounds.items():
@@ -266,7 +266,7 @@ def suggestion(root: type[Any], values: Any, keys: Sequence[Any]) -> str:
 
 
 def remedy(root: type[Any], values: Any, keys: Sequence[Any]) -> str:
-    """Say what a setting is for, as the way out."""
+    """Write what a setting is for, as the remedy."""
     names = [key for key in keys if isinstance(key, str)]
     section = section_at(root, values, names)
     text = field_docs(section).get(names[-1], "") if section else ""

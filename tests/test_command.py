@@ -132,7 +132,7 @@ def test_words(words, expected):
         "run --plot=yes": "--plot: takes no value; ",
         "run --weights": "--weights: has no value; ",
         "run --n": "--n: has no value; ",
-        "run --n=1 --n=2": "--n: stands twice; ",
+        "run --n=1 --n=2": "--n: is given twice; ",
         "run more": "more: not a setting; ",
     }.items(),
 )

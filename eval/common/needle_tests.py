@@ -65,10 +65,12 @@ class NeedleOptions(Section):
     """What to compute on; auto takes a GPU where there is one."""
 
     def rules(self) -> list[str]:
-        """Refuse a length that stands twice."""
+        """Refuse a length given twice."""
         lengths = self.lengths or ()
         return [
-            f"lengths={length}: stands twice; keep one" for length in sorted(set(lengths)) if lengths.count(length) > 1
+            f"lengths={length}: is given twice; keep one"
+            for length in sorted(set(lengths))
+            if lengths.count(length) > 1
         ]
 
 
@@ -217,7 +219,7 @@ def take_up_recorded(subject: Subject, probe: NeedleProbe, finished: FinishedTes
 
 
 def was_trained_alike(subject: Subject, probe: NeedleProbe) -> bool:
-    """Tell whether training probed with what this command probes with."""
+    """Return whether training probed with what this command probes with."""
     assert subject.model.folder is not None, "asked of runs only"
     trained = load_experiment(subject.model.folder / "config.yaml")
     gpus = gpus_of(subject.model.folder)

@@ -66,7 +66,7 @@ class Subject:
             return greedy(self.model.decoder, prompts.to(self.device), n_tokens, self.stop_id)
 
     def losses(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Give each target's loss in nats, float64 (B, T), 0 where a target is below 0."""
+        """Return each target's loss in nats, float64 (B, T), 0 where a target is below 0."""
         with self.computing():
             return token_losses(self.model.decoder, tokens.to(self.device), targets.to(self.device))
 

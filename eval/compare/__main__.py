@@ -55,7 +55,7 @@ def read_words(words: Words) -> tuple[list[Path], list[str] | None, Path | None]
         if name not in CHOICES:
             faults.append(f"--by={name}: unknown field; use one of: {', '.join(CHOICES)}")
     if by is not None and len(set(by)) < len(by):
-        faults.append(f"--by={given['by']}: a field stands twice; keep one of them")
+        faults.append(f"--by={given['by']}: a field is given twice; keep one of them")
     if place is not None and Path(place).suffix not in WRITERS:
         faults.append(f"-o {place}: must end in {', '.join(WRITERS)}; name the file of the table")
     if not words.places:

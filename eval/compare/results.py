@@ -125,7 +125,7 @@ def paired(first: Outcomes, second: Outcomes) -> Verdict | None:
 
 
 def paired_t(differences: Sequence[float] | np.ndarray) -> float | None:
-    """Give the p of a mean difference of zero; None for one test, or where all differ alike.
+    """Return the p of a mean difference of zero; None for one test, or where all differ alike.
 
     Example:
         >>> round(paired_t([1.0, 2.0, 3.0]), 4), paired_t([0.0, 0.0]), paired_t([1.0])

@@ -4,7 +4,7 @@
 
 MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
 tokenizer.json. The entropy of a query's attention weights p, -sum p ln p in nats, is averaged over heads and texts and
-stands against ln n, that of n equal weights (papers/entropy_abf.txt, Figure 1):
+stands against ln n, that of n equal weights (arXiv:2401.07004, Figure 1):
 
     python -m eval.entropy runs/cpu_demo
     python -m eval.entropy runs/cpu_demo --tokens=768 --texts=40 --plot
@@ -62,7 +62,7 @@ class EntropyOptions(Options):
         return faults
 
     def text_tokens(self, train_len: int | None) -> int:
-        """Say how long the texts are."""
+        """Return the length of the texts."""
         return self.tokens or max(self.lengths or (min(WINDOWS * (train_len or MOST_TOKENS), MOST_TOKENS),))
 
 

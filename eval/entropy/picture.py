@@ -18,7 +18,7 @@ SMOOTH = 0.04  # share of n to either side that a point of a line averages over;
 
 
 def draw_entropy(curves: npt.NDArray[np.float64], title: str, train_len: int | None, output: Path) -> None:
-    """Draw a picture like Figure 1 of papers/entropy_abf.txt.
+    """Draw a picture like Figure 1 of arXiv:2401.07004.
 
     Shapes: curves (n_layers, T), in nats, column m for m + 1 visible tokens.
     Raises: MissingPackage without matplotlib, ConfigError where the picture cannot be written.

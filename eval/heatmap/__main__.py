@@ -3,7 +3,7 @@
     python -m eval.heatmap MODEL [--option=value ...] [--plot] [-o FOLDER]
 
 MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
-tokenizer.json. The tests are the four-needle tests of eval.probe, as in papers/string.txt, Figure 4: each number counts
+tokenizer.json. The tests are the four-needle tests of eval.probe, as in arXiv:2410.18745, Figure 4: each number counts
 at its own depth and length. Below stands in which third of the text failures lie (Table 4), all with exact limits:
 
     python -m eval.heatmap runs/cpu_demo --plot
@@ -122,7 +122,7 @@ def run_all(
 
 
 def describe(subject: Subject, probe: NeedleProbe, depths: int, confidence: float) -> dict[str, Any]:
-    """Say what the rows measure, on what, and with what."""
+    """Describe what the rows measure, on what, and with what."""
     return {
         **subject.row,
         **tests_of(probe),

@@ -4,7 +4,7 @@
 
 BASE and TUNED are run folders, checkpoints in one, or Hugging Face folders: a model, and the same model after a brief
 training on full windows of the target length. Both score the same windows; at each position the 20% of all targets
-whose logits differ most are marked, and the types that are marked most often are taken (papers/longrecipe.txt, section
+whose logits differ most are marked, and the types that are marked most often are taken (arXiv:2409.00509, section
 4.1; eval/impact/impactful.py says how). Training selects sentences by them, with skip.selection: FOLDER:
 
     python -m eval.impact runs/cpu_demo runs/tuned -o runs/impact
@@ -127,7 +127,7 @@ def analyse(asked: Arguments) -> str:
 
 
 def scored_targets(windows: Windows, texts: Sequence[str | None]) -> BoolArray:
-    """Tell which places have a target that is text; a special token is none.
+    """Mark the places whose target is text, not a special token.
 
     Raises: DataError where there is no such target.
     """

@@ -11,7 +11,7 @@ with exact 95% limits. eval/lines/cases.py says what is asked, and every row nam
     python -m eval.lines runs/tiny_2k --protocol=completion --lengths=1024,2048 --tests=200
 
 A row is `short` where all its tests take 4,096 tokens or fewer and `long` where all take more than 8,092, as in
-papers/entropy_abf.txt, Table 3 (LR-S and LR-L), whose scores are of 50 tests each. Position methods take the place of
+arXiv:2401.07004, Table 3 (LR-S and LR-L), whose scores are of 50 tests each. Position methods take the place of
 the model's own:
 
     python -m eval.lines models/Llama-2-7B-chat --lengths=16384 --position.frequency.method=entropy_abf \
@@ -46,7 +46,7 @@ KIND = "lines"
 BUDGET = 32  # tokens for the answer, at least: longeval's models say a sentence before the number
 DIGITS = 5  # of the longest number
 MOST_TOKENS = 4096  # of the longest record, where the training window is not known
-SHORT, LONG = 4096, 8092  # tokens (papers/entropy_abf.txt, section 4.5)
+SHORT, LONG = 4096, 8092  # tokens (arXiv:2401.07004, section 4.5)
 COMPARED_BY = ("protocol", "answer_budget", "n", "seed", "by")  # rows that agree in these lie in one picture
 NAMED_BY = (*SUBJECT, *COMPARED_BY, "asked")
 
@@ -68,7 +68,7 @@ class LinesOptions(CellOptions):
     """Tokens that are left for the answer; left out, 32, or what the number takes where that is more."""
 
     def rules(self) -> list[str]:
-        """Refuse two ways to say how long tests are, and records that are none."""
+        """Refuse two ways to set how long tests are, and records of too few lines."""
         faults = []
         if self.lines is not None and self.lengths is not None:
             faults.append("lines: cannot be set together with lengths; leave one of them out")
@@ -199,7 +199,7 @@ def range_of(least: int, most: int) -> str:
 
 
 def describe(subject: Subject, options: LinesOptions, budget: int) -> dict[str, Any]:
-    """Say what the rows measure, on what, and with what."""
+    """Describe what the rows measure, on what, and with what."""
     return {
         **subject.row,
         "metric": "line_retrieval",

@@ -9,7 +9,7 @@ for models that answer questions; `completion` puts the answer's first words aft
 Differences from the released scripts: the words are the lab's own lists; the answer's first number must be the line's
 (theirs takes the last one), which a model that goes on writing cannot spoil.
 
-Source: Li et al. 2023, LongChat's LongEval, as papers/entropy_abf.txt, section 4.5 and Table 3, uses it.
+Source: Li et al. 2023, LongChat's LongEval, as arXiv:2401.07004, section 4.5 and Table 3, uses it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compare position methods on one model and the same tests, at the training length (papers/string.txt, Table 1).
+"""Compare position methods on one model and the same tests, at the training length (arXiv:2410.18745, Table 1).
 
     python -m eval.methods MODEL [--option=value ...] [--plot] [-o FOLDER]
 
@@ -69,7 +69,7 @@ class MethodsOptions(NeedleOptions):
                 look_up(known, name, "methods")  # type: ignore[arg-type]
             except ConfigError as error:
                 faults += error.faults
-        faults += [f"methods={name}: stands twice; keep one" for name in sorted(set(names)) if names.count(name) > 1]
+        faults += [f"methods={name}: is given twice; keep one" for name in sorted(set(names)) if names.count(name) > 1]
         return faults
 
     @property
@@ -194,7 +194,7 @@ def keep(cells: Results, row: Row) -> Row:
 
 
 def describe(subject: Subject, probe: NeedleProbe, setting: Setting) -> dict[str, Any]:
-    """Say what a row measures, on what, and with what."""
+    """Describe what a row measures, on what, and with what."""
     return {
         **subject.row,
         "metric": "needles_by_method",

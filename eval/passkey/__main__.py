@@ -11,7 +11,7 @@ eval/passkey/cases.py says what the two protocols ask, and every row names its o
     python -m eval.passkey runs/tiny_2k --protocol=lab --haystack=essays.txt --tests=50
 
 Position methods take the place of the model's own, for instance Dual Chunk Attention and its ablation
-(papers/dual_chunk_attention.txt, Figure 4), with --position.distance.parts=intra, intra_inter or all:
+(arXiv:2402.17463, Figure 4), with --position.distance.parts=intra, intra_inter or all:
 
     python -m eval.passkey runs/tiny_2k --lengths=4096,8192 --position.distance.method=dca \
         --position.distance.train_len=2048 --position.distance.parts=intra_inter
@@ -197,7 +197,7 @@ def run_cell(
 
 
 def describe(subject: Subject, tests: Passkey, options: PasskeyOptions, budget: int) -> dict[str, Any]:
-    """Say what the rows measure, on what, and with what."""
+    """Describe what the rows measure, on what, and with what."""
     return {
         **subject.row,
         "metric": KIND,

@@ -1,7 +1,7 @@
 """The passkey test: one number hidden at a chosen depth of a filler, asked for at the end.
 
 Two protocols. `passkey` is the test that the field compares by (Mohtashami, Jaggi 2023, as appendix A.1 of
-papers/dual_chunk_attention.txt uses it): five lines, of which the second and fourth are the same five sentences of
+arXiv:2402.17463 uses it): five lines, of which the second and fourth are the same five sentences of
 filler again and again, cut at any letter,
 
     task / filler / The pass key is 71432. Remember it. 71432 is the pass key. / filler / What is the pass key? ...

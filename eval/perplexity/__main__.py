@@ -40,7 +40,7 @@ from lab.command import start
 from lab.schema import Positive
 
 PROTOCOL = "sliding-window"
-STRIDE = 256  # tokens (papers/dual_chunk_attention.txt, section 4.1)
+STRIDE = 256  # tokens (arXiv:2402.17463, section 4.1)
 MOST_TOKENS = 4096  # of the longest context, where the training window is not known
 COMPARED_BY = ("protocol", "texts", "stride", "n")  # rows that agree in these lie in one picture
 NAMED_BY = (*SUBJECT, *COMPARED_BY, "length")
@@ -162,7 +162,7 @@ def measure_contexts(
 def describe(
     subject: Subject, documents: Documents, options: PerplexityOptions, context: int, stride: int
 ) -> dict[str, Any]:
-    """Say what a row measures, on what, and with what."""
+    """Describe what a row measures, on what, and with what."""
     return {
         **subject.row,
         "metric": "perplexity",

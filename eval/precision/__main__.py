@@ -4,7 +4,7 @@
 
 MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
 tokenizer.json. In exact arithmetic a shift changes nothing. D adds up the differences of the attention weights, D_logit
-those of the logits of the first token (papers/anchor_attention.txt, Eq. 4, 5 and Figure 1); both are measured in
+those of the logits of the first token (arXiv:2411.13476, Eq. 4, 5 and Figure 1); both are measured in
 float32 and with rotated queries and keys rounded to bfloat16, as flash attention takes them, on the model's weights and
 on random ones of the same config:
 
@@ -79,11 +79,11 @@ class PrecisionOptions(Options):
         return tuple(sorted({0, *(self.shifts or SHIFTS)}))
 
     def text_tokens(self, train_len: int | None) -> int:
-        """Say how long the texts of D are."""
+        """Return the length of the texts of D."""
         return self.length or min(train_len or MOST_TOKENS, MOST_TOKENS)
 
     def logit_lengths(self, train_len: int | None) -> tuple[int, ...]:
-        """Say how long the texts of D_logit are."""
+        """Return the length of the texts of D_logit."""
         first, last = LENGTHS
         return tuple(sorted(set(self.lengths or doublings(first, min(WINDOWS * (train_len or MOST_TOKENS), last)))))
 

@@ -30,7 +30,7 @@ def draw_precision(
     by_length: Curves,
     output: Path,
 ) -> None:
-    """Draw a picture like Figure 1 of papers/anchor_attention.txt, with logarithmic axes so that fp32 is seen too.
+    """Draw a picture like Figure 1 of arXiv:2411.13476, with logarithmic axes so that fp32 is seen too.
 
     Shapes: for each (weights, arithmetic) D (len(shifts),), its terms by token (T,), D_logit (len(lengths),).
     Raises: MissingPackage without matplotlib, ConfigError where the picture cannot be written.

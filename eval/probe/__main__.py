@@ -16,7 +16,7 @@ changed; a Hugging Face folder has the section's defaults, steps of an eighth of
     python -m eval.probe models/Llama-3.1-8B --haystack=essays.txt --protocol=string --sequential --step=8192
 
 --sequential stops a length as soon as the verdict that all tests would give is known up to --error. --protocol=string
-takes the wording, numbers, depths and counting of papers/string.txt (lab/probe/string_needles.py says what differs).
+takes the wording, numbers, depths and counting of arXiv:2410.18745 (lab/probe/string_needles.py says what differs).
 
 Writes probes.jsonl and cases/ as training does, and with --plot probe.png, to FOLDER; left out, to
 eval/probe-TOKENS-HASH in the run folder, or in runs/probe-NAME for a Hugging Face folder. Every finished test is kept

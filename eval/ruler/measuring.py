@@ -142,7 +142,7 @@ def measure_subject(subject: Subject, bench: Bench, cells: Results, bar: Any) ->
 
 
 def describe(subject: Subject, bench: Bench, task: Task, length: int) -> dict[str, Any]:
-    """Say what a row measures, on what, and with what."""
+    """Describe what a row measures, on what, and with what."""
     return {
         **subject.row,
         "protocol": PROTOCOL,
@@ -180,7 +180,7 @@ def run_cell(subject: Subject, bench: Bench, task: Task, row: Row, cells: Result
 
 
 def standin_line(bench: Bench) -> list[str]:
-    """Say which texts were made up."""
+    """List which texts were made up."""
     found = dict.fromkeys(name for task in bench.options.chosen for name in bench.standins(task))
     return [f"stand-ins: made-up text in place of {', '.join(found)}"] if found else []
 

@@ -47,11 +47,11 @@ class RulerOptions(Section):
     """What to compute on; auto takes a GPU where there is one."""
 
     def rules(self) -> list[str]:
-        """Refuse tasks that do not exist or stand twice, and files that no task would read."""
+        """Refuse tasks that do not exist or are given twice, and files that no task would read."""
         faults = [f"tasks={name}: no such task; {nearest(name)}" for name in self.tasks or () if name not in TASKS]
         for name, values in (("tasks", self.tasks or ()), ("lengths", self.lengths or ())):
             twice = sorted({value for value in values if values.count(value) > 1})
-            faults += [f"{name}={value}: stands twice; keep one of them" for value in twice]
+            faults += [f"{name}={value}: is given twice; keep one of them" for value in twice]
         for name, source in (("haystack", "essays"), ("squad", "squad"), ("hotpotqa", "hotpotqa")):
             users = [task.name for task in ALL if task.source == source]
             if getattr(self, name) is not None and self.tasks is not None and not {*users} & {*self.tasks}:

@@ -141,7 +141,7 @@ def least_budget(writer: Writer, sources: Sources, task: Task) -> int:
 
 
 def too_short(task: Task, length: int, budget: int, least: int) -> ConfigError:
-    """Say that a length has no room for a task, and which has."""
+    """Report that a length has no room for a task, and which has."""
     return ConfigError(
         f"--lengths={length}: too short for {task.name}, whose fixed parts take {least - budget} tokens and the answer "
         f"{budget}; use {least} or more, or leave the task out"

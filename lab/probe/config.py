@@ -11,13 +11,13 @@ from lab.schema import NonNegative, Positive, Section, Share
 
 ERROR = 0.005  # at each length; with 63 lengths the effective length is still the same in 99% of models (LOG.md)
 ROUNDS = 20  # of a sequential probe at each length
-OFFICIAL_SIZES = {"needles": 4, "digits": 6}  # of the numbers in papers/string.txt, Table 5
+OFFICIAL_SIZES = {"needles": 4, "digits": 6}  # of the numbers in arXiv:2410.18745, Table 5
 LIMIT_WINDOWS = 4  # a probe without max_length stops here at the latest
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeConfig(Section):
-    """The four-needle probe of effective context length (papers/string.txt, section 3)."""
+    """The four-needle probe of effective context length (arXiv:2410.18745, section 3)."""
 
     protocol: Literal["ours", "string"] = "ours"
     """Tests as in lab/probe/needles.py (ours), or as in the paper (string), lab/probe/string_needles.py."""
@@ -100,5 +100,5 @@ class ProbeConfig(Section):
         return list(range(first, self.longest(window) + 1, self.step))
 
     def longest(self, window: int) -> int:
-        """Give the length beyond which nothing is probed."""
+        """Return the length beyond which nothing is probed."""
         return self.max_length or LIMIT_WINDOWS * window

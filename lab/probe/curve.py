@@ -1,6 +1,6 @@
 """The curve of pass share against length, and where it falls below a threshold, with confidence limits.
 
-The step definition (papers/string.txt, section 3; methods.md section 1) takes the last length before the first one
+The step definition (arXiv:2410.18745, section 3) takes the last length before the first one
 whose share is below the threshold. The smooth effective length takes all lengths into account: the shares are fitted
 by the non-increasing curve nearest in squares, weighted by tests (pool adjacent violators), which is joined linearly
 between lengths; it is the length at which that curve comes to the threshold. Linear, not logarithmic, because the
@@ -71,17 +71,17 @@ def monotone_shares(results: Sequence[Measured]) -> Floats:
 
 
 def lower_curve(results: Sequence[Measured]) -> Floats:
-    """Give a non-increasing curve below the true one: the smallest lower limit so far."""
+    """Return a non-increasing curve below the true one: the smallest lower limit so far."""
     return np.minimum.accumulate([r.low for r in results] or [0.0])[: len(results)]
 
 
 def upper_curve(results: Sequence[Measured]) -> Floats:
-    """Give a non-increasing curve above the true one: the largest upper limit from here on."""
+    """Return a non-increasing curve above the true one: the largest upper limit from here on."""
     return np.maximum.accumulate([r.high for r in reversed(results)] or [0.0])[::-1][: len(results)]
 
 
 def last_passing(lengths: Sequence[int], shares: Sequence[float] | Floats, threshold: float) -> int:
-    """Give the last length before the first whose share is below the threshold; 0 if that is the first of all.
+    """Return the last length before the first whose share is below the threshold; 0 if that is the first of all.
 
     Example:
         >>> last_passing([128, 256, 384, 512], [0.9, 0.8, 0.7, 0.9], threshold=0.8)
@@ -113,7 +113,7 @@ def crossing(lengths: Sequence[int], shares: Sequence[float] | Floats, threshold
 
 
 def effective_lengths(results: Sequence[Measured], threshold: float) -> dict[str, float | int | None]:
-    """Give the effective length by steps and the smooth one, each with its limits; None for a limit beyond the last.
+    """Return the effective length by steps and the smooth one, each with its limits; None for a limit beyond the last.
 
     Units: tokens, the smooth ones to a tenth.
     """

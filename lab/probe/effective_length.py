@@ -1,7 +1,7 @@
 """Effective context length: four-needle tests at growing lengths, until one fails.
 
 A length passes when at least `threshold` of its tests find `required` numbers or more; the effective length is the
-last length before the first that fails (papers/string.txt, section 3; the threshold is ours, methods.md section 1).
+last length before the first that fails (arXiv:2410.18745, section 3; the threshold is ours).
 The outcome is a function of (model, seed, length) alone: test k of a length draws everything from (seed, length, k),
 and tests are taken in this order, so that a sequential probe runs the first tests of a whole one.
 """
@@ -63,7 +63,7 @@ class LengthResult:
 
 @dataclass(frozen=True)
 class Share:
-    """Which tests this process runs, and how it hears of the others': a collective call that joins their lists.
+    """Which tests this process runs, and the collective call that joins the lists of all processes.
 
     `lockstep` keeps every rank at the same number of forward passes, as a sharded model needs.
     """
@@ -78,7 +78,7 @@ class Memory:
     """What is known of tests before they are run, and who is told when they are: nothing and nobody."""
 
     def known(self, length: int) -> Mapping[int, Row]:
-        """Give the rows of finished tests of a length by test number, the same on every rank."""
+        """Return the rows of finished tests of a length by test number, the same on every rank."""
         return {}
 
     def keep(self, length: int, rows: Mapping[int, Row]) -> None:
@@ -135,7 +135,7 @@ class NeedleProbe:
             check_spelling(self.tokenizer, wording.answer(part), part, partial(self.finds_all, part))
 
     def finds_all(self, numbers: list[str], text: str) -> bool:
-        """Tell whether a text holds all of some numbers."""
+        """Return whether a text holds all of some numbers."""
         return bool(self.protocol.found(text, numbers) == len(numbers))
 
     def check_budget(self) -> None:

@@ -1,4 +1,4 @@
-"""The four-needle test: numbers hidden in a haystack, asked for at its end (papers/string.txt, Table 5).
+"""The four-needle test: numbers hidden in a haystack, asked for at its end (arXiv:2410.18745, Table 5).
 
 A case is a task line, a piece of haystack with one needle in each quarter, the question and the answer's first
 words. Unlike the released script, every case has fresh numbers, depths and haystack offset, is exactly as long as
@@ -21,7 +21,7 @@ from lab.probe.cases import Case
 
 SUMMARY = "fresh numbers, depths and haystack in every test, exact length with the answer, whole numbers count"
 SAMPLE_NUMBERS = 64  # numbers differ in tokens; the longest of this many stands for all
-DEPTH_RANGE = 0.99  # needles stand in the first 99% of the haystack, one in each equal part (methods.md, section 10)
+DEPTH_RANGE = 0.99  # needles stand in the first 99% of the haystack, one in each equal part
 CHARS_PER_TOKEN = 8  # first guess of how much text fills the haystack; doubled until it does
 
 

@@ -13,7 +13,7 @@ Record = dict[str, Any]
 
 
 def tests_of(probe: NeedleProbe) -> Record:
-    """Say what a probe's tests are, beside their lengths; rows that agree in these hold the same tests."""
+    """Describe a probe's tests, beside their lengths; rows that agree in these hold the same tests."""
     return {
         "protocol": probe.config.protocol,
         "needles": probe.needles,
@@ -65,7 +65,7 @@ def summary_record(probe: NeedleProbe, results: Sequence[LengthResult], about: M
 
 
 def stops_of(probe: NeedleProbe) -> Record | None:
-    """Say by what rule a sequential probe stops a length; None where all tests are run."""
+    """Describe by what rule a sequential probe stops a length; None where all tests are run."""
     config = probe.config
     if not config.sequential:
         return None

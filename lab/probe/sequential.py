@@ -49,7 +49,7 @@ class Design:
     stops: tuple[Bools, ...]
 
     def is_over(self, tests: int, passed: int) -> bool:
-        """Tell whether a length stops after a look at which `passed` of `tests` have passed."""
+        """Return whether a length stops after a look at which `passed` of `tests` have passed."""
         return bool(self.stops[self.looks.index(tests)][passed])
 
     @cached_property
@@ -69,7 +69,7 @@ class Design:
         return counts, passes, logs
 
     def stopping_probabilities(self, shares: Floats) -> Floats:
-        """Give the probability of each stopping point at each true share, (shares, points)."""
+        """Return the probability of each stopping point at each true share, (shares, points)."""
         counts, passed, log_orders = self.points
         p = np.asarray(shares, dtype=np.float64)[:, None]
         out: Floats = np.exp(log_orders + passed * np.log(p) + (counts - passed) * np.log1p(-p))
@@ -80,7 +80,7 @@ class Design:
         return self.stopping_probabilities(shares) @ self.points[0]
 
     def disagreement(self, shares: Floats) -> Floats:
-        """Give D(p), how often the verdict is not that of all tests, (thresholds, shares)."""
+        """Return D(p), how often the verdict is not that of all tests, (thresholds, shares)."""
         counts, passed, _ = self.points
         reached = self.stopping_probabilities(shares)
         rows = []

@@ -1,4 +1,4 @@
-"""The four-needle test as papers/string.txt describes it (section 3, Table 5), to compare with its numbers.
+"""The four-needle test as arXiv:2410.18745 describes it (section 3, Table 5), to compare with its numbers.
 
 It differs from `lab.probe.needles`, the lab's own, in that
 - white space is as Table 5 prints it: blanks after the line ends, and a line end before the answer's first words;
@@ -10,7 +10,7 @@ It differs from `lab.probe.needles`, the lab's own, in that
 - a number counts wherever its digits stand, also inside a longer number.
 
 The paper gives wording, numbers and the pass rule; one needle in each quarter of the first 99%, the overshoot and the
-way numbers are counted are those of the released script (methods.md, section 10), whose pieces of text are sentences
+way numbers are counted are those of the released script, whose pieces of text are sentences
 and lines here.
 """
 

@@ -14,7 +14,7 @@ PositiveShare = Annotated[float, Gt(0), Le(1)]
 
 @dataclass(frozen=True, kw_only=True)
 class ImpactConfig(Section):
-    """Options of the analysis (papers/longrecipe.txt, section 4.1)."""
+    """Options of the analysis (arXiv:2409.00509, section 4.1)."""
 
     windows: Positive = 50
     """Windows that both models score."""

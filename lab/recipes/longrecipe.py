@@ -63,7 +63,7 @@ class Stages:
             self.records = json.loads(self.path.read_text(encoding="utf-8"))
 
     def is_done(self, stage: str) -> bool:
-        """Tell whether a stage was finished and what it made is still there."""
+        """Return whether a stage was finished and what it made is still there."""
         return bool(self.records.get(stage, {}).get("done")) and self.recipe.path(stage).exists()
 
     def left(self) -> list[str]:
@@ -110,7 +110,7 @@ class Stages:
 
 
 def plain(settings: dict[str, Any]) -> dict[str, Any]:
-    """Give settings as they read back from YAML."""
+    """Return settings as they read back from YAML."""
     read: dict[str, Any] = yaml.safe_load(yaml.safe_dump(settings))
     return read
 
@@ -198,7 +198,7 @@ def run_stages(stages: Stages, launcher: Sequence[str]) -> int:
 
 
 def replace_folder(temporary: Path, final: Path) -> None:
-    """Give the merged model its name; one that was merged before it is out of date."""
+    """Rename the merged model to its final name; one that was merged earlier is out of date."""
     if final.exists():
         shutil.rmtree(final)
     temporary.rename(final)

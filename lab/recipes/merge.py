@@ -205,7 +205,7 @@ def choose_positions(models: dict[Path, OpenedModel], wanted: Path | None, given
 
 
 def say_positions(decoder: Decoder) -> str:
-    """Say a decoder's position methods and rotary base."""
+    """Write a decoder's position methods and rotary base."""
     frequencies, distance = decoder.frequencies, decoder.distance
     return f"{describe(frequencies.config)}+{describe(distance.config)} at theta {frequencies.theta}"
 

@@ -492,7 +492,7 @@ def test_real_rows_of_a_run(run_folder, tmp_path, capsys):
         (["none"], "none: no such file or folder"),
         (["empty"], "empty: no results"),
         (["rows.jsonl", "--by=size"], "--by=size: unknown field"),
-        (["rows.jsonl", "--by=model,model"], "stands twice"),
+        (["rows.jsonl", "--by=model,model"], "is given twice"),
         (["rows.jsonl", "--sort=n"], "--sort=n: unknown setting"),
         (["rows.jsonl", "-o", "t.pdf"], "-o t.pdf: must end in"),
         (["--by=model"], "PATH: must be set"),

@@ -289,7 +289,7 @@ def test_a_hugging_face_folder_needs_a_text(hugging_face_folder, text_file, tmp_
 
 MISTAKES = {
     "--depths=10": "--depths=10: must be a multiple of the 4 needles, each of which has depths of its own; use 8",
-    "--lengths=300,300": "--lengths=300: stands twice; keep one",
+    "--lengths=300,300": "--lengths=300: is given twice; keep one",
     "--answer_budget=3": "--answer_budget=3: an answer of 4 numbers takes ",
     "--protocol=string --digits=3": "--digits=3: must be 6 in the string protocol; leave it out or ",
     "--required=5": "--required=5: must be <= needles=4; lower required",

@@ -321,7 +321,7 @@ def test_a_hugging_face_folder_is_compared_at_its_own_length(hugging_face_folder
 
 MISTAKES = {
     "--methods=rope,strng": "--methods=strng: unknown method; did you mean string?",
-    "--methods=dca,rope,dca": "--methods=dca: stands twice; keep one",
+    "--methods=dca,rope,dca": "--methods=dca: is given twice; keep one",
     "--position.distance.method=plain": (
         "--position.distance.method: this command sets the methods itself; leave it out"
     ),

@@ -275,7 +275,7 @@ MISTAKES = {
     "plain --length 9.5": ("--length=9.5: must be a whole number; Length of the text in tokens",),
     "plain --length=nine": ("--length=nine: must be a whole number; Length of the text in tokens",),
     "plain --length=4194305": ("--length=4194305: must be <= 4194304; Length of the text in tokens",),
-    "plain --length=4 --length=5": ("--length: stands twice; keep one of them",),
+    "plain --length=4 --length=5": ("--length: is given twice; keep one of them",),
     "plain --lenght=4 --length=4": ("--lenght: unknown option; did you mean --length?",),
     "plain --shift=3 --length=4": (
         "--shift: unknown option; plain takes --log_n, --length, --train, --train_len, --counts, --plot",

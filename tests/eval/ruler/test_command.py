@@ -205,8 +205,8 @@ MISTAKES = {
         "--tasks=zzz: no such task; use some of: " + ", ".join(task.name for task in ALL),
     ),
     "RUN --tasks=vt,vt --lengths=512,512": (
-        "--tasks=vt: stands twice; keep one of them",
-        "--lengths=512: stands twice; keep one of them",
+        "--tasks=vt: is given twice; keep one of them",
+        "--lengths=512: is given twice; keep one of them",
     ),
     "RUN --tasks=vt --haystack=x.txt --squad=y.json": (
         "--haystack=x.txt: would be ignored by these tasks; leave it out or add niah_single_2",
