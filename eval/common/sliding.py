@@ -122,7 +122,7 @@ def text_losses(
     rows: int,
     done: Callable[[int], object] = lambda windows: None,
 ) -> TextLosses:
-    """Score every text, windows of one length side by side, `rows` at most; `done` is called with how many are scored."""
+    """Score every text, windows of one length side by side, `rows` at most; `done` is called with how many are run."""
     losses = TextLosses(np.zeros(len(texts)), np.zeros(len(texts), dtype=np.int64))
     waiting: dict[int, list[tuple[int, Window]]] = {}
 
