@@ -36,7 +36,8 @@ class Syntax(NamedTuple):
     """What a command line may hold beside settings.
 
     `places` is the most words before the options, `flags` are options without a value, `values` those with one, and
-    `lists` those with several. Settings in `bare` may be written without a value, which stands for true.
+    `lists` those with several. Settings in `bare` may be written without a value, which stands for true. `missing` is
+    the fault where no word comes before the options, {word} being the first of these.
     """
 
     places: int | None = 1
@@ -44,6 +45,7 @@ class Syntax(NamedTuple):
     values: tuple[str, ...] = ()
     lists: tuple[str, ...] = ()
     bare: tuple[str, ...] = ()
+    missing: str = ""
 
     def read(self, words: Sequence[str]) -> Words:
         """Read a command line.
@@ -70,6 +72,8 @@ class Syntax(NamedTuple):
             )
             raise ConfigError(f"{name}: {remedy}") from error
         places = list(islice(takewhile(lambda word: not word.startswith("-"), rest), self.places))
+        if not places and self.missing:
+            raise ConfigError(self.missing.format(word=words[0]))
         return Words(places, options, parse_overrides(rest[len(places) :], self.bare))
 
 

@@ -34,7 +34,10 @@ from lab.data.mixture_picture import draw_mixture
 from lab.data.preparation import is_prepared, prepare, shard_folder, verify
 from lab.errors import ConfigError
 
-SYNTAX = Syntax(flags=("--verify",))
+SYNTAX = Syntax(
+    flags=("--verify",),
+    missing="CONFIG: must be the first argument, a YAML file; for instance configs/cpu_stdlib.yaml",
+)
 
 
 @dataclass(frozen=True)
@@ -53,8 +56,6 @@ def parse(words: Words) -> Arguments:
 
     Raises: ConfigError.
     """
-    if not words.places:
-        raise ConfigError("CONFIG: must be the first argument, a YAML file; for instance configs/cpu_stdlib.yaml")
     overrides = dict(words.settings)
     workers = overrides.pop("workers", len(os.sched_getaffinity(0)))
     if not isinstance(workers, int) or workers < 1:

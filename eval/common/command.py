@@ -13,7 +13,7 @@ from lab.errors import ConfigError
 from lab.schema import NonNegative, Positive, Section
 
 Output = Literal["picture", "folder"]  # what -o names
-MODEL = "a run folder, a checkpoint in it, or a Hugging Face folder"
+MODEL = "{word}: MODEL must be the first argument, a run folder, a checkpoint in it, or a Hugging Face folder"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ def run(
     """Read the command line, print what `measure` returns, and return the exit status."""
 
     def work(words: Words) -> str:
-        return measure(read_request(words, options_class, first=arguments[0], output=output))
+        return measure(read_request(words, options_class, output=output))
 
     def settings() -> list[str]:
         beside = "to FILE.png where -o FILE.png is given, else beside the results"
@@ -97,16 +97,16 @@ def run(
             "      Position methods in place of the model's own.",
         ]
 
-    syntax = Syntax(flags=("--plot",), values=("-o",), bare=bare_settings(options_class))
+    syntax = Syntax(flags=("--plot",), values=("-o",), bare=bare_settings(options_class), missing=MODEL)
     return command.run(description, arguments, work, syntax=syntax, settings=settings, stopped=stopped)
 
 
-def read_request(words: Words, options_class: type[Section], *, first: str, output: Output = "picture") -> Request:
-    """Read a command line, whose first word is `first`.
+def read_request(words: Words, options_class: type[Section], *, output: Output = "picture") -> Request:
+    """Read a command line.
 
     Raises: ConfigError with a line for every fault, options named as they are written.
     """
-    model, plots = model_of(words, first), words.options.plot
+    model, plots = Path(words.places[0]), words.options.plot
     overrides = {key: value for key, value in words.settings.items() if key.startswith("position.")}
     own = {key: value for key, value in words.settings.items() if key not in overrides}
     faults = picture_faults(words.options.o, plots) if output == "picture" else []
@@ -119,16 +119,6 @@ def read_request(words: Words, options_class: type[Section], *, first: str, outp
         raise ConfigError(*faults)
     place = Path(words.options.o) if words.options.o else None
     return Request(model, options, overrides, plots, *((place, None) if output == "picture" else (None, place)))
-
-
-def model_of(words: Words, first: str) -> Path:
-    """Read the model, which comes before all options.
-
-    Raises: ConfigError.
-    """
-    if not words.places:
-        raise ConfigError(f"{first}: MODEL must be the first argument, {MODEL}")
-    return Path(words.places[0])
 
 
 def picture_faults(place: str | None, plots: bool) -> list[str]:

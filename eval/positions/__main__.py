@@ -52,7 +52,6 @@ from lab.positions.methods import distance_from_config
 from lab.schema import Section, look_up
 from lab.skip import SKIP_METHODS
 
-SYNTAX = Syntax(flags=("--plot",), values=("-o",))
 PICTURE_ONLY = ("train", "train_len", "counts")
 
 Length = Annotated[int, Ge(1), Le(LONGEST)]
@@ -139,6 +138,11 @@ METHODS: dict[str, Kind] = {
 }
 
 
+SYNTAX = Syntax(
+    flags=("--plot",), values=("-o",), missing=f"METHOD: must be the first argument; one of: {', '.join(METHODS)}"
+)
+
+
 def training_of(request: Request) -> Training:
     """Count or read what training has seen.
 
@@ -159,8 +163,6 @@ def parse(words: Words) -> Request:
 
     Raises: ConfigError with a line for every fault, options named as they are written.
     """
-    if not words.places:
-        raise ConfigError(f"METHOD: must be the first argument; one of: {', '.join(METHODS)}")
     (method,), given = words.places, words.settings
     plots, place = words.options.plot, words.options.o
     config_class = look_up({name: kind.module for name, kind in METHODS.items()}, method, "METHOD").Config

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from eval.common.plots import power_axis
 from eval.precision.shift_difference import REFERENCE
-from lab.plots import canvas
+from lab.plots import BLUE, ORANGE, canvas
 
-COLORS = {"trained": "#3366aa", "random": "#cc6622"}
+COLORS = {"trained": BLUE, "random": ORANGE}
 LINES = {"fp32": ":", "bf16": "-", "bf16_model": "--"}
 LABELS = 20  # shifts that are named below the first panel, at most
 

@@ -34,7 +34,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from eval.common.command import model_of
+from eval.common.command import MODEL
 from eval.common.needle_tests import EIGHTHS, finished_tests, haystack_of, needle_probe
 from eval.common.results import FinishedTests, shortened
 from eval.common.subject import Subject, as_subject, device_for
@@ -190,19 +190,18 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
 
     def measure(words: Words) -> str:
-        model = model_of(words, arguments[0])
         rule = "is a setting of training, which no probe of a checkpoint reads; leave it out"
         faults = [f"--{name}={words.settings[name]}: {rule}" for name in OF_TRAINING if name in words.settings]
         if faults:
             raise ConfigError(*faults)
         place = Path(words.options.o) if words.options.o else None
-        return probe_model(model, words.settings, place, plots=words.options.plot)
+        return probe_model(Path(words.places[0]), words.settings, place, plots=words.options.plot)
 
     def settings() -> list[str]:
         names = {item.name for item in fields(ProbeConfig)} - {*OF_TRAINING}
         return ["Settings (default of a Hugging Face folder; meaning):", "", *settings_lines(ProbeConfig, names)]
 
-    syntax = Syntax(flags=("--plot",), values=("-o",), bare=bare_settings(ProbeConfig))
+    syntax = Syntax(flags=("--plot",), values=("-o",), bare=bare_settings(ProbeConfig), missing=MODEL)
     return run(__doc__, arguments, measure, syntax=syntax, settings=settings)
 
 

@@ -40,8 +40,6 @@ def read_experiment(words: Words) -> Experiment:
 
     Raises: ConfigError.
     """
-    if not words.places:
-        raise ConfigError("CONFIG: must be the first argument, a YAML file; for instance configs/shape_demo.yaml")
     experiment = load_experiment(Path(words.places[0]), words.settings)
     if experiment.shape is None:
         place = words.places[0]
@@ -102,7 +100,8 @@ def main(arguments: Sequence[str]) -> int:
     def show(words: Words) -> str:
         return report(read_experiment(words), None if words.options.plot is None else Path(words.options.plot))
 
-    return run(__doc__, arguments, show, syntax=Syntax(values=("--plot",)))
+    missing = "CONFIG: must be the first argument, a YAML file; for instance configs/shape_demo.yaml"
+    return run(__doc__, arguments, show, syntax=Syntax(values=("--plot",), missing=missing))
 
 
 if __name__ == "__main__":

@@ -238,8 +238,6 @@ def carry_out(words: Words, arguments: Sequence[str]) -> int:
     launcher = [sys.executable] if words.options.launcher is None else shlex.split(words.options.launcher)
     if not launcher:
         raise ConfigError("--launcher: must be a command; for instance 'torchrun --nproc_per_node 8'")
-    if not words.places:
-        raise ConfigError("CONFIG: must be the first argument, a YAML file of configs/recipes/")
     recipe = read_recipe(Path(words.places[0]), words.settings)
     stages = Stages(resolve(recipe))
     stages.refuse_changes()
@@ -264,7 +262,7 @@ def main(arguments: Sequence[str]) -> int:
         __doc__,
         arguments,
         lambda words: carry_out(words, arguments),
-        syntax=Syntax(values=("--launcher",)),
+        syntax=Syntax(values=("--launcher",), missing="CONFIG: must be the first argument, a file of configs/recipes/"),
         settings=lambda: [heading, "", *settings_lines(Recipe)],
         stopped=GOES_ON,
     )

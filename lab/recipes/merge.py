@@ -74,8 +74,10 @@ def parse(words: Words) -> Arguments:
     """
     models, options = words.places, words.options
     if words.settings:
-        name = next(iter(words.settings))
-        raise ConfigError(f"--{name}: not an option; write MODEL MODEL --weights W W --positions MODEL -o FOLDER")
+        name, value = next(iter(words.settings.items()))
+        raise ConfigError(
+            f"--{name}={value}: not an option; write MODEL MODEL --weights W W --positions MODEL -o FOLDER"
+        )
     train_len = read_train_len(options.train_len)
     if len(models) < 2:
         raise ConfigError(f"MODEL={' '.join(models)}: must be two models or more, before the options; see --help")

@@ -1,6 +1,5 @@
 """Attention entropy against definitions, against transformers, and through the command."""
 
-import json
 import math
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from eval.entropy.attention_entropy import attention_entropy, entropy
 from eval.entropy.picture import smoothed
 from lab.loading import open_model
 from lab.positions import distance, frequencies
+from tests.eval.commands import rows_in, runner
 from tests.model.attention_by_hand import TINY, drawn, entropy_of, logits_by_distance, projections, tiny
 from tests.model.test_bands_in_attention import METHODS
 from tests.runs.test_picture import size_of
@@ -139,20 +139,13 @@ def test_a_line_averages_over_the_tokens_around():
     assert len(line) == 193  # 193 + 7 = 200
 
 
-def run(words, capsys):
-    status = main([str(word) for word in words])
-    out, err = capsys.readouterr()
-    return status, out, err
-
-
-def rows_of(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
+run = runner(main)
 
 
 def test_the_command_measures_a_run(run_folder, capsys):
     status, out, _ = run([run_folder, "--texts=3", "--tokens=100", "--seed=5"], capsys)
     assert status == 0
-    rows = rows_of(Path(out.splitlines()[-1].removeprefix("written to ")))
+    rows = rows_in(Path(out.splitlines()[-1].removeprefix("written to ")))
     assert Path(out.splitlines()[-1].removeprefix("written to ")).parent == run_folder / "eval"
     assert [(row["layer"], row["visible"]) for row in rows] == [
         (layer, n) for layer in LAYERS for n in (2, 4, 8, 16, 32, 64, 100)
@@ -178,7 +171,7 @@ def test_a_result_is_the_mean_over_texts_and_heads(run_folder, text_file, capsys
     model = open_model(run_folder)
     texts = draw_texts(str(text_file), None, model.tokenizer, n_tokens=30, texts=4, seed=0, vocab_size=400)
     each = [attention_entropy(model.decoder, torch.from_numpy(text)[None])[0] for text in texts]
-    for row in rows_of(Path(f"{text_file}.jsonl")):
+    for row in rows_in(Path(f"{text_file}.jsonl")):
         values = [float(curve[row["layer"], row["visible"] - 1]) for curve in each]
         mean = math.fsum(values) / 4
         assert row["entropy"] == pytest.approx(mean, rel=1e-12)
@@ -190,9 +183,9 @@ def test_the_command_measures_a_hugging_face_folder(hugging_face_folder, text_fi
     words = [hugging_face_folder, f"--text={text_file}", "--texts=1", f"--rows={rows}", "--lengths=3"]
     methods = ["--position.distance.method=rerope", "--position.distance.window=1"]
     assert run(words, capsys)[0] == 0
-    assert {(row["model"], row["visible"], row["std"]) for row in rows_of(rows)} == {("small-llama", 3, None)}
+    assert {(row["model"], row["visible"], row["std"]) for row in rows_in(rows)} == {("small-llama", 3, None)}
     assert run([*words, *methods], capsys)[0] == 0
-    assert {row["method"] for row in rows_of(rows)} == {"rope+rerope(window=1)"}
+    assert {row["method"] for row in rows_in(rows)} == {"rope+rerope(window=1)"}
 
 
 def test_texts_are_two_windows_long_unless_said_otherwise():

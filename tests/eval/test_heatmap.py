@@ -22,6 +22,7 @@ from lab.probe.config import ProbeConfig
 from lab.probe.effective_length import NeedleProbe, Share
 from lab.probe.needles import found
 from lab.probe.string_needles import found as found_anywhere
+from tests.eval.commands import runner
 from tests.opened import CONSUMED
 from tests.runs.test_picture import size_of
 
@@ -174,10 +175,7 @@ def test_tables_and_picture(tmp_path):
     assert size_of(tmp_path / "x.png")[0] > 500
 
 
-def run(words, capsys):
-    status = main([str(word) for word in words])
-    out, err = capsys.readouterr()
-    return status, out, "".join(line for line in err.splitlines(keepends=True) if "heatmap:" not in line)
+run = runner(main, "heatmap")
 
 
 def rows_in(folder):

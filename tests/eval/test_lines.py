@@ -11,6 +11,7 @@ from eval.common.retrieval import summed
 from eval.lines.__main__ import main
 from eval.lines.cases import LEAST_LINES, Lines
 from tests.eval.answering import answered
+from tests.eval.commands import rows_named, runner
 from tests.eval.test_passkey import bytewise  # noqa: F401
 from tests.runs.test_picture import size_of
 
@@ -96,14 +97,8 @@ def test_a_reader_of_the_last_tokens_finds_the_lines_that_lie_there(request, nam
     assert summed(everything)["score"] == 1
 
 
-def run(words, capsys):
-    status = main([str(word) for word in words])
-    out, err = capsys.readouterr()
-    return status, out, err
-
-
-def rows_of(folder):
-    return [json.loads(line) for line in (folder / "lines.jsonl").read_text().splitlines()]
+run = runner(main)
+rows_of = rows_named("lines.jsonl")
 
 
 def test_the_command_measures_a_run_by_length_and_goes_on(run_folder, tmp_path, capsys, monkeypatch):

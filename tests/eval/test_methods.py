@@ -1,6 +1,5 @@
 """Comparing methods: settings by hand from the paper, McNemar's test against scipy, and eval.methods as a command."""
 
-import json
 import re
 from fractions import Fraction
 from pathlib import Path
@@ -19,6 +18,7 @@ from eval.methods.table import table
 from lab.errors import ConfigError
 from lab.loading import open_model
 from lab.positions import frequencies
+from tests.eval.commands import rows_named, runner
 from tests.runs.test_picture import size_of
 
 OWN = frequencies("rope", head_dim=8, theta=1000.0)
@@ -167,14 +167,8 @@ def test_the_table_marks_what_is_significant_after_correction():
     assert len(table([row("ntk", 5)], 64, 0.95).splitlines()) == 4
 
 
-def run(words, capsys):
-    status = main([str(word) for word in words])
-    out, err = capsys.readouterr()
-    return status, out, "".join(line for line in err.splitlines(keepends=True) if "methods:" not in line)
-
-
-def rows_of(folder):
-    return [json.loads(line) for line in (folder / "methods.jsonl").read_text().splitlines()]
+run = runner(main, "methods")
+rows_of = rows_named("methods.jsonl")
 
 
 NEEDLE = re.compile(r"One of the magic numbers is ([0-9]+)\.")

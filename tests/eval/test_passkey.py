@@ -17,6 +17,7 @@ from eval.passkey.__main__ import PasskeyOptions, main
 from eval.passkey.cases import Passkey
 from lab.errors import ConfigError, DataError
 from tests.eval.answering import answered
+from tests.eval.commands import rows_named, runner
 from tests.runs.test_picture import size_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -193,14 +194,8 @@ def test_a_tokenizer_that_sets_digits_apart_is_refused():
         least_budget(Writer(apart), 5)
 
 
-def run(words, capsys):
-    status = main([str(word) for word in words])
-    out, err = capsys.readouterr()
-    return status, out, err
-
-
-def rows_of(folder):
-    return [json.loads(line) for line in (folder / "passkey.jsonl").read_text().splitlines()]
+run = runner(main)
+rows_of = rows_named("passkey.jsonl")
 
 
 def test_the_command_measures_a_grid_and_goes_on(run_folder, tmp_path, capsys, monkeypatch):

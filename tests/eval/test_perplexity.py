@@ -17,19 +17,14 @@ from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
 from lab.errors import DataError
 from lab.loading import open_model
+from tests.eval.commands import rows_named, runner
 from tests.runs.test_picture import size_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(words, capsys):
-    status = main([str(word) for word in words])
-    out, err = capsys.readouterr()
-    return status, out, err
-
-
-def rows_of(folder):
-    return [json.loads(line) for line in (folder / "perplexity.jsonl").read_text().splitlines()]
+run = runner(main)
+rows_of = rows_named("perplexity.jsonl")
 
 
 def documents_of(prepared):

@@ -16,6 +16,7 @@ from lab.errors import CheckpointError, LabError
 from lab.positions import DISTANCE_METHODS, Distance, distance
 from lab.runs.folder import RunFolder
 from lab.skip import SKIP_METHODS
+from tests.eval.commands import runner
 
 ROOT = Path(__file__).resolve().parents[2]
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -132,10 +133,7 @@ FACTS = {  # words: method with what follows from others, length, largest, disti
 NAMES = ("length", "largest relative position", "distinct", "last row")
 
 
-def run(words, capsys):
-    status = main(words if isinstance(words, list) else words.split())
-    out, err = capsys.readouterr()
-    return status, out, err
+run = runner(main)
 
 
 def size_of(path):

@@ -12,6 +12,7 @@ from eval.positions.skips import SentenceOptions, SkipOptions, compared, drawn_s
 from lab.skip.longrecipe import LongRecipe
 from lab.skip.pose import Pose
 from lab.skip.rpes import Rpes
+from tests.eval.commands import runner
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARE_TOL = 0.01  # f(i) / f(0) of one sample deviates by 0.03, that of the mean of 200 by 0.002
@@ -68,10 +69,7 @@ the paper on its Figure 3  mean run length 88, mean pair distance about twice th
 }
 
 
-def run(words, capsys):
-    status = main(words.split())
-    out, err = capsys.readouterr()
-    return status, out, err
+run = runner(main)
 
 
 @pytest.mark.parametrize(("words", "text"), TEXTS.items(), ids=TEXTS)

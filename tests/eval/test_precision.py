@@ -26,6 +26,7 @@ from eval.precision.shift_difference import (
 from lab.loading import open_model
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.positions import distance, frequencies
+from tests.eval.commands import runner
 from tests.model.attention_by_hand import TINY, drawn, logits_of, projections, softmax, tiny
 from tests.runs.test_picture import size_of
 
@@ -235,10 +236,7 @@ def test_shifts_are_the_papers():
     assert REFERENCE == 16
 
 
-def run(words, capsys):
-    status = main([str(word) for word in words])
-    out, err = capsys.readouterr()
-    return status, out, err
+run = runner(main)
 
 
 def rows_of(path, metric=None):

@@ -13,20 +13,15 @@ import eval.ruler.__main__ as command
 from eval.common.subject import Subject, first_id
 from eval.ruler.tasks import ALL
 from lab.runs.checkpoints import folder_name, publish, temporary_folder
+from tests.eval.commands import rows_named, runner
 from tests.eval.ruler.oracle import Oracle, solve
 from tests.runs.test_picture import size_of
 
 QUICK = ["--tests=3", "--answer_budget=40"]
 
 
-def run(words, capsys):
-    status = command.main([str(word) for word in words])
-    out, err = capsys.readouterr()
-    return status, out, err
-
-
-def rows_of(folder):
-    return [json.loads(line) for line in (folder / "ruler.jsonl").read_text().splitlines()]
+run = runner(command.main)
+rows_of = rows_named("ruler.jsonl")
 
 
 @pytest.fixture
