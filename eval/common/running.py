@@ -1,16 +1,46 @@
-"""Runs the tests of one cell, and records each once it is answered."""
+"""Runs the cells of a measurement that are not finished, and records each test once it is answered."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from tqdm import tqdm
 
 from eval.common.cases import TextCase
 from eval.common.results import Results, Row
 from lab.data.tokenizer import check_ids
 from lab.probe.answering import answered
 from lab.probe.protocol import Answers
+
+Done = Callable[[int], object]  # called with how many more tests are finished
+
+
+class Wanted(NamedTuple):
+    """A cell: what names its row, how many tests it takes, and its name in the progress bar."""
+
+    row: Row
+    tests: int
+    name: str
+
+
+def fill(
+    cells: Results, wanted: Sequence[Wanted], run: Callable[[Row, Done], Row], *, kind: str, unit: str = "test"
+) -> list[Row]:
+    """Return the rows of all cells wanted; `run` measures and adds one whose row is not there."""
+    rows = []
+    with tqdm(total=sum(cell.tests for cell in wanted), desc=kind, unit=unit) as bar:
+        for cell in wanted:
+            bar.set_postfix_str(cell.name)
+            finished = cells.find(cell.row)
+            if finished is None:
+                finished = run(cell.row, bar.update)
+            else:
+                bar.update(cell.tests)
+            rows.append(finished)
+    return rows
 
 
 @dataclass(frozen=True)
@@ -30,11 +60,11 @@ def run_tests(
     budget: int,
     rows: int,
     started: Results,
-    done: Callable[[int], object] = lambda tests: None,
+    done: Done = lambda tests: None,
 ) -> Outcome:
     """Run those of the tests 0 to `tests` that `started` does not hold, and return all by number.
 
-    `case` draws a test, `judge` scores an answer, `done` is called with how many more tests are finished. Seconds are
+    `case` draws a test, `judge` scores an answer, `done` is called as tests are finished. Seconds are
     those of the tests run now, scaled up to all of them.
 
     Raises: ConfigError where a test cannot be written down, DataError for a tokenizer that is not the model's.

@@ -28,13 +28,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tqdm import tqdm
-
 from eval.common.cases import TextCase, Writer
 from eval.common.command import CellOptions, Request, run
 from eval.common.results import Results, Row
 from eval.common.retrieval import answer_budget, judge, summed
-from eval.common.running import run_tests
+from eval.common.running import Done, Wanted, fill, run_tests
 from eval.common.subject import SUBJECT, Subject, doublings, open_subject, refuse_idle_distance, result_folder
 from eval.lines.cases import HIGHEST, LEAST_LINES, Lines
 from eval.lines.picture import draw_lines
@@ -138,19 +136,14 @@ def measure_sizes(
     by = "lines" if options.lines is not None else "length"
     longest = max(len(case.prompt_ids) for case in draw(writer, tests, options, budget, by, asked[-1])) + budget
     refuse_idle_distance(request.overrides, subject.model.decoder.distance, longest)
-    rows = []
-    with tqdm(total=len(asked) * options.tests, desc=KIND, unit="test") as bar:
-        for size in asked:
-            bar.set_postfix_str(f"{size:,} {'lines' if by == 'lines' else 'tokens'}")
-            row = {**describe(subject, options, budget), "by": by, "asked": size}
-            finished = cells.find(row)
-            if finished is None:
-                cases = draw(writer, tests, options, budget, by, size)
-                finished = run_size(subject, options, row, cases, cells, bar)
-            else:
-                bar.update(options.tests)
-            rows.append(finished)
-    return rows
+    about = describe(subject, options, budget)
+    unit = "lines" if by == "lines" else "tokens"
+    wanted = [Wanted({**about, "by": by, "asked": size}, options.tests, f"{size:,} {unit}") for size in asked]
+
+    def run_one(row: Row, done: Done) -> Row:
+        return run_size(subject, options, row, draw(writer, tests, options, budget, by, row["asked"]), cells, done)
+
+    return fill(cells, wanted, run_one, kind=KIND)
 
 
 def draw(writer: Writer, tests: Lines, options: LinesOptions, budget: int, by: str, size: int) -> list[TextCase]:
@@ -163,7 +156,7 @@ def draw(writer: Writer, tests: Lines, options: LinesOptions, budget: int, by: s
 
 
 def run_size(
-    subject: Subject, options: LinesOptions, row: Row, cases: Sequence[TextCase], cells: Results, bar: Any
+    subject: Subject, options: LinesOptions, row: Row, cases: Sequence[TextCase], cells: Results, done: Done
 ) -> Row:
     """Run the tests of one number of lines or length and write them down."""
     budget = row["answer_budget"]
@@ -177,7 +170,7 @@ def run_size(
         budget=budget,
         rows=options.rows(max(tokens)),
         started=cells.started(file),
-        done=bar.update,
+        done=done,
     )
     lines = [int(case.facts["lines"]) for case in cases]
     known = {

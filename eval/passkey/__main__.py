@@ -26,17 +26,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
-from tqdm import tqdm
 
 from eval.common.cases import Writer
 from eval.common.command import CellOptions, Request, run
 from eval.common.needle_tests import haystack_of
 from eval.common.results import Results, Row
 from eval.common.retrieval import answer_budget, grid_table, judge, summed
-from eval.common.running import run_tests
+from eval.common.running import Done, Wanted, fill, run_tests
 from eval.common.subject import SUBJECT, Subject, doublings, open_subject, refuse_idle_distance, result_folder
 from eval.passkey.cases import DIGITS, Passkey, Protocol
 from eval.passkey.picture import draw_grid
@@ -161,24 +161,17 @@ def measure_grid(
     cells: Results,
 ) -> list[Row]:
     """Measure every cell but those whose rows are there."""
-    rows = []
-    depths = options.all_depths
-    with tqdm(total=len(lengths) * len(depths) * options.tests, desc=KIND, unit="test") as bar:
-        for length in lengths:
-            for depth in depths:
-                row = describe(subject, tests, options, budget) | {"length": length, "depth": depth}
-                bar.set_postfix_str(f"{length:,} tokens at {depth:.0%}")
-                finished = cells.find(row)
-                if finished is None:
-                    finished = run_cell(subject, writer, tests, options, row, cells, bar)
-                else:
-                    bar.update(options.tests)
-                rows.append(finished)
-    return rows
+    about = describe(subject, tests, options, budget)
+    wanted = [
+        Wanted(about | {"length": length, "depth": depth}, options.tests, f"{length:,} tokens at {depth:.0%}")
+        for length in lengths
+        for depth in options.all_depths
+    ]
+    return fill(cells, wanted, partial(run_cell, subject, writer, tests, options, cells), kind=KIND)
 
 
 def run_cell(
-    subject: Subject, writer: Writer, tests: Passkey, options: PasskeyOptions, row: Row, cells: Results, bar: Any
+    subject: Subject, writer: Writer, tests: Passkey, options: PasskeyOptions, cells: Results, row: Row, done: Done
 ) -> Row:
     """Run one cell and write it down."""
     where = {"length": row["length"], "budget": row["answer_budget"], "depth": row["depth"], "seed": options.seed}
@@ -191,7 +184,7 @@ def run_cell(
         budget=row["answer_budget"],
         rows=options.rows(row["length"]),
         started=cells.started(file),
-        done=bar.update,
+        done=done,
     )
     return cells.add({**row, **summed(outcome)}, (file, outcome.records))
 

@@ -28,11 +28,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tqdm import tqdm
-
 from eval.common.command import CellOptions, Request, run
 from eval.common.documents import Documents, draw_documents
 from eval.common.results import Results, Row
+from eval.common.running import Done, Wanted, fill
 from eval.common.sliding import CONFIDENCE, TextLosses, text_losses, windows
 from eval.common.subject import SUBJECT, Subject, doublings, open_subject, refuse_idle_distance, result_folder
 from eval.perplexity.picture import draw_perplexity
@@ -139,24 +138,19 @@ def measure_contexts(
     """Measure every context length but those whose rows are there."""
     stride = options.step(contexts)
     counts = {c: sum(1 for ids in documents.ids for _ in windows(len(ids), c, stride)) for c in contexts}
-    rows = []
-    with tqdm(total=sum(counts.values()), desc="perplexity", unit="window") as bar:
-        for context in contexts:
-            row = describe(subject, documents, options, context, stride)
-            finished = cells.find(row)
-            if finished is None:
-                started = time.perf_counter()
-                losses = text_losses(
-                    subject.losses, documents.ids, context, stride, rows=options.rows(context), done=bar.update
-                )
-                seconds = round(time.perf_counter() - started, 3)
-                file = f"perplexity-cases/{context}-{cells.digest(row)}.jsonl"
-                finished = cells.add({**row, **result(losses), "seconds": seconds}, (file, documents_of(losses)))
-            else:
-                bar.update(counts[context])
-            rows.append(finished)
-            bar.set_postfix_str(f"{context:,} tokens: {finished['score']:.4g}")
-    return rows
+
+    def run_context(row: Row, done: Done) -> Row:
+        context, started = row["length"], time.perf_counter()
+        losses = text_losses(subject.losses, documents.ids, context, stride, rows=options.rows(context), done=done)
+        seconds = round(time.perf_counter() - started, 3)
+        file = f"perplexity-cases/{context}-{cells.digest(row)}.jsonl"
+        return cells.add({**row, **result(losses), "seconds": seconds}, (file, documents_of(losses)))
+
+    wanted = [
+        Wanted(describe(subject, documents, options, context, stride), counts[context], f"{context:,} tokens")
+        for context in contexts
+    ]
+    return fill(cells, wanted, run_context, kind="perplexity", unit="window")
 
 
 def describe(

@@ -11,13 +11,13 @@ from tqdm import tqdm
 
 from eval.common.cases import TextCase, Writer
 from eval.common.results import Results, Row
-from eval.common.running import run_tests
+from eval.common.running import Done, Wanted, fill, run_tests
 from eval.common.subject import Subject
 from eval.ruler.metrics import summed
 from eval.ruler.options import RulerOptions
-from eval.ruler.results import Cell, Scores
+from eval.ruler.results import Scores
 from eval.ruler.sources import STANDIN, Sources
-from eval.ruler.tasks import VERSION, Task, least_budget, least_length, make_case, too_short
+from eval.ruler.tasks import TASKS, VERSION, Task, least_budget, least_length, make_case, too_short
 from lab.data.tokenizer import check_ids
 from lab.errors import ConfigError
 from lab.loading import OpenedModel
@@ -125,20 +125,15 @@ def rows_in(folder: Path) -> Results:
     return Results(folder / ROWS, IDENTITY)
 
 
-def measure_subject(subject: Subject, bench: Bench, cells: Results, bar: Any) -> Scores:
+def measure_subject(subject: Subject, bench: Bench, cells: Results) -> Scores:
     """Run all tasks at all lengths, but for those whose rows are there."""
-    scores: dict[Cell, float] = {}
-    for length in bench.lengths:
-        for task in bench.options.chosen:
-            row = describe(subject, bench, task, length)
-            bar.set_postfix_str(f"{task.name} at {length:,}")
-            finished = cells.find(row)
-            if finished is None:
-                finished = run_cell(subject, bench, task, row, cells, bar)
-            else:
-                bar.update(bench.options.tests)
-            scores[task.name, length] = finished["score"]
-    return scores
+    wanted = [
+        Wanted(describe(subject, bench, task, length), bench.options.tests, f"{task.name} at {length:,}")
+        for length in bench.lengths
+        for task in bench.options.chosen
+    ]
+    rows = fill(cells, wanted, partial(run_cell, subject, bench, cells), kind=PROTOCOL)
+    return {(row["task"], row["length"]): row["score"] for row in rows}
 
 
 def describe(subject: Subject, bench: Bench, task: Task, length: int) -> dict[str, Any]:
@@ -159,12 +154,12 @@ def describe(subject: Subject, bench: Bench, task: Task, length: int) -> dict[st
     }
 
 
-def run_cell(subject: Subject, bench: Bench, task: Task, row: Row, cells: Results, bar: Any) -> Row:
+def run_cell(subject: Subject, bench: Bench, cells: Results, row: Row, done: Done) -> Row:
     """Run what is not finished of one task at one length, and write it down.
 
     Raises: LabError.
     """
-    length, name = row["length"], row["checkpoint"] or "model"
+    task, length, name = TASKS[row["task"]], row["length"], row["checkpoint"] or "model"
     file = f"{CASES}/{name}-{task.name}-{length}-{cells.digest(row)}.jsonl"
     outcome = run_tests(
         subject,
@@ -174,7 +169,7 @@ def run_cell(subject: Subject, bench: Bench, task: Task, row: Row, cells: Result
         budget=bench.budgets[task],
         rows=bench.options.rows(length),
         started=cells.started(file),
-        done=bar.update,
+        done=done,
     )
     return cells.add({**row, **summed(outcome)}, (file, outcome.records))
 
