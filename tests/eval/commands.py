@@ -21,3 +21,11 @@ def rows_in(path):
 
 def rows_named(name):
     return lambda folder: rows_in(folder / name)
+
+
+def check_faults(said, expected):
+    """Check that there is a line for each fault, that begins with field, value and rule, and that has a remedy."""
+    assert len(said) == len(expected), said
+    for line, start in zip(said, expected, strict=True):
+        assert line.startswith(start)
+        assert line.partition("; ")[2]

@@ -14,7 +14,7 @@ from eval.entropy.attention_entropy import attention_entropy, entropy
 from eval.entropy.picture import smoothed
 from lab.loading import open_model
 from lab.positions import distance, frequencies
-from tests.eval.commands import rows_in, runner
+from tests.eval.commands import check_faults, rows_in, runner
 from tests.model.attention_by_hand import TINY, drawn, entropy_of, logits_by_distance, projections, tiny
 from tests.model.test_bands_in_attention import METHODS
 from tests.runs.test_picture import size_of
@@ -234,55 +234,32 @@ def test_the_table_has_a_column_for_each_number():
     ]
 
 
-MISTAKES = {
+MISTAKES = {  # words: every fault's field, value and rule
     "--texts=3": (
         "--texts=3: MODEL must be the first argument, a run folder, a checkpoint in it, or a Hugging Face folder",
     ),
-    "RUN --text": ("--text: has no value; write --text=value",),
-    "RUN words": ("words: not a setting; write --section.key=value",),
-    "RUN --texst=3": ("--texst=3: unknown setting; did you mean text?",),
-    "RUN --texts=0 --tokens=-1": (
-        "--texts=0: must be >= 1; Texts, pieces of the source that do not overlap",
-        "--tokens=-1: must be >= 1; Tokens of each text; left out, the largest of --lengths, or else two training "
-        "windows, 8192 at most",
-    ),
-    "RUN --lengths=64,x": (
-        "--lengths=64,x: must be a list; Numbers of visible tokens in the results, with commas between them; left out, "
-        "powers of two up to --tokens",
-    ),
-    "RUN --lengths=64,0": (
-        "--lengths.1=0: must be >= 1; Numbers of visible tokens in the results, with commas between them; left out, "
-        "powers of two up to --tokens",
-    ),
-    "RUN --tokens=63 --lengths=64": ("--lengths=64: must be <= tokens=63; raise --tokens",),
-    "RUN --plot=yes": ("--plot: takes no value; leave the value out",),
-    "RUN -o p.png": ("-o p.png: would be ignored, nothing is drawn; add --plot",),
-    "RUN --plot -o p.jpg": ("-o p.jpg: must end in .png; name the picture",),
-    "RUN --plot -o": ("-o: has no value; write it after a space",),
-    "RUN --rows=x.txt": ("--rows=x.txt: must end in .jsonl; name the file of results",),
-    "RUN --device=tpu": (
-        "--device=tpu: must be one of 'auto', 'cpu' or 'gpu'; What to compute on; auto takes a GPU where there is one",
-    ),
-    "RUN --texts=1000": (
-        "--texts=1000: the run's corpus has room for 393 texts of 128 tokens; lower it, shorten the texts or give a "
-        "longer --text",
-    ),
-    "RUN --text=/nowhere.txt": ("--text=/nowhere.txt: no such file; give a .txt, .json or .jsonl file",),
-    "RUN --texts=2 --rows=/dev/null/x.jsonl": (
-        "--rows=/dev/null/x.jsonl: cannot be written (File exists); name another file",
-    ),
-    "RUN --texts=2 --plot -o /dev/null/p.png": (
-        "/dev/null/p.png: cannot be written (File exists); name another picture with -o",
-    ),
-    "RUN --position.distance.method=rerope": (
-        "position.distance.window: must be set; Window w in tokens, the largest relative position; below the training "
-        "length",
-    ),
+    "RUN --text": ("--text: has no value;",),
+    "RUN words": ("words: not a setting;",),
+    "RUN --texst=3": ("--texst=3: unknown setting;",),
+    "RUN --texts=0 --tokens=-1": ("--texts=0: must be >= 1;", "--tokens=-1: must be >= 1;"),
+    "RUN --lengths=64,x": ("--lengths=64,x: must be a list;",),
+    "RUN --lengths=64,0": ("--lengths.1=0: must be >= 1;",),
+    "RUN --tokens=63 --lengths=64": ("--lengths=64: must be <= tokens=63;",),
+    "RUN --plot=yes": ("--plot: takes no value;",),
+    "RUN -o p.png": ("-o p.png: would be ignored, nothing is drawn;",),
+    "RUN --plot -o p.jpg": ("-o p.jpg: must end in .png;",),
+    "RUN --plot -o": ("-o: has no value;",),
+    "RUN --rows=x.txt": ("--rows=x.txt: must end in .jsonl;",),
+    "RUN --device=tpu": ("--device=tpu: must be one of 'auto', 'cpu' or 'gpu';",),
+    "RUN --texts=1000": ("--texts=1000: the run's corpus has room for 393 texts of 128 tokens;",),
+    "RUN --text=/nowhere.txt": ("--text=/nowhere.txt: no such file;",),
+    "RUN --texts=2 --rows=/dev/null/x.jsonl": ("--rows=/dev/null/x.jsonl: cannot be written (File exists);",),
+    "RUN --texts=2 --plot -o /dev/null/p.png": ("/dev/null/p.png: cannot be written (File exists);",),
+    "RUN --position.distance.method=rerope": ("position.distance.window: must be set;",),
     "RUN --tokens=40 --position.distance.method=rerope --position.distance.window=50": (
-        "--position.distance.window=50: must be < 39, the longest distance in 40 tokens, or none is cut (min(i, w) "
-        "with w inside the training length); lower it",
+        "--position.distance.window=50: must be < 39, the longest distance in 40 tokens",
     ),
-    "/nowhere": ("/nowhere: no such folder; give a run folder, a checkpoint in it, or a Hugging Face folder",),
+    "/nowhere": ("/nowhere: no such folder;",),
 }
 
 
@@ -293,7 +270,7 @@ def test_a_mistake_is_one_line_per_fault(run_folder, capsys, words, lines):
     status, out, err = run(words.replace("RUN", str(run_folder)).split(), capsys)
     assert (status, out) == (2, "")
     said = [line for line in err.splitlines() if line and "text" not in line.partition("[")[2]]  # no progress bar
-    assert said == list(lines)
+    check_faults(said, lines)
 
 
 def test_a_gpu_that_is_not_there_is_one_line(run_folder, capsys, monkeypatch):
