@@ -13,7 +13,7 @@ from lab.errors import ConfigError
 from lab.schema import NonNegative, Positive, Section
 
 Output = Literal["picture", "folder"]  # what -o names
-MODEL = "{word}: MODEL must be the first argument, a run folder, a checkpoint in it, or a Hugging Face folder"
+MODEL = "{word}: MODEL must be the first argument; give a run folder, a checkpoint in it, or a Hugging Face folder"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What eval.impact is told: on which text, how much is marked, and which types are taken; no torch."""
+"""Settings of eval.impact: the text, how much is marked, and which types are taken; no torch."""
 
 from __future__ import annotations
 

@@ -235,9 +235,7 @@ def test_the_table_has_a_column_for_each_number():
 
 
 MISTAKES = {  # words: every fault's field, value and rule
-    "--texts=3": (
-        "--texts=3: MODEL must be the first argument, a run folder, a checkpoint in it, or a Hugging Face folder",
-    ),
+    "--texts=3": ("--texts=3: MODEL must be the first argument;",),
     "RUN --text": ("--text: has no value;",),
     "RUN words": ("words: not a setting;",),
     "RUN --texst=3": ("--texst=3: unknown setting;",),

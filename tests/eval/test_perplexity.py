@@ -143,9 +143,7 @@ def test_a_tokenizer_of_another_model_is_refused(bpe, text_file):
 
 
 MISTAKES = {  # words: every fault's field, value and rule
-    "--lengths=8": (
-        "--lengths=8: MODEL must be the first argument, a run folder, a checkpoint in it, or a Hugging Face folder",
-    ),
+    "--lengths=8": ("--lengths=8: MODEL must be the first argument;",),
     "RUN --lengths=1,8": ("--lengths=1: must be >= 2, a token predicts the next;",),
     "RUN --lengths=16,8 --stride=9": ("--stride=9: must be <= 8, the shortest length, or tokens are passed over;",),
     "RUN --lengths=16 --tokens=15": ("--tokens=15: must be >= 16, the longest length;",),

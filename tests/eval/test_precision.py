@@ -361,9 +361,7 @@ def test_lengths_follow_from_the_training_window():
 
 
 MISTAKES = {  # words: every fault's field, value and rule
-    "--length=3": (
-        "--length=3: MODEL must be the first argument, a run folder, a checkpoint in it, or a Hugging Face folder",
-    ),
+    "--length=3": ("--length=3: MODEL must be the first argument;",),
     "RUN --lenth=3": ("--lenth=3: unknown setting;",),
     "RUN --length=0 --shifts=-1": ("--length=0: must be >= 1;", "--shifts.0=-1: must be >= 0;"),
     "RUN --shifts=2,16": ("--shifts=16: is what the others are compared with, where D is 0;",),

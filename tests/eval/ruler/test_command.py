@@ -185,9 +185,7 @@ def test_eos_of_a_config_is_read():
 
 
 MISTAKES = {  # words: every fault's field, value and rule
-    "--tests=3": (
-        "--tests=3: MODEL must be the first argument, a run folder, a checkpoint in it, or a Hugging Face folder",
-    ),
+    "--tests=3": ("--tests=3: MODEL must be the first argument;",),
     "RUN --tests": ("--tests: has no value;",),
     "RUN words": ("words: not a setting;",),
     "RUN --tetss=3": ("--tetss=3: unknown setting;",),
