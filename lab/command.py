@@ -1,47 +1,113 @@
-"""What commands do around their work: help, one line for what is wrong, exit status."""
+"""What commands share: reading words and options, help, one line for what is wrong, exit status.
+
+argparse reads the options that a command has beside its settings, such as -o and --plot. Every other --name=value is a
+setting, and lab.settings reads, checks and explains those. --help is short; --help=all lists every setting.
+"""
 
 from __future__ import annotations
 
+import argparse
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from typing import NoReturn
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from itertools import islice, takewhile
+from typing import Any, NamedTuple, NoReturn
 
-from lab.errors import LabError
+from lab.errors import ConfigError, LabError
+from lab.schema import Section
+from lab.settings import Raw, all_settings, parse_overrides, validated
 
 WRONG, STOPPED = 2, 75
 GOES_ON = "stopped; the same command goes on"
 STARTS_ANEW = "stopped; nothing was written"
+HELP = ("-h", "--help", "--help=all")
+
+
+class Words(NamedTuple):
+    """A command line: the words before the first option, its options, and its settings by name."""
+
+    places: list[str]
+    options: argparse.Namespace
+    settings: dict[str, Any]
+
+
+class Syntax(NamedTuple):
+    """What a command line may hold beside settings.
+
+    `places` is the most words before the options, `flags` are options without a value, `values` those with one, and
+    `lists` those with several. Settings in `bare` may be written without a value, which stands for true. `missing` is
+    the fault where no word comes before the options, {word} being the first of these.
+    """
+
+    places: int | None = 1
+    flags: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+    lists: tuple[str, ...] = ()
+    bare: tuple[str, ...] = ()
+    missing: str = ""
+
+    def read(self, words: Sequence[str]) -> Words:
+        """Read a command line.
+
+        Raises: ConfigError.
+        Example:
+            >>> Syntax(values=("-o",), bare=("fast",)).read(["run", "--n=3", "-o", "out", "--fast"])
+            Words(places=['run'], options=Namespace(o='out'), settings={'n': 3, 'fast': True})
+        """
+        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+        for names, kind in (
+            (self.flags, {"action": "store_true"}),
+            (self.values, {}),
+            (self.lists, {"nargs": "+"}),
+        ):
+            for name in names:
+                parser.add_argument(name, **kind)  # type: ignore[arg-type]
+        try:
+            options, rest = parser.parse_known_args(list(words))
+        except argparse.ArgumentError as error:
+            name = str(error.argument_name)
+            remedy = (
+                "takes no value; leave the value out" if name in self.flags else "has no value; write it after a space"
+            )
+            raise ConfigError(f"{name}: {remedy}") from error
+        places = list(islice(takewhile(lambda word: not word.startswith("-"), rest), self.places))
+        if not places and self.missing:
+            raise ConfigError(self.missing.format(word=words[0]))
+        return Words(places, options, parse_overrides(rest[len(places) :], self.bare))
 
 
 def run(
-    describe: Callable[[], str],
+    description: str | None,
     arguments: Sequence[str],
-    work: Callable[[list[str]], str],
+    work: Callable[[Words], str | int],
     *,
+    syntax: Syntax = Syntax(),
+    settings: Callable[[], Iterable[str]] = tuple,
     stopped: str = STARTS_ANEW,
 ) -> int:
-    """Print what `describe` says where help is asked for, else what `work` makes of the words; return the status."""
-    words = list(arguments)
-    if not words or {"-h", "--help"} & set(words):
-        print(describe())
-        return 0 if words else WRONG
-    return guarded(lambda: work(words), stopped)
+    """Run a command and return the exit status.
 
-
-def guarded(work: Callable[[], str], stopped: str) -> int:
-    """Print what `work` returns, or the one line that says why there is nothing, and return the exit status.
-
-    A KeyboardInterrupt may say for itself how to go on.
+    Printed is what `work` returns, unless it returns a status itself; or, where help is asked for, the description, and
+    on --help=all the lines of `settings`. A LabError is printed as it is; a KeyboardInterrupt may hold its own line.
     """
+    asked = [word for word in arguments if word in HELP]
+    if asked or not arguments:
+        lines = list(settings())
+        more = lines if "--help=all" in asked else ["--help=all lists every setting, its default and meaning."]
+        print("\n".join([str(description), *(more if lines else ())]))
+        return 0 if asked else WRONG
     try:
-        print(work())
+        done = work(syntax.read(arguments))
     except LabError as error:
         print(error, file=sys.stderr)
         return WRONG
     except KeyboardInterrupt as signal_:
         print(str(signal_) or stopped, file=sys.stderr)
         return STOPPED
+    if isinstance(done, int):
+        return done
+    print(done)
     return 0
 
 
@@ -49,3 +115,51 @@ def start(main: Callable[[Sequence[str]], int]) -> NoReturn:
     """Run a command of this process; a job's end signal stops it as Ctrl-C does."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     raise SystemExit(main(sys.argv[1:]))
+
+
+def read_options(options_class: type[Any], given: Mapping[str, Any]) -> Any:
+    """Build a command's options from the settings given.
+
+    Raises: ConfigError, whose lines name fields as they are written on the command line.
+    """
+    try:
+        return validated(options_class, Raw(with_lists(given, options_class), "options"))
+    except ConfigError as error:
+        raise ConfigError(*(f"--{fault}" for fault in error.faults)) from error
+
+
+def with_lists(given: Mapping[str, Any], options_class: type[Any]) -> dict[str, Any]:
+    """Read `64,128`, `64` and `vt,cwe` as lists where an option is a list."""
+    kinds = {field.name: str(field.type) for field in fields(options_class) if "tuple" in str(field.type)}
+    return {name: as_list(value, kinds[name]) if name in kinds else value for name, value in given.items()}
+
+
+def as_list(value: Any, kind: str) -> Any:
+    """Read one word or number, or several between commas, as a list; anything else is left to be refused.
+
+    Example:
+        >>> as_list("64,128", "tuple[int, ...]"), as_list(64, "tuple[int, ...]"), as_list("a few", "tuple[int, ...]")
+        ([64, 128], [64], 'a few')
+        >>> as_list("vt, cwe", "tuple[str, ...]"), as_list(3, "tuple[str, ...]")
+        (['vt', 'cwe'], 3)
+    """
+    words = [word.strip() for word in value.split(",")] if isinstance(value, str) else []
+    if "tuple[str" in kind:
+        return words or value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return [value]
+    return [int(word) for word in words] if words and all(map(str.isdecimal, words)) else value
+
+
+def settings_lines(options_class: type[Section], names: Iterable[str] | None = None, prefix: str = "") -> list[str]:
+    """Describe settings, all or those named: default and meaning."""
+    return [
+        f"  --{name}={default}\n      {' '.join(meaning.split())}"
+        for name, default, meaning in all_settings(options_class, prefix)
+        if names is None or name in names
+    ]
+
+
+def bare_settings(options_class: type[Any]) -> tuple[str, ...]:
+    """List the settings that are true or false, which need no value on a command line."""
+    return tuple(field.name for field in fields(options_class) if str(field.type) == "bool")

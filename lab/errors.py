@@ -2,7 +2,7 @@
 
 
 class LabError(Exception):
-    """Base of every error that is the user's to mend; command lines print it and exit with status 2."""
+    """Base of every error that the user can correct; commands print it and exit with status 2."""
 
 
 class ConfigError(LabError, ValueError):

@@ -6,8 +6,25 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from lab.errors import ConfigError
+
+
+@contextmanager
+def writing(named: str, other: str) -> Iterator[None]:
+    """Report in one line why a file or folder, `named` as the user wrote it, cannot be written.
+
+    Raises: ConfigError, whose remedy is to name another file, folder, or whatever `other` is.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ConfigError(f"{named}: cannot be written ({reason}); name another {other}") from error
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -43,7 +60,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def publish_folder(temporary: Path, final: Path) -> None:
-    """Give a finished folder its name in one rename, replacing what stood there."""
+    """Rename a finished folder to its final name, replacing what was there."""
     sync_folder(temporary)
     if final.exists():
         shutil.rmtree(final)

@@ -1,8 +1,7 @@
 """python -m lab.merge: merge models; see lab.recipes.merge."""
 
-import sys
-
+from lab.command import start
 from lab.recipes.merge import main
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    start(main)

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lab.errors import ConfigError, MissingPackage
+from lab.errors import MissingPackage
+from lab.files import writing
 
 STYLE: Any = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 DPI = 130
@@ -28,9 +29,6 @@ def canvas(output: Path, width: float, height: float) -> Iterator[Any]:
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure
-        try:
+        with writing(str(output), "picture with -o"):
             output.parent.mkdir(parents=True, exist_ok=True)
             figure.savefig(output, dpi=DPI)
-        except OSError as error:
-            reason = error.strerror or type(error).__name__
-            raise ConfigError(f"{output}: cannot be written ({reason}); name another picture with -o") from error

@@ -20,12 +20,11 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.command import guarded
+from lab.command import Syntax, Words, run, settings_lines, start
 from lab.config import load_experiment
 from lab.data.config import DataConfig
 from lab.data.corpora import open_corpus
@@ -34,7 +33,11 @@ from lab.data.mixture import tables
 from lab.data.mixture_picture import draw_mixture
 from lab.data.preparation import is_prepared, prepare, shard_folder, verify
 from lab.errors import ConfigError
-from lab.settings import parse_overrides
+
+SYNTAX = Syntax(
+    flags=("--verify",),
+    missing="CONFIG: must be the first argument, a YAML file; for instance configs/cpu_stdlib.yaml",
+)
 
 
 @dataclass(frozen=True)
@@ -48,26 +51,21 @@ class Arguments:
     plot: Path | None
 
 
-def parse(arguments: Sequence[str]) -> Arguments:
+def parse(words: Words) -> Arguments:
     """Read the command line.
 
     Raises: ConfigError.
     """
-    words = list(arguments)
-    wants_verify = "--verify" in words
-    words = [word for word in words if word != "--verify"]
-    if not words or words[0].startswith("--"):
-        raise ConfigError("CONFIG: must be the first argument, a YAML file; for instance configs/cpu_stdlib.yaml")
-    overrides = parse_overrides(words[1:])
+    overrides = dict(words.settings)
     workers = overrides.pop("workers", len(os.sched_getaffinity(0)))
     if not isinstance(workers, int) or workers < 1:
         raise ConfigError(f"--workers={workers}: must be a whole number >= 1; leave it out to use all cores")
     share = read_share(overrides.pop("task", None))
     plot = overrides.pop("plot", None)
-    data = load_experiment(Path(words[0]), overrides).data
+    data = load_experiment(Path(words.places[0]), overrides).data
     if plot is not None and data.upsample is None:
         raise ConfigError(f"--plot={plot}: would be ignored, it draws what data.upsample changes; set that")
-    return Arguments(data, workers, share, wants_verify, None if plot is None else Path(str(plot)))
+    return Arguments(data, workers, share, words.options.verify, None if plot is None else Path(str(plot)))
 
 
 def read_share(text: object) -> tuple[int, int] | None:
@@ -83,7 +81,7 @@ def read_share(text: object) -> tuple[int, int] | None:
     return int(first), int(stride)
 
 
-def run(asked: Arguments) -> str:
+def carry_out(asked: Arguments) -> str:
     """Prepare or verify, and say what there is.
 
     Raises: LabError.
@@ -104,7 +102,7 @@ def run(asked: Arguments) -> str:
 
 
 def derived(asked: Arguments) -> list[str]:
-    """Say what became of lengths, sources and neighbours, and draw the former.
+    """Report what became of lengths, sources and neighbours, and draw the former.
 
     Raises: LabError.
     """
@@ -121,9 +119,21 @@ def derived(asked: Arguments) -> list[str]:
     return parts
 
 
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit status."""
+    return run(
+        __doc__,
+        arguments,
+        lambda words: carry_out(parse(words)),
+        syntax=SYNTAX,
+        settings=lambda: [
+            "Settings of the corpus (default; meaning):",
+            "",
+            *settings_lines(DataConfig, prefix="data."),
+        ],
+        stopped="interrupted; finished tasks are kept, run the same command to go on",
+    )
+
+
 if __name__ == "__main__":
-    if {"--help", "-h"} & set(sys.argv[1:]):
-        print(__doc__)
-        raise SystemExit(0)
-    interrupted = "interrupted; finished tasks are kept, run the same command to go on"
-    raise SystemExit(guarded(lambda: run(parse(sys.argv[1:])), interrupted))
+    start(main)

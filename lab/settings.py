@@ -47,7 +47,7 @@ class Loader(yaml.SafeLoader):
                 raise ConfigError(f"{self.name}: line {line}: a key must be a word; write section: or key: value")
             if key in seen:
                 line = key_node.start_mark.line + 1
-                raise ConfigError(f"{self.name}: line {line}: {key} stands twice; keep one of them")
+                raise ConfigError(f"{self.name}: line {line}: {key} is given twice; keep one of them")
             seen.add(key)
         return super().construct_mapping(node, deep)
 
@@ -67,7 +67,7 @@ def parse_yaml(text: str, name: str) -> Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}:" if mark else ""
-        raise ConfigError(f"{name}:{line} not YAML ({getattr(error, 'problem', error)}); mend the line") from error
+        raise ConfigError(f"{name}:{line} not YAML ({getattr(error, 'problem', error)}); correct the line") from error
 
 
 @dataclasses.dataclass
@@ -111,13 +111,13 @@ class Raw:
             node[last] = overrides[dotted]
 
 
-def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
-    """Read `--a.b=value` and `--a.b value`; values are YAML.
+def parse_overrides(arguments: Sequence[str], bare: Sequence[str] = ()) -> dict[str, Any]:
+    """Read `--a.b=value` and `--a.b value`; values are YAML, and settings in `bare` are true without one.
 
     Raises: ConfigError.
     Example:
-        >>> parse_overrides(["--optim.lr=1e-3", "--run.name", "x"])
-        {'optim.lr': 0.001, 'run.name': 'x'}
+        >>> parse_overrides(["--optim.lr=1e-3", "--run.name", "x", "--fast"], ["fast"])
+        {'optim.lr': 0.001, 'run.name': 'x', 'fast': True}
     """
     overrides: dict[str, Any] = {}
     left = list(arguments)
@@ -126,44 +126,16 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
         if not word.startswith("--"):
             raise ConfigError(f"{word}: not a setting; write --section.key=value")
         key, equals, text = word[2:].partition("=")
-        if not equals:
-            if not left or left[0].startswith("--"):
+        if not equals and (not left or left[0].startswith("--")):
+            if key not in bare:
                 raise ConfigError(f"--{key}: has no value; write --{key}=value")
+            text = "true"
+        elif not equals:
             text = left.pop(0)
         if key in overrides:
-            raise ConfigError(f"--{key}: stands twice; keep one of them")
-        value = parse_yaml(text, f"--{key}")
-        overrides[key] = value
+            raise ConfigError(f"--{key}: is given twice; keep one of them")
+        overrides[key] = parse_yaml(text, f"--{key}")
     return overrides
-
-
-def take_option(words: list[str], option: str) -> str | None:
-    """Take an option and its value out of the words of a command line; None where it is not given.
-
-    Raises: ConfigError for an option without a value.
-    """
-    if option not in words:
-        return None
-    place = words.index(option)
-    if place + 1 == len(words):
-        raise ConfigError(f"{option}: has no value; write it after a space")
-    value = words[place + 1]
-    del words[place : place + 2]
-    return value
-
-
-def with_values(words: Sequence[str], flags: Sequence[str]) -> list[str]:
-    """Write out the options that need no value.
-
-    Example:
-        >>> with_values(["runs/x", "--sequential", "--error=0.01"], ["--sequential"])
-        ['runs/x', '--sequential=true', '--error=0.01']
-        >>> with_values(["--sequential", "false"], ["--sequential"])
-        ['--sequential', 'false']
-    """
-    following = [*words, "-"][1:]
-    bare = [word in flags and after.startswith("-") for word, after in zip(words, following, strict=True)]
-    return [f"{word}=true" if is_bare else word for word, is_bare in zip(words, bare, strict=True)]
 
 
 def validated(root: type[Any], raw: Raw) -> Any:

@@ -81,7 +81,7 @@ WRONG = [
     (["--data.window"], "--data.window: has no value; write --data.window=value"),
     (["--data.window", "--run.seed=1"], "--data.window: has no value; write --data.window=value"),
     (["window=3"], "window=3: not a setting; write --section.key=value"),
-    (["--run.seed=1", "--run.seed=2"], "--run.seed: stands twice; keep one of them"),
+    (["--run.seed=1", "--run.seed=2"], "--run.seed: is given twice; keep one of them"),
     (["--run.seed=[1"], "--run.seed: line 1: not YAML ("),
 ]
 
@@ -186,10 +186,10 @@ def test_a_setting_of_another_member_is_not_answered_with_itself():
     ("text", "message"),
     [
         pytest.param(
-            TEXT + "train: {tokens: 5}\n", "line {n}: train stands twice; keep one of them", id="section_twice"
+            TEXT + "train: {tokens: 5}\n", "line {n}: train is given twice; keep one of them", id="section_twice"
         ),
-        pytest.param("a:\n  b: 1\n  c: 2\n  b: 3\n", "line 4: b stands twice; keep one of them", id="key_twice"),
-        pytest.param("a: {b: 1, b: 2}\n", "line 1: b stands twice; keep one of them", id="key_twice_in_one_line"),
+        pytest.param("a:\n  b: 1\n  c: 2\n  b: 3\n", "line 4: b is given twice; keep one of them", id="key_twice"),
+        pytest.param("a: {b: 1, b: 2}\n", "line 1: b is given twice; keep one of them", id="key_twice_in_one_line"),
         pytest.param("a: [1\n", "line 2: not YAML (", id="open_list"),
         pytest.param("a:\n\t- b\n", "line 2: not YAML (", id="tab"),
         pytest.param("a: !!python/object:os.system x\n", "line 1: not YAML (", id="python_object"),

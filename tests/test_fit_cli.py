@@ -52,7 +52,7 @@ def test_a_broken_file_is_status_2_and_one_line(tmp_path):
     (tmp_path / "a.yaml").write_text("model: {d_model: 3, d_model: 4}\n")
     done = fit(str(tmp_path / "a.yaml"))
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"{tmp_path / 'a.yaml'}: line 1: d_model stands twice; keep one of them\n"
+    assert done.stderr == f"{tmp_path / 'a.yaml'}: line 1: d_model is given twice; keep one of them\n"
 
 
 @pytest.mark.parametrize(

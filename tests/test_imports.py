@@ -10,11 +10,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = """
-lab.errors lab.files < lab.schema lab.command lab.plots < lab.settings
+lab.errors < lab.files lab.schema < lab.plots lab.settings < lab.command
 < lab.positions lab.masks lab.skip lab.shape lab.counts
 < lab.data lab.model lab.runs < lab.probe lab.inheritance lab.weights
 < lab.callbacks lab.config < lab.assembly < lab.loading lab.session < lab.recipes
-< lab.fit lab.prepare lab.longrecipe lab.merge
+< lab.fit lab.prepare lab.longrecipe lab.merge lab.cli
 < eval.common < eval
 """  # a part imports itself and the parts before a "<" that precedes it; the packages of eval are parts of one layer
 RANKS = {part: rank for rank, parts in enumerate(LAYERS.split("<")) for part in parts.split()}
@@ -28,6 +28,7 @@ LIGHT = (  # import no torch, so that a mistake in a config is reported at once
     "lab.fit",
     "lab.prepare",
     "lab.longrecipe",
+    "lab.cli",
     "lab.runs.folder",
     "lab.positions",
     "lab.skip",

@@ -54,7 +54,6 @@ def shards(tmp_path):
 @pytest.mark.parametrize(
     ("words", "start"),
     [
-        pytest.param([], "CONFIG: must be the first argument, a YAML file; for instance configs/", id="nothing"),
         pytest.param(["--verify"], "CONFIG: must be the first argument, a YAML file; ", id="flag_only"),
         pytest.param(["nowhere.yaml"], "nowhere.yaml: no such file; give a YAML config", id="missing_file"),
         pytest.param(
@@ -78,13 +77,6 @@ def shards(tmp_path):
 )
 def test_a_mistake_is_status_2_and_one_line(words, start):
     expect_mistake(prepare(*words), start)
-
-
-def test_help_is_status_0():
-    done = prepare("--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "python -m lab.prepare CONFIG" in done.stdout
-    assert "--task I/N" in done.stdout
 
 
 def test_preparing_says_what_there_is_and_what_was_left_out(text_words, tmp_path):

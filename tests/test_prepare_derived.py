@@ -9,11 +9,15 @@ import pytest
 
 from lab.data.preparation import shard_folder
 from lab.errors import ConfigError, LabError
-from lab.prepare import parse, run
+from lab.prepare import SYNTAX, carry_out, parse
 from tests.data.slim import SOURCES, slim_corpus, word_tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
 PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def asked_for(words):
+    return parse(SYNTAX.read(words))
 
 
 @pytest.fixture
@@ -40,10 +44,10 @@ RELATED = ["--data.mode=concatenated", "--data.order=related"]
 
 def test_the_tables_are_printed_and_drawn_again_and_again(words, tmp_path, capsys):
     asked = [*words, *UPSAMPLE, f"--plot={tmp_path / 'mixture.png'}"]
-    first = run(parse(asked))
+    first = carry_out(asked_for(asked))
     summary, sources, lengths, quantiles, picture = first.split("\n\n")
     folder = Path(summary.partition(":")[0])
-    assert folder == shard_folder(parse(asked).data)
+    assert folder == shard_folder(asked_for(asked).data)
     assert [line.split()[0] for line in sources.splitlines()[1:5]] == [
         row["source"] for row in json.loads((folder / "upsampling.json").read_text())["sources"]
     ]
@@ -53,14 +57,14 @@ def test_the_tables_are_printed_and_drawn_again_and_again(words, tmp_path, capsy
     assert picture == f"picture: {tmp_path / 'mixture.png'}"
     assert (tmp_path / "mixture.png").read_bytes().startswith(PNG)
     (tmp_path / "mixture.png").unlink()
-    assert run(parse(asked)) == first
+    assert carry_out(asked_for(asked)) == first
     assert (tmp_path / "mixture.png").exists()
 
 
 def test_related_order_says_the_similarity_before_and_after(words):
-    both = run(parse([*words, *UPSAMPLE, *RELATED])).split("\n\n")
+    both = carry_out(asked_for([*words, *UPSAMPLE, *RELATED])).split("\n\n")
     assert len(both) == 5
-    alone = run(parse([*words, *RELATED])).split("\n\n")
+    alone = carry_out(asked_for([*words, *RELATED])).split("\n\n")
     assert len(alone) == 2
     for text in (both[-1], alone[-1]):
         name, _, numbers = text.partition(": ")
@@ -70,26 +74,26 @@ def test_related_order_says_the_similarity_before_and_after(words):
 
 
 def test_shares_of_a_job_array_say_what_is_left(words):
-    said = run(parse([*words, *UPSAMPLE, "--task=0/2"]))
+    said = carry_out(asked_for([*words, *UPSAMPLE, "--task=0/2"]))
     assert said.endswith("; shards are left to do, run it again for all tasks")
-    said = run(parse([*words, *UPSAMPLE, "--task=1/2"]))  # completes the corpus, derives its own share
+    said = carry_out(asked_for([*words, *UPSAMPLE, "--task=1/2"]))  # completes the corpus, derives its own share
     assert said.endswith("; shards are left to do, run it again for all tasks")
-    assert "copies of short" in run(parse([*words, *UPSAMPLE, "--task=0/2"]))
-    assert run(parse([*words, *UPSAMPLE, "--verify"])).split("\n\n")[0].endswith("all hashes are right")
+    assert "copies of short" in carry_out(asked_for([*words, *UPSAMPLE, "--task=0/2"]))
+    assert carry_out(asked_for([*words, *UPSAMPLE, "--verify"])).split("\n\n")[0].endswith("all hashes are right")
 
 
 def test_mistakes_are_one_line(words, tmp_path):
     with pytest.raises(
         ConfigError, match=r"^--plot=x\.png: would be ignored, it draws what data\.upsample changes; set"
     ):
-        parse([*words, "--plot=x.png"])
+        asked_for([*words, "--plot=x.png"])
     with pytest.raises(ConfigError, match=r"^data\.upsample\.share=1\.5: must be < 1; Share of each source's tokens"):
-        parse([*words, "--data.upsample.share=1.5"])
+        asked_for([*words, "--data.upsample.share=1.5"])
     with pytest.raises(ConfigError, match=r"^data\.order=related: would be ignored, in mode natural no segment holds"):
-        parse([*words, "--data.mode=natural", "--data.order=related"])
+        asked_for([*words, "--data.mode=natural", "--data.order=related"])
     (tmp_path / "file").write_text("")
     with pytest.raises(LabError, match=r"^\S+file/a\.png: cannot be written") as caught:
-        run(parse([*words, *UPSAMPLE, f"--plot={tmp_path / 'file' / 'a.png'}"]))
+        carry_out(asked_for([*words, *UPSAMPLE, f"--plot={tmp_path / 'file' / 'a.png'}"]))
     assert "\n" not in str(caught.value)
 
 

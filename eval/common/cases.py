@@ -13,11 +13,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from lab.errors import DataError
-from lab.probe.needles import prompt_hash
+from lab.probe.cases import Case, check_spelling
 
 PROBE_UNITS = 16  # first step of the search; what it costs tells how far to go
 MOST_UNITS = 100  # for each token of room; letters are the smallest units
@@ -64,18 +63,12 @@ class Draft:
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
+class TextCase(Case):
     """One test; `facts` holds what was hidden where, for whoever wants to look into an answer."""
 
     prompt: str
-    prompt_ids: npt.NDArray[np.int32]
     answers: tuple[str, ...]
     facts: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def prompt_hash(self) -> str:
-        """Name the prompt by its ids."""
-        return prompt_hash(self.prompt_ids)
 
 
 class Writer:
@@ -101,24 +94,24 @@ class Writer:
         return len(self.encode(text))
 
     def spell(self, answers: Sequence[str]) -> list[int]:
-        """Encode all answers as a model would say them."""
-        ids: list[int] = self.tokenizer.encode(" " + ", ".join(answers), add_special_tokens=False).ids
+        """Encode all answers as a model would write them."""
+        ids: list[int] = self.tokenizer.encode(said(answers), add_special_tokens=False).ids
         return ids
 
     def check_spelling(self, answers: Sequence[str], score: Score) -> None:
-        """Refuse a tokenizer in which the right answer could not be said, as one that sets digits apart.
+        """Refuse a tokenizer in which the right answer would not score 1.
 
         Raises: DataError.
         """
-        spelled = self.tokenizer.decode(self.spell(answers))
-        if score(spelled, answers) < 1:
-            raise DataError(
-                f"tokenizer.json: reads {', '.join(answers)!r} back as {spelled!r}, so that no answer could score 1; "
-                "give the model's own tokenizer"
-            )
+        check_spelling(self.tokenizer, said(answers), answers, lambda text: score(text, answers) >= 1)
 
 
-def finish(draft: Draft, writer: Writer, turn: Turn) -> Case:
+def said(answers: Sequence[str]) -> str:
+    """Write all answers as a model would."""
+    return " " + ", ".join(answers)
+
+
+def finish(draft: Draft, writer: Writer, turn: Turn) -> TextCase:
     """Grow the haystack as far as it fits; the least must fit.
 
     Raises: DataError for a source at its end.
@@ -133,7 +126,7 @@ def finish(draft: Draft, writer: Writer, turn: Turn) -> Case:
         prompt = finer(fit(lambda n: writer.count(finer(n)), turn.room, 0))
     ids = np.array(writer.encode(prompt), dtype=np.int32)
     assert len(ids) <= turn.room, f"prompt of {len(ids)} tokens in room for {turn.room}"
-    return Case(prompt, ids, draft.answers, draft.facts(units))
+    return TextCase(ids, prompt, draft.answers, draft.facts(units))
 
 
 def fit(count: Callable[[int], int], room: int, least: int, most: int | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Whole documents to measure a model on: files of text, or the documents that a run holds out."""
+"""Text to measure a model on, of a file or of a run: whole documents, or pieces of one length."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tqdm import tqdm
 from lab.data.config import DataConfig
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
-from lab.data.tokenizer import special_ends
+from lab.data.tokenizer import check_ids, needed, special_ends
 from lab.errors import ConfigError, DataError
-from lab.probe.haystacks import read_text
+from lab.probe.haystacks import load_haystack, read_text
 
 FILES = ("*.txt", "*.json", "*.jsonl")
 
@@ -87,8 +87,7 @@ def draw_documents(
         )
     chosen = np.sort(np.random.default_rng(seed).permutation(len(long_enough))[:documents])
     drawn = [np.asarray(long_enough[number], dtype=np.int64) for number in chosen]
-    if max(int(document.max()) for document in drawn) >= vocab_size:
-        raise DataError(f"tokenizer.json: has more ids than the model's {vocab_size}; give the model's own tokenizer")
+    check_ids(np.concatenate(drawn), vocab_size)
     return Documents(drawn, source, shorter)
 
 
@@ -115,3 +114,46 @@ def file_texts(place: Path) -> list[str]:
         return [whole]
     lines = place.read_text(encoding="utf-8").split("\n")
     return [json.loads(line)["text"] for line in lines if line.strip()]
+
+
+def draw_texts(
+    path: str | None,
+    data: DataConfig | None,
+    tokenizer: Tokenizer | None,
+    *,
+    n_tokens: int,
+    texts: int,
+    seed: int,
+    vocab_size: int,
+    option: str = "--texts",
+) -> npt.NDArray[np.int64]:
+    """Draw pieces of a file, or of the corpus where there is none; each begins with the tokenizer's first token.
+
+    Pieces do not overlap, so that texts are independent, and are not cut at documents. `option` is what a command calls
+    their number.
+
+    Shapes: int64 (texts, n_tokens).
+    Raises: LabError where there is no text, no tokenizer, or too little text.
+    """
+    tokenizer = needed(tokenizer)
+    if path is None and data is None:
+        raise ConfigError("--text: must be set, a Hugging Face folder has no corpus of its own; give a text file")
+    if path is not None:
+        source = read_text(Path(path), "--text")
+    else:
+        assert data is not None, "refused above"
+        source = load_haystack(None, data, tokenizer)
+    first = tokenizer.encode("").ids
+    ids = np.array(tokenizer.encode(source, add_special_tokens=False).ids, dtype=np.int64)
+    check_ids(np.append(ids, first), vocab_size)
+    size = max(1, n_tokens - len(first))
+    pieces = len(ids) // size
+    if pieces < texts:
+        where = f"--text={path}" if path is not None else "the run's corpus"
+        raise DataError(
+            f"{option}={texts}: {where} has room for {pieces} texts of {n_tokens} tokens; lower it, shorten the texts "
+            "or give a longer --text"
+        )
+    chosen = np.random.default_rng(seed).permutation(pieces)[:texts]
+    rows = [np.concatenate([first, ids[size * piece : size * (piece + 1)]]) for piece in chosen]
+    return np.stack(rows)[:, :n_tokens].astype(np.int64)

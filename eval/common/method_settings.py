@@ -1,6 +1,6 @@
 """The settings at which methods are compared: all follow from the training length L and the length T of the tests.
 
-papers/string.txt, section 4.2 (Baselines, Table 1), tests every method at T = L, and has the methods that extrapolate
+arXiv:2410.18745, section 4.2 (Baselines, Table 1), tests every method at T = L, and has the methods that extrapolate
 believe in two thirds of the training length, so that the test is 3/2 as long:
 
     L' = 2/3 L,   factor = T / L' = 3/2                                                            (T = L)
@@ -32,7 +32,7 @@ from typing import Any
 from lab.positions import Distance, Frequencies, distance, frequencies
 
 METHODS = ("rope", "ntk", "yarn", "rerope", "self_extend", "dca", "string")
-WINDOW = 128  # STRING's W (papers/string.txt, section 4.1)
+WINDOW = 128  # STRING's W (arXiv:2410.18745, section 4.1)
 
 
 @dataclass(frozen=True)

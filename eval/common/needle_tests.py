@@ -6,6 +6,7 @@ Settings left out are those of the run's own probe section. Tests are the probe'
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,12 +15,13 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from eval.common.finished_tests import FinishedTests, key_of
+from eval.common.results import FinishedTests
 from eval.common.subject import Subject
 from lab.assembly import computes_in_bf16, method_name
 from lab.config import DEFAULT_DIGITS, DEFAULT_NEEDLES, Experiment, load_experiment
 from lab.data.config import Synthetic
-from lab.errors import ConfigError, DataError
+from lab.data.tokenizer import check_ids
+from lab.errors import ConfigError
 from lab.probe.config import OFFICIAL_SIZES, ProbeConfig
 from lab.probe.effective_length import PROTOCOLS, LengthResult, NeedleProbe, Share
 from lab.probe.haystacks import load_haystack, read_text
@@ -63,10 +65,12 @@ class NeedleOptions(Section):
     """What to compute on; auto takes a GPU where there is one."""
 
     def rules(self) -> list[str]:
-        """Refuse a length that stands twice."""
+        """Refuse a length given twice."""
         lengths = self.lengths or ()
         return [
-            f"lengths={length}: stands twice; keep one" for length in sorted(set(lengths)) if lengths.count(length) > 1
+            f"lengths={length}: is given twice; keep one"
+            for length in sorted(set(lengths))
+            if lengths.count(length) > 1
         ]
 
 
@@ -107,8 +111,7 @@ def needle_probe(subject: Subject, config: ProbeConfig, haystack: str, seed: int
         device=subject.device,
         source=source,
     )
-    if max(probe.case(probe.shortest(), 0).prompt_ids) >= subject.vocab_size:
-        raise DataError(f"tokenizer.json: has more ids than the model's {subject.vocab_size}; give the model's own")
+    check_ids(probe.case(probe.shortest(), 0).prompt_ids, subject.vocab_size)
     return probe
 
 
@@ -180,8 +183,19 @@ def finished_tests(subject: Subject, probe: NeedleProbe, folder: Path) -> Finish
     model, weights = subject.model, subject.weights
     if model.folder is not None and subject.checkpoint is not None and model.consumed_tokens is not None:
         weights = Checkpoint(model.folder / "checkpoints" / subject.checkpoint, model.consumed_tokens).digest
-    in_bf16 = subject.precision == "bfloat16"
-    key = key_of(probe, weights=weights, method=model.method, in_bf16=in_bf16, device=subject.device.type)
+    key = {
+        "weights": weights,
+        "method": model.method,
+        "precision": "bf16" if subject.precision == "bfloat16" else "fp32",
+        "device": subject.device.type,
+        "protocol": probe.config.protocol,
+        "needles": probe.needles,
+        "digits": probe.digits,
+        "answer_budget": probe.config.answer_budget,
+        "haystack": hashlib.sha256(probe.haystack.encode()).hexdigest(),
+        "shortest_prompt": probe.case(probe.shortest(), 0).prompt_hash,  # names the tokenizer and how cases are drawn
+        "seed": probe.seed,
+    }
     return FinishedTests(folder, model.consumed_tokens or 0, key)
 
 
@@ -205,7 +219,7 @@ def take_up_recorded(subject: Subject, probe: NeedleProbe, finished: FinishedTes
 
 
 def was_trained_alike(subject: Subject, probe: NeedleProbe) -> bool:
-    """Tell whether training probed with what this command probes with."""
+    """Return whether training probed with what this command probes with."""
     assert subject.model.folder is not None, "asked of runs only"
     trained = load_experiment(subject.model.folder / "config.yaml")
     gpus = gpus_of(subject.model.folder)

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from lab.plots import GREY
+
 LEAST = 1e-5  # share that is written out
 ROUND = 64  # tokens; a length that is a multiple is marked at its quarters
 MARKERS = "osD^vP*X"
+FEW = 12  # columns of a heat map up to which every cell shows its number
 
 
 def tick_tokens(axis: Any, end: float) -> None:
@@ -51,3 +57,42 @@ def name_of(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
     """
     apart = [key for key in ("model", "checkpoint", "precision") if len({other[key] for other in rows}) > 1]
     return ", ".join([row["method"], *(str(row[key]) for key in apart)])
+
+
+def curves_of(rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Gather rows by the names of their curves, each by rising length."""
+    curves: dict[str, list[dict[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: row["length"]):
+        curves.setdefault(name_of(row, rows), []).append(row)
+    return curves
+
+
+def mark_window(axes: Any, train_len: int | None, first: int, last: int) -> None:
+    """Mark the training window where it lies between two lengths."""
+    if train_len is not None and first <= train_len <= last:
+        axes.axvline(train_len, color=GREY, linestyle="--", linewidth=1)
+        above = {"xycoords": ("data", "axes fraction"), "xytext": (0, 3), "textcoords": "offset points"}
+        axes.annotate(f"training window {train_len:,}", (train_len, 1), ha="center", color=GREY, **above)
+
+
+def mark_window_between(panels: Sequence[Any], train_len: int | None, lengths: Sequence[int], **style: Any) -> str:
+    """Mark the training window between the columns of heat maps, and return what a title says of it."""
+    if train_len is None or not lengths[0] <= train_len < lengths[-1]:
+        return ""
+    for axes in panels:
+        axes.axvline(sum(n <= train_len for n in lengths) - 0.5, color="#222222", linestyle="--", **style)
+    return f"\nright of the line: beyond the training window of {train_len:,}"
+
+
+def heat_map(axes: Any, shares: npt.NDArray[np.float64], fontsize: int) -> Any:
+    """Draw shares in percent, the first row on top, and return the image; cells without a number stay empty.
+
+    Shapes: shares (rows, columns), NaN where there is no number.
+    """
+    image = axes.imshow(100 * shares, cmap="RdYlGn", vmin=0, vmax=100, aspect="auto")
+    if shares.shape[1] <= FEW:
+        for (line, column), share in np.ndenumerate(shares):
+            if not np.isnan(share):
+                axes.text(column, line, f"{100 * share:.0f}", ha="center", va="center", fontsize=fontsize)
+    axes.spines[:].set_visible(False)
+    return image

@@ -1,51 +1,35 @@
-"""Tests that hide one number in a text and ask for it: how they are grown, run side by side, and scored.
+"""Tests that hide one number in a text and ask for it: the number, the tokens of its answer, and the score.
 
 A test passes when the first number in the answer, a run of digits, is the number that was hidden: whole, digit by
-digit. What a model says after it does not count.
+digit. What follows it in the answer does not count.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from eval.common.appended import Row, StartedCell
-from eval.common.cases import Case, Writer
-from eval.common.running import run_tests
+from eval.common.cases import TextCase, Writer
+from eval.common.results import Row
+from eval.common.running import Outcome
 from lab.errors import ConfigError
 from lab.probe.intervals import share_limits
-from lab.probe.protocol import Answers
 
 CONFIDENCE = 0.95
 SAMPLE = 64  # numbers differ in tokens; the longest of this many stands for all
 NUMBER = re.compile(r"[0-9]+")
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """All tests of one cell."""
-
-    records: list[dict[str, Any]]
-    seconds: float | None = None
-
-    @property
-    def passed(self) -> int:
-        """Tests that passed."""
-        return sum(record["passed"] for record in self.records)
-
-    @property
-    def result(self) -> dict[str, Any]:
-        """Sum the tests up: their share that passed, with exact limits, and how long the prompts were."""
-        tests, passed = len(self.records), self.passed
-        low, high = share_limits(passed, tests, CONFIDENCE)
-        tokens = [record["prompt_tokens"] for record in self.records]
-        known = {"score": passed / tests, "low": low, "high": high, "confidence": CONFIDENCE, "passed": passed}
-        lengths = {"prompt_tokens": {"least": min(tokens), "most": max(tokens)}}
-        return {**known, **lengths, "seconds": self.seconds}
+def summed(outcome: Outcome) -> Row:
+    """Sum the tests of a cell up: their share that passed, with exact limits, and how long the prompts were."""
+    tests, passed = len(outcome.records), sum(record["passed"] for record in outcome.records)
+    low, high = share_limits(passed, tests, CONFIDENCE)
+    tokens = [record["prompt_tokens"] for record in outcome.records]
+    known = {"score": passed / tests, "low": low, "high": high, "confidence": CONFIDENCE, "passed": passed}
+    lengths = {"prompt_tokens": {"least": min(tokens), "most": max(tokens)}}
+    return {**known, **lengths, "seconds": outcome.seconds}
 
 
 def first_number(text: str) -> str | None:
@@ -59,25 +43,10 @@ def first_number(text: str) -> str | None:
     return match.group() if match else None
 
 
-def run_cases(
-    subject: Answers,
-    case: Callable[[int], Case],
-    tests: int,
-    *,
-    budget: int,
-    rows: int,
-    started: StartedCell,
-    done: Callable[[int], object] = lambda tests: None,
-) -> Outcome:
-    """Run those of the tests 0 to `tests` that are not finished; `done` hears how many are through."""
-
-    def judge(drawn: Case, answer: str) -> Row:
-        (expected,) = drawn.answers
-        return {"expected": expected, "answer": answer, "passed": first_number(answer) == expected, **drawn.facts}
-
-    return Outcome(
-        *run_tests(subject, case, tests, judge, budget=budget, rows=rows, started=started, done=done),
-    )
+def judge(drawn: TextCase, answer: str) -> Row:
+    """Pass an answer whose first number is the hidden one."""
+    (expected,) = drawn.answers
+    return {"expected": expected, "answer": answer, "passed": first_number(answer) == expected, **drawn.facts}
 
 
 def draw_key(rng: np.random.Generator, digits: int) -> str:

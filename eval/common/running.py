@@ -1,79 +1,92 @@
-"""Puts the tests of one cell to a model, prompts of one length side by side, and keeps each once it is through."""
+"""Runs the cells of a measurement that are not finished, and records each test once it is answered."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
-import numpy as np
-import torch
+from tqdm import tqdm
 
-from eval.common.appended import Row, StartedCell
-from eval.common.cases import Case
-from lab.errors import DataError
+from eval.common.cases import TextCase
+from eval.common.results import Results, Row
+from lab.data.tokenizer import check_ids
+from lab.probe.answering import answered
 from lab.probe.protocol import Answers
 
-Numbered = tuple[int, Case]
+Done = Callable[[int], object]  # called with how many more tests are finished
+
+
+class Wanted(NamedTuple):
+    """A cell: what names its row, how many tests it takes, and its name in the progress bar."""
+
+    row: Row
+    tests: int
+    name: str
+
+
+def fill(
+    cells: Results, wanted: Sequence[Wanted], run: Callable[[Row, Done], Row], *, kind: str, unit: str = "test"
+) -> list[Row]:
+    """Return the rows of all cells wanted; `run` measures and adds one whose row is not there."""
+    rows = []
+    with tqdm(total=sum(cell.tests for cell in wanted), desc=kind, unit=unit) as bar:
+        for cell in wanted:
+            bar.set_postfix_str(cell.name)
+            finished = cells.find(cell.row)
+            if finished is None:
+                finished = run(cell.row, bar.update)
+            else:
+                bar.update(cell.tests)
+            rows.append(finished)
+    return rows
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The records of all tests of a cell, and the seconds that running all takes; None where none was run."""
+
+    records: list[Row]
+    seconds: float | None = None
 
 
 def run_tests(
     subject: Answers,
-    case: Callable[[int], Case],
+    case: Callable[[int], TextCase],
     tests: int,
-    judge: Callable[[Case, str], Row],
+    judge: Callable[[TextCase, str], Row],
     *,
     budget: int,
     rows: int,
-    started: StartedCell,
-    done: Callable[[int], object] = lambda tests: None,
-) -> tuple[list[Row], float | None]:
-    """Run those of the tests 0 to `tests` that `started` does not know, and return all by number.
+    started: Results,
+    done: Done = lambda tests: None,
+) -> Outcome:
+    """Run those of the tests 0 to `tests` that `started` does not hold, and return all by number.
 
-    `case` draws a test, `judge` says what came of its answer, which ends before the stop token; `done` hears how many
-    are through. Also returned are the seconds that a run of all tests takes: those of the tests run now, scaled
-    up to all of them; None where none was run.
+    `case` draws a test, `judge` scores an answer, `done` is called as tests are finished. Seconds are
+    those of the tests run now, scaled up to all of them.
 
     Raises: ConfigError where a test cannot be written down, DataError for a tokenizer that is not the model's.
     """
-    stop_id = subject.stop_id
 
-    def checked(index: int) -> Case:
-        return check_ids(case(index), subject.vocab_size)
+    def checked(index: int) -> TextCase:
+        drawn = case(index)
+        check_ids(drawn.prompt_ids, subject.vocab_size)
+        return drawn
 
-    known = {test: row for test, row in started.known.items() if test < tests}
+    known = {row["test"]: row for row in started if row["test"] < tests}
     done(len(known))
     began, before = time.perf_counter(), len(known)
-    for group in groups(((index, checked(index)) for index in range(tests) if index not in known), rows):
-        prompts = torch.from_numpy(np.stack([drawn.prompt_ids for _, drawn in group]).astype(np.int64))
+    todo = ((index, checked(index)) for index in range(tests) if index not in known)
+    for batch in answered(subject.generate, subject.tokenizer, subject.stop_id, todo, budget=budget, rows=rows):
         fresh: dict[int, Row] = {}
-        for (index, drawn), ids in zip(group, subject.generate(prompts, budget).tolist(), strict=True):
-            answer = subject.tokenizer.decode(ids[: ids.index(stop_id)] if stop_id in ids else ids)
+        for index, drawn, answer in batch:
             named = {"test": index, "prompt_hash": drawn.prompt_hash, "prompt_tokens": len(drawn.prompt_ids)}
             fresh[index] = {**named, **judge(drawn, answer)}
-        started.add(fresh.values())
+        started.append(fresh.values())
         known |= fresh
-        done(len(group))
+        done(len(fresh))
     ran = tests - before
     seconds = round((time.perf_counter() - began) * tests / ran, 3) if ran else None
-    return [known[index] for index in range(tests)], seconds
-
-
-def check_ids(case: Case, vocab_size: int) -> Case:
-    """Refuse a tokenizer with more tokens than the model knows.
-
-    Raises: DataError.
-    """
-    if int(case.prompt_ids.max()) >= vocab_size:
-        raise DataError(f"tokenizer.json: has more ids than the model's {vocab_size}; give the model's own tokenizer")
-    return case
-
-
-def groups(cases: Iterable[Numbered], rows: int) -> Iterator[list[Numbered]]:
-    """Gather cases of one length, as the key cache takes no padding."""
-    waiting: dict[int, list[Numbered]] = {}
-    for numbered in cases:
-        group = waiting.setdefault(len(numbered[1].prompt_ids), [])
-        group.append(numbered)
-        if len(group) == rows:
-            yield waiting.pop(len(numbered[1].prompt_ids))
-    yield from waiting.values()
+    return Outcome([known[index] for index in range(tests)], seconds)

@@ -24,7 +24,7 @@ drawn independently: the loss is a ratio of two sums, so that with m texts and t
 
 which is the usual t interval of a mean where all texts are equally long; one text has none.
 
-Source: papers/dual_chunk_attention.txt, section 4.1 (sliding window 256 on PG19, after Press et al. 2021).
+Source: arXiv:2402.17463, section 4.1 (sliding window 256 on PG19, after Press et al. 2021).
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def text_losses(
     rows: int,
     done: Callable[[int], object] = lambda windows: None,
 ) -> TextLosses:
-    """Score every text, windows of one length side by side, `rows` at most; `done` hears how many are through."""
+    """Score every text, windows of one length side by side, `rows` at most; `done` is called with how many are run."""
     losses = TextLosses(np.zeros(len(texts)), np.zeros(len(texts), dtype=np.int64))
     waiting: dict[int, list[tuple[int, Window]]] = {}
 

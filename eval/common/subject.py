@@ -1,10 +1,12 @@
-"""A model ready to be measured in cells: how it is run, and what names it in results."""
+"""A model ready to be measured: how it is run, what names it in results, and where these go."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +14,22 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from eval.common.measuring import Request, device_for, source
+from eval.common.command import Request
+from eval.common.results import shortened
 from lab.assembly import computes_in_bf16
 from lab.data.preparation import end_of_document
-from lab.errors import DataError
+from lab.data.tokenizer import needed
+from lab.errors import ConfigError
+from lab.files import writing
 from lab.loading import OpenedModel, open_model
 from lab.model.attention.inspection import token_losses
 from lab.model.generation.generate import greedy
 from lab.model.huggingface.config import read_settings
+from lab.positions import Distance
 from lab.runs.checkpoints import Checkpoint, folder_name
+from lab.runs.environment import commit, processor
 
+NOT_IN_DIGEST = ("rows", "device")  # options that change no number
 SUBJECT = ("model", "checkpoint", "weights", "method", "precision")  # what names a subject in rows
 
 
@@ -58,7 +66,7 @@ class Subject:
             return greedy(self.model.decoder, prompts.to(self.device), n_tokens, self.stop_id)
 
     def losses(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Give each target's loss in nats, float64 (B, T), 0 where a target is below 0."""
+        """Return each target's loss in nats, float64 (B, T), 0 where a target is below 0."""
         with self.computing():
             return token_losses(self.model.decoder, tokens.to(self.device), targets.to(self.device))
 
@@ -77,18 +85,17 @@ def as_subject(model: OpenedModel, place: Path, device: torch.device) -> Subject
 
     Raises: DataError for a model without a tokenizer.
     """
-    if model.tokenizer is None:
-        raise DataError("tokenizer.json: missing; put it into the Hugging Face folder, or prepare the run's shards")
+    tokenizer = needed(model.tokenizer)
     in_bf16, stop_id = device.type == "cuda", None
     if model.experiment is not None:
         in_bf16 = computes_in_bf16(model.experiment, device)
-        stop_id = end_of_document(model.experiment.data, model.tokenizer)
+        stop_id = end_of_document(model.experiment.data, tokenizer)
     else:
         stop_id = first_id(read_settings(place.resolve()).get("eos_token_id"))
     checkpoint = None if model.consumed_tokens is None else folder_name(model.consumed_tokens)
     weights = weights_of(model, place, checkpoint)
     precision = "bfloat16" if in_bf16 else "float32"
-    return Subject(model, model.tokenizer, stop_id, checkpoint, weights, precision, device)
+    return Subject(model, tokenizer, stop_id, checkpoint, weights, precision, device)
 
 
 def first_id(value: Any) -> int | None:
@@ -114,3 +121,72 @@ def result_folder(kind: str, request: Request, subject: Subject) -> Path:
     """Choose where results go: FOLDER of -o, eval/ of the run folder, or runs/KIND-NAME."""
     run = subject.model.folder
     return request.folder or (run / "eval" if run is not None else Path("runs") / f"{kind}-{subject.model.name}")
+
+
+def device_for(name: str) -> torch.device:
+    """Find the device to compute on.
+
+    Raises: ConfigError for a GPU that is not there.
+    """
+    available = torch.cuda.is_available()
+    if name == "gpu" and not available:
+        raise ConfigError("--device=gpu: this machine has no CUDA device; use cpu or auto")
+    return torch.device("cuda" if available and name != "cpu" else "cpu")
+
+
+def refuse_idle_distance(overrides: Mapping[str, Any], distance: Distance, n_tokens: int) -> None:
+    """Refuse a distance method that is asked for and changes nothing in texts of this length.
+
+    Raises: ConfigError.
+    """
+    asked = any(key.startswith("position.distance.") for key in overrides)
+    faults = distance.config.length_faults(n_tokens) if asked else []
+    if faults:
+        raise ConfigError(*(f"--position.distance.{fault}" for fault in faults))
+
+
+def doublings(first: int, last: int) -> tuple[int, ...]:
+    """List the powers of two from `first` up to `last`, or `last` alone where there is none.
+
+    Example:
+        >>> doublings(2, 12), doublings(64, 8)
+        ((2, 4, 8), (8,))
+    """
+    return tuple(2**k for k in range(last.bit_length()) if first <= 2**k <= last) or (last,)
+
+
+def result_files(kind: str, request: Request, model: OpenedModel) -> tuple[Path, Path | None]:
+    """Name the files of results and of the picture, and make their folder before time is spent on them.
+
+    The names follow from the checkpoint and the settings, so that the same measurement lands in the same place.
+
+    Raises: ConfigError where the folder cannot be made.
+    """
+    settings = {key: value for key, value in asdict(request.options).items() if key not in NOT_IN_DIGEST}
+    text = json.dumps({**settings, "method": model.method}, sort_keys=True)
+    digest = shortened(text)
+    if model.folder is None or model.consumed_tokens is None:
+        stem = Path("runs") / f"{kind}-{model.name}-{digest}"
+    else:
+        stem = model.folder / "eval" / f"{kind}-{model.consumed_tokens:015d}-{digest}"
+    rows = Path(request.options.rows or f"{stem}.jsonl")
+    with writing(f"--rows={rows}", "file"):
+        rows.parent.mkdir(parents=True, exist_ok=True)
+    picture = request.picture or Path(f"{stem}.png")
+    return rows, picture if request.plots else None
+
+
+def title(model: OpenedModel, texts: int) -> str:
+    """Head a picture."""
+    return f"{model.name}: {model.method}; {texts} text{'s' * (texts != 1)}"
+
+
+def source(model: OpenedModel, device: torch.device) -> dict[str, Any]:
+    """Name the model, the code and the hardware that results come from."""
+    return {
+        "model": model.name,
+        "consumed_tokens": model.consumed_tokens,
+        "commit": commit(),
+        "hardware": processor(device),
+        "method": model.method,
+    }

@@ -36,7 +36,7 @@ def english_set() -> frozenset[str]:
 
 
 def holds_english(word: str) -> bool:
-    """Tell whether an English word of the lists stands in another word.
+    """Return whether an English word of the lists stands in another word.
 
     Example:
         >>> holds_english("batigero"), holds_english("batigevo")
@@ -83,7 +83,7 @@ class Distinct:
         self.draw, self.words, self.seen = draw, list(taken or []), set(taken or [])
 
     def first(self, n: int) -> list[str]:
-        """Give the first `n` words."""
+        """Return the first `n` words."""
         while len(self.words) < n:
             word = self.draw()
             if word not in self.seen:

@@ -18,16 +18,14 @@ every test is recorded; eval/compare/results.py says how, and the table says whi
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from eval.compare.records import read_records
 from eval.compare.table import CHOICES, WRITERS, arrange, markdown
-from lab.command import run
+from lab.command import Syntax, Words, run, start
 from lab.errors import ConfigError
-from lab.files import write_atomic
-from lab.settings import parse_overrides, take_option
+from lab.files import write_atomic, writing
 
 
 def join(paths: Sequence[Path], by: Sequence[str] | None, output: Path | None) -> str:
@@ -40,41 +38,38 @@ def join(paths: Sequence[Path], by: Sequence[str] | None, output: Path | None) -
     left = [f"{others:,} rows of other measurements are left out."] if others else []
     if output is None:
         return "\n".join([markdown(grid), *left])
-    try:
+    with writing(f"-o {output}", "file"):
         write_atomic(output, (WRITERS[output.suffix](grid).rstrip("\n") + "\n").encode())
-    except OSError as error:
-        raise ConfigError(f"-o {output}: cannot be written ({error.strerror}); name another file") from error
     return "\n".join([*left, f"{len(grid.cells):,} results in {len(grid.lines):,} lines written to {output}"])
 
 
-def read_words(words: list[str]) -> tuple[list[Path], list[str] | None, Path | None]:
+def read_words(words: Words) -> tuple[list[Path], list[str] | None, Path | None]:
     """Read the command line.
 
     Raises: ConfigError with a line for every fault.
     """
-    place = take_option(words, "-o")
-    start = next((k for k, word in enumerate(words) if word.startswith("-")), len(words))
-    paths, given = [Path(word) for word in words[:start]], parse_overrides(words[start:])
+    given, place = words.settings, words.options.o
     faults = [f"--{name}={value}: unknown setting; use --by" for name, value in given.items() if name != "by"]
     by = [name.strip() for name in str(given["by"]).split(",")] if "by" in given else None
     for name in by or ():
         if name not in CHOICES:
             faults.append(f"--by={name}: unknown field; use one of: {', '.join(CHOICES)}")
     if by is not None and len(set(by)) < len(by):
-        faults.append(f"--by={given['by']}: a field stands twice; keep one of them")
+        faults.append(f"--by={given['by']}: a field is given twice; keep one of them")
     if place is not None and Path(place).suffix not in WRITERS:
         faults.append(f"-o {place}: must end in {', '.join(WRITERS)}; name the file of the table")
-    if not paths:
+    if not words.places:
         faults.append("PATH: must be set; give a run folder, a folder of results, or a .jsonl file, before the options")
     if faults:
         raise ConfigError(*faults)
-    return paths, by, Path(place) if place else None
+    return [Path(word) for word in words.places], by, Path(place) if place else None
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    return run(lambda: str(__doc__), arguments, lambda words: join(*read_words(words)))
+    syntax = Syntax(places=None, values=("-o",))
+    return run(__doc__, arguments, lambda words: join(*read_words(words)), syntax=syntax)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    start(main)

@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from eval.common.cells import Row
+from eval.common.results import Row
 from lab.errors import DataError
 from lab.runs.folder import RunFolder
 
@@ -169,7 +169,7 @@ def rows_in(file: Path) -> Iterator[Row]:
 
 
 def is_result(file: Path) -> bool:
-    """Tell a file of rows from one of single tests, of training's metrics, or of data."""
+    """Return whether a file holds rows, not single tests, metrics of training, or data."""
     return file.name != "metrics.jsonl" and not file.name.startswith("tests-") and "cases" not in file.parent.name
 
 
@@ -235,7 +235,7 @@ def by_length(path: Path, changed: int) -> dict[int, list[Row]]:
 
 
 def outcomes(record: Record) -> Outcomes | None:
-    """Give what each test scored, by number and prompt; None where that is not recorded for all n tests."""
+    """Return what each test scored, by number and prompt; None where that is not recorded for all n tests."""
     row = record.row
     if record.evaluation in ("probe", "methods"):
         files = [record.folder / f"cases/tokens-{row.get('consumed_tokens') or 0:015d}.jsonl"]

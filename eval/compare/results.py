@@ -9,8 +9,8 @@ The first column is what the others are compared to. For two results of a line, 
 
    Both hold their true shares with probability 1 - a or more, whatever the tests have in common, so p is conservative.
 1. Every test's outcome is recorded on both sides, of the same tests with the same prompts: McNemar's exact test where
-   outcomes are 0 or 1 (eval/common/mcnemar.py has the equation), else the paired t test on the k differences d_i, the
-   losses per token of the documents where the score is a perplexity:
+   outcomes are 0 or 1 (eval/common/statistics.py), else the paired t test on the k differences d_i, the losses per
+   token of the documents where the score is a perplexity:
 
        t = mean(d) / (s(d) / sqrt(k)),    p = 2 P(T_(k-1) >= |t|)
 
@@ -35,9 +35,9 @@ from scipy.optimize import brentq
 from scipy.stats import fisher_exact
 from scipy.stats import t as student
 
-from eval.common.mcnemar import holm, pair
+from eval.common.statistics import holm, pair
 from eval.compare.records import Outcomes, Record, outcomes
-from lab.probe.intervals import all_run, exact_limits
+from lab.probe.intervals import exact_limits, share_limits
 from lab.probe.sequential import sequential_design
 
 LEVEL = 0.05
@@ -101,9 +101,9 @@ def limits_of(record: Record) -> Callable[[float], tuple[float, float]]:
     """Make what gives a share's exact limits at a confidence, under the rule that its tests were stopped by."""
     assert record.passed is not None, "shares count what passed"
     stops = record.row.get("stops")
-    design = all_run(record.n)
-    if stops:
-        design = sequential_design(stops["tests"], tuple(stops["thresholds"]), stops["error"], stops["round"])
+    if not stops:
+        return partial(share_limits, record.passed, record.n)
+    design = sequential_design(stops["tests"], tuple(stops["thresholds"]), stops["error"], stops["round"])
     return partial(exact_limits, design, record.n, record.passed)
 
 
@@ -125,7 +125,7 @@ def paired(first: Outcomes, second: Outcomes) -> Verdict | None:
 
 
 def paired_t(differences: Sequence[float] | np.ndarray) -> float | None:
-    """Give the p of a mean difference of zero; None for one test, or where all differ alike.
+    """Return the p of a mean difference of zero; None for one test, or where all differ alike.
 
     Example:
         >>> round(paired_t([1.0, 2.0, 3.0]), 4), paired_t([0.0, 0.0]), paired_t([1.0])

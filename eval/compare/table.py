@@ -45,7 +45,7 @@ class Grid:
         return [", ".join(column[k] for k in varying) for column in self.columns]
 
     def is_best(self, line: Name, column: Name) -> bool:
-        """Tell whether no column of a line does better, and one does worse."""
+        """Return whether no column of a line does better, and one does worse."""
         row = [self.cells[line, other] for other in self.columns if (line, other) in self.cells]
         mine = self.cells[line, column]
         scores = [record.score for record in row]
@@ -58,7 +58,7 @@ def arrange(records: Sequence[Record], by: Sequence[str] | None) -> Grid:
     """Put results into lines and columns and test the differences.
 
     Of one model and method, the newest checkpoint stands in the table, unless columns are asked for by it. A result
-    that stands twice is the one of more tests, or the later one.
+    given twice is the one of more tests, or the later one.
     """
     kept = list(records) if by is not None and "checkpoint" in by else newest(records)
     fields = widened(kept) if by is None else tuple(by)
@@ -175,7 +175,7 @@ def mark(verdict: Verdict | None) -> str:
 
 
 def legend(grid: Grid) -> list[str]:
-    """Say what the marks mean, by which tests, and what was left out."""
+    """Explain what the marks mean, by which tests, and what was left out."""
     heading = grid.headings[0]
     tests = Counter(verdict.test for verdict in grid.verdicts.values() if verdict.test)
     out = [f"All columns: {grid.common}."] if grid.common else []
@@ -190,7 +190,7 @@ def legend(grid: Grid) -> list[str]:
     if grid.older:
         out.append(f"{grid.older:,} results of older checkpoints are left out; --by=checkpoint shows them.")
     if grid.again:
-        out.append(f"{grid.again:,} results stand twice; those of more tests, or the later ones, are shown.")
+        out.append(f"{grid.again:,} results appear twice; those of more tests, or the later ones, are shown.")
     return out
 
 

@@ -4,7 +4,7 @@
 
 MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
 tokenizer.json. The entropy of a query's attention weights p, -sum p ln p in nats, is averaged over heads and texts and
-stands against ln n, that of n equal weights (papers/entropy_abf.txt, Figure 1):
+stands against ln n, that of n equal weights (arXiv:2401.07004, Figure 1):
 
     python -m eval.entropy runs/cpu_demo
     python -m eval.entropy runs/cpu_demo --tokens=768 --texts=40 --plot
@@ -29,19 +29,10 @@ import numpy.typing as npt
 import torch
 from tqdm import tqdm
 
-from eval.common.command import run
-from eval.common.measuring import (
-    Options,
-    Request,
-    device_for,
-    doublings,
-    refuse_idle_distance,
-    result_files,
-    source,
-    title,
-    write_rows,
-)
-from eval.common.texts import draw_texts
+from eval.common.command import Options, Request, run
+from eval.common.documents import draw_texts
+from eval.common.results import write_rows
+from eval.common.subject import device_for, doublings, refuse_idle_distance, result_files, source, title
 from eval.entropy.attention_entropy import attention_entropy
 from eval.entropy.picture import draw_entropy
 from lab.command import STARTS_ANEW, start
@@ -71,7 +62,7 @@ class EntropyOptions(Options):
         return faults
 
     def text_tokens(self, train_len: int | None) -> int:
-        """Say how long the texts are."""
+        """Return the length of the texts."""
         return self.tokens or max(self.lengths or (min(WINDOWS * (train_len or MOST_TOKENS), MOST_TOKENS),))
 
 
@@ -89,7 +80,7 @@ def measure(request: Request) -> str:
     rows, picture = result_files("entropy", request, model)
     curves = text_curves(model, options, n_tokens, device)
     known = {**source(model, device), "seed": options.seed}
-    write_rows(rows, ({**known, **row} for row in records(curves, visible, model)))
+    write_rows(rows, [{**known, **row} for row in records(curves, visible, model)], f"--rows={rows}")
     lines = [table(curves.mean(0), visible), f"written to {rows}"]
     if picture is not None:
         draw_entropy(curves.mean(0), title(model, len(curves)), model.train_len, picture)

@@ -5,7 +5,7 @@
 p are the attention weights of one query in one head, under the model's own position methods and their factors on the
 logits. A query at 0-based position m sees n = m + 1 tokens.
 
-Source: papers/entropy_abf.txt, section 3.1, Eq. 4 (which leaves out the minus sign) and Figure 1.
+Source: arXiv:2401.07004, section 3.1, Eq. 4 (which leaves out the minus sign) and Figure 1.
 """
 
 from __future__ import annotations

@@ -9,16 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from eval.common.plots import power_axis
-from lab.plots import canvas
+from lab.plots import GREY, canvas
 
-GREY = "#888888"
 NAMED = 10  # layers at most that a legend names; more are told apart by a colour bar
 LIGHTEST = 0.9  # of the colour map, whose last colours vanish on white
 SMOOTH = 0.04  # share of n to either side that a point of a line averages over; single queries of few texts are noise
 
 
 def draw_entropy(curves: npt.NDArray[np.float64], title: str, train_len: int | None, output: Path) -> None:
-    """Draw a picture like Figure 1 of papers/entropy_abf.txt.
+    """Draw a picture like Figure 1 of arXiv:2401.07004.
 
     Shapes: curves (n_layers, T), in nats, column m for m + 1 visible tokens.
     Raises: MissingPackage without matplotlib, ConfigError where the picture cannot be written.

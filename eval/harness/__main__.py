@@ -28,17 +28,14 @@ the harness's own cache, so that after Ctrl-C (exit status 75) or a crash the sa
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from eval.common.appended import written_to
-from eval.common.cells import Cells, Row
-from eval.common.command import run
-from eval.common.measuring import Request
+from eval.common.command import Request, run
+from eval.common.results import Results, Row, shortened
 from eval.common.subject import SUBJECT, Subject, open_subject, result_folder
 from eval.harness.distance import with_parameters
 from eval.harness.encoding import Encoder, ends_of
@@ -48,7 +45,7 @@ from eval.harness.results import cases_of, rows_of, table
 from eval.harness.tasks import definition, evaluate, load_tasks, task_manager
 from lab.command import start
 from lab.errors import ConfigError
-from lab.files import write_json
+from lab.files import write_json, writing
 
 KIND = "harness"
 CASES = f"{KIND}-cases"
@@ -69,7 +66,7 @@ def measure(request: Request) -> str:
     request = with_parameters(request)
     manager = task_manager(options.names, options.include_path)
     subject = open_subject(request)
-    cells = Cells(result_folder(KIND, request, subject) / f"{KIND}.jsonl", NAMED_BY)
+    cells = Results(result_folder(KIND, request, subject) / f"{KIND}.jsonl", NAMED_BY)
     cases = cells.path.parent / CASES
     asked = {name: describe(subject, options, name, definition(manager, name)) for name in options.names}
     files = {name: cases / f"{name}-{digest(row, (*SUBJECT, *ASKED_BY))}.json" for name, row in asked.items()}
@@ -78,7 +75,7 @@ def measure(request: Request) -> str:
     )
     if loaded:
         model = model_of(request, subject)
-        with written_to(cells.path.parent):
+        with writing(f"-o {cells.path.parent}", "folder"):
             cases.mkdir(exist_ok=True)
         cache = cases / f"requests-{digest(asked[options.names[0]], READ_WITH)}"
         with finished_requests(model):
@@ -125,7 +122,7 @@ def finished_requests(model: Any) -> Iterator[None]:
             model.cache_hook.dbdict.close()
 
 
-def add_results(results: dict[str, Any], model: Any, asked: Row, cells: Cells, whole: Path) -> None:
+def add_results(results: dict[str, Any], model: Any, asked: Row, cells: Results, whole: Path) -> None:
     """Write down the tests and rows of one of the names, and last the harness's own results.
 
     Raises: LabError.
@@ -134,7 +131,7 @@ def add_results(results: dict[str, Any], model: Any, asked: Row, cells: Cells, w
         tests = cases_of(results, row["task"], row["filter"])
         file = f"{CASES}/{row['task']}-{row['filter']}-{whole.stem[-8:]}.jsonl"
         cells.add({**asked, **row}, (file, tests) if tests else None)
-    with written_to(cells.path.parent):
+    with writing(f"-o {cells.path.parent}", "folder"):
         del results["samples"]
         write_json(whole, json.loads(json.dumps(results, default=str)))
 
@@ -158,9 +155,8 @@ def describe(subject: Subject, options: HarnessOptions, name: str, defined: str)
 
 
 def digest(asked: Row, keys: Sequence[str]) -> str:
-    """Hash what names a run, or its requests, for file names."""
-    named = json.dumps({key: asked[key] for key in keys}, sort_keys=True)
-    return hashlib.sha256(named.encode()).hexdigest()[:8]
+    """Shorten what names a run, or its requests, for file names."""
+    return shortened(json.dumps({key: asked[key] for key in keys}, sort_keys=True))
 
 
 def is_of(row: Row, asked: Row) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from eval.common.measuring import Request
+from eval.common.command import Request
 from eval.common.method_settings import setting
 from lab.config import load_experiment
 from lab.errors import CheckpointError

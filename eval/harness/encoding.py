@@ -16,7 +16,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from eval.common.cases import Writer
-from lab.data.tokenizer import special_ends
+from lab.data.tokenizer import check_ids, special_ends
 from lab.errors import CheckpointError, DataError
 
 Ids = list[int]
@@ -58,9 +58,7 @@ class Encoder:
 
         Raises: DataError for a tokenizer with more tokens than the model.
         """
-        if max(ids, default=0) >= self.vocab_size:
-            fault = f"has more ids than the model's {self.vocab_size}"
-            raise DataError(f"tokenizer.json: {fault}; use the model's own tokenizer")
+        check_ids(ids, self.vocab_size)
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:

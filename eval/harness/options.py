@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eval.common.cells import CellOptions
+from eval.common.command import CellOptions
 from lab.positions.methods import DISTANCE_METHODS
 from lab.schema import NonNegative, Positive, field_docs
-from lab.settings import with_values
 
 BUDGET = 256  # tokens of an answer where a task does not say, the harness's own number
-FLAGS = ("--confirm_run_unsafe_code", "--apply_chat_template")  # need no value on this command line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,15 +48,12 @@ class HarnessOptions(CellOptions):
 
 
 def spell_out(words: Sequence[str]) -> list[str]:
-    """Write flags, and --distance and the parameters of its method, in full.
+    """Write --distance and the parameters of its method in full.
 
     Example:
         >>> spell_out(["runs/x", "--distance", "string", "--shift=8", "--limit", "5"])
         ['runs/x', '--position.distance.method', 'string', '--position.distance.shift=8', '--limit', '5']
-        >>> spell_out(["runs/x", "--apply_chat_template", "--limit=5"])
-        ['runs/x', '--apply_chat_template=true', '--limit=5']
     """
-    words = with_values(words, FLAGS)
     following = [*words, "-"][1:]
     parts = [word.partition("=") for word in words]
     named = [

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.common.appended import Row
+from eval.common.results import Row
 from eval.harness.intervals import CONFIDENCE, interval, is_number
 from eval.harness.model import Cost
 

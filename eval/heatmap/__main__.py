@@ -3,7 +3,7 @@
     python -m eval.heatmap MODEL [--option=value ...] [--plot] [-o FOLDER]
 
 MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
-tokenizer.json. The tests are the four-needle tests of eval.probe, as in papers/string.txt, Figure 4: each number counts
+tokenizer.json. The tests are the four-needle tests of eval.probe, as in arXiv:2410.18745, Figure 4: each number counts
 at its own depth and length. Below stands in which third of the text failures lie (Table 4), all with exact limits:
 
     python -m eval.heatmap runs/cpu_demo --plot
@@ -22,7 +22,6 @@ Prints two tables and writes heatmap-TOKENS-HASH.jsonl, a line for each cell and
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,9 +30,7 @@ from typing import Annotated, Any
 from annotated_types import Ge, Le
 from tqdm import tqdm
 
-from eval.common.command import run
-from eval.common.finished_tests import FinishedTests
-from eval.common.measuring import Request, refuse_idle_distance, write_rows
+from eval.common.command import Request, run
 from eval.common.needle_tests import (
     NeedleOptions,
     finished_tests,
@@ -42,7 +39,8 @@ from eval.common.needle_tests import (
     run_length,
     take_up_recorded,
 )
-from eval.common.subject import Subject, open_subject, result_folder
+from eval.common.results import FinishedTests, shortened, write_rows
+from eval.common.subject import Subject, open_subject, refuse_idle_distance, result_folder
 from eval.heatmap.depths import depth_rows, peak, third_rows
 from eval.heatmap.picture import draw_heatmap
 from eval.heatmap.table import found_table, thirds_table
@@ -84,7 +82,7 @@ def measure(request: Request) -> str:
     cells = {n: depth_rows(rows, probe.protocol.found, depths, options.confidence) for n, rows in tests.items()}
     thirds = {n: third_rows(rows, probe.protocol.found, probe.seed, options.confidence) for n, rows in tests.items()}
     path = folder / f"{KIND}-{subject.model.consumed_tokens or 0:015d}-{digest({**about, 'lengths': lengths})}.jsonl"
-    write_rows(path, all_rows(about, results, cells, thirds, probe))
+    write_rows(path, all_rows(about, results, cells, thirds, probe), f"-o {folder}", "folder")
     what = f"{probe.config.protocol} protocol, {probe.config.tests} tests a length"
     title = f"{subject.model.name}: {subject.model.method}; {what}"
     lines = [title, "", "numbers found (%)", found_table(cells), "", thirds_table(tests, thirds, options.confidence)]
@@ -124,7 +122,7 @@ def run_all(
 
 
 def describe(subject: Subject, probe: NeedleProbe, depths: int, confidence: float) -> dict[str, Any]:
-    """Say what the rows measure, on what, and with what."""
+    """Describe what the rows measure, on what, and with what."""
     return {
         **subject.row,
         **tests_of(probe),
@@ -137,7 +135,7 @@ def describe(subject: Subject, probe: NeedleProbe, depths: int, confidence: floa
 def digest(settings: dict[str, Any]) -> str:
     """Name settings in file names; the code's commit and the machine are no settings."""
     kept = {name: value for name, value in settings.items() if name not in ("commit", "hardware")}
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
+    return shortened(json.dumps(kept, sort_keys=True))
 
 
 def all_rows(

@@ -1,4 +1,4 @@
-"""Which of a test's numbers were found, by how deep they stand in the text (papers/string.txt, Figure 4 and Table 4).
+"""Which of a test's numbers were found, by how deep they stand in the text (arXiv:2410.18745, Figure 4 and Table 4).
 
 Depth is the share of the haystack before a needle, 0 at its beginning. The n needles of a test stand one in each n-th
 of the haystack's first 99%, and cells are equal parts of the same 99%, a whole number of them to a needle. So a test
@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 
 def was_found(row: Mapping[str, Any], found: Found) -> list[bool]:
-    """Tell of each number of a test whether its answer holds it."""
+    """Return for each number of a test whether its answer holds it."""
     return [found(row["answer"], [number]) > 0 for number in row["numbers"]]
 
 

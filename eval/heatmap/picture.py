@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from eval.common.plots import heat_map, mark_window_between
 from eval.heatmap.depths import THIRDS
 from lab.plots import canvas
 
-FEW = 12  # columns up to which every cell shows its number
 COLOURS = ("#b2404a", "#d9a441", "#4a7fb2")
 Rows = Mapping[int, Sequence[dict[str, Any]]]
 
@@ -29,10 +29,7 @@ def draw_heatmap(cells: Rows, thirds: Rows, title: str, train_len: int | None, o
         lengths = list(cells)
         below.set_xticks(range(len(lengths)), [f"{length:,}" for length in lengths])
         below.set_xlabel("length (tokens)")
-        if train_len is not None and lengths[0] <= train_len < lengths[-1]:
-            for axes in (above, below):
-                axes.axvline(sum(n <= train_len for n in lengths) - 0.5, color="#222222", linestyle="--", linewidth=1)
-            title += f"\nright of the line: beyond the training window of {train_len:,}"
+        title += mark_window_between((above, below), train_len, lengths, linewidth=1)
         figure.suptitle(title.replace("; ", "\n"), fontsize=9)
         figure.colorbar(image, ax=above, label="numbers found (%)")
 
@@ -41,13 +38,8 @@ def draw_cells(axes: Any, cells: Rows) -> Any:
     """Draw the heat map, the beginning of the text on top, and return its image."""
     columns = list(cells.values())
     shares = np.array([[np.nan if row["score"] is None else row["score"] for row in rows] for rows in columns]).T
-    image = axes.imshow(100 * shares, cmap="RdYlGn", vmin=0, vmax=100, aspect="auto")
-    if len(columns) <= FEW:
-        for (line, column), value in np.ndenumerate(shares):
-            if not np.isnan(value):
-                axes.text(column, line, f"{100 * value:.0f}", ha="center", va="center", fontsize=7)
+    image = heat_map(axes, shares, 7)
     axes.set_yticks(range(len(shares)), [f"{row['from_depth']:.0%}-{row['to_depth']:.0%}" for row in columns[0]])
-    axes.spines[:].set_visible(False)
     axes.set_ylabel("depth of the number")
     return image
 

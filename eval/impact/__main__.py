@@ -4,7 +4,7 @@
 
 BASE and TUNED are run folders, checkpoints in one, or Hugging Face folders: a model, and the same model after a brief
 training on full windows of the target length. Both score the same windows; at each position the 20% of all targets
-whose logits differ most are marked, and the types that are marked most often are taken (papers/longrecipe.txt, section
+whose logits differ most are marked, and the types that are marked most often are taken (arXiv:2409.00509, section
 4.1; eval/impact/impactful.py says how). Training selects sentences by them, with skip.selection: FOLDER:
 
     python -m eval.impact runs/cpu_demo runs/tuned -o runs/impact
@@ -19,10 +19,8 @@ Exit status: 0 done; 2 a mistake in the input, one line each on stderr; 75 inter
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -31,24 +29,23 @@ import torch
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from eval.common.measuring import device_for, source
+from eval.common.subject import device_for, source
 from eval.impact.impactful import BoolArray, FloatArray, IntArray, mark, shares_by_position
 from eval.impact.picture import draw_shares
 from eval.impact.results import Labels, rows_of, summary
 from eval.impact.token_classes import token_texts
 from eval.impact.windows import file_windows
-from lab.command import run
+from lab.command import Syntax, Words, read_options, run, settings_lines, start
 from lab.data.packing import IGNORE
 from lab.data.part_of_speech import label_types, open_tagger
 from lab.data.selecting import RESULT
-from lab.data.tokenizer import vocabulary_hash
+from lab.data.tokenizer import check_ids, needed, vocabulary_hash
 from lab.data.windows import Windows, held_out_windows
 from lab.errors import ConfigError, DataError, MissingPackage
-from lab.files import write_json
+from lab.files import write_json, writing
 from lab.loading import OpenedModel, open_model
 from lab.model.attention.inspection import target_logits
 from lab.recipes.impact_config import ImpactConfig
-from lab.settings import Raw, all_settings, parse_overrides, take_option, validated
 from lab.skip.selection import sentences_with
 from lab.skip.sentences import sentence_ends, split_sentences
 
@@ -67,26 +64,23 @@ class Arguments:
     options: ImpactConfig
 
 
-def parse(arguments: Sequence[str]) -> Arguments:
+def parse(words: Words) -> Arguments:
     """Read the command line.
 
     Raises: ConfigError with a line for every fault.
     """
-    words = list(arguments)
-    folder = take_option(words, "-o")
-    models = list(takewhile(lambda word: not word.startswith("-"), words))
+    models, folder = words.places, words.options.o
     faults = []
     if len(models) != 2:
         faults.append(f"BASE TUNED={' '.join(models)}: must be two models, the first arguments; see --help")
     if folder is None:
         faults.append("-o: must be given, the folder to write; for instance -o runs/impact")
-    given = parse_overrides(words[len(models) :])
     options = None
     try:
-        options = validated(ImpactConfig, Raw(given, "options"))
+        options = read_options(ImpactConfig, words.settings)
     except ConfigError as error:
-        faults += [f"--{fault}" for fault in error.faults]
-    if faults or options is None or folder is None:
+        faults += error.faults
+    if faults or options is None:
         raise ConfigError(*faults)
     return Arguments(Path(models[0]), Path(models[1]), Path(folder), options)
 
@@ -104,7 +98,8 @@ def analyse(asked: Arguments) -> str:
     windows = draw_windows(options, tuned, tokenizer)
     scored = scored_targets(windows, texts)
     tags = {} if tagger is None else label_types(tagger, windows.rows(), texts)
-    make_folder(asked.folder)
+    with writing(f"-o {asked.folder}", "folder"):  # before time is spent on results
+        asked.folder.mkdir(parents=True, exist_ok=True)
     changes = np.abs(score(tuned, windows, device, "tuned") - score(base, windows, device, "base"))
     marked = mark(changes, scored, options.top)
     by_class = Labels.by_class(texts)
@@ -132,7 +127,7 @@ def analyse(asked: Arguments) -> str:
 
 
 def scored_targets(windows: Windows, texts: Sequence[str | None]) -> BoolArray:
-    """Tell which places have a target that is text; a special token is none.
+    """Mark the places whose target is text, not a special token.
 
     Raises: DataError where there is no such target.
     """
@@ -144,29 +139,15 @@ def scored_targets(windows: Windows, texts: Sequence[str | None]) -> BoolArray:
     return scored
 
 
-def make_folder(folder: Path) -> None:
-    """Make the folder of results before time is spent on them.
-
-    Raises: ConfigError where it cannot be made.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise ConfigError(f"-o {folder}: cannot be made ({reason}); name another folder") from error
-
-
 def shared_tokenizer(asked: Arguments, base: OpenedModel, tuned: OpenedModel) -> Tokenizer:
     """Find the tokenizer of both models.
 
     Raises: ConfigError where they differ, DataError where there is none.
     """
     found = {path: model.tokenizer for path, model in ((asked.tuned, tuned), (asked.base, base)) if model.tokenizer}
-    if not found:
-        raise DataError("tokenizer.json: missing; put it into the Hugging Face folder, or prepare the run's shards")
     if len({vocabulary_hash(tokenizer) for tokenizer in found.values()}) > 1:
         raise ConfigError(f"BASE={asked.base}: its tokenizer is not that of TUNED; give the model that was tuned")
-    return next(iter(found.values()))
+    return needed(next(iter(found.values()), None))
 
 
 def draw_windows(options: ImpactConfig, tuned: OpenedModel, tokenizer: Tokenizer) -> Windows:
@@ -191,9 +172,7 @@ def score(model: OpenedModel, windows: Windows, device: torch.device, name: str)
     Shapes: float64 (windows, length).
     Raises: DataError for a vocabulary larger than the model's.
     """
-    size = model.decoder.cfg.vocab_size
-    if max(windows.tokens.max(), windows.targets.max()) >= size:
-        raise DataError(f"tokenizer.json: has more ids than the {size} of {model.name}; give the model's own tokenizer")
+    check_ids([windows.tokens.max(), windows.targets.max()], model.decoder.cfg.vocab_size)
     decoder = model.decoder.to(device)
     bar = tqdm(zip(windows.tokens, windows.targets, strict=True), desc=name, unit="window", total=len(windows.tokens))
     found = [
@@ -230,18 +209,16 @@ def write(folder: Path, result: dict[str, Any], targets: IntArray, marked: BoolA
     return "\n".join(lines)
 
 
-def help_text() -> str:
-    """Describe the command and its options."""
-    lines = [str(__doc__), "Options (default; meaning):", ""]
-    for name, default, text in all_settings(ImpactConfig):
-        lines.append(f"  --{name}={default}\n      {' '.join(text.split())}")
-    return "\n".join(lines)
-
-
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    return run(help_text, arguments, lambda words: analyse(parse(words)), stopped="interrupted; nothing was written")
+    return run(
+        __doc__,
+        arguments,
+        lambda words: analyse(parse(words)),
+        syntax=Syntax(places=None, values=("-o",)),
+        settings=lambda: ["Options (default; meaning):", "", *settings_lines(ImpactConfig)],
+    )
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    start(main)

@@ -14,7 +14,7 @@ A label (a token, a class of tokens, a part of speech) is impactful by its rate,
 from the highest rate on until they hold the share `coverage` of all that is marked. Labels that occur rarely, whose
 rate says little, are passed over.
 
-Source: papers/longrecipe.txt, section 4.1 and Figure 4. The paper takes the share among the marked alone, which a
+Source: arXiv:2409.00509, section 4.1 and Figure 4. The paper takes the share among the marked alone, which a
 frequent class leads without changing much, and does not say how many types it takes: rate and coverage are ours. Its
 Eq. 3 sums the change over samples; the text below it, followed here, marks the top 20% at each position.
 """

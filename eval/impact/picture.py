@@ -15,7 +15,7 @@ N_COLORS, GREY = 10, 7  # of the colour map, and where grey stands in it: for la
 def draw_shares(
     labels: list[str], shares: npt.NDArray[np.float64], edges: npt.NDArray[np.int64], title: str, output: Path
 ) -> None:
-    """Draw a picture like Figure 4 of papers/longrecipe.txt: a line for each label, the most frequent ones named.
+    """Draw a picture like Figure 4 of arXiv:2409.00509: a line for each label, the most frequent ones named.
 
     Shapes: shares (n_labels, n_stretches) of the marked targets between `edges` (n_stretches + 1,).
     Raises: MissingPackage without matplotlib, ConfigError where the picture cannot be written.

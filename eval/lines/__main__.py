@@ -11,7 +11,7 @@ with exact 95% limits. eval/lines/cases.py says what is asked, and every row nam
     python -m eval.lines runs/tiny_2k --protocol=completion --lengths=1024,2048 --tests=200
 
 A row is `short` where all its tests take 4,096 tokens or fewer and `long` where all take more than 8,092, as in
-papers/entropy_abf.txt, Table 3 (LR-S and LR-L), whose scores are of 50 tests each. Position methods take the place of
+arXiv:2401.07004, Table 3 (LR-S and LR-L), whose scores are of 50 tests each. Position methods take the place of
 the model's own:
 
     python -m eval.lines models/Llama-2-7B-chat --lengths=16384 --position.frequency.method=entropy_abf \
@@ -28,14 +28,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tqdm import tqdm
-
-from eval.common.cases import Case, Writer
-from eval.common.cells import CellOptions, Cells, Row
-from eval.common.command import run
-from eval.common.measuring import Request, doublings, refuse_idle_distance
-from eval.common.retrieval import answer_budget, run_cases
-from eval.common.subject import SUBJECT, Subject, open_subject, result_folder
+from eval.common.cases import TextCase, Writer
+from eval.common.command import CellOptions, Request, run
+from eval.common.results import Results, Row
+from eval.common.retrieval import answer_budget, judge, summed
+from eval.common.running import Done, Wanted, fill, run_tests
+from eval.common.subject import SUBJECT, Subject, doublings, open_subject, refuse_idle_distance, result_folder
 from eval.lines.cases import HIGHEST, LEAST_LINES, Lines
 from eval.lines.picture import draw_lines
 from lab.command import start
@@ -46,7 +44,7 @@ KIND = "lines"
 BUDGET = 32  # tokens for the answer, at least: longeval's models say a sentence before the number
 DIGITS = 5  # of the longest number
 MOST_TOKENS = 4096  # of the longest record, where the training window is not known
-SHORT, LONG = 4096, 8092  # tokens (papers/entropy_abf.txt, section 4.5)
+SHORT, LONG = 4096, 8092  # tokens (arXiv:2401.07004, section 4.5)
 COMPARED_BY = ("protocol", "answer_budget", "n", "seed", "by")  # rows that agree in these lie in one picture
 NAMED_BY = (*SUBJECT, *COMPARED_BY, "asked")
 
@@ -68,7 +66,7 @@ class LinesOptions(CellOptions):
     """Tokens that are left for the answer; left out, 32, or what the number takes where that is more."""
 
     def rules(self) -> list[str]:
-        """Refuse two ways to say how long tests are, and records that are none."""
+        """Refuse two ways to set how long tests are, and records of too few lines."""
         faults = []
         if self.lines is not None and self.lengths is not None:
             faults.append("lines: cannot be set together with lengths; leave one of them out")
@@ -88,7 +86,7 @@ def measure(request: Request) -> str:
     writer, tests = Writer(subject.tokenizer), Lines(options.protocol)
     budget = answer_budget(writer, DIGITS, options.answer_budget, BUDGET)
     asked = sizes(subject, writer, tests, options, budget)
-    cells = Cells(result_folder(KIND, request, subject) / f"{KIND}.jsonl", NAMED_BY)
+    cells = Results(result_folder(KIND, request, subject) / f"{KIND}.jsonl", NAMED_BY)
     rows = measure_sizes(request, subject, writer, tests, budget, asked, cells)
     lines = [table(rows), f"written to {cells.path}"]
     if request.plots:
@@ -128,7 +126,7 @@ def measure_sizes(
     tests: Lines,
     budget: int,
     asked: Sequence[int],
-    cells: Cells,
+    cells: Results,
 ) -> list[Row]:
     """Measure every number of lines or length but those whose rows are there.
 
@@ -138,22 +136,17 @@ def measure_sizes(
     by = "lines" if options.lines is not None else "length"
     longest = max(len(case.prompt_ids) for case in draw(writer, tests, options, budget, by, asked[-1])) + budget
     refuse_idle_distance(request.overrides, subject.model.decoder.distance, longest)
-    rows = []
-    with tqdm(total=len(asked) * options.tests, desc=KIND, unit="test") as bar:
-        for size in asked:
-            bar.set_postfix_str(f"{size:,} {'lines' if by == 'lines' else 'tokens'}")
-            row = {**describe(subject, options, budget), "by": by, "asked": size}
-            finished = cells.find(row)
-            if finished is None:
-                cases = draw(writer, tests, options, budget, by, size)
-                finished = run_size(subject, options, row, cases, cells, bar)
-            else:
-                bar.update(options.tests)
-            rows.append(finished)
-    return rows
+    about = describe(subject, options, budget)
+    unit = "lines" if by == "lines" else "tokens"
+    wanted = [Wanted({**about, "by": by, "asked": size}, options.tests, f"{size:,} {unit}") for size in asked]
+
+    def run_one(row: Row, done: Done) -> Row:
+        return run_size(subject, options, row, draw(writer, tests, options, budget, by, row["asked"]), cells, done)
+
+    return fill(cells, wanted, run_one, kind=KIND)
 
 
-def draw(writer: Writer, tests: Lines, options: LinesOptions, budget: int, by: str, size: int) -> list[Case]:
+def draw(writer: Writer, tests: Lines, options: LinesOptions, budget: int, by: str, size: int) -> list[TextCase]:
     """Draw all tests of a number of lines or a length."""
     cases = []
     for index in range(options.tests):
@@ -162,19 +155,22 @@ def draw(writer: Writer, tests: Lines, options: LinesOptions, budget: int, by: s
     return cases
 
 
-def run_size(subject: Subject, options: LinesOptions, row: Row, cases: Sequence[Case], cells: Cells, bar: Any) -> Row:
+def run_size(
+    subject: Subject, options: LinesOptions, row: Row, cases: Sequence[TextCase], cells: Results, done: Done
+) -> Row:
     """Run the tests of one number of lines or length and write them down."""
     budget = row["answer_budget"]
     tokens = [len(case.prompt_ids) + budget for case in cases]
     file = f"{KIND}-cases/{row['by']}-{row['asked']}-{cells.digest(row)}.jsonl"
-    outcome = run_cases(
+    outcome = run_tests(
         subject,
         cases.__getitem__,
         len(cases),
+        judge,
         budget=budget,
         rows=options.rows(max(tokens)),
         started=cells.started(file),
-        done=bar.update,
+        done=done,
     )
     lines = [int(case.facts["lines"]) for case in cases]
     known = {
@@ -182,7 +178,7 @@ def run_size(subject: Subject, options: LinesOptions, row: Row, cases: Sequence[
         "lines": {"least": min(lines), "most": max(lines)},
         "range": range_of(min(tokens), max(tokens)),
     }
-    return cells.add({**row, **known, **outcome.result}, (file, outcome.records))
+    return cells.add({**row, **known, **summed(outcome)}, (file, outcome.records))
 
 
 def range_of(least: int, most: int) -> str:
@@ -196,7 +192,7 @@ def range_of(least: int, most: int) -> str:
 
 
 def describe(subject: Subject, options: LinesOptions, budget: int) -> dict[str, Any]:
-    """Say what the rows measure, on what, and with what."""
+    """Describe what the rows measure, on what, and with what."""
     return {
         **subject.row,
         "metric": "line_retrieval",

@@ -9,7 +9,7 @@ for models that answer questions; `completion` puts the answer's first words aft
 Differences from the released scripts: the words are the lab's own lists; the answer's first number must be the line's
 (theirs takes the last one), which a model that goes on writing cannot spoil.
 
-Source: Li et al. 2023, LongChat's LongEval, as papers/entropy_abf.txt, section 4.5 and Table 3, uses it.
+Source: Li et al. 2023, LongChat's LongEval, as arXiv:2401.07004, section 4.5 and Table 3, uses it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from eval.common.cases import Case, Writer
+from eval.common.cases import TextCase, Writer
 from eval.common.words import Distinct, draw_pair
 
 Protocol = Literal["longeval", "completion"]
@@ -44,7 +44,7 @@ class Lines:
 
     protocol: Protocol
 
-    def case(self, writer: Writer, *, lines: int, seed: int, index: int) -> Case:
+    def case(self, writer: Writer, *, lines: int, seed: int, index: int) -> TextCase:
         """Draw test `index` of a number of lines; with more lines, those of fewer lines come first.
 
         The line that is asked for lies at the same share of the record whatever its length.
@@ -59,7 +59,7 @@ class Lines:
         prompt = TASK + record + ending.format(name=listed[asked])
         facts: dict[str, Any] = {"lines": lines, "line": asked, "name": listed[asked]}
         ids = np.array(writer.encode(prompt), dtype=np.int32)
-        return Case(prompt, ids, (str(numbers[asked]),), facts)
+        return TextCase(ids, prompt, (str(numbers[asked]),), facts)
 
     def fitting(self, writer: Writer, length: int, budget: int, seed: int, index: int) -> int:
         """Find the most lines with which a test takes `length` tokens or fewer, `budget` for the answer; 0 if none.

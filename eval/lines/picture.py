@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.common.plots import MARKERS, name_of
-from lab.plots import GREY, canvas
+from eval.common.plots import MARKERS, curves_of, mark_window
+from lab.plots import canvas
 
 
 def draw_lines(rows: Sequence[dict[str, Any]], train_len: int | None, output: Path) -> None:
@@ -15,9 +15,7 @@ def draw_lines(rows: Sequence[dict[str, Any]], train_len: int | None, output: Pa
 
     Raises: MissingPackage without matplotlib, ConfigError where the picture cannot be written.
     """
-    curves: dict[str, list[dict[str, Any]]] = {}
-    for row in sorted(rows, key=lambda row: row["length"]):
-        curves.setdefault(name_of(row, rows), []).append(row)
+    curves = curves_of(rows)
     with canvas(output, 7, 4.4) as figure:
         axes = figure.subplots()
         for number, (name, curve) in enumerate(curves.items()):
@@ -34,10 +32,7 @@ def draw_lines(rows: Sequence[dict[str, Any]], train_len: int | None, output: Pa
             fontsize=8 if len(shown) < 8 else 6,
         )
         axes.minorticks_off()
-        if train_len is not None and min(shown) <= train_len <= max(shown):
-            axes.axvline(train_len, color=GREY, linestyle="--", linewidth=1)
-            above = {"xycoords": ("data", "axes fraction"), "xytext": (0, 3), "textcoords": "offset points"}
-            axes.annotate(f"training window {train_len:,}", (train_len, 1), ha="center", color=GREY, **above)
+        mark_window(axes, train_len, min(shown), max(shown))
         axes.set(xlabel="tokens of the longest test, and lines", ylabel="tests passed (%)", ylim=(-2, 102))
         first = rows[0]
         axes.set_title(f"line retrieval, {first['protocol']} protocol, {first['n']} tests each", fontsize=9, pad=16)

@@ -1,4 +1,4 @@
-"""Compare position methods on one model and the same tests, at the training length (papers/string.txt, Table 1).
+"""Compare position methods on one model and the same tests, at the training length (arXiv:2410.18745, Table 1).
 
     python -m eval.methods MODEL [--option=value ...] [--plot] [-o FOLDER]
 
@@ -12,7 +12,7 @@ compares at, derived from the training length: methods that extrapolate are set 
     python -m eval.methods models/Llama-3.1-8B --protocol=string --haystack=essays.txt --methods=rope,dca,string
 
 A method's difference to rope is judged by McNemar's exact test on the same tests, corrected for the number of methods
-(Holm); eval/common/mcnemar.py has the equations. An asterisk marks a difference that is significant at 0.05. A test
+(Holm); eval/common/statistics.py has the equations. An asterisk marks a difference that is significant at 0.05. A test
 passes as in the probe, with 2 of 4 numbers; --required=4 asks for all of them, of the same tests. `found` is the
 share of all numbers.
 
@@ -30,13 +30,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from eval.common.cells import Cells
-from eval.common.command import run
-from eval.common.mcnemar import pair
-from eval.common.measuring import Request
+from eval.common.command import Request, run
 from eval.common.method_settings import METHODS, Setting, setting
 from eval.common.needle_tests import NeedleOptions, finished_tests, make_probe, run_length
-from eval.common.statistics import share
+from eval.common.results import Results
+from eval.common.statistics import pair, share
 from eval.common.subject import SUBJECT, Subject, open_subject, result_folder
 from eval.methods.picture import draw_methods
 from eval.methods.table import table
@@ -71,7 +69,7 @@ class MethodsOptions(NeedleOptions):
                 look_up(known, name, "methods")
             except ConfigError as error:
                 faults += error.faults
-        faults += [f"methods={name}: stands twice; keep one" for name in sorted(set(names)) if names.count(name) > 1]
+        faults += [f"methods={name}: is given twice; keep one" for name in sorted(set(names)) if names.count(name) > 1]
         return faults
 
     @property
@@ -100,7 +98,7 @@ def measure(request: Request) -> str:
     lengths = choose_lengths(probe, options, train_len)
     probe.check_haystack(lengths[-1])
     settings = {n: [checked(setting(name, train_len, n), n, own) for name in options.chosen] for n in lengths}
-    cells = Cells(result_folder(KIND, request, subject) / f"{KIND}.jsonl", NAMED_BY)
+    cells = Results(result_folder(KIND, request, subject) / f"{KIND}.jsonl", NAMED_BY)
     rows = measure_all(subject, probe, settings, own, cells, options.confidence)
     title = f"{subject.model.name}, trained at {train_len:,} tokens; {probe.config.tests} tests at each length"
     lines = [title, *(table(rows[length], length, options.confidence) for length in lengths)]
@@ -145,7 +143,7 @@ def measure_all(
     probe: NeedleProbe,
     settings: Mapping[int, Sequence[Setting]],
     own: Frequencies,
-    cells: Cells,
+    cells: Results,
     confidence: float,
 ) -> dict[int, list[Row]]:
     """Run every method at every length, and judge the differences of a length once all are known."""
@@ -177,7 +175,7 @@ def with_methods(subject: Subject, setting: Setting, own: Frequencies) -> Subjec
     return subject
 
 
-def run_tests(subject: Subject, probe: NeedleProbe, length: int, cells: Cells, bar: Any) -> LengthResult:
+def run_tests(subject: Subject, probe: NeedleProbe, length: int, cells: Results, bar: Any) -> LengthResult:
     """Run the tests of a length that are not finished."""
     finished = finished_tests(subject, probe, cells.path.parent)
     bar.update(len([test for test in finished.known(length) if test < probe.config.tests]))
@@ -185,7 +183,7 @@ def run_tests(subject: Subject, probe: NeedleProbe, length: int, cells: Cells, b
     return run_length(subject, probe, length, finished)
 
 
-def keep(cells: Cells, row: Row) -> Row:
+def keep(cells: Results, row: Row) -> Row:
     """Add a row that says more than the one there, and keep its seconds and comparison where this call has none."""
     before = cells.find(row)
     if before is None:
@@ -196,7 +194,7 @@ def keep(cells: Cells, row: Row) -> Row:
 
 
 def describe(subject: Subject, probe: NeedleProbe, setting: Setting) -> dict[str, Any]:
-    """Say what a row measures, on what, and with what."""
+    """Describe what a row measures, on what, and with what."""
     return {
         **subject.row,
         "metric": "needles_by_method",

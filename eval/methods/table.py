@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from eval.common.mcnemar import NAME, holm
+from eval.common.statistics import NAME, holm
 
 LEVEL = 0.05
 Row = dict[str, Any]

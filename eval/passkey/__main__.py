@@ -11,7 +11,7 @@ eval/passkey/cases.py says what the two protocols ask, and every row names its o
     python -m eval.passkey runs/tiny_2k --protocol=lab --haystack=essays.txt --tests=50
 
 Position methods take the place of the model's own, for instance Dual Chunk Attention and its ablation
-(papers/dual_chunk_attention.txt, Figure 4), with --position.distance.parts=intra, intra_inter or all:
+(arXiv:2402.17463, Figure 4), with --position.distance.parts=intra, intra_inter or all:
 
     python -m eval.passkey runs/tiny_2k --lengths=4096,8192 --position.distance.method=dca \
         --position.distance.train_len=2048 --position.distance.parts=intra_inter
@@ -26,18 +26,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
-from tqdm import tqdm
 
 from eval.common.cases import Writer
-from eval.common.cells import CellOptions, Cells, Row
-from eval.common.command import run
-from eval.common.measuring import Request, doublings, refuse_idle_distance
+from eval.common.command import CellOptions, Request, run
 from eval.common.needle_tests import haystack_of
-from eval.common.retrieval import answer_budget, grid_table, run_cases
-from eval.common.subject import SUBJECT, Subject, open_subject, result_folder
+from eval.common.results import Results, Row
+from eval.common.retrieval import answer_budget, grid_table, judge, summed
+from eval.common.running import Done, Wanted, fill, run_tests
+from eval.common.subject import SUBJECT, Subject, doublings, open_subject, refuse_idle_distance, result_folder
 from eval.passkey.cases import DIGITS, Passkey, Protocol
 from eval.passkey.picture import draw_grid
 from lab.command import start
@@ -101,7 +101,7 @@ def measure(request: Request) -> str:
     if options.haystack is not None:
         n_tokens = lengths[-1] - budget - tests.least(writer, options.seed, 0)
         check_enough(tests.filler, subject.tokenizer, n_tokens, lengths[-1], f"--haystack={options.haystack}")
-    cells = Cells(result_folder(KIND, request, subject) / f"{KIND}.jsonl", NAMED_BY)
+    cells = Results(result_folder(KIND, request, subject) / f"{KIND}.jsonl", NAMED_BY)
     rows = measure_grid(subject, writer, tests, options, budget, lengths, cells)
     title = f"{rows[0]['model']}: {rows[0]['method']}; {rows[0]['protocol']} protocol, {options.tests} tests a cell"
     scores = {(f"{row['depth']:.0%}", f"{row['length']:,}"): row["score"] for row in rows}
@@ -158,45 +158,39 @@ def measure_grid(
     options: PasskeyOptions,
     budget: int,
     lengths: Sequence[int],
-    cells: Cells,
+    cells: Results,
 ) -> list[Row]:
     """Measure every cell but those whose rows are there."""
-    rows = []
-    depths = options.all_depths
-    with tqdm(total=len(lengths) * len(depths) * options.tests, desc=KIND, unit="test") as bar:
-        for length in lengths:
-            for depth in depths:
-                row = describe(subject, tests, options, budget) | {"length": length, "depth": depth}
-                bar.set_postfix_str(f"{length:,} tokens at {depth:.0%}")
-                finished = cells.find(row)
-                if finished is None:
-                    finished = run_cell(subject, writer, tests, options, row, cells, bar)
-                else:
-                    bar.update(options.tests)
-                rows.append(finished)
-    return rows
+    about = describe(subject, tests, options, budget)
+    wanted = [
+        Wanted(about | {"length": length, "depth": depth}, options.tests, f"{length:,} tokens at {depth:.0%}")
+        for length in lengths
+        for depth in options.all_depths
+    ]
+    return fill(cells, wanted, partial(run_cell, subject, writer, tests, options, cells), kind=KIND)
 
 
 def run_cell(
-    subject: Subject, writer: Writer, tests: Passkey, options: PasskeyOptions, row: Row, cells: Cells, bar: Any
+    subject: Subject, writer: Writer, tests: Passkey, options: PasskeyOptions, cells: Results, row: Row, done: Done
 ) -> Row:
     """Run one cell and write it down."""
     where = {"length": row["length"], "budget": row["answer_budget"], "depth": row["depth"], "seed": options.seed}
     file = f"{KIND}-cases/{row['length']}-{row['depth']:.2f}-{cells.digest(row)}.jsonl"
-    outcome = run_cases(
+    outcome = run_tests(
         subject,
         lambda index: tests.case(writer, index=index, **where),
         options.tests,
+        judge,
         budget=row["answer_budget"],
         rows=options.rows(row["length"]),
         started=cells.started(file),
-        done=bar.update,
+        done=done,
     )
-    return cells.add({**row, **outcome.result}, (file, outcome.records))
+    return cells.add({**row, **summed(outcome)}, (file, outcome.records))
 
 
 def describe(subject: Subject, tests: Passkey, options: PasskeyOptions, budget: int) -> dict[str, Any]:
-    """Say what the rows measure, on what, and with what."""
+    """Describe what the rows measure, on what, and with what."""
     return {
         **subject.row,
         "metric": KIND,

@@ -1,7 +1,7 @@
 """The passkey test: one number hidden at a chosen depth of a filler, asked for at the end.
 
 Two protocols. `passkey` is the test that the field compares by (Mohtashami, Jaggi 2023, as appendix A.1 of
-papers/dual_chunk_attention.txt uses it): five lines, of which the second and fourth are the same five sentences of
+arXiv:2402.17463 uses it): five lines, of which the second and fourth are the same five sentences of
 filler again and again, cut at any letter,
 
     task / filler / The pass key is 71432. Remember it. 71432 is the pass key. / filler / What is the pass key? ...
@@ -22,7 +22,7 @@ from typing import Literal
 
 import numpy as np
 
-from eval.common.cases import Case, Draft, Turn, Writer, finish
+from eval.common.cases import Draft, TextCase, Turn, Writer, finish
 from eval.common.retrieval import draw_key
 from eval.common.words import NOISE
 from lab.data import wording
@@ -44,7 +44,7 @@ class Passkey:
     digits: int = DIGITS
     filler: str = ""
 
-    def case(self, writer: Writer, *, length: int, budget: int, depth: float, seed: int, index: int) -> Case:
+    def case(self, writer: Writer, *, length: int, budget: int, depth: float, seed: int, index: int) -> TextCase:
         """Draw test `index`: at most `length` tokens together with the `budget` for the answer.
 
         The key and the filler's beginning are a function of seed and index, the same at every length and depth.

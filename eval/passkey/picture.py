@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from eval.common.plots import heat_map, mark_window_between
 from lab.plots import canvas
-
-FEW = 12  # columns up to which every cell shows its number
 
 
 def draw_grid(rows: Sequence[dict[str, Any]], title: str, train_len: int | None, output: Path) -> None:
@@ -24,17 +23,10 @@ def draw_grid(rows: Sequence[dict[str, Any]], title: str, train_len: int | None,
         shares[depths.index(row["depth"]), lengths.index(row["length"])] = row["score"]
     with canvas(output, max(5.0, 2.2 + 0.7 * len(lengths)), max(3.2, 1.6 + 0.3 * len(depths))) as figure:
         axes = figure.subplots()
-        image = axes.imshow(100 * shares, cmap="RdYlGn", vmin=0, vmax=100, aspect="auto")
-        if len(lengths) <= FEW:
-            for (line, column), share in np.ndenumerate(shares):
-                if not np.isnan(share):
-                    axes.text(column, line, f"{100 * share:.0f}", ha="center", va="center", fontsize=8)
+        image = heat_map(axes, shares, 8)
         axes.set_xticks(range(len(lengths)), [f"{length:,}" for length in lengths])
         axes.set_yticks(range(len(depths)), [f"{depth:.0%}" for depth in depths])
-        axes.spines[:].set_visible(False)
         axes.set(xlabel="length (tokens, prompt and answer)", ylabel="depth of the number in the filler")
-        if train_len is not None and lengths[0] <= train_len < lengths[-1]:
-            axes.axvline(sum(length <= train_len for length in lengths) - 0.5, color="#222222", linestyle="--")
-            title += f"\nright of the line: beyond the training window of {train_len:,}"
+        title += mark_window_between([axes], train_len, lengths)
         figure.suptitle(title.replace("; ", "\n"), fontsize=9)
         figure.colorbar(image, ax=axes, label="tests passed (%)")

@@ -28,20 +28,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tqdm import tqdm
-
-from eval.common.cells import CellOptions, Cells, Row
-from eval.common.command import run
+from eval.common.command import CellOptions, Request, run
 from eval.common.documents import Documents, draw_documents
-from eval.common.measuring import Request, doublings, refuse_idle_distance
+from eval.common.results import Results, Row
+from eval.common.running import Done, Wanted, fill
 from eval.common.sliding import CONFIDENCE, TextLosses, text_losses, windows
-from eval.common.subject import SUBJECT, Subject, open_subject, result_folder
+from eval.common.subject import SUBJECT, Subject, doublings, open_subject, refuse_idle_distance, result_folder
 from eval.perplexity.picture import draw_perplexity
 from lab.command import start
 from lab.schema import Positive
 
 PROTOCOL = "sliding-window"
-STRIDE = 256  # tokens (papers/dual_chunk_attention.txt, section 4.1)
+STRIDE = 256  # tokens (arXiv:2402.17463, section 4.1)
 MOST_TOKENS = 4096  # of the longest context, where the training window is not known
 COMPARED_BY = ("protocol", "texts", "stride", "n")  # rows that agree in these lie in one picture
 NAMED_BY = (*SUBJECT, *COMPARED_BY, "length")
@@ -123,7 +121,7 @@ def measure(request: Request) -> str:
         seed=options.seed,
         vocab_size=subject.vocab_size,
     )
-    cells = Cells(result_folder("perplexity", request, subject) / "perplexity.jsonl", NAMED_BY)
+    cells = Results(result_folder("perplexity", request, subject) / "perplexity.jsonl", NAMED_BY)
     rows = measure_contexts(subject, documents, options, contexts, cells)
     lines = [table(rows), f"written to {cells.path}"]
     if request.plots:
@@ -135,35 +133,30 @@ def measure(request: Request) -> str:
 
 
 def measure_contexts(
-    subject: Subject, documents: Documents, options: PerplexityOptions, contexts: Sequence[int], cells: Cells
+    subject: Subject, documents: Documents, options: PerplexityOptions, contexts: Sequence[int], cells: Results
 ) -> list[Row]:
     """Measure every context length but those whose rows are there."""
     stride = options.step(contexts)
     counts = {c: sum(1 for ids in documents.ids for _ in windows(len(ids), c, stride)) for c in contexts}
-    rows = []
-    with tqdm(total=sum(counts.values()), desc="perplexity", unit="window") as bar:
-        for context in contexts:
-            row = describe(subject, documents, options, context, stride)
-            finished = cells.find(row)
-            if finished is None:
-                started = time.perf_counter()
-                losses = text_losses(
-                    subject.losses, documents.ids, context, stride, rows=options.rows(context), done=bar.update
-                )
-                seconds = round(time.perf_counter() - started, 3)
-                file = f"perplexity-cases/{context}-{cells.digest(row)}.jsonl"
-                finished = cells.add({**row, **result(losses), "seconds": seconds}, (file, documents_of(losses)))
-            else:
-                bar.update(counts[context])
-            rows.append(finished)
-            bar.set_postfix_str(f"{context:,} tokens: {finished['score']:.4g}")
-    return rows
+
+    def run_context(row: Row, done: Done) -> Row:
+        context, started = row["length"], time.perf_counter()
+        losses = text_losses(subject.losses, documents.ids, context, stride, rows=options.rows(context), done=done)
+        seconds = round(time.perf_counter() - started, 3)
+        file = f"perplexity-cases/{context}-{cells.digest(row)}.jsonl"
+        return cells.add({**row, **result(losses), "seconds": seconds}, (file, documents_of(losses)))
+
+    wanted = [
+        Wanted(describe(subject, documents, options, context, stride), counts[context], f"{context:,} tokens")
+        for context in contexts
+    ]
+    return fill(cells, wanted, run_context, kind="perplexity", unit="window")
 
 
 def describe(
     subject: Subject, documents: Documents, options: PerplexityOptions, context: int, stride: int
 ) -> dict[str, Any]:
-    """Say what a row measures, on what, and with what."""
+    """Describe what a row measures, on what, and with what."""
     return {
         **subject.row,
         "metric": "perplexity",

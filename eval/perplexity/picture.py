@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.common.plots import MARKERS, name_of
-from lab.plots import GREY, canvas
+from eval.common.plots import MARKERS, curves_of, mark_window
+from lab.plots import canvas
 
 
 def draw_perplexity(rows: Sequence[dict[str, Any]], train_len: int | None, output: Path) -> None:
@@ -15,9 +15,7 @@ def draw_perplexity(rows: Sequence[dict[str, Any]], train_len: int | None, outpu
 
     Raises: MissingPackage without matplotlib, ConfigError where the picture cannot be written.
     """
-    curves: dict[str, list[dict[str, Any]]] = {}
-    for row in sorted(rows, key=lambda row: row["length"]):
-        curves.setdefault(name_of(row, rows), []).append(row)
+    curves = curves_of(rows)
     with canvas(output, 7, 4.4) as figure:
         axes = figure.subplots()
         for number, (name, curve) in enumerate(curves.items()):
@@ -36,10 +34,7 @@ def draw_perplexity(rows: Sequence[dict[str, Any]], train_len: int | None, outpu
         else:
             spread = max(max(scores) - min(scores), 0.02 * max(scores))
             axes.set_ylim(min(scores) - spread, max(scores) + spread)  # intervals may be far wider than what differs
-        if train_len is not None and lengths[0] <= train_len <= lengths[-1]:
-            axes.axvline(train_len, color=GREY, linestyle="--", linewidth=1)
-            above = {"xycoords": ("data", "axes fraction"), "xytext": (0, 3), "textcoords": "offset points"}
-            axes.annotate(f"training window {train_len:,}", (train_len, 1), ha="center", color=GREY, **above)
+        mark_window(axes, train_len, lengths[0], lengths[-1])
         axes.set(xlabel="context length (tokens)", ylabel="perplexity")
         first = rows[0]
         said = (

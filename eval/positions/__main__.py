@@ -30,7 +30,6 @@ The picture goes to runs/positions-METHOD-TOKENS.png where no -o names another f
 from __future__ import annotations
 
 import difflib
-import sys
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -38,17 +37,17 @@ from typing import Annotated, Any, NamedTuple
 
 from annotated_types import Ge, Le
 
+from eval.common.command import picture_faults
 from eval.positions.matrix import LONGEST, facts, matrix_text
 from eval.positions.picture import draw
 from eval.positions.skips import SentenceOptions, SkipOptions, compared, heading, remarks, samples, table, window_faults
 from eval.positions.skips_picture import draw_skips
 from eval.positions.training import Training, run_training, shaped_training
-from lab.command import run
+from lab.command import Syntax, Words, read_options, run, settings_lines, start
 from lab.data.config import Mode
 from lab.errors import ConfigError
 from lab.positions import DISTANCE_METHODS
 from lab.schema import Section, look_up
-from lab.settings import Raw, all_settings, parse_overrides, take_option, validated
 from lab.skip import SKIP_METHODS
 
 PICTURE_ONLY = ("train", "train_len", "counts")
@@ -136,6 +135,11 @@ METHODS: dict[str, Kind] = {
 }
 
 
+SYNTAX = Syntax(
+    flags=("--plot",), values=("-o",), missing=f"METHOD: must be the first argument; one of: {', '.join(METHODS)}"
+)
+
+
 def training_of(request: Request) -> Training:
     """Count or read what training has seen.
 
@@ -151,21 +155,16 @@ def training_of(request: Request) -> Training:
     return training
 
 
-def parse(arguments: Sequence[str]) -> Request:
+def parse(words: Words) -> Request:
     """Read the command line.
 
     Raises: ConfigError with a line for every fault, options named as they are written.
     """
-    words = list(arguments)
-    if words[0].startswith("-"):
-        raise ConfigError(f"METHOD: must be the first argument; one of: {', '.join(METHODS)}")
-    method = words.pop(0)
+    (method,), given = words.places, words.settings
+    plots, place = words.options.plot, words.options.o
     config_class = look_up({name: kind.config for name, kind in METHODS.items()}, method, "METHOD")
     options_class = METHODS[method].options
-    place = take_option(words, "-o")
-    given = parse_overrides([word for word in words if word != "--plot"])
-    plots = "--plot" in words or "plot" in given
-    faults = [*unknown_options(method, given), *output_faults(place, plots)]
+    faults = [*unknown_options(method, given), *picture_faults(place, plots)]
     config, wrong = checked(config_class, given)
     options, other = checked(options_class, given)
     answered = {fault.partition("=")[0] for fault in wrong}  # train_len may be the method's as well
@@ -188,9 +187,9 @@ def checked(config_class: type[Any], given: Mapping[str, Any]) -> tuple[Any, lis
     """Build a config class from those options that are its own; nothing, and the fault lines, where they are wrong."""
     own = {name: value for name, value in given.items() if name in own_names(config_class)}
     try:
-        return validated(config_class, Raw(own, "options")), []
+        return read_options(config_class, own), []
     except ConfigError as error:
-        return None, as_options(error.faults)
+        return None, list(error.faults)
 
 
 def as_options(faults: Iterable[str]) -> list[str]:
@@ -203,23 +202,12 @@ def unknown_options(method: str, given: Mapping[str, Any]) -> list[str]:
     own, common = own_names(METHODS[method].config), own_names(METHODS[method].options)
     faults = []
     for name in given:
-        if name == "plot":
-            faults.append("--plot: takes no value; leave the value out")
-        elif name not in (*own, *common):
+        if name not in (*own, *common):
             near = difflib.get_close_matches(name, [*own, *common, "plot"], n=1)
             everything = ", ".join(f"--{word}" for word in dict.fromkeys([*own, *common, "plot"]))
             hint = f"did you mean --{near[0]}?" if near else f"{method} takes {everything}"
             faults.append(f"--{name}: unknown option; {hint}")
     return faults
-
-
-def output_faults(place: str | None, plots: bool) -> list[str]:
-    """Refuse an output that is no picture, or that nothing is drawn to."""
-    if place is None:
-        return []
-    if not plots:
-        return [f"-o {place}: would be ignored, nothing is drawn; add --plot"]
-    return [] if place.endswith(".png") else [f"-o {place}: must end in .png; name the picture"]
 
 
 def ignored_options(given: Mapping[str, Any], names: Container[str]) -> list[str]:
@@ -228,37 +216,27 @@ def ignored_options(given: Mapping[str, Any], names: Container[str]) -> list[str
     return [f"--{name}={given[name]}: would be ignored, nothing is drawn; add --plot" for name in of_training]
 
 
-def help_text() -> str:
-    """Describe the command and every method's parameters."""
-    lines = [str(__doc__)]
+def settings() -> list[str]:
+    """Describe the options, and every method's parameters."""
+    lines = []
     for options in dict.fromkeys(kind.options for kind in METHODS.values()):
         methods = ", ".join(method for method, kind in METHODS.items() if kind.options is options)
-        lines += [f"Options of {methods} (default; meaning):", "", *settings_text(options)]
+        lines += [f"Options of {methods} (default; meaning):", "", *settings_lines(options, own_names(options))]
         lines.append("  --plot\n      Draw the picture.\n")
     for method, kind in METHODS.items():
-        lines += ["", f"{method} (default; meaning):", "", *settings_text(kind.config)]
-    return "\n".join(lines)
-
-
-def settings_text(config_class: type[Any]) -> list[str]:
-    """Describe a config class's fields as options."""
-    settings = [setting for setting in all_settings(config_class) if setting[0] in own_names(config_class)]
-    return [f"  --{name}={default}\n      {' '.join(meaning.split())}" for name, default, meaning in settings]
-
-
-def show(words: list[str]) -> str:
-    """Read the command line, and return what to print.
-
-    Raises: LabError.
-    """
-    request = parse(words)
-    return METHODS[request.method].show(request)
+        lines += ["", f"{method} (default; meaning):", "", *settings_lines(kind.config, own_names(kind.config))]
+    return lines
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    return run(help_text, arguments, show)
+
+    def show(words: Words) -> str:
+        request = parse(words)
+        return METHODS[request.method].show(request)
+
+    return run(__doc__, arguments, show, syntax=SYNTAX, settings=settings)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    start(main)

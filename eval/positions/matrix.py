@@ -1,6 +1,6 @@
 """The matrix of relative positions that a distance method gives a text: any of its cells, its values, and as text.
 
-Rows are queries and columns keys, as in papers/string.txt, Figure 5. STRING at 9 tokens, S = 3, W = 0:
+Rows are queries and columns keys, as in arXiv:2410.18745, Figure 5. STRING at 9 tokens, S = 3, W = 0:
 
     0 . . . . . . . .
     1 0 . . . . . . .
@@ -109,7 +109,7 @@ def stretches_text(row: FloatArray) -> str:
 
 
 def resolved(config: Any) -> dict[str, Any]:
-    """Give a method's parameters with the defaults that follow from others; one that is left out and off is not named.
+    """Return a method's parameters with defaults that follow from others; one left out and off is not named.
 
     Example:
         >>> resolved(Dca(train_len=8))

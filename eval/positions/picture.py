@@ -1,6 +1,6 @@
 """One picture of a distance method's matrix of relative positions, and of how often training has trained them.
 
-Left the matrix (papers/string.txt, Figures 5 and 8), in the middle the same cells by f(rel_pos), right f(i) over i with
+Left the matrix (arXiv:2410.18745, Figures 5 and 8), in the middle the same cells by f(rel_pos), right f(i) over i with
 the segments it comes from (Figure 1) and the range that the method uses at this length against that of plain distance.
 """
 

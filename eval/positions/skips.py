@@ -1,6 +1,6 @@
 """What a skip method's ids teach at a target window: distances, runs and f(i), beside ids without gaps.
 
-    f(i) = pairs of tokens whose ids are i apart       (papers/string.txt, Eq. 2, over ids instead of places)
+    f(i) = pairs of tokens whose ids are i apart       (arXiv:2410.18745, Eq. 2, over ids instead of places)
 
 f(i) / f(0) is the share of tokens that see one at distance i. Ids without gaps give max(1 - i / n, 0).
 """
@@ -22,7 +22,7 @@ from lab.skip import mean_distance, run_lengths, skip_positions_from_config
 from lab.skip.rpes import Rpes, mean_run_length
 
 QUARTERS = (1, 2, 3)  # of the target window, at which f is printed
-FIGURE_3 = {  # what papers/longrecipe.txt says below its Figure 3; the figure's own numbers are not in the text
+FIGURE_3 = {  # what arXiv:2409.00509 says below its Figure 3; the figure's own numbers are not in the text
     "pose": "mean pair distance about half of LongRecipe's (128K window)",
     "rpes": "mean run length nearly 0",
     "longrecipe": "mean run length 88, mean pair distance about twice that of PoSE (128K window)",
@@ -150,7 +150,7 @@ def heading(config: Any, options: SkipOptions) -> str:
 
 
 def remarks(config: Any, options: SkipOptions) -> str:
-    """Say what theory and the paper's Figure 3 give."""
+    """List what theory and the paper's Figure 3 predict."""
     lines = {}
     if isinstance(config, Rpes):
         expected = mean_run_length(config, options.n_tokens)

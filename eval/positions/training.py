@@ -1,6 +1,6 @@
 """How often a training has trained every relative position: that of a finished run, or of documents of a known shape.
 
-    f(i) = sum over segments s of max(|s| - i, 0)       (papers/string.txt, Eq. 2)
+    f(i) = sum over segments s of max(|s| - i, 0)       (arXiv:2410.18745, Eq. 2)
 
 The three shapes are those of Figure 1, L the training length:
 
@@ -65,7 +65,7 @@ def cell_frequencies(training: Training, distance: Distance, q_pos: IntArray, k_
 
 
 def natural_documents(train_len: int) -> FloatArray:
-    """Give the document lengths of the probe corpus, at even quantiles instead of drawn."""
+    """Return the document lengths of the probe corpus, at even quantiles instead of drawn."""
     shape = Synthetic()
     quantiles = (np.arange(shape.documents) + 0.5) / shape.documents
     deviates = np.array([NormalDist().inv_cdf(quantile) for quantile in quantiles])

@@ -4,7 +4,7 @@
 
 MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
 tokenizer.json. In exact arithmetic a shift changes nothing. D adds up the differences of the attention weights, D_logit
-those of the logits of the first token (papers/anchor_attention.txt, Eq. 4, 5 and Figure 1); both are measured in
+those of the logits of the first token (arXiv:2411.13476, Eq. 4, 5 and Figure 1); both are measured in
 float32 and with rotated queries and keys rounded to bfloat16, as flash attention takes them, on the model's weights and
 on random ones of the same config:
 
@@ -27,19 +27,10 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from eval.common.command import run
-from eval.common.measuring import (
-    Options,
-    Request,
-    device_for,
-    doublings,
-    refuse_idle_distance,
-    result_files,
-    source,
-    title,
-    write_rows,
-)
-from eval.common.texts import draw_texts
+from eval.common.command import Options, Request, run
+from eval.common.documents import draw_texts
+from eval.common.results import write_rows
+from eval.common.subject import device_for, doublings, refuse_idle_distance, result_files, source, title
 from eval.precision.results import Measured, draw, records, tables
 from eval.precision.shift_difference import (
     ARITHMETICS,
@@ -88,11 +79,11 @@ class PrecisionOptions(Options):
         return tuple(sorted({0, *(self.shifts or SHIFTS)}))
 
     def text_tokens(self, train_len: int | None) -> int:
-        """Say how long the texts of D are."""
+        """Return the length of the texts of D."""
         return self.length or min(train_len or MOST_TOKENS, MOST_TOKENS)
 
     def logit_lengths(self, train_len: int | None) -> tuple[int, ...]:
-        """Say how long the texts of D_logit are."""
+        """Return the length of the texts of D_logit."""
         first, last = LENGTHS
         return tuple(sorted(set(self.lengths or doublings(first, min(WINDOWS * (train_len or MOST_TOKENS), last)))))
 
@@ -123,7 +114,7 @@ def measure(request: Request) -> str:
     rows, picture = result_files("precision", request, model)
     measured = measure_texts(model.decoder, options, torch.from_numpy(texts).to(device), n_tokens, lengths)
     known = {**source(model, device), "seed": options.seed}
-    write_rows(rows, ({**known, **row} for row in records(measured)))
+    write_rows(rows, [{**known, **row} for row in records(measured)], f"--rows={rows}")
     lines = [tables(measured), f"written to {rows}"]
     if picture is not None:
         draw(measured, title(model, len(texts)), picture)

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from eval.common.plots import power_axis
 from eval.precision.shift_difference import REFERENCE
-from lab.plots import canvas
+from lab.plots import BLUE, ORANGE, canvas
 
-COLORS = {"trained": "#3366aa", "random": "#cc6622"}
+COLORS = {"trained": BLUE, "random": ORANGE}
 LINES = {"fp32": ":", "bf16": "-", "bf16_model": "--"}
 LABELS = 20  # shifts that are named below the first panel, at most
 
@@ -30,7 +30,7 @@ def draw_precision(
     by_length: Curves,
     output: Path,
 ) -> None:
-    """Draw a picture like Figure 1 of papers/anchor_attention.txt, with logarithmic axes so that fp32 is seen too.
+    """Draw a picture like Figure 1 of arXiv:2411.13476, with logarithmic axes so that fp32 is seen too.
 
     Shapes: for each (weights, arithmetic) D (len(shifts),), its terms by token (T,), D_logit (len(lengths),).
     Raises: MissingPackage without matplotlib, ConfigError where the picture cannot be written.

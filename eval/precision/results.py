@@ -65,7 +65,7 @@ def summary(values: Values) -> dict[str, Any]:
 
 
 def first(profile: Values) -> dict[str, float | None]:
-    """Give the first token's share of D, None where D is 0."""
+    """Return the first token's share of D, None where D is 0."""
     return {"first_token_frac": float(profile[0] / profile.sum()) if profile.any() else None}
 
 

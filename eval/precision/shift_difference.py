@@ -16,7 +16,7 @@ Where bfloat16 rounds:
     bf16_model  weights and activations are bfloat16 too, and each shift has its own forward pass, so that layers pass
                 differences on; between the layers a GPU's kernels round as in bf16, a CPU attends in float32
 
-Source: papers/anchor_attention.txt, section 2. It leaves 1 / sqrt(head_dim) out of its notation; A here has it. Its
+Source: arXiv:2411.13476, section 2. It leaves 1 / sqrt(head_dim) out of its notation; A here has it. Its
 random weights are torch's kaiming_uniform_, ours what the lab's training starts from, of about the same size. Its
 curves are of a whole model in bfloat16 on a GPU, as bf16_model is there; bf16 leaves nothing but RoPE to explain them.
 """

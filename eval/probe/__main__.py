@@ -16,7 +16,7 @@ changed; a Hugging Face folder has the section's defaults, steps of an eighth of
     python -m eval.probe models/Llama-3.1-8B --haystack=essays.txt --protocol=string --sequential --step=8192
 
 --sequential stops a length as soon as the verdict that all tests would give is known up to --error. --protocol=string
-takes the wording, numbers, depths and counting of papers/string.txt (lab/probe/string_needles.py says what differs).
+takes the wording, numbers, depths and counting of arXiv:2410.18745 (lab/probe/string_needles.py says what differs).
 
 Writes probes.jsonl and cases/ as training does, and with --plot probe.png, to FOLDER; left out, to
 eval/probe-TOKENS-HASH in the run folder, or in runs/probe-NAME for a Hugging Face folder. Every finished test is kept
@@ -26,23 +26,22 @@ and a command that asks for more tests, lengths or thresholds takes up those tha
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from eval.common.finished_tests import FinishedTests
-from eval.common.measuring import device_for
+from eval.common.command import MODEL
 from eval.common.needle_tests import EIGHTHS, finished_tests, haystack_of, needle_probe
-from eval.common.subject import Subject, as_subject
+from eval.common.results import FinishedTests, shortened
+from eval.common.subject import Subject, as_subject, device_for
 from eval.probe.picture import draw_probe
 from eval.probe.table import table
 from lab.assembly import set_threads, training_device
-from lab.command import run, start
+from lab.command import Syntax, Words, bare_settings, run, settings_lines, start
 from lab.config import DEFAULT_DIGITS, DEFAULT_NEEDLES
 from lab.errors import ConfigError
 from lab.loading import OpenedModel, open_model
@@ -52,10 +51,9 @@ from lab.probe.effective_length import LengthResult, NeedleProbe
 from lab.probe.records import length_record, summary_record
 from lab.runs.folder import RunFolder
 from lab.schema import NonNegative, Section
-from lab.settings import Raw, parse_overrides, take_option, validated, with_values
+from lab.settings import Raw, validated
 
 OF_TRAINING = ("every_tokens", "loss_tokens")  # settings of the probe section
-FLAGS = ("--sequential",)  # settings that need no value on this command line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +171,7 @@ def default_output(subject: Subject, probe: NeedleProbe) -> Path:
     """Name the output by the checkpoint and the probe's settings, so that the same probe lands in the same place."""
     model = subject.model
     settings = {**asdict(probe.config), "seed": probe.seed, "method": model.method, "weights": subject.weights}
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+    digest = shortened(json.dumps(settings, sort_keys=True))
     home = Path("runs") / f"probe-{model.name}" if model.folder is None else model.folder / "eval"
     return home / f"probe-{model.consumed_tokens or 0:015d}-{digest}"
 
@@ -188,29 +186,23 @@ def write(output: Path, subject: Subject, probe: NeedleProbe, results: Sequence[
     return records
 
 
-def measure(words: list[str]) -> str:
-    """Read the command line, and return what to print.
-
-    Raises: LabError; KeyboardInterrupt, which says how to go on.
-    """
-    place, plots = take_option(words, "-o"), "--plot" in words
-    words = with_values([word for word in words if word != "--plot"], FLAGS)
-    if not words or words[0].startswith("-"):
-        named = words[0] if words else "MODEL"
-        raise ConfigError(
-            f"{named}: MODEL must be the first argument, a run folder, a checkpoint in it, or a Hugging Face folder"
-        )
-    settings = parse_overrides(words[1:])
-    rule = "is a setting of training, which no probe of a checkpoint reads; leave it out"
-    faults = [f"--{name}={settings[name]}: {rule}" for name in OF_TRAINING if name in settings]
-    if faults:
-        raise ConfigError(*faults)
-    return probe_model(Path(words[0]), settings, Path(place) if place else None, plots=plots)
-
-
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    return run(lambda: str(__doc__), arguments, measure)
+
+    def measure(words: Words) -> str:
+        rule = "is a setting of training, which no probe of a checkpoint reads; leave it out"
+        faults = [f"--{name}={words.settings[name]}: {rule}" for name in OF_TRAINING if name in words.settings]
+        if faults:
+            raise ConfigError(*faults)
+        place = Path(words.options.o) if words.options.o else None
+        return probe_model(Path(words.places[0]), words.settings, place, plots=words.options.plot)
+
+    def settings() -> list[str]:
+        names = {item.name for item in fields(ProbeConfig)} - {*OF_TRAINING}
+        return ["Settings (default of a Hugging Face folder; meaning):", "", *settings_lines(ProbeConfig, names)]
+
+    syntax = Syntax(flags=("--plot",), values=("-o",), bare=bare_settings(ProbeConfig), missing=MODEL)
+    return run(__doc__, arguments, measure, syntax=syntax, settings=settings)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def table(results: Sequence[LengthResult], config: ProbeConfig, summary: dict[st
 
 
 def effective(values: dict[str, Any]) -> str:
-    """Say one threshold's effective length, by steps and smooth, each with its limits.
+    """Write one threshold's effective length, by steps and smooth, each with its limits.
 
     Example:
         >>> smooth = {"smooth": 290.4, "smooth_low": 280.0, "smooth_high": None}

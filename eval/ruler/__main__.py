@@ -23,11 +23,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tqdm import tqdm
-
-from eval.common.command import run
-from eval.common.measuring import Request, refuse_idle_distance
-from eval.common.subject import open_subject
+from eval.common.command import Request, run
+from eval.common.subject import open_subject, refuse_idle_distance
 from eval.ruler.measuring import measure_subject, output_folder, prepare, rows_in, standin_line
 from eval.ruler.options import RulerOptions
 from eval.ruler.picture import draw_scores
@@ -54,13 +51,11 @@ def measure(request: Request) -> str:
     cells = rows_in(folder)
     each: list[Scores] = []
     names: list[str | None] = []
-    steps = len(places) * len(options.chosen) * len(bench.lengths)
-    with tqdm(total=steps * options.tests, desc="ruler", unit="test") as bar:
-        for place in places:
-            if each:
-                subject = open_subject(request._replace(model=place))
-            each.append(measure_subject(subject, bench, cells, bar))
-            names.append(subject.checkpoint)
+    for place in places:
+        if each:
+            subject = open_subject(request._replace(model=place))
+        each.append(measure_subject(subject, bench, cells))
+        names.append(subject.checkpoint)
     scores = over_checkpoints(each)
     model = subject.model
     about = {"model": model.name, "checkpoints": names, "method": model.method, "tests": options.tests}

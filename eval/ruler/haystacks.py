@@ -43,7 +43,7 @@ class Essays:
 
     @property
     def exhausted(self) -> str:
-        """Say that the text is too short."""
+        """Report that the text is too short."""
         have = len(self.text or "")
         return f"{self.field}: {have:,} letters are too short a haystack for length={{length}}; give a longer text"
 

@@ -9,15 +9,16 @@ from typing import Any
 
 from tqdm import tqdm
 
-from eval.common.cases import Case, Writer
-from eval.common.cells import Cells, Row
-from eval.common.running import check_ids
+from eval.common.cases import TextCase, Writer
+from eval.common.results import Results, Row
+from eval.common.running import Done, Wanted, fill, run_tests
 from eval.common.subject import Subject
+from eval.ruler.metrics import summed
 from eval.ruler.options import RulerOptions
-from eval.ruler.results import Cell, Scores
-from eval.ruler.running import rows_for, run_task
+from eval.ruler.results import Scores
 from eval.ruler.sources import STANDIN, Sources
-from eval.ruler.tasks import VERSION, Task, least_budget, least_length, make_case, too_short
+from eval.ruler.tasks import TASKS, VERSION, Task, least_budget, least_length, make_case, too_short
+from lab.data.tokenizer import check_ids
 from lab.errors import ConfigError
 from lab.loading import OpenedModel
 from lab.runs.environment import versions
@@ -42,7 +43,7 @@ class Bench:
     lengths: list[int]
     budgets: dict[Task, int]
 
-    def case(self, task: Task, length: int, index: int) -> Case:
+    def case(self, task: Task, length: int, index: int) -> TextCase:
         """Draw one test."""
         seed = self.options.seed
         return make_case(self.writer, self.sources, task, length, seed, index, budget=self.budgets[task])
@@ -70,7 +71,7 @@ def prepare(subject: Subject, options: RulerOptions) -> Bench:
     bench = Bench(options, writer, sources, lengths, budgets)
     for task in options.chosen:
         for length in lengths:
-            check_ids(bench.case(task, length, 0), subject.vocab_size)
+            check_ids(bench.case(task, length, 0).prompt_ids, subject.vocab_size)
     return bench
 
 
@@ -116,32 +117,27 @@ def window_lengths(train_len: int | None) -> list[int]:
     return [1 << power for power in range(min(SHORTEST.bit_length() - 1, longest), longest + 1)]
 
 
-def rows_in(folder: Path) -> Cells:
+def rows_in(folder: Path) -> Results:
     """Read the rows that are known.
 
     Raises: LabError where the file is broken or cannot be written.
     """
-    return Cells(folder / ROWS, IDENTITY)
+    return Results(folder / ROWS, IDENTITY)
 
 
-def measure_subject(subject: Subject, bench: Bench, cells: Cells, bar: Any) -> Scores:
+def measure_subject(subject: Subject, bench: Bench, cells: Results) -> Scores:
     """Run all tasks at all lengths, but for those whose rows are there."""
-    scores: dict[Cell, float] = {}
-    for length in bench.lengths:
-        for task in bench.options.chosen:
-            row = describe(subject, bench, task, length)
-            bar.set_postfix_str(f"{task.name} at {length:,}")
-            finished = cells.find(row)
-            if finished is None:
-                finished = run_cell(subject, bench, task, row, cells, bar)
-            else:
-                bar.update(bench.options.tests)
-            scores[task.name, length] = finished["score"]
-    return scores
+    wanted = [
+        Wanted(describe(subject, bench, task, length), bench.options.tests, f"{task.name} at {length:,}")
+        for length in bench.lengths
+        for task in bench.options.chosen
+    ]
+    rows = fill(cells, wanted, partial(run_cell, subject, bench, cells), kind=PROTOCOL)
+    return {(row["task"], row["length"]): row["score"] for row in rows}
 
 
 def describe(subject: Subject, bench: Bench, task: Task, length: int) -> dict[str, Any]:
-    """Say what a row measures, on what, and with what."""
+    """Describe what a row measures, on what, and with what."""
     return {
         **subject.row,
         "protocol": PROTOCOL,
@@ -158,31 +154,28 @@ def describe(subject: Subject, bench: Bench, task: Task, length: int) -> dict[st
     }
 
 
-def run_cell(subject: Subject, bench: Bench, task: Task, row: Row, cells: Cells, bar: Any) -> Row:
+def run_cell(subject: Subject, bench: Bench, cells: Results, row: Row, done: Done) -> Row:
     """Run what is not finished of one task at one length, and write it down.
 
     Raises: LabError.
     """
-    length, name = row["length"], row["checkpoint"] or "model"
+    task, length, name = TASKS[row["task"]], row["length"], row["checkpoint"] or "model"
     file = f"{CASES}/{name}-{task.name}-{length}-{cells.digest(row)}.jsonl"
-
-    outcome = run_task(
+    outcome = run_tests(
         subject,
-        task,
         partial(bench.case, task, length),
         bench.options.tests,
+        task.judge,
         budget=bench.budgets[task],
-        rows=bench.options.batch or rows_for(length),
+        rows=bench.options.rows(length),
         started=cells.started(file),
-        done=bar.update,
+        done=done,
     )
-    low, high = outcome.bounds
-    measured = {"score": outcome.score, "low": low, "high": high, "std": outcome.std, "seconds": outcome.seconds}
-    return cells.add({**row, **measured, **outcome.facts}, (file, outcome.records))
+    return cells.add({**row, **summed(outcome)}, (file, outcome.records))
 
 
 def standin_line(bench: Bench) -> list[str]:
-    """Say which texts were made up."""
+    """List which texts were made up."""
     found = dict.fromkeys(name for task in bench.options.chosen for name in bench.standins(task))
     return [f"stand-ins: made-up text in place of {', '.join(found)}"] if found else []
 

@@ -14,7 +14,11 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
 from collections.abc import Sequence
+
+from eval.common.results import Row
+from eval.common.running import Outcome
 
 CONTROL = re.compile(r"[\x00-\x1f]")
 Z = 1.959964  # of a two-sided interval of 95%
@@ -51,9 +55,10 @@ def any_part(answer: str, expected: Sequence[str]) -> float:
 
 
 def interval(mean: float, n: int) -> tuple[float, float]:
-    """Give the 95% interval of a mean of `n` scores between 0 and 1.
+    """Return the 95% interval of a mean of `n` scores between 0 and 1.
 
-    Wilson's; exact in kind for scores of 0 or 1, wider than need be for shares, whose variance is at most p (1 - p).
+    Wilson's; wider than need be for scores between 0 and 1, whose variance is at most p (1 - p). scipy's takes whole
+    numbers of successes alone.
 
     Example:
         >>> [round(bound, 4) for bound in interval(0.5, 10)]
@@ -62,3 +67,18 @@ def interval(mean: float, n: int) -> tuple[float, float]:
     middle = (mean + Z**2 / (2 * n)) / (1 + Z**2 / n)
     half = Z / (1 + Z**2 / n) * math.sqrt(mean * (1 - mean) / n + Z**2 / (4 * n**2))
     return max(0.0, min(mean, middle - half)), min(1.0, max(mean, middle + half))  # rounding aside
+
+
+def summed(outcome: Outcome) -> Row:
+    """Sum the tests of a task at one length up: their mean score in percent, its interval, and what tests were like.
+
+    The standard deviation is over tests, None of a single one; examples and made-up words are counted where there are.
+    """
+    records, scores = outcome.records, [float(record["score"]) for record in outcome.records]
+    mean = sum(scores) / len(scores)
+    low, high = interval(mean, len(scores))
+    std = 100 * statistics.stdev(scores) if len(scores) > 1 else None
+    row = {"score": 100 * mean, "low": 100 * low, "high": 100 * high, "std": std, "seconds": outcome.seconds}
+    counted = (("examples", "example"), ("made_up_words", "made_up_words"))
+    counts = {name: sum(record[each] for record in records) for name, each in counted if each in records[0]}
+    return {**row, "shortest_prompt": min(record["prompt_tokens"] for record in records), **counts}

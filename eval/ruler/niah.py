@@ -74,7 +74,7 @@ class Needles:
         turn: Turn,
         more: tuple[Distinct, Distinct],
     ) -> tuple[Callable[[int], str], int | None]:
-        """Give the haystack with its needles by the number of units, letters or further needles, and the most units."""
+        """Return the haystack with its needles by the number of units (letters or needles), and the most units."""
         needles = [self.needle(key, value) for key, value in planted]
 
         def hide(pieces: list[str]) -> list[str]:

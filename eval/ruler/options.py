@@ -12,6 +12,8 @@ from eval.ruler.results import LLAMA2_7B_AT_4K
 from eval.ruler.tasks import ALL, TASKS, Task
 from lab.schema import NonNegative, Positive, Section
 
+BATCH_TOKENS, MOST_ROWS = 65_536, 64  # of prompts side by side where no batch is set
+
 
 @dataclass(frozen=True, kw_only=True)
 class RulerOptions(Section):
@@ -45,11 +47,11 @@ class RulerOptions(Section):
     """What to compute on; auto takes a GPU where there is one."""
 
     def rules(self) -> list[str]:
-        """Refuse tasks that do not exist or stand twice, and files that no task would read."""
+        """Refuse tasks that do not exist or are given twice, and files that no task would read."""
         faults = [f"tasks={name}: no such task; {nearest(name)}" for name in self.tasks or () if name not in TASKS]
         for name, values in (("tasks", self.tasks or ()), ("lengths", self.lengths or ())):
             twice = sorted({value for value in values if values.count(value) > 1})
-            faults += [f"{name}={value}: stands twice; keep one of them" for value in twice]
+            faults += [f"{name}={value}: is given twice; keep one of them" for value in twice]
         for name, source in (("haystack", "essays"), ("squad", "squad"), ("hotpotqa", "hotpotqa")):
             users = [task.name for task in ALL if task.source == source]
             if getattr(self, name) is not None and self.tasks is not None and not {*users} & {*self.tasks}:
@@ -57,6 +59,15 @@ class RulerOptions(Section):
                     f"{name}={getattr(self, name)}: would be ignored by these tasks; leave it out or add {users[0]}"
                 )
         return faults
+
+    def rows(self, length: int) -> int:
+        """Choose how many prompts of a length run side by side.
+
+        Example:
+            >>> [RulerOptions().rows(length) for length in (256, 8192, 131072)]
+            [64, 8, 1]
+        """
+        return self.batch or max(1, min(MOST_ROWS, BATCH_TOKENS // length))
 
     @property
     def chosen(self) -> list[Task]:

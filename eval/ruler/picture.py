@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from eval.common.plots import mark_window
 from eval.ruler.results import Scores, averages, effective_length, lengths_of
 from eval.ruler.tasks import CATEGORIES
-from lab.plots import canvas
+from lab.plots import BLUE, GREY, ORANGE, canvas
 
 LOOKS: dict[str, dict[str, Any]] = {  # markers differ in size and shape, for lines may lie upon each other
-    CATEGORIES[0]: {"color": "#3366aa", "marker": "o", "markersize": 8, "markerfacecolor": "none"},
-    CATEGORIES[1]: {"color": "#cc6622", "marker": "s", "markersize": 5},
+    CATEGORIES[0]: {"color": BLUE, "marker": "o", "markersize": 8, "markerfacecolor": "none"},
+    CATEGORIES[1]: {"color": ORANGE, "marker": "s", "markersize": 5},
     CATEGORIES[2]: {"color": "#338855", "marker": "^", "markersize": 5},
     CATEGORIES[3]: {"color": "#8855aa", "marker": "x", "markersize": 5},
     "average": {"color": "#222222", "marker": "D", "markersize": 9, "linewidth": 5, "alpha": 0.3},
 }
-GREY = "#888888"
 CROWDED = 8  # lengths beyond which their names stand aslant
 
 
@@ -41,10 +41,7 @@ def draw_scores(scores: Scores, title: str, threshold: float, train_len: int | N
         axes.set_xticks(lengths, [f"{length:,}" for length in lengths], **crowded)
         axes.minorticks_off()
         axes.set_xlim(lengths[0] / 1.15, lengths[-1] * 1.15)
-        if train_len is not None and lengths[0] <= train_len <= lengths[-1]:
-            axes.axvline(train_len, color=GREY, linestyle="--", linewidth=1)
-            above = {"xycoords": ("data", "axes fraction"), "xytext": (0, 3), "textcoords": "offset points"}
-            axes.annotate(f"training window {train_len:,}", (train_len, 1), ha="center", color=GREY, **above)
+        mark_window(axes, train_len, lengths[0], lengths[-1])
         axes.set(xlabel="length (tokens, prompt and answer)", ylabel="score (%)", ylim=(0, 100))
         reached = effective_length(scores, threshold)
         axes.set_title(f"{title}\neffective length {reached:,}", fontsize=10, pad=18)

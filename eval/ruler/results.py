@@ -14,7 +14,7 @@ Scores = Mapping[Cell, float]  # percent
 
 
 def over_checkpoints(each: Sequence[Scores]) -> dict[Cell, float]:
-    """Average every score over checkpoints (papers/anchor_attention.txt, section 4, recommends the last five).
+    """Average every score over checkpoints (arXiv:2411.13476, section 4, recommends the last five).
 
     Example:
         >>> over_checkpoints([{("vt", 4096): 60.0}, {("vt", 4096): 70.0}])

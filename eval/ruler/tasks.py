@@ -11,10 +11,11 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from eval.common.cases import Case, Draft, Score, Turn, Writer, finish
+from eval.common.cases import Draft, Score, TextCase, Turn, Writer, finish
+from eval.common.results import Row
 from eval.ruler.cwe import CommonWords
 from eval.ruler.fwe import FrequentWords
-from eval.ruler.metrics import all_parts, any_part
+from eval.ruler.metrics import all_parts, any_part, clean
 from eval.ruler.niah import Needles
 from eval.ruler.qa import Answering
 from eval.ruler.sources import Sources
@@ -54,6 +55,11 @@ class Task:
         draft = self.family.draft(writer, sources, turn)
         writer.check_spelling(draft.answers, self.score)
         return draft
+
+    def judge(self, drawn: TextCase, answer: str) -> Row:
+        """Score an answer."""
+        score = self.score(clean(answer), drawn.answers)
+        return {"expected": list(drawn.answers), "answer": answer, "score": score, **drawn.facts}
 
     def turn(self, length: int, budget: int, seed: int, index: int) -> Turn:
         """Name a test, and seed what is drawn for it."""
@@ -101,7 +107,7 @@ CATEGORIES: tuple[Category, ...] = ("retrieval", "multi-hop tracing", "aggregati
 
 def make_case(
     writer: Writer, sources: Sources, task: Task, length: int, seed: int, index: int, *, budget: int | None = None
-) -> Case:
+) -> TextCase:
     """Draw test `index` of a task: at most `length` tokens together with the `budget` for the answer.
 
     Raises: ConfigError for a length without room, DataError for a source or a tokenizer that does not serve.
@@ -135,7 +141,7 @@ def least_budget(writer: Writer, sources: Sources, task: Task) -> int:
 
 
 def too_short(task: Task, length: int, budget: int, least: int) -> ConfigError:
-    """Say that a length has no room for a task, and which has."""
+    """Report that a length has no room for a task, and which has."""
     return ConfigError(
         f"--lengths={length}: too short for {task.name}, whose fixed parts take {least - budget} tokens and the answer "
         f"{budget}; use {least} or more, or leave the task out"

@@ -16,14 +16,13 @@ Exit status: 0 done; 2 a mistake in the input, or a target out of reach, one lin
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from eval.shape.picture import draw_shape
-from lab.command import run
+from lab.command import Syntax, Words, run, start
 from lab.config import Experiment, load_experiment
 from lab.data.module import PackedData
 from lab.data.preparation import shard_folder
@@ -31,22 +30,20 @@ from lab.data.shaped import shape_corpus
 from lab.data.shaping_cost import Cost, cost_of
 from lab.data.shards import TokenStore
 from lab.errors import ConfigError
-from lab.settings import parse_overrides, take_option
 from lab.shape import Plan
 
 PARTS = 4  # of the window, that the table sums the pairs over
 
 
-def read_experiment(words: list[str]) -> Experiment:
+def read_experiment(words: Words) -> Experiment:
     """Read the config and its overrides.
 
     Raises: ConfigError.
     """
-    if words[0].startswith("--"):
-        raise ConfigError("CONFIG: must be the first argument, a YAML file; for instance configs/shape_demo.yaml")
-    experiment = load_experiment(Path(words[0]), parse_overrides(words[1:]))
+    experiment = load_experiment(Path(words.places[0]), words.settings)
     if experiment.shape is None:
-        raise ConfigError(f"shape: must be set, {words[0]} leaves it out; for instance --shape.target.exponent=0.5")
+        place = words.places[0]
+        raise ConfigError(f"shape: must be set, {place} leaves it out; for instance --shape.target.exponent=0.5")
     return experiment
 
 
@@ -97,19 +94,15 @@ def costs(cost: Cost, tokens: int) -> str:
     )
 
 
-def show(words: list[str]) -> str:
-    """Read the command line, and return what to print.
-
-    Raises: LabError.
-    """
-    picture = take_option(words, "--plot")
-    return report(read_experiment(words), None if picture is None else Path(picture))
-
-
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    return run(lambda: str(__doc__), arguments, show)
+
+    def show(words: Words) -> str:
+        return report(read_experiment(words), None if words.options.plot is None else Path(words.options.plot))
+
+    missing = "CONFIG: must be the first argument, a YAML file; for instance configs/shape_demo.yaml"
+    return run(__doc__, arguments, show, syntax=Syntax(values=("--plot",), missing=missing))
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    start(main)

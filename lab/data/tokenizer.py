@@ -7,6 +7,8 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from lab.errors import DataError
@@ -70,6 +72,25 @@ def load_tokenizer(path: Path) -> Tokenizer:
     except Exception as error:  # the library raises plain Exception for every broken file
         raise DataError(f"data.tokenizer.path={path}: not a tokenizer.json ({error}); save it again") from error
     tokenizer.encode_special_tokens = True  # <eos> in a text is plain text and ends nothing
+    return tokenizer
+
+
+def check_ids(ids: npt.ArrayLike, vocab_size: int) -> None:
+    """Refuse ids of a tokenizer that has more than the model knows.
+
+    Raises: DataError.
+    """
+    if np.max(ids, initial=0) >= vocab_size:
+        raise DataError(f"tokenizer.json: has more ids than the model's {vocab_size}; give the model's own tokenizer")
+
+
+def needed(tokenizer: Tokenizer | None) -> Tokenizer:
+    """Return a model's tokenizer where it has one.
+
+    Raises: DataError.
+    """
+    if tokenizer is None:
+        raise DataError("tokenizer.json: missing; put it into the Hugging Face folder, or prepare the run's shards")
     return tokenizer
 
 

@@ -67,7 +67,7 @@ def read_text(path: Path, field: str = "probe.haystack") -> str:
         reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
         raise DataError(f"{field}={path}: {reason}; give a .txt, .json or .jsonl file") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{field}={path}: must hold JSON with `text` ({error!r}); mend it or give a .txt") from error
+        raise DataError(f"{field}={path}: must hold JSON with `text` ({error!r}); correct it or give a .txt") from error
     if not isinstance(content, str) or not content.strip():
         raise DataError(f"{field}={path}: empty; give a file with text in it")
     return content

@@ -13,12 +13,11 @@ share seen lies between them.
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 from scipy.optimize import brentq
+from scipy.stats import binomtest
 
-from lab.probe.sequential import Bools, Design, full_design
+from lab.probe.sequential import Bools, Design
 
 EDGE = 1e-12  # the search of limits excludes shares closer to 0 or 1
 
@@ -40,20 +39,15 @@ def exact_limits(design: Design, tests: int, passed: int, confidence: float) -> 
     return low, high
 
 
-@cache
-def all_run(tests: int) -> Design:
-    """Return the design in which all tests are run; its threshold has no effect."""
-    return full_design(tests, (0.5,))
-
-
 def share_limits(passed: int, tests: int, confidence: float) -> tuple[float, float]:
-    """Compute the limits of the share if all tests were run.
+    """Return the lower and upper limit of the share where all tests were run, those of Clopper and Pearson.
 
     Example:
         >>> [round(limit, 4) for limit in share_limits(passed=8, tests=10, confidence=0.95)]
         [0.4439, 0.9748]
     """
-    return exact_limits(all_run(tests), tests, passed, confidence)
+    limits = binomtest(passed, tests).proportion_ci(confidence, method="exact")
+    return float(limits.low), float(limits.high)
 
 
 def share_at(design: Design, outcomes: Bools, probability: float) -> float:

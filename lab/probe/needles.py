@@ -7,10 +7,8 @@ length, and only whole numbers count. `lab.probe.string_needles` is the test of 
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +17,7 @@ from tokenizers import Tokenizer
 from lab.data import wording
 from lab.data.synthetic import draw_numbers
 from lab.errors import DataError
+from lab.probe.cases import Case
 
 SUMMARY = "fresh numbers, depths and haystack in every test, exact length with the answer, whole numbers count"
 SAMPLE_NUMBERS = 64  # numbers differ in tokens; the longest of this many is the bound
@@ -27,25 +26,15 @@ CHARS_PER_TOKEN = 8  # first estimate of the text that fills the haystack; doubl
 
 
 @dataclass(frozen=True)
-class Case:
+class NeedleCase(Case):
     """One test.
 
-    Units: `prompt_ids` tokens; `depths` fractions of the haystack, rising, one for each of `numbers`.
+    Units: `depths` fractions of the haystack, rising, one for each of `numbers`.
     """
 
     prompt_ids: list[int]
     numbers: list[str]
     depths: list[float]
-
-    @property
-    def prompt_hash(self) -> str:
-        """Hash of the prompt."""
-        return prompt_hash(self.prompt_ids)
-
-
-def prompt_hash(prompt_ids: Sequence[int] | np.ndarray) -> str:
-    """Return the first 16 hex digits of the SHA-256 of a prompt's ids."""
-    return hashlib.sha256(np.asarray(prompt_ids, dtype="<i8").tobytes()).hexdigest()[:16]
 
 
 def make_case(
@@ -57,7 +46,7 @@ def make_case(
     *,
     digits: int = 6,
     needles: int = 4,
-) -> Case:
+) -> NeedleCase:
     """Draw one test of exactly `length` tokens, of which the last `answer_budget` are left for the answer.
 
     Needle k is at a uniformly drawn word boundary of the k-th of `needles` equal parts of the haystack's first 99%.
@@ -82,7 +71,7 @@ def make_case(
         begin = place
     prompt += hay[begin:] + tail
     assert len(prompt) + answer_budget == length, f"prompt of {len(prompt)} tokens, wanted {length - answer_budget}"
-    return Case(prompt, numbers, [place / n_hay for place in places])
+    return NeedleCase(prompt, numbers, [place / n_hay for place in places])
 
 
 def fixed_parts(tokenizer: Tokenizer, numbers: list[str]) -> tuple[list[int], list[list[int]], list[int]]:

@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 
 from lab.data import wording
 from lab.errors import DataError
-from lab.probe.needles import CHARS_PER_TOKEN, DEPTH_RANGE, Case, plain_ids
+from lab.probe.needles import CHARS_PER_TOKEN, DEPTH_RANGE, NeedleCase, plain_ids
 
 SUMMARY = "Table 5's numbers in every test, haystack from its beginning, length overshot, digits count anywhere"
 NUMBERS = ("144231", "543171", "264468", "423103")
@@ -40,7 +40,7 @@ def make_case(
     *,
     digits: int = DIGITS,
     needles: int = len(NUMBERS),
-) -> Case:
+) -> NeedleCase:
     """Draw one test whose prompt has `length` tokens, or more to the end of a sentence or line, without the answer.
 
     Needle k is at a uniformly drawn token of the k-th quarter of the haystack's first 99%.
@@ -61,7 +61,7 @@ def make_case(
     for place, ids in zip(places, planted, strict=True):
         prompt += hay[begin:place] + ids
         begin = place
-    return Case(prompt + hay[begin:] + tail, list(NUMBERS), [place / len(hay) for place in places])
+    return NeedleCase(prompt + hay[begin:] + tail, list(NUMBERS), [place / len(hay) for place in places])
 
 
 def fixed_parts(tokenizer: Tokenizer, digits: int, needles: int) -> tuple[list[int], list[list[int]], list[int]]:

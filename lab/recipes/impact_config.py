@@ -1,4 +1,4 @@
-"""What eval.impact is told: on which text, how much is marked, and which types are taken; no torch."""
+"""Settings of eval.impact: the text, how much is marked, and which types are taken; no torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PositiveShare = Annotated[float, Gt(0), Le(1)]
 
 @dataclass(frozen=True, kw_only=True)
 class ImpactConfig(Section):
-    """Options of the analysis (papers/longrecipe.txt, section 4.1)."""
+    """Options of the analysis (arXiv:2409.00509, section 4.1)."""
 
     windows: Positive = 50
     """Windows that both models score."""

@@ -34,18 +34,18 @@ from typing import Any
 
 import yaml
 
+from lab.command import GOES_ON, STOPPED, Syntax, Words, run, settings_lines
 from lab.data.part_of_speech import open_tagger
 from lab.data.preparation import is_prepared
 from lab.data.selecting import RESULT
 from lab.data.windows import refuse_few
-from lab.errors import ConfigError, LabError
-from lab.files import write_atomic, write_json
+from lab.errors import ConfigError
+from lab.files import write_atomic, write_json, writing
 from lab.recipes.recipe import FOLDERS, TRAINING, Recipe, Resolved, read_recipe, resolve, unprepared
 from lab.runs.changes import changes
 from lab.runs.folder import RunFolder
-from lab.settings import all_settings, parse_overrides, take_option
 
-WRONG, INTERRUPTED, KILLED = 2, 75, 128  # the last plus the number of the signal, as shells say it
+KILLED = 128  # plus the number of the signal, as shells do
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 MERGING = ".merging"  # what the merge writes to until it is whole
 FORMS, WIDTHS = ("{:,.0f}", "{:.3f}", "{:.3f}", "{:,.0f}"), (16, 8, 15, 18, 10)  # of the table at the end
@@ -63,7 +63,7 @@ class Stages:
             self.records = json.loads(self.path.read_text(encoding="utf-8"))
 
     def is_done(self, stage: str) -> bool:
-        """Tell whether a stage was finished and what it made is still there."""
+        """Return whether a stage was finished and what it made is still there."""
         return bool(self.records.get(stage, {}).get("done")) and self.recipe.path(stage).exists()
 
     def left(self) -> list[str]:
@@ -97,13 +97,10 @@ class Stages:
 
         Raises: ConfigError where the folder cannot be written.
         """
-        try:
+        with writing(f"folder={self.folder}", "folder"):
             for stage in self.left():
                 text = yaml.safe_dump(self.resolved.settings[stage], sort_keys=False, allow_unicode=True)
                 write_atomic(self.file(stage), text.encode("utf-8"))
-        except OSError as error:
-            reason = error.strerror or type(error).__name__
-            raise ConfigError(f"folder={self.folder}: cannot be written ({reason}); name another") from error
 
     def note(self, stage: str, seconds: float, done: bool) -> None:
         """Record that a stage has run."""
@@ -113,7 +110,7 @@ class Stages:
 
 
 def plain(settings: dict[str, Any]) -> dict[str, Any]:
-    """Give settings as they read back from YAML."""
+    """Return settings as they read back from YAML."""
     read: dict[str, Any] = yaml.safe_load(yaml.safe_dump(settings))
     return read
 
@@ -191,7 +188,7 @@ def run_stages(stages: Stages, launcher: Sequence[str]) -> int:
                 replace_folder(stages.folder / MERGING, stages.recipe.path(stage))
             stages.note(stage, time.monotonic() - start, done=status == 0)
             if child.signal is not None and (status != 0 or stages.left()):
-                return INTERRUPTED
+                return STOPPED
             if status != 0:
                 return status if status > 0 else KILLED - status
     finally:
@@ -201,7 +198,7 @@ def run_stages(stages: Stages, launcher: Sequence[str]) -> int:
 
 
 def replace_folder(temporary: Path, final: Path) -> None:
-    """Give the merged model its name; one that was merged before it is out of date."""
+    """Rename the merged model to its final name; one that was merged earlier is out of date."""
     if final.exists():
         shutil.rmtree(final)
     temporary.rename(final)
@@ -233,27 +230,15 @@ def numbers_of(stage: str, folder: Path) -> tuple[float | None, ...]:
     return None, None, None, None
 
 
-def help_text() -> str:
-    """Describe the command and the recipe's own settings."""
-    lines = [str(__doc__), "Settings (default; meaning), those of the training stages as in lab.fit --help:", ""]
-    for name, default, text in all_settings(Recipe):
-        lines.append(f"  --{name}={default}\n      {' '.join(text.split())}")
-    return "\n".join(lines)
-
-
-def carry_out(arguments: Sequence[str]) -> int:
-    """Read the command line, run what is left of the recipe, and return the exit status.
+def carry_out(words: Words, arguments: Sequence[str]) -> int:
+    """Run what is left of a recipe, and return the exit status.
 
     Raises: LabError.
     """
-    words = list(arguments)
-    command = take_option(words, "--launcher")
-    launcher = [sys.executable] if command is None else shlex.split(command)
+    launcher = [sys.executable] if words.options.launcher is None else shlex.split(words.options.launcher)
     if not launcher:
         raise ConfigError("--launcher: must be a command; for instance 'torchrun --nproc_per_node 8'")
-    if not words or words[0].startswith("-"):
-        raise ConfigError("CONFIG: must be the first argument, a YAML file of configs/recipes/")
-    recipe = read_recipe(Path(words[0]), parse_overrides(words[1:]))
+    recipe = read_recipe(Path(words.places[0]), words.settings)
     stages = Stages(resolve(recipe))
     stages.refuse_changes()
     stages.write_settings()
@@ -264,7 +249,7 @@ def carry_out(arguments: Sequence[str]) -> int:
     status = run_stages(stages, launcher)
     if status == 0:
         print(report(stages))
-    elif status == INTERRUPTED:
+    elif status == STOPPED:
         again = shlex.join(["python", "-m", "lab.longrecipe", *arguments])
         print(f"the recipe is stopped, what was done is saved; go on with:\n  {again}", file=sys.stderr)
     return status
@@ -272,11 +257,12 @@ def carry_out(arguments: Sequence[str]) -> int:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    if not arguments or {"-h", "--help"} & set(arguments):
-        print(help_text())
-        return 0 if arguments else WRONG
-    try:
-        return carry_out(arguments)
-    except LabError as error:
-        print(error, file=sys.stderr)
-        return WRONG
+    heading = "Settings (default; meaning), those of the training stages as in lab.fit --help:"
+    return run(
+        __doc__,
+        arguments,
+        lambda words: carry_out(words, arguments),
+        syntax=Syntax(values=("--launcher",), missing="CONFIG: must be the first argument, a file of configs/recipes/"),
+        settings=lambda: [heading, "", *settings_lines(Recipe)],
+        stopped=GOES_ON,
+    )

@@ -2,7 +2,7 @@
 
     python -m lab.merge MODEL MODEL [MODEL ...] [--weights W W ...] [--positions MODEL] [--train_len TOKENS] -o FOLDER
 
-    W_merged = w_1 W_1 + w_2 W_2 + ...,    w_1 + w_2 + ... = 1    (papers/longrecipe.txt, Eq. 7)
+    W_merged = w_1 W_1 + w_2 W_2 + ...,    w_1 + w_2 + ... = 1    (arXiv:2409.00509, Eq. 7)
 
 A MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder; all must be of
 one shape. FOLDER becomes a Hugging Face folder in float32; sums are taken in float64. Left out, the weights are equal
@@ -25,24 +25,22 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import torch
 from tqdm import tqdm
 
-from lab.command import run
+from lab.command import Syntax, Words, run
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import CheckpointError, ConfigError
-from lab.files import write_atomic
+from lab.files import write_atomic, writing
 from lab.inheritance import FREE, tokenizer_of
 from lab.loading import OpenedModel, open_model
 from lab.model.decoder import Decoder
 from lab.model.huggingface import save_pretrained
 from lab.model.huggingface.config import hugging_face_settings
 from lab.positions.methods import describe
-from lab.settings import take_option
 from lab.weights import MOST_FAULTS, shape
 
 UNFINISHED = "interrupted; what was written is not whole, delete it and merge again"
@@ -69,27 +67,27 @@ class Kept:
     train_len: int | None
 
 
-def parse(arguments: Sequence[str]) -> Arguments:
+def parse(words: Words) -> Arguments:
     """Read the command line.
 
     Raises: ConfigError.
     """
-    words = list(arguments)
-    output, positions = take_option(words, "-o"), take_option(words, "--positions")
-    train_len = read_train_len(take_option(words, "--train_len"))
-    models = list(takewhile(lambda word: not word.startswith("-"), words))
-    rest = words[len(models) :]
-    if rest and rest[0] != "--weights":
-        raise ConfigError(f"{rest[0]}: not an option; write MODEL MODEL --weights W W --positions MODEL -o FOLDER")
+    models, options = words.places, words.options
+    if words.settings:
+        name, value = next(iter(words.settings.items()))
+        raise ConfigError(
+            f"--{name}={value}: not an option; write MODEL MODEL --weights W W --positions MODEL -o FOLDER"
+        )
+    train_len = read_train_len(options.train_len)
     if len(models) < 2:
         raise ConfigError(f"MODEL={' '.join(models)}: must be two models or more, before the options; see --help")
-    if output is None:
+    if options.o is None:
         raise ConfigError("-o: must be given, the folder to write; for instance -o merged")
-    shares = read_shares(rest[1:], len(models)) if rest else [1 / len(models)] * len(models)
-    place = None if positions is None else Path(positions)
+    shares = [1 / len(models)] * len(models) if options.weights is None else read_shares(options.weights, len(models))
+    place = None if options.positions is None else Path(options.positions)
     if place is not None and place not in map(Path, models):
-        raise ConfigError(f"--positions={positions}: must be one of the models; use one of {', '.join(models)}")
-    return Arguments([Path(word) for word in models], shares, place, train_len, Path(output))
+        raise ConfigError(f"--positions={place}: must be one of the models; use one of {', '.join(models)}")
+    return Arguments([Path(word) for word in models], shares, place, train_len, Path(options.o))
 
 
 def read_train_len(word: str | None) -> int | None:
@@ -142,13 +140,10 @@ def merge(asked: Arguments) -> str:
     kept = choose_positions(models, asked.positions, asked.train_len)
     tokenizer = shared_tokenizer(asked.models)
     add_up([models[path].decoder for path in asked.models], asked.shares, kept.decoder)
-    try:
+    with writing(str(asked.output), "folder"):
         save_pretrained(kept.decoder, asked.output, train_len=kept.train_len)
         if tokenizer is not None:
             write_atomic(asked.output / "tokenizer.json", tokenizer.read_bytes())
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise CheckpointError(f"{asked.output}: cannot be written ({reason}); name another folder") from error
     parts = " + ".join(f"{share:g} {path}" for path, share in zip(asked.models, asked.shares, strict=True))
     n = sum(parameter.numel() for parameter in kept.decoder.parameters())
     return f"{asked.output}: {parts}, {n:,} parameters; {'with a' if tokenizer else 'no'} tokenizer.json"
@@ -212,7 +207,7 @@ def choose_positions(models: dict[Path, OpenedModel], wanted: Path | None, given
 
 
 def say_positions(decoder: Decoder) -> str:
-    """Say a decoder's position methods and rotary base."""
+    """Write a decoder's position methods and rotary base."""
     frequencies, distance = decoder.frequencies, decoder.distance
     return f"{describe(frequencies.config)}+{describe(distance)} at theta {frequencies.theta}"
 
@@ -252,4 +247,5 @@ def add_up(decoders: Sequence[Decoder], shares: Sequence[float], into: Decoder) 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    return run(lambda: str(__doc__), arguments, lambda words: merge(parse(words)), stopped=UNFINISHED)
+    syntax = Syntax(places=None, values=("-o", "--positions", "--train_len"), lists=("--weights",))
+    return run(__doc__, arguments, lambda words: merge(parse(words)), syntax=syntax, stopped=UNFINISHED)

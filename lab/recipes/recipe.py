@@ -6,7 +6,7 @@
     replay    extended, short windows, plain ids               -> FOLDER/replayed
     merge     base with replayed                               -> FOLDER/merged
 
-Source: papers/longrecipe.txt, Figure 1 and sections 4.1 to 4.3.
+Source: arXiv:2409.00509, Figure 1 and sections 4.1 to 4.3.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ def positions_of(source: Source) -> tuple[Any, Any, float]:
 
 
 def hugging_face_positions(experiment: Experiment, train_len: int | None) -> dict[str, Any]:
-    """Say a run's positions as the merged folder will.
+    """Write a run's positions as the merged folder will.
 
     Raises: ConfigError where it cannot.
     """

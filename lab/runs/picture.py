@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from lab.command import run
+from lab.command import Syntax, Words, run
 from lab.errors import CheckpointError, ConfigError, MissingPackage
 from lab.plots import BLUE, GREY, ORANGE
 from lab.runs.folder import RunFolder
-from lab.settings import take_option
 
 
 def draw_run(run: Path, output: Path | None = None) -> Path:
@@ -107,17 +106,13 @@ def draw_accuracy(axes: Any, figure: Any, probes: list[dict[str, Any]], window: 
     figure.colorbar(scale, ax=axes, label="consumed tokens (millions)")
 
 
-def draw(words: list[str]) -> str:
-    """Read the command line, draw, and return what to print.
-
-    Raises: LabError.
-    """
-    place = take_option(words, "-o")
-    if len(words) != 1:
-        raise ConfigError(f"{' '.join(words[1:])}: not an option; write RUN [-o PICTURE.png]")
-    return str(draw_run(Path(words[0]), Path(place) if place else None))
-
-
 def main(arguments: Sequence[str]) -> int:
     """Draw the picture that the command line asks for and return the exit status."""
-    return run(lambda: str(__doc__), arguments, draw)
+
+    def draw(words: Words) -> str:
+        if len(words.places) != 1 or words.settings:
+            given = [*words.places[1:], *(f"--{name}" for name in words.settings)]
+            raise ConfigError(f"{' '.join(given)}: not an option; write RUN [-o PICTURE.png]")
+        return str(draw_run(Path(words.places[0]), Path(words.options.o) if words.options.o else None))
+
+    return run(__doc__, arguments, draw, syntax=Syntax(places=None, values=("-o",)))

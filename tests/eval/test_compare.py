@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, fisher_exact, ttest_rel
 
-from eval.common.mcnemar import holm
+from eval.common.statistics import holm
 from eval.compare.__main__ import main
 from eval.compare.records import read_records
 from eval.compare.results import FISHER, LIMITS, MCNEMAR, PAIRED_T, compare, paired, paired_t
@@ -21,6 +21,7 @@ from eval.perplexity.__main__ import main as perplexity
 from lab.errors import DataError
 from lab.probe.intervals import exact_limits
 from lab.probe.sequential import sequential_design
+from tests.eval.commands import runner
 
 ROOT = Path(__file__).resolve().parents[2]
 SUBJECT = {"model": "m", "checkpoint": "tokens-1", "weights": "w", "precision": "float32", "method": "rope+plain"}
@@ -445,10 +446,7 @@ def test_columns_by_length(tmp_path):
     assert (grid.headings, len(grid.lines)) == (["128", "512", "1,024"], 1)
 
 
-def run(words, capsys):
-    status = main([str(word) for word in words])
-    out, err = capsys.readouterr()
-    return status, out, err
+run = runner(main)
 
 
 def test_real_rows_of_a_run(run_folder, tmp_path, capsys):
@@ -492,7 +490,7 @@ def test_real_rows_of_a_run(run_folder, tmp_path, capsys):
         (["none"], "none: no such file or folder"),
         (["empty"], "empty: no results"),
         (["rows.jsonl", "--by=size"], "--by=size: unknown field"),
-        (["rows.jsonl", "--by=model,model"], "stands twice"),
+        (["rows.jsonl", "--by=model,model"], "is given twice"),
         (["rows.jsonl", "--sort=n"], "--sort=n: unknown setting"),
         (["rows.jsonl", "-o", "t.pdf"], "-o t.pdf: must end in"),
         (["--by=model"], "PATH: must be set"),

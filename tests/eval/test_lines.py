@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from eval.common.cases import Writer
-from eval.lines.__main__ import LinesOptions, main
+from eval.common.retrieval import summed
+from eval.lines.__main__ import main
 from eval.lines.cases import LEAST_LINES, Lines
 from tests.eval.answering import answered
+from tests.eval.commands import rows_named, runner
 from tests.eval.test_passkey import bytewise  # noqa: F401
 from tests.runs.test_picture import size_of
 
@@ -92,17 +94,11 @@ def test_a_reader_of_the_last_tokens_finds_the_lines_that_lie_there(request, nam
     assert [record["passed"] for record in outcome.records] == inside
     assert 3 < sum(inside) < 21
     everything = answered(Reader(tokenizer, 10**6), tokenizer, cases, tmp_path, budget=BUDGET, rows=8, stop_id=STOP)
-    assert everything.result["score"] == 1
+    assert summed(everything)["score"] == 1
 
 
-def run(words, capsys):
-    status = main([str(word) for word in words])
-    out, err = capsys.readouterr()
-    return status, out, err
-
-
-def rows_of(folder):
-    return [json.loads(line) for line in (folder / "lines.jsonl").read_text().splitlines()]
+run = runner(main)
+rows_of = rows_named("lines.jsonl")
 
 
 def test_the_command_measures_a_run_by_length_and_goes_on(run_folder, tmp_path, capsys, monkeypatch):
@@ -124,8 +120,8 @@ def test_the_command_measures_a_run_by_length_and_goes_on(run_folder, tmp_path, 
         assert row["score"] == 0
     assert out.splitlines()[-1] == f"picture: {tmp_path / 'lines.png'}"
     assert size_of(tmp_path / "lines.png")[0] > 700
-    ran, true = [], lines.run_cases
-    monkeypatch.setattr(lines, "run_cases", lambda *x, **y: ran.append(1) or true(*x, **y))
+    ran, true = [], lines.run_tests
+    monkeypatch.setattr(lines, "run_tests", lambda *x, **y: ran.append(1) or true(*x, **y))
     assert run(words, capsys)[0] == 0
     assert (len(ran), len(rows_of(tmp_path))) == (0, 2)
     assert run([*words, "--seed=1", "--protocol=completion"], capsys)[0] == 0
@@ -164,11 +160,3 @@ def test_a_length_without_room_for_two_lines_is_one_line(run_folder, capsys):
     assert run([run_folder, f"--lengths={least - 1}", "--tests=2"], capsys)[0] == 2
     assert run([run_folder, f"--lengths={least}", "--tests=2"], capsys)[0] == 0
     assert LEAST_LINES == 2
-
-
-def test_defaults_and_help(capsys):
-    assert LinesOptions().tests == 50
-    status, out, _ = run(["--help"], capsys)
-    assert status == 0
-    for word in ("python -m eval.lines runs/tiny_2k", "--plot", "--lines=", "--protocol="):
-        assert word in out

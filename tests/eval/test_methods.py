@@ -1,6 +1,5 @@
 """Comparing methods: settings by hand from the paper, McNemar's test against scipy, and eval.methods as a command."""
 
-import json
 import re
 from fractions import Fraction
 from pathlib import Path
@@ -11,14 +10,15 @@ import torch
 from scipy.stats import beta, binomtest, false_discovery_control
 
 import eval.common.subject
-from eval.common.mcnemar import Paired, holm, pair
 from eval.common.method_settings import METHODS, group, setting
+from eval.common.statistics import Paired, holm, pair
 from eval.methods.__main__ import MethodsOptions, main
 from eval.methods.picture import draw_methods
 from eval.methods.table import table
 from lab.errors import ConfigError
 from lab.loading import open_model
 from lab.positions import frequencies
+from tests.eval.commands import rows_named, runner
 from tests.runs.test_picture import size_of
 
 OWN = frequencies("rope", head_dim=8, theta=1000.0)
@@ -167,14 +167,8 @@ def test_the_table_marks_what_is_significant_after_correction():
     assert len(table([row("ntk", 5)], 64, 0.95).splitlines()) == 4
 
 
-def run(words, capsys):
-    status = main([str(word) for word in words])
-    out, err = capsys.readouterr()
-    return status, out, "".join(line for line in err.splitlines(keepends=True) if "methods:" not in line)
-
-
-def rows_of(folder):
-    return [json.loads(line) for line in (folder / "methods.jsonl").read_text().splitlines()]
+run = runner(main, "methods")
+rows_of = rows_named("methods.jsonl")
 
 
 NEEDLE = re.compile(r"One of the magic numbers is ([0-9]+)\.")
@@ -321,7 +315,7 @@ def test_a_hugging_face_folder_is_compared_at_its_own_length(hugging_face_folder
 
 MISTAKES = {
     "--methods=rope,strng": "--methods=strng: unknown method; did you mean string?",
-    "--methods=dca,rope,dca": "--methods=dca: stands twice; keep one",
+    "--methods=dca,rope,dca": "--methods=dca: is given twice; keep one",
     "--position.distance.method=plain": (
         "--position.distance.method: this command sets the methods itself; leave it out"
     ),
@@ -342,12 +336,9 @@ def test_a_mistake_is_one_line(run_folder, tmp_path, capsys, words, line):
     assert err.startswith(line)
 
 
-def test_rope_comes_first_and_help_tells_the_options(capsys):
+def test_rope_comes_first():
     assert MethodsOptions(methods="dca, rope,string").chosen == ["rope", "dca", "string"]
     assert MethodsOptions().chosen == list(METHODS)
     assert group(192, 128, 32) == 2
     with pytest.raises(ConfigError):
         MethodsOptions(methods="")
-    assert main(["--help"]) == 0
-    assert "--train_len=" in capsys.readouterr().out
-    assert main([]) == 2

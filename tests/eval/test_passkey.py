@@ -12,11 +12,12 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from eval.common.cases import Writer
-from eval.common.retrieval import answer_budget, draw_key, first_number, least_budget
+from eval.common.retrieval import answer_budget, draw_key, first_number, least_budget, summed
 from eval.passkey.__main__ import PasskeyOptions, main
 from eval.passkey.cases import Passkey
 from lab.errors import ConfigError, DataError
 from tests.eval.answering import answered
+from tests.eval.commands import rows_named, runner
 from tests.runs.test_picture import size_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -127,7 +128,7 @@ def test_a_reader_of_the_last_tokens_finds_the_keys_that_lie_there(request, name
         rest = [case.prompt[pattern.search(case.prompt).start() :] for case in cases]
         inside = [len(tokenizer.encode(text, add_special_tokens=False).ids) <= seen for text in rest]
         assert [record["passed"] for record in outcome.records] == inside
-        scores.append(outcome.result["score"])
+        scores.append(summed(outcome)["score"])
     assert scores[0] == 0
     assert scores[-1] == 1
     assert scores == sorted(scores)
@@ -160,7 +161,7 @@ def test_limits_are_exact_and_what_comes_after_the_end_is_not_read(bytewise, tmp
         return torch.tensor(rows)
 
     outcome = answered(model, bytewise, cases, tmp_path, budget=BUDGET, rows=16, stop_id=STOP)
-    result = outcome.result
+    result = summed(outcome)
     assert (result["passed"], result["score"]) == (8, 0.8)
     assert (round(result["low"], 4), round(result["high"], 4)) == (0.4439, 0.9748)  # Clopper, Pearson's of 8 in 10
 
@@ -172,7 +173,7 @@ def test_only_the_whole_number_passes_and_only_in_front(bytewise, said, passes, 
     outcome = answered(
         lambda prompts, n_tokens: torch.tensor([ids]), bytewise, [case], tmp_path, budget=BUDGET, rows=1, stop_id=None
     )
-    assert outcome.passed == passes
+    assert summed(outcome)["passed"] == passes
 
 
 def test_the_budget_holds_the_number(bytewise, bpe):
@@ -193,14 +194,8 @@ def test_a_tokenizer_that_sets_digits_apart_is_refused():
         least_budget(Writer(apart), 5)
 
 
-def run(words, capsys):
-    status = main([str(word) for word in words])
-    out, err = capsys.readouterr()
-    return status, out, err
-
-
-def rows_of(folder):
-    return [json.loads(line) for line in (folder / "passkey.jsonl").read_text().splitlines()]
+run = runner(main)
+rows_of = rows_named("passkey.jsonl")
 
 
 def test_the_command_measures_a_grid_and_goes_on(run_folder, tmp_path, capsys, monkeypatch):
@@ -222,8 +217,8 @@ def test_the_command_measures_a_grid_and_goes_on(run_folder, tmp_path, capsys, m
         assert {len(case["prompt_hash"]) for case in cases} == {16}
         assert {case["depth"] for case in cases} == {row["depth"]}
     assert size_of(Path(out.splitlines()[-1].removeprefix("picture: ")))[0] > 500
-    ran, true = [], passkey.run_cases
-    monkeypatch.setattr(passkey, "run_cases", lambda *x, **y: ran.append(1) or true(*x, **y))
+    ran, true = [], passkey.run_tests
+    monkeypatch.setattr(passkey, "run_tests", lambda *x, **y: ran.append(1) or true(*x, **y))
     file = tmp_path / "passkey.jsonl"
     file.write_text("".join(file.read_text().splitlines(keepends=True)[:1]) + '{"torn')
     assert run(words, capsys)[0] == 0
@@ -289,13 +284,9 @@ def test_every_length_that_is_too_short_is_one_line(run_folder, capsys):
     assert run([run_folder, f"--lengths={least}", "--tests=2", "--depths=2"], capsys)[0] == 0
 
 
-def test_defaults_and_help(capsys):
+def test_defaults():
     assert PasskeyOptions().all_depths == pytest.approx([k / 10 for k in range(11)])
     assert (PasskeyOptions().tests, PasskeyOptions(depths=3).all_depths) == (20, [0, 0.5, 1])
-    status, out, _ = run(["--help"], capsys)
-    assert status == 0
-    for word in ("python -m eval.passkey runs/cpu_demo", "--plot", "--depths=", "--protocol="):
-        assert word in out
 
 
 @pytest.mark.slow

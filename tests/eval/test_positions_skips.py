@@ -12,6 +12,7 @@ from eval.positions.skips import SentenceOptions, SkipOptions, compared, drawn_s
 from lab.skip.longrecipe import LongRecipe
 from lab.skip.pose import Pose
 from lab.skip.rpes import Rpes
+from tests.eval.commands import check_faults, runner
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARE_TOL = 0.01  # f(i) / f(0) of one sample deviates by 0.03, that of the mean of 200 by 0.002
@@ -68,10 +69,7 @@ the paper on its Figure 3  mean run length 88, mean pair distance about twice th
 }
 
 
-def run(words, capsys):
-    status = main(words.split())
-    out, err = capsys.readouterr()
-    return status, out, err
+run = runner(main)
 
 
 @pytest.mark.parametrize(("words", "text"), TEXTS.items(), ids=TEXTS)
@@ -152,52 +150,35 @@ def test_the_seed_decides(capsys):
 
 N_TOKENS = "Tokens n of every sample, two or more, or there is no pair of them"
 OWN = "--target_len, --n_tokens, --samples, --seed, --plot"
-MISTAKES = {
+MISTAKES = {  # words: every fault's field, value and rule
     "pose": (
         "--target_len: must be set; Target window T in tokens, which all ids stay below; the paper trains on samples "
         "of 30% of it",
         f"--n_tokens: must be set; {N_TOKENS}",
     ),
     "pose --n_tokens=1 --target_len=4": (f"--n_tokens=1: must be >= 2; {N_TOKENS}",),
-    "rpes --n_tokens=9 --target_len=4": (
-        "--target_len=4: must be >= n_tokens=9, or the ids do not fit below it (the paper trains on samples of 30% of "
-        "the target window); raise it or shorten the sample",
-    ),
-    "pose --n_tokens=9 --target_len=4194305": (
-        "--target_len=4194305: must be <= 4194304, as f is held in memory; lower it and n_tokens alike",
-    ),
-    "pose --n_tokens=9 --target_len=20 --samples=0": ("--samples=0: must be >= 1; Samples whose ids are drawn",),
-    "rpes --n_tokens=9 --target_len=20 --seed=-1": ("--seed=-1: must be >= 0; Seed of the draws",),
-    "longrecipe --n_tokens=9 --target_len=20 --sentence_tokens=0.5": (
-        "--sentence_tokens=0.5: must be >= 1; Mean length of a sentence in tokens; lengths are drawn as geometric, "
-        "each token the last of its sentence with probability 1 / mean, and the sample's end cuts the last one",
-    ),
+    "rpes --n_tokens=9 --target_len=4": ("--target_len=4: must be >= n_tokens=9",),
+    "pose --n_tokens=9 --target_len=4194305": ("--target_len=4194305: must be <= 4194304, as f is held in memory;",),
+    "pose --n_tokens=9 --target_len=20 --samples=0": ("--samples=0: must be >= 1;",),
+    "rpes --n_tokens=9 --target_len=20 --seed=-1": ("--seed=-1: must be >= 0;",),
+    "longrecipe --n_tokens=9 --target_len=20 --sentence_tokens=0.5": ("--sentence_tokens=0.5: must be >= 1;",),
     "rpes --n_tokens=9 --target_len=20 --window=5": (f"--window: unknown option; rpes takes {OWN}",),
     "pose --n_tokns=9 --target_len=20": (
         "--n_tokns: unknown option; did you mean --n_tokens?",
         f"--n_tokens: must be set; {N_TOKENS}",
     ),
     "pose --n_tokens=9 --target_len=20 --train=natural": (f"--train: unknown option; pose takes {OWN}",),
-    "longrecipe --n_tokens=9 --target_len=20 --selection=x": (
-        "--selection: unknown option; longrecipe takes --target_len, --n_tokens, --samples, --seed, --sentence_tokens, "
-        "--plot",
-    ),
-    "poze --n_tokens=9": ("METHOD=poze: unknown method; did you mean pose?",),
-    "rpes --n_tokens=9 --target_len=20 -o p.png": ("-o p.png: would be ignored, nothing is drawn; add --plot",),
+    "longrecipe --n_tokens=9 --target_len=20 --selection=x": ("--selection: unknown option;",),
+    "poze --n_tokens=9": ("METHOD=poze: unknown method;",),
+    "rpes --n_tokens=9 --target_len=20 -o p.png": ("-o p.png: would be ignored, nothing is drawn;",),
 }
 
 
 @pytest.mark.parametrize(("words", "lines"), MISTAKES.items(), ids=MISTAKES)
 def test_a_mistake_is_one_line_per_fault(capsys, words, lines):
-    assert run(words, capsys) == (2, "", "".join(f"{line}\n" for line in lines))
-
-
-def test_help_names_the_options_of_every_kind(capsys):
-    out = run("--help", capsys)[1]
-    assert "Options of pose, rpes (default; meaning):" in out
-    assert "Options of longrecipe (default; meaning):" in out
-    for word in ("python -m eval.positions pose --n_tokens 2048", "--samples=100", "--sentence_tokens=24.0"):
-        assert word in out
+    status, out, err = run(words, capsys)
+    assert (status, out) == (2, "")
+    check_faults(err.splitlines(), lines)
 
 
 def test_skips_are_measured_without_torch_and_matplotlib():

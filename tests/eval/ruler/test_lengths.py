@@ -148,7 +148,7 @@ def test_a_tokenizer_that_sets_digits_apart_is_refused(merging, made_up):
     with pytest.raises(DataError) as caught:
         make_case(Writer(apart), made_up, TASKS["niah_single_1"], 1500, 0, 0)
     assert re.fullmatch(
-        r"tokenizer.json: reads '\d{7}' back as '[^']*(\d ){6}\d', so that no answer could score 1; give the model's "
+        r"tokenizer.json: reads '\d{7}' back as '[^']*(\d ){6}\d', so that no answer could pass; give the model's "
         "own tokenizer",
         str(caught.value),
     )

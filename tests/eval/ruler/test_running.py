@@ -1,7 +1,6 @@
 """Cases put to a model: an oracle scores 100 in every task, and babble scores 0."""
 
 import re
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,12 +8,15 @@ import pytest
 import torch
 
 import eval.common.running
-from eval.common.appended import StartedCell
-from eval.common.cases import Case, Writer
-from eval.common.running import groups
-from eval.ruler.running import Outcome, run_task
+from eval.common.cases import Writer
+from eval.common.results import Results
+from eval.common.running import Outcome
+from eval.ruler.metrics import summed
 from eval.ruler.sources import Sources
 from eval.ruler.tasks import ALL, TASKS, least_budget, make_case
+from lab.probe.answering import side_by_side
+from lab.probe.cases import Case
+from tests.eval.answering import answered
 from tests.eval.ruler.oracle import Oracle, solve
 
 STOP = 1  # <eos>
@@ -28,10 +30,12 @@ def folder(tmp_path, monkeypatch):
 def run(model, writer, sources, task, length=1700, n=5, rows=3, started=None):
     budget = 1 + max(task.budget, least_budget(writer, sources, task))
     cases = [make_case(writer, sources, task, length, 7, index, budget=budget) for index in range(n)]
-    started = started or StartedCell(Path(f"{time.monotonic_ns()}.jsonl"))
-    case = cases.__getitem__
-    subject = SimpleNamespace(generate=model, tokenizer=writer.tokenizer, stop_id=STOP, vocab_size=1 << 30)
-    return cases, run_task(subject, task, case, n, budget=budget, rows=rows, started=started)
+    settings = {"budget": budget, "rows": rows, "stop_id": STOP, "judge": task.judge, "started": started}
+    return cases, answered(model, writer.tokenizer, cases, Path.cwd(), **settings)
+
+
+def score_of(*words, **settings):
+    return summed(run(*words, **settings)[1])["score"]
 
 
 @pytest.mark.parametrize("task", ALL, ids=lambda task: task.name)
@@ -39,18 +43,18 @@ def test_an_oracle_scores_100_and_babble_0(bpe, made_up, task):
     writer = Writer(bpe)
     oracle = Oracle(bpe, STOP)
     cases, outcome = run(oracle, writer, made_up, task)
-    assert outcome.score == 100.0
+    assert summed(outcome)["score"] == 100.0
     assert [record["prompt_hash"] for record in outcome.records] == [case.prompt_hash for case in cases]
     assert [record["expected"] for record in outcome.records] == [list(case.answers) for case in cases]
     assert [record["test"] for record in outcome.records] == [0, 1, 2, 3, 4]
     assert sum(rows for rows, _ in oracle.calls) == 5
     babble = Oracle(bpe, STOP, answer=lambda prompt: ["babble", "gaga", "0", "00000", "lala"])
-    assert run(babble, writer, made_up, task)[1].score == 0.0
+    assert score_of(babble, writer, made_up, task) == 0.0
 
 
 def test_what_is_finished_is_not_run_again(bpe, made_up, tmp_path, monkeypatch):
     writer, task, oracle = Writer(bpe), TASKS["vt"], Oracle(bpe, STOP)
-    started = StartedCell(tmp_path / "vt.jsonl")
+    started = Results(tmp_path / "vt.jsonl", ("test",))
 
     def crash(prompts, n_tokens):
         if len(oracle.calls) == 2:
@@ -61,8 +65,8 @@ def test_what_is_finished_is_not_run_again(bpe, made_up, tmp_path, monkeypatch):
         run(crash, writer, made_up, task, rows=1, started=started)
     with started.path.open("a") as file:
         file.write('{"test": 2, "sco')  # as a crash in the middle of writing leaves it
-    again = StartedCell(tmp_path / "vt.jsonl")
-    assert sorted(again.known) == [0, 1]
+    again = Results(tmp_path / "vt.jsonl", ("test",))
+    assert [row["test"] for row in again] == [0, 1]
     clock = iter([10.0, 13.0])
     monkeypatch.setattr(eval.common.running, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     _, outcome = run(oracle, writer, made_up, task, rows=1, started=again)
@@ -71,17 +75,17 @@ def test_what_is_finished_is_not_run_again(bpe, made_up, tmp_path, monkeypatch):
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     assert outcome.records == run(Oracle(bpe, STOP), writer, made_up, task)[1].records
-    assert run(crash, writer, made_up, task, started=StartedCell(tmp_path / "vt.jsonl"))[1].seconds is None
+    assert run(crash, writer, made_up, task, started=Results(tmp_path / "vt.jsonl", ("test",)))[1].seconds is None
 
 
 def test_half_an_answer_scores_half_and_one_of_several_answers_is_enough(bpe, made_up, squad, hotpotqa):
     half = Oracle(bpe, STOP, answer=lambda prompt: solve(prompt)[::2])
-    assert run(half, Writer(bpe), made_up, TASKS["niah_multiquery"])[1].score == pytest.approx(50.0)
-    assert run(half, Writer(bpe), made_up, TASKS["vt"])[1].score == pytest.approx(60.0)
+    assert score_of(half, Writer(bpe), made_up, TASKS["niah_multiquery"]) == pytest.approx(50.0)
+    assert score_of(half, Writer(bpe), made_up, TASKS["vt"]) == pytest.approx(60.0)
     shade = Oracle(
         bpe, STOP, answer=lambda p: ["shade{1}x{0}".format(*re.findall(r"paragraph (\d) of article (\d+)\?", p)[0])]
     )
-    assert run(shade, Writer(bpe), Sources.read(None, str(squad), str(hotpotqa)), TASKS["qa_1"])[1].score == 100.0
+    assert score_of(shade, Writer(bpe), Sources.read(None, str(squad), str(hotpotqa)), TASKS["qa_1"]) == 100.0
 
 
 def test_what_follows_the_end_of_the_document_does_not_count(bpe, made_up):
@@ -92,26 +96,23 @@ def test_what_follows_the_end_of_the_document_does_not_count(bpe, made_up):
         said.append(answers)
         return torch.cat([torch.full((len(prompts), 1), STOP), answers], dim=1)[:, :n_tokens]
 
-    assert run(late, Writer(bpe), made_up, TASKS["niah_single_1"])[1].score == 0.0
+    assert score_of(late, Writer(bpe), made_up, TASKS["niah_single_1"]) == 0.0
     assert len(said) == 2
 
 
 def test_prompts_of_one_length_run_side_by_side_and_all_run_once():
     lengths = [5, 7, 5, 5, 6, 7, 5, 7, 7, 5]
-    cases = [(k, Case("", torch.zeros(n, dtype=torch.int32).numpy(), ())) for k, n in enumerate(lengths)]
-    found = list(groups(iter(cases), 3))
+    cases = [(k, Case([0] * n)) for k, n in enumerate(lengths)]
+    found = list(side_by_side(iter(cases), 3))
     assert [[index for index, _ in group] for group in found] == [[0, 2, 3], [1, 5, 7], [4], [6, 9], [8]]
 
 
 def test_an_outcome_by_hand():
     # scores 1, 1, 0, 0.5: mean 0.625, deviations .375 .375 -.625 -.125, squares sum to 0.6875, std sqrt(0.6875 / 3)
     records = [{"score": s, "prompt_tokens": t} for s, t in ((1.0, 9), (1.0, 7), (0.0, 8), (0.5, 8))]
-    outcome = Outcome(records)
-    assert outcome.score == 62.5
-    assert outcome.std == pytest.approx(100 * (0.6875 / 3) ** 0.5)
-    assert outcome.facts == {"shortest_prompt": 7}
-    low, high = outcome.bounds
-    assert 0 < low < 62.5 < high < 100
-    assert Outcome(records[:1]).std is None
-    shown = Outcome([{**r, "example": k < 3, "made_up_words": k} for k, r in enumerate(records)])
-    assert shown.facts == {"shortest_prompt": 7, "examples": 3, "made_up_words": 6}
+    row = summed(Outcome(records))
+    assert (row["score"], row["std"], row["shortest_prompt"]) == (62.5, pytest.approx(100 * (0.6875 / 3) ** 0.5), 7)
+    assert 0 < row["low"] < 62.5 < row["high"] < 100
+    assert summed(Outcome(records[:1]))["std"] is None
+    shown = summed(Outcome([{**r, "example": k < 3, "made_up_words": k} for k, r in enumerate(records)]))
+    assert (shown["shortest_prompt"], shown["examples"], shown["made_up_words"]) == (7, 3, 6)

@@ -1,0 +1,63 @@
+"""The lab's commands under one name.
+
+probe-lab COMMAND [WORDS ...]        the same as python -m MODULE [WORDS ...]
+
+probe-lab fit configs/cpu_demo.yaml --resume
+probe-lab probe runs/cpu_demo --tests=500 --plot
+probe-lab ruler --help
+"""
+
+from __future__ import annotations
+
+import difflib
+import runpy
+import sys
+from collections.abc import Sequence
+
+WRONG = 2
+COMMANDS = {  # name: module and what it does
+    "fit": ("lab.fit", "train a model"),
+    "prepare": ("lab.prepare", "tokenize a corpus to shards"),
+    "longrecipe": ("lab.longrecipe", "extend a model by LongRecipe"),
+    "merge": ("lab.merge", "merge trained models"),
+    "probe": ("eval.probe", "effective context length"),
+    "heatmap": ("eval.heatmap", "numbers found by depth and length"),
+    "methods": ("eval.methods", "position methods on the same tests"),
+    "ruler": ("eval.ruler", "RULER's 13 tasks"),
+    "passkey": ("eval.passkey", "passkey retrieval by depth and length"),
+    "lines": ("eval.lines", "line retrieval"),
+    "perplexity": ("eval.perplexity", "perplexity by context length"),
+    "harness": ("eval.harness", "tasks of lm-evaluation-harness"),
+    "compare": ("eval.compare", "results of any evaluations as one table"),
+    "positions": ("eval.positions", "relative positions of a method, and how often they were trained"),
+    "shape": ("eval.shape", "plan the shape of a run's position frequency"),
+    "entropy": ("eval.entropy", "attention entropy"),
+    "precision": ("eval.precision", "what bfloat16 does to RoPE"),
+    "impact": ("eval.impact", "impactful tokens of LongRecipe"),
+    "picture": ("eval.picture", "one picture of a run"),
+}
+
+
+def listing() -> str:
+    """List the commands."""
+    return "\n".join([str(__doc__), *(f"  {name:<12}{module:<18}{text}" for name, (module, text) in COMMANDS.items())])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command that the first word names, in this process, and return the exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help"):
+        sys.stdout.write(listing() + "\n")
+        return 0 if words else WRONG
+    if words[0] not in COMMANDS:
+        near = difflib.get_close_matches(words[0], COMMANDS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"use one of: {', '.join(COMMANDS)}"
+        sys.stderr.write(f"{words[0]}: unknown command; {hint}\n")
+        return WRONG
+    sys.argv = [f"probe-lab {words[0]}", *words[1:]]
+    runpy.run_module(COMMANDS[words[0]][0], run_name="__main__", alter_sys=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,31 @@
+"""Runs a command in this process and reads what it wrote."""
+
+import json
+from pathlib import Path
+
+
+def runner(main, bar=None):
+    """Make what runs a command's words, a list or one string: status, output and errors, but for a progress bar's."""
+
+    def run(words, capsys):
+        status = main([str(word) for word in (words.split() if isinstance(words, str) else words)])
+        out, err = capsys.readouterr()
+        return status, out, "".join(x for x in err.splitlines(keepends=True) if bar is None or f"{bar}:" not in x)
+
+    return run
+
+
+def rows_in(path):
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def rows_named(name):
+    return lambda folder: rows_in(folder / name)
+
+
+def check_faults(said, expected):
+    """Check that there is a line for each fault, that begins with field, value and rule, and that has a remedy."""
+    assert len(said) == len(expected), said
+    for line, start in zip(said, expected, strict=True):
+        assert line.startswith(start)
+        assert line.partition("; ")[2]

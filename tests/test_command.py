@@ -1,0 +1,165 @@
+"""What all commands share: words, help, statuses, and the console command that runs each of them."""
+
+import dataclasses
+import importlib
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from eval.entropy.__main__ import EntropyOptions
+from eval.heatmap.__main__ import HeatmapOptions
+from eval.lines.__main__ import LinesOptions
+from eval.methods.__main__ import MethodsOptions
+from eval.passkey.__main__ import PasskeyOptions
+from eval.perplexity.__main__ import PerplexityOptions
+from eval.precision.__main__ import PrecisionOptions
+from eval.ruler.options import RulerOptions
+from lab import cli, command
+from lab.command import Syntax
+from lab.errors import ConfigError
+from lab.recipes.impact_config import ImpactConfig
+from lab.recipes.recipe import Recipe
+
+ROOT = Path(__file__).resolve().parents[1]
+OPTIONS = {
+    "entropy": EntropyOptions,
+    "heatmap": HeatmapOptions,
+    "impact": ImpactConfig,
+    "lines": LinesOptions,
+    "methods": MethodsOptions,
+    "passkey": PasskeyOptions,
+    "perplexity": PerplexityOptions,
+    "precision": PrecisionOptions,
+    "ruler": RulerOptions,
+    "longrecipe": Recipe,
+}
+SOME = {  # settings that the others must list
+    "harness": ("tasks", "limit"),
+    "positions": ("leak", "counts", "sentence_tokens", "samples"),
+    "prepare": ("data.window", "data.upsample.share"),
+    "probe": ("sequential", "thresholds"),
+}
+SHARED = [name for name in cli.COMMANDS if name != "fit"]
+SHORT = 50  # lines of a help that is read at once
+
+
+def main_of(name):
+    module = {"longrecipe": "lab.recipes.longrecipe", "merge": "lab.recipes.merge", "picture": "lab.runs.picture"}
+    place = module.get(name, cli.COMMANDS[name][0])
+    package = place.startswith("eval.") and (ROOT / place.replace(".", "/")).is_dir()
+    return importlib.import_module(f"{place}.__main__" if package else place).main
+
+
+def printed(name, words, capsys):
+    status = main_of(name)(words)
+    out, err = capsys.readouterr()
+    assert err == ""
+    return status, out
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_help_is_short_and_lists_every_setting_where_asked(name, capsys):
+    status, short = printed(name, ["--help"], capsys)
+    assert (status, printed(name, [], capsys)) == (0, (2, short))
+    assert f"python -m {cli.COMMANDS[name][0]} " in short
+    assert len(short.splitlines()) <= SHORT
+    names = [field.name for field in dataclasses.fields(OPTIONS[name])] if name in OPTIONS else SOME.get(name, ())
+    status, everything = printed(name, ["--help=all"], capsys)
+    assert status == 0
+    missing = [name for name in names if f"  --{name}=" not in everything and f"  --{name}." not in everything]
+    assert (missing, bool(names)) == ([], "--help=all lists" in short)
+
+
+def test_the_console_command_has_every_command():
+    packages = {f"eval.{path.parent.name}" for path in ROOT.glob("eval/*/__main__.py")}
+    assert packages <= {module for module, _ in cli.COMMANDS.values()}
+    assert 'probe-lab = "lab.cli:main"' in (ROOT / "pyproject.toml").read_text()
+
+
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules")
+def test_the_console_command_runs_a_module_as_python_does(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["probe-lab", "positions", "string", "--shift=3", "--window=0", "--length=9"])
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    signal.signal(signal.SIGTERM, before)
+    by_module = capsys.readouterr().out
+    assert (ended.value.code, main_of("positions")(sys.argv[1:])) == (0, 0)
+    assert capsys.readouterr().out == by_module
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "start"),
+    [
+        (["--help"], 0, ""),
+        ([], 2, ""),
+        (["positons"], 2, "positons: unknown command; did you mean positions?"),
+        (["zzz"], 2, "zzz: unknown command; use one of: fit, "),
+    ],
+)
+def test_the_console_command_answers_mistakes(capsys, words, status, start):
+    assert cli.main(words) == status
+    out, err = capsys.readouterr()
+    assert err.startswith(start)
+    assert bool(out) == (start == "")
+
+
+SYNTAX = Syntax(flags=("--plot",), values=("-o",), lists=("--weights",), bare=("fast",))
+READ = {  # words: places, -o, --plot, --weights, settings
+    "run --n=3 --m 4": (["run"], None, False, None, {"n": 3, "m": 4}),
+    "run --n -1": (["run"], None, False, None, {"n": -1}),
+    "-o out run --plot": (["run"], "out", True, None, {}),
+    "run --n 5 -o out --weights 1 -2 --a.b=x": (["run"], "out", False, ["1", "-2"], {"n": 5, "a.b": "x"}),
+    "run --fast --n=1": (["run"], None, False, None, {"fast": True, "n": 1}),
+    "run --fast false": (["run"], None, False, None, {"fast": False}),
+    "--n=1": ([], None, False, None, {"n": 1}),
+    "run --plo=1": (["run"], None, False, None, {"plo": 1}),  # no abbreviation
+}
+
+
+@pytest.mark.parametrize(("words", "expected"), READ.items(), ids=READ)
+def test_words(words, expected):
+    places, options, settings = SYNTAX.read(words.split())
+    assert (places, options.o, options.plot, options.weights, settings) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    {
+        "run -o": "-o: has no value; ",
+        "run --plot=yes": "--plot: takes no value; ",
+        "run --weights": "--weights: has no value; ",
+        "run --n": "--n: has no value; ",
+        "run --n=1 --n=2": "--n: is given twice; ",
+        "run more": "more: not a setting; ",
+    }.items(),
+)
+def test_words_that_cannot_be_read_are_one_line(words, line):
+    with pytest.raises(ConfigError) as caught:
+        SYNTAX.read(words.split())
+    assert str(caught.value).startswith(line)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def raising(error):
+    def work(words):
+        raise error
+
+    return work
+
+
+@pytest.mark.parametrize(
+    ("work", "status", "out", "err"),
+    [
+        (lambda words: "done", 0, "done\n", ""),
+        (lambda words: 7, 7, "", ""),
+        (raising(ConfigError("a=1: no; b", "c=2: no; d")), 2, "", "a=1: no; b\nc=2: no; d\n"),
+        (raising(KeyboardInterrupt()), 75, "", "stopped; nothing was written\n"),
+        (raising(KeyboardInterrupt("half is kept")), 75, "", "half is kept\n"),
+    ],
+)
+def test_statuses(work, status, out, err, capsys):
+    assert command.run("Describe.", ["x"], work) == status
+    assert capsys.readouterr() == (out, err)
