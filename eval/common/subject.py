@@ -140,7 +140,7 @@ def refuse_idle_distance(overrides: Mapping[str, Any], distance: Distance, n_tok
     Raises: ConfigError.
     """
     asked = any(key.startswith("position.distance.") for key in overrides)
-    faults = distance.config.length_faults(n_tokens) if asked else []
+    faults = distance.length_faults(n_tokens) if asked else []
     if faults:
         raise ConfigError(*(f"--position.distance.{fault}" for fault in faults))
 

@@ -19,10 +19,10 @@ from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.stats import binomtest, norm
 from scipy.stats import t as student
 
 from eval.common.sliding import TextLosses
+from lab.probe.intervals import share_limits
 
 CONFIDENCE = 0.95
 BITS = "bits_per_byte"
@@ -76,7 +76,8 @@ def mean_interval(score: float, each: Sequence[Any]) -> Interval | None:
     if not math.isclose(values.mean(), score, rel_tol=AGREE, abs_tol=AGREE):
         return None
     if set(values.tolist()) <= {0.0, 1.0}:
-        return Interval(*binomtest(int(values.sum()), len(each)).proportion_ci(CONFIDENCE), "exact")
+        low, high = share_limits(int(values.sum()), len(each), CONFIDENCE)
+        return Interval(low, high, "exact")
     half = float(student.ppf((1 + CONFIDENCE) / 2, len(each) - 1)) * values.std(ddof=1) / math.sqrt(len(each))
     return around(values.mean(), half, "t")
 

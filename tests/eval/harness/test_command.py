@@ -12,8 +12,8 @@ import time
 
 import numpy as np
 import pytest
-from eval.common.command import Request
 
+from eval.common.command import Request
 from eval.harness.__main__ import main
 from eval.harness.distance import with_parameters
 from eval.harness.encoding import Encoder
