@@ -141,4 +141,3 @@ class EfficientSpans(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Run the kernel's backward pass."""
         return *efficient_backward(grads[0], *ctx.saved_tensors, ctx.spans, causal=True), None
-

@@ -154,9 +154,7 @@ def flash_backward(
     if cum_seq_q is None or not cum_seq_q.numel():
         assert logsumexp.shape == (query.shape[0], query.shape[2], query.shape[1]), "(B, N, T)"
         seen = visible(query.shape[1], key.shape[1], causal)
-        rows = [
-            dense_gradients(*x, seen, scale) for x in zip(grad_out, query, key, value, out, logsumexp, strict=True)
-        ]
+        rows = [dense_gradients(*x, seen, scale) for x in zip(grad_out, query, key, value, out, logsumexp, strict=True)]
         return tuple(torch.stack(x).to(query.dtype) for x in zip(*rows, strict=True))
     check_spans(cum_seq_q, cum_seq_k, query, key, max_q, max_k)
     assert logsumexp.shape == (query.shape[1], len(query)), "(N, T)"

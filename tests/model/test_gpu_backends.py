@@ -83,7 +83,12 @@ def cases(*named):
 HALF_KERNELS = [(name, BFLOAT16) for name in ("sdpa", "varlen", "flash", "xformers")]
 kernels = cases(("sdpa", FLOAT32), *HALF_KERNELS)
 tiled = cases(
-    ("sdpa", FLOAT32), ("sdpa", BFLOAT16), ("varlen", BFLOAT16), ("flash", BFLOAT16), ("flex", FLOAT32), ("flex", BFLOAT16)
+    ("sdpa", FLOAT32),
+    ("sdpa", BFLOAT16),
+    ("varlen", BFLOAT16),
+    ("flash", BFLOAT16),
+    ("flex", FLOAT32),
+    ("flex", BFLOAT16),
 )
 
 
