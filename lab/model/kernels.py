@@ -67,7 +67,7 @@ class Matmul:
         return torch.cat(dqs, dim=3).flatten(1, 2), dk, dv
 
     def scores(self, q: Tensor, k: Tensor, rows: slice, causal: bool) -> Tensor:
-        """Compute the logits of a block of rows, (B, K, G, rows, n_k), from float32 or wider so that none is rounded."""
+        """Compute the logits of a block of rows, (B, K, G, rows, n_k), in float32 or wider, from such inputs."""
         scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
         if not causal:
             return scores
