@@ -4,7 +4,7 @@ The tiles of a round belong to one band and have no query in common, so that one
 merged into that of the rows at once: as in tiles.py, by log-sum-exp, and with the same gradient. The number of rounds
 depends on the method, never on the number of segments or their length.
 
-Axes: B batch, T tokens, N heads, K key-value heads, H per head; rows are the B * T tokens end to end.
+Axes: B batch, T tokens, N heads, K key-value heads, H per head.
 """
 
 from __future__ import annotations
@@ -23,13 +23,52 @@ from lab.positions.regions import Tile
 
 
 @dataclass(frozen=True, eq=False)
+class Places:
+    """Tokens of every sequence of a batch: one run of them, which nothing need list, or any that are listed.
+
+    Shapes: `listed` the sequence and the place of each token, int64 (n,).
+    """
+
+    run: slice | None = None
+    listed: tuple[Tensor, Tensor] | None = None
+
+    @classmethod
+    def of(cls, runs: Sequence[tuple[range, bool]], batch: int, device: torch.device) -> Places:
+        """Find the tokens of runs, some in reverse order, sequence by sequence."""
+        if len(runs) == 1 and not runs[0][1]:
+            return cls(run=slice(runs[0][0].start, runs[0][0].stop))
+        parts = [torch.arange(run.start, run.stop) for run, _ in runs]
+        one = torch.cat([part.flip(0) if turned else part for part, (_, turned) in zip(parts, runs, strict=True)])
+        sequence = torch.arange(batch).repeat_interleave(len(one))
+        return cls(listed=(sequence.to(device), one.repeat(batch).to(device)))
+
+    def take(self, x: Tensor) -> Tensor:
+        """Take the tokens of (B, T, ...), end to end (n, ...)."""
+        return x[self.listed] if self.listed is not None else x[:, self.run].flatten(0, 1)
+
+    def put(self, x: Tensor, part: Tensor) -> None:
+        """Write the tokens, each of which is there once."""
+        if self.listed is not None:
+            x[self.listed] = part
+        else:
+            x[:, self.run] = part.unflatten(0, (len(x), -1))
+
+    def add(self, x: Tensor, part: Tensor) -> None:
+        """Add to the tokens, some of which may be there several times."""
+        if self.listed is not None:
+            x.index_put_(self.listed, part, accumulate=True)
+        else:
+            x[:, self.run] += part.unflatten(0, (len(x), -1))
+
+
+@dataclass(frozen=True, eq=False)
 class Round:
-    """Tiles that one call runs: which rows its queries and keys are, span after span."""
+    """Tiles that one call runs, span after span."""
 
     band: int
     causal: bool
-    q_rows: Tensor
-    k_rows: Tensor
+    queries: Places
+    keys: Places
     spans: Spans
 
 
@@ -47,9 +86,7 @@ def rounds_of(layout: Layout, batch: int) -> list[Round]:
     """Sort the tiles of a layout into rounds, band by band, once for all layers."""
     key = ("rounds", batch)
     if key not in layout.cache:
-        n_q, n_k = layout.q_pos.shape[-1], layout.k_pos.shape[-1]
-        drafts = drafts_of(layout)
-        layout.cache[key] = [laid_out(draft, batch, n_q, n_k, layout.k_pos.device) for draft in drafts]
+        layout.cache[key] = [laid_out(draft, batch, layout.k_pos.device) for draft in drafts_of(layout)]
     made: list[Round] = layout.cache[key]
     return made
 
@@ -68,19 +105,12 @@ def drafts_of(layout: Layout) -> list[Draft]:
     return sorted(drafts, key=lambda draft: draft.band)
 
 
-def laid_out(draft: Draft, batch: int, n_q: int, n_k: int, device: torch.device) -> Round:
-    """List the rows of a round's tiles for every row of the batch; an upper tile is a causal one in reverse order."""
-    q_rows = rows_of([(tile.q, tile.shape == "upper") for tile in draft.tiles], batch, n_q)
-    k_rows = rows_of([(tile.k, tile.shape == "upper") for tile in draft.tiles], batch, n_k)
+def laid_out(draft: Draft, batch: int, device: torch.device) -> Round:
+    """Find the tokens of a round's tiles; an upper tile is a causal one in reverse order."""
+    queries = Places.of([(tile.q, tile.shape == "upper") for tile in draft.tiles], batch, device)
+    keys = Places.of([(tile.k, tile.shape == "upper") for tile in draft.tiles], batch, device)
     spans = Spans.of([len(t.q) for t in draft.tiles] * batch, [len(t.k) for t in draft.tiles] * batch, device)
-    return Round(draft.band, draft.causal, q_rows.to(device), k_rows.to(device), spans)
-
-
-def rows_of(places: Sequence[tuple[range, bool]], batch: int, n_tokens: int) -> Tensor:
-    """Number the rows of places in a sequence, some in reverse order, for every sequence of the batch."""
-    parts = [torch.arange(place.start, place.stop) for place, _ in places]
-    one = torch.cat([part.flip(0) if turned else part for part, (_, turned) in zip(parts, places, strict=True)])
-    return (one + n_tokens * torch.arange(batch)[:, None]).flatten()
+    return Round(draft.band, draft.causal, queries, keys, spans)
 
 
 def attend_rounds(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int, kernel: FusedKernel) -> Tensor:
@@ -103,69 +133,64 @@ class AttentionInRounds(torch.autograd.Function):
     ) -> Tensor:
         """Run every round and merge it into the rows it covers."""
         batch, heads, n_q, width = q.shape
-        out = torch.zeros(batch * n_q, heads, width, dtype=torch.float32, device=q.device)
-        lse = torch.full((heads, batch * n_q), -torch.inf, dtype=torch.float32, device=q.device)
-        k_rows, v_rows = [as_rows(k) for k in keys], as_rows(v)
-        band, q_rows = -1, q
+        out = torch.zeros(batch, n_q, heads, width, dtype=torch.float32, device=q.device)
+        lse = torch.full((batch, n_q, heads), -torch.inf, dtype=torch.float32, device=q.device)
+        band, turned = -1, q
         for part in rounds_of(layout, batch):
             if part.band != band:
-                band, q_rows = part.band, placed(q, layout, part.band, factor, v.dtype)
-            k = k_rows[layout.key_of_band[band]]
-            found = kernel.forward(q_rows[part.q_rows], k[part.k_rows], v_rows[part.k_rows], part.spans, part.causal)
-            merge(out, lse, part.q_rows, *found)
+                band, turned = part.band, placed(q, layout, part.band, factor, v.dtype)
+            tensors = (part.keys.take(x.transpose(1, 2)) for x in (keys[layout.key_of_band[band]], v))
+            found = kernel.forward(part.queries.take(turned), *tensors, part.spans, part.causal)
+            merge(out, lse, part.queries, *found)
         ctx.layout, ctx.kernel = layout, kernel
         ctx.save_for_backward(q, v, factor, out, lse, *keys)
-        return as_heads(out, batch).to(v.dtype)
+        return out.transpose(1, 2).to(v.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Add up every round's share of the gradients, with the whole rows' output and log-sum-exp."""
         q, v, factor, out, lse, *keys = ctx.saved_tensors
-        layout, kernel, batch = ctx.layout, ctx.kernel, len(q)
-        grad, k_rows, v_rows = as_rows(grads[0]), [as_rows(k) for k in keys], as_rows(v)
+        layout, kernel = ctx.layout, ctx.kernel
+        grad = grads[0].transpose(1, 2)
         dq = torch.zeros_like(q, dtype=torch.float32)
-        dks = [torch.zeros_like(k, dtype=torch.float32) for k in k_rows]
-        dv = torch.zeros_like(v_rows, dtype=torch.float32)
-        rounds = rounds_of(layout, batch)
+        dk, dv = [zeros_by_token(k) for k in keys], zeros_by_token(v)
+        rounds = rounds_of(layout, len(q))
         for band in range(len(layout.distance.bands)):
-            q_rows, key = placed(q, layout, band, factor, v.dtype), layout.key_of_band[band]
-            dq_band = torch.zeros_like(q_rows, dtype=torch.float32)
+            turned, key = placed(q, layout, band, factor, v.dtype), layout.key_of_band[band]
+            dq_band = zeros_by_token(q)
             for part in (part for part in rounds if part.band == band):
-                ours, theirs = part.q_rows, part.k_rows
-                tensors = (grad[ours], q_rows[ours], k_rows[key][theirs], v_rows[theirs], out[ours], lse[:, ours])
-                shares = kernel.backward(*tensors, part.spans, part.causal)
-                dq_band[ours] += shares[0]
-                dks[key].index_add_(0, theirs, shares[1].float())
-                dv.index_add_(0, theirs, shares[2].float())
-            turned = layout.q_rotations[band].rotate_back(as_heads(dq_band, batch))
-            dq += turned if factor is None else turned * factor[:, None, :, None]
-        dk = (as_heads(x, batch).to(v.dtype) for x in dks)
-        return dq.to(q.dtype), as_heads(dv, batch).to(v.dtype), None, None, None, *dk
+                k_part, v_part = (part.keys.take(x.transpose(1, 2)) for x in (keys[key], v))
+                grad_part, q_part, out_part, lse_part = (part.queries.take(x) for x in (grad, turned, out, lse))
+                shares = kernel.backward(
+                    grad_part, q_part, k_part, v_part, out_part, lse_part.T, part.spans, part.causal
+                )
+                part.queries.put(dq_band, part.queries.take(dq_band) + shares[0])
+                part.keys.add(dk[key], shares[1].float())
+                part.keys.add(dv, shares[2].float())
+            back = layout.q_rotations[band].rotate_back(dq_band.transpose(1, 2))
+            dq += back if factor is None else back * factor[:, None, :, None]
+        k_grads = (x.transpose(1, 2).to(v.dtype) for x in dk)
+        return dq.to(q.dtype), dv.transpose(1, 2).to(v.dtype), None, None, None, *k_grads
 
 
 def placed(q: Tensor, layout: Layout, band: int, factor: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Rotate and scale queries (B, N, T, H) for a band and lay them out as rows (B * T, N, H)."""
+    """Rotate and scale queries (B, N, T, H) for a band and turn them to (B, T, N, H)."""
     q = layout.q_rotations[band].rotate(q)
-    return as_rows((q if factor is None else q * factor[:, None, :, None]).to(dtype))
+    return (q if factor is None else q * factor[:, None, :, None]).to(dtype).transpose(1, 2)
 
 
-def as_rows(x: Tensor) -> Tensor:
-    """Lay (B, N, T, H) out as (B * T, N, H)."""
-    return x.transpose(1, 2).flatten(0, 1)
+def zeros_by_token(x: Tensor) -> Tensor:
+    """Make float32 zeros (B, T, N, H) for a gradient of (B, N, T, H)."""
+    return torch.zeros_like(x.transpose(1, 2), dtype=torch.float32, memory_format=torch.contiguous_format)
 
 
-def as_heads(x: Tensor, batch: int) -> Tensor:
-    """Lay (B * T, N, H) out as (B, N, T, H)."""
-    return x.unflatten(0, (batch, -1)).transpose(1, 2)
-
-
-def merge(out: Tensor, lse: Tensor, rows: Tensor, part: Tensor, part_lse: Tensor) -> None:
+def merge(out: Tensor, lse: Tensor, places: Places, part: Tensor, part_lse: Tensor) -> None:
     """Merge a round's output into that of its rows, in place.
 
-    Shapes: out (B * T, N, H); lse (N, B * T); rows (n,); part (n, N, H); part_lse (N, n).
+    Shapes: out (B, T, N, H); lse (B, T, N); part (n, N, H); part_lse (N, n).
     """
-    before = lse[:, rows]
-    total = torch.logaddexp(before, part_lse)
-    shares = [(x - total).exp().T[..., None] for x in (before, part_lse)]
-    out[rows] = out[rows] * shares[0] + part * shares[1]
-    lse[:, rows] = total
+    before, found = places.take(lse), part_lse.T
+    total = torch.logaddexp(before, found)
+    shares = [(x - total).exp()[..., None] for x in (before, found)]
+    places.put(out, places.take(out) * shares[0] + part * shares[1])
+    places.put(lse, total)

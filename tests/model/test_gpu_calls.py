@@ -9,7 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lab.errors import ConfigError
 from lab.model import backends, devices, fused
-from lab.model.attention import attend
+from lab.model.attention import attend, attend_rotated
+from lab.model.layout import Layout
 from lab.positions import distance
 from tests.model import stand_ins
 from tests.model.dense import attention_by_distance, dense_attention, draw, rule
@@ -18,6 +19,7 @@ from tests.model.gpu_cases import (
     HEADS,
     KV_HEADS,
     METHODS,
+    ROPE,
     WIDTH,
     assert_equal,
     by_equation,
@@ -38,8 +40,9 @@ class Launches(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
-        self.n += not func.is_view
-        self.widest = max([self.widest, *(x.numel() for x in (out,) if isinstance(x, torch.Tensor))])
+        if not func.is_view:
+            self.n += 1
+            self.widest = max(self.widest, out.numel() if isinstance(out, torch.Tensor) else 0)
         return out
 
 
@@ -97,6 +100,29 @@ def test_varlen_attn_of_every_torch_is_called_as_it_asks(stood_in, monkeypatch, 
     docs, ids = documents([20, 10], 0)
     expected = dense_attention(*copies, 10000.0, ids, ids, rule("document", docs))
     assert_equal(out, leaves, expected, copies, BFLOAT16_TOL)
+
+
+def test_bands_are_merged_outside_of_varlen_attn_which_drops_the_gradient_of_what_merges_them(stood_in, monkeypatch):
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", lambda *_, **__: pytest.fail("called"))
+    leaves = leaves_on("cpu", torch.bfloat16, 16, 90, 90)
+    method, rel = METHODS["rerope"]
+    out = attend(*leaves, layout=packed_layout([60, 30], 90, "cpu", torch.bfloat16, method), backend="varlen")
+    copies = exact(leaves)
+    expected = by_equation(copies, method, rel, *documents([60, 30], 0))
+    assert_equal(out, leaves, expected, copies, 2 * BFLOAT16_TOL)
+
+
+def test_decoding_lists_no_tokens(monkeypatch):
+    """One run of keys is read where it stands: nothing as long as the cache is made for its sake."""
+    monkeypatch.setattr(devices, "kind", lambda device: "cuda")
+    q, k, v = (x.detach() for x in leaves_on("cpu", torch.bfloat16, 17, 1, 3000))
+    method, _ = METHODS["string"]
+    ids = torch.arange(3000)
+    layout = Layout.of(ids[-1:], ids, ROPE, method, torch.bfloat16, starts=(0,))
+    keys = [k for _ in layout.k_rotations]
+    with silent_kernels(), Launches() as launches:
+        attend_rotated(q, keys, v, layout, 0, "varlen")
+    assert launches.widest < 3000
 
 
 @pytest.mark.parametrize("width", [12, 264])
