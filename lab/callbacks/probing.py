@@ -55,7 +55,7 @@ class Probing(Callback):
         self.report: Report = lambda line: None
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
-        """Draw the tests' ground before the first step, so that a mistake in it shows at once; run a probe left over."""
+        """Draw the tests' ground before the first step, so that a mistake shows at once; run a probe left over."""
         self.probe = self.make_probe(module.device)
         self.loss = self.make_loss(trainer.global_rank, trainer.world_size, module.device)
         self.probed_at, self.latest = trainer.strategy.broadcast(self.folder.last_probe())

@@ -1,0 +1,173 @@
+"""A signal by any way that launchers pass one on: the run saves, ends with its status, leaves nothing, and resumes."""
+
+import signal
+
+import pytest
+
+from tests.launching import SBATCH, environment, patched, port, running, task, torchrun
+from tests.test_fit import assert_same_run, command, fit, records
+
+SHORT = ("--train.tokens=40960", "--probe.every_tokens=null", "--probe.loss_tokens=0", "--data.prefetch=2")
+TWO = ("--train.devices=2", "--train.strategy=ddp")
+SIGNALS = {"term": signal.SIGTERM, "int": signal.SIGINT, "usr1": signal.SIGUSR1}
+STATUS = {"alone": 75, "lightning": 75, "srun": 75, "torchrun": 1, "by_hand": 75, "two_agents": 1}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    place = tmp_path_factory.mktemp("signals")
+    fit(place, "prepares", "--train.tokens=1024", "--probe.loss_tokens=0", "--probe.tests=1")
+    return place
+
+
+def commands(launcher, place, name, *options):
+    """Write what starts a run of two processes, one command for each that is started."""
+    words = command(place, name, *SHORT, *options)
+    two, meet = [*words, *TWO], str(port())
+    agents = [*words, "--train.devices=1", "--train.nodes=2", "--train.strategy=ddp"]
+    meeting = ("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{meet}", f"--rdzv-id={name}")
+    node = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": meet}
+    return {
+        "alone": [(words, environment())],
+        "lightning": [(two, environment())],
+        "srun": [(two, environment(**task(n, 2) | node)) for n in range(2)],
+        "torchrun": [(torchrun(two), environment(**SBATCH))],
+        "two_agents": [(torchrun(agents, *meeting, "--local-addr=127.0.0.1", workers=1), environment())] * 2,
+        "by_hand": [(agents, environment(**node, NODE_RANK=str(n))) for n in range(2)],
+    }[launcher]
+
+
+def check_stop(launcher, place, name, number, to):
+    run = place / "runs" / name
+    with running(place, commands(launcher, place, name)) as processes:
+        processes.wait_for(run, 4)
+        processes.send(number, to)
+        statuses, outputs = processes.finish()
+        assert set(statuses) == {STATUS[launcher]}, outputs
+        assert sum(text.count("all saved") for text in outputs) == 1
+        assert processes.left() == []
+    saved = sorted((run / "checkpoints").iterdir())[-1]
+    assert int(saved.name.removeprefix("tokens-")) == records(run)[-1]["consumed_tokens"]
+    assert len(records(run)) < 40
+
+
+def check_resumption(launcher, place, name):
+    with running(place, commands(launcher, place, name, "--resume")) as processes:
+        statuses, outputs = processes.finish()
+        assert set(statuses) == {0}, outputs
+        assert processes.left() == []
+    assert [record["step"] for record in records(place / "runs" / name)] == list(range(1, 41))
+
+
+def test_a_signal_to_torchruns_workers_in_a_slurm_job_is_saved_and_resumed(place):
+    check_stop("torchrun", place, "torchrun", signal.SIGTERM, "all")
+    check_resumption("torchrun", place, "torchrun")
+
+
+def test_a_warning_to_sruns_tasks_is_saved(place):
+    check_stop("srun", place, "srun", signal.SIGUSR1, "all")
+
+
+def test_a_signal_to_the_process_group_leaves_the_loader_at_work(place):
+    check_stop("alone", place, "alone", signal.SIGTERM, "all")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", SIGNALS.values(), ids=SIGNALS)
+@pytest.mark.parametrize("to", ["all", "rank", "launcher"])
+@pytest.mark.parametrize("launcher", ["alone", "lightning", "srun", "torchrun", "two_agents", "by_hand"])
+def test_every_signal_by_every_way(place, launcher, to, number):
+    name = f"{launcher}_{to}_{number.name}"
+    check_stop(launcher, place, name, number, to)
+    if number == signal.SIGTERM:
+        check_resumption(launcher, place, name)
+
+
+def test_a_killed_run_leaves_no_loader(place):
+    words = command(place, "killed", *SHORT, "--skip.method=pose", "--skip.target_len=192")
+    with running(place, [(words, environment())]) as processes:
+        processes.wait_for(place / "runs" / "killed", 4)
+        assert len(processes.running()) == 2
+        processes.send(signal.SIGKILL, "launcher")
+        assert processes.finish()[0] == [-signal.SIGKILL]
+        assert processes.left() == []
+
+
+def test_a_fault_in_training_leaves_no_loader(place):
+    code = (
+        "from lab.callbacks.recording import Recording\n"
+        "def fail(*arguments): raise RuntimeError('planted')\n"
+        "Recording.write_line = fail"
+    )
+    with running(place, [(patched(command(place, "fault", *SHORT), code), environment())]) as processes:
+        statuses, outputs = processes.finish()
+        assert statuses == [1]
+        assert "planted" in outputs[0]
+        assert processes.left() == []
+
+
+PROBES = ("--train.tokens=20480", "--probe.max_length=192", "--probe.loss_tokens=0", "--data.prefetch=2")
+AT_A_CALL = """
+import os, signal
+from lab.callbacks.probing import Live
+calls, generate = [], Live.generate
+def counted(self, *arguments):
+    calls.append(0)
+    if len(calls) == {call} and os.environ.get("SLURM_PROCID", {rank!r}) == {rank!r}:
+        os.kill(os.getpid(), signal.{name})
+    return generate(self, *arguments)
+Live.generate = counted
+"""
+
+
+@pytest.fixture(scope="module")
+def probed(place):
+    return fit(place, "probed", *PROBES)
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "status"),
+    [
+        pytest.param("SIGUSR1", 2, 75, id="stopped_between_lengths"),
+        pytest.param("SIGTERM", 15, 75, id="stopped_in_the_last_probe"),
+        pytest.param("SIGKILL", 15, -signal.SIGKILL, id="killed_in_the_last_probe"),
+    ],
+)
+def test_a_probe_that_was_cut_short_is_run_whole_by_the_resumption(place, probed, name, call, status):
+    words = command(place, f"{name}_{call}", *PROBES)
+    run = place / "runs" / f"{name}_{call}"
+    code = AT_A_CALL.format(call=call, rank="0", name=name)
+    with running(place, [(patched(words, code), environment())]) as processes:
+        statuses, outputs = processes.finish()
+        assert statuses == [status], outputs
+    points = sorted({record["consumed_tokens"] for record in records(probed, "probes.jsonl")})
+    done = {record["consumed_tokens"] for record in records(run, "probes.jsonl")} if call > 5 else set()
+    assert done == set(points[:2] if call > 5 else [])
+    saved = sorted((run / "checkpoints").iterdir())[-1]
+    assert int(saved.name.removeprefix("tokens-")) == (points[2] if call > 5 else points[0])
+    fit(place, run.name, *PROBES, "--resume")
+    assert_same_run(run, probed)
+
+
+@pytest.mark.slow
+def test_sharded_ranks_stop_a_probe_together(place):
+    options = ("--train.devices=2", "--train.strategy=fsdp")
+    whole = fit(place, "sharded", *PROBES, *options)
+    words, node = command(place, "cut", *PROBES, *options), {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port())}
+    code = AT_A_CALL.format(call=2, rank="1", name="SIGTERM")
+    tasks = [(patched(words, code), environment(**task(n, 2) | node)) for n in range(2)]
+    with running(place, tasks) as processes:
+        statuses, outputs = processes.finish()
+        assert statuses == [75, 75], outputs
+    fit(place, "cut", *PROBES, *options, "--resume")
+    assert_same_run(place / "runs" / "cut", whole)
+
+
+def test_what_is_not_prepared_is_refused_by_every_task(place, tmp_path):
+    options = (f"--data.folder={tmp_path}", "--data.corpus.name=text", f"--data.corpus.path={tmp_path}", *TWO)
+    words = [word for word in command(place, "bare", *options) if not word.startswith(f"--data.folder={place}")]
+    node = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port())}
+    with running(place, [(words, environment(**task(n, 2) | node)) for n in range(2)]) as processes:
+        statuses, outputs = processes.finish()
+    assert statuses == [2, 2]
+    assert [text.count("\n") for text in outputs] == [1, 0]
