@@ -16,7 +16,7 @@ STATUS = {"alone": 75, "lightning": 75, "srun": 75, "torchrun": 1, "by_hand": 75
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     place = tmp_path_factory.mktemp("signals")
-    fit(place, "prepares", "--train.tokens=1024", "--probe.loss_tokens=0", "--probe.tests=1")
+    fit(place, "prepares", "--train.tokens=8192", "--probe.loss_tokens=0", "--probe.tests=1")
     return place
 
 
