@@ -306,5 +306,6 @@ def set_threads(threads: int | None, launch: Launch | None = None) -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     chosen = threads or (cores if launch is None else own_cores(launch, os.environ, cores))
     torch.set_num_threads(chosen)
-    os.environ["OMP_NUM_THREADS"] = str(chosen)  # without it Lightning sets a number of its own for several processes
+    if launch is not None and launch.world_size > 1:
+        os.environ["OMP_NUM_THREADS"] = str(chosen)  # or Lightning's launcher sets a number of its own
     return chosen

@@ -100,6 +100,7 @@ if __name__ == "__main__":
             print(error, file=sys.stderr)
         status = WRONG
     except KeyboardInterrupt:
-        print(f"interrupted before training; go on with:\n  {resume_command(sys.argv[1:])}", file=sys.stderr)
+        if launch.is_first:
+            print(f"interrupted before training; go on with:\n  {resume_command(sys.argv[1:])}", file=sys.stderr)
         status = INTERRUPTED
     raise SystemExit(status)

@@ -67,6 +67,8 @@ def run_experiment(experiment: Experiment, resume: bool, command: str) -> int:
         )
         if run.stopping.stopped:
             run.stopping.ignore()
+    except SystemExit as error:  # what Lightning makes of Ctrl-C before the first step
+        raise (KeyboardInterrupt if isinstance(error.__context__, KeyboardInterrupt) else error) from None
     finally:
         for logger in run.trainer.loggers:
             logger.finalize("finished")

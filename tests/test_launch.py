@@ -106,9 +106,10 @@ def test_cores_are_divided_only_where_they_are_shared(by, on_node, cores, own):
 
 def test_lightning_leaves_the_threads_as_they_were_set(monkeypatch):
     before = torch.get_num_threads()
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.delenv("OMP_NUM_THREADS")
     try:
-        assert set_threads(3) == 3
+        assert set_threads(3, Launch("lightning", 0, 0, 0, 2, 2)) == 3
         _set_num_threads_if_needed(num_processes=2)  # its launcher's call, as each process of DDP begins
         assert torch.get_num_threads() == 3
     finally:

@@ -59,9 +59,8 @@ def check_resumption(launcher, place, name):
     assert [record["step"] for record in records(place / "runs" / name)] == list(range(1, 41))
 
 
-def test_a_signal_to_torchruns_workers_in_a_slurm_job_is_saved_and_resumed(place):
+def test_a_signal_to_torchrun_and_its_workers_in_a_slurm_job_is_saved(place):
     check_stop("torchrun", place, "torchrun", signal.SIGTERM, "all")
-    check_resumption("torchrun", place, "torchrun")
 
 
 def test_a_warning_to_sruns_tasks_is_saved(place):
@@ -93,6 +92,7 @@ def test_a_killed_run_leaves_no_loader(place):
         assert processes.left() == []
 
 
+@pytest.mark.slow
 def test_a_fault_in_training_leaves_no_loader(place):
     code = (
         "from lab.callbacks.recording import Recording\n"
@@ -120,33 +120,49 @@ Live.generate = counted
 """
 
 
-@pytest.fixture(scope="module")
-def probed(place):
-    return fit(place, "probed", *PROBES)
-
-
-@pytest.mark.parametrize(
-    ("name", "call", "status"),
-    [
-        pytest.param("SIGUSR1", 2, 75, id="stopped_between_lengths"),
-        pytest.param("SIGTERM", 15, 75, id="stopped_in_the_last_probe"),
-        pytest.param("SIGKILL", 15, -signal.SIGKILL, id="killed_in_the_last_probe"),
-    ],
-)
-def test_a_probe_that_was_cut_short_is_run_whole_by_the_resumption(place, probed, name, call, status):
-    words = command(place, f"{name}_{call}", *PROBES)
-    run = place / "runs" / f"{name}_{call}"
-    code = AT_A_CALL.format(call=call, rank="0", name=name)
-    with running(place, [(patched(words, code), environment())]) as processes:
+def cut_short(place, name, number, call, *options, status):
+    """Run until a call of the model in a probe sends its process a signal; return the probes and the last checkpoint."""
+    code = AT_A_CALL.format(call=call, rank="0", name=number.name)
+    with running(place, [(patched(command(place, name, *PROBES, *options), code), environment())]) as processes:
         statuses, outputs = processes.finish()
         assert statuses == [status], outputs
-    points = sorted({record["consumed_tokens"] for record in records(probed, "probes.jsonl")})
-    done = {record["consumed_tokens"] for record in records(run, "probes.jsonl")} if call > 5 else set()
-    assert done == set(points[:2] if call > 5 else [])
+        assert processes.left() == []
+    run = place / "runs" / name
+    done = {record["consumed_tokens"] for record in records(run, "probes.jsonl")} if call != 2 else set()
     saved = sorted((run / "checkpoints").iterdir())[-1]
-    assert int(saved.name.removeprefix("tokens-")) == (points[2] if call > 5 else points[0])
-    fit(place, run.name, *PROBES, "--resume")
-    assert_same_run(run, probed)
+    return sorted(done), int(saved.name.removeprefix("tokens-"))
+
+
+def test_a_probe_that_was_cut_short_is_run_whole_by_the_resumption(place):
+    whole = fit(place, "probed", *PROBES)
+    first, second, last = sorted({record["consumed_tokens"] for record in records(whole, "probes.jsonl")})
+    # a probe has 5 lengths; the runs begin with the probes number 1 and 2
+    assert cut_short(place, "cut", signal.SIGUSR1, 2, status=75) == ([], first)
+    assert cut_short(place, "cut", signal.SIGKILL, 12, "--resume", status=-signal.SIGKILL) == ([first, second], last)
+    fit(place, "cut", *PROBES, "--resume")
+    assert_same_run(place / "runs" / "cut", whole)
+
+
+@pytest.mark.slow
+def test_a_stop_in_the_last_probe_leaves_it_to_the_resumption(place):
+    whole = fit(place, "unstopped", *PROBES)
+    first, second, last = sorted({record["consumed_tokens"] for record in records(whole, "probes.jsonl")})
+    assert cut_short(place, "stopped", signal.SIGTERM, 12, status=75) == ([first, second], last)
+    fit(place, "stopped", *PROBES, "--resume")
+    assert_same_run(place / "runs" / "stopped", whole)
+
+
+@pytest.mark.slow
+def test_ctrl_c_before_the_first_step_is_status_75(place):
+    code = (
+        "from lab.model.training import Training\n"
+        "def interrupt(self): raise KeyboardInterrupt\n"
+        "Training.configure_model = interrupt"
+    )
+    with running(place, [(patched(command(place, "early", *SHORT), code), environment())]) as processes:
+        statuses, outputs = processes.finish()
+    assert statuses == [75]
+    assert "--resume" in outputs[0]
 
 
 @pytest.mark.slow
