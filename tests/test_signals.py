@@ -7,8 +7,9 @@ import pytest
 from tests.launching import SBATCH, environment, patched, port, running, task, torchrun
 from tests.test_fit import assert_same_run, command, fit, records
 
-SHORT = ("--train.tokens=40960", "--probe.every_tokens=null", "--probe.loss_tokens=0", "--data.prefetch=2")
+SHORT = ("--probe.every_tokens=null", "--probe.loss_tokens=0", "--data.prefetch=2")
 TWO = ("--train.devices=2", "--train.strategy=ddp")
+SKIP = ("--skip.method=pose", "--skip.target_len=192")
 SIGNALS = {"term": signal.SIGTERM, "int": signal.SIGINT, "usr1": signal.SIGUSR1}
 STATUS = {"alone": 75, "lightning": 75, "srun": 75, "torchrun": 1, "by_hand": 75, "two_agents": 1}
 
@@ -22,7 +23,7 @@ def place(tmp_path_factory):
 
 def commands(launcher, place, name, *options):
     """Write what starts a run of two processes, one command for each that is started."""
-    words = command(place, name, *SHORT, *options)
+    words = command(place, name, *SHORT, "--train.tokens=40960", *options)
     two, meet = [*words, *TWO], str(port())
     agents = [*words, "--train.devices=1", "--train.nodes=2", "--train.strategy=ddp"]
     meeting = ("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{meet}", f"--rdzv-id={name}")
@@ -83,7 +84,9 @@ def test_every_signal_by_every_way(place, launcher, to, number):
 
 
 def test_a_killed_run_leaves_no_loader(place):
-    words = command(place, "killed", *SHORT, "--skip.method=pose", "--skip.target_len=192")
+    # packs with position ids of 128 KB, more than a pipe holds: the loader is writing when nobody reads any more
+    packs = ("--train.micro_batch_tokens=16384", "--train.batch_tokens=16384", "--train.tokens=1000000")
+    words = command(place, "killed", *SHORT, *SKIP, *packs)
     with running(place, [(words, environment())]) as processes:
         processes.wait_for(place / "runs" / "killed", 4)
         assert len(processes.running()) == 2
@@ -99,7 +102,9 @@ def test_a_fault_in_training_leaves_no_loader(place):
         "def fail(*arguments): raise RuntimeError('planted')\n"
         "Recording.write_line = fail"
     )
-    with running(place, [(patched(command(place, "fault", *SHORT), code), environment())]) as processes:
+    with running(
+        place, [(patched(command(place, "fault", *SHORT, "--train.tokens=40960"), code), environment())]
+    ) as processes:
         statuses, outputs = processes.finish()
         assert statuses == [1]
         assert "planted" in outputs[0]
@@ -121,7 +126,7 @@ Live.generate = counted
 
 
 def cut_short(place, name, number, call, *options, status):
-    """Run until a call of the model in a probe sends its process a signal; return the probes and the last checkpoint."""
+    """Run until a call of the model in a probe sends its process a signal; return the probes and the last save."""
     code = AT_A_CALL.format(call=call, rank="0", name=number.name)
     with running(place, [(patched(command(place, name, *PROBES, *options), code), environment())]) as processes:
         statuses, outputs = processes.finish()
