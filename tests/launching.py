@@ -4,14 +4,13 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 
-from tests.test_fit import ROOT, command
+from tests.test_fit import ROOT
 
 LIMIT_S = 150  # for whatever is waited for; the machines of tests are slow
 OWN = ("SLURM", "TORCHELASTIC", "MASTER_", "RANK", "LOCAL_", "WORLD_SIZE", "NODE_RANK", "GROUP_", "ROLE_", "OMP_NUM")
@@ -141,6 +140,3 @@ def patched(words, code):
     """Run lab.fit after some code, which may replace parts of it."""
     run = f"import runpy, sys\nsys.argv = {words[2:]!r}\n{code}\n"
     return [words[0], "-c", run + "runpy.run_module('lab.fit', run_name='__main__', alter_sys=True)", str(words[4])]
-
-
-__all__ = ["SBATCH", "command", "environment", "patched", "port", "running", "sys", "task", "torchrun"]

@@ -1,5 +1,8 @@
 """Who started a process, by the variables that launchers set; what does not fit is refused before anything waits."""
 
+import os
+import subprocess
+
 import pytest
 import torch
 from lightning.fabric.utilities.distributed import _set_num_threads_if_needed
@@ -9,6 +12,7 @@ from lab.errors import ConfigError
 from lab.launch import Launch, find_launch, own_cores, read_launch
 from lab.processes import cluster_environment
 from tests.launching import SBATCH, task
+from tests.test_fit import ROOT
 
 WORKER = {  # the fourth worker of torchrun on the second of two nodes
     "TORCHELASTIC_RUN_ID": "a",
@@ -114,3 +118,15 @@ def test_lightning_leaves_the_threads_as_they_were_set(monkeypatch):
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
+
+
+def test_the_batch_script_gives_srun_its_cores_and_lets_no_task_wait_for_a_failed_one(tmp_path):
+    srun = tmp_path / "srun"
+    srun.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\nexit 75\n")
+    srun.chmod(0o755)
+    variables = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_CPUS_PER_TASK": "8"}
+    words = ["bash", "configs/slurm_tiny.sh", "configs/tiny_4k.yaml", "--run.name=a b"]
+    done = subprocess.run(words, cwd=ROOT, env=variables, capture_output=True, text=True, check=False, timeout=60)
+    python = [".venv/bin/python", "-m", "lab.fit", "configs/tiny_4k.yaml", "--resume", "--run.name=a b"]
+    assert done.stdout.splitlines() == ["--cpus-per-task=8", "--kill-on-bad-exit=1", *python]
+    assert done.returncode == 75

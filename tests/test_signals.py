@@ -1,11 +1,13 @@
 """A signal by any way that launchers pass one on: the run saves, ends with its status, leaves nothing, and resumes."""
 
 import signal
+import subprocess
+import sys
 
 import pytest
 
 from tests.launching import SBATCH, environment, patched, port, running, task, torchrun
-from tests.test_fit import assert_same_run, command, fit, records
+from tests.test_fit import ROOT, assert_same_run, command, fit, records
 
 SHORT = ("--probe.every_tokens=null", "--probe.loss_tokens=0", "--data.prefetch=2")
 TWO = ("--train.devices=2", "--train.strategy=ddp")
@@ -70,6 +72,24 @@ def test_a_warning_to_sruns_tasks_is_saved(place):
 
 def test_a_signal_to_the_process_group_leaves_the_loader_at_work(place):
     check_stop("alone", place, "alone", signal.SIGTERM, "all")
+
+
+def test_only_a_second_ctrl_c_ends_a_run_at_once():
+    code = (
+        "import signal; from types import SimpleNamespace; from lab.callbacks.stopping import COPY_S, Stopping\n"
+        "stopping, module = Stopping(), SimpleNamespace(stop_asked=False)\n"
+        "stopping.on_train_start(None, module)\n"
+        "for name in ('SIGTERM', 'SIGUSR1', 'SIGTERM', 'SIGINT', 'SIGINT'): signal.raise_signal(signal.Signals[name])\n"
+        "print(module.stop_asked, flush=True)  # all of them within a moment, as launchers repeat them\n"
+        "stopping.asked_at -= 2 * COPY_S\n"
+        "signal.raise_signal(signal.SIGTERM)\n"
+        "print('saves', flush=True)\n"
+        "signal.raise_signal(signal.SIGINT)\n"
+        "print('never')"
+    )
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=150)
+    assert (done.stdout.split(), done.returncode) == (["True", "saves"], -signal.SIGINT), done.stderr
 
 
 @pytest.mark.slow
