@@ -100,7 +100,7 @@ def open_run(place: Path, settings: dict[str, Any]) -> tuple[Subject, NeedleProb
     model = open_model(place, overrides_of(settings))
     experiment = model.experiment
     assert experiment is not None, "a run's folder"
-    set_threads(experiment.train.threads, 1)
+    set_threads(experiment.train.threads)
     device = training_device(experiment)
     model.decoder.to(device)
     subject = as_subject(model, place, device)

@@ -12,7 +12,6 @@ from typing import Any
 
 import lightning
 import torch
-from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 
 from eval.effective_length import NeedleProbe
@@ -29,10 +28,12 @@ from lab.data.module import PackedData
 from lab.data.preparation import end_of_document, shard_folder
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import ConfigError, MissingPackage
+from lab.launch import Launch, own_cores
 from lab.model import backends
 from lab.model.training import Training
 from lab.positions import Distance, Frequencies, frequencies
 from lab.positions.methods import describe, distance_from_config, frequencies_from_config
+from lab.processes import cluster_environment
 from lab.runs.checkpoints import folder_name
 from lab.runs.environment import commit, processor
 from lab.runs.folder import RunFolder
@@ -52,8 +53,12 @@ class Run:
     stopping: Stopping
 
 
-def assemble(experiment: Experiment, folder: RunFolder, *, fresh: bool = True) -> Run:
+def assemble(
+    experiment: Experiment, folder: RunFolder, launch: Launch, *, fresh: bool = True, trained: bool = False
+) -> Run:
     """Build everything a run needs; nothing is trained yet. One that is not `fresh` goes on at a checkpoint.
+
+    One that is `trained` stands after its last step, with only the last probe left to run.
 
     Raises: LabError for what this machine cannot do.
     """
@@ -92,21 +97,23 @@ def assemble(experiment: Experiment, folder: RunFolder, *, fresh: bool = True) -
     recording = Recording(
         folder, counting, experiment.model, data.window, experiment.count_positions, experiment.track.every_steps
     )
-    probing = make_probing(experiment, folder, counting, recording, sharded)
+    probing = make_probing(experiment, folder, counting, recording, stopping, sharded=sharded, trained=trained)
     progress = Progress(recording, probing, train.steps * train.batch_tokens)
-    saving = Checkpointing(folder, counting, stopping, recording, train.checkpoint_every_tokens, train.keep_checkpoints)
+    saving = Checkpointing(
+        folder, counting, stopping, recording, probing, train.checkpoint_every_tokens, train.keep_checkpoints
+    )
     trainer = lightning.Trainer(
         accelerator="gpu" if device.type == "cuda" else "cpu",
         devices=train.devices,
         num_nodes=train.nodes,
         strategy=make_strategy(train.strategy, train.world_size, device),
         precision="bf16-mixed" if bf16 and not sharded else "32-true",
-        max_steps=train.steps,
+        max_steps=train.steps + trained,  # where no step is left Lightning calls no hook
         max_epochs=-1,
         accumulate_grad_batches=train.accumulation,
-        callbacks=[counting, recording, probing, progress, stopping, saving],
+        callbacks=[counting, recording, progress, stopping, saving, probing],
         logger=make_logger(experiment),
-        plugins=[SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else None,
+        plugins=[cluster_environment(launch)],
         use_distributed_sampler=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -180,7 +187,14 @@ def reductions(experiment: Experiment) -> list[str]:
 
 
 def make_probing(
-    experiment: Experiment, folder: RunFolder, counting: Counting, recording: Recording, sharded: bool
+    experiment: Experiment,
+    folder: RunFolder,
+    counting: Counting,
+    recording: Recording,
+    stopping: Stopping,
+    *,
+    sharded: bool,
+    trained: bool,
 ) -> Probing:
     """Build the probing callback; its tests and held-out text are read when training starts."""
     data, probe, train = experiment.data, experiment.probe, experiment.train
@@ -201,11 +215,13 @@ def make_probing(
         folder,
         counting,
         recording,
+        stopping,
         make_probe=lambda device: make_needle_probe(experiment, device),
         make_loss=make_loss,
         about=partial(describe_probed, experiment, folder.path.name),
         every_tokens=probe.every_tokens,
         sharded=sharded,
+        trained=trained,
     )
 
 
@@ -285,9 +301,11 @@ def make_logger(experiment: Experiment) -> Any:
     )
 
 
-def set_threads(threads: int | None, processes: int) -> int:
-    """Pin the number of CPU threads of this process and return it."""
+def set_threads(threads: int | None, launch: Launch | None = None) -> int:
+    """Pin the number of CPU threads of this process, all its own cores unless told, and return it."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    chosen = threads or max(1, cores // processes)
+    chosen = threads or (cores if launch is None else own_cores(launch, os.environ, cores))
     torch.set_num_threads(chosen)
+    if launch is not None and launch.world_size > 1:
+        os.environ["OMP_NUM_THREADS"] = str(chosen)  # or Lightning's launcher sets a number of its own
     return chosen

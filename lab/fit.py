@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from lab.config import Experiment, load_experiment
 from lab.errors import ConfigError, LabError
+from lab.launch import read_launch
 from lab.settings import all_settings, parse_overrides
 
 FLAGS = ("--help", "-h", "--resume", "--print_config")
@@ -88,14 +89,18 @@ def resume_command(arguments: Sequence[str]) -> str:
 if __name__ == "__main__":
     asked = parse_or_exit(sys.argv[1:])
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read once by OpenMP; spinning threads cost up to 8 times
+    train = asked.experiment.train
+    launch = read_launch(os.environ, train.devices, train.nodes)
     try:
         from lab.session import run_experiment  # torch loads here, after the settings have been checked
 
         status = run_experiment(asked.experiment, asked.resume, resume_command(sys.argv[1:]))
     except LabError as error:
-        print(error, file=sys.stderr)
+        if launch.is_heard:
+            print(error, file=sys.stderr)
         status = WRONG
     except KeyboardInterrupt:
-        print(f"interrupted before training; go on with:\n  {resume_command(sys.argv[1:])}", file=sys.stderr)
+        if launch.is_first:
+            print(f"interrupted before training; go on with:\n  {resume_command(sys.argv[1:])}", file=sys.stderr)
         status = INTERRUPTED
     raise SystemExit(status)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from lab.data.tokenizer import load_tokenizer
 from lab.errors import CheckpointError, ConfigError, MissingPackage
 from lab.files import write_atomic, write_json
 from lab.inheritance import tokenizer_of
+from lab.launch import find_launch
 from lab.runs import checkpoints
 from lab.runs.changes import changes
 from lab.runs.environment import describe_environment
@@ -34,16 +36,19 @@ def run_experiment(experiment: Experiment, resume: bool, command: str) -> int:
 
     Raises: LabError for what the user can mend.
     """
-    say = print if is_first_process() else silent
+    launch = find_launch(os.environ, experiment.train.devices, experiment.train.nodes)
+    say = print if launch.is_first else silent
     folder = RunFolder(experiment.run.path)
     checkpoint = find_start(experiment, folder, resume, say)
-    if checkpoint is not None and is_finished(experiment, checkpoint):
+    trained = checkpoint is not None and is_trained(experiment, checkpoint)
+    if trained and checkpoint is not None and folder.last_probe()[0] >= checkpoint.consumed_tokens:
         say(f"{folder.path}: already finished; choose another --run.name to train again")
         say(report(experiment, folder))
         return DONE
-    threads = set_threads(pick_threads(experiment, folder, checkpoint), experiment.train.devices)
-    run = assemble(experiment, folder, fresh=checkpoint is None)
-    if is_first_process():
+    threads = set_threads(pick_threads(experiment, folder, checkpoint), launch)
+    run = assemble(experiment, folder, launch, fresh=checkpoint is None, trained=trained)
+    run.data.check_prepared()
+    if launch.is_first:
         run.data.prepare_data()
         check_vocabulary(experiment)
         token_types = choose_token_types(experiment, folder, checkpoint, say)
@@ -60,28 +65,26 @@ def run_experiment(experiment: Experiment, resume: bool, command: str) -> int:
         run.trainer.fit(
             run.module, datamodule=run.data, ckpt_path=str(checkpoint.state) if checkpoint else None, weights_only=True
         )
+        if run.stopping.stopped:
+            run.stopping.ignore()
+    except SystemExit as error:  # what Lightning makes of Ctrl-C before the first step
+        raise (KeyboardInterrupt if isinstance(error.__context__, KeyboardInterrupt) else error) from None
     finally:
         for logger in run.trainer.loggers:
             logger.finalize("finished")
     if run.stopping.stopped:
         say(f"stopped after {run.module.consumed:,} tokens, all saved; go on with:\n  {command}", file=sys.stderr)
-        return STOPPED
-    if is_first_process():
+        run.trainer.strategy.barrier()  # a launcher ends the processes that are left once one has exited
+        return STOPPED if launch.is_asked else DONE
+    if launch.is_first:
         say(report(experiment, folder))
     return DONE
 
 
-def is_finished(experiment: Experiment, checkpoint: checkpoints.Checkpoint) -> bool:
-    """Tell whether the checkpoint is that of the last step."""
+def is_trained(experiment: Experiment, checkpoint: checkpoints.Checkpoint) -> bool:
+    """Tell whether the checkpoint is that of the last step, after which only a probe can be left."""
     state = torch.load(checkpoint.state, map_location="cpu", weights_only=True, mmap=True)
     return bool(state["global_step"] >= experiment.train.steps)
-
-
-def is_first_process() -> bool:
-    """Tell whether this process speaks for all, before a process group exists."""
-    from lightning.fabric.utilities.rank_zero import rank_zero_only
-
-    return getattr(rank_zero_only, "rank", 0) in (0, None)
 
 
 def silent(*values: object, **options: Any) -> None:

@@ -11,13 +11,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [  # a module imports its own part and parts of earlier lines; parts of one line do not know each other
     ("lab.errors", "lab.files"),
-    ("lab.schema",),
+    ("lab.schema", "lab.launch"),
     ("lab.settings",),
     ("lab.positions", "lab.masks", "lab.skip", "lab.shape", "lab.counts"),
     ("lab.data", "lab.model", "lab.runs"),
     ("eval",),
     ("lab.callbacks",),
-    ("lab.inheritance", "lab.weights"),
+    ("lab.inheritance", "lab.weights", "lab.processes"),
     ("lab.config",),
     ("lab.assembly",),
     ("lab.loading", "lab.session", "lab.recipe"),
@@ -83,7 +83,7 @@ TORCH_USERS = (
 )
 HEAVY = {  # package: who may import it at module level; everybody else imports it where it is used, or not at all
     "torch": TORCH_USERS,
-    "lightning": ("lab.data.module", "lab.model.training", "lab.callbacks", "lab.assembly"),
+    "lightning": ("lab.data.module", "lab.model.training", "lab.callbacks", "lab.assembly", "lab.processes"),
     **dict.fromkeys(("wandb", "datasets", "matplotlib", "pyarrow", "zstandard"), ()),
     **dict.fromkeys(("transformers", "flash_attn", "xformers", "triton", "lm_eval"), ()),
 }

@@ -8,6 +8,7 @@ import lightning
 from lightning.pytorch.callbacks import Callback
 
 from lab.callbacks.counting import Counting, crossed
+from lab.callbacks.probing import Probing
 from lab.callbacks.recording import Recording
 from lab.callbacks.stopping import Stopping
 from lab.runs import checkpoints
@@ -15,7 +16,7 @@ from lab.runs.folder import RunFolder
 
 
 class Checkpointing(Callback):
-    """Stands last among the callbacks: what it saves is the state after all others have done with the step."""
+    """Stands after the callbacks whose state it saves, and before the probe, which may be interrupted."""
 
     def __init__(
         self,
@@ -23,11 +24,12 @@ class Checkpointing(Callback):
         counting: Counting,
         stopping: Stopping,
         recording: Recording,
+        probing: Probing,
         every_tokens: int | None,
         keep: int,
     ) -> None:
         self.folder, self.counting, self.stopping, self.recording = folder, counting, stopping, recording
-        self.every_tokens, self.keep = every_tokens, keep
+        self.probing, self.every_tokens, self.keep = probing, every_tokens, keep
         self.saved_at = 0
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
@@ -37,11 +39,11 @@ class Checkpointing(Callback):
     def on_train_batch_end(
         self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Save when an interval has passed, when stopping, and at the last step."""
+        """Save when an interval has passed, when stopping, and before a probe, which the last step ends with."""
         if not module.finished:
             return
         due = crossed(self.every_tokens, self.saved_at, module.consumed)
-        if due or self.stopping.stopped or trainer.global_step >= trainer.max_steps:
+        if due or self.stopping.stopped or self.probing.is_due(trainer, module):
             self.save(trainer, module.consumed)
             self.recording.pause()
 
