@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.fits import kill_at_checkpoint, metrics, resume_until_step, words_of
+from benchmarks.gpu.fits import Fit
 from benchmarks.gpu.sizes import LARGE
 from benchmarks.gpu.stage import Case, Options, run
 from lab.data import wording
@@ -30,15 +30,15 @@ def save_and_resume(options: Options) -> dict[str, Any]:
     """Kill a run at its first checkpoint and resume it for one step; its checkpoints are deleted afterwards."""
     tokenizer = write_tokenizer(options.work / "tokenizer" / "tokenizer.json")
     settings = [*options.size.large, f"--data.tokenizer.path={tokenizer}", f"--data.tokenizer.eos={EOS}"]
-    words, folder = words_of(options, LARGE, "large", settings), options.work / "runs" / "large"
+    fit = Fit(options, LARGE, "large", settings)
     try:
-        figures = kill_at_checkpoint(words, folder)
-        resume_s = resume_until_step(words, folder, figures["killed_after_steps"] + 1)
-        last = metrics(folder)[-1]
+        figures = fit.kill_at_checkpoint()
+        resume_s = fit.resume_until_step(figures["killed_at_step"] + 1)
     finally:
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        shutil.rmtree(fit.folder / "checkpoints", ignore_errors=True)
+    last = fit.metrics()[-1]
     parameters = options.size.large_model().n_parameters()
-    return {**figures, "first_step_after_resume_s": resume_s, "parameters": parameters, "loss": last["loss"]}
+    return {"parameters": parameters, **figures, "first_step_after_resume_s": resume_s, "loss": last["loss"]}
 
 
 def cases(options: Options) -> list[Case]:

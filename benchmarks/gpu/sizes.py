@@ -47,6 +47,7 @@ class Size:
     batch: int
     new_tokens: int
     turns: int
+    roof_part: int = 1
 
     def small_model(self) -> DecoderConfig:
         """Build the config of the model of configs/h200_small.yaml, 94M parameters on a GPU."""
@@ -103,9 +104,9 @@ TOY_RUN = (
     "--train.precision=fp32",
     "--train.threads=1",
     "--probe.tests=2",
-    "--probe.step=72",
-    "--probe.max_length=144",
-    "--probe.answer_budget=24",
+    "--probe.step=216",
+    "--probe.max_length=216",
+    "--probe.answer_budget=40",
 )
 TOY = replace(
     GPU,
@@ -128,4 +129,5 @@ TOY = replace(
     batch=2,
     new_tokens=4,
     turns=1,
+    roof_part=8,
 )

@@ -5,23 +5,28 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from benchmarks.gpu.fits import fit, metrics, words_of
+from benchmarks.gpu.fits import Fit
 from benchmarks.gpu.sizes import SMALL
 from benchmarks.gpu.stage import Case, Options, run
 
-NAME = "small"
 WARM_UP = 3  # steps left out of the speed
 
 
+def single(options: Options) -> Fit:
+    """Name the run on one process."""
+    return Fit(options, SMALL, "small", [*options.size.small, "--train.strategy=single"])
+
+
 def train(options: Options) -> dict[str, Any]:
-    """Train on one process, unless that is done, and read the metrics."""
-    words = words_of(options, SMALL, NAME, [*options.size.small, "--train.strategy=single", "--resume"])
-    printed = fit(words)
-    lines = metrics(options.work / "runs" / NAME)
-    attention = [line for line in printed.splitlines() if line.startswith("attention:")]
+    """Train on one process and read the metrics."""
+    fit = single(options)
+    seconds = fit.run("--resume")
+    lines = fit.metrics()
+    attention = [line for line in fit.log.read_text(encoding="utf-8").splitlines() if line.startswith("attention:")]
     return {
         "parameters": options.size.small_model().n_parameters(),
         "attention": attention[0] if attention else None,
+        "run_s": seconds,
         "steps": len(lines),
         "tokens_per_s": statistics.median(line["tokens_per_s"] for line in lines[WARM_UP:]),
         "mfu": lines[-1]["mfu"],

@@ -19,7 +19,7 @@ def run_tests() -> dict[str, Any]:
     Raises: RuntimeError when one fails, Skipped when none ran.
     """
     files = sorted(str(path) for path in ROOT.glob("tests/**/*.py") if "mark.gpu" in path.read_text(encoding="utf-8"))
-    words = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-p", "no:cacheprovider", "-rs", *files]
+    words = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", *files]
     done = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     print(done.stdout)
     last = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else "no output"
