@@ -17,7 +17,7 @@ tokenizer.json. Tasks, tags and groups are the harness's, or those of the YAML f
 where none is given, string, dca, self_extend and rerope take those of eval.methods, from the training window.
 eval/harness_encoding.py says how requests are encoded and cut, as the harness's own class hf does it;
 eval/harness_scoring.py and eval/harness_answers.py how they are scored and answered. Answers are greedy; tasks that
-sample are refused. Needs the extra: pip install 'probe-lab[harness]'.
+sample are refused. Needs the extra: pip install -e '.[harness]'.
 
 Prints a table, and adds a line for each task, metric and filter to harness.jsonl in eval/ of the run folder
 (runs/harness-NAME for a Hugging Face folder) or FOLDER: eval/harness_intervals.py tells the kinds of interval,

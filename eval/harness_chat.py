@@ -20,7 +20,7 @@ class Chat:
         try:
             from transformers import AutoTokenizer
         except ImportError as error:
-            raise MissingPackage("transformers", "--apply_chat_template", "harness") from error
+            raise MissingPackage("transformers", "--apply_chat_template", "hf") from error
         rule = "has no chat template (chat_template.jinja); leave it out, or use a model that was trained on chats"
         try:
             self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)

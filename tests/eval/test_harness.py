@@ -384,7 +384,7 @@ def test_a_folder_that_is_not_there(tmp_path, capsys):
 def test_without_the_package_the_extra_is_named(run_folder, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "lm_eval.tasks", None)
     status, _, err = run([run_folder, "--tasks=lab_choice"], capsys)
-    assert (status, "probe-lab[harness]" in err) == (2, True)
+    assert (status, "pip install -e '.[harness]'" in err) == (2, True)
 
 
 @pytest.mark.slow
