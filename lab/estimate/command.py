@@ -123,7 +123,7 @@ def check(options: dict[str, Any]) -> None:
         if not number or not 0 < value <= highest:
             above = f" and <= {highest:g}" if highest < math.inf else ""
             faults.append(f"--{name}={value}: must be a number > 0{above}; leave it out for the default")
-    if options.get("gpu", GPU) not in PEAK_FLOPS:
+    if str(options.get("gpu", GPU)) not in PEAK_FLOPS:
         faults.append(f"--gpu={options['gpu']}: its peak is not known; use one of: {', '.join(PEAK_FLOPS)}")
     if faults:
         raise ConfigError(*faults)

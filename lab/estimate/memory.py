@@ -40,9 +40,14 @@ HELD = ("parameters", "gradients", "optimizer")
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of one process: `held` at the end of a step, by kind, and `peak` at the step's highest moment, by kind."""
+    """Bytes of one process.
+
+    `held` is the whole of what a step needs beside activations, by kind, `kept` what the forward pass keeps for the
+    backward pass, and `peak` the highest moment of both passes, by kind.
+    """
 
     held: dict[str, int]
+    kept: int
     peak: dict[str, int]
 
     @property
@@ -59,9 +64,7 @@ def memory_of(experiment: Experiment) -> Memory:
     model, train = experiment.model, experiment.train
     decoder = gpu_decoder(
         model,
-        frequencies=frequencies_from_config(
-            experiment.position.frequency, head_dim=model.head_dim, theta=model.theta
-        ),
+        frequencies=frequencies_from_config(experiment.position.frequency, head_dim=model.head_dim, theta=model.theta),
         distance=distance_from_config(experiment.position.distance),
         recompute=train.recompute,
     )
@@ -99,10 +102,9 @@ def mesh_of(world_size: int) -> Iterator[DeviceMesh | None]:
 
 
 def inputs_of(experiment: Experiment) -> dict[str, Any]:
-    """Make what a training step gives the decoder for a pack of full windows; a mask's second documents see an anchor.
+    """Make what a training step gives the decoder for a pack of full windows; under anchors, halves of windows.
 
-    Everything that follows from the lengths is computed here, on real tensors: shapes that depend on values have no
-    fake.
+    What follows from the lengths is computed on real tensors here: a shape that depends on values has no fake.
     """
     window, tokens = experiment.data.window, experiment.train.micro_batch_tokens
     whole, rest = divmod(tokens, window)
@@ -111,8 +113,7 @@ def inputs_of(experiment: Experiment) -> dict[str, Any]:
         lengths = [part for length in lengths for part in (length - length // 2, length // 2) if part]
         anchors = tuple(-1 if n % 2 == 0 else sum(lengths[: n - 1]) for n in range(len(lengths)))
     segments = Segments.from_lengths(lengths, tokens, anchors=anchors)
-    prepared = [segments.doc_ids, segments.position_ids, segments.anchor_of]
-    prepared += [segments.with_anchors] if anchors else []
+    prepare(segments)
     given = experiment.has_gaps or experiment.mask.method != "causal"
     starts = None if experiment.has_gaps else (0,) * len(lengths)
     return {
@@ -122,6 +123,12 @@ def inputs_of(experiment: Experiment) -> dict[str, Any]:
         "segments": segments,
         "starts": starts,
     }
+
+
+def prepare(segments: Segments) -> None:
+    """Compute what segments compute once, as long as tensors are real."""
+    for name in ("doc_ids", "position_ids", *(("anchor_of", "with_anchors") if segments.anchors else ())):
+        getattr(segments, name)
 
 
 def track(
@@ -146,9 +153,10 @@ def track(
         with tracker:
             with autocast:
                 loss = decoder(**arguments)
+            forward = by_kind(tracker.get_tracker_snapshot("current"))
             loss.backward()
         held, peak = (by_kind(tracker.get_tracker_snapshot(moment)) for moment in ("current", "peak"))
-        return Memory({kind: held[kind] for kind in HELD}, peak)
+        return Memory({kind: held[kind] for kind in HELD}, forward["activations"], peak)
 
 
 def place(decoder: nn.Module) -> None:
@@ -175,5 +183,5 @@ def by_kind(snapshot: dict[torch.device, dict[Any, int]]) -> dict[str, int]:
     named = {getattr(kind, "value", kind): size for kind, size in found.items()}
     total = named.pop("Total")
     kinds = {kind: sum(named.pop(name, 0) for name in names) for kind, names in KINDS.items()}
-    assert not named and sum(kinds.values()) == total, f"the tracker has kinds that are not in KINDS: {named}"
+    assert sum(kinds.values()) == total, f"the tracker has kinds that are not in KINDS: {named}"
     return kinds

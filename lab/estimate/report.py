@@ -119,7 +119,5 @@ def hours(experiment: Experiment, cost: Cost, gpus: Gpus) -> str:
     if cost.hours is None:
         return "unknown (the peak of float32 is not in the table)"
     again = "; a third more for train.recompute" if experiment.train.recompute else ""
-    return (
-        f"{cost.hours:,.1f} ({cost.hours / 24:,.1f} days) on {experiment.train.world_size} x {gpus.name} at utilisation "
-        f"{gpus.utilisation:.2f} ({gpus.utilisation_source}{again})"
-    )
+    time = f"{cost.hours:,.1f} ({cost.hours / 24:,.1f} days) on {experiment.train.world_size} x {gpus.name}"
+    return f"{time} at utilisation {gpus.utilisation:.2f} ({gpus.utilisation_source}{again})"
