@@ -10,9 +10,11 @@ replay of pretraining data, and the merge of base and replayed model; lab/recipe
     python -m lab.longrecipe configs/recipes/longrecipe_demo.yaml --folder=runs/other --extend.optim.lr=5e-4
     python -m lab.longrecipe configs/recipes/longrecipe_80k.yaml --launcher "torchrun --nproc_per_node 8"
 
---dry_run trains nothing and prints what each training stage would take, as lab.fit does (--memory_gib, --gpu,
---utilisation); a base that is absent takes --common.model.d_model and so on. --launcher starts lab.fit in the training stages; left out, this Python does. Every stage's settings are checked before
+--launcher starts lab.fit in the training stages; left out, this Python does. Every stage's settings are checked before
 the first one runs, and stand in FOLDER as tune.yaml, analyse.yaml, extend.yaml, replay.yaml and merge.yaml.
+
+--dry_run runs nothing and prints what each training stage would take, as lab.fit does (--memory_gib, --gpu,
+--utilisation); a base that is absent takes --common.model.d_model and so on.
 
 The same command goes on after Ctrl-C, a kill, or a time limit, and passes over finished stages. To do a stage again,
 delete its folder and those of the stages after it.

@@ -28,7 +28,9 @@ RECIPE = {
     "base": "models/absent",
     "target_len": 256,
     "common": {"data": {"corpus": {"name": "slimpajama"}}, "train": {"tokens": 4096}},
-    **{"tune": STAGE, "extend": STAGE, "replay": STAGE},
+    "tune": STAGE,
+    "extend": STAGE,
+    "replay": STAGE,
 }
 
 
@@ -57,7 +59,7 @@ def test_an_absent_model_takes_its_shape_from_the_command_line(written):
     text = dry_run([written(EXTENDED), "--dry_run", *SHAPE])
     assert "15,472" in text
     with pytest.raises(
-        ConfigError, match=r"^start.path=models/absent: .*; add --model.d_model=... --model.n_heads=...$"
+        ConfigError, match=r"^start.path=models/absent: .* add --model.d_model=... --model.n_heads=...$"
     ):
         dry_run(["run.yaml", "--dry_run", *(w for w in SHAPE if "d_model" not in w and "n_heads" not in w)])
 
