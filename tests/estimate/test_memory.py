@@ -17,7 +17,8 @@ from tests.estimate.small import small
 WHOLE = {"parameters": 5280, "gradients": 5280, "optimizer": 2 * 5280 + 21 * 4}
 WHOLE_TIED = {"parameters": 4640, "gradients": 4640, "optimizer": 2 * 4640 + 20 * 4}
 # FSDP2 gives each of 3 ranks ceil(rows / 3) rows: q 3x8, k 2x8, v 2x8, out 3x8, gate 4x8, up 4x8, out 3x12, norms
-#   3 + 3: 24 + 16 + 16 + 24 + 32 + 32 + 36 + 6 = 186. Embedding and head 7x8, norm 3: 372 + 56 + 56 + 3 = 487; tied 431.
+#   3 + 3: 24 + 16 + 16 + 24 + 32 + 32 + 36 + 6 = 186. Embedding and head 7x8, norm 3: 2 x 186 + 56 + 56 + 3 = 487;
+#   tied 431.
 THIRD = {"parameters": 1948, "gradients": 1948, "optimizer": 2 * 1948 + 21 * 4}
 THIRD_TIED = {"parameters": 1724, "gradients": 1724, "optimizer": 2 * 1724 + 20 * 4}
 # Kept for the backward pass, float32 numbers for each token and block: norm's input 8 and scale 1, its output 8, q 8,
