@@ -109,6 +109,8 @@ def inputs_of(experiment: Experiment) -> dict[str, Any]:
     window, tokens = experiment.data.window, experiment.train.micro_batch_tokens
     whole, rest = divmod(tokens, window)
     lengths, anchors = [window] * whole + [rest] * (rest > 0), None
+    if experiment.position.distance.method != "plain":
+        lengths = lengths[:1]  # its tiles run one by one and free what they take; tokens after it are padding
     if experiment.mask.method == "anchor":
         lengths = [part for length in lengths for part in (length - length // 2, length // 2) if part]
         anchors = tuple(-1 if n % 2 == 0 else sum(lengths[: n - 1]) for n in range(len(lengths)))

@@ -59,14 +59,14 @@ def refuse_too_large(experiment: Experiment, memory: Memory, gpus: Gpus) -> None
 
 def remedies(experiment: Experiment, by_tokens: bool) -> list[str]:
     """List the settings that would lower the peak, what takes the most first."""
-    train, strategy = experiment.train, strategy_of(experiment)
-    fewer = [f"lower it (data.window={experiment.data.window} at least)"] * (
-        by_tokens and train.micro_batch_tokens > experiment.data.window
-    )
+    train, window = experiment.train, experiment.data.window
     again = ["set train.recompute=true"] * (not train.recompute)
-    shards = ["set train.strategy=fsdp"] * (strategy != "fsdp") + ["raise train.devices or train.nodes"]
-    first, second = (fewer + again, shards) if by_tokens else (shards, again)
-    return [*first, *second, "take GPUs with more memory"]
+    shards = ["set train.strategy=fsdp"] * (strategy_of(experiment) != "fsdp")
+    if by_tokens:
+        longer = train.micro_batch_tokens > window
+        fewer = f"lower it (data.window={window} at least)" if longer else f"lower it with data.window={window}"
+        return [*again, fewer, *shards, "take GPUs with more memory"]
+    return [*shards, "raise train.devices or train.nodes", *again, "take GPUs with more memory"]
 
 
 def report(experiment: Experiment, memory: Memory, cost: Cost, gpus: Gpus) -> str:

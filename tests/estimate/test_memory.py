@@ -1,5 +1,7 @@
 """Memory on fake tensors against counts by hand and against what a real run keeps."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -8,6 +10,8 @@ from lab.masks.config import Anchor, Document
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
 from lab.model.segments import Segments
+from lab.positions.config import PositionConfig
+from lab.positions.string import String
 from tests.estimate.small import small
 
 # A block: q 8x8, k 4x8, v 4x8, out 8x8, gate 12x8, up 12x8, out 8x12, two norms of 8:
@@ -80,6 +84,14 @@ def test_masks_hold_no_square_of_the_window(settings):
     causal, masked = memory_of(small()), memory_of(small(**settings))
     # an anchor adds gathered keys and values, 2 x 4 numbers for each token and block, and one more key a window
     assert causal.kept <= masked.kept <= causal.kept + 2 * 2 * 4 * 4 * (128 + 4) + 16 * 128
+
+
+def test_a_distance_method_holds_no_square_of_the_window():
+    string = PositionConfig(distance=String(shift=24, window=8))
+    plain, banded = (memory_of(dataclasses.replace(small(), position=p)).kept for p in (PositionConfig(), string))
+    # STRING's second band adds rotations for other ids, cos and sin of 2 numbers, and may keep keys of 4 for it; its
+    # autograd function keeps q before rotation and makes no copy with padding
+    assert plain / 2 < banded < plain * 1.5
 
 
 def kept_in_reality(recompute, tokens=256):
