@@ -13,6 +13,9 @@ replay of pretraining data, and the merge of base and replayed model; lab/recipe
 --launcher starts lab.fit in the training stages; left out, this Python does. Every stage's settings are checked before
 the first one runs, and stand in FOLDER as tune.yaml, analyse.yaml, extend.yaml, replay.yaml and merge.yaml.
 
+--dry_run runs nothing and prints what each training stage would take, as lab.fit does (--memory_gib, --gpu,
+--utilisation); a base that is absent takes --common.model.d_model and so on.
+
 The same command goes on after Ctrl-C, a kill, or a time limit, and passes over finished stages. To do a stage again,
 delete its folder and those of the stages after it.
 Exit status: 0 done; 2 a mistake in the input, one line each on stderr; 75 stopped by a signal, to be resumed.
@@ -283,4 +286,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    if "--dry_run" in sys.argv[1:] and not {"--help", "-h"} & set(sys.argv[1:]):
+        from lab.estimate.command import dry_run_of_recipe, print_dry_run  # torch loads here
+
+        raise SystemExit(print_dry_run(sys.argv[1:], dry_run_of_recipe))
     raise SystemExit(main(sys.argv[1:]))
