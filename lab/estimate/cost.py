@@ -11,7 +11,7 @@ from lab.model.config import DecoderConfig
 from lab.model.utilisation import PEAK_FLOPS
 
 PAPER_TOKENS, PAPER_GPUS, PAPER_DAYS = 1e12, 16, 28
-"""papers/string.txt, A.2 (arXiv:2410.18745): 2K windows, 1T tokens, 16 A100, 28 days."""
+"""arXiv:2410.18745, A.2: 2K windows, 1T tokens, 16 A100, 28 days."""
 PAPER_MODEL = DecoderConfig(2048, 22, 32, 4, 5632, 128_256, False)
 PAPER_WINDOW = 2048
 SECONDS_PER_HOUR, SECONDS_PER_DAY = 3600, 86_400
