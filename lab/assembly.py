@@ -33,9 +33,10 @@ from lab.model import backends
 from lab.model.training import Training
 from lab.positions import Distance, Frequencies, frequencies
 from lab.positions.methods import describe, distance_from_config, frequencies_from_config
-from lab.runs.checkpoints import folder_name
+from lab.runs.checkpoints import Checkpoint, folder_name
 from lab.runs.environment import commit, processor
 from lab.runs.folder import RunFolder
+from lab.runs.shards import NO_GROUP
 from lab.weights import start_from
 
 QUIET = ("lightning.pytorch", "lightning.fabric")
@@ -52,8 +53,8 @@ class Run:
     stopping: Stopping
 
 
-def assemble(experiment: Experiment, folder: RunFolder, *, fresh: bool = True) -> Run:
-    """Build everything a run needs; nothing is trained yet. One that is not `fresh` goes on at a checkpoint.
+def assemble(experiment: Experiment, folder: RunFolder, *, start: Checkpoint | None = None) -> Run:
+    """Build everything a run needs; nothing is trained yet. Training continues at the checkpoint `start`, where given.
 
     Raises: LabError for what this machine cannot do.
     """
@@ -63,20 +64,22 @@ def assemble(experiment: Experiment, folder: RunFolder, *, fresh: bool = True) -
     bf16 = computes_in_bf16(experiment, device)
     sharded = train.strategy == "fsdp"
     backend, _ = choose_backend(experiment, device)
-    module = Training(
-        experiment.model,
-        experiment.optim,
-        frequencies=make_frequencies(experiment),
-        distance=make_distance(experiment),
-        backend=backend,
-        seed=experiment.run.seed,
-        total_steps=train.steps,
-        batch_tokens=train.batch_tokens,
-        micro_batch_tokens=train.micro_batch_tokens,
-        shard_dtype=torch.bfloat16 if bf16 else None,
-        recompute=train.recompute,
-        start=partial(start_from, path=Path(experiment.start.path)) if experiment.start and fresh else None,
-    )
+    trained = partial(start_from, path=Path(experiment.start.path)) if experiment.start and start is None else None
+    with torch.device("cpu"):  # tables too, wherever tensors are made by default
+        module = Training(
+            experiment.model,
+            experiment.optim,
+            frequencies=make_frequencies(experiment),
+            distance=make_distance(experiment),
+            backend=backend,
+            seed=experiment.run.seed,
+            total_steps=train.steps,
+            batch_tokens=train.batch_tokens,
+            micro_batch_tokens=train.micro_batch_tokens,
+            shard_dtype=torch.bfloat16 if bf16 else None,
+            recompute=train.recompute,
+            start=trained,
+        )
     packed = PackedData(
         data,
         seed=experiment.run.seed,
@@ -94,7 +97,16 @@ def assemble(experiment: Experiment, folder: RunFolder, *, fresh: bool = True) -
     )
     probing = make_probing(experiment, folder, counting, recording, sharded)
     progress = Progress(recording, probing, train.steps * train.batch_tokens)
-    saving = Checkpointing(folder, counting, stopping, recording, train.checkpoint_every_tokens, train.keep_checkpoints)
+    saving = Checkpointing(
+        folder,
+        counting,
+        stopping,
+        recording,
+        every_tokens=train.checkpoint_every_tokens,
+        keep=train.keep_checkpoints,
+        background=train.async_checkpoints,
+        start=start,
+    )
     trainer = lightning.Trainer(
         accelerator="gpu" if device.type == "cuda" else "cpu",
         devices=train.devices,
@@ -123,6 +135,7 @@ def quiet() -> None:
     for message in (".*does not have many workers.*", ".*isinstance.treespec.*", ".*log_every_n_steps.*"):
         warnings.filterwarnings("ignore", message=message)
     warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*before.*optimizer.step.*")
+    warnings.filterwarnings("ignore", message=NO_GROUP)
 
 
 def training_device(experiment: Experiment) -> torch.device:
@@ -254,7 +267,6 @@ def make_strategy(strategy: str, world_size: int, device: torch.device) -> Strat
         return ModelParallelStrategy(
             data_parallel_size=world_size,
             tensor_parallel_size=1,
-            save_distributed_checkpoint=False,
             process_group_backend=group,
         )
     if strategy == "ddp" or world_size > 1:

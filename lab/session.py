@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
 from eval.picture import draw_run
 from lab.assembly import assemble, choose_backend, reductions, set_threads, training_device
 from lab.config import Experiment, load_experiment
@@ -25,6 +23,7 @@ from lab.runs import checkpoints
 from lab.runs.changes import changes
 from lab.runs.environment import describe_environment
 from lab.runs.folder import RunFolder
+from lab.runs.state import read_state, step_of
 
 DONE, STOPPED = 0, 75
 
@@ -37,12 +36,11 @@ def run_experiment(experiment: Experiment, resume: bool, command: str) -> int:
     say = print if is_first_process() else silent
     folder = RunFolder(experiment.run.path)
     checkpoint = find_start(experiment, folder, resume, say)
-    if checkpoint is not None and is_finished(experiment, checkpoint):
-        say(f"{folder.path}: already finished; choose another --run.name to train again")
-        say(report(experiment, folder))
-        return DONE
-    threads = set_threads(pick_threads(experiment, folder, checkpoint), experiment.train.devices)
-    run = assemble(experiment, folder, fresh=checkpoint is None)
+    finished = checkpoint is not None and is_finished(experiment, checkpoint)
+    if finished and experiment.train.world_size == 1:  # several processes find out together, in trainer.fit
+        return already_finished(experiment, folder, say)
+    threads = set_threads(pick_threads(experiment, folder, resume), experiment.train.devices)
+    run = assemble(experiment, folder, start=checkpoint)
     if is_first_process():
         run.data.prepare_data()
         check_vocabulary(experiment)
@@ -57,15 +55,23 @@ def run_experiment(experiment: Experiment, resume: bool, command: str) -> int:
             write_json(folder.path / "shape.json", shape.record)
     say(announce(experiment, checkpoint))
     try:
-        run.trainer.fit(
-            run.module, datamodule=run.data, ckpt_path=str(checkpoint.state) if checkpoint else None, weights_only=True
-        )
+        run.trainer.fit(run.module, datamodule=run.data)
     finally:
         for logger in run.trainer.loggers:
             logger.finalize("finished")
     if run.stopping.stopped:
         say(f"stopped after {run.module.consumed:,} tokens, all saved; go on with:\n  {command}", file=sys.stderr)
         return STOPPED
+    if finished:
+        return already_finished(experiment, folder, say)
+    if is_first_process():
+        say(report(experiment, folder))
+    return DONE
+
+
+def already_finished(experiment: Experiment, folder: RunFolder, say: Any) -> int:
+    """Report on a run that has no step left."""
+    say(f"{folder.path}: already finished; choose another --run.name to train again")
     if is_first_process():
         say(report(experiment, folder))
     return DONE
@@ -73,8 +79,7 @@ def run_experiment(experiment: Experiment, resume: bool, command: str) -> int:
 
 def is_finished(experiment: Experiment, checkpoint: checkpoints.Checkpoint) -> bool:
     """Tell whether the checkpoint is that of the last step."""
-    state = torch.load(checkpoint.state, map_location="cpu", weights_only=True, mmap=True)
-    return bool(state["global_step"] >= experiment.train.steps)
+    return step_of(read_state(checkpoint)) >= experiment.train.steps
 
 
 def is_first_process() -> bool:
@@ -91,6 +96,8 @@ def silent(*values: object, **options: Any) -> None:
 def find_start(experiment: Experiment, folder: RunFolder, resume: bool, say: Any) -> checkpoints.Checkpoint | None:
     """Decide where the run starts: at a checkpoint, or at the beginning.
 
+    Only the first process reads checkpoints to verify them; the others learn in trainer.fit where it starts.
+
     Raises: CheckpointError where a run of that name is already there and was not asked to go on, or differs.
     """
     config = folder.path / "config.yaml"
@@ -103,6 +110,8 @@ def find_start(experiment: Experiment, folder: RunFolder, resume: bool, say: Any
             "another --run.name"
         )
     refuse_changes(experiment, load_experiment(config))
+    if not is_first_process():
+        return None
     found, passed = checkpoints.newest(folder.checkpoints)
     for line in passed:
         say(line, file=sys.stderr)
@@ -122,10 +131,10 @@ def refuse_changes(now: Experiment, before: Experiment) -> None:
         raise ConfigError(*faults)
 
 
-def pick_threads(experiment: Experiment, folder: RunFolder, checkpoint: checkpoints.Checkpoint | None) -> int | None:
+def pick_threads(experiment: Experiment, folder: RunFolder, resume: bool) -> int | None:
     """Keep a resumed run at the threads it began with, unless the config names another number."""
     path = folder.path / "environment.json"
-    if experiment.train.threads or checkpoint is None or not path.exists():
+    if experiment.train.threads or not resume or not path.exists():
         return experiment.train.threads
     threads: int = json.loads(path.read_text(encoding="utf-8"))["threads"]
     return threads
