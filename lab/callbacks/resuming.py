@@ -8,12 +8,14 @@ import lightning
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from lab.model.sharding import reshard
 from lab.runs.checkpoints import Checkpoint
 from lab.runs.state import read_state, restore_tensors, step_of, tensors_to_save
 
 
 def collect(trainer: lightning.Trainer, module: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Collect a run's tensors, by name, and all that is small. A collective call."""
+    reshard(module.decoder)
     tensors, small = tensors_to_save(module.decoder, trainer.optimizers[0])
     state = {
         "step": trainer.global_step,

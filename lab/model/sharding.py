@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from lab.errors import LabError
 from lab.model.decoder import Decoder
@@ -73,3 +73,10 @@ def shard(decoder: Decoder, mesh: Any, dtype: torch.dtype | None) -> None:
     for block in decoder.blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(decoder, mesh=mesh, mp_policy=policy)
+
+
+def reshard(decoder: Decoder) -> None:
+    """Let each process hold its shards alone again, as before a forward pass; one without gradients leaves weights whole."""
+    for module in decoder.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
