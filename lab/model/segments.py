@@ -15,6 +15,8 @@ from torch import Tensor
 
 from lab.errors import DataError
 
+HOST = "cpu"  # where lengths are, wherever tensors are made by default
+
 
 @dataclass(frozen=True, eq=False)
 class Segments:
@@ -40,7 +42,7 @@ class Segments:
         anchors: tuple[int, ...] | None = None,
     ) -> Segments:
         """Build the layout of segments of the given lengths in a row of `n_tokens` tokens."""
-        cu_seqlens = torch.tensor([0, *lengths], dtype=torch.int64).cumsum(0).to(torch.int32).to(device)
+        cu_seqlens = torch.tensor([0, *lengths], dtype=torch.int64, device=HOST).cumsum(0).to(torch.int32).to(device)
         return cls(cu_seqlens, tuple(lengths), n_tokens, anchors)
 
     @classmethod
@@ -71,14 +73,14 @@ class Segments:
     def position_ids(self) -> Tensor:
         """Ids that start again at 0 in every segment, int64 (n_tokens,); padding continues as one more segment."""
         lengths = [*self.lengths, self.n_tokens - self.n_real]
-        ids = torch.cat([torch.arange(n) for n in lengths]) if lengths else torch.arange(0)
+        ids = torch.cat([torch.arange(n, device=HOST) for n in lengths])
         return ids.to(self.cu_seqlens.device)
 
     @cached_property
     def doc_ids(self) -> Tensor:
         """Number of each token's segment, int64 (n_tokens,); -1 for padding."""
-        lengths = torch.tensor([*self.lengths, self.n_tokens - self.n_real])
-        ids = torch.tensor([*range(len(self.lengths)), -1])
+        lengths = torch.tensor([*self.lengths, self.n_tokens - self.n_real], device=HOST)
+        ids = torch.tensor([*range(len(self.lengths)), -1], device=HOST)
         return ids.repeat_interleave(lengths).to(self.cu_seqlens.device)
 
     @cached_property
@@ -86,8 +88,8 @@ class Segments:
         """Place of each token's anchor, int64 (n_tokens,), -1 for none; None where there are no anchors."""
         if self.anchors is None:
             return None
-        lengths = torch.tensor([*self.lengths, self.n_tokens - self.n_real])
-        return torch.tensor([*self.anchors, -1]).repeat_interleave(lengths).to(self.cu_seqlens.device)
+        lengths = torch.tensor([*self.lengths, self.n_tokens - self.n_real], device=HOST)
+        return torch.tensor([*self.anchors, -1], device=HOST).repeat_interleave(lengths).to(self.cu_seqlens.device)
 
     @cached_property
     def with_anchors(self) -> tuple[Tensor, Tensor, int]:
@@ -96,9 +98,10 @@ class Segments:
         A causal kernel that aligns the last query with the last key then lets every query see the anchor.
         """
         assert self.anchors is not None, "asked for only where there are anchors"
-        own = torch.arange(self.n_real).split(list(self.lengths))
-        parts = [torch.cat([torch.tensor([a] * (a >= 0), dtype=torch.int64), x]) for a, x in zip(self.anchors, own)]
+        own = torch.arange(self.n_real, device=HOST).split(list(self.lengths))
+        anchors = [torch.tensor([a] * (a >= 0), dtype=torch.int64, device=HOST) for a in self.anchors]
+        parts = [torch.cat([anchor, x]) for anchor, x in zip(anchors, own)]
         lengths = [len(part) for part in parts]
-        ends = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+        ends = torch.tensor([0, *lengths], device=HOST).cumsum(0).to(torch.int32)
         device = self.cu_seqlens.device
         return torch.cat(parts).to(device), ends.to(device), max(lengths)
