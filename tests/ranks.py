@@ -1,4 +1,4 @@
-"""Processes that stay, for tests of several ranks: torch is loaded and the ranks meet once, then any number of jobs run."""
+"""Processes that stay, for tests of several ranks: they load torch and meet once, then run any job."""
 
 import contextlib
 import io

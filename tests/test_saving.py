@@ -91,7 +91,11 @@ def test_a_save_that_fails_ends_the_run_with_its_reason(place, ranks, world, bac
     name = f"full{world}{background}"
     own = settings(place, name, **({} if world == 1 else FSDP), **{"train.async_checkpoints": background})
     told = ranks(world).run(train_on_a_full_disk, own)
-    assert told == [f"{place / name / 'checkpoints'}: no checkpoint could be written ([Errno 28] No space left on device)"] * world
+    assert (
+        told
+        == [f"{place / name / 'checkpoints'}: no checkpoint could be written ([Errno 28] No space left on device)"]
+        * world
+    )
     steps = [record["consumed_tokens"] for record in records(place / name)]
     assert newest(place / name / "checkpoints")[0].consumed_tokens == steps[1]
     assert len(steps) == (4 if background else 3), "no later than the next save"
@@ -152,7 +156,9 @@ def killed_at(root, number):
 def save(root, consumed):
     tensors = {"w": torch.full((3,), float(consumed)), "optimizer.w.exp_avg": torch.zeros(3)}
     small = {"state.ckpt": packed({"shared": {}}), "counts.npz": b"counts"}
-    write_shards(tensors, ShardWriter(root, small, lambda files: publish(root, consumed, 2, files)), None, background=False)
+    write_shards(
+        tensors, ShardWriter(root, small, lambda files: publish(root, consumed, 2, files)), None, background=False
+    )
 
 
 def test_a_kill_anywhere_in_a_save_leaves_a_whole_checkpoint(tmp_path):

@@ -1,4 +1,4 @@
-"""Saves checkpoints by consumed tokens, when stopped and at the end, each whole or absent; and restores one at the start.
+"""Saves checkpoints by consumed tokens, when stopped and at the end, each whole or absent; restores one at the start.
 
 A save in the background goes on from a copy of the tensors while the run trains; there is one at a time, and the next
 save, a stop and the end wait for it.

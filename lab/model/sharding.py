@@ -76,7 +76,7 @@ def shard(decoder: Decoder, mesh: Any, dtype: torch.dtype | None) -> None:
 
 
 def reshard(decoder: Decoder) -> None:
-    """Let each process hold its shards alone again, as before a forward pass; one without gradients leaves weights whole."""
+    """Drop what a forward pass without gradients leaves whole, so that parameters are this process's shards again."""
     for module in decoder.modules():
         if isinstance(module, FSDPModule):
             module.reshard()

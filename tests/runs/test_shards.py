@@ -207,16 +207,18 @@ def test_what_a_checkpoint_holds_is_not_run(tmp_path):
     bytes_of = {"state.ckpt": pickle.dumps(Attack(trace)), ".metadata": pickle.dumps(Attack(trace))}
     save(root, {"embedding.weight": torch.zeros(2, 2)}, bytes_of)
     saved = open_checkpoint(tmp_path)
-    for read in (read_state, read_weights_of, partial(load_weights, torch.nn.Module())):
-        try:
+    load_weights(torch.nn.Module(), saved)
+    for read in (read_state, read_weights_of):
+        with pytest.raises(CheckpointError) as caught:
             read(saved)
-        except CheckpointError as error:
-            assert str(error).startswith(f"{saved.state}: cannot be read (")
-            assert "\n" not in str(error)
+        assert str(caught.value).startswith(f"{saved.state}: cannot be read (")
+        assert "\n" not in str(caught.value)
     assert not trace.exists()
 
 
-@pytest.mark.parametrize("junk", [b"", b"junk" * 50, packed({})[:-60], packed([1])], ids=["empty", "junk", "cut", "list"])
+@pytest.mark.parametrize(
+    "junk", [b"", b"junk" * 50, packed({})[:-60], packed([1])], ids=["empty", "junk", "cut", "list"]
+)
 def test_a_state_that_is_none_is_one_line(tmp_path, junk):
     (tmp_path / "state.ckpt").write_bytes(junk)
     with pytest.raises(CheckpointError) as caught:
@@ -238,7 +240,9 @@ def test_a_save_in_the_background_writes_what_was_there_when_it_began(tmp_path):
     for tensor in tensors.values():
         tensor.fill_(-1)  # the training goes on
     finish_writing(writing, tmp_path)
-    assert torch.equal(load_file(newest(tmp_path)[0].folder / "weights-00000.safetensors")["a.weight"], TENSORS["a.weight"])
+    assert torch.equal(
+        load_file(newest(tmp_path)[0].folder / "weights-00000.safetensors")["a.weight"], TENSORS["a.weight"]
+    )
 
 
 @pytest.mark.parametrize("background", [False, True], ids=["waiting", "background"])
@@ -275,4 +279,6 @@ def test_torch_has_the_calls_that_checkpoints_make(call, names):
 
 def test_torch_asks_a_writer_for_what_ours_gives():
     abstract = StorageWriter.__abstractmethods__
-    assert abstract <= set(vars(ShardWriter)), f"torch's StorageWriter also asks for {abstract - set(vars(ShardWriter))}"
+    assert abstract <= set(vars(ShardWriter)), (
+        f"torch's StorageWriter also asks for {abstract - set(vars(ShardWriter))}"
+    )
