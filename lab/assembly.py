@@ -28,15 +28,16 @@ from lab.data.module import PackedData
 from lab.data.preparation import end_of_document, shard_folder
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import ConfigError, MissingPackage
-from lab.launch import Launch, own_cores
+from lab.launch import Launch, own_cores, read_launch
 from lab.model import backends
 from lab.model.training import Training
 from lab.positions import Distance, Frequencies, frequencies
 from lab.positions.methods import describe, distance_from_config, frequencies_from_config
 from lab.processes import cluster_environment
-from lab.runs.checkpoints import folder_name
+from lab.runs.checkpoints import Checkpoint, folder_name
 from lab.runs.environment import commit, processor
 from lab.runs.folder import RunFolder
+from lab.runs.shards import NO_GROUP
 from lab.weights import start_from
 
 QUIET = ("lightning.pytorch", "lightning.fabric")
@@ -54,34 +55,37 @@ class Run:
 
 
 def assemble(
-    experiment: Experiment, folder: RunFolder, launch: Launch, *, fresh: bool = True, trained: bool = False
+    experiment: Experiment, folder: RunFolder, launch: Launch | None = None, *, start: Checkpoint | None = None
 ) -> Run:
-    """Build everything a run needs; nothing is trained yet. One that is not `fresh` goes on at a checkpoint.
+    """Build everything a run needs; nothing is trained yet. Training continues at the checkpoint `start`, where given.
 
-    One that is `trained` stands after its last step, with only the last probe left to run.
+    `launch` is the process among those of the run; left out, it is read from the environment.
 
     Raises: LabError for what this machine cannot do.
     """
     quiet()
+    launch = launch or read_launch(os.environ, experiment.train.devices, experiment.train.nodes)
     train, data = experiment.train, experiment.data
     device = training_device(experiment)
     bf16 = computes_in_bf16(experiment, device)
     sharded = train.strategy == "fsdp"
     backend, _ = choose_backend(experiment, device)
-    module = Training(
-        experiment.model,
-        experiment.optim,
-        frequencies=make_frequencies(experiment),
-        distance=make_distance(experiment),
-        backend=backend,
-        seed=experiment.run.seed,
-        total_steps=train.steps,
-        batch_tokens=train.batch_tokens,
-        micro_batch_tokens=train.micro_batch_tokens,
-        shard_dtype=torch.bfloat16 if bf16 else None,
-        recompute=train.recompute,
-        start=partial(start_from, path=Path(experiment.start.path)) if experiment.start and fresh else None,
-    )
+    trained = partial(start_from, path=Path(experiment.start.path)) if experiment.start and start is None else None
+    with torch.device("cpu"):  # tables too, wherever tensors are made by default
+        module = Training(
+            experiment.model,
+            experiment.optim,
+            frequencies=make_frequencies(experiment),
+            distance=make_distance(experiment),
+            backend=backend,
+            seed=experiment.run.seed,
+            total_steps=train.steps,
+            batch_tokens=train.batch_tokens,
+            micro_batch_tokens=train.micro_batch_tokens,
+            shard_dtype=torch.bfloat16 if bf16 else None,
+            recompute=train.recompute,
+            start=trained,
+        )
     packed = PackedData(
         data,
         seed=experiment.run.seed,
@@ -97,10 +101,18 @@ def assemble(
     recording = Recording(
         folder, counting, experiment.model, data.window, experiment.count_positions, experiment.track.every_steps
     )
-    probing = make_probing(experiment, folder, counting, recording, stopping, sharded=sharded, trained=trained)
+    probing = make_probing(experiment, folder, counting, recording, stopping, sharded=sharded)
     progress = Progress(recording, probing, train.steps * train.batch_tokens)
     saving = Checkpointing(
-        folder, counting, stopping, recording, probing, train.checkpoint_every_tokens, train.keep_checkpoints
+        folder,
+        counting,
+        stopping,
+        recording,
+        probing,
+        every_tokens=train.checkpoint_every_tokens,
+        keep=train.keep_checkpoints,
+        background=train.async_checkpoints,
+        start=start,
     )
     trainer = lightning.Trainer(
         accelerator="gpu" if device.type == "cuda" else "cpu",
@@ -108,7 +120,7 @@ def assemble(
         num_nodes=train.nodes,
         strategy=make_strategy(train.strategy, train.world_size, device),
         precision="bf16-mixed" if bf16 and not sharded else "32-true",
-        max_steps=train.steps + trained,  # where no step is left Lightning calls no hook
+        max_steps=train.steps,
         max_epochs=-1,
         accumulate_grad_batches=train.accumulation,
         callbacks=[counting, recording, progress, stopping, saving, probing],
@@ -130,6 +142,7 @@ def quiet() -> None:
     for message in (".*does not have many workers.*", ".*isinstance.treespec.*", ".*log_every_n_steps.*"):
         warnings.filterwarnings("ignore", message=message)
     warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*before.*optimizer.step.*")
+    warnings.filterwarnings("ignore", message=NO_GROUP)
 
 
 def training_device(experiment: Experiment) -> torch.device:
@@ -194,7 +207,6 @@ def make_probing(
     stopping: Stopping,
     *,
     sharded: bool,
-    trained: bool,
 ) -> Probing:
     """Build the probing callback; its tests and held-out text are read when training starts."""
     data, probe, train = experiment.data, experiment.probe, experiment.train
@@ -221,7 +233,6 @@ def make_probing(
         about=partial(describe_probed, experiment, folder.path.name),
         every_tokens=probe.every_tokens,
         sharded=sharded,
-        trained=trained,
     )
 
 
@@ -270,7 +281,6 @@ def make_strategy(strategy: str, world_size: int, device: torch.device) -> Strat
         return ModelParallelStrategy(
             data_parallel_size=world_size,
             tensor_parallel_size=1,
-            save_distributed_checkpoint=False,
             process_group_backend=group,
         )
     if strategy == "ddp" or world_size > 1:

@@ -45,11 +45,11 @@ class Probing(Callback):
         about: Callable[[torch.device, int], dict[str, Any]],
         every_tokens: int | None,
         sharded: bool,
-        trained: bool,
     ) -> None:
         self.folder, self.counting, self.recording, self.stopping = folder, counting, recording, stopping
         self.make_probe, self.make_loss, self.about = make_probe, make_loss, about
-        self.every_tokens, self.sharded, self.trained = every_tokens, sharded, trained
+        self.every_tokens, self.sharded = every_tokens, sharded
+        self.trained = False  # whether the run continues after its last step, where only a probe can be left
         self.probed_at = 0
         self.latest: int | None = None
         self.report: Report = lambda line: None
@@ -59,7 +59,8 @@ class Probing(Callback):
         self.probe = self.make_probe(module.device)
         self.loss = self.make_loss(trainer.global_rank, trainer.world_size, module.device)
         self.probed_at, self.latest = trainer.strategy.broadcast(self.folder.last_probe())
-        if self.trained or crossed(self.every_tokens, self.probed_at, module.consumed):
+        unprobed = self.probed_at < module.consumed
+        if (self.trained and unprobed) or crossed(self.every_tokens, self.probed_at, module.consumed):
             self.run(trainer, module)
         if self.trained:
             trainer.should_stop = True

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from lab.errors import DataError
 
+HOST = "cpu"  # where lengths are, wherever tensors are made by default
+
 
 @dataclass(frozen=True, eq=False)
 class Spans:
@@ -118,14 +120,14 @@ class Segments:
     def position_ids(self) -> Tensor:
         """Ids that start again at 0 in every segment, int64 (n_tokens,); padding continues as one more segment."""
         lengths = [*self.lengths, self.n_tokens - self.n_real]
-        ids = torch.cat([torch.arange(n) for n in lengths]) if lengths else torch.arange(0)
+        ids = torch.cat([torch.arange(n, device=HOST) for n in lengths])
         return ids.to(self.cu_seqlens.device)
 
     @cached_property
     def doc_ids(self) -> Tensor:
         """Number of each token's segment, int64 (n_tokens,); -1 for padding."""
-        lengths = torch.tensor([*self.lengths, self.n_tokens - self.n_real])
-        ids = torch.tensor([*range(len(self.lengths)), -1])
+        lengths = torch.tensor([*self.lengths, self.n_tokens - self.n_real], device=HOST)
+        ids = torch.tensor([*range(len(self.lengths)), -1], device=HOST)
         return ids.repeat_interleave(lengths).to(self.cu_seqlens.device)
 
     @cached_property
@@ -133,8 +135,8 @@ class Segments:
         """Place of each token's anchor, int64 (n_tokens,), -1 for none; None where there are no anchors."""
         if self.anchors is None:
             return None
-        lengths = torch.tensor([*self.lengths, self.n_tokens - self.n_real])
-        return torch.tensor([*self.anchors, -1]).repeat_interleave(lengths).to(self.cu_seqlens.device)
+        lengths = torch.tensor([*self.lengths, self.n_tokens - self.n_real], device=HOST)
+        return torch.tensor([*self.anchors, -1], device=HOST).repeat_interleave(lengths).to(self.cu_seqlens.device)
 
     @cached_property
     def spans(self) -> Spans:

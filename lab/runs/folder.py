@@ -80,12 +80,17 @@ class RunFolder:
         last = max(self.probes(), key=lambda record: record["consumed_tokens"], default={})
         return last.get("consumed_tokens", 0), last.get("effective_length")
 
-    def write_counts(self, counts: PositionCounts, path: Path | None = None) -> None:
-        """Save the position frequency, in the run folder or at `path`."""
-        buffer = io.BytesIO()
-        np.savez(buffer, lengths=counts.lengths, f=counts.frequency(), tokens=counts.tokens)
-        write_atomic(path or self.path / "counts.npz", buffer.getvalue())
+    def write_counts(self, counts: PositionCounts) -> None:
+        """Save the position frequency."""
+        write_atomic(self.path / "counts.npz", packed_counts(counts))
 
     def write_cases(self, consumed_tokens: int, cases: Iterable[Record]) -> None:
         """Save every test of one probe."""
         self.write_records(f"cases/tokens-{consumed_tokens:015d}.jsonl", cases)
+
+
+def packed_counts(counts: PositionCounts) -> bytes:
+    """Make the contents of a counts.npz."""
+    buffer = io.BytesIO()
+    np.savez(buffer, lengths=counts.lengths, f=counts.frequency(), tokens=counts.tokens)
+    return buffer.getvalue()
