@@ -16,7 +16,7 @@ from torch import distributed
 from lab.callbacks.counting import Counting, crossed
 from lab.callbacks.probing import Probing
 from lab.callbacks.recording import Recording
-from lab.callbacks.resuming import collect, restore
+from lab.callbacks.resuming import collect, reopen, restore
 from lab.callbacks.stopping import Stopping
 from lab.runs import checkpoints
 from lab.runs.folder import RunFolder, packed_counts
@@ -60,7 +60,7 @@ class Checkpointing(Callback):
         restore(trainer, module, start, self.group)
         if trainer.global_step >= trainer.max_steps:
             self.probing.trained = True
-            trainer.fit_loop.epoch_loop.max_steps += 1  # or Lightning calls no further hook
+            reopen(trainer)
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
         """Count intervals from where the run stands."""

@@ -49,10 +49,15 @@ def restore(trainer: lightning.Trainer, module: Any, checkpoint: Checkpoint, gro
 
 
 def continue_at(trainer: lightning.Trainer, step: int) -> None:
-    """Let Lightning count optimizer steps from `step`; the one place that touches its loops.
+    """Let Lightning count optimizer steps from `step`; with `reopen` the one place that touches its loops.
 
     Batches count from zero again: a checkpoint stands between two steps, so that the next step begins with the next
     batch, however many batches a step takes now.
     """
     done = trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total
     done.ready = done.completed = step
+
+
+def reopen(trainer: lightning.Trainer) -> None:
+    """Raise Lightning's limit of steps after the last one: it calls no hook where no step is left."""
+    trainer.fit_loop.epoch_loop.max_steps += 1
