@@ -57,6 +57,7 @@ TORCH_USERS = (
     "lab.callbacks",
     "lab.weights",
     "lab.assembly",
+    "lab.processes",
     "lab.loading",
     "lab.merge",
     "lab.session",
