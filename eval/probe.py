@@ -46,11 +46,12 @@ from eval.probe_picture import draw_probe
 from eval.probe_records import length_record, summary_record
 from eval.probe_table import table
 from eval.subject import Subject, as_subject
-from lab.assembly import set_threads, training_device
+from lab.assembly import training_device
 from lab.config import DEFAULT_DIGITS, DEFAULT_NEEDLES
 from lab.errors import ConfigError
 from lab.loading import OpenedModel, open_model
 from lab.model.huggingface_config import NAME
+from lab.processes import set_threads
 from lab.runs.folder import RunFolder
 from lab.schema import NonNegative, Section
 from lab.settings import Raw, parse_overrides, take_option, validated

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import warnings
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +27,7 @@ from lab.data.module import PackedData
 from lab.data.preparation import end_of_document, shard_folder
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import ConfigError, MissingPackage
-from lab.launch import Launch, own_cores, read_launch
+from lab.launch import Launch, read_launch
 from lab.model import backends
 from lab.model.training import Training
 from lab.positions import Distance, Frequencies, frequencies
@@ -309,13 +308,3 @@ def make_logger(experiment: Experiment) -> Any:
         offline=track.wandb == "offline",
         config=experiment.to_dict(),
     )
-
-
-def set_threads(threads: int | None, launch: Launch | None = None) -> int:
-    """Pin the number of CPU threads of this process, all its own cores unless told, and return it."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    chosen = threads or (cores if launch is None else own_cores(launch, os.environ, cores))
-    torch.set_num_threads(chosen)
-    if launch is not None and launch.world_size > 1:
-        os.environ["OMP_NUM_THREADS"] = str(chosen)  # or Lightning's launcher sets a number of its own
-    return chosen

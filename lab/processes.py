@@ -1,9 +1,10 @@
-"""How Lightning learns of the processes of a run: never by its own guess, always from the launch that was found."""
+"""What Lightning and torch are told of the processes of a run: ranks and threads, from the launch that was found."""
 
 from __future__ import annotations
 
 import os
 
+import torch
 from lightning.fabric.plugins.environments import (
     ClusterEnvironment,
     LightningEnvironment,
@@ -11,7 +12,7 @@ from lightning.fabric.plugins.environments import (
     TorchElasticEnvironment,
 )
 
-from lab.launch import Launch
+from lab.launch import Launch, own_cores
 
 FIRST_PORT, PORTS = 15000, 10000  # SLURM's jobs meet at a port of their own, by the last digits of their number
 
@@ -76,3 +77,13 @@ def cluster_environment(launch: Launch) -> ClusterEnvironment:
     if launch.by == "srun":
         return Tasks(launch)
     return TorchElasticEnvironment() if launch.by == "torchrun" else LightningEnvironment()
+
+
+def set_threads(threads: int | None, launch: Launch | None = None) -> int:
+    """Pin the number of CPU threads of this process, all its own cores unless told, and return it."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    chosen = threads or (cores if launch is None else own_cores(launch, os.environ, cores))
+    torch.set_num_threads(chosen)
+    if launch is not None and launch.world_size > 1:
+        os.environ["OMP_NUM_THREADS"] = str(chosen)  # or Lightning's launcher sets a number of its own
+    return chosen

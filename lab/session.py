@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from eval.picture import draw_run
-from lab.assembly import assemble, choose_backend, reductions, set_threads, training_device
+from lab.assembly import assemble, choose_backend, reductions, training_device
 from lab.config import Experiment, load_experiment
 from lab.data.preparation import shard_folder, summary_of
 from lab.data.selecting import read_token_types, result_file
@@ -21,6 +21,7 @@ from lab.errors import CheckpointError, ConfigError, MissingPackage
 from lab.files import write_atomic, write_json
 from lab.inheritance import tokenizer_of
 from lab.launch import Launch, find_launch
+from lab.processes import set_threads
 from lab.runs import checkpoints
 from lab.runs.changes import changes
 from lab.runs.environment import describe_environment

@@ -66,6 +66,7 @@ TORCH_USERS = (
     "lab.assembly",
     "lab.estimate.memory",
     "lab.estimate.stand_ins",
+    "lab.processes",
     "lab.loading",
     "lab.merge",
     "eval.protocol",

@@ -7,10 +7,9 @@ import pytest
 import torch
 from lightning.fabric.utilities.distributed import _set_num_threads_if_needed
 
-from lab.assembly import set_threads
 from lab.errors import ConfigError
 from lab.launch import Launch, find_launch, own_cores, read_launch
-from lab.processes import cluster_environment
+from lab.processes import cluster_environment, set_threads
 from tests.launching import SBATCH, task
 from tests.test_fit import ROOT
 
