@@ -39,14 +39,12 @@ class FusedKernel(Protocol):
 
 
 def suits(v: Tensor) -> bool:
-    """Tell whether the efficient kernel runs tensors like these, (..., H)."""
+    """Tell whether the efficient kernel runs tensors like these, (..., H), and in half precision flash attention too.
+
+    Flash attention takes no head beyond WIDEST_HEAD.
+    """
     on_gpu = devices.kind(v.device) == "cuda"
     return on_gpu and v.dtype in (*HALF, torch.float32) and v.shape[-1] % HEAD_MULTIPLE == 0
-
-
-def suits_flash(v: Tensor) -> bool:
-    """Tell whether flash attention runs tensors like these, (..., H)."""
-    return suits(v) and v.dtype in HALF and v.shape[-1] <= WIDEST_HEAD
 
 
 class Flash:
