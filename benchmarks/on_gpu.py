@@ -50,10 +50,10 @@ STAGES = (
     Stage("fsdp", "benchmarks.gpu.fsdp", 75),
     Stage("large model", "benchmarks.gpu.large_model", 95),
     Stage("profile", "benchmarks.gpu.profile", 35),
-    Stage("windows", "benchmarks.gpu.windows", 40),
+    Stage("windows", "benchmarks.gpu.windows", 45),
     Stage("bands", "benchmarks.gpu.bands", 35),
     Stage("probe", "benchmarks.gpu.probe", 25),
-    Stage("large save", "benchmarks.gpu.large_save", 120),
+    Stage("large save", "benchmarks.gpu.large_save", 115),
     Stage("litgpt", "benchmarks.gpu.litgpt", 35),
 )
 TOY_PATIENCE = 4  # a CPU may be busy with other work
@@ -91,7 +91,12 @@ def run_stage(stage: Stage, out: Path, toy: bool, log: record.Log) -> list[recor
             start_new_session=True,
         )
         timed_out = threading.Event()
-        timer = threading.Timer(limit_s, lambda: (timed_out.set(), kill_group(process)))
+
+        def stop() -> None:
+            timed_out.set()
+            kill_group(process)
+
+        timer = threading.Timer(limit_s, stop)
         timer.start()
         try:
             assert process.stdout is not None, "asked for above"

@@ -26,7 +26,8 @@ REPEATS = 7
 
 def natural_lengths(tokens: int, window: int, seed: int = 0) -> list[int]:
     """Draw segment lengths of the default natural distribution that fill `tokens`."""
-    generator, lengths = np.random.default_rng(seed), []
+    generator = np.random.default_rng(seed)
+    lengths: list[int] = []
     while sum(lengths) < tokens:
         document = int(np.ceil(0.26 * window * np.exp(generator.normal(0, 1.2))))
         while document > 0 and sum(lengths) < tokens:

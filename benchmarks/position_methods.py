@@ -40,9 +40,9 @@ def method(name: str, length: int) -> Distance:
     return distance(name, **parameters[name])
 
 
-def model(layers: int, device: torch.device, heads: int) -> Decoder:
-    """Build a decoder of head width 64 with four query heads to a key-value head."""
-    config = DecoderConfig(
+def shape(layers: int, heads: int) -> DecoderConfig:
+    """Describe a decoder of head width 64 with four query heads to a key-value head."""
+    return DecoderConfig(
         d_model=64 * heads,
         n_layers=layers,
         n_heads=heads,
@@ -51,7 +51,11 @@ def model(layers: int, device: torch.device, heads: int) -> Decoder:
         vocab_size=512,
         tie_embeddings=True,
     )
-    return Decoder(config).to(device, torch.bfloat16 if device.type == "cuda" else torch.float32).eval()
+
+
+def model(layers: int, device: torch.device, heads: int) -> Decoder:
+    """Build the decoder in the precision that a device computes in."""
+    return Decoder(shape(layers, heads)).to(device, torch.bfloat16 if device.type == "cuda" else torch.float32).eval()
 
 
 @torch.no_grad()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -42,7 +42,7 @@ def median_s(call: Callable[[], Any], device: torch.device, times: int) -> float
     return statistics.median([timed(call, device) for _ in range(times + 1)][1:])
 
 
-def in_turns(calls: dict[str, Callable[[], Any]], device: torch.device, turns: int) -> dict[str, list[float]]:
+def in_turns(calls: Mapping[str, Callable[[], Any]], device: torch.device, turns: int) -> dict[str, list[float]]:
     """Measure several calls in turns after one turn that warms up; return the seconds of each."""
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(turns + 1):

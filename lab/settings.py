@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, get_type_hints
+from typing import Any, get_type_hints
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
@@ -38,11 +38,6 @@ FLOAT = re.compile(r"[-+]?([0-9][0-9_]*)(\.[0-9_]*)?([eE][-+]?[0-9]+)")
 class Loader(yaml.SafeLoader):
     """YAML that refuses duplicate keys, reads 4e-4 as a number, and off, on, yes and no as words, as YAML 1.2 does."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
-        first: [resolver for resolver in resolvers if resolver[0] != BOOL_TAG]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Build a mapping after looking for a key that stands twice."""
         seen: set[Any] = set()
@@ -58,6 +53,10 @@ class Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+Loader.yaml_implicit_resolvers = {
+    first: [resolver for resolver in resolvers if resolver[0] != BOOL_TAG]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 Loader.add_implicit_resolver(BOOL_TAG, BOOL, list("tTfF"))
 Loader.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+0123456789"))
 

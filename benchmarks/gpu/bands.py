@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.stage import Case, Options, run
-from benchmarks.position_methods import method, model
+from benchmarks.gpu.training import new_decoder
+from benchmarks.position_methods import method, shape
 from benchmarks.timing import best_device, in_turns, ratio
 from lab.model.decoder import Decoder
 
@@ -27,7 +28,8 @@ def train(decoder: Decoder, name: str, tokens: torch.Tensor) -> None:
 def measure(options: Options, length: int, name: str) -> dict[str, Any]:
     """Time a method and plain attention in turns, and compare peak memory."""
     device, size = best_device(), options.size
-    decoder = model(size.band_layers, device, size.band_heads).train()
+    decoder = new_decoder(shape(size.band_layers, size.band_heads), device, backend="auto", recompute=False)
+    decoder.to(torch.bfloat16 if device.type == "cuda" else torch.float32)
     tokens = torch.randint(decoder.cfg.vocab_size, (1, length), device=device)
     calls = {way: partial(train, decoder, way, tokens) for way in ("plain", name)}
     seconds = in_turns(calls, device, size.turns)

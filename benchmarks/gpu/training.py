@@ -47,6 +47,8 @@ def new_decoder(cfg: DecoderConfig, device: torch.device, *, backend: str, recom
     with torch.device("meta"):
         decoder = Decoder(cfg, frequencies=rope, backend=backend, seed=None, recompute=recompute)
     decoder.to_empty(device=device)
+    if cfg.tie_embeddings:  # leaving the meta device parts them
+        decoder.head.weight = decoder.embedding.weight
     torch.manual_seed(0)
     for parameter in decoder.parameters():
         if parameter.ndim > 1:

@@ -14,7 +14,7 @@ def cases(options: Options) -> list[Case]:
     short, long = size.windows
     settings = [
         Setting(max(size.pack, short), short, size.steps),
-        Setting(max(size.pack, long), long, size.steps // 2 or 1, recompute=True),
+        Setting(max(size.pack, long), long, size.steps // 4 or 1, recompute=True),
     ]
     return [(f"{s.window:,}", partial(train, size.large_model(), s)) for s in settings]
 
