@@ -7,7 +7,7 @@ save, a stop and the end wait for it.
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightning
 from lightning.pytorch.callbacks import Callback
@@ -23,6 +23,14 @@ from lab.runs.shards import Files, ShardWriter, finish_writing, write_shards
 from lab.runs.state import packed
 
 
+class Saves(NamedTuple):
+    """How often a run saves, in consumed tokens, how many checkpoints it keeps, and whether it trains on meanwhile."""
+
+    every_tokens: int | None
+    keep: int
+    background: bool
+
+
 class Checkpointing(Callback):
     """Stands last among the callbacks: what it saves is the state after all others have done with the step.
 
@@ -35,14 +43,11 @@ class Checkpointing(Callback):
         counting: Counting,
         stopping: Stopping,
         recording: Recording,
-        *,
-        every_tokens: int | None,
-        keep: int,
-        background: bool,
+        saves: Saves,
         start: checkpoints.Checkpoint | None,
     ) -> None:
         self.folder, self.counting, self.stopping, self.recording = folder, counting, stopping, recording
-        self.every_tokens, self.keep, self.background, self.start = every_tokens, keep, background, start
+        self.saves, self.start = saves, start
         self.saved_at = 0
         self.group: distributed.ProcessGroup | None = None
         self.writing: Future[Any] | None = None
@@ -65,10 +70,10 @@ class Checkpointing(Callback):
         """Save when an interval has passed, when stopping, and at the last step."""
         if not module.finished:
             return
-        due = crossed(self.every_tokens, self.saved_at, module.consumed)
+        due = crossed(self.saves.every_tokens, self.saved_at, module.consumed)
         ends = self.stopping.stopped or trainer.global_step >= trainer.max_steps
         if due or ends:
-            self.save(trainer, module, background=self.background and not ends)
+            self.save(trainer, module, background=self.saves.background and not ends)
             self.recording.pause()
 
     def on_train_end(self, trainer: lightning.Trainer, module: Any) -> None:
@@ -87,7 +92,7 @@ class Checkpointing(Callback):
 
         def publish(files: Files) -> None:
             self.folder.write_counts(counts)
-            checkpoints.publish(root, consumed, self.keep, files)
+            checkpoints.publish(root, consumed, self.saves.keep, files)
 
         small = {checkpoints.STATE: packed(state), checkpoints.COUNTS: packed_counts(counts)}
         writer = ShardWriter(root, small, publish)
