@@ -17,7 +17,7 @@ from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Str
 from eval.effective_length import NeedleProbe
 from eval.haystacks import load_haystack
 from eval.held_out import HeldOutLoss
-from lab.callbacks.checkpointing import Checkpointing
+from lab.callbacks.checkpointing import Checkpointing, Saves
 from lab.callbacks.counting import Counting
 from lab.callbacks.probing import Probing
 from lab.callbacks.progress import Progress
@@ -103,17 +103,8 @@ def assemble(
     )
     probing = make_probing(experiment, folder, counting, recording, stopping, sharded=sharded)
     progress = Progress(recording, probing, train.steps * train.batch_tokens)
-    saving = Checkpointing(
-        folder,
-        counting,
-        stopping,
-        recording,
-        probing,
-        every_tokens=train.checkpoint_every_tokens,
-        keep=train.keep_checkpoints,
-        background=train.async_checkpoints,
-        start=start,
-    )
+    saves = Saves(train.checkpoint_every_tokens, train.keep_checkpoints, train.async_checkpoints)
+    saving = Checkpointing(folder, counting, stopping, recording, probing, saves, start)
     trainer = lightning.Trainer(
         accelerator="gpu" if device.type == "cuda" else "cpu",
         devices=train.devices,

@@ -7,7 +7,7 @@ save, a stop and the end wait for it.
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightning
 from lightning.pytorch.callbacks import Callback
@@ -24,6 +24,14 @@ from lab.runs.shards import Files, ShardWriter, finish_writing, write_shards
 from lab.runs.state import packed
 
 
+class Saves(NamedTuple):
+    """How often a run saves, in consumed tokens, how many checkpoints it keeps, and whether it trains on meanwhile."""
+
+    every_tokens: int | None
+    keep: int
+    background: bool
+
+
 class Checkpointing(Callback):
     """Stands after the callbacks whose state it saves, and before the probe, which may be interrupted.
 
@@ -37,15 +45,11 @@ class Checkpointing(Callback):
         stopping: Stopping,
         recording: Recording,
         probing: Probing,
-        *,
-        every_tokens: int | None,
-        keep: int,
-        background: bool,
+        saves: Saves,
         start: checkpoints.Checkpoint | None,
     ) -> None:
         self.folder, self.counting, self.stopping, self.recording = folder, counting, stopping, recording
-        self.probing, self.every_tokens, self.keep = probing, every_tokens, keep
-        self.background, self.start = background, start
+        self.probing, self.saves, self.start = probing, saves, start
         self.saved_at = 0
         self.group: distributed.ProcessGroup | None = None
         self.writing: Future[Any] | None = None
@@ -72,10 +76,10 @@ class Checkpointing(Callback):
         """Save when an interval has passed, when stopping, and before a probe, which the last step ends with."""
         if not module.finished:
             return
-        due = crossed(self.every_tokens, self.saved_at, module.consumed)
+        due = crossed(self.saves.every_tokens, self.saved_at, module.consumed)
         ends = self.stopping.stopped or trainer.global_step >= trainer.max_steps
         if due or ends or self.probing.is_due(trainer, module):
-            self.save(trainer, module, background=self.background and not ends)
+            self.save(trainer, module, background=self.saves.background and not ends)
             self.recording.pause()
 
     def on_train_end(self, trainer: lightning.Trainer, module: Any) -> None:
@@ -94,7 +98,7 @@ class Checkpointing(Callback):
 
         def publish(files: Files) -> None:
             self.folder.write_counts(counts)
-            checkpoints.publish(root, consumed, self.keep, files)
+            checkpoints.publish(root, consumed, self.saves.keep, files)
 
         small = {checkpoints.STATE: packed(state), checkpoints.COUNTS: packed_counts(counts)}
         writer = ShardWriter(root, small, publish)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, distributed
+from torch import distributed
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
@@ -24,44 +24,39 @@ Start = Callable[[Decoder], None]
 def build(make: Make, seed: int, start: Start | None, *, mesh: Any = None, dtype: torch.dtype | None = None) -> Decoder:
     """Build the decoder with seeded weights, or those that `start` gives it; on a mesh, sharded, computing in `dtype`.
 
-    Wherever tensors are made by default: the CPU's generator draws the weights, so that they are the same everywhere.
+    Wherever tensors are made by default, the CPU's generator draws the weights, so that they are the same everywhere.
+    Only the first process reads weights to start from: DDP and FSDP send the others what it has.
 
     Raises: LabError of `start`, in every process.
     """
+    first = not (distributed.is_available() and distributed.is_initialized()) or distributed.get_rank() == 0
+    with torch.device("cpu"):
+        whole = make(seed) if first or mesh is None else None
+        begin(whole if first else None, start)
     if mesh is None:
-        return build_whole(make, seed, start)
+        assert whole is not None, "built above"
+        return whole
     with torch.device("meta"):
         decoder = make(None)
     shard(decoder, mesh, dtype)
     decoder.to_empty(device=mesh.device_type)
-    weights = first_process_weights(make, seed, start)
-    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-    set_model_state_dict(decoder, weights, options=options)
+    weights: dict[str, Any] = {} if whole is None else dict(whole.state_dict())
+    set_model_state_dict(decoder, weights, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
     return decoder
 
 
-def build_whole(make: Make, seed: int, start: Start | None) -> Decoder:
-    """Build the decoder on the CPU."""
-    with torch.device("cpu"):
-        decoder = make(seed)
-        if start is not None:
-            start(decoder)
-    return decoder
-
-
-def first_process_weights(make: Make, seed: int, start: Start | None) -> dict[str, Tensor]:
-    """Give the whole weights to the first process and nothing to the others, or all of them its error."""
-    weights: dict[str, Tensor] = {}
+def begin(decoder: Decoder | None, start: Start | None) -> None:
+    """Give the first process's decoder the weights to start from, or raise its error in every process."""
     faults: list[LabError | None] = [None]
-    if distributed.get_rank() == 0:
-        try:
-            weights = dict(build_whole(make, seed, start).state_dict())
-        except LabError as error:
-            faults = [error]
-    distributed.broadcast_object_list(faults, src=0)
+    try:
+        if decoder is not None and start is not None:
+            start(decoder)
+    except LabError as error:
+        faults = [error]
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.broadcast_object_list(faults, src=0)
     if faults[0] is not None:
         raise faults[0]
-    return weights
 
 
 def shard(decoder: Decoder, mesh: Any, dtype: torch.dtype | None) -> None:

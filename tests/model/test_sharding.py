@@ -75,15 +75,30 @@ def test_a_sharded_model_has_the_weights_of_a_whole_one(ranks, cfg, start):
         assert tied == cfg.tie_embeddings
 
 
-def fault_of(cfg):
+def fault_of(cfg, shards):
+    meet()
     try:
-        sharded(cfg, fail)
+        sharded(cfg, fail) if shards else build(lambda seed: make(cfg, seed), SEED, fail)
     except ConfigError as error:
         return str(error)
 
 
-def test_weights_that_cannot_be_read_are_one_error_in_every_rank(ranks):
-    assert ranks(2).run(fault_of, CFG) == ["start.path=x: is no model"] * 2
+@pytest.mark.parametrize("shards", [False, True], ids=["ddp", "fsdp"])
+def test_weights_that_cannot_be_read_are_one_error_in_every_rank(ranks, shards):
+    assert ranks(2).run(fault_of, CFG, shards) == ["start.path=x: is no model"] * 2
+
+
+def embedding_of(cfg):
+    """Build as under DDP, which sends the first rank's weights to the others when it takes the model."""
+    meet()
+    return build(lambda seed: make(cfg, seed), SEED, double).embedding.weight.detach()
+
+
+def test_only_the_first_rank_reads_weights_to_start_from(ranks):
+    first, second = ranks(2).run(embedding_of, CFG)
+    seeded = make(CFG, SEED).embedding.weight
+    assert torch.equal(first, 2 * seeded)
+    assert torch.equal(second, seeded)
 
 
 def dtypes_in_blocks(cfg):
