@@ -20,12 +20,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from lab.config import Experiment
 from lab.estimate.stand_ins import gpu_decoder
+from lab.model.decoder import Decoder
 from lab.model.segments import Segments
+from lab.model.sharding import shard
 from lab.positions.methods import distance_from_config, frequencies_from_config
 
 KINDS = {  # the trackers' names of what memory is for, by ours
@@ -129,12 +130,12 @@ def inputs_of(experiment: Experiment) -> dict[str, Any]:
 
 def prepare(segments: Segments) -> None:
     """Compute what segments compute once, as long as tensors are real."""
-    for name in ("doc_ids", "position_ids", *(("anchor_of", "with_anchors") if segments.anchors else ())):
+    for name in ("doc_ids", "position_ids", "spans", *(("anchor_of", "key_places") if segments.anchors else ())):
         getattr(segments, name)
 
 
 def track(
-    decoder: nn.Module, inputs: dict[str, Any], *, mesh: DeviceMesh | None, bf16: bool, keeps_gradients: bool
+    decoder: Decoder, inputs: dict[str, Any], *, mesh: DeviceMesh | None, bf16: bool, keeps_gradients: bool
 ) -> Memory:
     """Run a micro batch of a decoder on the meta device under a tracker."""
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -169,14 +170,6 @@ def place(decoder: nn.Module) -> None:
             if parameter not in made:
                 made[parameter] = nn.Parameter(torch.empty(parameter.shape, dtype=parameter.dtype))
             setattr(module, name, made[parameter])
-
-
-def shard(decoder: nn.Module, mesh: DeviceMesh, dtype: torch.dtype | None) -> None:
-    """Shard as lab.model.training does: each block, then the rest."""
-    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
-    for block in decoder.blocks:  # type: ignore[union-attr]
-        fully_shard(block, mesh=mesh, mp_policy=policy)
-    fully_shard(decoder, mesh=mesh, mp_policy=policy)
 
 
 def by_kind(snapshot: dict[torch.device, dict[Any, int]]) -> dict[str, int]:

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lab.model.attention import attend_rotated
+from lab.model import backends
+from lab.model.attention import attend_bands, rotated_queries, runs_whole
 from lab.model.cache import KeyCache
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Attention, Decoder, asking
@@ -37,7 +38,11 @@ class FlashAttention(Attention):
             for project, x in ((self.q, asking(x_BTD, layout)), (self.k, x_BTD), (self.v, x_BTD))
         )
         keys = [rotation.rotate(k).to(v.dtype) for rotation in layout.k_rotations]
-        out_BNTH = attend_rotated(q, keys, v, layout, self.layer, KERNEL)
+        if runs_whole(layout):  # by a kernel of any head width, whose sizes are the same
+            queries = rotated_queries(q, layout, 0, self.layer, v.dtype)
+            out_BNTH = backends.BACKENDS[KERNEL](queries, keys[0], v, layout.segments)
+        else:
+            out_BNTH = attend_bands(q, keys, v, layout, self.layer, KERNEL)
         projected: Tensor = self.out(out_BNTH.transpose(1, 2).flatten(2))
         return projected
 
