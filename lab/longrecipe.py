@@ -8,7 +8,8 @@ replay of pretraining data, and the merge of base and replayed model; lab/recipe
 
     python -m lab.longrecipe configs/recipes/longrecipe_demo.yaml
     python -m lab.longrecipe configs/recipes/longrecipe_demo.yaml --folder=runs/other --extend.optim.lr=5e-4
-    python -m lab.longrecipe configs/recipes/longrecipe_80k.yaml --launcher "torchrun --nproc_per_node 8"
+    python -m lab.longrecipe configs/recipes/longrecipe_80k.yaml --launcher "torchrun --nproc-per-node=8
+        --signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
 
 --launcher starts lab.fit in the training stages; left out, this Python does. Every stage's settings are checked before
 the first one runs, and stand in FOLDER as tune.yaml, analyse.yaml, extend.yaml, replay.yaml and merge.yaml.
@@ -253,7 +254,7 @@ def carry_out(arguments: Sequence[str]) -> int:
     command = take_option(words, "--launcher")
     launcher = [sys.executable] if command is None else shlex.split(command)
     if not launcher:
-        raise ConfigError("--launcher: must be a command; for instance 'torchrun --nproc_per_node 8'")
+        raise ConfigError("--launcher: must be a command; for instance 'torchrun --nproc-per-node=8'")
     if not words or words[0].startswith("-"):
         raise ConfigError("CONFIG: must be the first argument, a YAML file of configs/recipes/")
     recipe = read_recipe(Path(words[0]), parse_overrides(words[1:]))
