@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lab.model.fused import FusedKernel
 from lab.model.layout import Layout
-from lab.model.segments import Spans
+from lab.model.segments import HOST, Spans
 from lab.positions.regions import Tile
 
 
@@ -37,9 +37,9 @@ class Places:
         """Find the tokens of runs, some in reverse order, sequence by sequence."""
         if len(runs) == 1 and not runs[0][1]:
             return cls(run=slice(runs[0][0].start, runs[0][0].stop))
-        parts = [torch.arange(run.start, run.stop) for run, _ in runs]
+        parts = [torch.arange(run.start, run.stop, device=HOST) for run, _ in runs]
         one = torch.cat([part.flip(0) if turned else part for part, (_, turned) in zip(parts, runs, strict=True)])
-        sequence = torch.arange(batch).repeat_interleave(len(one))
+        sequence = torch.arange(batch, device=HOST).repeat_interleave(len(one))
         return cls(listed=(sequence.to(device), one.repeat(batch).to(device)))
 
     def take(self, x: Tensor) -> Tensor:

@@ -55,15 +55,15 @@ class Spans:
     @cached_property
     def places(self) -> tuple[Tensor, Tensor]:
         """Number of each query's span and its place in it, int64 (Tq,)."""
-        lengths = torch.tensor(self.q_lengths)
-        span = torch.arange(self.n).repeat_interleave(lengths)
-        place = torch.cat([torch.arange(n) for n in self.q_lengths])
+        lengths = torch.tensor(self.q_lengths, device=HOST)
+        span = torch.arange(self.n, device=HOST).repeat_interleave(lengths)
+        place = torch.cat([torch.arange(n, device=HOST) for n in self.q_lengths])
         return span.to(self.cu_q.device), place.to(self.cu_q.device)
 
 
 def cumulative(lengths: Sequence[int]) -> Tensor:
     """Add lengths up, int32 (S + 1,), from 0."""
-    return torch.tensor([0, *lengths], dtype=torch.int64).cumsum(0).to(torch.int32)
+    return torch.tensor([0, *lengths], dtype=torch.int64, device=HOST).cumsum(0).to(torch.int32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,6 +154,7 @@ class Segments:
     def key_places(self) -> Tensor:
         """Places in the row of the keys of all spans, int64."""
         assert self.anchors is not None, "asked for only where there are anchors"
-        own = torch.arange(self.n_real).split(list(self.lengths))
-        parts = [torch.cat([torch.tensor([a] * (a >= 0), dtype=torch.int64), x]) for a, x in zip(self.anchors, own)]
+        own = torch.arange(self.n_real, device=HOST).split(list(self.lengths))
+        anchors = [torch.tensor([a] * (a >= 0), dtype=torch.int64, device=HOST) for a in self.anchors]
+        parts = [torch.cat([anchor, x]) for anchor, x in zip(anchors, own)]
         return torch.cat(parts).to(self.cu_seqlens.device)
