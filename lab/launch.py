@@ -17,6 +17,7 @@ from typing import Literal
 
 from lab.errors import ConfigError
 
+STEP = ("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NUM_TASKS")  # set in the tasks of a step alone
 BY_HAND = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")  # what joins nodes where each starts its own processes
 
 
@@ -93,7 +94,7 @@ def read_launch(environment: Mapping[str, str], devices: int, nodes: int) -> Lau
             world_size=number("WORLD_SIZE", 1),
             local_world_size=number("LOCAL_WORLD_SIZE", 1),
         )
-    tasks = number("SLURM_STEP_NUM_TASKS", number("SLURM_NTASKS", 1)) if "SLURM_STEP_ID" in environment else 1
+    tasks = number("SLURM_STEP_NUM_TASKS", number("SLURM_NTASKS", 1)) if any(name in environment for name in STEP) else 1
     if tasks > 1:
         node = number("SLURM_NODEID")
         return Launch(
