@@ -94,7 +94,8 @@ def read_launch(environment: Mapping[str, str], devices: int, nodes: int) -> Lau
             world_size=number("WORLD_SIZE", 1),
             local_world_size=number("LOCAL_WORLD_SIZE", 1),
         )
-    tasks = number("SLURM_STEP_NUM_TASKS", number("SLURM_NTASKS", 1)) if any(name in environment for name in STEP) else 1
+    in_step = any(name in environment for name in STEP)
+    tasks = number("SLURM_STEP_NUM_TASKS", number("SLURM_NTASKS", 1)) if in_step else 1
     if tasks > 1:
         node = number("SLURM_NODEID")
         return Launch(
