@@ -1,6 +1,6 @@
 """What counting costs: time of adding a micro-batch's segments against the time of training on it.
 
-    python benchmarks/counting.py
+    python -m benchmarks.counting [--json FILE]
 
 The small step is the demo's model; the share at the 1.3B scale follows from 16,384-token packs at the throughput of
 one A100 that the paper's 28 days imply (1e12 tokens / 28 days / 16 GPUs = 25.8K tokens/s). Ids with gaps are counted
@@ -15,25 +15,23 @@ import time
 import numpy as np
 import torch
 
+from benchmarks import record
 from benchmarks.packed_attention import natural_lengths
+from benchmarks.timing import median_s
 from lab.counts import PositionCounts
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.skip.methods import SKIP_METHODS, skip_positions
 
-REPEATS, SAMPLES = 200, 20
+REPEATS, SAMPLES, STEPS = 200, 20, 7
 IDS = 32_768
 A100_TOKENS_PER_S = 1e12 / (28 * 86400) / 16
 
 
 def adding_s(window: int, lengths: list[int]) -> float:
     """Time one call of the counter, the median of many."""
-    counts, times = PositionCounts(window), []
-    for _ in range(REPEATS):
-        start = time.perf_counter()
-        counts.add_segments(lengths)
-        times.append(time.perf_counter() - start)
-    return float(np.median(times))
+    counts = PositionCounts(window)
+    return median_s(lambda: counts.add_segments(lengths), torch.device("cpu"), REPEATS)
 
 
 def gapped_s(method: str, target_len: int) -> float:
@@ -56,28 +54,33 @@ def step_s(tokens: int, lengths: list[int]) -> float:
     torch.set_num_threads(2)
     model = Decoder(DecoderConfig(128, 2, 4, 4, 344, 600, False))
     segments = Segments.from_lengths(lengths, tokens)
-    batch, times = torch.randint(0, 600, (1, tokens)), []
-    for _ in range(8):
-        start = time.perf_counter()
-        model(batch, segments=segments, targets=batch).backward()
-        times.append(time.perf_counter() - start)
-    return float(np.median(times[1:]))
+    batch = torch.randint(0, 600, (1, tokens))
+    return median_s(lambda: model(batch, segments=segments, targets=batch).backward(), batch.device, STEPS)
+
+
+def shares(cost: float, step: float) -> record.Figures:
+    """Lay both times out as figures."""
+    return {"counting_s": cost, "step_s": step, "share": cost / step}
 
 
 def main() -> None:
     """Print the shares."""
+    log = record.Log("counting", record.parser_of(__doc__).parse_args().json)
     demo = natural_lengths(1024, 192)
     cost, step = adding_s(192, demo), step_s(1024, demo)
     print(f"demo, 1,024 tokens:        {cost * 1e6:6.1f} us of {step * 1e3:6.1f} ms: {cost / step:.4%}")
+    log.add("demo", figures=shares(cost, step))
     large = natural_lengths(16_384, 2048)
     cost, step = adding_s(2048, large), 16_384 / A100_TOKENS_PER_S
     print(f"1.3B on A100, 16,384 tokens: {cost * 1e6:4.1f} us of {step * 1e3:6.1f} ms: {cost / step:.4%}")
+    log.add("1.3B", figures=shares(cost, step))
     step = IDS * 6 * 8.0e9 / (0.5 * 312e12)
     for method in SKIP_METHODS:
         for target_len in (80_000, 131_072):
             cost = gapped_s(method, target_len)
             share = f"{cost * 1e3:6.2f} ms of {step:.1f} s: {cost / step:.4%}"
             print(f"{method}, {IDS:,} ids below {target_len:,}: {share}")
+            log.add(method, f"{target_len:,}", shares(cost, step))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Every way of extending the demo to twice its window, at equal tokens: one table.
 
-    python -m benchmarks.extension [masks | positions | pi,anchor,...] [--seeds 2] [--runs runs] [-o FILE]
+    python -m benchmarks.extension [masks | positions | pi,anchor,...] [--seeds 2] [--runs runs] [-o FILE] [--json FILE]
 
 Trains configs/extend_*.yaml from runs/cpu_demo (which `make fit` makes) with each seed, skipping what is finished, and
 prints for each: f at half and three quarters of the longest distance as shares of f(0), counted in the extension alone;
@@ -11,7 +11,6 @@ position method.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import subprocess
@@ -24,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks import record
 from eval.probe.__main__ import probe_model
 from lab.config import load_experiment
 from lab.loading import load_trained
@@ -66,7 +66,7 @@ def figures(run: Path) -> dict[str, float]:
     }
     summary = [p for p in probes if "effective_length" in p][-1]
     per_step = last["consumed_tokens"] / last["step"]
-    return {
+    found = {
         "half": frequency[len(frequency) // 2] / frequency[0],
         "three_quarters": frequency[3 * len(frequency) // 4] / frequency[0],
         "loss": common_loss(run),
@@ -75,6 +75,7 @@ def figures(run: Path) -> dict[str, float]:
         "at_576": accuracy[576],
         "step_s": per_step / statistics.median(m["tokens_per_s"] for m in metrics),
     }
+    return {name: float(value) for name, value in found.items()}
 
 
 def common_loss(run: Path) -> float:
@@ -118,19 +119,21 @@ def before() -> str:
 
 def main() -> None:
     """Train what is missing and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = record.parser_of(__doc__)
     parser.add_argument("configs", nargs="?", default="masks")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("-o", type=Path)
     options = parser.parse_args()
-    start = time.monotonic()
+    start, log = time.monotonic(), record.Log("extension", options.json)
     lines = [f"| {' | '.join(HEADS)} |", f"|{'---|' * len(HEADS)}", before()]
     print(*lines, sep="\n", flush=True)
     for config in GROUPS.get(options.configs) or options.configs.split(","):
         runs = [figures(train(config, seed, options.runs)) for seed in range(options.seeds)]
         lines.append(row(config, runs))
         print(lines[-1], flush=True)
+        for seed, found in enumerate(runs):
+            log.add(config, f"seed {seed}", found)
     print(f"{options.seeds} seeds in {(time.monotonic() - start) / 60:.1f} minutes")
     if options.o:
         options.o.write_text("\n".join(lines) + "\n", encoding="utf-8")

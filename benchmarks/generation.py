@@ -16,8 +16,6 @@ step's reads of weights, keys and values. Cells of more than --most-tokens promp
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import statistics
 import tempfile
 import time
@@ -29,7 +27,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks import roofline
+from benchmarks import record, roofline
+from benchmarks.timing import best_device, heading
 from lab.assembly import make_needle_probe
 from lab.loading import load_trained
 from lab.model.decoder import Decoder, DecoderConfig
@@ -150,12 +149,7 @@ def measure(
     row["tests_per_s"] = batch / row["stopping_s"]
     row["same"] = statistics.mean(a == b for a, b in zip(*kept, strict=True))
     cfg, element_bytes = subject.ours.cfg, subject.ours.embedding.weight.element_size()
-    works = [roofline.step(cfg, batch, prompts.shape[1] + n, element_bytes) for n in range(1, n_tokens)]
-    least_s = {
-        "prefill": roofline.prefill(cfg, batch, prompts.shape[1], element_bytes).seconds(speed),
-        "step": statistics.mean(work.seconds(speed) for work in works),
-    }
-    least_s["whole"] = least_s["prefill"] + len(works) * least_s["step"]
+    least_s = roofline.least_s(cfg, batch, prompts.shape[1], n_tokens, element_bytes, speed)
     return row | {f"{kind}_roof": row[f"{kind}_s"] / seconds for kind, seconds in least_s.items()}
 
 
@@ -176,7 +170,7 @@ def subjects(options: argparse.Namespace, device: torch.device) -> Iterator[Subj
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = record.parser_of(__doc__)
     parser.add_argument("--shapes", default="demo,large")
     parser.add_argument("--run", type=Path)
     parser.add_argument("--lengths", default="256,1024,4096")
@@ -186,20 +180,14 @@ def main() -> None:
     parser.add_argument("--most-tokens", type=int, default=30000)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    what = torch.cuda.get_device_name() if device.type == "cuda" else platform.processor() or platform.machine()
+    device, log = best_device(), record.Log("generation", options.json)
     speed = roofline.measured(device, getattr(torch, options.dtype))
-    print(f"{what}, torch {torch.__version__}, {options.threads} threads, {options.new_tokens} new tokens")
-    print(
-        f"{options.dtype}, {speed.operations_per_s / 1e9:,.0f} GFLOP/s, {speed.bytes_per_s / 1e9:,.0f} GB/s; "
-        "roof: times the least seconds of prefill, step and whole"
-    )
+    print(f"{heading(device)}, {options.new_tokens} new tokens")
+    print(f"{options.dtype}, {speed}; roof: times the least seconds of prefill, step and whole")
     heads = "".join(f" {kind:>10} {'ratio':>6}" for kind in KINDS)
     print(f"{'model':>9} {'batch':>5} {'length':>6}{heads} {'tests/s':>8} {'same':>5}{'roof':>19}")
-    rows = []
     for subject in subjects(options, device):
         for length in map(int, options.lengths.split(",")):
             for batch in map(int, options.batches.split(",")):
@@ -207,13 +195,11 @@ def main() -> None:
                     print(f"{subject.name:>9} {batch:>5} {length:>6} left out: {batch * length:,} prompt tokens")
                     continue
                 row = measure(subject, batch, length, options.new_tokens, options.turns, speed)
-                rows.append(row)
+                log.add(subject.name, f"{batch} x {length:,}", {"threads": options.threads, **row})
                 times = "".join(f" {1e3 * row[f'{kind}_s']:>8.2f}ms {row[f'{kind}_ratio']:>6.2f}" for kind in KINDS)
                 roofs = "".join(f" {row[f'{kind}_roof']:>5.1f}x" for kind in KINDS[:3])
                 end = f"{row['tests_per_s']:>8.2f} {row['same']:>5.2f}{roofs}"
                 print(f"{subject.name:>9} {batch:>5} {length:>6}{times} {end}", flush=True)
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1))
 
 
 if __name__ == "__main__":

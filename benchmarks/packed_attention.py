@@ -1,14 +1,12 @@
 """Packed attention on this machine: the lab's sdpa backend against other exact ways, forward and backward, as ratios.
 
-    python benchmarks/packed_attention.py [--threads N]
+    python -m benchmarks.packed_attention [--threads N] [--json FILE]
 
 Each row is one packed row of natural segment lengths; 1.00 is the lab's backend (one call per segment).
 """
 
 from __future__ import annotations
 
-import argparse
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -17,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from benchmarks import record
+from benchmarks.timing import median_s
 from lab.model.attention.backends import sdpa
 from lab.model.attention.segments import Segments
 
@@ -24,9 +24,10 @@ SHAPES = [(2048, 128, 4, 4, 32), (2048, 256, 4, 2, 32), (4096, 256, 4, 2, 32), (
 REPEATS = 7
 
 
-def natural_lengths(tokens: int, window: int) -> list[int]:
+def natural_lengths(tokens: int, window: int, seed: int = 0) -> list[int]:
     """Draw segment lengths of the default natural distribution that fill `tokens`."""
-    generator, lengths = np.random.default_rng(0), []
+    generator = np.random.default_rng(seed)
+    lengths: list[int] = []
     while sum(lengths) < tokens:
         document = int(np.ceil(0.26 * window * np.exp(generator.normal(0, 1.2))))
         while document > 0 and sum(lengths) < tokens:
@@ -55,19 +56,16 @@ def one_mask(q: Tensor, k: Tensor, v: Tensor, segments: Segments) -> Tensor:
 
 def seconds(run: Callable[[], Tensor]) -> float:
     """Time forward and backward, the median of several."""
-    times = []
-    for _ in range(REPEATS + 1):
-        start = time.perf_counter()
-        run().sum().backward()
-        times.append(time.perf_counter() - start)
-    return sorted(times[1:])[REPEATS // 2]
+    return median_s(lambda: run().sum().backward(), torch.device("cpu"), REPEATS)
 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = record.parser_of(__doc__)
     parser.add_argument("--threads", type=int, default=2)
-    torch.set_num_threads(parser.parse_args().threads)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    log = record.Log("packed_attention", options.json)
     print(f"{'tokens':>7} {'window':>7} {'dtype':>9} {'lab ms':>8} {'one batch':>11} {'one mask':>9}")
     for tokens, window, heads, kv_heads, width in SHAPES:
         for dtype in (torch.float32, torch.bfloat16):
@@ -79,6 +77,8 @@ def main() -> None:
             ours, batch, mask = (seconds(way) for way in ways)
             name = str(dtype).removeprefix("torch.")
             print(f"{tokens:>7} {window:>7} {name:>9} {ours * 1e3:>8.1f} {batch / ours:>11.2f} {mask / ours:>9.2f}")
+            figures = {"threads": options.threads, "lab_s": ours, "one_batch_ratio": batch / ours}
+            log.add(f"window {window:,}", f"{tokens:,} {name}", figures | {"one_mask_ratio": mask / ours})
 
 
 if __name__ == "__main__":

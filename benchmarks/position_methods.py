@@ -10,20 +10,16 @@ pretraining window of 2/3 of it, the windows of the others are a quarter, as at 
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import resource
 import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks import record
+from benchmarks.timing import best_device, heading, ratio, timed
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.positions import Distance, distance
 
@@ -44,9 +40,9 @@ def method(name: str, length: int) -> Distance:
     return distance(name, **parameters[name])
 
 
-def model(layers: int, device: torch.device, length: int, heads: int) -> Decoder:
-    """Build a decoder of head width 64 with four query heads to a key-value head."""
-    config = DecoderConfig(
+def shape(layers: int, heads: int) -> DecoderConfig:
+    """Describe a decoder of head width 64 with four query heads to a key-value head."""
+    return DecoderConfig(
         d_model=64 * heads,
         n_layers=layers,
         n_heads=heads,
@@ -55,22 +51,11 @@ def model(layers: int, device: torch.device, length: int, heads: int) -> Decoder
         vocab_size=512,
         tie_embeddings=True,
     )
-    return Decoder(config).to(device, torch.bfloat16 if device.type == "cuda" else torch.float32).eval()
 
 
-def wait(device: torch.device) -> None:
-    """Wait for the device."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-
-
-def timed(work: Callable[[], Any], device: torch.device) -> float:
-    """Measure one run in seconds."""
-    wait(device)
-    start = time.perf_counter()
-    work()
-    wait(device)
-    return time.perf_counter() - start
+def model(layers: int, device: torch.device, heads: int) -> Decoder:
+    """Build the decoder in the precision that a device computes in."""
+    return Decoder(shape(layers, heads)).to(device, torch.bfloat16 if device.type == "cuda" else torch.float32).eval()
 
 
 @torch.no_grad()
@@ -91,8 +76,8 @@ def decode(decoder: Decoder, cache: Any, length: int, token: torch.Tensor) -> No
 
 def measure(names: list[str], length: int, layers: int, heads: int, turns: int) -> list[dict[str, Any]]:
     """Time prefill and decode of every method in turns."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    decoder = model(layers, device, length, heads)
+    device = best_device()
+    decoder = model(layers, device, heads)
     tokens = torch.randint(512, (1, length), device=device)
     seconds: dict[str, dict[str, list[float]]] = {name: {"prefill": [], "decode": []} for name in names}
     for turn in range(turns + 1):
@@ -113,9 +98,8 @@ def measure(names: list[str], length: int, layers: int, heads: int, turns: int) 
     for name in names:
         row: dict[str, Any] = {"length": length, "method": name}
         for kind in ("prefill", "decode"):
-            ratios = [own / plain for own, plain in zip(seconds[name][kind], seconds[names[0]][kind], strict=True)]
             row[f"{kind}_s"] = statistics.median(seconds[name][kind])
-            row[f"{kind}_ratio"] = statistics.median(ratios)
+            row[f"{kind}_ratio"] = ratio(seconds[name][kind], seconds[names[0]][kind])
         rows.append(row)
     return rows
 
@@ -124,7 +108,7 @@ def peak_bytes(name: str, length: int, layers: int, heads: int) -> int:
     """Measure the peak memory of one prefill, in a process of its own on a CPU."""
     if torch.cuda.is_available():
         device = torch.device("cuda")
-        decoder = model(layers, device, length, heads)
+        decoder = model(layers, device, heads)
         decoder.distance = method(name, length)
         torch.cuda.reset_peak_memory_stats()
         prefill(decoder, torch.randint(512, (1, length), device=device))
@@ -135,7 +119,7 @@ def peak_bytes(name: str, length: int, layers: int, heads: int) -> int:
 
 def own_peak(name: str, length: int, layers: int, heads: int) -> int:
     """Prefill once and read this process's peak."""
-    decoder = model(layers, torch.device("cpu"), length, heads)
+    decoder = model(layers, torch.device("cpu"), heads)
     decoder.distance = method(name, length)
     prefill(decoder, torch.randint(512, (1, length)))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -148,36 +132,32 @@ def main() -> None:
         print(own_peak(name, *map(int, numbers)))
         return
     on_gpu = torch.cuda.is_available()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = record.parser_of(__doc__)
     default = "2048,8192,32768,131072" if on_gpu else "1024,2048,4096,8192,16384,32768"
     parser.add_argument("--lengths", default=default)
     parser.add_argument("--methods", default="string,dca,self_extend,rerope,leaky_rerope")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--heads", type=int, default=32 if on_gpu else 8)
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     names = ["plain", *(name for name in options.methods.split(",") if name != "plain")]
-    what = torch.cuda.get_device_name() if on_gpu else platform.processor() or platform.machine()
-    print(f"{what}, torch {torch.__version__}, {torch.get_num_threads()} threads, {options.layers} layers,", end=" ")
+    log = record.Log("position_methods", options.json)
+    print(f"{heading(best_device())}, {options.layers} layers,", end=" ")
     print(f"{options.heads} heads of 64, {max(1, options.heads // 4)} key-value heads, batch 1")
     heads = [f"{'length':>8} {'method':>13}", *(f"{kind:>9} {'ratio':>6}" for kind in ("prefill", "decode", "memory"))]
     print(*heads)
-    rows = []
     for length in map(int, options.lengths.split(",")):
         base = None
         for row in measure(names, length, options.layers, options.heads, options.turns):
             row["peak_bytes"] = peak_bytes(row["method"], length, options.layers, options.heads)
             base = base or row["peak_bytes"]
-            rows.append(row)
+            log.add(row["method"], f"{length:,}", {"layers": options.layers, "heads": options.heads, **row})
             print(
                 f"{length:>8,} {row['method']:>13} {row['prefill_s']:>8.3f}s {row['prefill_ratio']:>6.2f} "
                 f"{row['decode_s'] * 1e3:>7.2f}ms {row['decode_ratio']:>6.2f} {row['peak_bytes'] / 2**20:>6.0f}MiB "
                 f"{row['peak_bytes'] / base:>6.3f}",
                 flush=True,
             )
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1))
 
 
 if __name__ == "__main__":

@@ -5,23 +5,28 @@ A prefill of B prompts of T tokens multiplies every token with the weights of al
 values are enough, and the rest and the head follow for B tokens. Causal attention takes 4 D operations for each of
 T (T + 1) / 2 pairs, in the last block for T of them. A step does the same for B tokens, and reads all weights and the
 keys and values of all rows.
+
+    python -m benchmarks.roofline [--dtype bfloat16] [--json FILE]      measures both speeds
 """
 
 from __future__ import annotations
 
-import time
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from benchmarks import record
+from benchmarks.timing import best_device, heading, timed
 from lab.model.config import DecoderConfig
 from lab.model.linear import Linear
 
 PRODUCT_SIZE = {"cpu": 2048, "cuda": 8192}
 READ_BYTES = {"cpu": 1 << 28, "cuda": 1 << 30}  # no cache holds it
 TIMES = 5
+Least = dict[str, float]  # seconds of prefill, of a step and of the whole
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,7 @@ class Work:
     bytes: float
 
     def seconds(self, device: Speed) -> float:
-        """Give the least time it takes."""
+        """Return the least time it takes."""
         return max(self.operations / device.operations_per_s, self.bytes / device.bytes_per_s)
 
 
@@ -42,6 +47,14 @@ class Speed:
 
     operations_per_s: float
     bytes_per_s: float
+
+    def __str__(self) -> str:
+        """Write both with their units."""
+        return f"{self.operations_per_s / 1e9:,.0f} GFLOP/s, {self.bytes_per_s / 1e9:,.0f} GB/s"
+
+    def figures(self) -> record.Figures:
+        """Lay both out as figures."""
+        return {"tflop_per_s": self.operations_per_s / 1e12, "read_gb_per_s": self.bytes_per_s / 1e9}
 
 
 def weights(cfg: DecoderConfig) -> tuple[int, int, int]:
@@ -85,22 +98,38 @@ def step(cfg: DecoderConfig, batch: int, length: int, element_bytes: int) -> Wor
 
 
 @torch.no_grad()
-def measured(device: torch.device, dtype: torch.dtype) -> Speed:
-    """Time a large product and a read of much memory, the best of several."""
-    size = PRODUCT_SIZE[device.type]
+def measured(device: torch.device, dtype: torch.dtype, part: int = 1) -> Speed:
+    """Time a large product and a read of much memory, the best of several; `part` divides the sizes of both."""
+    size, read_bytes = PRODUCT_SIZE[device.type] // part, READ_BYTES[device.type] // part
     layer = Linear(size, size, bias=False, device=device, dtype=dtype)
     x = torch.randn(size, size, device=device, dtype=dtype)
-    much = torch.ones(READ_BYTES[device.type] // 4, device=device)
-    return Speed(2 * size**3 / best(lambda: layer(x)), READ_BYTES[device.type] / best(much.sum))
+    much = torch.ones(read_bytes // 4, device=device)
+    return Speed(2 * size**3 / best(lambda: layer(x), device), read_bytes / best(much.sum, device))
 
 
-def best(call: Callable[[], Tensor]) -> float:
-    """Give the shortest of several calls' seconds, after one that is not counted."""
-    seconds = []
-    for _ in range(TIMES + 1):
-        start = time.perf_counter()
-        out = call()
-        if out.device.type == "cuda":
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - start)
-    return min(seconds[1:])
+def best(call: Callable[[], Tensor], device: torch.device) -> float:
+    """Return the shortest of several calls' seconds, after one that is not counted."""
+    return min([timed(call, device) for _ in range(TIMES + 1)][1:])
+
+
+def least_s(cfg: DecoderConfig, batch: int, length: int, n_tokens: int, element_bytes: int, speed: Speed) -> Least:
+    """Compute the least seconds of generating `n_tokens` tokens after prompts."""
+    works = [step(cfg, batch, length + n, element_bytes) for n in range(1, n_tokens)]
+    prefill_s = prefill(cfg, batch, length, element_bytes).seconds(speed)
+    step_s = statistics.mean(work.seconds(speed) for work in works)
+    return {"prefill": prefill_s, "step": step_s, "whole": prefill_s + len(works) * step_s}
+
+
+def main() -> None:
+    """Print the speeds."""
+    parser = record.parser_of(__doc__)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
+    options = parser.parse_args()
+    device = best_device()
+    speed = measured(device, getattr(torch, options.dtype))
+    print(f"{heading(device)}: {options.dtype}, {speed}")
+    record.Log("roofline", options.json).add("speeds", options.dtype, speed.figures())
+
+
+if __name__ == "__main__":
+    main()

@@ -12,10 +12,9 @@ from typing import Any
 
 import lightning
 import torch
-from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 
-from lab.callbacks.checkpointing import Checkpointing
+from lab.callbacks.checkpointing import Checkpointing, Saves
 from lab.callbacks.counting import Counting
 from lab.callbacks.probing import Probing
 from lab.callbacks.progress import Progress
@@ -26,6 +25,7 @@ from lab.data.module import PackedData
 from lab.data.preparation import end_of_document, shard_folder
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import ConfigError, MissingPackage
+from lab.launch import Launch, read_launch
 from lab.model.attention import backends
 from lab.model.training import Training
 from lab.positions import Distance, Frequencies, frequencies
@@ -33,9 +33,11 @@ from lab.positions.methods import describe
 from lab.probe.effective_length import NeedleProbe
 from lab.probe.haystacks import load_haystack
 from lab.probe.held_out import HeldOutLoss
-from lab.runs.checkpoints import folder_name
+from lab.processes import cluster_environment
+from lab.runs.checkpoints import Checkpoint, folder_name
 from lab.runs.environment import commit, processor
 from lab.runs.folder import RunFolder
+from lab.runs.shards import NO_GROUP
 from lab.weights import start_from
 
 QUIET = ("lightning.pytorch", "lightning.fabric")
@@ -52,31 +54,38 @@ class Run:
     stopping: Stopping
 
 
-def assemble(experiment: Experiment, folder: RunFolder, *, fresh: bool = True) -> Run:
-    """Build everything a run needs; nothing is trained yet. One that is not `fresh` goes on at a checkpoint.
+def assemble(
+    experiment: Experiment, folder: RunFolder, launch: Launch | None = None, *, start: Checkpoint | None = None
+) -> Run:
+    """Build everything a run needs; nothing is trained yet. Training continues at the checkpoint `start`, where given.
+
+    `launch` is the process among those of the run; left out, it is read from the environment.
 
     Raises: LabError for what this machine cannot do.
     """
     quiet()
+    launch = launch or read_launch(os.environ, experiment.train.devices, experiment.train.nodes)
     train, data = experiment.train, experiment.data
     device = training_device(experiment)
     bf16 = computes_in_bf16(experiment, device)
     sharded = train.strategy == "fsdp"
     backend, _ = choose_backend(experiment, device)
-    module = Training(
-        experiment.model,
-        experiment.optim,
-        frequencies=make_frequencies(experiment),
-        distance=make_distance(experiment),
-        backend=backend,
-        seed=experiment.run.seed,
-        total_steps=train.steps,
-        batch_tokens=train.batch_tokens,
-        micro_batch_tokens=train.micro_batch_tokens,
-        shard_dtype=torch.bfloat16 if bf16 else None,
-        recompute=train.recompute,
-        start=partial(start_from, path=Path(experiment.start.path)) if experiment.start and fresh else None,
-    )
+    trained = partial(start_from, path=Path(experiment.start.path)) if experiment.start and start is None else None
+    with torch.device("cpu"):  # tables too, wherever tensors are made by default
+        module = Training(
+            experiment.model,
+            experiment.optim,
+            frequencies=make_frequencies(experiment),
+            distance=make_distance(experiment),
+            backend=backend,
+            seed=experiment.run.seed,
+            total_steps=train.steps,
+            batch_tokens=train.batch_tokens,
+            micro_batch_tokens=train.micro_batch_tokens,
+            shard_dtype=torch.bfloat16 if bf16 else None,
+            recompute=train.recompute,
+            start=trained,
+        )
     packed = PackedData(
         data,
         seed=experiment.run.seed,
@@ -92,9 +101,10 @@ def assemble(experiment: Experiment, folder: RunFolder, *, fresh: bool = True) -
     recording = Recording(
         folder, counting, experiment.model, data.window, experiment.count_positions, experiment.track.every_steps
     )
-    probing = make_probing(experiment, folder, counting, recording, sharded)
+    probing = make_probing(experiment, folder, counting, recording, stopping, sharded=sharded)
     progress = Progress(recording, probing, train.steps * train.batch_tokens)
-    saving = Checkpointing(folder, counting, stopping, recording, train.checkpoint_every_tokens, train.keep_checkpoints)
+    saves = Saves(train.checkpoint_every_tokens, train.keep_checkpoints, train.async_checkpoints)
+    saving = Checkpointing(folder, counting, stopping, recording, probing, saves, start)
     trainer = lightning.Trainer(
         accelerator="gpu" if device.type == "cuda" else "cpu",
         devices=train.devices,
@@ -104,9 +114,9 @@ def assemble(experiment: Experiment, folder: RunFolder, *, fresh: bool = True) -
         max_steps=train.steps,
         max_epochs=-1,
         accumulate_grad_batches=train.accumulation,
-        callbacks=[counting, recording, probing, progress, stopping, saving],
+        callbacks=[counting, recording, progress, stopping, saving, probing],
         logger=make_logger(experiment),
-        plugins=[SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else None,
+        plugins=[cluster_environment(launch)],
         use_distributed_sampler=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -123,6 +133,7 @@ def quiet() -> None:
     for message in (".*does not have many workers.*", ".*isinstance.treespec.*", ".*log_every_n_steps.*"):
         warnings.filterwarnings("ignore", message=message)
     warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*before.*optimizer.step.*")
+    warnings.filterwarnings("ignore", message=NO_GROUP)
 
 
 def training_device(experiment: Experiment) -> torch.device:
@@ -180,7 +191,13 @@ def reductions(experiment: Experiment) -> list[str]:
 
 
 def make_probing(
-    experiment: Experiment, folder: RunFolder, counting: Counting, recording: Recording, sharded: bool
+    experiment: Experiment,
+    folder: RunFolder,
+    counting: Counting,
+    recording: Recording,
+    stopping: Stopping,
+    *,
+    sharded: bool,
 ) -> Probing:
     """Build the probing callback; its tests and held-out text are read when training starts."""
     data, probe, train = experiment.data, experiment.probe, experiment.train
@@ -201,6 +218,7 @@ def make_probing(
         folder,
         counting,
         recording,
+        stopping,
         make_probe=lambda device: make_needle_probe(experiment, device),
         make_loss=make_loss,
         about=partial(describe_probed, experiment, folder.path.name),
@@ -254,7 +272,6 @@ def make_strategy(strategy: str, world_size: int, device: torch.device) -> Strat
         return ModelParallelStrategy(
             data_parallel_size=world_size,
             tensor_parallel_size=1,
-            save_distributed_checkpoint=False,
             process_group_backend=group,
         )
     if strategy == "ddp" or world_size > 1:
@@ -283,11 +300,3 @@ def make_logger(experiment: Experiment) -> Any:
         offline=track.wandb == "offline",
         config=experiment.to_dict(),
     )
-
-
-def set_threads(threads: int | None, processes: int) -> int:
-    """Pin the number of CPU threads of this process and return it."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    chosen = threads or max(1, cores // processes)
-    torch.set_num_threads(chosen)
-    return chosen

@@ -65,6 +65,8 @@ class TrainConfig(Section):
     """Consumed tokens between checkpoints; left out, only at the end and when stopped."""
     keep_checkpoints: Annotated[int, Ge(2)] = 2
     """Newest checkpoints that are kept."""
+    async_checkpoints: bool = False
+    """Whether to train on while a checkpoint is written, from a copy of weights and optimizer in CPU memory."""
 
     def rules(self) -> list[str]:
         """Refuse batches that cannot be shared out."""

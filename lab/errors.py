@@ -1,5 +1,9 @@
 """Errors that reach users, each as one line: field, value, the rule it breaks, what to do."""
 
+IN_NO_EXTRA = {  # built from source against the torch that is installed, which pip's isolated builds do not see
+    "flash_attn": "pip install --no-build-isolation flash-attn",
+}
+
 
 class LabError(Exception):
     """Base of every error that the user can correct; commands print it and exit with status 2."""
@@ -25,7 +29,8 @@ class CheckpointError(LabError):
 
 
 class MissingPackage(LabError):
-    """An optional package is needed for what was asked."""
+    """An optional package is needed for what was asked; `extra` is the one of pyproject.toml that installs it."""
 
     def __init__(self, package: str, needed_for: str, extra: str) -> None:
-        super().__init__(f"{package}: not installed, needed for {needed_for}; pip install 'probe-lab[{extra}]'")
+        command = IN_NO_EXTRA.get(package, f"pip install -e '.[{extra}]'")
+        super().__init__(f"{package}: not installed, needed for {needed_for}; {command}")

@@ -6,12 +6,19 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from lab.errors import ConfigError
+
+
+class FileEntry(TypedDict):
+    """What a manifest records of a file."""
+
+    bytes: int
+    sha256: str
 
 
 @contextmanager
@@ -47,6 +54,19 @@ def sha256(path: Path) -> str:
     """Hash a file, hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_hashed(path: Path, parts: Iterable[bytes | memoryview]) -> FileEntry:
+    """Write a new file part by part, hash it on the way, and sync it; nothing is read back."""
+    digest, size = hashlib.sha256(), 0
+    with path.open("xb") as file:
+        for part in parts:
+            file.write(part)
+            digest.update(part)
+            size += memoryview(part).nbytes
+        file.flush()
+        os.fsync(file.fileno())
+    return {"bytes": size, "sha256": digest.hexdigest()}
 
 
 def sync_folder(folder: Path) -> None:

@@ -8,6 +8,9 @@ CONFIG is a YAML file of configs/. Any setting can be given on the command line:
     python -m lab.fit configs/cpu_demo.yaml --run.name=wide --model.d_model=256 --optim.lr=2e-3
     python -m lab.fit configs/cpu_demo.yaml --resume           go on after Ctrl-C, or start if there is nothing yet
     python -m lab.fit configs/tiny_2k.yaml --print_config      show every setting and what follows from it
+    python -m lab.fit configs/tiny_2k.yaml --dry_run --memory_gib=80       memory of each GPU, hours and bytes on disk
+
+--dry_run trains nothing and needs no GPU, shards or weights; --gpu=H100 and --utilisation=0.4 change the hours.
 
 Exit status: 0 done; 2 a mistake in the input, one line each on stderr; 75 stopped by a signal after saving.
 """
@@ -24,6 +27,7 @@ from typing import NamedTuple
 
 from lab.config import Experiment, load_experiment
 from lab.errors import ConfigError, LabError
+from lab.launch import read_launch
 from lab.settings import all_settings, parse_overrides
 
 FLAGS = ("--help", "-h", "--resume", "--print_config")
@@ -86,16 +90,24 @@ def resume_command(arguments: Sequence[str]) -> str:
 
 
 if __name__ == "__main__":
+    if "--dry_run" in sys.argv[1:] and not {"--help", "-h"} & set(sys.argv[1:]):
+        from lab.estimate.command import dry_run, print_dry_run  # torch loads here
+
+        raise SystemExit(print_dry_run(sys.argv[1:], dry_run))
     asked = parse_or_exit(sys.argv[1:])
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read once by OpenMP; spinning threads cost up to 8 times
+    train = asked.experiment.train
+    launch = read_launch(os.environ, train.devices, train.nodes)
     try:
         from lab.session import run_experiment  # torch loads here, after the settings have been checked
 
         status = run_experiment(asked.experiment, asked.resume, resume_command(sys.argv[1:]))
     except LabError as error:
-        print(error, file=sys.stderr)
+        if launch.is_heard:
+            print(error, file=sys.stderr)
         status = WRONG
     except KeyboardInterrupt:
-        print(f"interrupted before training; go on with:\n  {resume_command(sys.argv[1:])}", file=sys.stderr)
+        if launch.is_first:
+            print(f"interrupted before training; go on with:\n  {resume_command(sys.argv[1:])}", file=sys.stderr)
         status = INTERRUPTED
     raise SystemExit(status)

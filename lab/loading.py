@@ -25,10 +25,9 @@ from lab.positions.config import PositionConfig
 from lab.positions.methods import describe
 from lab.runs.checkpoints import NAME as CHECKPOINT_NAME
 from lab.runs.checkpoints import Checkpoint, open_checkpoint
+from lab.runs.state import load_weights
 from lab.schema import Section
 from lab.settings import Raw, validated
-
-PREFIX = "decoder."
 
 
 @dataclass(frozen=True)
@@ -60,10 +59,9 @@ def load_trained(
         frequencies=make_frequencies(experiment),
         distance=make_distance(experiment),
         backend=backend,
-        seed=experiment.run.seed,
+        seed=None,
     )
-    state = torch.load(checkpoint.state, map_location="cpu", weights_only=True, mmap=True)["state_dict"]
-    decoder.load_state_dict({name.removeprefix(PREFIX): tensor for name, tensor in state.items()})
+    load_weights(decoder, checkpoint)
     return Trained(decoder.to(device).eval(), experiment, checkpoint, folder)
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
-from lab.assembly import assemble, choose_backend, reductions, set_threads, training_device
+from lab.assembly import assemble, choose_backend, reductions, training_device
 from lab.config import Experiment, load_experiment
 from lab.data.preparation import shard_folder, summary_of
 from lab.data.selecting import read_token_types, result_file
@@ -20,11 +19,14 @@ from lab.data.tokenizer import load_tokenizer
 from lab.errors import CheckpointError, ConfigError, MissingPackage
 from lab.files import write_atomic, write_json
 from lab.inheritance import tokenizer_of
+from lab.launch import Launch, find_launch
+from lab.processes import set_threads
 from lab.runs import checkpoints
 from lab.runs.changes import changes
 from lab.runs.environment import describe_environment
 from lab.runs.folder import RunFolder
 from lab.runs.picture import draw_run
+from lab.runs.state import read_state, step_of
 
 DONE, STOPPED = 0, 75
 
@@ -34,16 +36,18 @@ def run_experiment(experiment: Experiment, resume: bool, command: str) -> int:
 
     Raises: LabError for what the user can mend.
     """
-    say = print if is_first_process() else silent
+    launch = find_launch(os.environ, experiment.train.devices, experiment.train.nodes)
+    say = print if launch.is_first else silent
     folder = RunFolder(experiment.run.path)
-    checkpoint = find_start(experiment, folder, resume, say)
-    if checkpoint is not None and is_finished(experiment, checkpoint):
-        say(f"{folder.path}: already finished; choose another --run.name to train again")
-        say(report(experiment, folder))
-        return DONE
-    threads = set_threads(pick_threads(experiment, folder, checkpoint), experiment.train.devices)
-    run = assemble(experiment, folder, fresh=checkpoint is None)
-    if is_first_process():
+    checkpoint = find_start(experiment, folder, resume, launch, say)
+    trained = checkpoint is not None and step_of(read_state(checkpoint)) >= experiment.train.steps
+    finished = trained and checkpoint is not None and folder.last_probe()[0] >= checkpoint.consumed_tokens
+    if finished and launch.world_size == 1:  # several processes find out together, in trainer.fit
+        return already_finished(experiment, folder, say)
+    threads = set_threads(pick_threads(experiment, folder, resume), launch)
+    run = assemble(experiment, folder, launch, start=checkpoint)
+    run.data.check_prepared()
+    if launch.is_first:
         run.data.prepare_data()
         check_vocabulary(experiment)
         token_types = choose_token_types(experiment, folder, checkpoint, say)
@@ -57,39 +61,42 @@ def run_experiment(experiment: Experiment, resume: bool, command: str) -> int:
             write_json(folder.path / "shape.json", shape.record)
     say(announce(experiment, checkpoint))
     try:
-        run.trainer.fit(
-            run.module, datamodule=run.data, ckpt_path=str(checkpoint.state) if checkpoint else None, weights_only=True
-        )
+        run.trainer.fit(run.module, datamodule=run.data)
+        if run.stopping.stopped:
+            run.stopping.ignore()
+    except SystemExit as error:  # what Lightning makes of Ctrl-C before the first step
+        raise (KeyboardInterrupt if isinstance(error.__context__, KeyboardInterrupt) else error) from None
     finally:
         for logger in run.trainer.loggers:
             logger.finalize("finished")
     if run.stopping.stopped:
         say(f"stopped after {run.module.consumed:,} tokens, all saved; go on with:\n  {command}", file=sys.stderr)
-        return STOPPED
-    if is_first_process():
+        run.trainer.strategy.barrier()  # a launcher ends the processes that are left once one has exited
+        return STOPPED if launch.is_asked else DONE
+    if finished:
+        return already_finished(experiment, folder, say)
+    if launch.is_first:
         say(report(experiment, folder))
     return DONE
 
 
-def is_finished(experiment: Experiment, checkpoint: checkpoints.Checkpoint) -> bool:
-    """Tell whether the checkpoint is that of the last step."""
-    state = torch.load(checkpoint.state, map_location="cpu", weights_only=True, mmap=True)
-    return bool(state["global_step"] >= experiment.train.steps)
-
-
-def is_first_process() -> bool:
-    """Tell whether this process speaks for all, before a process group exists."""
-    from lightning.fabric.utilities.rank_zero import rank_zero_only
-
-    return getattr(rank_zero_only, "rank", 0) in (0, None)
+def already_finished(experiment: Experiment, folder: RunFolder, say: Any) -> int:
+    """Report on a run that has no step left."""
+    say(f"{folder.path}: already finished; choose another --run.name to train again")
+    say(report(experiment, folder))
+    return DONE
 
 
 def silent(*values: object, **options: Any) -> None:
     """Print nothing."""
 
 
-def find_start(experiment: Experiment, folder: RunFolder, resume: bool, say: Any) -> checkpoints.Checkpoint | None:
+def find_start(
+    experiment: Experiment, folder: RunFolder, resume: bool, launch: Launch, say: Any
+) -> checkpoints.Checkpoint | None:
     """Decide where the run starts: at a checkpoint, or at the beginning.
+
+    Only the first process reads checkpoints to verify them; the others learn in trainer.fit where it starts.
 
     Raises: CheckpointError where a run of that name is already there and was not asked to go on, or differs.
     """
@@ -103,6 +110,8 @@ def find_start(experiment: Experiment, folder: RunFolder, resume: bool, say: Any
             "another --run.name"
         )
     refuse_changes(experiment, load_experiment(config))
+    if not launch.is_first:
+        return None
     found, passed = checkpoints.newest(folder.checkpoints)
     for line in passed:
         say(line, file=sys.stderr)
@@ -122,10 +131,10 @@ def refuse_changes(now: Experiment, before: Experiment) -> None:
         raise ConfigError(*faults)
 
 
-def pick_threads(experiment: Experiment, folder: RunFolder, checkpoint: checkpoints.Checkpoint | None) -> int | None:
+def pick_threads(experiment: Experiment, folder: RunFolder, resume: bool) -> int | None:
     """Keep a resumed run at the threads it began with, unless the config names another number."""
     path = folder.path / "environment.json"
-    if experiment.train.threads or checkpoint is None or not path.exists():
+    if experiment.train.threads or not resume or not path.exists():
         return experiment.train.threads
     threads: int = json.loads(path.read_text(encoding="utf-8"))["threads"]
     return threads

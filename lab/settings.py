@@ -31,11 +31,12 @@ KINDS = {  # beginnings of pydantic's error types
     "model": "a section",
     "dict": "a section",
 }
+BOOL_TAG, BOOL = "tag:yaml.org,2002:bool", re.compile(r"(true|True|TRUE|false|False|FALSE)$")
 FLOAT = re.compile(r"[-+]?([0-9][0-9_]*)(\.[0-9_]*)?([eE][-+]?[0-9]+)")
 
 
 class Loader(yaml.SafeLoader):
-    """YAML that refuses duplicate keys and reads 4e-4 as a number."""
+    """YAML that refuses duplicate keys, reads 4e-4 as a number, and off, on, yes and no as words, as YAML 1.2 does."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Build a mapping and refuse duplicate keys."""
@@ -52,6 +53,11 @@ class Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+Loader.yaml_implicit_resolvers = {
+    first: [resolver for resolver in resolvers if resolver[0] != BOOL_TAG]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+Loader.add_implicit_resolver(BOOL_TAG, BOOL, list("tTfF"))
 Loader.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+0123456789"))
 
 

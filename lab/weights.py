@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from lab.errors import ConfigError
@@ -14,8 +13,8 @@ from lab.model.huggingface.config import NAME as HUGGING_FACE
 from lab.model.huggingface.config import read_settings
 from lab.positions import frequencies
 from lab.runs.checkpoints import open_checkpoint
+from lab.runs.state import described_weights, load_weights, read_weights_of
 
-PREFIX = "decoder."
 MOST_FAULTS = 8  # weights named when many do not fit
 
 
@@ -24,7 +23,22 @@ def start_from(decoder: Decoder, path: Path) -> None:
 
     Raises: ConfigError naming each weight that does not fit; CheckpointError for a folder that holds none.
     """
-    weights, own = read_weights(path), decoder.state_dict()
+    if is_hugging_face(path):
+        weights = read_weights(path)
+        refuse_misfits(decoder, weights, path)
+        decoder.load_state_dict(weights)
+    else:
+        checkpoint = open_checkpoint(named(path))
+        refuse_misfits(decoder, described_weights(checkpoint), path)
+        load_weights(decoder, checkpoint)
+
+
+def refuse_misfits(decoder: Decoder, weights: dict[str, Tensor], path: Path) -> None:
+    """Refuse weights that a decoder lacks, or has in another shape.
+
+    Raises: ConfigError naming each.
+    """
+    own = decoder.state_dict()
     faults = [
         f"start.path={path}: {name} is {shape(weights.get(name))}, the model's is {shape(own.get(name))}; leave the "
         "model's sizes out"
@@ -33,7 +47,6 @@ def start_from(decoder: Decoder, path: Path) -> None:
     ]
     if faults:
         raise ConfigError(*faults[:MOST_FAULTS])
-    decoder.load_state_dict(weights)
 
 
 def shape(tensor: Tensor | None) -> str:
@@ -46,10 +59,18 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
     Raises: CheckpointError for a folder that is neither or is broken; ConfigError for a model of another kind.
     """
-    path = path if path.name else path.resolve()
-    if (path / HUGGING_FACE).is_file():
-        settings = read_settings(path)
-        head_dim = settings.get("head_dim") or settings["hidden_size"] // settings["num_attention_heads"]
-        return dict(load_pretrained(path, frequencies=frequencies("rope", head_dim=head_dim)).state_dict())
-    state = torch.load(open_checkpoint(path).state, map_location="cpu", weights_only=True, mmap=True)["state_dict"]
-    return {name.removeprefix(PREFIX): tensor for name, tensor in state.items()}
+    if not is_hugging_face(path):
+        return read_weights_of(open_checkpoint(named(path)))
+    settings = read_settings(path)
+    head_dim = settings.get("head_dim") or settings["hidden_size"] // settings["num_attention_heads"]
+    return dict(load_pretrained(path, frequencies=frequencies("rope", head_dim=head_dim)).state_dict())
+
+
+def is_hugging_face(path: Path) -> bool:
+    """Tell a Hugging Face folder from a run folder or a checkpoint."""
+    return (path / HUGGING_FACE).is_file()
+
+
+def named(path: Path) -> Path:
+    """Give a path that has a name: a checkpoint may be named as the folder one stands in."""
+    return path if path.name else path.resolve()

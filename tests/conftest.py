@@ -5,6 +5,7 @@ from lab.data.config import Bpe, DataConfig, Synthetic
 from lab.data.corpora import synthetic_text
 from lab.data.preparation import prepare
 from lab.data.tokenizer import train_bpe
+from tests.ranks import Pool
 
 
 @pytest.fixture(scope="session")
@@ -28,3 +29,11 @@ def prepared(tmp_path_factory):
     )
     prepare(config, progress=False)
     return config
+
+
+@pytest.fixture(scope="session")
+def ranks():
+    """Processes that run jobs together: ranks(2).run(job, argument)."""
+    pool = Pool()
+    yield pool
+    pool.stop()

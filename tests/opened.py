@@ -12,7 +12,10 @@ CONSUMED = 4096  # tokens
 
 
 def write_run(folder, data, position=None, std=0.4, **model):
-    """Write a run folder on prepared data whose weights are drawn, wide enough for attention to be uneven."""
+    """Write a run folder on prepared data whose weights are drawn, wide enough for attention to be uneven.
+
+    Its checkpoint is one of an earlier version, which held the weights in state.ckpt.
+    """
     corpus, tokenizer = data.corpus, data.tokenizer
     settings = {
         "run": {"name": folder.name, "folder": str(folder.parent)},

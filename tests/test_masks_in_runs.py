@@ -15,6 +15,7 @@ from lab.config import load_experiment
 from lab.data.module import PackedData
 from lab.errors import ConfigError
 from lab.settings import parse_overrides
+from lab.weights import read_weights
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / "configs" / "cpu_test.yaml"
@@ -40,6 +41,7 @@ from pathlib import Path
 from lab.config import load_experiment
 from lab.session import run_experiment
 from lab.settings import parse_overrides
+from lab.weights import read_weights
 config, words = Path(sys.argv[1]), json.loads(sys.argv[2])
 raise SystemExit(max(run_experiment(load_experiment(config, parse_overrides(w)), False, "again") for w in words))
 """
@@ -272,9 +274,6 @@ def test_an_anchored_run_resumes_bit_for_bit(place):
     assert again == before
     for key in ("f", "lengths", "tokens"):
         np.testing.assert_array_equal(np.load(cut / "counts.npz")[key], np.load(whole / "counts.npz")[key])
-    states = []
-    for run in (cut, whole):
-        newest = sorted((run / "checkpoints").glob("tokens-*"))[-1]
-        states.append(torch.load(newest / "state.ckpt", weights_only=True)["state_dict"])
+    states = [read_weights(run) for run in (cut, whole)]
     assert states[0].keys() == states[1].keys()
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])

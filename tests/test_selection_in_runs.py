@@ -16,6 +16,7 @@ from lab.data.tokenizer import load_tokenizer, vocabulary_hash
 from lab.errors import ConfigError, DataError
 from lab.session import run_experiment
 from lab.settings import parse_overrides
+from lab.weights import read_weights
 from tests.test_masks_in_runs import pairs_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -138,10 +139,7 @@ def test_a_resumed_run_keeps_its_token_types(original, place, finished, capsys):
         original == "changed"
     )
     assert records(cut) == records(finished)
-    states = []
-    for run in (cut, finished):
-        newest = sorted((run / "checkpoints").glob("tokens-*"))[-1]
-        states.append(torch.load(newest / "state.ckpt", weights_only=True)["state_dict"])
+    states = [read_weights(run) for run in (cut, finished)]
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
 
 

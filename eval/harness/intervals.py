@@ -19,6 +19,7 @@ from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.stats import norm
 from scipy.stats import t as student
 
 from eval.common.sliding import TextLosses

@@ -40,7 +40,7 @@ from eval.common.results import FinishedTests, shortened
 from eval.common.subject import Subject, as_subject, device_for
 from eval.probe.picture import draw_probe
 from eval.probe.table import table
-from lab.assembly import set_threads, training_device
+from lab.assembly import training_device
 from lab.command import Syntax, Words, bare_settings, run, settings_lines, start
 from lab.config import DEFAULT_DIGITS, DEFAULT_NEEDLES
 from lab.errors import ConfigError
@@ -49,6 +49,7 @@ from lab.model.huggingface.config import NAME
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_length import LengthResult, NeedleProbe
 from lab.probe.records import length_record, summary_record
+from lab.processes import set_threads
 from lab.runs.folder import RunFolder
 from lab.schema import NonNegative, Section
 from lab.settings import Raw, validated
@@ -97,7 +98,7 @@ def open_run(place: Path, settings: dict[str, Any]) -> tuple[Subject, NeedleProb
     model = open_model(place, overrides_of(settings))
     experiment = model.experiment
     assert experiment is not None, "a run's folder"
-    set_threads(experiment.train.threads, 1)
+    set_threads(experiment.train.threads)
     device = training_device(experiment)
     model.decoder.to(device)
     subject = as_subject(model, place, device)

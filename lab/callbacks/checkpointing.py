@@ -1,21 +1,42 @@
-"""Saves checkpoints by consumed tokens, when stopped and at the end, each whole or absent."""
+"""Saves checkpoints by consumed tokens, when stopped and at the end, each whole or absent; restores one at the start.
+
+A save in the background goes on from a copy of the tensors while the run trains; there is one at a time, and the next
+save, a stop and the end wait for it.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from concurrent.futures import Future
+from typing import Any, NamedTuple
 
 import lightning
 from lightning.pytorch.callbacks import Callback
+from torch import distributed
 
 from lab.callbacks.counting import Counting, crossed
+from lab.callbacks.probing import Probing
 from lab.callbacks.recording import Recording
+from lab.callbacks.resuming import collect, reopen, restore
 from lab.callbacks.stopping import Stopping
 from lab.runs import checkpoints
-from lab.runs.folder import RunFolder
+from lab.runs.folder import RunFolder, packed_counts
+from lab.runs.shards import Files, ShardWriter, finish_writing, write_shards
+from lab.runs.state import packed
+
+
+class Saves(NamedTuple):
+    """How often a run saves, in consumed tokens, how many checkpoints it keeps, and whether it trains on meanwhile."""
+
+    every_tokens: int | None
+    keep: int
+    background: bool
 
 
 class Checkpointing(Callback):
-    """Stands last among the callbacks: what it saves is the state after all others have done with the step."""
+    """Stands after the callbacks whose state it saves, and before the probe, which may be interrupted.
+
+    `start` is the checkpoint to continue at; the first rank's counts, the others need not know it.
+    """
 
     def __init__(
         self,
@@ -23,12 +44,27 @@ class Checkpointing(Callback):
         counting: Counting,
         stopping: Stopping,
         recording: Recording,
-        every_tokens: int | None,
-        keep: int,
+        probing: Probing,
+        saves: Saves,
+        start: checkpoints.Checkpoint | None,
     ) -> None:
         self.folder, self.counting, self.stopping, self.recording = folder, counting, stopping, recording
-        self.every_tokens, self.keep = every_tokens, keep
+        self.probing, self.saves, self.start = probing, saves, start
         self.saved_at = 0
+        self.group: distributed.ProcessGroup | None = None
+        self.writing: Future[Any] | None = None
+
+    def on_fit_start(self, trainer: lightning.Trainer, module: Any) -> None:
+        """Restore the checkpoint that the first rank found."""
+        if distributed.is_available() and distributed.is_initialized():
+            self.group = distributed.new_group(backend="gloo")  # a save in the background must not meet the training
+        start = trainer.strategy.broadcast(self.start)
+        if start is None:
+            return
+        restore(trainer, module, start, self.group)
+        if trainer.global_step >= trainer.max_steps:
+            self.probing.trained = True
+            reopen(trainer)
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
         """Count intervals from where the run stands."""
@@ -37,25 +73,43 @@ class Checkpointing(Callback):
     def on_train_batch_end(
         self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Save when an interval has passed, when stopping, and at the last step."""
+        """Save when an interval has passed, when stopping, and before a probe, which the last step ends with."""
         if not module.finished:
             return
-        due = crossed(self.every_tokens, self.saved_at, module.consumed)
-        if due or self.stopping.stopped or trainer.global_step >= trainer.max_steps:
-            self.save(trainer, module.consumed)
+        due = crossed(self.saves.every_tokens, self.saved_at, module.consumed)
+        ends = self.stopping.stopped or trainer.global_step >= trainer.max_steps
+        if due or ends or self.probing.is_due(trainer, module):
+            self.save(trainer, module, background=self.saves.background and not ends)
             self.recording.pause()
 
-    def save(self, trainer: lightning.Trainer, consumed_tokens: int) -> None:
-        """Save a checkpoint; a collective call."""
+    def on_train_end(self, trainer: lightning.Trainer, module: Any) -> None:
+        """Wait for what is still being written."""
+        self.finish()
+
+    def save(self, trainer: lightning.Trainer, module: Any, *, background: bool) -> None:
+        """Save a checkpoint; a collective call.
+
+        Raises: CheckpointError where this one, or the one before, cannot be written.
+        """
+        self.finish()
+        root, consumed = self.folder.checkpoints, module.consumed
         counts = self.counting.total()
-        root = self.folder.checkpoints
-        if trainer.is_global_zero:
-            checkpoints.temporary_folder(root)
-        trainer.strategy.barrier()
-        trainer.save_checkpoint(root / ".writing" / checkpoints.STATE)
-        if trainer.is_global_zero:
-            self.folder.write_counts(counts, root / ".writing" / checkpoints.COUNTS)
+        tensors, state = collect(trainer, module)
+
+        def publish(files: Files) -> None:
             self.folder.write_counts(counts)
-            checkpoints.publish(root, consumed_tokens, self.keep)
-        trainer.strategy.barrier()
-        self.saved_at = consumed_tokens
+            checkpoints.publish(root, consumed, self.saves.keep, files)
+
+        small = {checkpoints.STATE: packed(state), checkpoints.COUNTS: packed_counts(counts)}
+        writer = ShardWriter(root, small, publish)
+        self.writing = write_shards(tensors, writer, self.group, background=background)
+        self.saved_at = consumed
+
+    def finish(self) -> None:
+        """Wait for a save in the background.
+
+        Raises: CheckpointError where it could not be written.
+        """
+        writing, self.writing = self.writing, None
+        if writing is not None:
+            finish_writing(writing, self.folder.checkpoints)

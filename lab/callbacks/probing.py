@@ -1,4 +1,8 @@
-"""Probes effective length and held-out loss on the live weights, every so many tokens and at the end."""
+"""Probes effective length and held-out loss on the live weights, every so many tokens and at the end.
+
+A probe follows the checkpoint of its step. A signal ends it between two lengths, with nothing of it recorded; what is
+recorded tells a resumed run which probe is due, and it runs that one whole before its first step.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from torch import Tensor, distributed
 
 from lab.callbacks.counting import Counting, crossed
 from lab.callbacks.recording import Recording, mirror
+from lab.callbacks.stopping import Stopping
 from lab.counts import PositionCounts
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder
@@ -33,6 +38,7 @@ class Probing(Callback):
         folder: RunFolder,
         counting: Counting,
         recording: Recording,
+        stopping: Stopping,
         *,
         make_probe: Callable[[torch.device], NeedleProbe],
         make_loss: Callable[[int, int, torch.device], HeldOutLoss | None],
@@ -40,33 +46,38 @@ class Probing(Callback):
         every_tokens: int | None,
         sharded: bool,
     ) -> None:
-        self.folder, self.counting, self.recording = folder, counting, recording
+        self.folder, self.counting, self.recording, self.stopping = folder, counting, recording, stopping
         self.make_probe, self.make_loss, self.about = make_probe, make_loss, about
         self.every_tokens, self.sharded = every_tokens, sharded
+        self.trained = False  # whether the run continues after its last step, where only a probe can be left
         self.probed_at = 0
         self.latest: int | None = None
         self.report: Report = lambda line: None
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
-        """Draw the tests' ground before the first step, so that a mistake in it is told at once."""
-        self.probed_at = module.consumed
+        """Draw the tests' ground before the first step, so that a mistake shows at once; run a probe left over."""
         self.probe = self.make_probe(module.device)
         self.loss = self.make_loss(trainer.global_rank, trainer.world_size, module.device)
+        self.probed_at, self.latest = trainer.strategy.broadcast(self.folder.last_probe())
+        unprobed = self.probed_at < module.consumed
+        if (self.trained and unprobed) or crossed(self.every_tokens, self.probed_at, module.consumed):
+            self.run(trainer, module)
+        if self.trained:
+            trainer.should_stop = True
+
+    def is_due(self, trainer: lightning.Trainer, module: Any) -> bool:
+        """Tell, after a step, whether a probe follows: an interval has passed, or the step was the last."""
+        return trainer.global_step >= trainer.max_steps or crossed(self.every_tokens, self.probed_at, module.consumed)
 
     def on_train_batch_end(
         self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Probe when an interval has passed, and at the last step."""
-        if not module.finished:
-            return
-        due = crossed(self.every_tokens, self.probed_at, module.consumed)
-        if due or trainer.global_step >= trainer.max_steps:
+        """Probe when it is due, unless the run stops here."""
+        if module.finished and self.is_due(trainer, module) and not self.stopping.stopped:
             self.run(trainer, module)
-            self.recording.pause()
 
     def run(self, trainer: lightning.Trainer, module: Any) -> None:
-        """Probe and record; a collective call."""
-        self.probed_at = module.consumed
+        """Probe and record; a collective call. A signal ends it with nothing recorded."""
         counts = self.counting.total()
         context = trainer.precision_plugin.forward_context
         model = Live(module.decoder, self.probe.stop_id, context, lockstep=self.sharded)
@@ -75,12 +86,15 @@ class Probing(Callback):
         for result in self.probe.run(model.generate, share):
             results.append(result)
             self.report(f"probing: {result.length} tokens {result.accuracy:.2f}")
+            if self.stopping.agree(trainer, module):
+                return
         summary = self.summary(module.consumed, results, counts)
         if self.loss is not None:
             summary["held_out_loss"] = self.held_out_loss(model)
-        self.latest = summary["effective_length"]
+        self.probed_at, self.latest = module.consumed, summary["effective_length"]
         if trainer.is_global_zero:
             self.record(trainer, module.consumed, results, summary)
+        self.recording.pause()
 
     def summary(self, consumed: int, results: list[LengthResult], counts: PositionCounts) -> dict[str, Any]:
         """Make the record of one whole probe; f beyond the window is 0."""
@@ -109,14 +123,6 @@ class Probing(Callback):
         if distributed.is_available() and distributed.is_initialized():
             distributed.all_reduce(sums)
         return float(sums[0] / sums[1].clamp_min(1))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Save the last effective length, which the progress bar shows."""
-        return {"latest": self.latest}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take it up again."""
-        self.latest = state_dict["latest"]
 
 
 class Live:

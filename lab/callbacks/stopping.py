@@ -1,55 +1,61 @@
-"""Stopping on a signal: the step that runs is finished, a checkpoint saved, the run ends with exit status 75.
+"""Stopping on a signal: the step or the length that runs is finished, a checkpoint saved, the exit status is 75.
 
-A second signal ends the process at once.
+A second Ctrl-C ends the process at once. Other signals do not: launchers and clusters repeat them, and a run that is
+saving already must not die of the copy.
 """
 
 from __future__ import annotations
 
 import signal
+import time
 from typing import Any
 
 import lightning
 from lightning.pytorch.callbacks import Callback
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # Ctrl-C; kill and preemption; SLURM's warning
+COPY_S = 1.0  # a Ctrl-C this soon after another is the same one, passed on by a launcher
 
 
 class Stopping(Callback):
-    """Turns signals into a stop that all ranks agree on; they learn of it with the step's sums."""
+    """Turns signals into a stop that all ranks agree on, after a step or between two lengths of a probe."""
 
     def __init__(self) -> None:
         self.stopped = False
-        self.previous: dict[signal.Signals, Any] = {}
+        self.asked_at: float | None = None
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
-        """Take the signals over, after Lightning has installed handlers of its own."""
+        """Take the signals over, after Lightning has installed handlers; it restores those before it at the end."""
 
         def ask(number: int, frame: Any) -> None:
-            if module.stop_asked:
+            now = time.monotonic()
+            if number == signal.SIGINT and self.asked_at is not None and now - self.asked_at > COPY_S:
                 signal.signal(number, signal.SIG_DFL)
                 signal.raise_signal(number)
+            self.asked_at = self.asked_at or now
             module.stop_asked = True
 
-        self.previous = {number: signal.signal(number, ask) for number in SIGNALS}
+        for number in SIGNALS:
+            signal.signal(number, ask)
 
     def on_train_batch_end(
         self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """End the loop once all ranks know; the last step of a run is an end of its own."""
-        if module.finished and module.stop_agreed and trainer.global_step < trainer.max_steps:
-            self.stopped = True
-            trainer.should_stop = True
+        """End the loop once all ranks know, which they do from the step's sums."""
+        if module.finished and module.stop_agreed:
+            self.stop(trainer)
 
-    def on_train_end(self, trainer: lightning.Trainer, module: Any) -> None:
-        """Give the signals back."""
-        self.restore()
+    def agree(self, trainer: lightning.Trainer, module: Any) -> bool:
+        """End the loop if a signal came on any rank, and tell whether it did; a collective call."""
+        if trainer.strategy.reduce_boolean_decision(module.stop_asked, all=False):
+            self.stop(trainer)
+        return self.stopped
 
-    def on_exception(self, trainer: lightning.Trainer, module: Any, exception: BaseException) -> None:
-        """Give the signals back."""
-        self.restore()
+    def stop(self, trainer: lightning.Trainer) -> None:
+        """End the loop before the next step."""
+        self.stopped = trainer.should_stop = True
 
-    def restore(self) -> None:
-        """Install what handled the signals before."""
-        for number, handler in self.previous.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
-        self.previous = {}
+    def ignore(self) -> None:
+        """Let no copy of a signal end the process on its way out; its checkpoint is saved."""
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ from lab.shape import ShapeConfig
 from lab.skip import skip_positions
 from lab.skip.sentences import sentence_ends, split_sentences
 
+PARENT_CHECK_S = 1.0
 FIRST_WINDOWS = 32  # in one of which an impactful token must occur
 Batch = dict[str, Any]
 
@@ -83,10 +86,26 @@ def as_it_is(batch: Batch) -> Batch:
     return batch
 
 
-def ignore_signals(worker: int) -> None:
-    """Leave a terminal's Ctrl-C and a cluster's warning to the training process, which still needs the packs."""
+def outlive_signals(worker: int) -> None:
+    """Leave signals sent to a whole group to the training process, which still needs the packs; end when it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    threading.Thread(target=follow_parent, daemon=True).start()
+
+
+def follow_parent() -> None:
+    """End the process as soon as its parent has ended, or asks it to by SIGTERM; the same from others is dropped.
+
+    torch's own watch on the parent does not suffice: after it, Python waits for packs that nobody takes any more.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "runs in a worker only"
+    while os.getppid() == parent.pid:
+        received = signal.sigtimedwait({signal.SIGTERM}, PARENT_CHECK_S)
+        if received is not None and received.si_pid == parent.pid:
+            break
+    os._exit(0)
 
 
 def arrangement_of(config: DataConfig, mask: WindowMask) -> Arrangement:
@@ -145,21 +164,27 @@ class PackedData(lightning.LightningDataModule):
         self.micro_batch_tokens, self.n_streams = micro_batch_tokens, n_streams
         self.states: dict[int, np.ndarray] = {}
 
-    def prepare_data(self) -> None:
-        """Make an embedded corpus; any other must have been prepared.
+    def check_prepared(self) -> None:
+        """Refuse a corpus that should have been prepared; every process checks, so that none waits for another.
 
         Raises: DataError.
         """
-        if is_prepared(self.config):
-            return
-        if not self.config.embedded:
+        if not self.config.embedded and not is_prepared(self.config):
             if getattr(self.config.corpus, "path", None):
                 open_corpus(self.config)  # says so where the path is the mistake
             raise DataError(
                 f"data.corpus.name={self.config.corpus.name}: not prepared in {shard_folder(self.config)}; "
                 "run python -m lab.prepare with the same config first"
             )
-        prepare(self.config, workers=len(os.sched_getaffinity(0)))
+
+    def prepare_data(self) -> None:
+        """Make an embedded corpus; any other must have been prepared.
+
+        Raises: DataError.
+        """
+        self.check_prepared()
+        if not is_prepared(self.config):
+            prepare(self.config, workers=len(os.sched_getaffinity(0)))
 
     def setup(self, stage: str) -> None:
         """Open the training split."""
@@ -195,7 +220,7 @@ class PackedData(lightning.LightningDataModule):
             PackDataset(streams),
             batch_size=None,
             collate_fn=as_it_is,
-            worker_init_fn=ignore_signals,
+            worker_init_fn=outlive_signals,
             num_workers=1 if prefetch else 0,
             prefetch_factor=prefetch or None,
             persistent_workers=bool(prefetch),

@@ -14,7 +14,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from lab.errors import DataError
-from lab.model.attention.attend import attend, attend_cached
+from lab.model.attention import attend
+from lab.model.attention.attend import attend_cached
 from lab.model.attention.cache import KeyCache
 from lab.model.attention.layout import Layout, first_ids
 from lab.model.attention.segments import Segments

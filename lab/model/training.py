@@ -9,12 +9,12 @@ from typing import Any
 import lightning
 import torch
 from torch import Tensor, distributed
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.optim.lr_scheduler import LambdaLR
 
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.model.optim import OptimConfig
+from lab.model.sharding import build
 from lab.positions import Distance, Frequencies
 
 
@@ -49,7 +49,8 @@ class Training(lightning.LightningModule):
     ) -> None:
         super().__init__()
         self.cfg, self.optim = cfg, optim
-        self.make_decoder = lambda: Decoder(
+        self.seed = seed
+        self.make_decoder = lambda seed: Decoder(
             cfg, frequencies=frequencies, distance=distance, backend=backend, seed=seed, recompute=recompute
         )
         self.total_steps, self.batch_tokens, self.micro_batch_tokens = total_steps, batch_tokens, micro_batch_tokens
@@ -59,21 +60,13 @@ class Training(lightning.LightningModule):
         self.finished: StepStats | None = None  # set while the hooks after an optimizer step run
         self.stop_asked = False  # a signal came on this rank
         self.stop_agreed = False  # a signal came on any rank before the last step
-        self.sums = torch.zeros(4, dtype=torch.float64)  # loss, targets, tokens, stop of the step so far
+        self.sums = torch.zeros(4, dtype=torch.float64, device="cpu")  # loss, targets, tokens, stop of the step so far
 
     def configure_model(self) -> None:
-        """Build the decoder, the same on every rank, with the weights to start from, and shard it on a mesh (FSDP2)."""
-        if self.decoder is not None:
-            return
-        self.decoder = self.make_decoder()
-        if self.start is not None:
-            self.start(self.decoder)
-        if self.device_mesh is not None:
-            policy = MixedPrecisionPolicy(param_dtype=self.shard_dtype, reduce_dtype=torch.float32)
-            mesh = self.device_mesh["data_parallel"]
-            for block in self.decoder.blocks:
-                fully_shard(block, mesh=mesh, mp_policy=policy)
-            fully_shard(self.decoder, mesh=mesh, mp_policy=policy)
+        """Build the decoder, the same on every rank, with the weights to start from; sharded where there is a mesh."""
+        if self.decoder is None:
+            mesh = None if self.device_mesh is None else self.device_mesh["data_parallel"]
+            self.decoder = build(self.make_decoder, self.seed, self.start, mesh=mesh, dtype=self.shard_dtype)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Forget the step before."""
@@ -127,11 +120,3 @@ class Training(lightning.LightningModule):
         optimizer = torch.optim.AdamW(groups, lr=self.optim.lr, betas=betas, fused=True)
         schedule = LambdaLR(optimizer, lambda step: self.optim.lr_at(step, self.total_steps) / self.optim.lr)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Save how far the data has been consumed."""
-        checkpoint["consumed_tokens"] = self.consumed
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take it up again."""
-        self.consumed = checkpoint["consumed_tokens"]

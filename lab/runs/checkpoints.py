@@ -1,25 +1,34 @@
 """Checkpoints: folders that are whole or absent, found again newest first.
 
 checkpoints/tokens-000010485760/
-    state.ckpt     what Lightning saves: weights, optimizer, schedule, loops, counts, data streams
-    counts.npz     the position frequency at this point
-    manifest.json  consumed tokens, size and SHA-256 of each file; written last
+    weights-00000.safetensors    the weights, or the part of them that process 0 held; one file a process
+    optimizer-00000.safetensors  the optimizer's moments in the same way
+    state.ckpt                   all that is small: step, schedule, counts, data streams, callbacks
+    counts.npz                   the position frequency at this point
+    manifest.json                consumed tokens, size and SHA-256 of each file; written last
+
+In checkpoints of earlier versions state.ckpt is Lightning's own file and holds weights and optimizer as well.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from lab.errors import CheckpointError
-from lab.files import publish_folder, sha256, write_json
+from lab.files import FileEntry, publish_folder, sha256, write_json
 
 NAME = re.compile(r"tokens-(\d{15})")
 STATE, COUNTS, MANIFEST = "state.ckpt", "counts.npz", "manifest.json"
+WEIGHTS, OPTIMIZER = "weights", "optimizer"  # beginnings of the names of the files that hold tensors
+TEMPORARY = ".writing"
 
 
 @dataclass(frozen=True)
@@ -31,14 +40,22 @@ class Checkpoint:
 
     @property
     def state(self) -> Path:
-        """The file that Lightning loads."""
+        """The file of all that is small."""
         return self.folder / STATE
 
     @property
+    def is_sharded(self) -> bool:
+        """Whether the tensors have files of their own; those of earlier versions stand in state.ckpt."""
+        return any(self.folder.glob(f"{WEIGHTS}-*.safetensors"))
+
+    @property
     def digest(self) -> str:
-        """The SHA-256 of that file, from the manifest."""
-        manifest = json.loads((self.folder / MANIFEST).read_text(encoding="utf-8"))
-        return str(manifest["files"][STATE]["sha256"])
+        """What names the weights: the SHA-256 over those of the files that hold them, from the manifest."""
+        files = json.loads((self.folder / MANIFEST).read_text(encoding="utf-8"))["files"]
+        own = {name: entry["sha256"] for name, entry in files.items() if name.startswith(f"{WEIGHTS}-")}
+        if not own:
+            return str(files[STATE]["sha256"])
+        return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
 
 
 def folder_name(consumed_tokens: int) -> str:
@@ -48,16 +65,21 @@ def folder_name(consumed_tokens: int) -> str:
 
 def temporary_folder(root: Path) -> Path:
     """Make an empty folder to write a checkpoint in, on the file system it will stay on."""
-    folder = root / ".writing"
+    folder = root / TEMPORARY
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder
 
 
-def publish(root: Path, consumed_tokens: int, keep: int) -> Checkpoint:
-    """Write the manifest, give the folder its name in one rename, and drop all but the newest `keep`."""
-    temporary = root / ".writing"
-    files = {p.name: {"bytes": p.stat().st_size, "sha256": sha256(p)} for p in sorted(temporary.iterdir())}
+def publish(
+    root: Path, consumed_tokens: int, keep: int, written: Mapping[str, FileEntry] = MappingProxyType({})
+) -> Checkpoint:
+    """Write the manifest, give the folder its name in one rename, and drop all but the newest `keep`.
+
+    Files that are in `written`, hashed as they were written, are not read again.
+    """
+    temporary = root / TEMPORARY
+    files = {p.name: written.get(p.name) or entry_of(p) for p in sorted(temporary.iterdir())}
     write_json(temporary / MANIFEST, {"consumed_tokens": consumed_tokens, "files": files})
     final = root / folder_name(consumed_tokens)
     publish_folder(temporary, final)
@@ -67,6 +89,11 @@ def publish(root: Path, consumed_tokens: int, keep: int) -> Checkpoint:
     for path in [*newer, *older[keep - 1 :]]:
         shutil.rmtree(path)
     return Checkpoint(final, consumed_tokens)
+
+
+def entry_of(path: Path) -> FileEntry:
+    """Read a file for what the manifest records of it."""
+    return {"bytes": path.stat().st_size, "sha256": sha256(path)}
 
 
 def candidates(root: Path) -> list[Path]:

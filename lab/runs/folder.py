@@ -59,20 +59,38 @@ class RunFolder:
         write_atomic(self.path / name, "".join(json.dumps(record) + "\n" for record in records).encode())
 
     def rewind(self, consumed_tokens: int) -> None:
-        """Drop what was recorded after a checkpoint, so that a resumed run records it again."""
+        """Drop what was recorded after a checkpoint, so that a resumed run records it again, and probes cut short."""
+        whole = {record["consumed_tokens"] for record in self.probes()}
         for name in ("metrics.jsonl", "probes.jsonl"):
             if (self.path / name).exists():
-                self.write_records(name, [r for r in self.read(name) if r["consumed_tokens"] <= consumed_tokens])
+                kept = [r for r in self.read(name) if r["consumed_tokens"] <= consumed_tokens]
+                if name == "probes.jsonl":
+                    kept = [r for r in kept if r["consumed_tokens"] in whole]
+                self.write_records(name, kept)
         for path in (self.path / "cases").glob("tokens-*.jsonl"):
             if int(path.stem.removeprefix("tokens-")) > consumed_tokens:
                 path.unlink()
 
-    def write_counts(self, counts: PositionCounts, path: Path | None = None) -> None:
-        """Save the position frequency, in the run folder or at `path`."""
-        buffer = io.BytesIO()
-        np.savez(buffer, lengths=counts.lengths, f=counts.frequency(), tokens=counts.tokens)
-        write_atomic(path or self.path / "counts.npz", buffer.getvalue())
+    def probes(self) -> Iterator[Record]:
+        """Read the summaries, each of which is the last line of a whole probe."""
+        return (record for record in self.read("probes.jsonl") if "effective_length" in record)
+
+    def last_probe(self) -> tuple[int, int | None]:
+        """Read the consumed tokens and the effective length of the last whole probe; 0 and None before the first."""
+        last = max(self.probes(), key=lambda record: record["consumed_tokens"], default={})
+        return last.get("consumed_tokens", 0), last.get("effective_length")
+
+    def write_counts(self, counts: PositionCounts) -> None:
+        """Save the position frequency."""
+        write_atomic(self.path / "counts.npz", packed_counts(counts))
 
     def write_cases(self, consumed_tokens: int, cases: Iterable[Record]) -> None:
         """Save every test of one probe."""
         self.write_records(f"cases/tokens-{consumed_tokens:015d}.jsonl", cases)
+
+
+def packed_counts(counts: PositionCounts) -> bytes:
+    """Make the contents of a counts.npz."""
+    buffer = io.BytesIO()
+    np.savez(buffer, lengths=counts.lengths, f=counts.frequency(), tokens=counts.tokens)
+    return buffer.getvalue()

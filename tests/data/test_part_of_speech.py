@@ -92,4 +92,4 @@ def test_spacy_that_is_not_installed_is_one_line(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "spacy", None)
     with pytest.raises(MissingPackage) as caught:
         open_tagger("en_core_web_sm")
-    assert str(caught.value) == "spacy: not installed, needed for --by=pos; pip install 'probe-lab[pos]'"
+    assert str(caught.value) == "spacy: not installed, needed for --by=pos; pip install -e '.[pos]'"

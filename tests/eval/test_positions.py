@@ -502,7 +502,7 @@ def test_without_matplotlib_the_package_is_named(tmp_path, capsys, monkeypatch):
     output = tmp_path / "p.png"
     status, out, err = run(f"plain --length=9 --plot -o {output}", capsys)
     assert (status, out) == (2, "")
-    assert err == "matplotlib: not installed, needed for drawing pictures; pip install 'probe-lab[plot]'\n"
+    assert err == "matplotlib: not installed, needed for drawing pictures; pip install -e '.[plot]'\n"
     assert not output.exists()
 
 

@@ -1,6 +1,13 @@
+import importlib.util
 import shutil
+import sys
+import types
 
 import pytest
+import torch
+
+from lab.model.attention import backends, devices
+from tests.model import stand_ins
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +24,42 @@ def llama_folder(tmp_path_factory):
 def folder(llama_folder, tmp_path):
     """A copy of it to change or to break."""
     return shutil.copytree(llama_folder, tmp_path / "model")
+
+
+def put_module(monkeypatch, name, **contents):
+    """Put a package where imports find it."""
+    made = types.ModuleType(name)
+    made.__spec__ = importlib.util.spec_from_loader(name, None)
+    made.__path__ = []
+    vars(made).update(contents)
+    monkeypatch.setitem(sys.modules, name, made)
+
+
+def forget_packages():
+    backends.installed.cache_clear()
+    backends.import_fault.cache_clear()
+
+
+@pytest.fixture
+def stood_in(monkeypatch):
+    """Let the CPU answer for a GPU on which every package is installed."""
+    monkeypatch.setattr(devices, "kind", lambda device: "cuda")
+    put_module(monkeypatch, "flash_attn", flash_attn_varlen_func=stand_ins.flash_attn_varlen_func)
+    for name in ("xformers", "xformers.ops", "xformers.ops.fmha"):
+        put_module(monkeypatch, name, memory_efficient_attention=stand_ins.memory_efficient_attention)
+    bias = stand_ins.BlockDiagonalCausalFromBottomRightMask
+    put_module(monkeypatch, "xformers.ops.fmha.attn_bias", BlockDiagonalCausalFromBottomRightMask=bias)
+    monkeypatch.setattr("lab.model.attention.flex.compiled", lambda: stand_ins.flex_attention)
+    forget_packages()
+    with stand_ins.on_cpu():
+        yield "cpu"
+    forget_packages()
+
+
+GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+
+@pytest.fixture(params=[pytest.param("cuda", marks=GPU), "stand_in"])
+def device(request):
+    """A GPU where there is one, and the CPU with stand-ins for its kernels everywhere."""
+    return torch.device("cuda" if request.param == "cuda" else request.getfixturevalue("stood_in"))

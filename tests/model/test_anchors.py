@@ -62,7 +62,10 @@ def test_outputs_and_gradients_equal_the_equation(method, rel, ids, backend, mon
 def test_keys_with_their_anchor_by_hand():
     # three runs: the anchor, two tokens, one token; both see place 0
     segments = Segments.from_lengths([1, 2, 1], 5, anchors=(-1, 0, 0))
-    places, ends, longest = segments.with_anchors
-    assert places.tolist() == [0, 0, 1, 2, 0, 3]
-    assert (ends.tolist(), longest) == ([0, 1, 4, 6], 3)
+    spans = segments.spans
+    assert segments.key_places.tolist() == [0, 0, 1, 2, 0, 3]
+    assert (spans.cu_k.tolist(), spans.k_lengths) == ([0, 1, 4, 6], (1, 3, 2))
+    assert (spans.cu_q.tolist(), spans.q_lengths) == ([0, 1, 3, 4], (1, 2, 1))
+    assert spans.arguments[2:] == (2, 3)
+    assert [x.tolist() for x in spans.places] == [[0, 1, 1, 2], [0, 0, 1, 0]]
     assert segments.anchor_of.tolist() == [-1, 0, 0, 0, -1]

@@ -64,6 +64,17 @@ def test_rewind_drops_what_came_after_the_checkpoint(tmp_path):
     assert names == ["tokens-000000000000100.jsonl", "tokens-000000000000200.jsonl"]
 
 
+def test_rewind_drops_a_probe_that_was_cut_short(tmp_path):
+    folder = RunFolder(tmp_path)
+    assert folder.last_probe() == (0, None)
+    folder.append("probes.jsonl", {"consumed_tokens": 100, "length": 64})
+    folder.append("probes.jsonl", {"consumed_tokens": 100, "effective_length": 64})
+    folder.append("probes.jsonl", {"consumed_tokens": 200, "length": 64})  # its summary, the last line, is missing
+    assert folder.last_probe() == (100, 64)
+    folder.rewind(200)
+    assert [r["consumed_tokens"] for r in folder.read("probes.jsonl")] == [100, 100]
+
+
 def test_rewind_of_an_empty_folder_makes_nothing(tmp_path):
     RunFolder(tmp_path).rewind(0)
     assert list(tmp_path.iterdir()) == []

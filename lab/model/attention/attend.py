@@ -13,12 +13,13 @@ from torch.nn import functional as F
 
 from lab.errors import ConfigError, DataError
 from lab.masks import MASKS
-from lab.model.attention import backends
+from lab.model.attention import backends, devices, fused
 from lab.model.attention.cache import KeyCache
 from lab.model.attention.flex import attend_flex
-from lab.model.attention.kernels import one_query, suits_one_query, tile_kernel
+from lab.model.attention.kernels import CpuFlash, Matmul, grouped, one_query, suits_one_query
 from lab.model.attention.layout import Layout, document_segments, first_ids
 from lab.model.attention.reference import reference
+from lab.model.attention.rounds import attend_rounds
 from lab.model.attention.segments import Segments
 from lab.model.attention.tiles import attend_tiles
 from lab.model.attention.visibility import Visibility
@@ -66,12 +67,12 @@ def attend(
             ids = default_positions(q, k, q_pos, k_pos)
             segments = document_segments(*ids, doc_ids)
             if segments is not None:
-                out = attend_documents(q, k, v, ids[1], segments, frequencies, distance, layer, name)
+                out = attend_documents(q, k, v, ids[1], segments, frequencies, distance, layer, backend)
                 return torch.where((doc_ids >= 0)[:, None, :, None], out, 0.0)
         layout = lay_out(q, k, q_pos, k_pos, doc_ids, mask, frequencies, distance)
     if name == "reference":
         return reference(q, k, v, layout, layer)
-    if name not in ("sdpa", "flex") and backend == "auto" and not has_kernel(layout, name):
+    if backend == "auto" and not has_kernel(layout, name, q.shape[3]):
         name = "sdpa"
     dtype = kernel_dtype(q, v)
     keys = [rotation.rotate(k).to(dtype) for rotation in layout.k_rotations]
@@ -112,14 +113,14 @@ def attend_documents(
     frequencies: Frequencies,
     distance: Distance,
     layer: int,
-    name: str,
+    backend: str,
 ) -> Tensor:
     """Run a batch of rows of contiguous documents as one packed row."""
     shape = q.shape
     ids = k_pos.expand(shape[0], -1).reshape(-1)
     layout = Layout.of(ids, ids, frequencies, distance, q.dtype, segments=segments, starts=first_ids(ids, segments))
     q, k, v = (x.transpose(1, 2).flatten(0, 1)[None].transpose(1, 2) for x in (q, k, v))
-    out = attend(q, k, v, layer=layer, backend=name, layout=layout)
+    out = attend(q, k, v, layer=layer, backend=backend, layout=layout)
     return out.transpose(1, 2).reshape(shape[0], shape[2], shape[1], shape[3]).transpose(1, 2)
 
 
@@ -131,6 +132,8 @@ def attend_cached(
     Shapes: q (B, N, Tq, H); k, v (B, K, Tq, H), not rotated; returns (B, N, Tq, H) in the dtype of v.
     """
     name = backends.choose(backend, q.device, v.dtype)[0]
+    if backend == "auto" and not has_kernel(layout, name, q.shape[3]):
+        name = "sdpa"
     dtype = v.dtype if name == "reference" else kernel_dtype(q, v)
     keys, values = cache.extend(layer, k, v, layout.k_rotations, dtype)
     if name == "reference":
@@ -148,22 +151,38 @@ def attend_rotated(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, lay
     """
     if name == "flex":
         return attend_flex(q, keys, v, layout, layer)
-    n_q, n_k = q.shape[2], v.shape[2]
+    if not has_kernel(layout, name, q.shape[3]):
+        what = f"distance={layout.distance.method}" if layout.starts is not None else "these ids or this mask"
+        what = what if backends.runs_heads(name, q.shape[3]) else f"head_dim={q.shape[3]}"
+        raise ConfigError(f"backend={name}: cannot run {what}; use sdpa, flex or reference")
     if runs_whole(layout):
-        segments = layout.segments
-        anchored = segments is not None and segments.anchors is not None and segments.max_length > backends.MASKED_ROWS
-        chunked = q.device.type == "cpu" and layout.starts is not None and 1 < n_q < n_k
-        if name == "sdpa" and (anchored or chunked):
-            return attend_tiles(q, keys, v, layout, layer, tile_kernel(name, q.device))
+        if name == "sdpa" and in_tiles(q, v, layout):
+            return attend_bands(q, keys, v, layout, layer, name)
         if name == "sdpa" and layout.segments is None and suits_one_query(q, v):
             return one_query(rotated_queries(q, layout, 0, layer, v.dtype), keys[0], v)[0]
         return backends.BACKENDS[name](rotated_queries(q, layout, 0, layer, v.dtype), keys[0], v, layout.segments)
-    if not has_kernel(layout, name):
-        what = f"distance={layout.distance.method}" if layout.starts is not None else "these ids or this mask"
-        raise ConfigError(f"backend={name}: cannot run {what}; use sdpa, flex or reference")
     if layout.starts is None:
         return attend_dense(q, keys, v, layout, layer)
-    return attend_tiles(q, keys, v, layout, layer, tile_kernel(name, q.device))
+    return attend_bands(q, keys, v, layout, layer, name)
+
+
+def attend_bands(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int, name: str) -> Tensor:
+    """Attend band by band: on a GPU in rounds of tiles by the backend's kernel, elsewhere tile by tile."""
+    if fused.suits(v):
+        kernel = fused.Efficient() if name == "sdpa" else fused.Flash()
+        return attend_rounds(q, keys, v, layout, layer, kernel)
+    on_cpu = devices.kind(q.device) == "cpu"
+    return attend_tiles(q, keys, v, layout, layer, CpuFlash() if on_cpu else Matmul())
+
+
+def in_tiles(q: Tensor, v: Tensor, layout: Layout) -> bool:
+    """Tell whether tiles are faster than one call with a mask: for long anchored segments and chunks on a CPU."""
+    segments = layout.segments
+    if devices.kind(q.device) != "cpu":
+        return False
+    if segments is not None:
+        return segments.anchors is not None and segments.max_length > backends.MASKED_ROWS
+    return layout.starts is not None and 1 < q.shape[2] < v.shape[2]
 
 
 def runs_whole(layout: Layout) -> bool:
@@ -172,11 +191,12 @@ def runs_whole(layout: Layout) -> bool:
     return layout.distance.is_plain and by_order
 
 
-def has_kernel(layout: Layout, name: str) -> bool:
-    """Tell whether a backend can run a layout."""
-    if runs_whole(layout) or name in ("sdpa", "flex", "reference"):
+def has_kernel(layout: Layout, name: str, width: int) -> bool:
+    """Tell whether a backend can run a layout with heads of a width."""
+    if name in ("sdpa", "flex", "reference"):
         return True
-    return layout.starts is not None and name in backends.TILED
+    tiled = layout.starts is not None and name in backends.TILED
+    return backends.runs_heads(name, width) and (tiled or runs_whole(layout))
 
 
 def rotated_queries(q: Tensor, layout: Layout, band: int, layer: int, dtype: torch.dtype) -> Tensor:
@@ -188,36 +208,43 @@ def rotated_queries(q: Tensor, layout: Layout, band: int, layer: int, dtype: tor
 
 def kernel_dtype(q: Tensor, v: Tensor) -> torch.dtype:
     """Choose the dtype that kernels compute in: on a CPU float32 even for bfloat16, exact and, measured, faster."""
-    return torch.promote_types(q.dtype, torch.float32) if q.device.type == "cpu" else v.dtype
+    return torch.promote_types(q.dtype, torch.float32) if devices.kind(q.device) == "cpu" else v.dtype
 
 
 def attend_dense(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int) -> Tensor:
     """Attend under a dense mask, choosing each pair's band, for ids and masks that no tiles describe."""
     bands = layout.distance.bands
+    if len(bands) > 1:
+        return attend_dense_bands(q, keys, v, layout, layer)
+    query, key, seen_BQK = rotated_queries(q, layout, 0, layer, v.dtype), keys[0], layout.seen()
+    if fused.suits(v):  # the fused kernel that takes a mask has no grouped heads
+        key, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (key, v))
+    gqa = query.shape[1] != v.shape[1]
+    out = F.scaled_dot_product_attention(query, key, v, attn_mask=seen_BQK[:, None], enable_gqa=gqa)
+    return torch.where(seen_BQK.any(-1)[:, None, :, None], out, 0.0)
+
+
+def attend_dense_bands(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int) -> Tensor:
+    """Attend to several bands pair by pair, with logits and weights in float32 or wider, in blocks of rows."""
+    bands, wide = layout.distance.bands, torch.promote_types(v.dtype, torch.float32)
     queries = [rotated_queries(q, layout, number, layer, v.dtype) for number in range(len(bands))]
-    keys = [keys[number] for number in layout.key_of_band]
-    visible_BQK = layout.seen()
-    gqa = q.shape[1] != v.shape[1]
-    if len(bands) == 1:
-        out = F.scaled_dot_product_attention(queries[0], keys[0], v, attn_mask=visible_BQK[:, None], enable_gqa=gqa)
-        return torch.where(visible_BQK.any(-1)[:, None, :, None], out, 0.0)
-    groups = q.shape[1] // v.shape[1]
-    keys, v = [k.repeat_interleave(groups, dim=1) for k in keys], v.repeat_interleave(groups, dim=1)
+    keys, v_wide, seen_BQK = [k.to(wide) for k in keys], v.to(wide), layout.seen()
     q_pos, k_pos = torch.atleast_2d(layout.q_pos)[:, :, None], torch.atleast_2d(layout.k_pos)[:, None, :]
     outs = []
     for start in range(0, q.shape[2], DENSE_ROWS):
         part = slice(start, start + DENSE_ROWS)
-        logits = queries[0][:, :, part] @ keys[0].transpose(-1, -2)
-        for band, query, key in zip(bands[1:], queries[1:], keys[1:], strict=True):
-            inside = band.region.contains(q_pos[:, part], k_pos)[:, None]
-            logits = torch.where(inside, query[:, :, part] @ key.transpose(-1, -2), logits)
-        seen = visible_BQK[:, None, part]
-        scaled = (logits.to(torch.promote_types(v.dtype, torch.float32)) * q.shape[-1] ** -0.5).masked_fill(
-            ~seen, -torch.inf
-        )
-        weights = torch.where(seen.any(-1, keepdim=True), torch.softmax(scaled, dim=-1), 0.0)
-        outs.append(weights.to(v.dtype) @ v)
-    return torch.cat(outs, dim=2)
+        logits = None
+        for band, query, number in zip(bands, queries, layout.key_of_band, strict=True):
+            rows = grouped(query[:, :, part], v).to(wide)
+            own = (rows.flatten(2, 3) @ keys[number].transpose(-1, -2)).view(*rows.shape[:4], -1)
+            inside = band.region.contains(q_pos[:, part], k_pos)[:, None, None]
+            logits = own if logits is None else torch.where(inside, own, logits)
+        assert logits is not None, "a distance method has a band"
+        seen = seen_BQK[:, None, None, part]
+        weights = torch.softmax((logits * q.shape[-1] ** -0.5).masked_fill(~seen, -torch.inf), dim=-1)
+        weights = torch.where(seen.any(-1, keepdim=True), weights, 0.0)
+        outs.append((weights.flatten(2, 3) @ v_wide).view(*rows.shape).flatten(1, 2))
+    return torch.cat(outs, dim=2).to(v.dtype)
 
 
 def default_positions(q: Tensor, k: Tensor, q_pos: Tensor | None, k_pos: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,9 @@ Axes: B batch, T tokens, N heads, K key-value heads, H per head.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import inspect
 from collections.abc import Callable
 from functools import cache
 
@@ -16,26 +18,30 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lab.errors import ConfigError, MissingPackage
-from lab.model.attention.kernels import varlen_parameters
-from lab.model.attention.segments import Segments
+from lab.model.attention import devices
+from lab.model.attention.fused import HALF, HEAD_MULTIPLE, WIDEST_HEAD, EfficientSpans, suits
+from lab.model.attention.segments import Segments, Spans
 
 Backend = Callable[[Tensor, Tensor, Tensor, Segments | None], Tensor]
-HALF = (torch.float16, torch.bfloat16)
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, segments: Segments | None) -> Tensor:
-    """Run torch's scaled dot-product attention: plain rows at once, packed rows segment by segment.
+    """Run torch's scaled dot-product attention, packed rows and part rows on a GPU by one call of its kernel.
 
-    Measured on CPUs, one call per segment beats padded batches of segments and a dense mask at all windows; the
-    split and the concatenation keep the backward pass free of full-size zeros, which slicing would add per segment.
+    Elsewhere packed rows run segment by segment. Measured on CPUs, one call per segment beats padded batches of
+    segments and a dense mask at all windows; the split and the concatenation keep the backward pass free of full-size
+    zeros, which slicing would add per segment.
     """
+    if segments is None and q.shape[2] in (1, k.shape[2]):
+        return sdpa_rows(q, k, v)
+    if suits(v):
+        return in_spans(efficient_kernel)(q, k, v, segments)
     if segments is None:
         return sdpa_rows(q, k, v)
     sizes = [*segments.lengths, segments.n_tokens - segments.n_real]
     key_sizes = sizes
     if segments.anchors is not None:  # short segments only: a dense mask computes the half that it hides
-        places, ends, _ = segments.with_anchors
-        k, v, key_sizes = k[:, :, places], v[:, :, places], ends.diff().tolist()
+        k, v, key_sizes = k[:, :, segments.key_places], v[:, :, segments.key_places], list(segments.spans.k_lengths)
     parts = zip(q.split(sizes, dim=2), k.split(key_sizes, dim=2), v.split(key_sizes, dim=2))
     outs = [sdpa_rows(*part).transpose(1, 2) for part, _ in zip(parts, segments.lengths)]
     padding = q.new_zeros(1, sizes[-1], q.shape[1], q.shape[3])
@@ -54,62 +60,72 @@ def sdpa_rows(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=gqa)
 
 
-def packed(kernel: Callable[[Tensor, Tensor, Tensor, Segments], Tensor]) -> Backend:
-    """Wrap a variable-length kernel on (T, N, H): plain rows become segments, padding comes back as zeros."""
+def in_spans(kernel: Callable[[Tensor, Tensor, Tensor, Spans], Tensor]) -> Backend:
+    """Wrap a variable-length kernel on (T, N, H): rows are spans of their own, padding comes back as zeros."""
 
     def run(q: Tensor, k: Tensor, v: Tensor, segments: Segments | None) -> Tensor:
-        if segments is None and q.shape[2] != k.shape[2]:
-            return sdpa_rows(q, k, v)  # decoding against a key cache: one query per row, nothing is packed
         batch, heads, tokens, width = q.shape
-        layout = segments or Segments.from_lengths([tokens] * batch, batch * tokens, q.device)
-        q_TNH, k_TNH, v_TNH = (x.transpose(1, 2).flatten(0, 1)[: layout.n_real] for x in (q, k, v))
-        if layout.anchors is not None:
-            places = layout.with_anchors[0]
-            k_TNH, v_TNH = k_TNH[places], v_TNH[places]
-        out_TNH = kernel(q_TNH, k_TNH, v_TNH, layout)
-        out_TNH = F.pad(out_TNH, (0, 0, 0, 0, 0, layout.n_tokens - layout.n_real))
+        if segments is None:
+            if tokens == 1:
+                return sdpa_rows(q, k, v)
+            spans = row_spans(batch, tokens, k.shape[2], q.device)
+        elif segments.lengths:
+            spans = segments.spans
+        else:
+            return torch.zeros_like(q)
+        n_real = batch * tokens if segments is None else segments.n_real
+        q_TNH = q.transpose(1, 2).flatten(0, 1)[:n_real]
+        k_TNH, v_TNH = (x.transpose(1, 2).flatten(0, 1) for x in (k, v))
+        if segments is not None:
+            keys = slice(n_real) if segments.anchors is None else segments.key_places
+            k_TNH, v_TNH = k_TNH[keys], v_TNH[keys]
+        out_TNH = kernel(q_TNH, k_TNH, v_TNH, spans)
+        out_TNH = F.pad(out_TNH, (0, 0, 0, 0, 0, batch * tokens - n_real))
         return out_TNH.view(batch, tokens, heads, width).transpose(1, 2)
 
     return run
 
 
-def varlen_kernel(q: Tensor, k: Tensor, v: Tensor, layout: Segments) -> Tensor:
-    """Call torch's own variable-length attention, whose signature differs between torch 2.11 and later."""
+def row_spans(batch: int, n_q: int, n_k: int, device: torch.device) -> Spans:
+    """Make a span of each row of a batch, without waiting for the device."""
+    rows = torch.arange(batch + 1, dtype=torch.int32, device=device)
+    return Spans(rows * n_q, rows * n_k, (n_q,) * batch, (n_k,) * batch)
+
+
+def efficient_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
+    """Call torch's memory-efficient attention, which takes float32 too."""
+    out: Tensor = EfficientSpans.apply(q, k, v, spans)
+    return out
+
+
+def varlen_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
+    """Call torch's own variable-length attention, which knows grouped heads from torch 2.12 on."""
     from torch.nn.attention.varlen import varlen_attn
 
-    options: dict[str, object] = {"is_causal": True} if "is_causal" in varlen_parameters() else {"window_size": (-1, 0)}
+    options: dict[str, object] = {"window_size": (-1, 0)}
     if q.shape[1] != k.shape[1]:
-        if "enable_gqa" in varlen_parameters():
+        if "enable_gqa" in inspect.signature(varlen_attn).parameters:
             options["enable_gqa"] = True
         else:
             k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
-    return varlen_attn(q, k, v, *cumulative(layout), **options)
+    return varlen_attn(q, k, v, *spans.arguments, **options)
 
 
-def cumulative(layout: Segments) -> tuple[Tensor, Tensor, int, int]:
-    """Give cumulative lengths of queries and keys and the longest of each; kernels align the last query and key."""
-    cu, longest = layout.cu_seqlens, layout.max_length
-    if layout.anchors is None:
-        return cu, cu, longest, longest
-    _, cu_k, longest_k = layout.with_anchors
-    return cu, cu_k, longest, longest_k
-
-
-def flash_kernel(q: Tensor, k: Tensor, v: Tensor, layout: Segments) -> Tensor:
+def flash_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
     """Call flash-attn's variable-length kernel."""
     from flash_attn import flash_attn_varlen_func
 
-    return flash_attn_varlen_func(q, k, v, *cumulative(layout), causal=True)
+    return flash_attn_varlen_func(q, k, v, *spans.arguments, causal=True)
 
 
-def xformers_kernel(q: Tensor, k: Tensor, v: Tensor, layout: Segments) -> Tensor:
+def xformers_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
     """Call xformers' memory-efficient attention under a block-diagonal causal bias."""
     from xformers.ops import memory_efficient_attention
     from xformers.ops.fmha.attn_bias import BlockDiagonalCausalFromBottomRightMask
 
-    own = layout.anchors or (-1,) * len(layout.lengths)
-    with_anchor = [n + (anchor >= 0) for n, anchor in zip(layout.lengths, own, strict=True)]
-    bias = BlockDiagonalCausalFromBottomRightMask.from_seqlens(list(layout.lengths), with_anchor)
+    bias = BlockDiagonalCausalFromBottomRightMask.from_seqlens(
+        list(spans.q_lengths), list(spans.k_lengths), device=q.device
+    )
     if q.shape[1] != k.shape[1]:
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     out: Tensor = memory_efficient_attention(q[None], k[None], v[None], attn_bias=bias)[0]
@@ -118,46 +134,86 @@ def xformers_kernel(q: Tensor, k: Tensor, v: Tensor, layout: Segments) -> Tensor
 
 BACKENDS: dict[str, Backend] = {
     "sdpa": sdpa,
-    "varlen": packed(varlen_kernel),
-    "flash": packed(flash_kernel),
-    "xformers": packed(xformers_kernel),
+    "varlen": in_spans(varlen_kernel),
+    "flash": in_spans(flash_kernel),
+    "xformers": in_spans(xformers_kernel),
 }
 MASKED_ROWS = 512  # tokens up to which a segment and its anchor run faster under a dense mask than as tiles, measured
-TILED = ("sdpa", "flash", "varlen")  # backends whose kernels return the log-sum-exp that bands are merged by
-NEEDS_PACKAGE = {"flash": "flash_attn", "xformers": "xformers"}
+HALF_ONLY = ("flash", "varlen")  # these run bands by torch's flash attention, which returns what they are merged by
+TILED = ("sdpa", *HALF_ONLY)
+PACKAGES = {"flash": "flash_attn", "xformers": "xformers.ops"}
 
 
 def choose(backend: str, device: torch.device, dtype: torch.dtype) -> tuple[str, str]:
     """Pick the backend that `auto` stands for, or check the named one; return its name and the reason.
 
-    Raises: MissingPackage for a package that is not installed, ConfigError for a backend the device cannot run.
+    Raises: MissingPackage for a package that is not installed, ConfigError for a backend that cannot run here.
     """
     if backend != "auto":
-        check(backend, device)
+        check(backend, device, dtype)
         return backend, "asked for"
-    if device.type != "cuda":
+    if devices.kind(device) != "cuda":
         return "sdpa", f"the fastest exact one on {device.type}"
     if dtype not in HALF:
-        return "sdpa", f"the variable-length kernels take float16 or bfloat16, not {str(dtype).removeprefix('torch.')}"
-    if installed("flash_attn"):
-        return "flash", "flash-attn is installed"
-    return "varlen", "flash-attn is not installed; torch's own variable-length kernel serves"
+        return "sdpa", f"the variable-length kernels take float16 or bfloat16, not {named(dtype)}"
+    if not installed("flash_attn"):
+        return "varlen", "flash-attn is not installed; torch's own variable-length kernel serves"
+    fault = import_fault("flash_attn")
+    if fault:
+        return "varlen", f"flash-attn cannot be imported ({fault}); torch's own variable-length kernel serves"
+    return "flash", "flash-attn is installed"
 
 
 @cache
 def installed(package: str) -> bool:
-    """Tell whether a package can be imported, looked up once."""
+    """Tell whether a package is there, looked up once."""
     return importlib.util.find_spec(package) is not None
 
 
-def check(backend: str, device: torch.device) -> None:
+@cache
+def import_fault(module: str) -> str | None:
+    """Import a module, once, and return in one line why that failed, None if it did not.
+
+    A package built for another torch, CUDA or Python is there and fails only now: by a missing library or symbol, or by
+    its own check of versions.
+    """
+    try:
+        importlib.import_module(module)
+    except (ImportError, OSError, RuntimeError, AttributeError) as error:
+        return " ".join(f"{type(error).__name__}: {error}".split())
+    return None
+
+
+def named(dtype: torch.dtype) -> str:
+    """Name a dtype as users write it."""
+    return str(dtype).removeprefix("torch.")
+
+
+def check(backend: str, device: torch.device, dtype: torch.dtype) -> None:
     """Refuse a backend that cannot run here, in one line."""
-    if backend in NEEDS_PACKAGE and not installed(NEEDS_PACKAGE[backend]):
-        raise MissingPackage(NEEDS_PACKAGE[backend], f"train.backend={backend} (backend: auto would go without)", "gpu")
+    module = PACKAGES.get(backend)
+    package = module.partition(".")[0] if module else None
+    if package and not installed(package):
+        raise MissingPackage(package, f"train.backend={backend} (backend: auto would go without)", "gpu")
     if backend not in (*BACKENDS, "flex", "reference"):
         names = ", ".join(["auto", "reference", *BACKENDS, "flex"])
         raise ConfigError(f"train.backend={backend}: unknown attention backend; use one of: {names}")
-    if backend not in ("sdpa", "flex", "reference") and device.type != "cuda":
+    if backend not in ("sdpa", "flex", "reference") and devices.kind(device) != "cuda":
         raise ConfigError(
             f"train.backend={backend}: runs on a CUDA device only, not on {device.type}; use sdpa or auto"
         )
+    if backend in HALF_ONLY and dtype not in HALF:
+        raise ConfigError(
+            f"train.backend={backend}: takes float16 or bfloat16, not {named(dtype)}; use sdpa, auto or half precision"
+        )
+    fault = import_fault(module) if module else None
+    if fault:
+        raise ConfigError(
+            f"train.backend={backend}: {package} is installed but cannot be imported ({fault}); "
+            f"build it for torch {torch.__version__} or use auto"
+        )
+
+
+def runs_heads(backend: str, width: int) -> bool:
+    """Tell whether a backend's kernel takes heads of this width."""
+    return backend not in HALF_ONLY or (width % HEAD_MULTIPLE == 0 and width <= WIDEST_HEAD)

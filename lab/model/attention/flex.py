@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from lab.errors import ConfigError
+from lab.model.attention import devices
+from lab.model.attention.block_masks import block_mask
 from lab.model.attention.layout import Layout
-from lab.positions import Band
 
 
 def attend_flex(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int) -> Tensor:
@@ -26,7 +27,7 @@ def attend_flex(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer:
         (B, N, Tq, H), zeros for a query that sees nothing.
     Raises: ConfigError for gradients on a CPU.
     """
-    if q.device.type == "cpu" and torch.is_grad_enabled() and any(x.requires_grad for x in (q, v, *keys)):
+    if devices.kind(q.device) == "cpu" and torch.is_grad_enabled() and any(x.requires_grad for x in (q, v, *keys)):
         raise ConfigError("backend=flex: has no gradient on a CPU; use sdpa or auto")
     factor = layout.logit_factor(layer, layout.q_rotations[0].cos_B1TH.dtype)
     outs, lses = [], []
@@ -46,29 +47,12 @@ def attend_flex(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer:
     return merged.to(v.dtype)
 
 
-def block_mask(layout: Layout, number: int, band: Band, batch: int) -> Any:
-    """Build a band's mask once per layout; all layers share it."""
-    from torch.nn.attention.flex_attention import create_block_mask
-
-    masks = layout.cache
-    if number not in masks:
-        visible, q_pos, k_pos = layout.visible, torch.atleast_2d(layout.q_pos), torch.atleast_2d(layout.k_pos)
-
-        def sees(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            positions = (x[b if len(x) > 1 else b * 0, place] for x, place in ((q_pos, q), (k_pos, k)))
-            return visible.sees(b, q, k) & band.region.contains(*positions)
-
-        rows = batch if max(visible.rows, len(q_pos), len(k_pos)) > 1 else None
-        masks[number] = create_block_mask(sees, rows, None, visible.n_q, visible.n_k, device=visible.device)
-    return masks[number]
-
-
 def run(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> tuple[Tensor, Tensor]:
     """Call the kernel, compiled where that is what makes it fast."""
     from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 
     options = {"block_mask": mask, "enable_gqa": q.shape[1] != k.shape[1], "return_aux": AuxRequest(lse=True)}
-    if q.device.type == "cuda":
+    if devices.kind(q.device) == "cuda":
         out, aux = compiled()(q, k, v, **options)
     else:
         with warnings.catch_warnings():

@@ -6,14 +6,14 @@ causal tile is square, and query r sees keys 0 to r; otherwise every query sees 
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Iterator
-from functools import cache
 from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from lab.model.attention import devices
 
 SCORE_ELEMENTS = 1 << 25  # logits that the matmul kernel holds at one time
 ONE_QUERY_ELEMENTS = 1 << 20  # keys that a CPU must get from memory, where plain products read faster than flash does
@@ -34,16 +34,17 @@ class TileKernel(Protocol):
 
 
 class Matmul:
-    """Plain matrix products, for any device and dtype, in row blocks of bounded memory."""
+    """Plain matrix products in float32 or wider, for any device and dtype, in row blocks of bounded memory."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
         """Attend block by block."""
-        k_KTH, v_KTH = k[:, :, None], v[:, :, None]
+        wide = torch.promote_types(v.dtype, torch.float32)
+        k_KTH, v_KTH = (x[:, :, None].to(wide) for x in (k, v))
         outs, lses = [], []
         for rows in blocks(q, k):
-            scores = self.scores(grouped(q, k)[:, :, :, rows], k_KTH, rows, causal)
+            scores = self.scores(grouped(q, k)[:, :, :, rows].to(wide), k_KTH, rows, causal)
             lse = scores.logsumexp(-1)
-            outs.append((scores - lse[..., None]).exp().to(v.dtype) @ v_KTH)
+            outs.append((scores - lse[..., None]).exp() @ v_KTH)
             lses.append(lse)
         return torch.cat(outs, dim=3).flatten(1, 2), torch.cat(lses, dim=3).flatten(1, 2)
 
@@ -66,8 +67,8 @@ class Matmul:
         return torch.cat(dqs, dim=3).flatten(1, 2), dk, dv
 
     def scores(self, q: Tensor, k: Tensor, rows: slice, causal: bool) -> Tensor:
-        """Compute the logits of a block of rows in float32 or wider, (B, K, G, rows, n_k)."""
-        scores = (q @ k.transpose(-1, -2)).to(torch.promote_types(q.dtype, torch.float32)) / math.sqrt(q.shape[-1])
+        """Compute the logits of a block of rows, (B, K, G, rows, n_k), in float32 or wider, from such inputs."""
+        scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
         if not causal:
             return scores
         columns = torch.arange(k.shape[-2], device=q.device)
@@ -123,7 +124,7 @@ class CpuFlash:
 
 def suits_one_query(q: Tensor, v: Tensor) -> bool:
     """Tell whether `one_query` serves and is faster than flash attention."""
-    return q.shape[2] == 1 and q.device.type == "cpu" and v.numel() >= ONE_QUERY_ELEMENTS
+    return q.shape[2] == 1 and devices.kind(q.device) == "cpu" and v.numel() >= ONE_QUERY_ELEMENTS
 
 
 def one_query(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -137,55 +138,3 @@ def one_query(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     lse = logits.logsumexp(-1, keepdim=True)
     out = torch.bmm((logits - lse).exp_(), v.flatten(0, 1))
     return out.view(shape), lse.view(shape[:3])
-
-
-class Flash(Matmul):
-    """The flash-attn package; its gradient is that of plain matrix products, since it takes no foreign log-sum-exp."""
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
-        """Call flash-attn."""
-        from flash_attn import flash_attn_func
-
-        out, lse, _ = flash_attn_func(*(x.transpose(1, 2) for x in (q, k, v)), causal=causal, return_attn_probs=True)
-        return out.transpose(1, 2), lse
-
-
-class Varlen(Matmul):
-    """Torch's variable-length attention with its log-sum-exp; the gradient is that of plain matrix products.
-
-    The kernel's own backward pass drops the gradient of the log-sum-exp, so that it must not be merged by autograd.
-    """
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
-        """Call varlen_attn on the batch's rows laid end to end."""
-        from torch.nn.attention.varlen import AuxRequest, varlen_attn
-
-        batch, heads, n_q, _ = q.shape
-        options: dict[str, object] = {}
-        if causal:
-            options = {"is_causal": True} if "is_causal" in varlen_parameters() else {"window_size": (-1, 0)}
-        if heads != k.shape[1]:
-            if "enable_gqa" in varlen_parameters():
-                options["enable_gqa"] = True
-            else:
-                k, v = (x.repeat_interleave(heads // x.shape[1], dim=1) for x in (k, v))
-        ends = [torch.arange(batch + 1, dtype=torch.int32, device=q.device) * n for n in (n_q, k.shape[2])]
-        q_TNH, k_TNH, v_TNH = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))
-        out, lse = varlen_attn(q_TNH, k_TNH, v_TNH, *ends, n_q, k.shape[2], return_aux=AuxRequest(lse=True), **options)
-        lse_NT = lse if lse.shape == (heads, batch * n_q) else lse.T  # documented as (T, N), returned as (N, T)
-        return out.unflatten(0, (batch, n_q)).transpose(1, 2), lse_NT.unflatten(1, (batch, n_q)).transpose(0, 1)
-
-
-@cache
-def varlen_parameters() -> tuple[str, ...]:
-    """Name the parameters of the installed torch's varlen_attn; 2.11 and later releases differ."""
-    from torch.nn.attention.varlen import varlen_attn
-
-    return tuple(inspect.signature(varlen_attn).parameters)
-
-
-def tile_kernel(backend: str, device: torch.device) -> TileKernel:
-    """Choose the kernel that runs the tiles of a backend."""
-    if backend == "sdpa":
-        return CpuFlash() if device.type == "cpu" else Matmul()
-    return {"flash": Flash, "varlen": Varlen}[backend]()

@@ -132,8 +132,8 @@ class Layout:
             )
 
     @cached_property
-    def cache(self) -> dict[int, Any]:
-        """What a backend makes once per band and keeps for all layers."""
+    def cache(self) -> dict[Any, Any]:
+        """What a backend makes once and keeps for all layers."""
         return {}
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Where the segments of a packed row begin and end.
+"""Where the segments of a packed row begin and end, and the spans of queries and keys that kernels run.
 
 A packed row is segments laid end to end; tokens from `cu_seqlens[-1]` on are padding, neither attended nor scored.
 The layout is made once per micro-batch and shared by all layers.
@@ -14,6 +14,56 @@ import torch
 from torch import Tensor
 
 from lab.errors import DataError
+
+HOST = "cpu"  # where lengths are, wherever tensors are made by default
+
+
+@dataclass(frozen=True, eq=False)
+class Spans:
+    """Runs of queries, each with its run of keys; both lie end to end, and the last query stands at the last key.
+
+    Shapes: `cu_q` and `cu_k` int32 (S + 1,) on the tokens' device; `q_lengths` and `k_lengths` S host integers.
+    """
+
+    cu_q: Tensor
+    cu_k: Tensor
+    q_lengths: tuple[int, ...]
+    k_lengths: tuple[int, ...]
+
+    @classmethod
+    def of(cls, q_lengths: Sequence[int], k_lengths: Sequence[int], device: torch.device) -> Spans:
+        """Build the cumulative lengths."""
+        return cls(
+            cumulative(q_lengths).to(device), cumulative(k_lengths).to(device), tuple(q_lengths), tuple(k_lengths)
+        )
+
+    @property
+    def n(self) -> int:
+        """Number of spans."""
+        return len(self.q_lengths)
+
+    @property
+    def max_q(self) -> int:
+        """Length of the longest run of queries."""
+        return max(self.q_lengths)
+
+    @property
+    def arguments(self) -> tuple[Tensor, Tensor, int, int]:
+        """Cumulative lengths of queries and keys and the longest of each, as variable-length kernels take them."""
+        return self.cu_q, self.cu_k, self.max_q, max(self.k_lengths)
+
+    @cached_property
+    def places(self) -> tuple[Tensor, Tensor]:
+        """Number of each query's span and its place in it, int64 (Tq,)."""
+        lengths = torch.tensor(self.q_lengths, device=HOST)
+        span = torch.arange(self.n, device=HOST).repeat_interleave(lengths)
+        place = torch.cat([torch.arange(n, device=HOST) for n in self.q_lengths])
+        return span.to(self.cu_q.device), place.to(self.cu_q.device)
+
+
+def cumulative(lengths: Sequence[int]) -> Tensor:
+    """Add lengths up, int32 (S + 1,), from 0."""
+    return torch.tensor([0, *lengths], dtype=torch.int64, device=HOST).cumsum(0).to(torch.int32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +90,7 @@ class Segments:
         anchors: tuple[int, ...] | None = None,
     ) -> Segments:
         """Build the layout of segments of the given lengths in a row of `n_tokens` tokens."""
-        cu_seqlens = torch.tensor([0, *lengths], dtype=torch.int64).cumsum(0).to(torch.int32).to(device)
-        return cls(cu_seqlens, tuple(lengths), n_tokens, anchors)
+        return cls(cumulative(lengths).to(device), tuple(lengths), n_tokens, anchors)
 
     @classmethod
     def from_cu_seqlens(cls, cu_seqlens: Tensor, n_tokens: int) -> Segments:
@@ -71,14 +120,14 @@ class Segments:
     def position_ids(self) -> Tensor:
         """Ids that start again at 0 in every segment, int64 (n_tokens,); padding continues as one more segment."""
         lengths = [*self.lengths, self.n_tokens - self.n_real]
-        ids = torch.cat([torch.arange(n) for n in lengths]) if lengths else torch.arange(0)
+        ids = torch.cat([torch.arange(n, device=HOST) for n in lengths])
         return ids.to(self.cu_seqlens.device)
 
     @cached_property
     def doc_ids(self) -> Tensor:
         """Number of each token's segment, int64 (n_tokens,); -1 for padding."""
-        lengths = torch.tensor([*self.lengths, self.n_tokens - self.n_real])
-        ids = torch.tensor([*range(len(self.lengths)), -1])
+        lengths = torch.tensor([*self.lengths, self.n_tokens - self.n_real], device=HOST)
+        ids = torch.tensor([*range(len(self.lengths)), -1], device=HOST)
         return ids.repeat_interleave(lengths).to(self.cu_seqlens.device)
 
     @cached_property
@@ -86,19 +135,26 @@ class Segments:
         """Place of each token's anchor, int64 (n_tokens,), -1 for none; None where there are no anchors."""
         if self.anchors is None:
             return None
-        lengths = torch.tensor([*self.lengths, self.n_tokens - self.n_real])
-        return torch.tensor([*self.anchors, -1]).repeat_interleave(lengths).to(self.cu_seqlens.device)
+        lengths = torch.tensor([*self.lengths, self.n_tokens - self.n_real], device=HOST)
+        return torch.tensor([*self.anchors, -1], device=HOST).repeat_interleave(lengths).to(self.cu_seqlens.device)
 
     @cached_property
-    def with_anchors(self) -> tuple[Tensor, Tensor, int]:
-        """Keys with each segment's anchor before its own: their places, int64, cumulative lengths, int32, and the most.
+    def spans(self) -> Spans:
+        """Every segment's queries with its keys, its anchor before them.
 
         A causal kernel that aligns the last query with the last key then lets every query see the anchor.
         """
+        if self.anchors is None:
+            return Spans(self.cu_seqlens, self.cu_seqlens, self.lengths, self.lengths)
+        k_lengths = [n + (anchor >= 0) for n, anchor in zip(self.lengths, self.anchors, strict=True)]
+        cu_k = cumulative(k_lengths).to(self.cu_seqlens.device)
+        return Spans(self.cu_seqlens, cu_k, self.lengths, tuple(k_lengths))
+
+    @cached_property
+    def key_places(self) -> Tensor:
+        """Places in the row of the keys of all spans, int64."""
         assert self.anchors is not None, "asked for only where there are anchors"
-        own = torch.arange(self.n_real).split(list(self.lengths))
-        parts = [torch.cat([torch.tensor([a] * (a >= 0), dtype=torch.int64), x]) for a, x in zip(self.anchors, own)]
-        lengths = [len(part) for part in parts]
-        ends = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
-        device = self.cu_seqlens.device
-        return torch.cat(parts).to(device), ends.to(device), max(lengths)
+        own = torch.arange(self.n_real, device=HOST).split(list(self.lengths))
+        anchors = [torch.tensor([a] * (a >= 0), dtype=torch.int64, device=HOST) for a in self.anchors]
+        parts = [torch.cat([anchor, x]) for anchor, x in zip(anchors, own)]
+        return torch.cat(parts).to(self.cu_seqlens.device)

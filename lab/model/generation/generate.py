@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from lab.model.attention import devices
 from lab.model.attention.cache import KeyCache
 from lab.model.attention.layout import Layout
 from lab.model.decoder import Decoder
@@ -146,7 +147,7 @@ def read_rows(model: Decoder, tokens: Tensor, cache: KeyCache, row: int, past: i
 def tokens_at_once(model: Decoder, device: torch.device) -> int:
     """Count the tokens of several rows that one pass reads."""
     bound = ACTIVATION_BYTES // bytes_per_token(model)
-    return min(bound, CPU_TOKENS) if device.type == "cpu" else bound
+    return min(bound, CPU_TOKENS) if devices.kind(device) == "cpu" else bound
 
 
 def bytes_per_token(model: Decoder) -> int:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from lab.errors import ConfigError, MissingPackage
 from lab.model.attention import backends
-from lab.model.attention.attend import attend_rotated, kernel_dtype
+from lab.model.attention.attend import attend_rotated, has_kernel, kernel_dtype
 from lab.model.attention.layout import Layout, PositionMap, first_ids
 from lab.model.attention.visibility import GivenMask, Visibility
 from lab.positions import Band, Distance, Frequencies, identity
@@ -207,7 +207,7 @@ def attention(
         for place, rotation in zip(maps, layout.k_rotations, strict=True)
     ]
     name = backends.choose("auto", query.device, value.dtype)[0]
-    if layout.starts is None:
+    if not has_kernel(layout, name, query.shape[3]):
         name = "sdpa"
     out = attend_rotated(query, keys, value.to(dtype), layout, 0, name)
     return out.to(value.dtype).transpose(1, 2).contiguous(), None

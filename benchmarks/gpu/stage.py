@@ -1,0 +1,61 @@
+"""What a stage is: a process that measures its cases one after the other and reports each as soon as it is done."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.sizes import GPU, TOY, Size
+from lab.errors import LabError
+
+Case = tuple[str, Callable[[], dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Where a stage may write, and how large its subjects are."""
+
+    out: Path
+    size: Size
+
+    @property
+    def work(self) -> Path:
+        """Folder of shards, runs and checkpoints, shared by the stages and removed after them."""
+        return self.out / "work"
+
+
+class Skipped(Exception):
+    """What a case would measure cannot be measured here; the message is the reason."""
+
+
+def run(cases: Callable[[Options], Iterable[Case]]) -> None:
+    """Measure every case and write a line of JSON for each; all other output goes to stderr."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--toy", action="store_true")
+    arguments = parser.parse_args()
+    reports = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    for name, measure in cases(Options(arguments.out.resolve(), TOY if arguments.toy else GPU)):
+        start = time.monotonic()
+        outcome = outcome_of(measure)
+        reports.write(json.dumps({"case": name, "seconds": time.monotonic() - start, **outcome}) + "\n")
+        reports.flush()
+
+
+def outcome_of(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Measure one case; whatever goes wrong in it is its outcome, and the next case is measured all the same."""
+    try:
+        return {"status": "ok", "figures": measure()}
+    except (Skipped, LabError) as error:  # what this machine lacks
+        return {"status": "skipped", "reason": str(error)}
+    except Exception as error:
+        traceback.print_exc()
+        return {"status": "failed", "reason": f"{type(error).__name__}: {str(error).strip() or 'no message'}"[:1000]}

@@ -1,0 +1,187 @@
+"""Everything a GPU has to prove, in one command of less than 10 minutes without a network.
+
+    python -m benchmarks.on_gpu --out DIR [--toy] [--only STAGE,...]
+
+Every stage is a process of its own with a time limit; the limits add up to less than 10 minutes. DIR/results.jsonl gets
+a line (see benchmarks.record) for every case as soon as it is measured, DIR/logs/ what the stages print; a stage that
+fails, or is killed at its limit with all its processes, is a line too, and the next one starts. Corpora are synthetic
+and weights random. Without a GPU, or with --toy, the same stages run at toy size in about a minute. --only repeats some
+stages; `python -m benchmarks.results DIR/results.jsonl` writes the tables.
+
+Exit status: 0 when nothing failed; 1 when a stage failed or ran out of time; 2 for a mistake in the command line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import record
+from benchmarks.gpu.fits import last_line
+from lab.runs.environment import ROOT
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A module that measures, and the seconds it may take."""
+
+    name: str
+    module: str
+    limit_s: float
+
+
+STAGES = (
+    Stage("roofs", "benchmarks.gpu.roofs", 25),
+    Stage("gpu tests", "benchmarks.gpu.tests", 60),
+    Stage("small run", "benchmarks.gpu.small_run", 50),
+    Stage("fsdp", "benchmarks.gpu.fsdp", 75),
+    Stage("large model", "benchmarks.gpu.large_model", 95),
+    Stage("profile", "benchmarks.gpu.profile", 35),
+    Stage("windows", "benchmarks.gpu.windows", 45),
+    Stage("bands", "benchmarks.gpu.bands", 35),
+    Stage("probe", "benchmarks.gpu.probe", 25),
+    Stage("large save", "benchmarks.gpu.large_save", 115),
+    Stage("litgpt", "benchmarks.gpu.litgpt", 35),
+)
+TOY_PATIENCE = 4  # a CPU may be busy with other work
+
+
+def run_stages(stages: Sequence[Stage], out: Path, toy: bool) -> bool:
+    """Run the stages one after the other and return whether none failed."""
+    (out / "logs").mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(out / "work", ignore_errors=True)
+    log, start = record.Log("on_gpu", out / "results.jsonl"), time.monotonic()
+    try:
+        outcomes = [outcome for stage in stages for outcome in run_stage(stage, out, toy, log)]
+    finally:
+        shutil.rmtree(out / "work", ignore_errors=True)
+    failed = sum(outcome.status in ("failed", "timed out") for outcome in outcomes)
+    report(f"{len(outcomes)} records, {failed} failed, {time.monotonic() - start:.0f} s: {out / 'results.jsonl'}")
+    return not failed
+
+
+def run_stage(stage: Stage, out: Path, toy: bool, log: record.Log) -> list[record.Record]:
+    """Run one stage in a process group of its own, which does not outlive it, and record what it reports."""
+    start, path = time.monotonic(), out / "logs" / f"{stage.name.replace(' ', '_')}.log"
+    limit_s = stage.limit_s * (TOY_PATIENCE if toy else 1)
+    report(f"{stage.name}: starts, at most {limit_s:g} s")
+    words = [sys.executable, "-m", stage.module, "--out", str(out), *(["--toy"] if toy else [])]
+    found = []
+    with path.open("w", encoding="utf-8") as errors:
+        process = subprocess.Popen(
+            words,
+            cwd=ROOT,
+            env=surroundings(toy),
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        )
+        timed_out = threading.Event()
+
+        def stop() -> None:
+            timed_out.set()
+            kill_group(process)
+
+        timer = threading.Timer(limit_s, stop)
+        timer.start()
+        try:
+            assert process.stdout is not None, "asked for above"
+            for line in process.stdout:
+                if line.endswith("\n"):  # a kill may cut the last one short
+                    found.append(log_case(log, stage, line))
+            process.wait()
+        finally:
+            timer.cancel()
+            kill_group(process)
+            process.wait()
+    if timed_out.is_set():
+        found.append(fail(log, stage, start, "timed out", f"killed at its limit of {limit_s:g} s"))
+    elif process.returncode or not found:
+        reason = f"ended with status {process.returncode}: {last_line(path)}"
+        found.append(fail(log, stage, start, "failed", reason))
+    return found
+
+
+def surroundings(toy: bool) -> dict[str, str]:
+    """Write the environment of a stage: threads that wait must not spin, and a toy needs one."""
+    return {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", **({"OMP_NUM_THREADS": "1"} if toy else {})}
+
+
+def kill_group(process: subprocess.Popen[str]) -> None:
+    """Kill a stage and all that it started; none may be left."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def log_case(log: record.Log, stage: Stage, line: str) -> record.Record:
+    """Record what a stage reports of one case."""
+    case: dict[str, Any] = json.loads(line)
+    name = case.pop("case")
+    written = log.add(stage.name, name, **case)
+    report(f"{stage.name}: {name}: {written.status}, {written.seconds:.1f} s{remark(written)}")
+    return written
+
+
+def fail(log: record.Log, stage: Stage, start: float, status: record.Status, reason: str) -> record.Record:
+    """Record that a stage did not reach its end."""
+    seconds = time.monotonic() - start
+    report(f"{stage.name}: {status}, {seconds:.1f} s: {reason}")
+    return log.add(stage.name, status=status, reason=reason, seconds=seconds)
+
+
+def remark(written: record.Record) -> str:
+    """Show the reason, or the first figures."""
+    if written.reason is not None:
+        return f": {written.reason}"
+    numbers = {key: value for key, value in written.figures.items() if isinstance(value, int | float)}
+    return ": " + ", ".join(f"{key} {value:,.4g}" for key, value in list(numbers.items())[:6])
+
+
+def report(line: str) -> None:
+    """Show progress."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def chosen(names: str | None) -> list[Stage]:
+    """Look up stages by name; all where none is named.
+
+    Raises: KeyError for a name that is none.
+    """
+    by_name = {stage.name: stage for stage in STAGES}
+    return list(STAGES) if names is None else [by_name[name] for name in names.split(",")]
+
+
+def main() -> None:
+    """Run the stages."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--toy", action="store_true")
+    parser.add_argument("--only")
+    options = parser.parse_args()
+    try:
+        stages = chosen(options.only)
+    except KeyError as error:
+        parser.error(f"--only={options.only}: no stage {error}; use {', '.join(stage.name for stage in STAGES)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the stage is killed too
+    toy = options.toy or not torch.cuda.is_available()
+    raise SystemExit(0 if run_stages(stages, options.out.resolve(), toy) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""The record that every benchmark writes, one JSON object a line: where it ran, what ran, and what came of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import shlex
+import sys
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from lab.runs.environment import commit, hardware, versions
+
+Figures = dict[str, Any]
+Status = Literal["ok", "failed", "timed out", "skipped"]
+
+
+class Record(BaseModel):
+    """One measurement: figures where it succeeded, the reason where it did not."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    benchmark: str
+    """Module of benchmarks/ that measured."""
+    stage: str
+    """Part of the benchmark."""
+    case: str
+    """Setting within the stage; empty where it has only one."""
+    command: str
+    """Command line that repeats it."""
+    commit: str
+    hardware: dict[str, Any]
+    versions: dict[str, str]
+    status: Status
+    reason: str | None = None
+    seconds: float
+    """Time that the measurement took, warm-up included."""
+    figures: Figures = {}
+
+    @model_validator(mode="after")
+    def states_its_outcome(self) -> Record:
+        """Refuse a success without figures and a failure without a reason."""
+        if (self.status == "ok") != (self.reason is None) or (self.status == "ok" and not self.figures):
+            raise ValueError(f"status={self.status}: needs {'figures' if self.status == 'ok' else 'a reason'} alone")
+        return self
+
+
+class Log:
+    """Appends a benchmark's records to a file, or to none; a record is whole on disk before the next begins."""
+
+    def __init__(self, benchmark: str, path: Path | None) -> None:
+        self.benchmark, self.path = benchmark, path
+        self.command = shlex.join(["python", "-m", f"benchmarks.{benchmark}", *sys.argv[1:]])
+        self.last = time.monotonic()
+
+    def add(
+        self,
+        stage: str,
+        case: str = "",
+        figures: Figures | None = None,
+        *,
+        seconds: float | None = None,
+        status: Status = "ok",
+        reason: str | None = None,
+    ) -> Record:
+        """Write one record; `seconds` left out is the time since the record before."""
+        now = time.monotonic()
+        seconds, self.last = now - self.last if seconds is None else seconds, now
+        record = Record(
+            benchmark=self.benchmark,
+            stage=stage,
+            case=case,
+            command=self.command,
+            **environment(),
+            status=status,
+            reason=reason,
+            seconds=round(seconds, 3),
+            figures=figures or {},
+        )
+        if self.path is not None:
+            line = json.dumps(record.model_dump(), allow_nan=False) + "\n"
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(line)
+        return record
+
+
+@cache
+def environment() -> dict[str, Any]:
+    """Name the commit, the hardware and the versions of this process."""
+    return {
+        "commit": commit(),
+        "hardware": hardware(),
+        "versions": {"python": platform.python_version(), **versions()},
+    }
+
+
+def read(path: Path) -> list[Record]:
+    """Read a file of records.
+
+    Raises: pydantic.ValidationError for a line that is not a record.
+    """
+    return [Record.model_validate_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def parser_of(description: str | None) -> argparse.ArgumentParser:
+    """Make the command-line parser that all benchmarks share; --json names the file that records are added to."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path)
+    return parser

@@ -1,0 +1,63 @@
+"""The state of a run in training: collected for a checkpoint, and restored from one under any number of processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from lab.model.sharding import reshard
+from lab.runs.checkpoints import Checkpoint
+from lab.runs.state import read_state, restore_tensors, step_of, tensors_to_save
+
+
+def collect(trainer: lightning.Trainer, module: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Collect a run's tensors, by name, and all that is small. A collective call."""
+    reshard(module.decoder)
+    tensors, small = tensors_to_save(module.decoder, trainer.optimizers[0])
+    state = {
+        "step": trainer.global_step,
+        "consumed_tokens": module.consumed,
+        "schedule": trainer.lr_scheduler_configs[0].scheduler.state_dict(),
+        "data": trainer.datamodule.state_dict(),  # type: ignore[attr-defined]
+        "callbacks": {callback.state_key: callback.state_dict() for callback in trainer.callbacks},  # type: ignore[attr-defined]
+    }
+    return tensors, state | small
+
+
+def restore(trainer: lightning.Trainer, module: Any, checkpoint: Checkpoint, group: ProcessGroup | None) -> None:
+    """Continue at a checkpoint; called when model and optimizer are there and no batch is. A collective call.
+
+    Raises: CheckpointError.
+    """
+    state = read_state(checkpoint)
+    restore_tensors(module.decoder, trainer.optimizers[0], checkpoint, state, group)
+    module.consumed = state["consumed_tokens"]
+    schedule = trainer.lr_scheduler_configs[0].scheduler
+    schedule.load_state_dict(state["schedule"] if "schedule" in state else state["lr_schedulers"][0])
+    for param_group, lr in zip(trainer.optimizers[0].param_groups, schedule.get_last_lr(), strict=True):
+        param_group["lr"] = lr
+    data = trainer.datamodule  # type: ignore[attr-defined]
+    data.load_state_dict(state["data"] if "data" in state else state.get(type(data).__qualname__, {}))
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        own = state["callbacks"].get(callback.state_key)
+        if own:
+            callback.load_state_dict(own)
+    continue_at(trainer, step_of(state))
+
+
+def continue_at(trainer: lightning.Trainer, step: int) -> None:
+    """Let Lightning count optimizer steps from `step`; with `reopen` the one place that touches its loops.
+
+    Batches count from zero again: a checkpoint stands between two steps, so that the next step begins with the next
+    batch, however many batches a step takes now.
+    """
+    done = trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total
+    done.ready = done.completed = step
+
+
+def reopen(trainer: lightning.Trainer) -> None:
+    """Raise Lightning's limit of steps after the last one: it calls no hook where no step is left."""
+    trainer.fit_loop.epoch_loop.max_steps += 1

@@ -1,0 +1,182 @@
+"""Bytes that one process of a run holds at its peak, from the real decoder's forward and backward pass on fake tensors.
+
+Torch's own trackers watch a micro batch (FSDPMemTracker under FSDP2, MemTracker otherwise) in FakeTensorMode: every
+operation runs, shapes and lifetimes are the run's, and no memory is allocated. Sharding is FSDP2's own on a process
+group that sends nothing. The tensors call themselves CPU tensors, because FSDP2 makes CUDA streams on a CUDA mesh and
+builds of torch without CUDA end the process in a backward pass of fake CUDA tensors; lab/estimate/stand_ins.py puts the
+GPU's kernels in where they keep other tensors. The caching allocator's rounding and fragments are not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+from torch.distributed._tools.mem_tracker import MemTracker
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from lab.config import Experiment
+from lab.estimate.stand_ins import gpu_decoder
+from lab.model.attention.segments import Segments
+from lab.model.decoder import Decoder
+from lab.model.sharding import shard
+from lab.positions import Frequencies
+
+KINDS = {  # the trackers' names of what memory is for, by ours
+    "parameters": ("Parameter", "Sharded Param"),
+    "gradients": ("Gradient", "Sharded Grad"),
+    "optimizer": ("Optstate", "OptState"),
+    "gathered": ("Unsharded Param", "All Gather", "Unsharded Grad", "Reduce Scatter"),
+    "activations": ("Activation", "Temp", "Buffer", "Inputs", "Other"),
+}
+HELD = ("parameters", "gradients", "optimizer")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of one process.
+
+    `held` is the whole of what a step needs beside activations, by kind, `kept` what the forward pass keeps for the
+    backward pass, and `peak` the highest moment of both passes, by kind.
+    """
+
+    held: dict[str, int]
+    kept: int
+    peak: dict[str, int]
+
+    @property
+    def total(self) -> int:
+        """Bytes at the peak."""
+        return sum(self.peak.values())
+
+
+def memory_of(experiment: Experiment) -> Memory:
+    """Find what each process of a run holds; its optimizer has made a step before.
+
+    Raises: LabError for methods that cannot be built.
+    """
+    model, train = experiment.model, experiment.train
+    decoder = gpu_decoder(
+        model,
+        frequencies=Frequencies.of(experiment.position.frequency, model.head_dim, model.theta),
+        distance=experiment.position.distance,
+        recompute=train.recompute,
+    )
+    strategy = strategy_of(experiment)
+    keeps = strategy == "ddp" or train.accumulation > 1  # DDP's buckets are the gradients and always there
+    bf16 = computes_in_bf16(experiment)
+    inputs = inputs_of(experiment)
+    with mesh_of(train.world_size if strategy == "fsdp" else 0) as mesh:
+        return track(decoder, inputs, mesh=mesh, bf16=bf16, keeps_gradients=keeps)
+
+
+def strategy_of(experiment: Experiment) -> str:
+    """Resolve `auto`."""
+    train = experiment.train
+    return train.strategy if train.strategy != "auto" else "ddp" if train.world_size > 1 else "single"
+
+
+def computes_in_bf16(experiment: Experiment) -> bool:
+    """Tell whether the run computes in bfloat16; `auto` does so on a GPU."""
+    train = experiment.train
+    return train.precision == "bf16" or (train.precision == "auto" and train.accelerator != "cpu")
+
+
+@contextmanager
+def mesh_of(world_size: int) -> Iterator[DeviceMesh | None]:
+    """Lay out so many ranks, of which only the first exists; None for 0."""
+    if not world_size:
+        yield None
+        return
+    distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size)
+    try:
+        yield init_device_mesh("cpu", (world_size,))
+    finally:
+        distributed.destroy_process_group()
+
+
+def inputs_of(experiment: Experiment) -> dict[str, Any]:
+    """Make what a training step gives the decoder for a pack of full windows; under anchors, halves of windows.
+
+    What follows from the lengths is computed on real tensors here: a shape that depends on values has no fake.
+    """
+    window, tokens = experiment.data.window, experiment.train.micro_batch_tokens
+    whole, rest = divmod(tokens, window)
+    lengths, anchors = [window] * whole + [rest] * (rest > 0), None
+    if experiment.position.distance.method != "plain":
+        lengths = lengths[:1]  # its tiles run one by one and free what they take; tokens after it are padding
+    if experiment.mask.method == "anchor":
+        lengths = [part for length in lengths for part in (length - length // 2, length // 2) if part]
+        anchors = tuple(-1 if n % 2 == 0 else sum(lengths[: n - 1]) for n in range(len(lengths)))
+    segments = Segments.from_lengths(lengths, tokens, anchors=anchors)
+    prepare(segments)
+    given = experiment.has_gaps or experiment.mask.method != "causal"
+    starts = None if experiment.has_gaps else (0,) * len(lengths)
+    return {
+        "tokens": torch.zeros(1, tokens, dtype=torch.int64),
+        "targets": torch.zeros(1, tokens, dtype=torch.int64),
+        "position_ids": torch.arange(tokens) if given else None,
+        "segments": segments,
+        "starts": starts,
+    }
+
+
+def prepare(segments: Segments) -> None:
+    """Compute what segments compute once, as long as tensors are real."""
+    for name in ("doc_ids", "position_ids", "spans", *(("anchor_of", "key_places") if segments.anchors else ())):
+        getattr(segments, name)
+
+
+def track(
+    decoder: Decoder, inputs: dict[str, Any], *, mesh: DeviceMesh | None, bf16: bool, keeps_gradients: bool
+) -> Memory:
+    """Run a micro batch of a decoder on the meta device under a tracker."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        place(decoder)
+        if mesh is not None:
+            shard(decoder, mesh, torch.bfloat16 if bf16 else None)
+        optimizer = torch.optim.AdamW(decoder.parameters(), fused=True)
+        for parameter in decoder.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        if not keeps_gradients:
+            optimizer.zero_grad()
+        tracker: MemTracker = FSDPMemTracker(decoder, optimizer) if mesh is not None else MemTracker()
+        if mesh is None:
+            tracker.track_external(decoder, optimizer)
+        arguments = {name: x.clone() if isinstance(x, Tensor) else x for name, x in inputs.items()}
+        autocast = torch.autocast("cpu", dtype=torch.bfloat16) if bf16 and mesh is None else nullcontext()
+        with tracker:
+            with autocast:
+                loss = decoder(**arguments)
+            forward = by_kind(tracker.get_tracker_snapshot("current"))
+            loss.backward()
+        held, peak = (by_kind(tracker.get_tracker_snapshot(moment)) for moment in ("current", "peak"))
+        return Memory({kind: held[kind] for kind in HELD}, forward["activations"], peak)
+
+
+def place(decoder: nn.Module) -> None:
+    """Put fake parameters in the place of those on the meta device; tied ones stay tied."""
+    made: dict[nn.Parameter, nn.Parameter] = {}
+    for module in decoder.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter not in made:
+                made[parameter] = nn.Parameter(torch.empty(parameter.shape, dtype=parameter.dtype))
+            setattr(module, name, made[parameter])
+
+
+def by_kind(snapshot: dict[torch.device, dict[Any, int]]) -> dict[str, int]:
+    """Add a tracker's bytes up by our kinds."""
+    (found,) = snapshot.values()
+    named = {getattr(kind, "value", kind): size for kind, size in found.items()}
+    total = named.pop("Total")
+    kinds = {kind: sum(named.pop(name, 0) for name in names) for kind, names in KINDS.items()}
+    assert sum(kinds.values()) == total, f"the tracker has kinds that are not in KINDS: {named}"
+    return kinds

@@ -1,0 +1,123 @@
+"""What a dry run prints, and its refusal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lab.config import Experiment
+from lab.errors import ConfigError
+from lab.estimate.cost import Cost
+from lab.estimate.memory import HELD, Memory, computes_in_bf16, strategy_of
+
+GIB, GB = 2**30, 10**9
+CONTEXT_BYTES, NCCL_BYTES = 1 * GIB, 1 * GIB
+"""Assumed, not measured: the CUDA context with the libraries' workspaces, and NCCL's buffers where processes talk."""
+NAMES = {
+    "parameters": "parameters (float32)",
+    "gradients": "gradients (float32)",
+    "optimizer": "optimizer (AdamW, float32)",
+    "gathered": "gathered weights and gradients",
+    "activations": "activations (unmeasured)",
+}
+WIDTH = 32
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """What a run is planned for; `memory_gib` is None where any will do, `peak_flops` where it is unknown."""
+
+    name: str
+    peak_flops: float | None
+    memory_gib: float | None
+    utilisation: float
+    utilisation_source: str
+
+
+def assumed_bytes(experiment: Experiment) -> int:
+    """Return the memory that no tensor takes."""
+    return CONTEXT_BYTES + NCCL_BYTES * (experiment.train.world_size > 1)
+
+
+def refuse_too_large(experiment: Experiment, memory: Memory, gpus: Gpus) -> None:
+    """Refuse what does not fit.
+
+    Raises: ConfigError naming the setting that takes the most, the peak, the limit and what to change.
+    """
+    needed = memory.total + assumed_bytes(experiment)
+    if gpus.memory_gib is None or needed <= gpus.memory_gib * GIB:
+        return
+    train, strategy = experiment.train, strategy_of(experiment)
+    held = sum(memory.peak[kind] for kind in HELD)
+    by_tokens = memory.peak["activations"] > held
+    field = f"train.micro_batch_tokens={train.micro_batch_tokens}" if by_tokens else f"train.strategy={strategy}"
+    raise ConfigError(
+        f"{field}: must fit --memory_gib={gpus.memory_gib:g}, each GPU needs {needed / GIB:.2f} GiB at its peak, "
+        f"{memory.peak['activations'] / GIB:.2f} of it activations and {held / GIB:.2f} parameters, gradients and "
+        f"optimizer; {', or '.join(remedies(experiment, by_tokens))}"
+    )
+
+
+def remedies(experiment: Experiment, by_tokens: bool) -> list[str]:
+    """List the settings that would lower the peak, what takes the most first."""
+    train, window = experiment.train, experiment.data.window
+    again = ["set train.recompute=true"] * (not train.recompute)
+    shards = ["set train.strategy=fsdp"] * (strategy_of(experiment) != "fsdp")
+    if by_tokens:
+        longer = train.micro_batch_tokens > window
+        fewer = f"lower it (data.window={window} at least)" if longer else f"lower it with data.window={window}"
+        return [*again, fewer, *shards, "take GPUs with more memory"]
+    return [*shards, "raise train.devices or train.nodes", *again, "take GPUs with more memory"]
+
+
+def report(experiment: Experiment, memory: Memory, cost: Cost, gpus: Gpus) -> str:
+    """Lay out memory, work and bytes on disk."""
+    return "\n".join(
+        [title(experiment), "", *memory_lines(experiment, memory, gpus), "", *work_lines(experiment, cost, gpus)]
+    )
+
+
+def title(experiment: Experiment) -> str:
+    """Name the run and the settings that the memory depends on."""
+    train = experiment.train
+    precision = "bf16" if computes_in_bf16(experiment) else "fp32"
+    words = [f"{train.world_size} x {strategy_of(experiment)}", precision, f"window {experiment.data.window:,}"]
+    words += [f"packs of {train.micro_batch_tokens:,} tokens"] + ["recompute"] * train.recompute
+    return f"{experiment.run.name}: {', '.join(words)}"
+
+
+def memory_lines(experiment: Experiment, memory: Memory, gpus: Gpus) -> list[str]:
+    """Lay out what each GPU holds."""
+    assumed = assumed_bytes(experiment)
+    lines = [f"{'memory of each GPU':<{WIDTH}}{'held, bytes':>18}{'peak, GiB':>12}"]
+    for kind, size in memory.peak.items():
+        held = f"{memory.held[kind]:,}" if kind in memory.held else "-"
+        lines.append(f"  {NAMES[kind]:<{WIDTH - 2}}{held:>18}{size / GIB:>12.2f}")
+    lines.append(f"  {'CUDA and NCCL (assumed)':<{WIDTH - 2}}{'-':>18}{assumed / GIB:>12.2f}")
+    limit = "" if gpus.memory_gib is None else f" of {gpus.memory_gib:g}"
+    lines.append(f"  {'in all':<{WIDTH - 2}}{'':>18}{(memory.total + assumed) / GIB:>12.2f}{limit}")
+    return lines
+
+
+def work_lines(experiment: Experiment, cost: Cost, gpus: Gpus) -> list[str]:
+    """Lay out operations, hours and bytes on disk."""
+    kept = cost.checkpoint_bytes * cost.kept_checkpoints
+    rows = [
+        ("parameters", f"{cost.parameters:,}"),
+        ("FLOPs per token", f"{cost.flops_per_token:,} (full causal windows)"),
+        ("steps", f"{cost.steps:,} of {experiment.train.batch_tokens:,} tokens, {cost.tokens:,} in all"),
+        ("hours", hours(experiment, cost, gpus)),
+        ("checkpoint", f"{cost.checkpoint_bytes / GB:,.2f} GB (weights and AdamW's moments)"),
+        ("checkpoints kept", f"{kept / GB:,.2f} GB ({cost.kept_checkpoints}; one more while it is written)"),
+        ("shards", f"{cost.shard_bytes / GB:,.2f} GB (from {cost.shard_source})"),
+        ("counts.npz", f"{cost.counts_bytes:,} bytes"),
+    ]
+    return [f"{name:<{WIDTH - 12}}{value}" for name, value in rows]
+
+
+def hours(experiment: Experiment, cost: Cost, gpus: Gpus) -> str:
+    """State the hours with what they assume."""
+    if cost.hours is None:
+        return "unknown (the peak of float32 is not in the table)"
+    again = "; a third more for train.recompute" if experiment.train.recompute else ""
+    time = f"{cost.hours:,.1f} ({cost.hours / 24:,.1f} days) on {experiment.train.world_size} x {gpus.name}"
+    return f"{time} at utilisation {gpus.utilisation:.2f} ({gpus.utilisation_source}{again})"

@@ -1,0 +1,87 @@
+"""The decoder as a GPU runs it, on tensors without memory: modules whose CUDA kernels keep other tensors than a CPU's.
+
+Attention takes the variable-length flash kernel, which keeps q, k, v, its output and the log-sum-exp of each row, never
+a logit of a pair. RMSNorm is one kernel, which keeps its input and one number for each token; on a CPU torch composes
+it of eight operations that keep twice the input in float32. Workspaces inside kernels are not seen; the largest, the
+flash backward pass's float32 gradient of q, lives when a block's feed-forward activations are gone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lab.model.attention import backends
+from lab.model.attention.attend import attend_bands, rotated_queries, runs_whole
+from lab.model.attention.cache import KeyCache
+from lab.model.attention.layout import Layout
+from lab.model.config import DecoderConfig
+from lab.model.decoder import Attention, Decoder, asking
+from lab.model.norm import RMSNorm
+from lab.positions import Distance, Frequencies
+
+KERNEL = "varlen"  # flash-attn's kernel returns and keeps tensors of the same sizes
+
+
+class FlashAttention(Attention):
+    """`Attention` by the variable-length kernel on whatever device."""
+
+    def forward(self, x_BTD: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
+        """Project, rotate and attend as on a GPU.
+
+        Shapes: x_BTD (B, T, D); returns (B, T, D).
+        """
+        q, k, v = (
+            project(x).view(*x.shape[:2], -1, self.cfg.head_dim).transpose(1, 2)
+            for project, x in ((self.q, asking(x_BTD, layout)), (self.k, x_BTD), (self.v, x_BTD))
+        )
+        keys = [rotation.rotate(k).to(v.dtype) for rotation in layout.k_rotations]
+        if runs_whole(layout):  # by a kernel of any head width, whose sizes are the same
+            queries = rotated_queries(q, layout, 0, self.layer, v.dtype)
+            out_BNTH = backends.BACKENDS[KERNEL](queries, keys[0], v, layout.segments)
+        else:
+            out_BNTH = attend_bands(q, keys, v, layout, self.layer, KERNEL)
+        projected: Tensor = self.out(out_BNTH.transpose(1, 2).flatten(2))
+        return projected
+
+
+class FusedNorm(torch.autograd.Function):
+    """The tensors of the fused RMSNorm kernel, without its values."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        """Keep the input and the inverse root mean square of each token in float32."""
+        scale = x.new_empty(*x.shape[:-1], 1, dtype=torch.promote_types(x.dtype, torch.float32))
+        ctx.save_for_backward(x, weight, scale)
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        """Make the gradients of the input and of the weight."""
+        x, weight, _ = ctx.saved_tensors
+        return torch.empty_like(x), torch.empty_like(weight)
+
+
+class FusedRMSNorm(RMSNorm):
+    """`RMSNorm` by one kernel."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale every token; shapes and kept tensors only."""
+        out: Tensor = FusedNorm.apply(x, self.weight)  # type: ignore[no-untyped-call]
+        return out
+
+
+def gpu_decoder(cfg: DecoderConfig, *, frequencies: Frequencies, distance: Distance, recompute: bool) -> Decoder:
+    """Build the decoder of a GPU run on the meta device."""
+    with torch.device("meta"):
+        decoder = Decoder(
+            cfg, frequencies=frequencies, distance=distance, backend=KERNEL, seed=None, recompute=recompute
+        )
+        for number, block in enumerate(decoder.blocks):
+            block.attention = FlashAttention(cfg, number, KERNEL)
+            block.attention_norm = FusedRMSNorm(cfg.d_model, eps=cfg.norm_eps)
+            block.feed_forward_norm = FusedRMSNorm(cfg.d_model, eps=cfg.norm_eps)
+        decoder.norm = FusedRMSNorm(cfg.d_model, eps=cfg.norm_eps)
+    return decoder

@@ -1,0 +1,196 @@
+"""Running a method's bands in rounds of tiles, for kernels that run many spans in one call.
+
+The tiles of a round belong to one band and have no query in common, so that one call runs them all and their output is
+merged into that of the rows at once: as in tiles.py, by log-sum-exp, and with the same gradient. The number of rounds
+depends on the method, never on the number of segments or their length.
+
+Axes: B batch, T tokens, N heads, K key-value heads, H per head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lab.model.attention.fused import FusedKernel
+from lab.model.attention.layout import Layout
+from lab.model.attention.segments import HOST, Spans
+from lab.positions.regions import Tile
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Tokens of every sequence of a batch: one run of them, which nothing need list, or any that are listed.
+
+    Shapes: `listed` the sequence and the place of each token, int64 (n,).
+    """
+
+    run: slice | None = None
+    listed: tuple[Tensor, Tensor] | None = None
+
+    @classmethod
+    def of(cls, runs: Sequence[tuple[range, bool]], batch: int, device: torch.device) -> Places:
+        """Find the tokens of runs, some in reverse order, sequence by sequence."""
+        if len(runs) == 1 and not runs[0][1]:
+            return cls(run=slice(runs[0][0].start, runs[0][0].stop))
+        parts = [torch.arange(run.start, run.stop, device=HOST) for run, _ in runs]
+        one = torch.cat([part.flip(0) if turned else part for part, (_, turned) in zip(parts, runs, strict=True)])
+        sequence = torch.arange(batch, device=HOST).repeat_interleave(len(one))
+        return cls(listed=(sequence.to(device), one.repeat(batch).to(device)))
+
+    def take(self, x: Tensor) -> Tensor:
+        """Take the tokens of (B, T, ...), end to end (n, ...)."""
+        return x[self.listed] if self.listed is not None else x[:, self.run].flatten(0, 1)
+
+    def put(self, x: Tensor, part: Tensor) -> None:
+        """Write the tokens, each of which is there once."""
+        if self.listed is not None:
+            x[self.listed] = part
+        else:
+            x[:, self.run] = part.unflatten(0, (len(x), -1))
+
+    def add(self, x: Tensor, part: Tensor) -> None:
+        """Add to the tokens, some of which may be there several times."""
+        if self.listed is not None:
+            x.index_put_(self.listed, part, accumulate=True)
+        else:
+            x[:, self.run] += part.unflatten(0, (len(x), -1))
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """Tiles that one call runs, span after span."""
+
+    band: int
+    causal: bool
+    queries: Places
+    keys: Places
+    spans: Spans
+
+
+@dataclass
+class Draft:
+    """Tiles of a round that is being filled; queries up to `stop` are taken."""
+
+    band: int
+    causal: bool
+    stop: int = 0
+    tiles: list[Tile] = field(default_factory=list)
+
+
+def rounds_of(layout: Layout, batch: int) -> list[Round]:
+    """Sort the tiles of a layout into rounds, band by band, once for all layers."""
+    key = ("rounds", batch)
+    if key not in layout.cache:
+        layout.cache[key] = [laid_out(draft, batch, layout.k_pos.device) for draft in drafts_of(layout)]
+    made: list[Round] = layout.cache[key]
+    return made
+
+
+def drafts_of(layout: Layout) -> list[Draft]:
+    """Give every tile to the first round of its kind whose queries all come before its own."""
+    drafts: list[Draft] = []
+    for piece in layout.tiles:
+        kind = (piece.band, piece.tile.shape != "full")
+        fitting = (d for d in drafts if (d.band, d.causal) == kind and d.stop <= piece.tile.q.start)
+        draft = next(fitting, None)
+        if draft is None:
+            drafts.append(draft := Draft(*kind))
+        draft.tiles.append(piece.tile)
+        draft.stop = piece.tile.q.stop
+    return sorted(drafts, key=lambda draft: draft.band)
+
+
+def laid_out(draft: Draft, batch: int, device: torch.device) -> Round:
+    """Find the tokens of a round's tiles; an upper tile is a causal one in reverse order."""
+    queries = Places.of([(tile.q, tile.shape == "upper") for tile in draft.tiles], batch, device)
+    keys = Places.of([(tile.k, tile.shape == "upper") for tile in draft.tiles], batch, device)
+    spans = Spans.of([len(t.q) for t in draft.tiles] * batch, [len(t.k) for t in draft.tiles] * batch, device)
+    return Round(draft.band, draft.causal, queries, keys, spans)
+
+
+def attend_rounds(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int, kernel: FusedKernel) -> Tensor:
+    """Attend over the tiles of a layout.
+
+    Shapes: q (B, N, Tq, H), not rotated; keys: one (B, K, Tk, H) per key map, rotated; v (B, K, Tk, H); returns
+        (B, N, Tq, H). A query that no tile covers, of the padding, gets zeros.
+    """
+    factor = layout.logit_factor(layer, layout.q_rotations[0].cos_B1TH.dtype)
+    out: Tensor = AttentionInRounds.apply(q, v, factor, layout, kernel, *keys)
+    return out
+
+
+class AttentionInRounds(torch.autograd.Function):
+    """Attention over rounds of tiles, with the gradient of the whole."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, v: Tensor, factor: Tensor | None, layout: Layout, kernel: FusedKernel, *keys: Tensor
+    ) -> Tensor:
+        """Run every round and merge it into the rows it covers."""
+        batch, heads, n_q, width = q.shape
+        out = torch.zeros(batch, n_q, heads, width, dtype=torch.float32, device=q.device)
+        lse = torch.full((batch, n_q, heads), -torch.inf, dtype=torch.float32, device=q.device)
+        band, turned = -1, q
+        for part in rounds_of(layout, batch):
+            if part.band != band:
+                band, turned = part.band, placed(q, layout, part.band, factor, v.dtype)
+            tensors = (part.keys.take(x.transpose(1, 2)) for x in (keys[layout.key_of_band[band]], v))
+            found = kernel.forward(part.queries.take(turned), *tensors, part.spans, part.causal)
+            merge(out, lse, part.queries, *found)
+        ctx.layout, ctx.kernel = layout, kernel
+        ctx.save_for_backward(q, v, factor, out, lse, *keys)
+        return out.transpose(1, 2).to(v.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Add up every round's share of the gradients, with the whole rows' output and log-sum-exp."""
+        q, v, factor, out, lse, *keys = ctx.saved_tensors
+        layout, kernel = ctx.layout, ctx.kernel
+        grad = grads[0].transpose(1, 2)
+        dq = torch.zeros_like(q, dtype=torch.float32)
+        dk, dv = [zeros_by_token(k) for k in keys], zeros_by_token(v)
+        rounds = rounds_of(layout, len(q))
+        for band in range(len(layout.distance.bands)):
+            turned, key = placed(q, layout, band, factor, v.dtype), layout.key_of_band[band]
+            dq_band = zeros_by_token(q)
+            for part in (part for part in rounds if part.band == band):
+                k_part, v_part = (part.keys.take(x.transpose(1, 2)) for x in (keys[key], v))
+                grad_part, q_part, out_part, lse_part = (part.queries.take(x) for x in (grad, turned, out, lse))
+                shares = kernel.backward(
+                    grad_part, q_part, k_part, v_part, out_part, lse_part.T, part.spans, part.causal
+                )
+                part.queries.put(dq_band, part.queries.take(dq_band) + shares[0])
+                part.keys.add(dk[key], shares[1].float())
+                part.keys.add(dv, shares[2].float())
+            back = layout.q_rotations[band].rotate_back(dq_band.transpose(1, 2))
+            dq += back if factor is None else back * factor[:, None, :, None]
+        k_grads = (x.transpose(1, 2).to(v.dtype) for x in dk)
+        return dq.to(q.dtype), dv.transpose(1, 2).to(v.dtype), None, None, None, *k_grads
+
+
+def placed(q: Tensor, layout: Layout, band: int, factor: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Rotate and scale queries (B, N, T, H) for a band and turn them to (B, T, N, H)."""
+    q = layout.q_rotations[band].rotate(q)
+    return (q if factor is None else q * factor[:, None, :, None]).to(dtype).transpose(1, 2)
+
+
+def zeros_by_token(x: Tensor) -> Tensor:
+    """Make float32 zeros (B, T, N, H) for a gradient of (B, N, T, H)."""
+    return torch.zeros_like(x.transpose(1, 2), dtype=torch.float32, memory_format=torch.contiguous_format)
+
+
+def merge(out: Tensor, lse: Tensor, places: Places, part: Tensor, part_lse: Tensor) -> None:
+    """Merge a round's output into that of its rows, in place.
+
+    Shapes: out (B, T, N, H); lse (B, T, N); part (n, N, H); part_lse (N, n).
+    """
+    before, found = places.take(lse), part_lse.T
+    total = torch.logaddexp(before, found)
+    shares = [(x - total).exp()[..., None] for x in (before, found)]
+    places.put(out, places.take(out) * shares[0] + part * shares[1])
+    places.put(lse, total)

@@ -1,0 +1,89 @@
+"""What Lightning and torch are told of the processes of a run: ranks and threads, from the launch that was found."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from lightning.fabric.plugins.environments import (
+    ClusterEnvironment,
+    LightningEnvironment,
+    SLURMEnvironment,
+    TorchElasticEnvironment,
+)
+
+from lab.launch import Launch, own_cores
+
+FIRST_PORT, PORTS = 15000, 10000  # SLURM's jobs meet at a port of their own, by the last digits of their number
+
+
+class Tasks(ClusterEnvironment):
+    """The tasks of one step of srun.
+
+    Lightning's own environment takes the job's ranks where the step's are meant, refuses `srun --ntasks` and ignores
+    jobs named bash or interactive.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        self.launch = launch
+
+    @property
+    def creates_processes_externally(self) -> bool:
+        """All tasks are there."""
+        return True
+
+    @property
+    def main_address(self) -> str:
+        """The first node of the step."""
+        nodes = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_NODELIST", "127.0.0.1")
+        return os.environ.get("MASTER_ADDR") or SLURMEnvironment.resolve_root_node_address(nodes)
+
+    @property
+    def main_port(self) -> int:
+        """A port that every task derives alike."""
+        job = int(os.environ.get("SLURM_JOB_ID", "0"))
+        return int(os.environ.get("MASTER_PORT") or FIRST_PORT + job % PORTS)
+
+    @staticmethod
+    def detect() -> bool:
+        """Never ask Lightning to guess."""
+        return False
+
+    def world_size(self) -> int:
+        """Count the tasks."""
+        return self.launch.world_size
+
+    def set_world_size(self, size: int) -> None:
+        """Keep srun's."""
+
+    def global_rank(self) -> int:
+        """Number this task among all."""
+        return self.launch.rank
+
+    def set_global_rank(self, rank: int) -> None:
+        """Keep srun's."""
+
+    def local_rank(self) -> int:
+        """Number this task among those of its node."""
+        return self.launch.local_rank
+
+    def node_rank(self) -> int:
+        """Number the node."""
+        return self.launch.node
+
+
+def cluster_environment(launch: Launch) -> ClusterEnvironment:
+    """Build what Lightning reads ranks from."""
+    if launch.by == "srun":
+        return Tasks(launch)
+    return TorchElasticEnvironment() if launch.by == "torchrun" else LightningEnvironment()
+
+
+def set_threads(threads: int | None, launch: Launch | None = None) -> int:
+    """Pin the number of CPU threads of this process, all its own cores unless told, and return it."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    chosen = threads or (cores if launch is None else own_cores(launch, os.environ, cores))
+    torch.set_num_threads(chosen)
+    if launch is not None and launch.world_size > 1:
+        os.environ["OMP_NUM_THREADS"] = str(chosen)  # or Lightning's launcher sets a number of its own
+    return chosen

@@ -1,0 +1,188 @@
+"""Tensors of a checkpoint as safetensors files, written and read through torch.distributed.checkpoint (DCP).
+
+Each process writes what it holds: its shards, or its part of tensors that all hold alike. A file's header names the
+place of each shard in its tensor, in the form that DCP's own reader of safetensors takes; a file that holds whole
+tensors is one like any other. Any number of processes reads what any number wrote.
+
+Why not DCP's own writers: the metadata of FileSystemWriter is a pickle, which runs code where it is read, and
+HuggingFaceStorageWriter holds the whole file in memory before it writes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import struct
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, futures
+from torch.distributed import ProcessGroup, checkpoint
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
+from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
+
+from lab.errors import CheckpointError
+from lab.files import FileEntry, write_hashed
+from lab.runs.checkpoints import OPTIMIZER, TEMPORARY, WEIGHTS, temporary_folder
+
+Files = dict[str, FileEntry]
+DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+NO_GROUP = ".*torch.distributed is disabled.*"  # DCP's warning, which one process need not see
+
+
+class ShardWriter(StorageWriter):
+    """Writes one checkpoint: process 0 makes the folder and writes the small files, all write tensors, 0 publishes.
+
+    What goes wrong in any process, DCP raises in all.
+    """
+
+    def __init__(self, root: Path, small: Mapping[str, bytes], publish: Callable[[Files], None]) -> None:
+        self.root, self.small, self.publish = root, small, publish
+        self.files: Files = {}
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Do nothing: a writer serves one checkpoint."""
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """Make the folder before any process writes into it."""
+        if is_coordinator:
+            folder = temporary_folder(self.root)
+            self.files = {name: write_hashed(folder / name, [data]) for name, data in self.small.items()}
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """Keep the plan of one process."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Number the processes, for the names of their files."""
+        return [dataclasses.replace(plan, storage_data=number) for number, plan in enumerate(plans)]
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> futures.Future[list[WriteResult]]:
+        """Write what the plan leaves to this process, weights and moments in a file each."""
+        results = []
+        for kind in (WEIGHTS, OPTIMIZER):
+            items = [item for item in plan.items if kind_of(item.index.fqn) == kind and item.tensor_data.size.numel()]
+            items = [item for item in items if item.tensor_data.chunk.sizes.numel()]
+            if items:
+                name = f"{kind}-{plan.storage_data:05d}.safetensors"
+                entry = write_hashed(self.root / TEMPORARY / name, safetensors_parts(items, planner))
+                results.append(WriteResult(MetadataIndex(name), entry["bytes"], entry))
+        done: futures.Future[list[WriteResult]] = futures.Future()
+        done.set_result(results)
+        return done
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Publish the folder with the hashes of all files."""
+        self.publish(self.files | {result.index.fqn: result.storage_data for part in results for result in part})
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Refuse to be chosen by a path."""
+        return False
+
+
+def kind_of(name: str) -> str:
+    """Tell which kind of file holds a tensor.
+
+    Example:
+        >>> kind_of("blocks.0.attention.q.weight"), kind_of("optimizer.embedding.weight.exp_avg")
+        ('weights', 'optimizer')
+    """
+    return OPTIMIZER if name.startswith(f"{OPTIMIZER}.") else WEIGHTS
+
+
+def safetensors_parts(items: list[WriteItem], planner: SavePlanner) -> Iterator[bytes | memoryview]:
+    """Make a safetensors file part by part: its header, then one tensor after the other, none of them copied on a CPU.
+
+    Source: the safetensors format, version 0.5: u64 length of the header, JSON header, bytes in the header's order.
+    """
+    header: dict[str, Any] = {}
+    place = 0
+    for item in items:
+        sizes, dtype = item.tensor_data.chunk.sizes, item.tensor_data.properties.dtype
+        end = place + sizes.numel() * dtype.itemsize
+        header[item.index.fqn] = {"dtype": DTYPES[dtype], "shape": list(sizes), "data_offsets": [place, end]}
+        place = end
+    offsets = {item.index.fqn: {"saved_offsets": list(item.tensor_data.chunk.offsets)} for item in items}
+    header["__metadata__"] = {"DCP_SHARDING_INFO": json.dumps(offsets), "DCP_VERSION": "1.0", "format": "pt"}
+    encoded = json.dumps(header).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    yield struct.pack("<Q", len(encoded)) + encoded
+    for item in items:
+        tensor: Tensor = planner.resolve_data(item)  # type: ignore[assignment]
+        yield memoryview(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+
+
+def write_shards(
+    tensors: dict[str, Any], writer: ShardWriter, group: ProcessGroup | None, *, background: bool
+) -> Future[Any] | None:
+    """Write and publish a checkpoint; in the background from a copy of the tensors. A collective call.
+
+    Raises: CheckpointError.
+    """
+    if background:
+        future = checkpoint.async_save(tensors, storage_writer=writer, process_group=group)
+        assert isinstance(future, Future), "the stager copies before it returns"
+        return future
+    try:
+        checkpoint.save(tensors, storage_writer=writer, process_group=group)
+    except checkpoint.CheckpointException as error:
+        raise CheckpointError(f"{writer.root}: no checkpoint could be written ({reason(error)})") from error
+    return None
+
+
+def finish_writing(future: Future[Any], root: Path) -> None:
+    """Wait until a checkpoint that is written in the background is published. A collective call.
+
+    Raises: CheckpointError.
+    """
+    try:
+        future.result()
+    except checkpoint.CheckpointException as error:
+        raise CheckpointError(f"{root}: no checkpoint could be written ({reason(error)})") from error
+
+
+def read_shards(tensors: dict[str, Any], folder: Path, group: ProcessGroup | None = None) -> None:
+    """Fill tensors, or this process's shards of them, from a checkpoint's files. A collective call where there is a
+    group, otherwise one process's own.
+
+    Raises: CheckpointError for files that are broken or do not hold the tensors.
+    """
+    reader = checkpoint.HuggingFaceStorageReader(str(folder))
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=NO_GROUP)
+            checkpoint.load(tensors, storage_reader=reader, process_group=group, no_dist=group is None)
+    except checkpoint.CheckpointException as error:
+        raise CheckpointError(f"{folder}: cannot be read ({reason(error)}); use another checkpoint") from error
+
+
+def stored_weights(folder: Path) -> dict[str, Tensor]:
+    """Describe the weights in a checkpoint's files by tensors without memory, under the decoder's own names.
+
+    Raises: CheckpointError.
+    """
+    from safetensors import SafetensorError
+
+    try:
+        found = checkpoint.HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{folder}: cannot be read ({error}); use another checkpoint") from error
+    return {
+        name: torch.empty(entry.size, dtype=entry.properties.dtype, device="meta")
+        for name, entry in found.items()
+        if kind_of(name) == WEIGHTS
+    }
+
+
+def reason(error: BaseException) -> str:
+    """Give the first line of what went wrong first."""
+    failures = getattr(error, "failures", None)
+    first = next(iter(failures.values()))[0] if failures else error
+    return str(first).splitlines()[0] if str(first) else type(first).__name__

@@ -1,0 +1,91 @@
+import json
+import sys
+
+import pytest
+from pydantic import ValidationError
+
+from benchmarks import counting, packed_attention, position_methods, record, roofline
+from benchmarks.results import page
+
+
+def logged(tmp_path, **outcome):
+    record.Log("on_gpu", tmp_path / "r.jsonl").add("roofs", "bf16", **outcome)
+    return record.read(tmp_path / "r.jsonl")[0]
+
+
+def test_a_record_reads_back(tmp_path):
+    written = logged(tmp_path, figures={"x": 1.5}, seconds=2.0)
+    assert (written.stage, written.case, written.status, written.figures) == ("roofs", "bf16", "ok", {"x": 1.5})
+    assert set(json.loads((tmp_path / "r.jsonl").read_text())) == set(record.Record.model_fields)
+    assert written.hardware.keys() == {"cpu", "cores", "gpus"}
+    assert {"python", "torch"} <= written.versions.keys()
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        pytest.param({}, id="success_without_figures"),
+        pytest.param({"status": "failed"}, id="failure_without_a_reason"),
+        pytest.param({"figures": {"x": 1}, "reason": "why"}, id="success_with_a_reason"),
+        pytest.param({"status": "broken", "reason": "why"}, id="unknown_status"),
+        pytest.param({"figures": {"x": float("nan")}}, id="no_number"),
+    ],
+)
+def test_what_is_no_record_is_refused(tmp_path, outcome):
+    with pytest.raises(ValueError, match=r"status|float"):
+        logged(tmp_path, **outcome)
+    assert not (tmp_path / "r.jsonl").exists()
+
+
+def test_a_line_with_other_fields_is_refused(tmp_path):
+    (tmp_path / "r.jsonl").write_text('{"length": 3}\n')
+    with pytest.raises(ValidationError):
+        record.read(tmp_path / "r.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "sizes"),
+    [
+        pytest.param(
+            counting,
+            [],
+            {"REPEATS": 1, "SAMPLES": 1, "STEPS": 1, "IDS": 512},
+            id="counting",
+        ),
+        pytest.param(
+            packed_attention, ["--threads=1"], {"REPEATS": 1, "SHAPES": [(64, 16, 2, 2, 8)]}, id="packed_attention"
+        ),
+        pytest.param(
+            position_methods,
+            ["--lengths=32", "--methods=string", "--layers=1", "--heads=2", "--turns=1"],
+            {"DECODE_STEPS": 1},
+            id="position_methods",
+        ),
+        pytest.param(
+            roofline,
+            ["--dtype=float32"],
+            {"PRODUCT_SIZE": {"cpu": 32}, "READ_BYTES": {"cpu": 4096}, "TIMES": 1},
+            id="roofline",
+        ),
+    ],
+)
+def test_every_benchmark_writes_records_and_its_table(module, words, sizes, tmp_path, monkeypatch, capsys):
+    for name, value in sizes.items():
+        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(sys, "argv", ["benchmark", *words, f"--json={tmp_path / 'r.jsonl'}"])
+    module.main()
+    records = record.read(tmp_path / "r.jsonl")
+    assert {r.benchmark for r in records} == {module.__name__.removeprefix("benchmarks.")}
+    assert all(r.status == "ok" for r in records)
+    assert capsys.readouterr().out
+
+
+def test_the_page_has_a_row_for_every_record_and_states_that_no_gpu_was_measured(tmp_path):
+    log = record.Log("on_gpu", tmp_path / "r.jsonl")
+    log.add("roofs", "speeds", {"tflop_per_s": 0.25, "parameters": 1494312960})
+    log.add("litgpt", status="skipped", reason="litgpt is not installed")
+    text = page([record.read(tmp_path / "r.jsonl")])
+    assert "| tflop_per_s 0.25, parameters 1,494,312,960 |" in text
+    assert "| litgpt |  | skipped |" in text
+    assert "No GPU has been measured yet" in text
+    assert text.count("## on_gpu on ") == 1

@@ -1,0 +1,129 @@
+"""The command lines: a folder without any file, what fits and what does not, and wrong options."""
+
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from lab.errors import ConfigError
+from lab.estimate.command import dry_run, dry_run_of_recipe, print_dry_run
+from lab.estimate.memory import Memory
+from lab.estimate.report import Gpus, assumed_bytes, refuse_too_large
+from tests.estimate.small import small
+from tests.opened import SIZES
+from tests.test_fit_cli import ROOT
+
+RUN = {
+    "model": {**SIZES, "vocab_size": 300},
+    "data": {"corpus": {"name": "slimpajama"}, "tokenizer": {"method": "file", "path": "none", "eos": "e"}},
+    "optim": {"warmup_steps": 0},
+    "train": {"tokens": 4096, "accelerator": "gpu", "strategy": "fsdp", "devices": 2, "batch_tokens": 4096},
+}
+SHAPE = [f"--model.{name}={str(value).lower()}" for name, value in RUN["model"].items()]
+EXTENDED = {"start": {"path": "models/absent"}, **{key: RUN[key] for key in ("optim", "train")}}
+STAGE = {"optim": {"warmup_steps": 0}, "data": {"window": 64}}
+RECIPE = {
+    "folder": "runs/recipe",
+    "base": "models/absent",
+    "target_len": 256,
+    "common": {"data": {"corpus": {"name": "slimpajama"}}, "train": {"tokens": 4096}},
+    "tune": STAGE,
+    "extend": STAGE,
+    "replay": STAGE,
+}
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    """Write a config where there is nothing else, and work there."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(values):
+        (tmp_path / "run.yaml").write_text(yaml.safe_dump(values))
+        return "run.yaml"
+
+    yield write
+    assert [path.name for path in tmp_path.iterdir()] == ["run.yaml"]  # nothing is made
+
+
+def test_a_run_without_shards_tokenizer_or_weights(written):
+    text = dry_run([written(RUN), "--dry_run", "--memory_gib=80"])
+    # 16 x 16 q and out, 8 x 16 k and v, 3 x 24 x 16, 2 x 16 norms: 1,952 a block; 3 of them, 2 x 300 x 16, 16: 15,472
+    assert "15,472" in text
+    for words in ("run: 2 x fsdp, bf16", "unmeasured", "of 80", "627B", "counts.npz", "28 days"):
+        assert words in text
+
+
+def test_an_absent_model_takes_its_shape_from_the_command_line(written):
+    text = dry_run([written(EXTENDED), "--dry_run", *SHAPE])
+    assert "15,472" in text
+    with pytest.raises(
+        ConfigError, match=r"^start.path=models/absent: .* add --model.d_model=... --model.n_heads=...$"
+    ):
+        dry_run(["run.yaml", "--dry_run", *(w for w in SHAPE if "d_model" not in w and "n_heads" not in w)])
+
+
+def test_every_stage_of_a_recipe_without_its_base(written):
+    text = dry_run_of_recipe([written(RECIPE), "--dry_run", *(w.replace("--", "--common.") for w in SHAPE)])
+    titles = [block.splitlines()[0].split(":")[0] for block in text.split("\n\n\n")]
+    assert titles == ["tuned", "extended", "replayed"]
+    with pytest.raises(ConfigError, match=r"--common.model.d_model=\.\.\."):
+        dry_run_of_recipe(["run.yaml", "--dry_run"])
+
+
+def gpus(gib):
+    return Gpus("A100", None, gib, 0.5, "given")
+
+
+def test_what_fits_to_the_byte_passes_and_one_byte_more_is_refused():
+    experiment = small(strategy="ddp", devices=3)
+    kinds = {"parameters": 2, "gradients": 2, "optimizer": 4, "gathered": 0, "activations": 2**30 - 8}
+    memory = Memory({}, 0, kinds)
+    limit = (memory.total + assumed_bytes(experiment)) / 2**30
+    assert limit == 3  # 1 GiB of tensors, 1 for CUDA, 1 for NCCL
+    refuse_too_large(experiment, memory, gpus(limit))
+    refuse_too_large(experiment, memory, gpus(None))
+    larger = Memory({}, 0, kinds | {"gathered": 1})
+    with pytest.raises(ConfigError) as refused:
+        refuse_too_large(experiment, larger, gpus(limit))
+    (line,) = refused.value.faults
+    assert line.startswith("train.micro_batch_tokens=128: ")
+    for words in ("--memory_gib=3", "3.00 GiB", "train.recompute", "fsdp", "data.window=64"):
+        assert words in line
+
+
+def test_a_refusal_names_what_takes_the_most():
+    kinds = {"parameters": 2**32, "gradients": 0, "optimizer": 0, "gathered": 0, "activations": 8}
+    with pytest.raises(ConfigError, match=r"^train.strategy=fsdp: .*raise train.devices") as refused:
+        refuse_too_large(small(strategy="fsdp", devices=3, recompute=True), Memory({}, 0, kinds), gpus(1))
+    assert "recompute" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        pytest.param(["--memory_gib=0"], "--memory_gib=0: must be a number > 0", id="no_memory"),
+        pytest.param(["--memory_gib=many"], "--memory_gib=many: must be a number > 0", id="no_number"),
+        pytest.param(["--memory_gib=.nan"], "--memory_gib=nan: must be a number > 0", id="not_a_number"),
+        pytest.param(["--utilisation=1.5"], "--utilisation=1.5: must be a number > 0 and <= 1", id="above_one"),
+        pytest.param(["--gpu=A7"], "--gpu=A7: its peak is not known; use one of: A100", id="unknown_gpu"),
+        pytest.param(["--gpu=[A100]"], "--gpu=['A100']: its peak is not known", id="list_of_gpus"),
+        pytest.param(["--resume"], "--resume: would be ignored", id="another_flag"),
+        pytest.param(["--memory=80"], "memory=80: unknown setting", id="misspelt"),
+    ],
+)
+def test_a_wrong_option_is_status_2_and_one_line(written, capsys, words, line):
+    assert print_dry_run([written(RUN), "--dry_run", *words], dry_run) == 2
+    out, err = capsys.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
+    assert err.startswith(line)
+
+
+def test_the_command_refuses_with_status_2_and_one_line(written):
+    words = [sys.executable, "-m", "lab.fit", written(RUN), "--dry_run", "--memory_gib=1"]
+    done = subprocess.run(
+        words, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False, timeout=100
+    )
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.stderr
+    assert "--memory_gib=1" in done.stderr

@@ -1,0 +1,142 @@
+"""Runs of lab.fit as each launcher starts them, their processes, and signals to some of them."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from tests.test_fit import ROOT
+
+LIMIT_S = 150  # for whatever is waited for; the machines of tests are slow
+OWN = ("SLURM", "TORCHELASTIC", "MASTER_", "RANK", "LOCAL_", "WORLD_SIZE", "NODE_RANK", "GROUP_", "ROLE_", "OMP_NUM")
+SBATCH = {  # what the shell of a batch script sees, where `#SBATCH --ntasks=1` was asked for
+    "SLURM_JOB_ID": "1234",
+    "SLURM_JOB_NAME": "lab",
+    "SLURM_JOB_NODELIST": "localhost",
+    "SLURM_NODELIST": "localhost",
+    "SLURM_NNODES": "1",
+    "SLURM_NTASKS": "1",
+    "SLURM_NTASKS_PER_NODE": "1",
+    "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "0",
+    "SLURM_CPUS_ON_NODE": "2",
+}
+TORCHRUN = ["-m", "torch.distributed.run", "--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"]
+
+
+def environment(**variables):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(OWN)}
+    return {**clean, "OMP_WAIT_POLICY": "PASSIVE", **variables}
+
+
+def task(number, of):
+    """What srun sets for a task of a step on one node."""
+    step = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": str(of), "SLURM_STEP_TASKS_PER_NODE": str(of)}
+    ranks = {"SLURM_PROCID": str(number), "SLURM_LOCALID": str(number), "SLURM_NTASKS": str(of)}
+    return {**SBATCH, **step, **ranks, "SLURM_STEP_NODELIST": "localhost", "MASTER_PORT": str(port())}
+
+
+def port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def torchrun(words, *options, workers=2):
+    """Turn a command of lab.fit into torchrun's."""
+    python, dash_m, *rest = words
+    return [python, *TORCHRUN, *(options or ("--standalone",)), f"--nproc-per-node={workers}", dash_m, *rest]
+
+
+class Processes:
+    """Everything that runs for one place: launchers, training processes, loaders."""
+
+    def __init__(self, place: Path, commands: list[tuple[list[str], dict[str, str]]]):
+        self.place = place
+        self.started = [
+            subprocess.Popen(
+                words, cwd=ROOT, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+            )
+            for words, variables in commands
+        ]
+
+    def running(self):
+        """List the processes whose command line names the place; forked loaders have their parent's."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if any(str(self.place) in word for word in process.cmdline()) and process.status() != "zombie":
+                    found.append(process)
+            except psutil.NoSuchProcess:
+                continue
+        return found
+
+    def ranks(self):
+        """List the training processes in order of rank; launchers and loaders are none."""
+        launched = [p for p in self.running() if "torch.distributed.run" not in p.cmdline()]
+        numbers = {p.pid for p in launched}
+        parents = {p.pid: p.ppid() for p in launched}
+        own = [p for p in launched if parents[p.pid] not in numbers or p.environ().get("LOCAL_RANK", "0") != "0"]
+        own = [p for p in own if not is_loader(p)]
+        return sorted(own, key=lambda p: int(p.environ().get("RANK", p.environ().get("LOCAL_RANK", "0"))))
+
+    def send(self, number: signal.Signals, to: str):
+        """Send a signal to `all` processes, to the `rank` that is last, or to the `launcher`."""
+        chosen = {
+            "all": self.running,
+            "rank": lambda: self.ranks()[-1:],
+            "launcher": lambda: [psutil.Process(self.started[0].pid)],
+        }
+        for process in chosen[to]():
+            process.send_signal(number)
+
+    def wait_for(self, run: Path, lines: int):
+        """Wait until so many steps are recorded."""
+        metrics, deadline = run / "metrics.jsonl", time.monotonic() + LIMIT_S
+        while not metrics.exists() or metrics.read_text().count("\n") < lines:
+            assert time.monotonic() < deadline, "the run never got that far"
+            ended = [p for p in self.started if p.poll() is not None]
+            assert not ended, ended[0].communicate()[0].decode()[-3000:]
+            time.sleep(0.02)
+
+    def finish(self):
+        """Wait for the end and return each exit status and output."""
+        outputs = [process.communicate(timeout=LIMIT_S)[0].decode() for process in self.started]
+        return [process.returncode for process in self.started], outputs
+
+    def left(self, seconds: float = 10.0):
+        """List what still runs after all was started has ended; loaders follow their parents within a second."""
+        deadline = time.monotonic() + seconds
+        while self.running() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return self.running()
+
+
+def is_loader(process):
+    """Tell a forked loader, whose parent has the same command line and environment."""
+    parent = process.parent()
+    return parent is not None and parent.cmdline() == process.cmdline() and parent.environ() == process.environ()
+
+
+@contextmanager
+def running(place, commands):
+    processes = Processes(place, commands)
+    try:
+        yield processes
+    finally:
+        for process in processes.running():
+            process.kill()
+        for process in processes.started:
+            process.wait(timeout=LIMIT_S)
+
+
+def patched(words, code):
+    """Run lab.fit after some code, which may replace parts of it."""
+    run = f"import runpy, sys\nsys.argv = {words[2:]!r}\n{code}\n"
+    return [words[0], "-c", run + "runpy.run_module('lab.fit', run_name='__main__', alter_sys=True)", str(words[4])]

@@ -1,0 +1,98 @@
+"""Packages that are there but broken: noticed when a backend is chosen, not in the first step."""
+
+import re
+import sys
+
+import pytest
+import torch
+
+from lab.errors import ConfigError, MissingPackage
+from lab.model.attention import backends, devices
+
+CUDA, HALF = torch.device("cuda"), torch.bfloat16
+FAULTS = {
+    "missing_library": (
+        'raise ImportError("libcudart.so.12: cannot open shared object file: No such file or directory")',
+        r"ImportError: libcudart\.so\.12: cannot open",
+    ),
+    "undefined_symbol": (
+        'raise ImportError("flash_attn_2_cuda.so: undefined symbol: _ZN3c105ErrorC2E\\nsecond line")',
+        "undefined symbol: _ZN3c105ErrorC2E second line",
+    ),
+    "missing_module": ("import flash_attn_2_cuda_that_is_not_built", "ModuleNotFoundError: No module named"),
+    "wrong_torch": ('raise RuntimeError("built for torch 2.4")', "RuntimeError: built for torch 2.4"),
+    "broken_file": ('raise OSError("invalid ELF header")', "OSError: invalid ELF header"),
+    "renamed": ("import torch; torch.gone_from_torch", "AttributeError: module 'torch' has no attribute"),
+}
+
+
+def forget():
+    for name in [n for n in sys.modules if n.partition(".")[0] in ("flash_attn", "xformers")]:
+        del sys.modules[name]
+    for looked_up in (backends.installed, backends.import_fault):
+        looked_up.cache_clear()
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """Write packages that Python finds, and forget them afterwards."""
+
+    def write(name, text):
+        folder = tmp_path.joinpath(*name.split("."))
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "__init__.py").write_text(text)
+
+    monkeypatch.syspath_prepend(tmp_path)
+    forget()
+    yield write
+    forget()
+
+
+@pytest.mark.parametrize(("text", "fault"), FAULTS.values(), ids=FAULTS)
+def test_a_broken_package_is_left_out_by_auto_which_says_why(package, text, fault):
+    package("flash_attn", text)
+    name, reason = backends.choose("auto", CUDA, HALF)
+    assert name == "varlen"
+    assert "\n" not in reason
+    assert re.search(fault, reason)
+
+
+@pytest.mark.parametrize(("text", "fault"), FAULTS.values(), ids=FAULTS)
+@pytest.mark.parametrize(("backend", "module"), [("flash", "flash_attn"), ("xformers", "xformers.ops")])
+def test_a_broken_package_that_is_asked_for_is_refused_in_one_line(package, backend, module, text, fault):
+    package(module.partition(".")[0], "")
+    package(module, text)
+    with pytest.raises(ConfigError, match=fault) as caught:
+        backends.choose(backend, CUDA, HALF)
+    line = str(caught.value)
+    assert line.startswith(f"train.backend={backend}: {module.partition('.')[0]} is installed but cannot be imported (")
+    assert "use auto" in line
+    assert "\n" not in line
+
+
+def test_a_sound_package_is_taken_and_imported_once(package, tmp_path):
+    imports = tmp_path / "imports"
+    package("flash_attn", f"open({str(imports)!r}, 'a').write('once ')")
+    for _ in range(3):
+        assert backends.choose("auto", CUDA, HALF) == ("flash", "flash-attn is installed")
+        assert backends.choose("flash", CUDA, HALF) == ("flash", "asked for")
+    assert imports.read_text() == "once "
+
+
+def test_nothing_is_imported_for_a_cpu_or_for_single_precision(package):
+    package("flash_attn", "raise ImportError('imported')")
+    assert backends.choose("auto", torch.device("cpu"), HALF)[0] == "sdpa"
+    assert backends.choose("auto", CUDA, torch.float32)[0] == "sdpa"
+    assert "flash_attn" not in sys.modules
+
+
+def test_an_absent_package_is_named(package, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert backends.choose("auto", CUDA, HALF)[0] == "varlen"
+    with pytest.raises(MissingPackage, match="^flash_attn: not installed"):
+        backends.choose("flash", CUDA, HALF)
+
+
+def test_every_choice_asks_one_function_for_the_device(monkeypatch):
+    monkeypatch.setattr(devices, "kind", lambda device: "cuda")
+    assert backends.choose("auto", torch.device("cpu"), torch.float32)[1].startswith("the variable-length kernels")

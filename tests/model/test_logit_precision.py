@@ -1,0 +1,101 @@
+"""Half precision on a GPU's paths: logits are summed and kept in float32, against float64 from the same inputs."""
+
+import math
+
+import pytest
+import torch
+
+from lab.model.attention import attend, devices
+from lab.model.attention.attend import attend_bands
+from lab.model.attention.kernels import Matmul
+from lab.model.attention.layout import Layout
+from lab.positions import distance, frequencies
+
+HEADS, KV_HEADS, N, WIDTH = 4, 2, 40, 24
+OUTPUT_TOL = 2**-8  # values of order one, rounded once to 8 bits
+LSE_TOL = 1e-4  # float32 sums of products up to a hundred; eight bits would be off by a quarter
+
+
+def large(seed=0):
+    """Draw bfloat16 tensors whose logits reach some dozens, where 8 bits are 0.1 to 0.25 apart."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(1, HEADS, N, WIDTH), (1, KV_HEADS, N, WIDTH), (1, KV_HEADS, N, WIDTH)]
+    q, k, v = (torch.randn(shape, generator=generator) for shape in shapes)
+    return [x.bfloat16() for x in (6 * q, 3 * k, v.clamp(-1, 1))]
+
+
+def by_definition(q, k, v, seen):
+    """Attend one head and one query at a time in float64."""
+    out, lse = torch.zeros(q.shape, dtype=torch.float64), torch.zeros(q.shape[:3], dtype=torch.float64)
+    for h in range(HEADS):
+        keys, values = (x[0, h // (HEADS // KV_HEADS)].double() for x in (k, v))
+        for m in range(N):
+            places = [n for n in range(N) if seen(m, n)]
+            logits = (keys[places] @ q[0, h, m].double()) / math.sqrt(WIDTH)
+            lse[0, h, m] = logits.logsumexp(0)
+            out[0, h, m] = torch.exp(logits - lse[0, h, m]) @ values[places]
+    return out, lse
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_kernel_of_plain_products_rounds_no_logit(causal):
+    q, k, v = large()
+    out, lse = Matmul().forward(q, k, v, causal)
+    expected = by_definition(q, k, v, lambda m, n: n <= m or not causal)
+    torch.testing.assert_close(lse.double(), expected[1], rtol=0, atol=LSE_TOL)
+    torch.testing.assert_close(out.double(), expected[0], rtol=0, atol=LSE_TOL)
+
+
+def test_the_gradient_of_plain_products_rounds_no_logit():
+    q, k, v = large()
+    copies = [x.double().requires_grad_() for x in (q, k, v)]
+    groups = HEADS // KV_HEADS
+    wide = [copies[0], *(x.repeat_interleave(groups, dim=1) for x in copies[1:])]
+    logits = (wide[0] @ wide[1].transpose(-1, -2)) / math.sqrt(WIDTH)
+    logits = logits.masked_fill(~torch.ones(N, N, dtype=torch.bool).tril(), -math.inf)
+    out = torch.softmax(logits, -1) @ wide[2]
+    wanted = torch.autograd.grad(out.square().sum(), copies)
+    out, lse = out.detach().float(), logits.detach().logsumexp(-1).float()
+    grads = Matmul().backward(2 * out, q, k, v, out, lse, True)
+    for x, y in zip(grads, wanted, strict=True):
+        assert float((x.double() - y).norm() / y.norm()) < LSE_TOL
+
+
+@pytest.fixture
+def on_gpu(monkeypatch):
+    monkeypatch.setattr(devices, "kind", lambda device: "cuda")
+
+
+METHODS = {"plain": distance("plain"), "string": distance("string", shift=9, window=3)}
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_dense_masks_round_no_logit(on_gpu, method):
+    q, k, v = large(1)
+    ids = torch.zeros(N, dtype=torch.int64)  # rotations by nothing, which round nothing
+    out = attend(q, k, v, q_pos=ids, k_pos=ids, distance=method, backend="sdpa")
+    assert out.dtype == torch.bfloat16
+    expected = by_definition(q, k, v, lambda m, n: n <= m)[0]
+    torch.testing.assert_close(out.double(), expected, rtol=0, atol=OUTPUT_TOL)
+
+
+def test_tiles_round_no_logit(on_gpu):
+    q, k, v = (x[..., : WIDTH // 2] for x in large(2))  # a width that no fused kernel takes
+    still = frequencies("rope", head_dim=WIDTH // 2, theta=1e300)
+    ids = torch.arange(N)
+    layout = Layout.of(ids, ids, still, METHODS["string"], torch.bfloat16, starts=(0,))
+    turned = [rotation.rotate(k).bfloat16() for rotation in layout.k_rotations]
+    out = attend_bands(q, turned, v, layout, 0, "sdpa").double()
+    exact = Layout.of(ids, ids, still, METHODS["string"], torch.float64, starts=(0,))
+    rotated = [rotation.rotate(q.double()).bfloat16().double() for rotation in exact.q_rotations]
+    expected = torch.zeros_like(out)
+    for h in range(HEADS):
+        for m in range(N):
+            logits = []
+            for n in range(m + 1):
+                band = next(i for i, b in enumerate(METHODS["string"].bands) if bool(b.region.contains(ids[m], ids[n])))
+                key = turned[layout.key_of_band[band]][0, h // 2, n].double()
+                logits.append(float(rotated[band][0, h, m] @ key) / math.sqrt(WIDTH // 2))
+            weights = torch.softmax(torch.tensor(logits, dtype=torch.float64), 0)
+            expected[0, h, m] = weights @ v[0, h // 2, : m + 1].double()
+    torch.testing.assert_close(out, expected, rtol=0, atol=OUTPUT_TOL)

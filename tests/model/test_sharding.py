@@ -1,0 +1,191 @@
+"""Sharded models: the same weights as one process's, tables in float32 beside weights in bf16, built on any device."""
+
+import dataclasses
+import inspect
+
+import pytest
+import torch
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from lab.assembly import assemble
+from lab.config import load_experiment
+from lab.errors import ConfigError
+from lab.model.attention.segments import Segments
+from lab.model.decoder import Decoder, DecoderConfig
+from lab.model.generation.generate import greedy
+from lab.model.sharding import build
+from lab.positions import distance, frequencies
+from lab.runs.folder import RunFolder
+from tests.ranks import CONFIG, meet, train
+from tests.test_fit import records
+
+CFG = DecoderConfig(d_model=16, n_layers=2, n_heads=2, n_kv_heads=1, d_ff=23, vocab_size=51, tie_embeddings=False)
+TIED = dataclasses.replace(CFG, tie_embeddings=True)
+SEED = 3
+BF16_TOLERANCE = 2e-2  # nats: the residual stream is float32 in one process and bf16 under FSDP
+
+
+METHODS = {"frequencies": frequencies("rope", head_dim=8, theta=1e4), "distance": distance("plain")}
+
+
+def make(cfg, seed):
+    return Decoder(cfg, seed=seed, **METHODS)
+
+
+def double(decoder):
+    with torch.no_grad():
+        for parameter in decoder.parameters():
+            parameter.mul_(2)
+
+
+def fail(decoder):
+    raise ConfigError("start.path=x: is no model")
+
+
+def sharded(cfg, start=None, dtype=None):
+    meet()
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    return build(lambda seed: make(cfg, seed), SEED, start, mesh=mesh, dtype=dtype)
+
+
+def whole_weights(cfg, start):
+    """Gather a sharded model's weights; tell how many times this rank built one, and whether ties held."""
+    built = []
+    original = Decoder.reset_parameters
+    Decoder.reset_parameters = lambda self, generator: (built.append(1), original(self, generator))[1]
+    try:
+        decoder = sharded(cfg, start)
+    finally:
+        Decoder.reset_parameters = original
+    weights = {name: tensor.full_tensor() for name, tensor in decoder.state_dict().items()}
+    return weights, len(built), decoder.head.weight is decoder.embedding.weight
+
+
+@pytest.mark.parametrize("start", [None, double], ids=["seeded", "trained"])
+@pytest.mark.parametrize("cfg", [CFG, TIED], ids=["untied", "tied"])
+def test_a_sharded_model_has_the_weights_of_a_whole_one(ranks, cfg, start):
+    expected = make(cfg, SEED)
+    if start is not None:
+        start(expected)
+    for rank, (weights, built, tied) in enumerate(ranks(2).run(whole_weights, cfg, start)):
+        assert weights.keys() == expected.state_dict().keys()
+        assert all(torch.equal(weights[name], tensor) for name, tensor in expected.state_dict().items())
+        assert built == (rank == 0), "only the first rank draws weights"
+        assert tied == cfg.tie_embeddings
+
+
+def fault_of(cfg, shards):
+    meet()
+    try:
+        sharded(cfg, fail) if shards else build(lambda seed: make(cfg, seed), SEED, fail)
+    except ConfigError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("shards", [False, True], ids=["ddp", "fsdp"])
+def test_weights_that_cannot_be_read_are_one_error_in_every_rank(ranks, shards):
+    assert ranks(2).run(fault_of, CFG, shards) == ["start.path=x: is no model"] * 2
+
+
+def embedding_of(cfg):
+    """Build as under DDP, which sends the first rank's weights to the others when it takes the model."""
+    meet()
+    return build(lambda seed: make(cfg, seed), SEED, double).embedding.weight.detach()
+
+
+def test_only_the_first_rank_reads_weights_to_start_from(ranks):
+    first, second = ranks(2).run(embedding_of, CFG)
+    seeded = make(CFG, SEED).embedding.weight
+    assert torch.equal(first, 2 * seeded)
+    assert torch.equal(second, seeded)
+
+
+def dtypes_in_blocks(cfg):
+    """Run forward passes of a model sharded in bf16 and note, block by block, what arrives."""
+    decoder = sharded(cfg, dtype=torch.bfloat16)
+    seen = []
+
+    def note(block, arguments):
+        x, layout, _ = arguments
+        tables = {t.dtype for r in (*layout.q_rotations, *layout.k_rotations) for t in (r.cos_B1TH, r.sin_B1TH)}
+        seen.append((x.dtype, block.attention.q.weight.dtype, tables, layout.frequencies.inv_freq.dtype, layout))
+
+    for block in decoder.blocks:
+        block.register_forward_pre_hook(note)
+    tokens = torch.arange(8)[None]
+    segments = Segments.from_lengths([5, 3], 8)
+    loss = decoder(tokens, segments=segments, targets=tokens)
+    loss.backward()
+    grads = {parameter.grad.dtype for parameter in decoder.parameters()}
+    greedy(decoder, tokens.repeat(2, 1), 3, agree=lambda number: number)
+    passes = [seen[n : n + cfg.n_layers] for n in range(0, len(seen), cfg.n_layers)]
+    one_layout = [all(row[-1] is rows[0][-1] for row in rows) for rows in passes[:1]]
+    return loss.dtype, grads, {row[0] for row in seen}, {row[1] for row in seen}, [row[2:4] for row in seen], one_layout
+
+
+def test_rotary_tables_stay_float32_under_fsdp_in_bf16(ranks):
+    for loss, grads, hidden, weights, tables, one_layout in ranks(2).run(dtypes_in_blocks, CFG):
+        assert (loss, grads) == (torch.float32, {torch.float32})
+        assert (hidden, weights) == ({torch.bfloat16}, {torch.bfloat16})
+        assert tables == [({torch.float32}, torch.float64)] * len(tables)
+        assert len(tables) >= 2 * CFG.n_layers, "training and generation"
+        assert one_layout == [True], "every block sees the same tables, not a copy"
+
+
+@pytest.mark.parametrize("steps", [12, pytest.param(50, marks=pytest.mark.slow)])
+def test_fsdp_in_bf16_trains_as_one_process_in_bf16(ranks, tmp_path, steps):
+    settings = {
+        "run.folder": str(tmp_path),
+        "data.folder": str(tmp_path / "shards"),
+        "train.precision": "bf16",
+        "train.tokens": 1024 * steps,
+        "probe.every_tokens": None,
+        "probe.tests": 1,
+        "probe.max_length": 128,
+        "probe.loss_tokens": 0,
+    }
+    ranks(1).run(train, settings | {"run.name": "one"})
+    ranks(2).run(train, settings | {"run.name": "two", "train.devices": 2, "train.strategy": "fsdp"})
+    one, two = ([record["loss"] for record in records(tmp_path / name)] for name in ("one", "two"))
+    assert len(one) == len(two) == steps
+    assert max(abs(a - b) for a, b in zip(one, two)) < BF16_TOLERANCE
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_a_model_is_built_on_the_cpu_whatever_the_default_device(tmp_path, device):
+    experiment = load_experiment(CONFIG, {"train.accelerator": "cpu"})
+    expected = assemble(experiment, RunFolder(tmp_path)).module
+    expected.configure_model()
+    with torch.device(device):
+        module = assemble(experiment, RunFolder(tmp_path)).module
+        module.configure_model()
+    assert module.sums.device.type == "cpu"
+    tables = (module.decoder.frequencies.inv_freq, expected.decoder.frequencies.inv_freq)
+    pairs = [*zip(module.decoder.parameters(), expected.decoder.parameters(), strict=True), tables]
+    assert all(mine.device.type == "cpu" and torch.equal(mine, theirs) for mine, theirs in pairs)
+    assert not list(module.decoder.buffers())
+
+
+def test_a_forward_pass_makes_its_tables_where_the_tokens_are():
+    decoder, tokens = make(CFG, SEED), torch.arange(8)[None]
+    segments = Segments.from_lengths([5, 3], 8, anchors=(-1, 0))
+    with torch.device("meta"):
+        other = decoder(tokens, segments=Segments(segments.cu_seqlens, segments.lengths, 8, segments.anchors))
+        answer = greedy(decoder, tokens, 3)
+    assert torch.equal(other, decoder(tokens, segments=segments))
+    assert torch.equal(answer, greedy(decoder, tokens, 3))
+
+
+SIGNATURES = [
+    (fully_shard, {"mesh", "mp_policy"}),
+    (MixedPrecisionPolicy, {"param_dtype", "reduce_dtype", "cast_forward_inputs"}),
+    (StateDictOptions, {"full_state_dict", "broadcast_from_rank0"}),
+    (set_model_state_dict, {"model", "model_state_dict", "options"}),
+    (FSDPModule.reshard, {"self"}),
+]
+
+
+@pytest.mark.parametrize(("call", "names"), SIGNATURES, ids=[call.__qualname__ for call, _ in SIGNATURES])
+def test_torch_has_the_calls_that_sharding_makes(call, names):
+    assert names <= set(inspect.signature(call).parameters), f"torch's {call.__qualname__} takes other arguments"

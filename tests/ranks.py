@@ -1,0 +1,109 @@
+"""Processes that stay, for tests of several ranks: they load torch and meet once, then run any job."""
+
+import contextlib
+import io
+import multiprocessing
+import os
+import queue
+import socket
+import time
+import traceback
+from pathlib import Path
+
+CONFIG = Path(__file__).resolve().parents[1] / "configs" / "cpu_test.yaml"
+LIMIT_S = 240  # for one job on a busy machine
+POLL_S = 1.0
+
+
+def serve(rank, world, port, jobs, answers):
+    """Run jobs as one rank; the variables are those that Lightning's own launcher sets."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NODE_RANK": "0", "OMP_NUM_THREADS": "1"}
+    os.environ |= {"LOCAL_RANK": str(rank), "RANK": str(rank), "WORLD_SIZE": str(world), "OMP_WAIT_POLICY": "PASSIVE"}
+    while True:
+        job, arguments = jobs.get()
+        try:
+            answers.put((rank, job(*arguments), None))
+        except BaseException:
+            answers.put((rank, None, traceback.format_exc()))
+
+
+class Ranks:
+    """So many processes on this machine; `run` gives one job to all and returns their results by rank."""
+
+    def __init__(self, world):
+        context = multiprocessing.get_context("spawn")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.jobs = [context.Queue() for _ in range(world)]
+        self.answers = context.Queue()
+        self.processes = [
+            context.Process(target=serve, args=(rank, world, port, self.jobs[rank], self.answers), daemon=True)
+            for rank in range(world)
+        ]
+        for process in self.processes:
+            process.start()
+
+    @property
+    def alive(self):
+        return all(process.is_alive() for process in self.processes)
+
+    def stop(self):
+        for process in self.processes:
+            process.kill()
+            process.join()
+
+    def run(self, job, *arguments):
+        try:
+            return self.results(job, arguments)
+        except BaseException:
+            self.stop()  # some ranks may wait for others for ever
+            raise
+
+    def results(self, job, arguments):
+        for jobs in self.jobs:
+            jobs.put((job, arguments))
+        results, deadline = {}, time.monotonic() + LIMIT_S
+        while len(results) < len(self.processes):
+            try:
+                rank, result, fault = self.answers.get(timeout=POLL_S)
+            except queue.Empty:
+                assert time.monotonic() < deadline, f"ranks {sorted(results)} of {len(self.processes)} answered"
+                assert self.alive, "a rank died"
+                continue
+            assert fault is None, f"rank {rank}: {fault}"
+            results[rank] = result
+        return [results[rank] for rank in sorted(results)]
+
+
+class Pool:
+    """Ranks by their number, started when they are first asked for."""
+
+    def __init__(self):
+        self.started = {}
+
+    def __call__(self, world):
+        if world not in self.started or not self.started[world].alive:
+            self.started[world] = Ranks(world)
+        return self.started[world]
+
+    def stop(self):
+        for ranks in self.started.values():
+            ranks.stop()
+
+
+def train(settings, resume=False):
+    """Train cpu_test.yaml under other settings as one of the ranks, and return the exit status."""
+    from lab.config import load_experiment
+    from lab.session import run_experiment
+
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        return run_experiment(load_experiment(CONFIG, settings), resume, "")
+
+
+def meet():
+    """Join the process group, for jobs that go without Lightning."""
+    from torch import distributed
+
+    if not distributed.is_initialized():
+        distributed.init_process_group("gloo")

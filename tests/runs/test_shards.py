@@ -1,0 +1,277 @@
+"""Tensors of checkpoints: plain safetensors, any number of ranks to any other, hashed as written, no code run."""
+
+import hashlib
+import inspect
+import json
+import pickle
+from functools import partial
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+from torch.distributed.checkpoint.storage import StorageWriter
+from torch.distributed.tensor import Shard, distribute_tensor
+
+from lab import files
+from lab.errors import CheckpointError
+from lab.model.decoder import Decoder, DecoderConfig
+from lab.runs import checkpoints
+from lab.runs.checkpoints import Checkpoint, newest, open_checkpoint, publish
+from lab.runs.shards import ShardWriter, finish_writing, read_shards, write_shards
+from lab.runs.state import load_weights, packed, read_state, read_weights_of, restore_tensors, tensors_to_save
+from tests.ranks import meet
+
+CFG = DecoderConfig(d_model=8, n_layers=2, n_heads=2, n_kv_heads=1, d_ff=8, vocab_size=13, tie_embeddings=True)
+TENSORS = {"a.weight": torch.arange(15.0).view(5, 3), "optimizer.a.weight.exp_avg": torch.arange(5.0) - 2}
+
+
+def save(root, tensors, small=None, *, group=None, background=False):
+    small = {"state.ckpt": packed({}), "counts.npz": b"counts"} | (small or {})
+    writer = ShardWriter(root, small, partial(publish_at, root))
+    return write_shards(dict(tensors), writer, group, background=background)
+
+
+def publish_at(root, written):
+    publish(root, 100, 2, written)
+
+
+def trained(seed, steps=2):
+    """Train a tied model a little; the optimizer counts matrices before vectors, as no model does."""
+    model = Decoder(CFG, seed=seed)
+    groups = [[p for p in model.parameters() if (p.ndim >= 2) == matrix] for matrix in (True, False)]
+    optimizer = torch.optim.AdamW([{"params": group, "weight_decay": 0.0} for group in groups], lr=1e-2, fused=True)
+    tokens = torch.arange(12)[None]
+    for _ in range(steps):
+        model(tokens, targets=tokens).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model, optimizer
+
+
+def moments(model, optimizer):
+    return {name: optimizer.state[parameter] for name, parameter in model.named_parameters()}
+
+
+def test_files_are_plain_safetensors_and_hashed_as_they_were_written(tmp_path, monkeypatch):
+    read = []
+    monkeypatch.setattr(checkpoints, "sha256", lambda path: read.append(path.name) or files.sha256(path))
+    save(tmp_path, TENSORS)
+    assert read == [], "nothing is read back"
+    folder = newest(tmp_path)[0].folder
+    assert torch.equal(load_file(folder / "weights-00000.safetensors")["a.weight"], TENSORS["a.weight"])
+    assert list(load_file(folder / "optimizer-00000.safetensors")) == ["optimizer.a.weight.exp_avg"]
+    manifest = json.loads((folder / "manifest.json").read_text())["files"]
+    assert manifest.keys() == {"state.ckpt", "counts.npz", "weights-00000.safetensors", "optimizer-00000.safetensors"}
+    for name, entry in manifest.items():
+        data = (folder / name).read_bytes()
+        assert entry == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_every_dtype_and_layout_comes_back(tmp_path, dtype):
+    wide = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)).to(dtype)
+    save(tmp_path, {"w": wide.T, "part": wide[1:3, 1:], "one": wide[0, :1]})
+    found = {"w": torch.zeros(4, 6, dtype=dtype), "part": torch.zeros(2, 3, dtype=dtype)}
+    read_shards(found, newest(tmp_path)[0].folder)
+    assert torch.equal(found["w"], wide.T)
+    assert torch.equal(found["part"], wide[1:3, 1:])
+
+
+def test_the_digest_names_the_weights_alone(tmp_path):
+    def digest(name, **changed):
+        save(tmp_path / name, TENSORS | changed, {"state.ckpt": packed({"name": name})})
+        return newest(tmp_path / name)[0].digest
+
+    other_moments = {"optimizer.a.weight.exp_avg": torch.zeros(5)}
+    assert digest("first") == digest("second") == digest("third", **other_moments)
+    assert digest("first") != digest("fourth", **{"a.weight": torch.zeros(5, 3)})
+
+
+def test_a_trained_model_comes_back_with_its_optimizer(tmp_path):
+    model, optimizer = trained(1)
+    tensors, small = tensors_to_save(model, optimizer)
+    assert "head.weight" not in tensors, "a tied weight is written once"
+    save(tmp_path, tensors, {"state.ckpt": packed(small)})
+    other, fresh = trained(2, steps=0)
+    saved = newest(tmp_path)[0]
+    restore_tensors(other, fresh, saved, read_state(saved), None)
+    assert other.head.weight is other.embedding.weight
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(other.parameters(), model.parameters(), strict=True))
+    expected = moments(model, optimizer)
+    for name, values in moments(other, fresh).items():
+        assert values.keys() == expected[name].keys() == {"step", "exp_avg", "exp_avg_sq"}
+        assert all(torch.equal(values[key], expected[name][key]) for key in values)
+    weights = read_weights_of(saved)
+    assert weights.keys() == model.state_dict().keys()
+    load_weights(blank := Decoder(CFG, seed=9), saved)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(weights[name], tensor)
+        assert torch.equal(blank.state_dict()[name], tensor)
+
+
+@pytest.mark.parametrize("order", ["by_group", "by_model"])
+def test_a_checkpoint_of_an_earlier_version_comes_back(tmp_path, order):
+    """Lightning's layout: one process and DDP numbered the moments group by group, FSDP by the model's parameters."""
+    model, optimizer = trained(1)
+    names = [name for name, _ in model.named_parameters()]
+    own = optimizer.state_dict()
+    of = {parameter: name for name, parameter in model.named_parameters()}
+    grouped = [of[parameter] for group in optimizer.param_groups for parameter in group["params"]]
+    assert grouped != names
+    number = {name: (grouped if order == "by_group" else names).index(name) for name in names}
+    state = {number[grouped[old]]: values for old, values in own["state"].items()}
+    groups = [{**g, "params": [number[grouped[old]] for old in g["params"]]} for g in own["param_groups"]]
+    old = {
+        "global_step": 2,
+        "consumed_tokens": 24,
+        "state_dict": {f"decoder.{name}": tensor for name, tensor in model.state_dict().items()},
+        "optimizer_states": [{"state": state, "param_groups": groups}],
+    }
+    folder = checkpoints.temporary_folder(tmp_path)
+    torch.save(old, folder / "state.ckpt")
+    saved = publish(tmp_path, 24, 2)
+    other, fresh = trained(2, steps=0)
+    restore_tensors(other, fresh, saved, read_state(saved), None)
+    expected = moments(model, optimizer)
+    for name, values in moments(other, fresh).items():
+        assert all(torch.equal(values[key], expected[name][key]) for key in ("step", "exp_avg", "exp_avg_sq"))
+    assert all(torch.equal(read_weights_of(saved)[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def write_sharded(root, world):
+    """Write row shards of uneven tensors and a replicated one; then read them all back whole."""
+    meet()
+    group = torch.distributed.group.WORLD
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (world,))
+    whole = {"five": torch.arange(20.0).view(5, 4), "one": torch.tensor([7.0])}
+    tensors = {name: distribute_tensor(tensor, mesh, [Shard(0)]) for name, tensor in whole.items()}
+    save(root, tensors | {"everywhere": torch.arange(3.0)}, group=group)
+    found = {name: torch.zeros_like(tensor) for name, tensor in whole.items()} | {"everywhere": torch.zeros(3)}
+    read_shards(found, newest(root)[0].folder, group)
+    return found
+
+
+def test_shards_of_two_ranks_are_read_by_one(ranks, tmp_path):
+    for found in ranks(2).run(write_sharded, tmp_path, 2):
+        assert torch.equal(found["five"], torch.arange(20.0).view(5, 4))
+        assert (found["one"].tolist(), found["everywhere"].tolist()) == ([7.0], [0.0, 1.0, 2.0])
+    folder = newest(tmp_path)[0].folder
+    held = []
+    for path in sorted(folder.glob("weights-*")):
+        with safe_open(path, framework="pt") as file:
+            held += [(path.name[8:13], name, tuple(file.get_slice(name).get_shape())) for name in file.keys()]  # noqa: SIM118
+    assert sorted(held)[:2] == [("00000", "five", (3, 4)), ("00000", "one", (1,))]
+    assert ("00001", "five", (2, 4)) in held
+    assert [name for _, name, _ in held].count("everywhere") == 1, "what all hold is written once"
+    found = {"five": torch.zeros(5, 4)}
+    read_shards(found, folder)
+    assert torch.equal(found["five"], torch.arange(20.0).view(5, 4))
+
+
+def test_tensors_of_other_names_or_shapes_are_one_line(tmp_path):
+    save(tmp_path, TENSORS)
+    folder = newest(tmp_path)[0].folder
+    for wanted in ({"b.weight": torch.zeros(5, 3)}, {"a.weight": torch.zeros(3, 5)}):
+        with pytest.raises(CheckpointError) as caught:
+            read_shards(wanted, folder)
+        assert str(caught.value).startswith(f"{folder}: cannot be read (")
+        assert "\n" not in str(caught.value)
+
+
+class Attack:
+    """What a pickle may do: call anything."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def test_what_a_checkpoint_holds_is_not_run(tmp_path):
+    trace = tmp_path / "trace"
+    pickle.loads(pickle.dumps(Attack(trace))).close()
+    assert trace.exists(), "the attack works on an unguarded reader"
+    trace.unlink()
+    root = tmp_path / "checkpoints"
+    bytes_of = {"state.ckpt": pickle.dumps(Attack(trace)), ".metadata": pickle.dumps(Attack(trace))}
+    save(root, {"embedding.weight": torch.zeros(2, 2)}, bytes_of)
+    saved = open_checkpoint(tmp_path)
+    load_weights(torch.nn.Module(), saved)
+    for read in (read_state, read_weights_of):
+        with pytest.raises(CheckpointError) as caught:
+            read(saved)
+        assert str(caught.value).startswith(f"{saved.state}: cannot be read (")
+        assert "\n" not in str(caught.value)
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize(
+    "junk", [b"", b"junk" * 50, packed({})[:-60], packed([1])], ids=["empty", "junk", "cut", "list"]
+)
+def test_a_state_that_is_none_is_one_line(tmp_path, junk):
+    (tmp_path / "state.ckpt").write_bytes(junk)
+    with pytest.raises(CheckpointError) as caught:
+        read_state(Checkpoint(tmp_path, 1))
+    assert str(caught.value).startswith(f"{tmp_path / 'state.ckpt'}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_broken_shard_that_the_manifest_matches_is_one_line(tmp_path):
+    (tmp_path / "weights-00000.safetensors").write_bytes(b"\xff" * 100)
+    with pytest.raises(CheckpointError) as caught:
+        read_shards({"a.weight": torch.zeros(5, 3)}, tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_save_in_the_background_writes_what_was_there_when_it_began(tmp_path):
+    tensors = {name: tensor.clone() for name, tensor in TENSORS.items()}
+    writing = save(tmp_path, tensors, background=True)
+    for tensor in tensors.values():
+        tensor.fill_(-1)  # the training goes on
+    finish_writing(writing, tmp_path)
+    assert torch.equal(
+        load_file(newest(tmp_path)[0].folder / "weights-00000.safetensors")["a.weight"], TENSORS["a.weight"]
+    )
+
+
+@pytest.mark.parametrize("background", [False, True], ids=["waiting", "background"])
+def test_a_save_that_fails_is_one_error_and_leaves_the_others(tmp_path, monkeypatch, background):
+    save(tmp_path, TENSORS)
+    before = (newest(tmp_path)[0].folder / "manifest.json").read_bytes()
+
+    def full(path, parts):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lab.runs.shards.write_hashed", full)
+        with pytest.raises(CheckpointError, match="No space left on device") as caught:
+            finish_writing(save(tmp_path, TENSORS, background=background), tmp_path)
+    assert "\n" not in str(caught.value)
+    assert (newest(tmp_path)[0].folder / "manifest.json").read_bytes() == before
+
+
+SIGNATURES = [
+    (dcp.save, {"state_dict", "storage_writer", "process_group"}),
+    (dcp.async_save, {"state_dict", "storage_writer", "process_group"}),
+    (dcp.load, {"state_dict", "storage_reader", "process_group", "no_dist"}),
+    (dcp.HuggingFaceStorageReader, {"path"}),
+    (get_optimizer_state_dict, {"model", "optimizers"}),
+    (set_optimizer_state_dict, {"model", "optimizers", "optim_state_dict"}),
+    (distribute_tensor, {"tensor", "device_mesh", "placements", "src_data_rank"}),
+]
+
+
+@pytest.mark.parametrize(("call", "names"), SIGNATURES, ids=[call.__name__ for call, _ in SIGNATURES])
+def test_torch_has_the_calls_that_checkpoints_make(call, names):
+    assert names <= set(inspect.signature(call).parameters), f"torch's {call.__name__} takes other arguments"
+
+
+def test_torch_asks_a_writer_for_what_ours_gives():
+    abstract = StorageWriter.__abstractmethods__
+    assert abstract <= set(vars(ShardWriter)), (
+        f"torch's StorageWriter also asks for {abstract - set(vars(ShardWriter))}"
+    )

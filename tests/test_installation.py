@@ -1,0 +1,98 @@
+"""What messages and pages say to install exists, and installs what is needed."""
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from lab.errors import MissingPackage
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = {name: [Requirement(line) for line in lines] for name, lines in PROJECT["optional-dependencies"].items()}
+SOURCES = sorted(path for part in ("lab", "eval", "benchmarks") for path in (ROOT / part).rglob("*.py"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TRAINING = (ROOT / "docs" / "training.md").read_text()
+INSTALL = re.compile(r"pip install[^`\n]*")
+CONFIGS_OF_PAGE = ("tiny_2k", "tiny_4k", "h200_small")
+
+
+def names(extra):
+    """List the packages of an extra, those of extras it refers to included."""
+    found = set()
+    for requirement in EXTRAS[extra]:
+        if requirement.name == PROJECT["name"]:
+            found |= set().union(*(names(other) for other in requirement.extras))
+        else:
+            found.add(canonicalize_name(requirement.name))
+    return found
+
+
+def asked_for(line):
+    """List the extras that an installation line names."""
+    return [extra for group in re.findall(r"\.\[([^\]]+)\]", line) for extra in group.split(",") if "{" not in extra]
+
+
+def missing_packages():
+    """List the (package, extra) of every MissingPackage in the code whose arguments are written out."""
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "MissingPackage":
+                package, _, extra = node.args
+                yield path.name, getattr(package, "value", None), ast.literal_eval(extra)
+
+
+def test_every_missing_package_is_in_the_extra_that_its_message_names():
+    found = list(missing_packages())
+    assert len(found) > 5
+    for file, package, extra in found:
+        assert extra in EXTRAS, (file, extra)
+        if isinstance(package, str):
+            assert canonicalize_name(package) in names(extra), (file, package, extra)
+    assert "xformers" in names("gpu")  # what lab.model.backends names, beside flash-attn
+
+
+def test_the_message_can_be_typed_as_it_stands():
+    line = str(MissingPackage("wandb", "track.wandb=offline", "wandb"))
+    assert line == "wandb: not installed, needed for track.wandb=offline; pip install -e '.[wandb]'"
+    line = str(MissingPackage("flash_attn", "train.backend=flash", "gpu"))
+    assert line.endswith("; pip install --no-build-isolation flash-attn")
+
+
+def test_no_extra_needs_a_package_that_pip_cannot_build_in_isolation():
+    assert "flash-attn" not in set().union(*map(names, EXTRAS))
+
+
+@pytest.mark.parametrize("path", [*PAGES, *SOURCES, ROOT / "Makefile"], ids=lambda path: path.name)
+def test_every_installation_line_names_extras_that_exist(path):
+    text = path.read_text()
+    assert "probe-lab[" not in text, "the package is on no index"
+    for line in INSTALL.findall(text):
+        assert set(asked_for(line)) <= EXTRAS.keys(), line
+        assert "flash-attn" not in line or "--no-build-isolation" in line, line
+
+
+@pytest.mark.parametrize("name", CONFIGS_OF_PAGE)
+def test_the_training_page_installs_what_its_configs_need(name):
+    config = yaml.safe_load((ROOT / "configs" / f"{name}.yaml").read_text())
+    needed = {"data"} if config["data"]["corpus"]["name"] == "slimpajama" else set()
+    needed |= {"wandb"} if config["track"].get("wandb") else set()
+    needed |= {"plot"} if config["track"].get("picture") else set()
+    [line, *_] = INSTALL.findall(TRAINING)
+    assert needed <= set(asked_for(line))
+
+
+def test_off_is_a_word_wherever_settings_are_written(tmp_path):
+    from lab.config import load_experiment
+    from lab.settings import parse_overrides
+
+    text = (ROOT / "configs" / "tiny_2k.yaml").read_text().replace("wandb: offline", "wandb: off")
+    (tmp_path / "c.yaml").write_text(text)
+    assert load_experiment(tmp_path / "c.yaml").track.wandb == "off"
+    overrides = parse_overrides(["--track.wandb=off", "--track.picture=true", "--run.name=no"])
+    assert overrides == {"track.wandb": "off", "track.picture": True, "run.name": "no"}

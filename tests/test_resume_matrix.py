@@ -1,0 +1,107 @@
+"""A run goes on under any strategy and number of processes as if nothing had happened."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.ranks import train
+from tests.test_fit import records
+
+LOSS_TOLERANCE = 1e-5  # sums in another order
+STEPS, SAVED = 6, 3  # saved at an odd step
+WORLDS = {"one": 1, "ddp2": 2, "fsdp2": 2, "ddp4": 4, "fsdp4": 4}
+SIZES = {"d_model": 16, "n_heads": 2, "n_kv_heads": 1, "d_ff": 23}  # rows that four ranks cannot share out evenly
+SETTINGS = {
+    "train.tokens": 512 * STEPS,
+    "train.batch_tokens": 512,
+    "train.micro_batch_tokens": 128,
+    "train.checkpoint_every_tokens": 1,  # at every step
+    "train.keep_checkpoints": STEPS,
+    "probe.every_tokens": None,
+    "probe.tests": 2,
+    "probe.max_length": 128,
+    "probe.loss_tokens": 256,
+    **{f"model.{name}": size for name, size in SIZES.items()},
+}
+QUICK = [("ddp2", "one", True), ("one", "fsdp2", True), ("fsdp2", "ddp2", False), ("fsdp2", "one", False)]
+ALL = [(a, b, tied) for tied in (False, True) for a in WORLDS for b in WORLDS]
+
+
+def settings(folder, name, strategy, tied):
+    return SETTINGS | {
+        "run.folder": str(folder / "runs"),
+        "run.name": name,
+        "data.folder": str(folder / "shards"),
+        "train.strategy": "single" if strategy == "one" else strategy[:-1],
+        "train.devices": WORLDS[strategy],
+        "model.tie_embeddings": tied,
+    }
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("matrix")
+
+
+@pytest.fixture(scope="module")
+def trained(place, ranks):
+    """Train under a strategy without a stop, once."""
+    runs: dict[tuple[str, bool], Path] = {}
+
+    def of(strategy, tied):
+        if (strategy, tied) not in runs:
+            name = f"{strategy}-{tied}"
+            ranks(WORLDS[strategy]).run(train, settings(place, name, strategy, tied))
+            runs[strategy, tied] = place / "runs" / name
+        return runs[strategy, tied]
+
+    return of
+
+
+def left_at(run, step, copy):
+    """Copy a run as it was after a step's checkpoint."""
+    shutil.copytree(run, copy)
+    consumed = [record["consumed_tokens"] for record in records(run)][step - 1]
+    for folder in (copy / "checkpoints").iterdir():
+        if int(folder.name.removeprefix("tokens-")) > consumed:
+            shutil.rmtree(folder)
+
+
+def assert_same_training(run, expected):
+    ours, theirs = records(run), records(expected)
+    assert [r["step"] for r in ours] == [r["step"] for r in theirs]
+    assert [r["consumed_tokens"] for r in ours] == [r["consumed_tokens"] for r in theirs]
+    np.testing.assert_allclose([r["loss"] for r in ours], [r["loss"] for r in theirs], rtol=0, atol=LOSS_TOLERANCE)
+    assert [r["lr"] for r in ours] == [r["lr"] for r in theirs]
+    np.testing.assert_array_equal(np.load(run / "counts.npz")["f"], np.load(expected / "counts.npz")["f"])
+    for name in ("cases", "checkpoints"):
+        assert sorted(p.name for p in (run / name).iterdir()) == sorted(p.name for p in (expected / name).iterdir())
+    assert [p.read_text() for p in (run / "cases").iterdir()] == [p.read_text() for p in (expected / "cases").iterdir()]
+    for mine, other in zip(records(run, "probes.jsonl"), records(expected, "probes.jsonl"), strict=True):
+        apart = ("held_out_loss", "model", "seconds")
+        assert {k: v for k, v in mine.items() if k not in apart} == {k: v for k, v in other.items() if k not in apart}
+        assert mine.get("held_out_loss") == pytest.approx(other.get("held_out_loss"), abs=LOSS_TOLERANCE)
+
+
+def check(place, ranks, trained, before, after, tied):
+    name = f"{before}-{after}-{tied}"
+    left_at(trained(before, tied), SAVED, place / "runs" / name)
+    ranks(WORLDS[after]).run(train, settings(place, name, after, tied), True)
+    assert_same_training(place / "runs" / name, trained("one", tied))
+
+
+def id_of(case):
+    return "-".join(map(str, case[:2])) + ("-tied" if case[2] else "")
+
+
+@pytest.mark.parametrize("case", QUICK, ids=id_of)
+def test_a_run_goes_on_under_another_strategy(place, ranks, trained, case):
+    check(place, ranks, trained, *case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [case for case in ALL if case not in QUICK], ids=id_of)
+def test_a_run_goes_on_under_every_strategy(place, ranks, trained, case):
+    check(place, ranks, trained, *case)

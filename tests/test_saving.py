@@ -1,0 +1,191 @@
+"""Saving in runs: in the background as in the foreground, killed anywhere, verified by one rank alone."""
+
+import os
+import shutil
+import signal
+from functools import partial
+
+import lightning
+import pytest
+import torch
+
+from lab.callbacks.resuming import continue_at
+from lab.files import sha256
+from lab.runs.checkpoints import candidates, newest, publish
+from lab.runs.shards import ShardWriter, write_shards
+from lab.runs.state import packed
+from tests.ranks import train
+from tests.test_fit import exact_metrics, records
+
+STEPS = 6
+SETTINGS = {
+    "train.tokens": 512 * STEPS,
+    "train.batch_tokens": 512,
+    "train.micro_batch_tokens": 256,
+    "train.checkpoint_every_tokens": 1,  # at every step
+    "train.keep_checkpoints": STEPS,
+    "probe.every_tokens": None,
+    "probe.tests": 1,
+    "probe.max_length": 128,
+    "probe.loss_tokens": 0,
+}
+FSDP = {"train.devices": 2, "train.strategy": "fsdp"}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("saving")
+
+
+def settings(place, name, **others):
+    folders = {"run.folder": str(place), "run.name": name, "data.folder": str(place / "shards")}
+    return SETTINGS | folders | others
+
+
+@pytest.fixture(scope="module")
+def waiting(place, ranks):
+    """One process and two sharded ones that wait for every save."""
+    ranks(1).run(train, settings(place, "one"))
+    ranks(2).run(train, settings(place, "two", **FSDP))
+    return {1: place / "one", 2: place / "two"}
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_checkpoints_in_the_background_hold_the_same_tensors(place, ranks, waiting, world):
+    name = f"background{world}"
+    ranks(world).run(train, settings(place, name, **({} if world == 1 else FSDP), **{"train.async_checkpoints": True}))
+    assert exact_metrics(place / name) == exact_metrics(waiting[world])
+    ours, theirs = candidates(place / name / "checkpoints"), candidates(waiting[world] / "checkpoints")
+    assert [folder.name for folder in ours] == [folder.name for folder in theirs]
+    for mine, other in zip(ours, theirs):
+        assert [path.name for path in sorted(mine.iterdir())] == [path.name for path in sorted(other.iterdir())]
+        assert all(sha256(path) == sha256(other / path.name) for path in mine.glob("*.safetensors"))
+    assert not (place / name / "checkpoints" / ".writing").exists()
+
+
+def train_on_a_full_disk(settings):
+    """Train where the third save's tensors cannot be written; return the error, and the steps that were recorded."""
+    from lab.errors import CheckpointError
+    from lab.runs import shards
+
+    write, written = shards.write_hashed, []
+
+    def full(path, parts):
+        written.append(path.name)
+        if written.count("weights-00000.safetensors") == 3:
+            raise OSError(28, "No space left on device")
+        return write(path, parts)
+
+    shards.write_hashed = full
+    try:
+        return str(train(settings))
+    except CheckpointError as error:
+        return str(error)
+    finally:
+        shards.write_hashed = write
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("background", [False, True], ids=["waiting", "background"])
+def test_a_save_that_fails_ends_the_run_with_its_reason(place, ranks, world, background):
+    name = f"full{world}{background}"
+    own = settings(place, name, **({} if world == 1 else FSDP), **{"train.async_checkpoints": background})
+    told = ranks(world).run(train_on_a_full_disk, own)
+    assert (
+        told
+        == [f"{place / name / 'checkpoints'}: no checkpoint could be written ([Errno 28] No space left on device)"]
+        * world
+    )
+    steps = [record["consumed_tokens"] for record in records(place / name)]
+    assert newest(place / name / "checkpoints")[0].consumed_tokens == steps[1]
+    assert len(steps) == (4 if background else 3), "no later than the next save"
+
+
+def resume_and_count(settings):
+    """Resume, and list what this rank hashed."""
+    from lab.runs import checkpoints
+
+    read, original = [], checkpoints.sha256
+    checkpoints.sha256 = lambda path: read.append(path.name) or original(path)
+    try:
+        return train(settings, True), read
+    finally:
+        checkpoints.sha256 = original
+
+
+def test_one_rank_verifies_and_all_follow_it(place, ranks, waiting):
+    shutil.copytree(waiting[2], place / "verified")
+    last, before = candidates(place / "verified" / "checkpoints")[:2]
+    broken = next(last.glob("optimizer-*"))
+    data = bytearray(broken.read_bytes())
+    data[-1] ^= 1  # nothing but its hash shows it
+    broken.write_bytes(data)
+    (first, hashed), (second, nothing) = ranks(2).run(resume_and_count, settings(place, "verified", **FSDP))
+    assert (first, second, nothing) == (0, 0, [])
+    assert sorted(set(hashed)) == sorted(path.name for path in before.iterdir() if path.name != "manifest.json")
+    assert exact_metrics(place / "verified") == exact_metrics(waiting[2])
+
+
+def test_a_finished_run_of_two_ranks_is_left_as_it_is(place, ranks, waiting):
+    shutil.copytree(waiting[2], place / "finished")
+    metrics = (place / "finished" / "metrics.jsonl").read_bytes()
+    assert ranks(2).run(train, settings(place, "finished", **FSDP), True) == [0, 0]
+    assert (place / "finished" / "metrics.jsonl").read_bytes() == metrics
+
+
+def killed_at(root, number):
+    """Save twice in a process that kills itself at the n-th call that changes a file; tell whether it came so far."""
+    child = os.fork()
+    if child == 0:
+        calls = []
+
+        def fatal(call, *arguments, **options):
+            calls.append(call)
+            if len(calls) == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*arguments, **options)
+
+        for name in ("fsync", "rename", "replace", "rmdir", "unlink"):
+            setattr(os, name, partial(fatal, getattr(os, name)))
+        for consumed in (200, 300):
+            save(root, consumed)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
+
+
+def save(root, consumed):
+    tensors = {"w": torch.full((3,), float(consumed)), "optimizer.w.exp_avg": torch.zeros(3)}
+    small = {"state.ckpt": packed({"shared": {}}), "counts.npz": b"counts"}
+    write_shards(
+        tensors, ShardWriter(root, small, lambda files: publish(root, consumed, 2, files)), None, background=False
+    )
+
+
+def test_a_kill_anywhere_in_a_save_leaves_a_whole_checkpoint(tmp_path):
+    number = 1
+    while True:
+        root = tmp_path / str(number)
+        save(root, 100)
+        died = killed_at(root, number)
+        found, passed = newest(root)
+        assert found is not None
+        assert found.consumed_tokens in (100, 200, 300)
+        assert passed == [], "what was not finished has no name"
+        save(root, 400)
+        assert newest(root)[0].consumed_tokens == 400
+        if not died:
+            break
+        number += 1
+    assert number > 20, "two saves change files more often than that"
+
+
+def test_lightning_counts_steps_where_they_are_set():
+    trainer = lightning.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, barebones=False)
+    try:
+        continue_at(trainer, 7)
+    except AttributeError as error:
+        pytest.fail(f"Lightning's loops have changed: {error}")
+    assert trainer.global_step == 7, "Lightning's global_step no longer reads optim_progress.optimizer.step.total"
+    loop = trainer.fit_loop.epoch_loop
+    assert loop.batch_progress.current.ready == 0, "batches of a step are counted from the first one after the start"
+    assert not loop.restarting, "a loop that restarts takes up the counts of another accumulation"

@@ -1,0 +1,214 @@
+"""A signal by any way that launchers pass one on: the run saves, ends with its status, leaves nothing, and resumes."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.launching import SBATCH, environment, patched, port, running, task, torchrun
+from tests.test_fit import ROOT, assert_same_run, command, fit, records
+
+SHORT = ("--probe.every_tokens=null", "--probe.loss_tokens=0", "--data.prefetch=2")
+TWO = ("--train.devices=2", "--train.strategy=ddp")
+SKIP = ("--skip.method=pose", "--skip.target_len=192")
+SIGNALS = {"term": signal.SIGTERM, "int": signal.SIGINT, "usr1": signal.SIGUSR1}
+STATUS = {"alone": 75, "lightning": 75, "srun": 75, "torchrun": 1, "by_hand": 75, "two_agents": 1}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    place = tmp_path_factory.mktemp("signals")
+    fit(place, "prepares", "--train.tokens=8192", "--probe.loss_tokens=0", "--probe.tests=1")
+    return place
+
+
+def commands(launcher, place, name, *options):
+    """Write what starts a run of two processes, one command for each that is started."""
+    words = command(place, name, *SHORT, "--train.tokens=40960", *options)
+    two, meet = [*words, *TWO], str(port())
+    agents = [*words, "--train.devices=1", "--train.nodes=2", "--train.strategy=ddp"]
+    meeting = ("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{meet}", f"--rdzv-id={name}")
+    node = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": meet}
+    return {
+        "alone": [(words, environment())],
+        "lightning": [(two, environment())],
+        "srun": [(two, environment(**task(n, 2) | node)) for n in range(2)],
+        "torchrun": [(torchrun(two), environment(**SBATCH))],
+        "two_agents": [(torchrun(agents, *meeting, "--local-addr=127.0.0.1", workers=1), environment())] * 2,
+        "by_hand": [(agents, environment(**node, NODE_RANK=str(n))) for n in range(2)],
+    }[launcher]
+
+
+def check_stop(launcher, place, name, number, to):
+    run = place / "runs" / name
+    with running(place, commands(launcher, place, name)) as processes:
+        processes.wait_for(run, 4)
+        processes.send(number, to)
+        statuses, outputs = processes.finish()
+        assert set(statuses) == {STATUS[launcher]}, outputs
+        assert sum(text.count("all saved") for text in outputs) == 1
+        assert processes.left() == []
+    saved = sorted((run / "checkpoints").iterdir())[-1]
+    assert int(saved.name.removeprefix("tokens-")) == records(run)[-1]["consumed_tokens"]
+    assert len(records(run)) < 40
+
+
+def check_resumption(launcher, place, name):
+    with running(place, commands(launcher, place, name, "--resume")) as processes:
+        statuses, outputs = processes.finish()
+        assert set(statuses) == {0}, outputs
+        assert processes.left() == []
+    assert [record["step"] for record in records(place / "runs" / name)] == list(range(1, 41))
+
+
+def test_a_signal_to_torchrun_and_its_workers_in_a_slurm_job_is_saved(place):
+    check_stop("torchrun", place, "torchrun", signal.SIGTERM, "all")
+
+
+def test_a_warning_to_sruns_tasks_is_saved(place):
+    check_stop("srun", place, "srun", signal.SIGUSR1, "all")
+
+
+def test_a_signal_to_the_process_group_leaves_the_loader_at_work(place):
+    check_stop("alone", place, "alone", signal.SIGTERM, "all")
+
+
+def test_only_a_second_ctrl_c_ends_a_run_at_once():
+    code = (
+        "import signal; from types import SimpleNamespace; from lab.callbacks.stopping import COPY_S, Stopping\n"
+        "stopping, module = Stopping(), SimpleNamespace(stop_asked=False)\n"
+        "stopping.on_train_start(None, module)\n"
+        "for name in ('SIGTERM', 'SIGUSR1', 'SIGTERM', 'SIGINT', 'SIGINT'): signal.raise_signal(signal.Signals[name])\n"
+        "print(module.stop_asked, flush=True)  # all of them within a moment, as launchers repeat them\n"
+        "stopping.asked_at -= 2 * COPY_S\n"
+        "signal.raise_signal(signal.SIGTERM)\n"
+        "print('saves', flush=True)\n"
+        "signal.raise_signal(signal.SIGINT)\n"
+        "print('never')"
+    )
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=150)
+    assert (done.stdout.split(), done.returncode) == (["True", "saves"], -signal.SIGINT), done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", SIGNALS.values(), ids=SIGNALS)
+@pytest.mark.parametrize("to", ["all", "rank", "launcher"])
+@pytest.mark.parametrize("launcher", ["alone", "lightning", "srun", "torchrun", "two_agents", "by_hand"])
+def test_every_signal_by_every_way(place, launcher, to, number):
+    name = f"{launcher}_{to}_{number.name}"
+    check_stop(launcher, place, name, number, to)
+    if number == signal.SIGTERM:
+        check_resumption(launcher, place, name)
+
+
+def test_a_killed_run_leaves_no_loader(place):
+    # packs with position ids of 128 KB, more than a pipe holds: the loader is writing when nobody reads any more
+    packs = ("--train.micro_batch_tokens=16384", "--train.batch_tokens=16384", "--train.tokens=1000000")
+    words = command(place, "killed", *SHORT, *SKIP, *packs)
+    with running(place, [(words, environment())]) as processes:
+        processes.wait_for(place / "runs" / "killed", 4)
+        assert len(processes.running()) == 2
+        processes.send(signal.SIGKILL, "launcher")
+        assert processes.finish()[0] == [-signal.SIGKILL]
+        assert processes.left() == []
+
+
+@pytest.mark.slow
+def test_a_fault_in_training_leaves_no_loader(place):
+    code = (
+        "from lab.callbacks.recording import Recording\n"
+        "def fail(*arguments): raise RuntimeError('planted')\n"
+        "Recording.write_line = fail"
+    )
+    with running(
+        place, [(patched(command(place, "fault", *SHORT, "--train.tokens=40960"), code), environment())]
+    ) as processes:
+        statuses, outputs = processes.finish()
+        assert statuses == [1]
+        assert "planted" in outputs[0]
+        assert processes.left() == []
+
+
+PROBES = ("--train.tokens=20480", "--probe.max_length=192", "--probe.loss_tokens=0", "--data.prefetch=2")
+AT_A_CALL = """
+import os, signal
+from lab.callbacks.probing import Live
+calls, generate = [], Live.generate
+def counted(self, *arguments):
+    calls.append(0)
+    if len(calls) == {call} and os.environ.get("SLURM_PROCID", {rank!r}) == {rank!r}:
+        os.kill(os.getpid(), signal.{name})
+    return generate(self, *arguments)
+Live.generate = counted
+"""
+
+
+def cut_short(place, name, number, call, *options, status):
+    """Run until a call of the model in a probe sends its process a signal; return the probes and the last save."""
+    code = AT_A_CALL.format(call=call, rank="0", name=number.name)
+    with running(place, [(patched(command(place, name, *PROBES, *options), code), environment())]) as processes:
+        statuses, outputs = processes.finish()
+        assert statuses == [status], outputs
+        assert processes.left() == []
+    run = place / "runs" / name
+    done = {record["consumed_tokens"] for record in records(run, "probes.jsonl")} if call != 2 else set()
+    saved = sorted((run / "checkpoints").iterdir())[-1]
+    return sorted(done), int(saved.name.removeprefix("tokens-"))
+
+
+def test_a_probe_that_was_cut_short_is_run_whole_by_the_resumption(place):
+    whole = fit(place, "probed", *PROBES)
+    first, second, last = sorted({record["consumed_tokens"] for record in records(whole, "probes.jsonl")})
+    # a probe has 5 lengths; the runs begin with the probes number 1 and 2
+    assert cut_short(place, "cut", signal.SIGUSR1, 2, status=75) == ([], first)
+    assert cut_short(place, "cut", signal.SIGKILL, 12, "--resume", status=-signal.SIGKILL) == ([first, second], last)
+    fit(place, "cut", *PROBES, "--resume")
+    assert_same_run(place / "runs" / "cut", whole)
+
+
+@pytest.mark.slow
+def test_a_stop_in_the_last_probe_leaves_it_to_the_resumption(place):
+    whole = fit(place, "unstopped", *PROBES)
+    first, second, last = sorted({record["consumed_tokens"] for record in records(whole, "probes.jsonl")})
+    assert cut_short(place, "stopped", signal.SIGTERM, 12, status=75) == ([first, second], last)
+    fit(place, "stopped", *PROBES, "--resume")
+    assert_same_run(place / "runs" / "stopped", whole)
+
+
+@pytest.mark.slow
+def test_ctrl_c_before_the_first_step_is_status_75(place):
+    code = (
+        "from lab.model.training import Training\n"
+        "def interrupt(self): raise KeyboardInterrupt\n"
+        "Training.configure_model = interrupt"
+    )
+    with running(place, [(patched(command(place, "early", *SHORT), code), environment())]) as processes:
+        statuses, outputs = processes.finish()
+    assert statuses == [75]
+    assert "--resume" in outputs[0]
+
+
+@pytest.mark.slow
+def test_sharded_ranks_stop_a_probe_together(place):
+    options = ("--train.devices=2", "--train.strategy=fsdp")
+    whole = fit(place, "sharded", *PROBES, *options)
+    words, node = command(place, "cut", *PROBES, *options), {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port())}
+    code = AT_A_CALL.format(call=2, rank="1", name="SIGTERM")
+    tasks = [(patched(words, code), environment(**task(n, 2) | node)) for n in range(2)]
+    with running(place, tasks) as processes:
+        statuses, outputs = processes.finish()
+        assert statuses == [75, 75], outputs
+    fit(place, "cut", *PROBES, *options, "--resume")
+    assert_same_run(place / "runs" / "cut", whole)
+
+
+def test_what_is_not_prepared_is_refused_by_every_task(place, tmp_path):
+    options = (f"--data.folder={tmp_path}", "--data.corpus.name=text", f"--data.corpus.path={tmp_path}", *TWO)
+    words = [word for word in command(place, "bare", *options) if not word.startswith(f"--data.folder={place}")]
+    node = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port())}
+    with running(place, [(words, environment(**task(n, 2) | node)) for n in range(2)]) as processes:
+        statuses, outputs = processes.finish()
+    assert statuses == [2, 2]
+    assert [text.count("\n") for text in outputs] == [1, 0]
