@@ -55,6 +55,6 @@ def suits_onednn(x: Tensor, weight: Tensor) -> bool:
 @cache
 def onednn() -> Any:
     """Find torch's linear layer by oneDNN, which torch.compile uses; None where torch was built without it."""
-    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+    if not torch.backends.mkldnn.is_available():
         return None
     return getattr(torch.ops.mkldnn, "_linear_pointwise", None)
