@@ -6,6 +6,7 @@ import pytest
 from eval.impact.token_classes import token_texts
 from lab.data.part_of_speech import label_types, labels_of, open_tagger
 from lab.errors import ConfigError, MissingPackage
+from tests.data.stores import refused
 
 WORDS = {"magic": "ADJ", "numbers": "NOUN", "is": "AUX", "One": "NUM", "of": "ADP", ".": "PUNCT", "the": "DET"}
 TEXT = "One of the magic numbers is magic.\n\nOne is the"
@@ -82,14 +83,11 @@ def test_a_pipeline_that_labels_nothing_is_refused(bpe):
 def test_a_pipeline_that_is_not_there_is_one_line(name, tmp_path, monkeypatch):
     pytest.importorskip("spacy")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError) as caught:
+    with refused(f"--tagger={name}: cannot be opened (", ConfigError):
         open_tagger(name)
-    assert str(caught.value).startswith(f"--tagger={name}: cannot be opened (")
-    assert "\n" not in str(caught.value)
 
 
 def test_spacy_that_is_not_installed_is_one_line(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "spacy", None)
-    with pytest.raises(MissingPackage) as caught:
+    with refused("spacy: not installed, needed for --by=pos; ", MissingPackage):
         open_tagger("en_core_web_sm")
-    assert str(caught.value) == "spacy: not installed, needed for --by=pos; pip install -e '.[pos]'"

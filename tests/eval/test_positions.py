@@ -13,7 +13,8 @@ from eval.positions.picture import CELLS
 from eval.positions.training import Training, cell_frequencies, run_training, segment_lengths, shaped_training
 from lab.counts import PositionCounts
 from lab.errors import CheckpointError, LabError
-from lab.positions import DISTANCE_METHODS, Distance, distance
+from lab.positions import DISTANCE_METHODS, distance
+from lab.positions.dca import Dca
 from lab.runs.folder import RunFolder
 from lab.skip import SKIP_METHODS
 from tests.eval.commands import check_faults, runner
@@ -236,14 +237,14 @@ def test_cells_above_the_diagonal_hold_nothing():
 
 
 def spy_on_cells(monkeypatch):
-    """List the sizes of all matrices of relative positions that are computed."""
-    sizes, true = [], Distance.rel_pos
+    """List the sizes of all matrices of Dual Chunk Attention that are computed."""
+    sizes, true = [], Dca.rel_pos
 
     def rel_pos(self, q_pos, k_pos):
         sizes.append(len(q_pos) * len(k_pos))
         return true(self, q_pos, k_pos)
 
-    monkeypatch.setattr(Distance, "rel_pos", rel_pos)
+    monkeypatch.setattr(Dca, "rel_pos", rel_pos)
     return sizes
 
 
