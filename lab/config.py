@@ -32,7 +32,7 @@ PRECISIONS = Literal["auto", "fp32", "bf16"]
 STRATEGIES = Literal["auto", "single", "ddp", "fsdp"]
 BACKENDS = Literal["auto", "reference", "sdpa", "varlen", "flash", "xformers", "flex"]
 CUDA_BACKENDS = ("varlen", "flash", "xformers", "flex")  # flex trains there only
-DEFAULT_NEEDLES, DEFAULT_DIGITS = 4, 6  # papers/string.txt, section 3
+DEFAULT_NEEDLES, DEFAULT_DIGITS = 4, 6  # arXiv:2410.18745, section 3
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -181,7 +181,7 @@ def test_a_config_without_a_start_is_left_alone(source):
 
 
 @pytest.mark.parametrize(
-    ("length", "base"),  # papers/anchor_attention.txt: 1M for 32K, 5M for 64K, 10M for 128K, and 50M for 256K
+    ("length", "base"),  # arXiv:2411.13476: 1M for 32K, 5M for 64K, 10M for 128K, and 50M for 256K
     [
         (16_383, None),
         (16_384, 1e6),

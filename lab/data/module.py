@@ -111,7 +111,7 @@ def follow_parent() -> None:
 def arrangement_of(config: DataConfig, mask: WindowMask) -> Arrangement:
     """Resolve a mask's settings; the anchor is the token that begins every document, or else the one that ends it.
 
-    Source: papers/anchor_attention.txt, section 5.3: models without <bos> take <eos> as the anchor.
+    Source: arXiv:2411.13476, section 5.3: models without <bos> take <eos> as the anchor.
     """
     running = getattr(mask, "ids", "running") == "running"
     if mask.method != "anchor":

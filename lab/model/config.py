@@ -12,7 +12,7 @@ from lab.schema import Positive, PositiveFloat, Section
 
 @dataclass(frozen=True)
 class DecoderConfig(Section):
-    """A Llama-family decoder (papers/string.txt, A.2)."""
+    """A Llama-family decoder (arXiv:2410.18745, A.2)."""
 
     d_model: Positive
     """Width of the residual stream."""

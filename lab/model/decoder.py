@@ -1,4 +1,4 @@
-"""The decoder of papers/string.txt, A.2: RMSNorm, SwiGLU, RoPE, grouped-query attention. A plain nn.Module.
+"""The decoder of arXiv:2410.18745, A.2: RMSNorm, SwiGLU, RoPE, grouped-query attention. A plain nn.Module.
 
 Axes: B batch, T tokens, N heads, K key-value heads, H per head, D model, V vocabulary.
 """
@@ -136,7 +136,7 @@ class Decoder(nn.Module):
 
         The embedding takes cfg.embedding_std where it is given.
 
-        Source: the TinyLlama project's initialisation, which papers/string.txt A.2 builds on.
+        Source: the TinyLlama project's initialisation, which arXiv:2410.18745 A.2 builds on.
         """
         std = math.sqrt(2 / (5 * self.cfg.d_model))
         for name, parameter in self.named_parameters():

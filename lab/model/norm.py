@@ -2,7 +2,7 @@
 
     out = w * x / sqrt(mean(x^2) + eps), the mean over the D features of a token.
 
-Source: papers/string.txt, A.2, whose model has it from Llama.
+Source: arXiv:2410.18745, A.2, whose model has it from Llama.
 """
 
 from __future__ import annotations

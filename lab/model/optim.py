@@ -13,7 +13,7 @@ from lab.schema import NonNegative, PositiveFloat, Section
 
 @dataclass(frozen=True, kw_only=True)
 class OptimConfig(Section):
-    """AdamW, warm-up in steps, cosine to a floor, clipping (papers/string.txt, A.2)."""
+    """AdamW, warm-up in steps, cosine to a floor, clipping (arXiv:2410.18745, A.2)."""
 
     lr: PositiveFloat = 3e-3
     """Highest learning rate, reached at the end of the warm-up."""

@@ -111,7 +111,7 @@ FACTS = {  # words: method with what follows from others, length, largest, disti
         "string --shift=3 --window=0 --released_scaling=false",
         ("9 tokens", "5", "6", "5 .. 0, 2 .. 0"),
     ),
-    # papers/string.txt, A.1: [86K + 127, .., 129, 128, 42K - 1, .., 2, 1, 0]
+    # arXiv:2410.18745, A.1: [86K + 127, .., 129, 128, 42K - 1, .., 2, 1, 0]
     "string --shift=43008 --length=131072": (
         "string --shift=43008 --window=128 --released_scaling=false",
         ("131072 tokens", "88191", "88192", "88191 .. 128, 43007 .. 0"),
@@ -367,7 +367,7 @@ def test_frequency_between_whole_positions_is_that_of_the_equation():
 
 
 def test_natural_lengths_have_the_shape_the_paper_reports():
-    """papers/string.txt, section 2.2: SlimPajama at 2048."""
+    """arXiv:2410.18745, section 2.2: SlimPajama at 2048."""
     training = shaped_training("natural", 2048)
     mass = training.frequency.sum()
     assert training.frequency[:1025].sum() > 0.8 * mass

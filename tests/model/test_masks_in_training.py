@@ -151,7 +151,7 @@ def normed(x, weight):
 
 
 def dense_loss(weights, row):
-    """Run the decoder of papers/string.txt A.2 over one row, in its order, by its equations, and add its losses up."""
+    """Run the decoder of arXiv:2410.18745 A.2 over one row, in its order, by its equations, and add its losses up."""
     x = weights["embedding.weight"][torch.tensor(row.tokens)]
     for layer in range(CFG.n_layers):
         own = {name.removeprefix(f"blocks.{layer}."): weight for name, weight in weights.items()}
@@ -229,7 +229,7 @@ def test_documents_seen_alone_train_as_each_alone(stores, name):
     assert math.isclose(summed_loss(module, pack).item(), alone, rel_tol=LOSS_TOL)
 
 
-# reset and running ids: papers/anchor_attention.txt, section 2
+# reset and running ids: arXiv:2411.13476, section 2
 
 
 def logits_of(module, pack):

@@ -55,7 +55,7 @@ def attend(
     Shapes: q (B, N, Tq, H); k, v (B, K, Tk, H); q_pos (Tq,) or (B, Tq); k_pos (Tk,) or (B, Tk); doc_ids (B, Tk);
         returns (B, N, Tq, H) in the dtype of v.
     Raises: ConfigError for an unknown or unavailable backend or mask; DataError for shapes that do not fit.
-    Source: papers/string.txt, Eq. 1 and section 2.1; methods.md sections 1 and 11.
+    Source: arXiv:2410.18745, Eq. 1 and section 2.1.
     """
     check_shapes(q, k, v, q_pos, k_pos, doc_ids, mask)
     name = backends.choose(backend, q.device, v.dtype)[0]

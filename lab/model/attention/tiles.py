@@ -5,8 +5,8 @@ logits. The whole row's output is sum_t exp(l_t - l) o_t with l = log sum_t exp(
 gradient of l_t: with the whole row's o and l every tile's weights exp(logit - l) are the row's own, and each tile
 gives its share of the gradient.
 
-Axes: B batch, T tokens, N heads, K key-value heads, H per head. Source: papers/string.txt, Algorithm 2, whose "sum of
-the attention map" is the sum of the unnormalised exponentials; papers/dual_chunk_attention.txt, section 3.4.
+Axes: B batch, T tokens, N heads, K key-value heads, H per head. Source: arXiv:2410.18745, Algorithm 2, whose "sum of
+the attention map" is the sum of the unnormalised exponentials; arXiv:2402.17463, section 3.4.
 """
 
 from __future__ import annotations

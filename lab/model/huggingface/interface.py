@@ -5,7 +5,7 @@ rotates it further by a(p) - p, and a key by b(p) - p: rotations of one pair add
 they are, so the model's own key cache serves. The rows' visible keys come from the model's attention mask, padding on
 the left included.
 
-Axes: B batch, T tokens, N heads, K key-value heads, H per head. Source: methods.md section 11.
+Axes: B batch, T tokens, N heads, K key-value heads, H per head.
 """
 
 from __future__ import annotations
