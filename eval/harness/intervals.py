@@ -76,7 +76,8 @@ def mean_interval(score: float, each: Sequence[Any]) -> Interval | None:
     if not math.isclose(values.mean(), score, rel_tol=AGREE, abs_tol=AGREE):
         return None
     if set(values.tolist()) <= {0.0, 1.0}:
-        return Interval(*binomtest(int(values.sum()), len(each)).proportion_ci(CONFIDENCE), "exact")
+        limits = binomtest(int(values.sum()), len(each)).proportion_ci(CONFIDENCE)
+        return Interval(float(limits.low), float(limits.high), "exact")
     half = float(student.ppf((1 + CONFIDENCE) / 2, len(each) - 1)) * values.std(ddof=1) / math.sqrt(len(each))
     return around(values.mean(), half, "t")
 
