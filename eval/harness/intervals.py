@@ -65,7 +65,7 @@ def around(middle: float, half: float, kind: str) -> Interval:
 
 
 def is_number(value: Any) -> bool:
-    """Tell a number from anything else that a metric may come to, as N/A."""
+    """Check that a metric is a finite number, and not N/A."""
     return isinstance(value, Real) and math.isfinite(value)
 
 

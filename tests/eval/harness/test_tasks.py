@@ -63,6 +63,16 @@ def scores(subject, tmp_path, monkeypatch):
     return run
 
 
+def write_task(folder, name, rows=({"text": "Say"},), **settings):
+    """Write a task with rows of its own; settings that begin with ! are functions."""
+    (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = {"task": name, "dataset_path": "json", "test_split": "test", "output_type": "generate_until"}
+    task |= {"doc_to_text": "{{text}}", "doc_to_target": "{{target}}"}
+    task |= {"dataset_kwargs": {"data_files": {"test": str(folder / f"{name}.jsonl")}}, **settings}
+    lines = [f"{key}: {v if str(v).startswith('!') else json.dumps(v)}" for key, v in task.items()]
+    (folder / f"{name}.yaml").write_text("\n".join(lines))
+
+
 def local(folder, name, path, rows, **more):
     """Write a task that is a file of the harness's with the data of a file."""
     (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -255,11 +265,7 @@ def test_local_tasks_of_the_same_shapes(scores, name, script, key, score):
 
 def test_numbers_without_a_formula_have_a_resampled_error(scores, tmp_path):
     rows = [{"text": f"Say {k}.", "target": f"one two three {k} four"} for k in range(4)]
-    settings = {"task": "own_bleu", "dataset_path": "json", "test_split": "test", "output_type": "generate_until"}
-    settings |= {"doc_to_text": "{{text}}", "doc_to_target": "{{target}}", "metric_list": [{"metric": "bleu"}]}
-    settings |= {"dataset_kwargs": {"data_files": {"test": str(tmp_path / "rows.jsonl")}}}
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "own_bleu.yaml").write_text(json.dumps(settings))
+    write_task(tmp_path, "own_bleu", rows, metric_list=[{"metric": "bleu"}])
     script = {f"Say {k}.": said for k, said in enumerate(("one two three 0 four", "one", "one two three 2", "x"))}
     found, _ = scores("own_bleu", script)
     row = found["bleu", "none"]
@@ -314,13 +320,8 @@ BROKEN = {
 def test_every_task_that_cannot_be_loaded_is_a_line(run_folder, tmp_path, capsys):
     (tmp_path / "needs.py").write_text("import a_package_that_is_not_there\n")
     (tmp_path / "lacks.py").write_text("")
-    (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
-    data = {"data_files": {"test": str(tmp_path / "rows.jsonl")}}
     for name, (settings, _) in BROKEN.items():
-        task = {"task": name, "dataset_path": "json", "dataset_kwargs": data, "test_split": "test"}
-        task |= {"output_type": "generate_until", "doc_to_text": "x", "doc_to_target": "y", **settings}
-        lines = [f"{key}: {v if str(v).startswith('!') else json.dumps(v)}" for key, v in task.items()]
-        (tmp_path / f"{name}.yaml").write_text("\n".join(lines))
+        write_task(tmp_path, name, **settings)
     (tmp_path / "choice.yaml").write_text((TASKS / "choice.yaml").read_text())
     names = ["lab_choice", *BROKEN]
     words = [str(run_folder), f"--tasks={','.join(names)}", f"--include_path={tmp_path}", "-o", str(tmp_path / "out")]
@@ -343,12 +344,7 @@ def test_files_that_are_no_yaml_are_a_line(tmp_path):
 def test_a_task_s_own_faults_are_not_hidden(scores, tmp_path):
     """Once the model has answered, an error is that of a function, and its traceback says where."""
     (tmp_path / "scoring.py").write_text("def score(doc, results):\n    raise ValueError('the third line')\n")
-    (tmp_path / "rows.jsonl").write_text('{"text": "Say"}\n')
-    task = {"task": "own", "dataset_path": "json", "test_split": "test", "output_type": "generate_until"}
-    task |= {"doc_to_text": "{{text}}", "doc_to_target": "x"}
-    task |= {"dataset_kwargs": {"data_files": {"test": str(tmp_path / "rows.jsonl")}}}
-    lines = [f"{key}: {json.dumps(value)}" for key, value in task.items()]
-    (tmp_path / "own.yaml").write_text("\n".join([*lines, "process_results: !function scoring.score"]))
+    write_task(tmp_path, "own", doc_to_target="x", process_results="!function scoring.score")
     with pytest.raises(ValueError, match="the third line") as raised:
         scores("own", {"Say": "so"})
     assert not isinstance(raised.value, LabError)
