@@ -209,7 +209,7 @@ def chat_tokenizer(folder: Path) -> Any:
     try:
         from transformers import AutoTokenizer
     except ImportError as error:
-        raise MissingPackage("transformers", "--apply_chat_template", "harness") from error
+        raise MissingPackage("transformers", "--apply_chat_template", "hf") from error
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError):

@@ -196,8 +196,8 @@ def test_without_a_folder_results_lie_in_the_run(probe, run_folder):
         ("--protocol=strings", "probe.protocol=strings: must be one of 'ours' or 'string'; Tests as in "),
         ("--protocol=string --digits=3", "probe.digits=3: must be 6 in the string protocol; leave it out or "),
         ("--protocol=string", "probe.answer_budget=24: an answer of 4 numbers takes "),
-        ("--thresholds=[0.5,1.5]", "probe.thresholds.1=1.5: must be <= 1; Further thresholds to give "),
-        ("--confidence=1.0", "probe.confidence=1.0: must be < 1; Probability with which limits hold "),
+        ("--thresholds=[0.5,1.5]", "probe.thresholds.1=1.5: must be <= 1; Further"),
+        ("--confidence=1.0", "probe.confidence=1.0: must be < 1; Minimum"),
         ("--sequential=maybe", "probe.sequential=maybe: must be true or false; Whether a length stops "),
         (
             "--loss_tokens=9",
