@@ -18,7 +18,6 @@ from lab.data.shards import TokenStore
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import CheckpointError, ConfigError, MissingPackage
 from lab.files import write_atomic, write_json
-from lab.inheritance import tokenizer_of
 from lab.launch import Launch, find_launch
 from lab.processes import set_threads
 from lab.runs import checkpoints
@@ -27,6 +26,7 @@ from lab.runs.environment import describe_environment
 from lab.runs.folder import RunFolder
 from lab.runs.picture import draw_run
 from lab.runs.state import read_state, step_of
+from lab.source.place import tokenizer_of
 
 DONE, STOPPED = 0, 75
 

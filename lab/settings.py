@@ -76,6 +76,12 @@ def parse_yaml(text: str, name: str) -> Any:
         raise ConfigError(f"{name}:{line} not YAML ({getattr(error, 'problem', error)}); correct the line") from error
 
 
+def part(values: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return a section, empty where it is missing or null."""
+    found = values.get(key)
+    return found if isinstance(found, dict) else {}
+
+
 @dataclasses.dataclass
 class Raw:
     """Settings as they were written, nested dicts, and the file they came from."""

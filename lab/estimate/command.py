@@ -14,10 +14,11 @@ from lab.estimate.cost import cost_of, paper_utilisation
 from lab.estimate.memory import computes_in_bf16, memory_of
 from lab.estimate.options import DryRun, separate
 from lab.estimate.report import Gpus, refuse_too_large, report
-from lab.inheritance import Source, part, read_source
 from lab.model.utilisation import PEAK_FLOPS
 from lab.recipes.longrecipe import SYNTAX
 from lab.recipes.recipe import Recipe, read_recipe, resolve_training
+from lab.settings import part
+from lab.source.describe import Source, read_source
 
 
 def estimate(experiment: Experiment, options: DryRun) -> str:
