@@ -1,1 +1,1 @@
-"""Evaluation: probes and pictures; a model is known only through `lab.probe.protocol`."""
+"""Evaluation: probes and pictures; a model is known only through `lab.probe.interfaces`."""

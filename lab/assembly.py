@@ -38,7 +38,7 @@ from lab.runs.checkpoints import Checkpoint, folder_name
 from lab.runs.environment import commit, processor
 from lab.runs.folder import RunFolder
 from lab.runs.shards import NO_GROUP
-from lab.weights import start_from
+from lab.source.weights import start_from
 
 QUIET = ("lightning.pytorch", "lightning.fabric")
 

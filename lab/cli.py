@@ -14,7 +14,8 @@ import runpy
 import sys
 from collections.abc import Sequence
 
-WRONG = 2
+from lab.command import HELP, WRONG, show
+
 COMMANDS = {  # name: module and what it does
     "fit": ("lab.fit", "train a model"),
     "prepare": ("lab.prepare", "tokenize a corpus to shards"),
@@ -46,13 +47,13 @@ def listing() -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that the first word names, in this process, and return the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or words[0] in ("-h", "--help"):
-        sys.stdout.write(listing() + "\n")
+    if not words or words[0] in HELP:
+        show(listing())
         return 0 if words else WRONG
     if words[0] not in COMMANDS:
         near = difflib.get_close_matches(words[0], COMMANDS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"use one of: {', '.join(COMMANDS)}"
-        sys.stderr.write(f"{words[0]}: unknown command; {hint}\n")
+        show(f"{words[0]}: unknown command; {hint}", error=True)
         return WRONG
     sys.argv = [f"probe-lab {words[0]}", *words[1:]]
     runpy.run_module(COMMANDS[words[0]][0], run_name="__main__", alter_sys=True)

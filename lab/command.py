@@ -1,4 +1,4 @@
-"""What commands share: reading words and options, help, one line for what is wrong, exit status.
+"""What commands share: reading words and options, help, printing, one line for each fault, exit status.
 
 argparse reads the options that a command has beside its settings, such as -o and --plot. Every other --name=value is a
 setting, and lab.settings reads, checks and explains those. --help is short; --help=all lists every setting.
@@ -7,6 +7,7 @@ setting, and lab.settings reads, checks and explains those. --help is short; --h
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -77,6 +78,35 @@ class Syntax(NamedTuple):
         return Words(places, options, parse_overrides(rest[len(places) :], self.bare))
 
 
+def show(text: object, *, error: bool = False, end: str = "\n") -> None:
+    """Print to stdout, or to stderr for an error; everything that the lab prints goes through here."""
+    stream = sys.stderr if error else sys.stdout
+    try:
+        stream.write(f"{text}{end}")
+        stream.flush()
+    except BrokenPipeError:  # `| head` has read what it wants; stdout must not be flushed again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def help_status(description: str | None, arguments: Sequence[str], settings: Callable[[], Iterable[str]]) -> int | None:
+    """Print help where it is asked for, or where there are no words, and return the exit status; else None."""
+    asked = [word for word in arguments if word in HELP]
+    if arguments and not asked:
+        return None
+    lines = list(settings())
+    more = lines if "--help=all" in asked else ["--help=all lists every setting, its default and meaning."]
+    show("\n".join([str(description), *(more if lines else ())]))
+    return 0 if asked else WRONG
+
+
+def failed(error: LabError | KeyboardInterrupt, stopped: str = STARTS_ANEW, *, silent: bool = False) -> int:
+    """Print why a command has ended early and return its exit status."""
+    is_signal = isinstance(error, KeyboardInterrupt)
+    if not silent:
+        show((str(error) or stopped) if is_signal else error, error=True)
+    return STOPPED if is_signal else WRONG
+
+
 def run(
     description: str | None,
     arguments: Sequence[str],
@@ -91,23 +121,16 @@ def run(
     Printed is what `work` returns, unless it returns a status itself; or, where help is asked for, the description, and
     on --help=all the lines of `settings`. A LabError is printed as it is; a KeyboardInterrupt may hold its own line.
     """
-    asked = [word for word in arguments if word in HELP]
-    if asked or not arguments:
-        lines = list(settings())
-        more = lines if "--help=all" in asked else ["--help=all lists every setting, its default and meaning."]
-        print("\n".join([str(description), *(more if lines else ())]))
-        return 0 if asked else WRONG
+    status = help_status(description, arguments, settings)
+    if status is not None:
+        return status
     try:
         done = work(syntax.read(arguments))
-    except LabError as error:
-        print(error, file=sys.stderr)
-        return WRONG
-    except KeyboardInterrupt as signal_:
-        print(str(signal_) or stopped, file=sys.stderr)
-        return STOPPED
+    except (LabError, KeyboardInterrupt) as error:
+        return failed(error, stopped)
     if isinstance(done, int):
         return done
-    print(done)
+    show(done)
     return 0
 
 

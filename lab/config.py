@@ -16,7 +16,6 @@ import yaml
 from annotated_types import Ge
 
 from lab.data.config import Bpe, DataConfig, Synthetic
-from lab.inheritance import inherit
 from lab.masks import Causal
 from lab.masks.config import MaskConfig
 from lab.model.config import DecoderConfig
@@ -27,6 +26,7 @@ from lab.schema import NonNegative, Positive, Section
 from lab.settings import Raw, validated
 from lab.shape.config import Gaps, ShapeConfig
 from lab.skip.config import SkipConfig
+from lab.source.inherit import inherit
 
 PRECISIONS = Literal["auto", "fp32", "bf16"]
 STRATEGIES = Literal["auto", "single", "ddp", "fsdp"]

@@ -1,4 +1,4 @@
-"""Opens a trained model: a run folder, a checkpoint in it, or a Hugging Face folder."""
+"""Open a trained model: a run folder, a checkpoint in it, or a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from lab.assembly import make_distance, make_frequencies
 from lab.config import Experiment, load_experiment
 from lab.data.preparation import shard_folder
 from lab.data.tokenizer import load_tokenizer
-from lab.errors import CheckpointError, ConfigError
+from lab.errors import ConfigError
 from lab.model.decoder import Decoder
 from lab.model.huggingface import load_pretrained
-from lab.model.huggingface.config import NAME, decoder_config, read_settings
+from lab.model.huggingface.config import decoder_config, read_settings
 from lab.model.huggingface.rope import Rope
 from lab.positions import Distance, Frequencies
 from lab.positions.config import PositionConfig
 from lab.positions.methods import describe
-from lab.runs.checkpoints import NAME as CHECKPOINT_NAME
 from lab.runs.checkpoints import Checkpoint, open_checkpoint
 from lab.runs.state import load_weights
 from lab.schema import Section
 from lab.settings import Raw, validated
+from lab.source.place import find_place, tokenizer_of
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,7 @@ def load_trained(
 
     Raises: CheckpointError for a folder that is neither, ConfigError for a wrong override.
     """
-    if not path.is_dir():
-        raise CheckpointError(f"{path}: no such folder; give a run folder or a checkpoint in it")
-    checkpoint = open_checkpoint(path.resolve())  # a checkpoint may be named from inside its run folder
+    checkpoint = open_checkpoint(find_place(path).folder.resolve())
     folder = checkpoint.folder.parent.parent
     experiment = load_experiment(folder / "config.yaml", overrides)
     decoder = Decoder(
@@ -67,7 +65,7 @@ def load_trained(
 
 @dataclass(frozen=True)
 class OpenedModel:
-    """A model from anywhere; what its source does not tell is None.
+    """A model from any of these; what its source does not state is None.
 
     `train_len` is the training window in tokens: a run's data.window, a Hugging Face folder's max_position_embeddings.
     `folder` is the run folder, and `consumed_tokens` what the checkpoint was trained on.
@@ -109,19 +107,10 @@ def open_model(
 
     Raises: LabError for a folder that is neither, files that are broken, or a wrong override.
     """
-    folder = Path(path).resolve()  # a checkpoint may be named from inside its run folder
-    if not folder.is_dir():
-        raise CheckpointError(
-            f"{path}: no such folder; give a run folder, a checkpoint in it, or a Hugging Face folder"
-        )
-    if (folder / NAME).is_file():
-        return open_hugging_face(folder, overrides or {}, device, backend)
-    if not (CHECKPOINT_NAME.fullmatch(folder.name) or (folder / "checkpoints").is_dir()):
-        raise CheckpointError(
-            f"{path}: holds neither checkpoints nor a {NAME}; give a run folder, a checkpoint in it, or a Hugging Face "
-            "folder"
-        )
-    trained = load_trained(folder, dict(overrides or {}), device=device, backend=backend)
+    place = find_place(Path(path))
+    if place.is_hugging_face:
+        return open_hugging_face(place.folder.resolve(), overrides or {}, device, backend)
+    trained = load_trained(place.folder, dict(overrides or {}), device=device, backend=backend)
     experiment = trained.experiment
     return OpenedModel(
         trained.folder.name,
@@ -148,7 +137,7 @@ def open_hugging_face(
 
 
 def replaced_methods(folder: Path, overrides: Mapping[str, Any]) -> tuple[Frequencies | None, Distance]:
-    """Build the position methods that dotted overrides name; no frequency method stands for the folder's own.
+    """Build the position methods that dotted overrides name; None means the folder's own frequency method.
 
     Raises: LabError.
     """
@@ -172,4 +161,5 @@ def tokenizer_in(folder: Path) -> Tokenizer | None:
 
     Raises: DataError for a broken one.
     """
-    return load_tokenizer(folder) if (folder / "tokenizer.json").is_file() else None
+    file = tokenizer_of(folder)
+    return None if file is None else load_tokenizer(file)

@@ -2,11 +2,10 @@
 
 import sys
 
+from lab.command import HELP
 from lab.recipes.longrecipe import main
 
 if __name__ == "__main__":
-    if "--dry_run" in sys.argv[1:] and not {"--help", "-h"} & set(sys.argv[1:]):
-        from lab.estimate.command import dry_run_of_recipe, print_dry_run  # torch loads here
-
-        raise SystemExit(print_dry_run(sys.argv[1:], dry_run_of_recipe))
+    if "--dry_run" in sys.argv and not {*HELP} & {*sys.argv}:
+        from lab.estimate.command import main  # torch loads here
     raise SystemExit(main(sys.argv[1:]))

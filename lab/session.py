@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lab.assembly import assemble, choose_backend, reductions, training_device
+from lab.command import show
 from lab.config import Experiment, load_experiment
 from lab.data.preparation import shard_folder, summary_of
 from lab.data.selecting import read_token_types, result_file
@@ -18,7 +18,6 @@ from lab.data.shards import TokenStore
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import CheckpointError, ConfigError, MissingPackage
 from lab.files import write_atomic, write_json
-from lab.inheritance import tokenizer_of
 from lab.launch import Launch, find_launch
 from lab.processes import set_threads
 from lab.runs import checkpoints
@@ -27,6 +26,7 @@ from lab.runs.environment import describe_environment
 from lab.runs.folder import RunFolder
 from lab.runs.picture import draw_run
 from lab.runs.state import read_state, step_of
+from lab.source.place import tokenizer_of
 
 DONE, STOPPED = 0, 75
 
@@ -37,7 +37,7 @@ def run_experiment(experiment: Experiment, resume: bool, command: str) -> int:
     Raises: LabError for what the user can mend.
     """
     launch = find_launch(os.environ, experiment.train.devices, experiment.train.nodes)
-    say = print if launch.is_first else silent
+    say = show if launch.is_first else silent
     folder = RunFolder(experiment.run.path)
     checkpoint = find_start(experiment, folder, resume, launch, say)
     trained = checkpoint is not None and step_of(read_state(checkpoint)) >= experiment.train.steps
@@ -70,7 +70,7 @@ def run_experiment(experiment: Experiment, resume: bool, command: str) -> int:
         for logger in run.trainer.loggers:
             logger.finalize("finished")
     if run.stopping.stopped:
-        say(f"stopped after {run.module.consumed:,} tokens, all saved; go on with:\n  {command}", file=sys.stderr)
+        say(f"stopped after {run.module.consumed:,} tokens, all saved; go on with:\n  {command}", error=True)
         run.trainer.strategy.barrier()  # a launcher ends the processes that are left once one has exited
         return STOPPED if launch.is_asked else DONE
     if finished:
@@ -87,7 +87,7 @@ def already_finished(experiment: Experiment, folder: RunFolder, say: Any) -> int
     return DONE
 
 
-def silent(*values: object, **options: Any) -> None:
+def silent(text: object, *, error: bool = False) -> None:
     """Print nothing."""
 
 
@@ -114,7 +114,7 @@ def find_start(
         return None
     found, passed = checkpoints.newest(folder.checkpoints)
     for line in passed:
-        say(line, file=sys.stderr)
+        say(line, error=True)
     return found
 
 
@@ -207,7 +207,7 @@ def choose_token_types(
     read_token_types(found, load_tokenizer(shard_folder(experiment.data)))
     kept = found.read_bytes()
     if checkpoint is not None and result_file(path).is_file() and result_file(path).read_bytes() != kept:
-        say(f"skip.selection={path}: has changed; the run goes on with {found}, as it began", file=sys.stderr)
+        say(f"skip.selection={path}: has changed; the run goes on with {found}, as it began", error=True)
     return kept
 
 

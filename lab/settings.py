@@ -76,6 +76,12 @@ def parse_yaml(text: str, name: str) -> Any:
         raise ConfigError(f"{name}:{line} not YAML ({getattr(error, 'problem', error)}); correct the line") from error
 
 
+def part(values: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return a section, empty where it is missing or null."""
+    found = values.get(key)
+    return found if isinstance(found, dict) else {}
+
+
 @dataclasses.dataclass
 class Raw:
     """Settings as they were written, nested dicts, and the file they came from."""
@@ -258,7 +264,7 @@ def suggestion(root: type[Any], values: Any, keys: Sequence[Any]) -> str:
     prefix = ".".join(str(key) for key in keys[:-1])
     prefix += "." if prefix else ""
     if section is None:
-        return "see --help"
+        return "see --help=all"
     names = [f.name for f in dataclasses.fields(section)]
     near = difflib.get_close_matches(str(keys[-1]), names, n=1)
     if near:
@@ -276,7 +282,7 @@ def remedy(root: type[Any], values: Any, keys: Sequence[Any]) -> str:
     names = [key for key in keys if isinstance(key, str)]
     section = section_at(root, values, names)
     text = field_docs(section).get(names[-1], "") if section else ""
-    return " ".join(text.split()).rstrip(".") or "see --help"
+    return " ".join(text.split()).rstrip(".") or "see --help=all"
 
 
 def all_settings(root: type[Any], prefix: str = "") -> list[tuple[str, str, str]]:

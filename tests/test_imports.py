@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = """
 lab.errors < lab.files lab.schema lab.launch < lab.plots lab.settings < lab.command
 < lab.positions lab.masks lab.skip lab.shape lab.counts
-< lab.data lab.model lab.runs < lab.probe lab.inheritance lab.weights lab.processes
+< lab.data lab.model lab.runs < lab.probe lab.source lab.processes
 < lab.callbacks lab.config < lab.assembly < lab.loading lab.session < lab.recipes < lab.estimate
 < lab.fit lab.prepare lab.longrecipe lab.merge lab.cli
 < eval.common < eval

@@ -11,8 +11,6 @@ from lab.loading import load_trained, open_model
 from lab.positions import frequencies
 from tests.opened import CONSUMED, SIZES, write_run
 
-SOURCES = "give a run folder, a checkpoint in it, or a Hugging Face folder"
-
 
 @pytest.fixture(scope="module")
 def run(prepared, tmp_path_factory):
@@ -111,11 +109,11 @@ def refused(kind, path, overrides=None):
 
 
 def test_what_is_no_model_is_one_line(tmp_path):
-    assert refused(CheckpointError, tmp_path / "x") == f"{tmp_path / 'x'}: no such folder; {SOURCES}"
-    assert refused(CheckpointError, tmp_path) == f"{tmp_path}: holds neither checkpoints nor a config.json; {SOURCES}"
+    assert refused(CheckpointError, tmp_path / "x").startswith(f"{tmp_path / 'x'}: no such folder; ")
+    assert refused(CheckpointError, tmp_path).startswith(f"{tmp_path}: holds neither a run nor a config.json; ")
     file = tmp_path / "model.safetensors"
     file.touch()
-    assert refused(CheckpointError, file) == f"{file}: no such folder; {SOURCES}"
+    assert refused(CheckpointError, file).startswith(f"{file}: no such folder; ")
 
 
 def test_a_run_without_a_whole_checkpoint_is_one_line(run, tmp_path):
@@ -135,7 +133,9 @@ def test_a_run_without_a_whole_checkpoint_is_one_line(run, tmp_path):
 
 def test_a_broken_hugging_face_folder_is_one_line(llama):
     (llama / "tokenizer.json").write_text("{")
-    assert refused(DataError, llama).startswith(f"data.tokenizer.path={llama}: not a tokenizer.json (")
+    assert refused(DataError, llama).startswith(
+        f"data.tokenizer.path={llama / 'tokenizer.json'}: not a tokenizer.json ("
+    )
     (llama / "model.safetensors").unlink()
     assert "model.safetensors" in refused(CheckpointError, llama)
 

@@ -15,7 +15,7 @@ from lab.config import load_experiment
 from lab.data.module import PackedData
 from lab.errors import ConfigError
 from lab.settings import parse_overrides
-from lab.weights import read_weights
+from lab.source.weights import read_weights
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / "configs" / "cpu_test.yaml"
@@ -41,7 +41,7 @@ from pathlib import Path
 from lab.config import load_experiment
 from lab.session import run_experiment
 from lab.settings import parse_overrides
-from lab.weights import read_weights
+from lab.source.weights import read_weights
 config, words = Path(sys.argv[1]), json.loads(sys.argv[2])
 raise SystemExit(max(run_experiment(load_experiment(config, parse_overrides(w)), False, "again") for w in words))
 """

@@ -16,7 +16,7 @@ from lab.data.tokenizer import load_tokenizer, vocabulary_hash
 from lab.errors import ConfigError, DataError
 from lab.session import run_experiment
 from lab.settings import parse_overrides
-from lab.weights import read_weights
+from lab.source.weights import read_weights
 from tests.test_masks_in_runs import pairs_of
 
 ROOT = Path(__file__).resolve().parents[1]

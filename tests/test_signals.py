@@ -134,14 +134,14 @@ def test_a_fault_in_training_leaves_no_loader(place):
 PROBES = ("--train.tokens=20480", "--probe.max_length=192", "--probe.loss_tokens=0", "--data.prefetch=2")
 AT_A_CALL = """
 import os, signal
-from lab.callbacks.probing import Live
-calls, generate = [], Live.generate
+from lab.callbacks.probing import ModelInTraining
+calls, generate = [], ModelInTraining.generate
 def counted(self, *arguments):
     calls.append(0)
     if len(calls) == {call} and os.environ.get("SLURM_PROCID", {rank!r}) == {rank!r}:
         os.kill(os.getpid(), signal.{name})
     return generate(self, *arguments)
-Live.generate = counted
+ModelInTraining.generate = counted
 """
 
 

@@ -17,13 +17,13 @@ from lab.data.config import Bpe, TokenizerFile
 from lab.data.module import PackedData
 from lab.data.preparation import prepare, shard_folder
 from lab.errors import CheckpointError, ConfigError, LabError
-from lab.inheritance import base_for
 from lab.loading import load_trained
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
 from lab.model.huggingface import save_pretrained
 from lab.session import check_vocabulary
-from lab.weights import read_weights, start_from
+from lab.source.inherit import base_for
+from lab.source.weights import read_weights, start_from
 from tests.opened import CONSUMED, SIZES, write_run
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -259,13 +259,15 @@ def test_a_shape_that_contradicts_the_source_is_a_line_each(source, hub, write):
 
 
 def test_no_folder_is_one_line(tmp_path, write):
-    rule = "no such folder; give a run folder, a checkpoint or a model folder"
-    assert faults(write(tmp_path / "x")) == (CheckpointError, [f"start.path={tmp_path / 'x'}: {rule}"])
+    kind, (line,) = faults(write(tmp_path / "x"))
+    assert kind is CheckpointError
+    assert line.startswith(f"start.path={tmp_path / 'x'}: no such folder; ")
 
 
 def test_a_folder_that_is_neither_is_one_line(tmp_path, write):
-    rule = "holds neither a run nor a config.json; give a run folder, a checkpoint in it, or a Hugging Face folder"
-    assert faults(write(tmp_path)) == (CheckpointError, [f"start.path={tmp_path}: {rule}"])
+    kind, (line,) = faults(write(tmp_path))
+    assert kind is CheckpointError
+    assert line.startswith(f"start.path={tmp_path}: holds neither a run nor a config.json; ")
 
 
 def test_another_family_is_one_line(hub, write):

@@ -9,7 +9,9 @@ from lab.data.preparation import marked
 from lab.data.text_files import Document, DroppedDocument, to_conversation
 from lab.data.tokenizer import special_ends
 from lab.errors import CheckpointError, ConfigError
-from lab.inheritance import Source, end_token, extended_base, inherit
+from lab.source.describe import Source, end_token
+from lab.source.inherit import extended_base, inherit
+from lab.source.place import find_place
 
 SHAPE = {
     "model_type": "llama",
@@ -87,7 +89,7 @@ def test_a_tokenizer_config_that_names_no_end_token(tmp_path, text):
 @pytest.mark.parametrize("text", ["- 1\n", "model: {d_model: 3}\n", "model: 1\nposition: 2\ndata: 3\n"])
 def test_a_config_that_is_not_of_a_run_is_refused(tmp_path, text):
     (tmp_path / "config.yaml").write_text(text)
-    with pytest.raises(CheckpointError, match="its config.yaml is not that of a run; give a run folder$"):
+    with pytest.raises(CheckpointError, match="^start.path=.*: holds no config.yaml of a run; "):
         inherit({}, {"start": {"path": str(tmp_path)}})
 
 
@@ -95,3 +97,11 @@ def test_a_config_that_is_not_of_a_run_is_refused(tmp_path, text):
 def test_the_table_of_bases_serves_plain_rope_alone(method, base):
     source = Source({"theta": 10000.0}, {"frequency": {"method": method}}, None, 4096)
     assert extended_base(source, {"data": {"window": 65536}}) == base
+
+
+def test_a_link_to_a_checkpoint_is_that_checkpoint(tmp_path):
+    checkpoint = tmp_path / "run" / "checkpoints" / "tokens-000000000000064"
+    checkpoint.mkdir(parents=True)
+    (tmp_path / "latest").symlink_to(checkpoint)
+    assert find_place(tmp_path / "latest") == find_place(checkpoint)
+    assert find_place(checkpoint).home == tmp_path / "run"

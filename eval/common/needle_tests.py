@@ -23,8 +23,9 @@ from lab.data.config import Synthetic
 from lab.data.tokenizer import check_ids
 from lab.errors import ConfigError
 from lab.probe.config import OFFICIAL_SIZES, ProbeConfig
-from lab.probe.effective_length import PROTOCOLS, LengthResult, NeedleProbe, Share
+from lab.probe.effective_length import LengthResult, NeedleProbe, Worker
 from lab.probe.haystacks import load_haystack, read_text
+from lab.probe.protocols import PROTOCOLS
 from lab.runs.checkpoints import Checkpoint
 from lab.runs.folder import RunFolder
 from lab.schema import NonNegative, Positive, Section
@@ -84,6 +85,8 @@ def make_probe(subject: Subject, options: NeedleOptions) -> NeedleProbe:
     own = None if experiment is None else experiment.probe.haystack
     haystack, source = haystack_of(subject, options.haystack, own)
     seed = options.seed if options.seed is not None else 0 if experiment is None else experiment.run.seed
+    assert config.digits is not None, "the config reader fills it in"
+    assert config.needles is not None, "the config reader fills it in"
     sizes = {"digits": config.digits, "needles": config.needles}
     shortest = PROTOCOLS[config.protocol].shortest(subject.tokenizer, config.answer_budget, seed=seed, **sizes)
     config = replace(config, max_length=max(shortest, *(options.lengths or (1,))))
@@ -245,4 +248,4 @@ def gpus_of(folder: Path) -> list[str] | None:
 
 def run_length(subject: Subject, probe: NeedleProbe, length: int, finished: FinishedTests) -> LengthResult:
     """Run the tests of a length that are not finished yet, and return what came of all of them."""
-    return probe.run_length(subject.generate, length, Share(), finished)
+    return probe.run_length(subject.generate, length, Worker(), finished)

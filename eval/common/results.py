@@ -16,7 +16,7 @@ from typing import Any
 
 from lab.errors import CheckpointError
 from lab.files import writing
-from lab.probe.effective_length import Memory
+from lab.probe.effective_length import ResultStore
 from lab.runs.folder import RunFolder
 
 Row = dict[str, Any]
@@ -87,7 +87,7 @@ class Results:
         return self.path.parent / f"{tests}.part"
 
 
-class FinishedTests(Memory):
+class FinishedTests(ResultStore):
     """The finished needle tests of one key, in tests-TOKENS-KEY.jsonl; the file's first line holds the key.
 
     The key is all that decides how a test comes out: checkpoint, position methods, protocol, text, seed. How many tests

@@ -13,7 +13,7 @@ from eval.common.cases import TextCase
 from eval.common.results import Results, Row
 from lab.data.tokenizer import check_ids
 from lab.probe.answering import answered
-from lab.probe.protocol import Answers
+from lab.probe.interfaces import Answers
 
 Done = Callable[[int], object]  # called with how many more tests are finished
 

@@ -157,7 +157,7 @@ def run_all(subject: Subject, probe: NeedleProbe, finished: FinishedTests) -> li
     try:
         with tqdm(total=len(probe.lengths) * probe.config.tests, desc="probe", unit="test") as bar:
             finished.report = bar.update
-            for result in probe.run(subject.generate, memory=finished):
+            for result in probe.run(subject.generate, store=finished):
                 results.append(result)
                 bar.total -= probe.config.tests - result.tests
                 bar.update(sum(r.tests for r in results) - bar.n)

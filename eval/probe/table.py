@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from lab.probe.config import ProbeConfig
-from lab.probe.effective_length import PROTOCOLS, LengthResult
+from lab.probe.effective_length import LengthResult
+from lab.probe.protocols import PROTOCOLS
 
 
 def table(results: Sequence[LengthResult], config: ProbeConfig, summary: dict[str, Any]) -> str:
@@ -22,7 +23,7 @@ def table(results: Sequence[LengthResult], config: ProbeConfig, summary: dict[st
             f"sequential: {summary['tests']:,} of {whole:,} tests; at each length the verdict is that of all "
             f"{config.tests:,} with probability {1 - config.error_rate:.6g} or more"
         )
-    lines.append(f"protocol {config.protocol}: {PROTOCOLS[config.protocol].SUMMARY}")
+    lines.append(f"protocol {config.protocol}: {PROTOCOLS[config.protocol].summary}")
     return "\n".join(lines)
 
 

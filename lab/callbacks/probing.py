@@ -22,7 +22,7 @@ from lab.counts import PositionCounts
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder
 from lab.model.generation.generate import greedy
-from lab.probe.effective_length import LengthResult, NeedleProbe, Share
+from lab.probe.effective_length import LengthResult, NeedleProbe, Worker
 from lab.probe.held_out import HeldOutLoss
 from lab.probe.records import length_record, summary_record, tests_of
 from lab.runs.folder import RunFolder
@@ -80,10 +80,10 @@ class Probing(Callback):
         """Probe and record; a collective call. A signal ends it with nothing recorded."""
         counts = self.counting.total()
         context = trainer.precision_plugin.forward_context
-        model = Live(module.decoder, self.probe.stop_id, context, lockstep=self.sharded)
-        share = Share(trainer.global_rank, trainer.world_size, gather, lockstep=self.sharded)
+        model = ModelInTraining(module.decoder, self.probe.stop_id, context, lockstep=self.sharded)
+        worker = Worker(trainer.global_rank, trainer.world_size, gather, lockstep=self.sharded)
         results = []
-        for result in self.probe.run(model.generate, share):
+        for result in self.probe.run(model.generate, worker):
             results.append(result)
             self.report(f"probing: {result.length} tokens {result.accuracy:.2f}")
             if self.stopping.agree(trainer, module):
@@ -116,7 +116,7 @@ class Probing(Callback):
         constants = tests_of(self.probe)
         mirror(trainer, {**{k: v for k, v in summary.items() if k not in constants}, **curve}, consumed)
 
-    def held_out_loss(self, model: Live) -> float:
+    def held_out_loss(self, model: ModelInTraining) -> float:
         """Average the held-out loss over all ranks; a collective call."""
         assert self.loss is not None, "asked for only where there is one"
         sums = self.loss.sums(model.score)
@@ -125,8 +125,8 @@ class Probing(Callback):
         return float(sums[0] / sums[1].clamp_min(1))
 
 
-class Live:
-    """The weights as they are, behind the evaluation protocol, in the training's own precision."""
+class ModelInTraining:
+    """The model between two steps, as evaluation uses models, in the training's own precision."""
 
     def __init__(
         self, decoder: Decoder, stop_id: int | None, context: Callable[[], AbstractContextManager[Any]], lockstep: bool

@@ -10,9 +10,8 @@ from typing import Any
 
 from lab.config import Experiment, load_experiment
 from lab.errors import ConfigError
-from lab.inheritance import part
 from lab.model.config import DecoderConfig
-from lab.settings import Raw
+from lab.settings import Raw, part
 
 SHAPE = {f.name: f.default for f in dataclasses.fields(DecoderConfig)}
 """Settings of the model and their defaults, MISSING where there is none."""

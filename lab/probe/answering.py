@@ -10,7 +10,7 @@ import torch
 from tokenizers import Tokenizer
 
 from lab.probe.cases import Case
-from lab.probe.protocol import Generates
+from lab.probe.interfaces import Generates
 
 AnyCase = TypeVar("AnyCase", bound=Case)
 

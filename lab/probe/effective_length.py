@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,19 +21,18 @@ from tokenizers import Tokenizer
 from lab.data import wording
 from lab.data.synthetic import draw_numbers
 from lab.errors import ConfigError
-from lab.probe import needles, string_needles
 from lab.probe.answering import answered
 from lab.probe.cases import check_spelling
 from lab.probe.config import ProbeConfig
 from lab.probe.curve import last_passing
 from lab.probe.haystacks import check_enough
+from lab.probe.interfaces import Generates
 from lab.probe.intervals import exact_limits, share_limits
 from lab.probe.needles import NeedleCase
-from lab.probe.protocol import Generates
+from lab.probe.protocols import PROTOCOLS
 from lab.probe.sequential import Design, full_design, sequential_design
 
 SPELLED = 16  # numbers that a tokenizer must decode unchanged
-PROTOCOLS: Mapping[str, ModuleType] = {"ours": needles, "string": string_needles}
 Gather = Callable[[list[Any]], list[Any]]
 Row = dict[str, Any]
 
@@ -62,8 +60,8 @@ class LengthResult:
 
 
 @dataclass(frozen=True)
-class Share:
-    """Which tests this process runs, and the collective call that joins the lists of all processes.
+class Worker:
+    """One of the processes that run the tests of a probe; `gather` joins the lists of all, a collective call.
 
     `lockstep` keeps every rank at the same number of forward passes, as a sharded model needs.
     """
@@ -74,8 +72,8 @@ class Share:
     lockstep: bool = False
 
 
-class Memory:
-    """Results of tests that are already known, and where new ones are stored: by default none and nowhere."""
+class ResultStore:
+    """Where results of tests are kept and looked up; this one keeps none."""
 
     def known(self, length: int) -> Mapping[int, Row]:
         """Return the rows of finished tests of a length by test number, the same on every rank."""
@@ -136,7 +134,7 @@ class NeedleProbe:
 
     def finds_all(self, numbers: list[str], text: str) -> bool:
         """Return whether a text holds all of some numbers."""
-        return bool(self.protocol.found(text, numbers) == len(numbers))
+        return self.protocol.found(text, numbers) == len(numbers)
 
     def check_budget(self) -> None:
         """Refuse a budget in which the numbers themselves do not fit.
@@ -154,8 +152,7 @@ class NeedleProbe:
     def shortest(self) -> int:
         """Count the tokens of the shortest test."""
         sizes = {"digits": self.digits, "needles": self.needles}
-        least: int = self.protocol.shortest(self.tokenizer, self.config.answer_budget, seed=self.seed, **sizes)
-        return least
+        return self.protocol.shortest(self.tokenizer, self.config.answer_budget, seed=self.seed, **sizes)
 
     @cached_property
     def design(self) -> Design:
@@ -169,34 +166,37 @@ class NeedleProbe:
         """Draw one test of a length."""
         generator = np.random.default_rng([self.seed, length, test])
         budget = self.config.answer_budget
-        case: NeedleCase = self.protocol.make_case(
+        return self.protocol.make_case(
             self.tokenizer, self.haystack, length, budget, generator, digits=self.digits, needles=self.needles
         )
-        return case
 
     def cases(self, length: int) -> list[NeedleCase]:
         """Draw all tests of a length."""
         return [self.case(length, test) for test in range(self.config.tests)]
 
-    def run(self, model: Generates, share: Share = Share(), memory: Memory = Memory()) -> Iterator[LengthResult]:
+    def run(
+        self, model: Generates, worker: Worker = Worker(), store: ResultStore = ResultStore()
+    ) -> Iterator[LengthResult]:
         """Probe length after length: all up to `max_length`, or, without one, until a length fails every threshold."""
         for length in self.lengths:
-            result = self.run_length(model, length, share, memory)
+            result = self.run_length(model, length, worker, store)
             yield result
             if self.config.max_length is None and result.accuracy < self.config.all_thresholds[0]:
                 return
 
-    def run_length(self, model: Generates, length: int, share: Share, memory: Memory = Memory()) -> LengthResult:
+    def run_length(
+        self, model: Generates, length: int, worker: Worker, store: ResultStore = ResultStore()
+    ) -> LengthResult:
         """Run a length's tests round after round until its design stops; a collective call.
 
         A round has the same tests on any number of ranks, and ends with all of them.
         """
-        known, passed = memory.known(length), 0
+        known, passed = store.known(length), 0
         rows: list[Row] = []
         began, ran = time.perf_counter(), 0
         for look in self.design.looks:
             tests = range(len(rows), look)
-            fresh = self.run_tests(model, length, [test for test in tests if test not in known], share, memory)
+            fresh = self.run_tests(model, length, [test for test in tests if test not in known], worker, store)
             ran += len(fresh)
             rows += [{"length": length, "test": test, **(known.get(test) or fresh[test])} for test in tests]
             passed = sum(row["found"] >= self.config.required for row in rows)
@@ -209,20 +209,20 @@ class NeedleProbe:
         return LengthResult(length, len(rows), passed, rows, *limits, seconds)
 
     def run_tests(
-        self, model: Generates, length: int, tests: list[int], share: Share, memory: Memory
+        self, model: Generates, length: int, tests: list[int], worker: Worker, store: ResultStore
     ) -> dict[int, Row]:
         """Run this process's share of some tests and join the rows by test number; a collective call."""
-        mine = tests[share.rank :: share.world_size]
-        idle = -(-len(tests) // share.world_size) - len(mine) if share.lockstep else 0
+        mine = tests[worker.rank :: worker.world_size]
+        idle = -(-len(tests) // worker.world_size) - len(mine) if worker.lockstep else 0
         todo = mine + tests[:1] * idle  # what an idle rank runs to stay in step is counted once
         cases = ((test, self.case(length, test)) for test in todo)
         sizes = {"budget": self.config.answer_budget, "rows": self.config.batch}
         rows: list[tuple[int, Row]] = []
         for batch in answered(model, self.tokenizer, self.stop_id, cases, **sizes, device=self.device):
             done = [(test, self.judge(case, answer)) for test, case, answer in batch]
-            memory.keep(length, dict(done))
+            store.keep(length, dict(done))
             rows += done
-        return dict(share.gather(rows))
+        return dict(worker.gather(rows))
 
     def judge(self, case: NeedleCase, answer: str) -> dict[str, Any]:
         """Count the numbers in an answer."""

@@ -11,7 +11,7 @@ from lab.data.preparation import shard_folder
 from lab.data.segments import index_segments
 from lab.data.shards import TokenStore
 from lab.model.attention.segments import Segments
-from lab.probe.protocol import Scores
+from lab.probe.interfaces import Scores
 
 
 class HeldOutLoss:

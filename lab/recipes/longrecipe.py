@@ -1,6 +1,6 @@
 """Extend a model by LongRecipe: all stages from one config, one after the other.
 
-    python -m lab.longrecipe CONFIG [--stage.section.key=value ...] [--launcher "COMMAND"]
+    python -m lab.longrecipe CONFIG [--stage.section.key=value ...] [--launcher "COMMAND"] [--dry_run]
 
 CONFIG is a YAML file of configs/recipes/. The stages are a brief training on full windows of the target length, the
 analysis of impactful tokens (eval.impact), the extension on selected sentences with ids up to the target length, a
@@ -13,7 +13,9 @@ replay of pretraining data, and the merge of base and replayed model; lab/recipe
 --launcher starts lab.fit in the training stages; left out, this Python does. Every stage's settings are checked before
 the first one runs, and stand in FOLDER as tune.yaml, analyse.yaml, extend.yaml, replay.yaml and merge.yaml.
 
-The same command goes on after Ctrl-C, a kill, or a time limit, and passes over finished stages. To do a stage again,
+--dry_run prints what each training stage would take, and starts nothing; its options are those of lab.fit --dry_run.
+
+The same command continues after Ctrl-C, a kill, or a time limit, and skips finished stages. To run a stage again,
 delete its folder and those of the stages after it.
 Exit status: 0 done; 2 a mistake in the input, one line each on stderr; 75 stopped by a signal, to be resumed.
 """
@@ -34,7 +36,7 @@ from typing import Any
 
 import yaml
 
-from lab.command import GOES_ON, STOPPED, Syntax, Words, run, settings_lines
+from lab.command import GOES_ON, STOPPED, Syntax, Words, run, settings_lines, show
 from lab.data.part_of_speech import open_tagger
 from lab.data.preparation import is_prepared
 from lab.data.selecting import RESULT
@@ -45,6 +47,10 @@ from lab.recipes.recipe import FOLDERS, TRAINING, Recipe, Resolved, read_recipe,
 from lab.runs.changes import changes
 from lab.runs.folder import RunFolder
 
+SYNTAX = Syntax(
+    values=("--launcher",),
+    missing="CONFIG: must be the first argument, a file of configs/recipes/; for instance longrecipe_demo.yaml",
+)
 KILLED = 128  # plus the number of the signal, as shells do
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 MERGING = ".merging"  # what the merge writes to until it is whole
@@ -179,7 +185,7 @@ def run_stages(stages: Stages, launcher: Sequence[str]) -> int:
     previous = {number: signal.signal(number, child.hand_on) for number in SIGNALS}
     try:
         for stage in stages.left():
-            print(f"\n{stage} -> {stages.recipe.path(stage)}", flush=True)
+            show(f"\n{stage} -> {stages.recipe.path(stage)}")
             start = time.monotonic()
             if stage == "merge":
                 shutil.rmtree(stages.folder / MERGING, ignore_errors=True)
@@ -248,21 +254,21 @@ def carry_out(words: Words, arguments: Sequence[str]) -> int:
         refuse_analysis(recipe, stages.resolved)
     status = run_stages(stages, launcher)
     if status == 0:
-        print(report(stages))
+        show(report(stages))
     elif status == STOPPED:
         again = shlex.join(["python", "-m", "lab.longrecipe", *arguments])
-        print(f"the recipe is stopped, what was done is saved; go on with:\n  {again}", file=sys.stderr)
+        show(f"the recipe is stopped, what was done is saved; continue with:\n  {again}", error=True)
     return status
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    heading = "Settings (default; meaning), those of the training stages as in lab.fit --help:"
+    heading = "Settings (default; meaning), those of the training stages as in lab.fit --help=all:"
     return run(
         __doc__,
         arguments,
         lambda words: carry_out(words, arguments),
-        syntax=Syntax(values=("--launcher",), missing="CONFIG: must be the first argument, a file of configs/recipes/"),
+        syntax=SYNTAX,
         settings=lambda: [heading, "", *settings_lines(Recipe)],
         stopped=GOES_ON,
     )

@@ -35,13 +35,14 @@ from lab.command import Syntax, Words, run
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import CheckpointError, ConfigError
 from lab.files import write_atomic, writing
-from lab.inheritance import FREE, tokenizer_of
 from lab.loading import OpenedModel, open_model
 from lab.model.decoder import Decoder
 from lab.model.huggingface import save_pretrained
 from lab.model.huggingface.config import hugging_face_settings
 from lab.positions.methods import describe
-from lab.weights import MOST_FAULTS, shape
+from lab.source.inherit import FREE
+from lab.source.place import tokenizer_of
+from lab.source.weights import MOST_FAULTS, shape
 
 UNFINISHED = "interrupted; what was written is not whole, delete it and merge again"
 SUM_TOLERANCE = 1e-6  # of the weights around 1, for decimals such as 0.3333333

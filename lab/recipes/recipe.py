@@ -25,13 +25,13 @@ import yaml
 from lab.config import Experiment, StartConfig, load_experiment
 from lab.data.preparation import is_prepared, shard_folder
 from lab.errors import ConfigError, LabError
-from lab.inheritance import Source, part, read_source
 from lab.model.huggingface.config import hugging_face_settings
 from lab.positions import Frequencies
 from lab.positions.config import PositionConfig
 from lab.recipes.impact_config import ImpactConfig
 from lab.schema import Positive, Section
-from lab.settings import TAGS, Raw, validated
+from lab.settings import TAGS, Raw, part, validated
+from lab.source.describe import Source, read_source
 
 FOLDERS = {"tune": "tuned", "analyse": "impact", "extend": "extended", "replay": "replayed", "merge": "merged"}
 TRAINING = ("tune", "extend", "replay")

@@ -13,7 +13,7 @@ from lab.model.decoder import Decoder, DecoderConfig
 from lab.model.generation.generate import greedy
 from lab.positions import distance
 from lab.probe.config import ProbeConfig
-from lab.probe.effective_length import NeedleProbe, Share
+from lab.probe.effective_length import NeedleProbe, Worker
 
 HAYSTACK = " ".join(f"bake{'.' if k % 7 == 6 else ''}" for k in range(4000))
 STOP = 1
@@ -34,12 +34,12 @@ def make_decoder(bpe, method):
     return model
 
 
-def run(bpe, tests, batch, method="plain", share=Share()):
+def run(bpe, tests, batch, method="plain", worker=Worker()):
     """Run all tests of one length and return their rows."""
     config = ProbeConfig(tests=tests, step=256, max_length=256, needles=4, digits=2, answer_budget=40, batch=batch)
     probe = NeedleProbe(config, bpe, HAYSTACK, seed=3, window=128, stop_id=STOP)
     model = make_decoder(bpe, method)
-    (result,) = probe.run(lambda prompts, n_tokens: greedy(model, prompts, n_tokens, STOP), share)
+    (result,) = probe.run(lambda prompts, n_tokens: greedy(model, prompts, n_tokens, STOP), worker)
     return result.cases
 
 
@@ -53,7 +53,7 @@ def rank(number, n_ranks, folder, bpe, tests, batch):
     """Run one rank's share; the first writes what all found."""
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=number, world_size=n_ranks)
-    rows = run(bpe, tests, batch, share=Share(number, n_ranks, gather))
+    rows = run(bpe, tests, batch, worker=Worker(number, n_ranks, gather))
     if number == 0:
         (folder / "rows.json").write_text(json.dumps(rows))
     distributed.destroy_process_group()

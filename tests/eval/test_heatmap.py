@@ -19,7 +19,7 @@ from eval.heatmap.picture import draw_heatmap
 from eval.heatmap.table import found_table, thirds_table
 from eval.probe.__main__ import main as probe_main
 from lab.probe.config import ProbeConfig
-from lab.probe.effective_length import NeedleProbe, Share
+from lab.probe.effective_length import NeedleProbe, Worker
 from lab.probe.needles import found
 from lab.probe.string_needles import found as found_anywhere
 from tests.eval.commands import runner
@@ -135,7 +135,7 @@ def far_sighted(bpe):
     fixed = probe.shortest() - BUDGET
     hay = 640 - BUDGET - fixed
     seen = round(0.67 * hay) + round(0.75 * fixed)
-    return probe, seen, probe.run_length(Reader(bpe, seen), 640, Share()).cases
+    return probe, seen, probe.run_length(Reader(bpe, seen), 640, Worker()).cases
 
 
 def test_a_model_that_sees_the_last_tokens_fails_in_the_first_third(far_sighted, bpe):

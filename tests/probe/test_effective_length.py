@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 import lab.probe.effective_length
 from lab.errors import ConfigError, DataError
 from lab.probe.config import ProbeConfig
-from lab.probe.effective_length import LengthResult, Memory, NeedleProbe, Share, effective_length
+from lab.probe.effective_length import LengthResult, NeedleProbe, ResultStore, Worker, effective_length
 from lab.probe.intervals import exact_limits
 from lab.probe.records import length_record, summary_record
 from lab.probe.sequential import full_design
@@ -180,7 +180,7 @@ class Ranks:
             self.barrier.wait()
             return joined
 
-        return list(probe.run(oracle, Share(rank, len(self.parts), gather, lockstep)))
+        return list(probe.run(oracle, Worker(rank, len(self.parts), gather, lockstep)))
 
 
 def assert_ranks_agree(make, world_size, lockstep, answer):
@@ -262,7 +262,7 @@ def test_several_thresholds_go_on_until_the_lowest_has_failed(bpe):
     assert probed(thresholds=(0.5, 0.8)) == [length for length in lengths if length <= 288]
 
 
-class Remembering(Memory):
+class Remembering(ResultStore):
     """Knows some tests by heart and hears of the others."""
 
     def __init__(self, rows):
@@ -282,10 +282,10 @@ def test_tests_that_are_known_are_not_run_again(bpe, settings):
     rows = {(r.length, case["test"]): case for r in whole for case in r.cases}
     known = {key: row for key, row in rows.items() if key[1] % 3 == 1 or key[1] < 4}
     memory, oracle = Remembering(known), Oracle(bpe, right_up_to(224))
-    assert list(probe.run(oracle, memory=memory)) == whole
+    assert list(probe.run(oracle, store=memory)) == whole
     assert sorted(memory.heard) == sorted(rows.keys() - known.keys())
     memory, oracle = Remembering(rows), Oracle(bpe, right_up_to(224))
-    assert list(probe.run(oracle, memory=memory)) == whole
+    assert list(probe.run(oracle, store=memory)) == whole
     assert oracle.calls == 0
 
 
@@ -296,8 +296,8 @@ def test_seconds_are_those_of_all_tests_by_the_ones_that_ran(bpe, monkeypatch):
     monkeypatch.setattr(lab.probe.effective_length, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     half = Remembering({key: row for key, row in rows.items() if key[1] >= 2})
     oracle = Oracle(bpe, right_up_to(224))
-    assert probe.run_length(oracle, 224, Share(), half).seconds == 12.0  # two of eight tests took 3
-    assert probe.run_length(oracle, 224, Share(), Remembering(rows)).seconds is None
+    assert probe.run_length(oracle, 224, Worker(), half).seconds == 12.0  # two of eight tests took 3
+    assert probe.run_length(oracle, 224, Worker(), Remembering(rows)).seconds is None
 
 
 def test_a_batch_is_told_as_soon_as_it_is_finished(bpe):
@@ -308,7 +308,7 @@ def test_a_batch_is_told_as_soon_as_it_is_finished(bpe):
         assert len(memory.heard) == 3 * oracle.calls
         return oracle(prompts, n_tokens)
 
-    probe.run_length(model, probe.lengths[0], Share(), memory)
+    probe.run_length(model, probe.lengths[0], Worker(), memory)
     assert memory.heard == [(probe.lengths[0], test) for test in range(7)]
 
 

@@ -26,7 +26,7 @@ from lab.recipes.longrecipe import main
 from lab.recipes.recipe import read_recipe, resolve
 from lab.session import run_experiment
 from lab.settings import parse_overrides
-from lab.weights import read_weights
+from lab.source.weights import read_weights
 from tests.opened import write_run
 from tests.test_config import demo  # noqa: F401  a fixture
 
@@ -340,7 +340,7 @@ def test_an_unfinished_stage_goes_on(write, tmp_path, capsys, here, monkeypatch)
 
     monkeypatch.setattr(longrecipe.Child, "run", run)
     assert main([str(path)]) == 75
-    assert "go on with:\n  python -m lab.longrecipe" in capsys.readouterr().err
+    assert "python -m lab.longrecipe" in capsys.readouterr().err
     monkeypatch.setattr(longrecipe.Child, "run", lambda child, words: here.append(words[2:]) or 2)
     assert main([str(path)]) == 2, "the stage's own lines say why"
     assert [words[0] for words in here] == ["lab.fit", "eval.impact", "eval.impact"]

@@ -1,4 +1,4 @@
-"""Trained weights from anywhere, under the decoder's own names."""
+"""Weights of a run, a checkpoint or a Hugging Face folder, under the decoder's own names."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from torch import Tensor
 from lab.errors import ConfigError
 from lab.model.decoder import Decoder
 from lab.model.huggingface import load_pretrained
-from lab.model.huggingface.config import NAME as HUGGING_FACE
 from lab.model.huggingface.config import read_settings
 from lab.positions import frequencies
 from lab.runs.checkpoints import open_checkpoint
 from lab.runs.state import described_weights, load_weights, read_weights_of
+from lab.source.place import find_place
 
 MOST_FAULTS = 8  # weights named when many do not fit
 
 
 def start_from(decoder: Decoder, path: Path) -> None:
-    """Give a decoder trained weights.
+    """Load trained weights into a decoder.
 
     Raises: ConfigError naming each weight that does not fit; CheckpointError for a folder that holds none.
     """
-    if is_hugging_face(path):
+    place = find_place(path, "start.path=")
+    if place.is_hugging_face:
         weights = read_weights(path)
         refuse_misfits(decoder, weights, path)
         decoder.load_state_dict(weights)
     else:
-        checkpoint = open_checkpoint(named(path))
+        checkpoint = open_checkpoint(place.folder)
         refuse_misfits(decoder, described_weights(checkpoint), path)
         load_weights(decoder, checkpoint)
 
@@ -59,18 +60,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
     Raises: CheckpointError for a folder that is neither or is broken; ConfigError for a model of another kind.
     """
-    if not is_hugging_face(path):
-        return read_weights_of(open_checkpoint(named(path)))
+    place = find_place(path)
+    if not place.is_hugging_face:
+        return read_weights_of(open_checkpoint(place.folder))
     settings = read_settings(path)
     head_dim = settings.get("head_dim") or settings["hidden_size"] // settings["num_attention_heads"]
     return dict(load_pretrained(path, frequencies=frequencies("rope", head_dim=head_dim)).state_dict())
-
-
-def is_hugging_face(path: Path) -> bool:
-    """Tell a Hugging Face folder from a run folder or a checkpoint."""
-    return (path / HUGGING_FACE).is_file()
-
-
-def named(path: Path) -> Path:
-    """Give a path that has a name: a checkpoint may be named as the folder one stands in."""
-    return path if path.name else path.resolve()

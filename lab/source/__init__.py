@@ -1,0 +1,1 @@
+"""One reader of trained weights: a run folder, a checkpoint in it, or a Hugging Face folder."""

@@ -1,0 +1,57 @@
+"""Where trained weights are, as users name it: a run folder, a checkpoint in it, or a Hugging Face folder; no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.errors import CheckpointError
+from lab.model.huggingface.config import NAME as HUGGING_FACE
+from lab.runs.checkpoints import NAME as CHECKPOINT_NAME
+
+CONFIG, TOKENIZER = "config.yaml", "tokenizer.json"
+PLACES = "a run folder, a checkpoint in it, or a Hugging Face folder"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder that exists.
+
+    `home` holds the config and the tokenizer: for a checkpoint its run folder, else the folder itself.
+    """
+
+    folder: Path
+    home: Path
+    is_hugging_face: bool
+
+
+def find_place(path: Path, field: str = "") -> Place:
+    """Find out what a folder is; `field` is what an error line names before the path.
+
+    Raises: CheckpointError for a folder that is missing or none of the three.
+    """
+    folder, home = named(path), home_of(path)
+    if not folder.is_dir():
+        raise CheckpointError(f"{field}{path}: no such folder; use {PLACES}")
+    is_hugging_face = (folder / HUGGING_FACE).is_file()
+    is_run = home != folder or (folder / CONFIG).is_file() or (folder / "checkpoints").is_dir()
+    if not (is_hugging_face or is_run):
+        raise CheckpointError(f"{field}{path}: holds neither a run nor a {HUGGING_FACE}; use {PLACES}")
+    return Place(folder, home, is_hugging_face)
+
+
+def named(path: Path) -> Path:
+    """Return a path under its own name; a checkpoint may be `.`, or a link to one."""
+    return path.resolve() if path.name in ("", "..") or path.is_symlink() else path
+
+
+def home_of(path: Path) -> Path:
+    """Return the folder that holds the config and the tokenizer, whether it exists or not."""
+    folder = named(path)
+    return folder.parent.parent if CHECKPOINT_NAME.fullmatch(folder.name) else folder
+
+
+def tokenizer_of(path: Path) -> Path | None:
+    """Return the tokenizer.json of a model, if it has one."""
+    file = home_of(path) / TOKENIZER
+    return file if file.is_file() else None
