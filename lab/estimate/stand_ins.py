@@ -18,8 +18,8 @@ from lab.model.attention.attend import attend_bands, rotated_queries, runs_whole
 from lab.model.attention.cache import KeyCache
 from lab.model.attention.layout import Layout
 from lab.model.config import DecoderConfig
-from lab.model.decoder import Attention, Decoder, asking
-from lab.model.norm import RMSNorm
+from lab.model.decoder import Attention, Decoder, query_tokens
+from lab.model.layers import RMSNorm
 from lab.positions import Distance, Frequencies
 
 KERNEL = "varlen"  # flash-attn's kernel returns and keeps tensors of the same sizes
@@ -35,7 +35,7 @@ class FlashAttention(Attention):
         """
         q, k, v = (
             project(x).view(*x.shape[:2], -1, self.cfg.head_dim).transpose(1, 2)
-            for project, x in ((self.q, asking(x_BTD, layout)), (self.k, x_BTD), (self.v, x_BTD))
+            for project, x in ((self.q, query_tokens(x_BTD, layout)), (self.k, x_BTD), (self.v, x_BTD))
         )
         keys = [rotation.rotate(k).to(v.dtype) for rotation in layout.k_rotations]
         if runs_whole(layout):  # by a kernel of any head width, whose sizes are the same

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from lab.errors import DataError
@@ -20,9 +19,8 @@ from lab.model.attention.cache import KeyCache
 from lab.model.attention.layout import Layout, first_ids
 from lab.model.attention.segments import Segments
 from lab.model.config import DecoderConfig
-from lab.model.linear import Linear
+from lab.model.layers import FeedForward, Linear, RMSNorm
 from lab.model.loss import summed_cross_entropy
-from lab.model.norm import RMSNorm
 from lab.positions import Distance, Frequencies
 from lab.positions import distance as make_distance
 from lab.positions import frequencies as make_frequencies
@@ -48,7 +46,7 @@ class Attention(nn.Module):
         """
         q, k, v = (
             project(x).view(*x.shape[:2], -1, self.cfg.head_dim).transpose(1, 2)
-            for project, x in ((self.q, asking(x_BTD, layout)), (self.k, x_BTD), (self.v, x_BTD))
+            for project, x in ((self.q, query_tokens(x_BTD, layout)), (self.k, x_BTD), (self.v, x_BTD))
         )
         if cache is None:
             out_BNTH = attend(q, k, v, layer=self.layer, backend=self.backend, layout=layout)
@@ -58,29 +56,10 @@ class Attention(nn.Module):
         return projected
 
 
-def asking(x_BTD: Tensor, layout: Layout) -> Tensor:
+def query_tokens(x_BTD: Tensor, layout: Layout) -> Tensor:
     """Keep the tokens that are queries of the layout, the last ones."""
     n_queries = layout.q_pos.shape[-1]
     return x_BTD if n_queries == x_BTD.shape[1] else x_BTD[:, -n_queries:]
-
-
-class FeedForward(nn.Module):
-    """SwiGLU: out(silu(gate(x)) * up(x))."""
-
-    def __init__(self, cfg: DecoderConfig) -> None:
-        super().__init__()
-        self.gate = Linear(cfg.d_model, cfg.d_ff, bias=False)
-        self.up = Linear(cfg.d_model, cfg.d_ff, bias=False)
-        self.out = Linear(cfg.d_ff, cfg.d_model, bias=False)
-
-    def forward(self, x_BTD: Tensor) -> Tensor:
-        """Apply the layer to every token."""
-        if torch.is_grad_enabled():
-            hidden = F.silu(self.gate(x_BTD)) * self.up(x_BTD)
-        else:
-            hidden = self.up(x_BTD, times=self.gate(x_BTD, silu=True))
-        out: Tensor = self.out(hidden)
-        return out
 
 
 class Block(nn.Module):
@@ -95,7 +74,7 @@ class Block(nn.Module):
 
     def forward(self, x_BTD: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
         """Run the block on every token, or on the layout's queries alone where it has fewer."""
-        x_BTD = asking(x_BTD, layout) + self.attention(self.attention_norm(x_BTD), layout, cache)
+        x_BTD = query_tokens(x_BTD, layout) + self.attention(self.attention_norm(x_BTD), layout, cache)
         out: Tensor = x_BTD + self.feed_forward(self.feed_forward_norm(x_BTD))
         return out
 

@@ -1,12 +1,13 @@
-"""The layer without gradients against a float64 product; which passes take oneDNN."""
+"""Layers without gradients against their equations in float64 and torch's own; which passes take oneDNN."""
 
 import pytest
 import torch
 from torch.nn import functional as F
 
-from lab.model import linear
+from lab.model import inference
 from lab.model.decoder import Decoder, DecoderConfig
-from lab.model.linear import Linear, suits_onednn
+from lab.model.inference import product, suits_onednn
+from lab.model.layers import Linear, RMSNorm
 
 TOLERANCE = {"rtol": 1e-5, "atol": 3e-4}  # roundings of sums of 128 products of normal numbers in float32
 
@@ -30,11 +31,11 @@ def by_definition(made, x):
     return out if made.bias is None else out + made.bias.double()
 
 
-@pytest.mark.skipif(linear.onednn() is None, reason="torch was built without oneDNN")
+@pytest.mark.skipif(inference.onednn() is None, reason="torch was built without oneDNN")
 @shapes
 @bias
 def test_onednn_computes_the_layer_and_what_is_fused_with_it(shape, bias, monkeypatch):
-    monkeypatch.setattr(linear, "LEAST_WEIGHTS", 1)
+    monkeypatch.setattr(inference, "LEAST_WEIGHTS", 1)
     made, x = layer(bias), draw(*shape)
     whole = by_definition(made, x)
     other = draw(*whole.shape)
@@ -42,8 +43,8 @@ def test_onednn_computes_the_layer_and_what_is_fused_with_it(shape, bias, monkey
     with torch.no_grad():
         assert suits_onednn(x, made.weight)
         torch.testing.assert_close(made(x).double(), whole, **TOLERANCE)
-        torch.testing.assert_close(made(x, silu=True).double(), whole * torch.sigmoid(whole), **TOLERANCE)
-        torch.testing.assert_close(made(x, times=other).double(), whole * kept.double(), **TOLERANCE)
+        torch.testing.assert_close(product(made, x, silu=True).double(), whole * torch.sigmoid(whole), **TOLERANCE)
+        torch.testing.assert_close(product(made, x, times=other).double(), whole * kept.double(), **TOLERANCE)
 
 
 @shapes
@@ -55,11 +56,11 @@ def test_the_plain_layer_fuses_the_same(shape, bias):
     with torch.no_grad():
         assert not suits_onednn(x, made.weight)
         torch.testing.assert_close(made(x), whole)
-        torch.testing.assert_close(made(x, silu=True), whole * torch.sigmoid(whole))
-        torch.testing.assert_close(made(x, times=other), whole * other)
+        torch.testing.assert_close(product(made, x, silu=True), whole * torch.sigmoid(whole))
+        torch.testing.assert_close(product(made, x, times=other), whole * other)
 
 
-@pytest.mark.skipif(linear.onednn() is None, reason="torch was built without oneDNN")
+@pytest.mark.skipif(inference.onednn() is None, reason="torch was built without oneDNN")
 def test_passes_that_take_onednn():
     made, x = layer(False, 512, 512), draw(1, 512)  # 2^18 weights
     small, row, rows = layer(False, 128, 128), draw(63, 128), draw(64, 128)  # 64 * 2^14 = 2^20 products
@@ -72,7 +73,6 @@ def test_passes_that_take_onednn():
         with torch.autocast("cpu", torch.bfloat16):
             assert not suits_onednn(x, made.weight)
             assert made(x).dtype == torch.bfloat16
-    assert not suits_onednn(x, made.weight)
 
 
 def test_gradients_are_those_of_the_plain_layer():
@@ -84,7 +84,7 @@ def test_gradients_are_those_of_the_plain_layer():
     F.linear(x, made.weight, made.bias).square().sum().backward()
     assert all(torch.equal(a, p.grad) for a, p in zip(ours, (*made.parameters(), x), strict=True))
     with pytest.raises(AssertionError, match="gradient"):
-        made(x, silu=True)
+        product(made, x, silu=True)
 
 
 def test_a_decoder_of_float32_without_gradients_is_the_float64_one():
@@ -97,3 +97,27 @@ def test_a_decoder_of_float32_without_gradients_is_the_float64_one():
         out = model(tokens)
         wide = model.double()(tokens)
     torch.testing.assert_close(out.double(), wide, rtol=0, atol=1e-4 * float(wide.abs().max()))
+
+
+def test_rms_norm_by_hand():
+    norm = RMSNorm(2, eps=0.5)
+    with torch.no_grad():
+        norm.weight.copy_(torch.tensor([2.0, 10.0]))
+        out = norm(torch.tensor([[1.0, 2.0], [0.0, 0.0]]))  # mean of squares 2.5, and 0.5 is added: sqrt(3)
+    assert out.flatten().tolist() == pytest.approx([2 / 3**0.5, 20 / 3**0.5, 0.0, 0.0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(1, 1, 128), (3, 50, 128), (0, 4, 128)], ids=str)
+def test_rms_norm_equals_torchs_own(dtype, shape):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(shape, generator=generator).to(dtype) * 3
+    norm = RMSNorm(128, eps=1e-5, dtype=dtype)
+    torch.nn.init.normal_(norm.weight, generator=generator)
+    expected = norm(x.clone().requires_grad_())  # with a gradient it is torch's
+    kept = x.clone()
+    with torch.no_grad():
+        out = norm(x)
+    assert out.dtype == dtype
+    assert torch.equal(x, kept)
+    torch.testing.assert_close(out, expected.detach(), rtol=1e-5, atol=1e-6)

@@ -1,0 +1,47 @@
+"""The decoder's layers beside attention; lab/model/inference.py computes the same faster without gradients.
+
+Source: arXiv:2410.18745, A.2.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lab.model import inference
+from lab.model.config import DecoderConfig
+from lab.model.inference import without_gradients
+
+
+class Linear(nn.Linear):
+    """x W^T + b."""
+
+    @without_gradients(inference.product)
+    def forward(self, input: Tensor) -> Tensor:
+        """Apply the layer to every token."""
+        return super().forward(input)
+
+
+class RMSNorm(nn.RMSNorm):
+    """w * x / sqrt(mean(x^2) + eps), the mean over the features of a token."""
+
+    @without_gradients(inference.rms_norm)
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise every token."""
+        return super().forward(x)
+
+
+class FeedForward(nn.Module):
+    """SwiGLU."""
+
+    def __init__(self, cfg: DecoderConfig) -> None:
+        super().__init__()
+        self.gate = Linear(cfg.d_model, cfg.d_ff, bias=False)
+        self.up = Linear(cfg.d_model, cfg.d_ff, bias=False)
+        self.out = Linear(cfg.d_ff, cfg.d_model, bias=False)
+
+    @without_gradients(inference.swiglu)
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """Apply the layer to every token."""
+        out: Tensor = self.out(F.silu(self.gate(x_BTD)) * self.up(x_BTD))
+        return out
