@@ -1,4 +1,4 @@
-"""Puts a run together from its experiment: model, data, callbacks, strategy, Trainer. Assembly only."""
+"""Assemble a run from its experiment: model, data, callbacks, strategy, Trainer."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def assemble(
 
     `launch` is the process among those of the run; left out, it is read from the environment.
 
-    Raises: LabError for what this machine cannot do.
+    Raises: LabError where this machine cannot run it.
     """
     quiet()
     launch = launch or read_launch(os.environ, experiment.train.devices, experiment.train.nodes)
@@ -127,7 +127,7 @@ def assemble(
 
 
 def quiet() -> None:
-    """Keep the libraries' hints about settings that are ours to choose out of the user's sight."""
+    """Hide the libraries' hints about settings that the lab chooses."""
     for name in QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
     for message in (".*does not have many workers.*", ".*isinstance.treespec.*", ".*log_every_n_steps.*"):
@@ -137,7 +137,7 @@ def quiet() -> None:
 
 
 def training_device(experiment: Experiment) -> torch.device:
-    """Find the kind of device to train on.
+    """Return the kind of device to train on.
 
     Raises: ConfigError for a GPU that is not there.
     """
@@ -152,16 +152,16 @@ def training_device(experiment: Experiment) -> torch.device:
 
 
 def computes_in_bf16(experiment: Experiment, device: torch.device) -> bool:
-    """Tell whether a config computes in bfloat16 on a device."""
+    """Return whether a config computes in bfloat16 on a device."""
     precision = experiment.train.precision
     return precision == "bf16" or (precision == "auto" and device.type == "cuda")
 
 
 def choose_backend(experiment: Experiment, device: torch.device) -> tuple[str, str]:
-    """Pick the attention backend and say why."""
+    """Choose the attention backend; return its name and the reason."""
     wanted = experiment.train.backend
     if wanted == "reference":
-        return wanted, "asked for; dense and slow, the judge of the others"
+        return wanted, "set in the config; dense and slow, the reference of the others"
     return backends.choose(wanted, device, torch.bfloat16 if computes_in_bf16(experiment, device) else torch.float32)
 
 
@@ -177,7 +177,7 @@ def make_distance(experiment: Experiment) -> Distance:
 
 
 def reductions(experiment: Experiment) -> list[str]:
-    """Say which position methods change nothing at their given values."""
+    """List the position methods that change nothing at their given values."""
     frequency, distance, window = make_frequencies(experiment), make_distance(experiment), experiment.data.window
     rope = frequencies("rope", head_dim=experiment.model.head_dim, theta=experiment.model.theta)
     last, keys = torch.tensor([window - 1]), torch.arange(window)
@@ -228,7 +228,7 @@ def make_probing(
 
 
 def describe_probed(experiment: Experiment, name: str, device: torch.device, consumed_tokens: int) -> dict[str, Any]:
-    """Say what a probe in the middle of training measures; `weights` have no name before they are saved."""
+    """Describe what a probe during training measures; `weights` have no name before they are saved."""
     return {
         "model": name,
         "consumed_tokens": consumed_tokens,
@@ -280,7 +280,7 @@ def make_strategy(strategy: str, world_size: int, device: torch.device) -> Strat
 
 
 def make_logger(experiment: Experiment) -> Any:
-    """Build the dashboard's logger, only when one is asked for.
+    """Build the dashboard's logger, or False where none is set.
 
     Raises: MissingPackage.
     """

@@ -20,13 +20,13 @@ from lab.schema import Section
 from lab.settings import Raw, all_settings, parse_overrides, validated
 
 WRONG, STOPPED = 2, 75
-GOES_ON = "stopped; the same command goes on"
+GOES_ON = "stopped; the same command continues"
 STARTS_ANEW = "stopped; nothing was written"
 HELP = ("-h", "--help", "--help=all")
 
 
 class Words(NamedTuple):
-    """A command line: the words before the first option, its options, and its settings by name."""
+    """The words before the first option, the options, and the settings by name."""
 
     places: list[str]
     options: argparse.Namespace
@@ -37,7 +37,7 @@ class Syntax(NamedTuple):
     """What a command line may hold beside settings.
 
     `places` is the most words before the options, `flags` are options without a value, `values` those with one, and
-    `lists` those with several. Settings in `bare` may be written without a value, which stands for true. `missing` is
+    `lists` those with several. Settings in `bare` may be written without a value, which means true. `missing` is
     the fault where no word comes before the options, {word} being the first of these.
     """
 
@@ -89,7 +89,7 @@ def show(text: object, *, error: bool = False, end: str = "\n") -> None:
 
 
 def help_status(description: str | None, arguments: Sequence[str], settings: Callable[[], Iterable[str]]) -> int | None:
-    """Print help where it is asked for, or where there are no words, and return the exit status; else None."""
+    """Print help if it is requested or there are no arguments, and return the exit status; otherwise return None."""
     asked = [word for word in arguments if word in HELP]
     if arguments and not asked:
         return None
@@ -118,8 +118,8 @@ def run(
 ) -> int:
     """Run a command and return the exit status.
 
-    Printed is what `work` returns, unless it returns a status itself; or, where help is asked for, the description, and
-    on --help=all the lines of `settings`. A LabError is printed as it is; a KeyboardInterrupt may hold its own line.
+    Text that `work` returns is printed; an exit status that it returns is returned. --help prints the description,
+    --help=all also the lines of `settings`. A LabError is printed as it is; a KeyboardInterrupt may hold its own line.
     """
     status = help_status(description, arguments, settings)
     if status is not None:
@@ -158,7 +158,7 @@ def with_lists(given: Mapping[str, Any], options_class: type[Any]) -> dict[str, 
 
 
 def as_list(value: Any, kind: str) -> Any:
-    """Read one word or number, or several between commas, as a list; anything else is left to be refused.
+    """Read one word or number, or several between commas, as a list; anything else is returned as it is.
 
     Example:
         >>> as_list("64,128", "tuple[int, ...]"), as_list(64, "tuple[int, ...]"), as_list("a few", "tuple[int, ...]")

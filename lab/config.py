@@ -37,7 +37,7 @@ DEFAULT_NEEDLES, DEFAULT_DIGITS = 4, 6  # arXiv:2410.18745, section 3
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(Section):
-    """How long, on what, and how it is saved."""
+    """Length of the training, devices, checkpoints."""
 
     tokens: Positive = 1_000_000
     """Tokens to train on; the steps are this over batch_tokens, rounded up."""
@@ -56,7 +56,7 @@ class TrainConfig(Section):
     precision: PRECISIONS = "auto"
     """bf16 computes in bfloat16 and keeps float32 weights; auto is bf16 on a GPU and fp32 on a CPU."""
     backend: BACKENDS = "auto"
-    """Attention kernel; auto picks by device and says which and why."""
+    """Attention kernel; auto chooses by device and prints which and why."""
     recompute: bool = False
     """Whether the backward pass computes each block's activations again: a third more work, far less memory."""
     threads: Positive | None = None
@@ -69,7 +69,7 @@ class TrainConfig(Section):
     """Whether to train on while a checkpoint is written, from a copy of weights and optimizer in CPU memory."""
 
     def rules(self) -> list[str]:
-        """Refuse batches that cannot be shared out."""
+        """Refuse batches that cannot be divided among the processes."""
         faults = []
         if self.batch_tokens % self.micro_batch_tokens:
             near = max(1, round(self.batch_tokens / self.micro_batch_tokens)) * self.micro_batch_tokens
@@ -80,7 +80,7 @@ class TrainConfig(Section):
         elif self.n_packs % self.world_size:
             near = -(-self.n_packs // self.world_size) * self.world_size * self.micro_batch_tokens
             faults.append(
-                f"batch_tokens={self.batch_tokens}: its {self.n_packs} packs must share out evenly over "
+                f"batch_tokens={self.batch_tokens}: its {self.n_packs} packs must divide evenly among "
                 f"{self.world_size} processes (devices * nodes); use {near}"
             )
         if self.strategy == "single" and self.world_size > 1:
@@ -120,7 +120,7 @@ class StartConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class CountConfig(Section):
-    """What is logged of the position frequency; it is always counted whole."""
+    """What is logged of the position frequency, which is always counted in full."""
 
     positions: tuple[NonNegative, ...] | None = None
     """Relative positions whose f is logged; left out, the window's 1/8, 1/4, 1/2 and 3/4."""
@@ -128,7 +128,7 @@ class CountConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class TrackConfig(Section):
-    """What is recorded beside the run folder's files."""
+    """Logging, dashboards, the picture."""
 
     every_steps: Positive = 10
     """Optimizer steps between lines of metrics.jsonl."""
@@ -148,7 +148,7 @@ class TrackConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(Section):
-    """What the run is called and drawn from."""
+    """Name, seed and folder of the run."""
 
     name: str
     """Name of the run's folder; left out, that of the config file."""
@@ -158,9 +158,9 @@ class RunConfig(Section):
     """Folder that holds the run folders."""
 
     def rules(self) -> list[str]:
-        """Refuse a name that is no folder name."""
+        """Refuse a name that is not a folder name."""
         if self.name in ("", ".", "..") or Path(self.name).name != self.name:
-            return [f"name={self.name}: must be a plain folder name; set run.folder for where it lies"]
+            return [f"name={self.name}: must be a plain folder name; set run.folder for its place"]
         return []
 
     @property
@@ -171,7 +171,7 @@ class RunConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment(Section):
-    """One run, whole."""
+    """The settings of one run."""
 
     run: RunConfig
     """Name, seed and folder."""
@@ -184,11 +184,11 @@ class Experiment(Section):
     position: PositionConfig = field(default_factory=PositionConfig)
     """Position methods."""
     mask: MaskConfig = field(default_factory=Causal)
-    """Who sees whom inside a training window: causal, document or anchor."""
+    """Attention mask inside a training window: causal, document or anchor."""
     skip: SkipConfig | None = None
     """Position ids with gaps: pose, rpes or longrecipe; left out, ids count up by one."""
     shape: ShapeConfig | None = None
-    """Profile that the position frequency is aimed at; left out, segments are taken as they come."""
+    """Target profile of the position frequency; left out, segments are used in the order drawn."""
     optim: OptimConfig = field(default_factory=OptimConfig)
     """Optimizer and schedule."""
     train: TrainConfig = field(default_factory=TrainConfig)
@@ -268,7 +268,7 @@ class Experiment(Section):
             faults.append(f"{field}: needs windows of several documents; set data.mode: concatenated")
         if data.order == "related" and mask.method != "causal":
             faults.append(
-                f"data.order=related: would be ignored, mask.method={mask.method} lets no document see another; leave "
+                f"data.order=related: would be ignored, mask.method={mask.method} keeps documents apart; leave "
                 "one of them out"
             )
         if skip is not None and inside is not None:
@@ -347,7 +347,7 @@ class Experiment(Section):
         return self.count.positions or tuple(sorted({window // 8, window // 4, window // 2, 3 * window // 4}))
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the experiment as nested dicts of plain values."""
+        """Return the experiment as nested dicts of plain values."""
         return dataclasses.asdict(self, dict_factory=lambda items: {k: plain(v) for k, v in items})
 
     def to_yaml(self) -> str:
@@ -355,7 +355,7 @@ class Experiment(Section):
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
 
     def describe(self) -> str:
-        """Say in comment lines what follows from the settings."""
+        """Describe in comment lines what follows from the settings."""
         model, train, window = self.model, self.train, self.data.window
         return (
             f"# parameters: {model.n_parameters(False):,} untied, {model.n_parameters(True):,} tied "
@@ -385,12 +385,12 @@ def load_experiment(path: Path, overrides: dict[str, Any] | None = None) -> Expe
     fill_in_tags(raw.values)
     fill_in(raw.values, path)
     experiment = validated(Experiment, raw)
-    assert isinstance(experiment, Experiment), "the reader returns what it was asked for"
+    assert isinstance(experiment, Experiment), "the reader returns the class it was called with"
     return experiment
 
 
 def fill_in(values: dict[str, Any], path: Path) -> None:
-    """Set what was left out and follows from other settings: never two settings that must agree by hand."""
+    """Fill in settings that were left out and follow from others, so that no two must be kept equal by hand."""
     name = path.stem if path.stem != "config" else path.parent.name
     section(values, "run").setdefault("name", name)
     data = section(values, "data")
@@ -405,7 +405,7 @@ def fill_in(values: dict[str, Any], path: Path) -> None:
 
 
 def fill_in_tags(values: dict[str, Any]) -> None:
-    """Name the members of tagged unions that were left to their default."""
+    """Fill in the tags of unions that were left out."""
     data, position = section(values, "data"), section(values, "position")
     section(data, "corpus").setdefault("name", "synthetic")
     tokenizer = section(data, "tokenizer")
@@ -419,7 +419,7 @@ def fill_in_tags(values: dict[str, Any]) -> None:
 
 
 def section(values: dict[str, Any], key: str) -> dict[str, Any]:
-    """Find a section, made where it is missing; anything else than a section is left for the reader to refuse."""
+    """Return a section, made where it is missing; a value of another type is left for the reader to refuse."""
     found = values.setdefault(key, {}) if isinstance(values, dict) else {}
     if found is None:  # a YAML key with nothing below it
         found = values[key] = {}

@@ -21,7 +21,7 @@ class ConfigError(LabError, ValueError):
 
 
 class DataError(LabError):
-    """Text, shards or tokens cannot be read as they stand."""
+    """Text, shards or tokens cannot be read."""
 
 
 class CheckpointError(LabError):
@@ -29,7 +29,7 @@ class CheckpointError(LabError):
 
 
 class MissingPackage(LabError):
-    """An optional package is needed for what was asked; `extra` is the one of pyproject.toml that installs it."""
+    """An optional package is missing; `extra` is the one of pyproject.toml that installs it."""
 
     def __init__(self, package: str, needed_for: str, extra: str) -> None:
         command = IN_NO_EXTRA.get(package, f"pip install -e '.[{extra}]'")

@@ -25,7 +25,7 @@ class FileEntry(TypedDict):
 def writing(named: str, other: str) -> Iterator[None]:
     """Report in one line why a file or folder, `named` as the user wrote it, cannot be written.
 
-    Raises: ConfigError, whose remedy is to name another file, folder, or whatever `other` is.
+    Raises: ConfigError, whose remedy is to name another `other`: a file, a folder.
     """
     try:
         yield
@@ -35,7 +35,7 @@ def writing(named: str, other: str) -> Iterator[None]:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write a file so that its presence means that it is complete."""
+    """Write a file that is complete as soon as it exists."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     with temporary.open("wb") as file:

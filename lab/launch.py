@@ -1,4 +1,4 @@
-"""Who started this process, and which of how many it is, read from what launchers leave in the environment.
+"""Who started this process, its rank and the world size, read from the environment that launchers set.
 
     torchrun    TORCHELASTIC_RUN_ID with RANK, LOCAL_RANK, WORLD_SIZE, ...; also inside a SLURM job, whose ranks are
                 those of its own tasks and not of torchrun's workers
@@ -17,7 +17,7 @@ from typing import Literal
 
 from lab.errors import ConfigError
 
-STEP = ("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NUM_TASKS")  # set in the tasks of a step alone
+STEP = ("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NUM_TASKS")  # set in the tasks of a step only
 BY_HAND = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")  # what joins nodes where each starts its own processes
 
 
@@ -34,17 +34,17 @@ class Launch:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process prepares, writes and speaks for all."""
+        """Whether this process prepares, writes and prints for all."""
         return self.rank == 0
 
     @property
     def is_heard(self) -> bool:
-        """Whether what is wrong here must be printed: once a node, whose processes find the same faults."""
+        """Whether this process prints faults: one on each node, whose processes find the same ones."""
         return self.by == "lightning" or self.local_rank == 0
 
     @property
     def is_asked(self) -> bool:
-        """Whether anybody reads this process's exit status; Lightning kills a run whose children return one."""
+        """Whether a launcher reads this process's exit status; Lightning kills a run whose children return one."""
         return self.by != "lightning" or self.local_rank == 0
 
 
@@ -127,7 +127,7 @@ def tasks_on(environment: Mapping[str, str], node: int, default: int) -> int:
 def own_cores(launch: Launch, environment: Mapping[str, str], cores: int) -> int:
     """Count the cores that are this process's own, of those it may run on.
 
-    srun gives each task cores of its own unless told not to; the processes of other launchers share all cores.
+    srun binds each task to cores of its own by default; the processes of other launchers share all cores.
 
     Example:
         >>> task = Launch("srun", 0, 0, 0, 8, 8)

@@ -17,7 +17,7 @@ BLUE, ORANGE, GREY = "#3366aa", "#cc6622", "#888888"
 
 @contextmanager
 def canvas(output: Path, width: float, height: float) -> Iterator[Any]:
-    """Give a figure of a size in inches to draw on, which is written on leaving.
+    """Open a figure of a size in inches to draw on; it is written at the end.
 
     Raises: MissingPackage without matplotlib, ConfigError where the picture cannot be written.
     """

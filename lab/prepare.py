@@ -6,7 +6,7 @@
     python -m lab.prepare configs/tiny_2k.yaml --task 3/64          every 64th task from the 3rd on, for job arrays
     python -m lab.prepare configs/tiny_2k.yaml --verify             hash all shards against their manifests
 
-Finished tasks are skipped, so that the same command goes on after an interruption. With data.upsample (long documents
+Finished tasks are skipped, so that the same command continues after an interruption. With data.upsample (long documents
 more often) or data.order=related the corpus is prepared first, once for all such settings, and further shards are
 derived from it; a job array is run a second time for them. Lengths and sources before and after are then printed,
 written to upsampling.json beside the shards, and drawn by --plot:
@@ -64,7 +64,7 @@ def parse(words: Words) -> Arguments:
     plot = overrides.pop("plot", None)
     data = load_experiment(Path(words.places[0]), overrides).data
     if plot is not None and data.upsample is None:
-        raise ConfigError(f"--plot={plot}: would be ignored, it draws what data.upsample changes; set that")
+        raise ConfigError(f"--plot={plot}: would be ignored, it draws what data.upsample changes; set data.upsample")
     return Arguments(data, workers, share, words.options.verify, None if plot is None else Path(str(plot)))
 
 
@@ -82,7 +82,7 @@ def read_share(text: object) -> tuple[int, int] | None:
 
 
 def carry_out(asked: Arguments) -> str:
-    """Prepare or verify, and say what there is.
+    """Prepare or verify, and return a summary.
 
     Raises: LabError.
     """
@@ -102,7 +102,7 @@ def carry_out(asked: Arguments) -> str:
 
 
 def derived(asked: Arguments) -> list[str]:
-    """Report what became of lengths, sources and neighbours, and draw the former.
+    """Report lengths, sources and neighbours before and after, and draw the lengths and sources.
 
     Raises: LabError.
     """
@@ -131,7 +131,7 @@ def main(arguments: Sequence[str]) -> int:
             "",
             *settings_lines(DataConfig, prefix="data."),
         ],
-        stopped="interrupted; finished tasks are kept, run the same command to go on",
+        stopped="interrupted; finished tasks are kept, run the same command to continue",
     )
 
 

@@ -1,4 +1,4 @@
-"""What Lightning and torch are told of the processes of a run: ranks and threads, from the launch that was found."""
+"""Set up ranks and threads in Lightning and torch from the launch that was found."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from lightning.fabric.plugins.environments import (
 
 from lab.launch import Launch, own_cores
 
-FIRST_PORT, PORTS = 15000, 10000  # SLURM's jobs meet at a port of their own, by the last digits of their number
+FIRST_PORT, PORTS = 15000, 10000  # each SLURM job has a port of its own, by the last digits of its number
 
 
 class Tasks(ClusterEnvironment):
     """The tasks of one step of srun.
 
-    Lightning's own environment takes the job's ranks where the step's are meant, refuses `srun --ntasks` and ignores
+    Lightning's own environment reads the job's ranks instead of the step's, refuses `srun --ntasks` and ignores
     jobs named bash or interactive.
     """
 
@@ -29,7 +29,7 @@ class Tasks(ClusterEnvironment):
 
     @property
     def creates_processes_externally(self) -> bool:
-        """All tasks are there."""
+        """All tasks have been started by srun."""
         return True
 
     @property
@@ -40,13 +40,13 @@ class Tasks(ClusterEnvironment):
 
     @property
     def main_port(self) -> int:
-        """A port that every task derives alike."""
+        """A port that all tasks compute from the job's number."""
         job = int(os.environ.get("SLURM_JOB_ID", "0"))
         return int(os.environ.get("MASTER_PORT") or FIRST_PORT + job % PORTS)
 
     @staticmethod
     def detect() -> bool:
-        """Never ask Lightning to guess."""
+        """Return False: the launch is known."""
         return False
 
     def world_size(self) -> int:
@@ -54,33 +54,33 @@ class Tasks(ClusterEnvironment):
         return self.launch.world_size
 
     def set_world_size(self, size: int) -> None:
-        """Keep srun's."""
+        """Do nothing: srun has set it."""
 
     def global_rank(self) -> int:
-        """Number this task among all."""
+        """Return the number of this task among all."""
         return self.launch.rank
 
     def set_global_rank(self, rank: int) -> None:
-        """Keep srun's."""
+        """Do nothing: srun has set it."""
 
     def local_rank(self) -> int:
-        """Number this task among those of its node."""
+        """Return the number of this task on its node."""
         return self.launch.local_rank
 
     def node_rank(self) -> int:
-        """Number the node."""
+        """Return the number of the node."""
         return self.launch.node
 
 
 def cluster_environment(launch: Launch) -> ClusterEnvironment:
-    """Build what Lightning reads ranks from."""
+    """Build the environment that Lightning reads ranks from."""
     if launch.by == "srun":
         return Tasks(launch)
     return TorchElasticEnvironment() if launch.by == "torchrun" else LightningEnvironment()
 
 
 def set_threads(threads: int | None, launch: Launch | None = None) -> int:
-    """Pin the number of CPU threads of this process, all its own cores unless told, and return it."""
+    """Set the number of CPU threads of this process, by default one for each of its own cores, and return it."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     chosen = threads or (cores if launch is None else own_cores(launch, os.environ, cores))
     torch.set_num_threads(chosen)

@@ -1,4 +1,4 @@
-"""One start of a run: a new one, or a resumed one; trains, and says what came of it."""
+"""Start or resume a run: train, record and report."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DONE, STOPPED = 0, 75
 def run_experiment(experiment: Experiment, resume: bool, command: str) -> int:
     """Train, record and report; return the exit status.
 
-    Raises: LabError for what the user can mend.
+    Raises: LabError for what the user can correct.
     """
     launch = find_launch(os.environ, experiment.train.devices, experiment.train.nodes)
     say = show if launch.is_first else silent
@@ -42,7 +42,7 @@ def run_experiment(experiment: Experiment, resume: bool, command: str) -> int:
     checkpoint = find_start(experiment, folder, resume, launch, say)
     trained = checkpoint is not None and step_of(read_state(checkpoint)) >= experiment.train.steps
     finished = trained and checkpoint is not None and folder.last_probe()[0] >= checkpoint.consumed_tokens
-    if finished and launch.world_size == 1:  # several processes find out together, in trainer.fit
+    if finished and launch.world_size == 1:  # several processes do so together, in trainer.fit
         return already_finished(experiment, folder, say)
     threads = set_threads(pick_threads(experiment, folder, resume), launch)
     run = assemble(experiment, folder, launch, start=checkpoint)
@@ -64,13 +64,13 @@ def run_experiment(experiment: Experiment, resume: bool, command: str) -> int:
         run.trainer.fit(run.module, datamodule=run.data)
         if run.stopping.stopped:
             run.stopping.ignore()
-    except SystemExit as error:  # what Lightning makes of Ctrl-C before the first step
+    except SystemExit as error:  # Lightning's answer to Ctrl-C before the first step
         raise (KeyboardInterrupt if isinstance(error.__context__, KeyboardInterrupt) else error) from None
     finally:
         for logger in run.trainer.loggers:
             logger.finalize("finished")
     if run.stopping.stopped:
-        say(f"stopped after {run.module.consumed:,} tokens, all saved; go on with:\n  {command}", error=True)
+        say(f"stopped after {run.module.consumed:,} tokens, all saved; continue with:\n  {command}", error=True)
         run.trainer.strategy.barrier()  # a launcher ends the processes that are left once one has exited
         return STOPPED if launch.is_asked else DONE
     if finished:
@@ -96,17 +96,17 @@ def find_start(
 ) -> checkpoints.Checkpoint | None:
     """Decide where the run starts: at a checkpoint, or at the beginning.
 
-    Only the first process reads checkpoints to verify them; the others learn in trainer.fit where it starts.
+    Only the first process reads checkpoints to verify them; the others receive it in trainer.fit.
 
-    Raises: CheckpointError where a run of that name is already there and was not asked to go on, or differs.
+    Raises: CheckpointError where a run of that name is already there and --resume is missing, or its settings differ.
     """
     config = folder.path / "config.yaml"
-    begun = (folder.path / "metrics.jsonl").exists() or any(folder.checkpoints.glob("tokens-*"))
-    if not (config.exists() and begun):
+    started = (folder.path / "metrics.jsonl").exists() or any(folder.checkpoints.glob("tokens-*"))
+    if not (config.exists() and started):
         return None  # nothing there, or a start that failed before it trained
     if not resume:
         raise CheckpointError(
-            f"run.name={experiment.run.name}: {folder.path} already holds a run; go on with --resume, or choose "
+            f"run.name={experiment.run.name}: {folder.path} already holds a run; continue with --resume, or choose "
             "another --run.name"
         )
     refuse_changes(experiment, load_experiment(config))
@@ -119,7 +119,7 @@ def find_start(
 
 
 def refuse_changes(now: Experiment, before: Experiment) -> None:
-    """Refuse to go on with settings that would make it another run.
+    """Refuse to resume with settings that would make it another run.
 
     Raises: ConfigError with a line for each setting that differs.
     """
@@ -132,7 +132,7 @@ def refuse_changes(now: Experiment, before: Experiment) -> None:
 
 
 def pick_threads(experiment: Experiment, folder: RunFolder, resume: bool) -> int | None:
-    """Keep a resumed run at the threads it began with, unless the config names another number."""
+    """Return the threads of the config, or those that a resumed run started with."""
     path = folder.path / "environment.json"
     if experiment.train.threads or not resume or not path.exists():
         return experiment.train.threads
@@ -141,7 +141,7 @@ def pick_threads(experiment: Experiment, folder: RunFolder, resume: bool) -> int
 
 
 def check_vocabulary(experiment: Experiment) -> None:
-    """Refuse a model that has no row for some token, and weights that were trained with other tokens.
+    """Refuse a model with fewer embeddings than tokens, and weights that were trained with another tokenizer.
 
     Raises: ConfigError.
     """
@@ -163,7 +163,7 @@ def check_vocabulary(experiment: Experiment) -> None:
 
 
 class PlannedShape(NamedTuple):
-    """A plan in words and as a record."""
+    """A plan as text and as a record."""
 
     summary: str
     record: dict[str, Any]
@@ -172,7 +172,7 @@ class PlannedShape(NamedTuple):
 def planned_shape(
     experiment: Experiment, folder: RunFolder, checkpoint: checkpoints.Checkpoint | None
 ) -> PlannedShape | None:
-    """Plan the shape of a run that has one; a resumed run must be planned as it was begun.
+    """Plan the shape of a run that has one; a resumed run must have the plan it started with.
 
     Raises: ConfigError for a target out of reach, CheckpointError for another plan.
     """
@@ -187,8 +187,8 @@ def planned_shape(
         before = json.loads(path.read_text(encoding="utf-8"))
         if before["draws"] != record["draws"]:
             raise CheckpointError(
-                f"{path}: the plan made now is another one, the solver or the corpus has changed; go on where the run "
-                "was begun, or choose another --run.name"
+                f"{path}: the plan made now is another one, the solver or the corpus has changed; continue on the "
+                "first machine, or choose another --run.name"
             )
     return PlannedShape(summary_of_shape(shape, shaped.plan, cost), record)
 
@@ -196,7 +196,7 @@ def planned_shape(
 def choose_token_types(
     experiment: Experiment, folder: RunFolder, checkpoint: checkpoints.Checkpoint | None, say: Any
 ) -> bytes | None:
-    """Read and check the impactful token types that sentences are selected by; a resumed run keeps those it began with.
+    """Read and check the impactful token types that select sentences; a resumed run keeps those it started with.
 
     Raises: LabError.
     """
@@ -207,7 +207,7 @@ def choose_token_types(
     read_token_types(found, load_tokenizer(shard_folder(experiment.data)))
     kept = found.read_bytes()
     if checkpoint is not None and result_file(path).is_file() and result_file(path).read_bytes() != kept:
-        say(f"skip.selection={path}: has changed; the run goes on with {found}, as it began", error=True)
+        say(f"skip.selection={path}: has changed; the run continues with {found}, as it started", error=True)
     return kept
 
 
@@ -234,10 +234,10 @@ def start_folder(
 
 
 def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) -> str:
-    """Say what is about to run, and which attention kernel it takes and why."""
+    """Describe the run that starts, its attention kernel and the reason for it."""
     device = training_device(experiment)
     backend, reason = choose_backend(experiment, device)
-    start = f"; goes on at {checkpoint.consumed_tokens:,} tokens" if checkpoint else ""
+    start = f"; continues at {checkpoint.consumed_tokens:,} tokens" if checkpoint else ""
     train, path = experiment.train, experiment.run.path
     notes = "".join(f"\n{line}" for line in reductions(experiment))
     return (
@@ -247,7 +247,7 @@ def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) 
 
 
 def report(experiment: Experiment, folder: RunFolder) -> str:
-    """Print the results: effective length by consumed tokens, and where everything lies."""
+    """Format the results: effective length by consumed tokens, and the run folder."""
     probes = [record for record in folder.read("probes.jsonl") if "effective_length" in record]
     lines = ["", f"{'consumed tokens':>16} {'effective length':>17} {'f(effective length)':>20} {'held-out loss':>14}"]
     for probe in probes:

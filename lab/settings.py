@@ -84,7 +84,7 @@ def part(values: dict[str, Any], key: str) -> dict[str, Any]:
 
 @dataclasses.dataclass
 class Raw:
-    """Settings as they were written, nested dicts, and the file they came from."""
+    """Settings as nested dicts, before they are checked, and the file they were read from."""
 
     values: dict[str, Any]
     source: str
@@ -99,7 +99,7 @@ class Raw:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
-            raise ConfigError(f"{path}: {reason}; give a YAML config, for instance one of configs/") from error
+            raise ConfigError(f"{path}: {reason}; use a YAML config, for instance one of configs/") from error
         values = parse_yaml(text, str(path))
         if not isinstance(values, dict):
             raise ConfigError(f"{path}: must hold sections (model:, data:, train:, ...); see configs/")
@@ -158,7 +158,7 @@ def validated(root: type[Any], raw: Raw) -> Any:
     try:
         text = json.dumps(raw.values, default=str)
     except ValueError as error:
-        raise ConfigError(f"{raw.source}: a section holds itself ({error}); write its values out") from error
+        raise ConfigError(f"{raw.source}: a section holds itself ({error}); write out its values") from error
     try:
         return TypeAdapter(root).validate_json(text, strict=True)
     except ValidationError as error:
@@ -259,7 +259,7 @@ def tag_of(section: type[Any]) -> Any:
 
 
 def suggestion(root: type[Any], values: Any, keys: Sequence[Any]) -> str:
-    """Suggest the valid setting nearest to an unknown one."""
+    """Suggest a valid setting in place of an unknown one: the nearest, or the list."""
     section = section_at(root, values, keys)
     prefix = ".".join(str(key) for key in keys[:-1])
     prefix += "." if prefix else ""
@@ -272,7 +272,7 @@ def suggestion(root: type[Any], values: Any, keys: Sequence[Any]) -> str:
     own = ".".join(str(key) for key in keys)
     everywhere = {dotted.split(".")[-1]: dotted for dotted, _, _ in reversed(all_settings(root))}
     far = difflib.get_close_matches(str(keys[-1]), everywhere, n=1)
-    if far and everywhere[far[0]] != own:  # a setting of another union member is answered with this member's own
+    if far and everywhere[far[0]] != own:  # for a setting of another union member, list this member's own
         return f"did you mean {everywhere[far[0]]}?"
     return f"{prefix.rstrip('.') or 'a config'} has {', '.join(names)}"
 

@@ -54,7 +54,7 @@ WRONG = [
         "train.batch_tokens=1000: must be a multiple of micro_batch_tokens=512; use 1024",
     ),
     (["--train.micro_batch_tokens=64"], "train.micro_batch_tokens=64: must be >= data.window=96; raise it"),
-    (["--train.devices=3"], "train.batch_tokens=1024: its 2 packs must share out evenly over 3 processes "),
+    (["--train.devices=3"], "train.batch_tokens=1024: its 2 packs must divide evenly among 3 processes "),
     (["--train.tokens=1000"], "train.tokens=1000: must be >= train.batch_tokens=1024; raise it"),
     (["--optim.warmup_steps=20"], "optim.warmup_steps=20: must be < 20, the steps of the run "),
     (
@@ -216,9 +216,7 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path, kind):
         path.write_bytes(b"a: \xff")
     with pytest.raises(ConfigError) as caught:
         load(path)
-    reason = (
-        "no such file; give a YAML config, for instance one of configs/" if kind == "missing" else "cannot be read ("
-    )
+    reason = "no such file; " if kind == "missing" else "cannot be read ("
     assert str(caught.value).startswith(f"{path}: {reason}")
 
 

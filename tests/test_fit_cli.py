@@ -27,7 +27,7 @@ def fit(*words):
     ("words", "lines"),
     [
         pytest.param(["--optim.lr=1"], ["CONFIG: must be the first argument, a YAML file; "], id="no_config"),
-        pytest.param(["nowhere.yaml"], ["nowhere.yaml: no such file; give a YAML config, "], id="missing_file"),
+        pytest.param(["nowhere.yaml"], ["nowhere.yaml: no such file; "], id="missing_file"),
         pytest.param([CONFIG, "--optim.l=1"], ["optim.l=1: unknown setting; did you mean optim.lr?"], id="unknown"),
         pytest.param(
             [CONFIG, "--optim.lr=-1", "--run.name=a/b"],

@@ -127,7 +127,7 @@ def test_a_run_without_a_whole_checkpoint_is_one_line(run, tmp_path):
     shutil.rmtree(copy / "checkpoints")
     (copy / "checkpoints").mkdir()
     assert refused(CheckpointError, copy) == (
-        f"{copy}: holds no whole checkpoint; give a run folder or a checkpoint in it"
+        f"{copy}: holds no whole checkpoint; use a run folder or a checkpoint in it"
     )
 
 

@@ -266,7 +266,7 @@ def test_an_anchored_run_resumes_bit_for_bit(place):
     (cut / "counts.npz").unlink()
     words = [f"--run.folder={place / 'runs'}", f"--data.folder={place / 'shards'}", *UNPROBED, *SAVED]
     said = start(["-m", "lab.fit", str(CONFIG), *words, "--run.name=resumed", "--resume", *RUNS["anchor_chunks"]])
-    assert "; goes on at " in said
+    assert "; continues at " in said
     speed = ("tokens_per_s", "mfu", "mfu_pairs")
     again, before = (
         [{k: v for k, v in line.items() if k not in speed} for line in records(run)] for run in (cut, whole)

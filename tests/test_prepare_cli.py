@@ -55,7 +55,7 @@ def shards(tmp_path):
     ("words", "start"),
     [
         pytest.param(["--verify"], "CONFIG: must be the first argument, a YAML file; ", id="flag_only"),
-        pytest.param(["nowhere.yaml"], "nowhere.yaml: no such file; give a YAML config", id="missing_file"),
+        pytest.param(["nowhere.yaml"], "nowhere.yaml: no such file; ", id="missing_file"),
         pytest.param(
             [CONFIG, "--data.windw=3"], "data.windw=3: unknown setting; did you mean data.window?", id="unknown"
         ),

@@ -134,8 +134,8 @@ def test_a_resumed_run_keeps_its_token_types(original, place, finished, capsys):
     finally:
         file.write_text(before)
     told = capsys.readouterr()
-    assert "; goes on at " in told.out
-    assert (f"skip.selection={place / 'impact'}: has changed; the run goes on with " in told.err) == (
+    assert "; continues at " in told.out
+    assert (f"skip.selection={place / 'impact'}: has changed; the run continues with " in told.err) == (
         original == "changed"
     )
     assert records(cut) == records(finished)

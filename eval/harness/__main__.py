@@ -23,7 +23,7 @@ Prints a table, and adds a line for each task, metric and filter to harness.json
 `longest` is the longest text that was read, `cut` counts contexts that lost their beginning, `seconds` are the model's.
 harness-cases/ holds every test with its answer and score, and, for each of --tasks, the harness's own results as JSON;
 a name whose JSON is there is not run again, unless its files have changed. Finished requests are kept there at once, in
-the harness's own cache, so that after Ctrl-C (exit status 75) or a crash the same command goes on.
+the harness's own cache, so that after Ctrl-C (exit status 75) or a crash the same command continues.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def finished_requests(model: Any) -> Iterator[None]:
         if kept is None:
             raise
         about = f"{len(kept) // 2:,} finished requests are in {kept.filename}"
-        raise KeyboardInterrupt(f"stopped; {about}; the same command goes on") from signal_
+        raise KeyboardInterrupt(f"stopped; {about}; the same command continues") from signal_
     finally:
         if model.cache_hook.dbdict is not None:
             model.cache_hook.dbdict.close()

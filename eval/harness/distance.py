@@ -11,9 +11,8 @@ from pathlib import Path
 from eval.common.command import Request
 from eval.common.method_settings import setting
 from lab.config import load_experiment
-from lab.errors import CheckpointError
-from lab.model.huggingface.config import NAME, read_settings
-from lab.runs.checkpoints import open_checkpoint
+from lab.model.huggingface.config import read_settings
+from lab.source.place import CONFIG, find_place
 
 DERIVED = ("string", "dca", "self_extend", "rerope")
 PREFIX = "position.distance."
@@ -39,9 +38,7 @@ def training_window(place: Path) -> int:
 
     Raises: LabError.
     """
-    if (place / NAME).is_file():
-        return int(read_settings(place)["max_position_embeddings"])
-    if not place.is_dir():
-        kinds = "a run folder, a checkpoint in it, or a Hugging Face folder"
-        raise CheckpointError(f"{place}: no such folder; give {kinds}")
-    return load_experiment(open_checkpoint(place.resolve()).folder.parents[1] / "config.yaml").data.window
+    found = find_place(place)
+    if found.is_hugging_face:
+        return int(read_settings(found.folder)["max_position_embeddings"])
+    return load_experiment(found.home / CONFIG).data.window

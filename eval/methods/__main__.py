@@ -18,7 +18,7 @@ share of all numbers.
 
 Prints a table for each length and adds a line for each method and length to methods.jsonl in eval/ of the run folder
 (runs/methods-NAME for a Hugging Face folder) or FOLDER. Every finished test is kept in tests-TOKENS-KEY.jsonl at once,
-which eval.probe shares: after Ctrl-C (exit status 75) or a crash the same command goes on. Seconds follow from the
+which eval.probe shares: after Ctrl-C (exit status 75) or a crash the same command continues. Seconds follow from the
 tests that were run for this command.
 """
 

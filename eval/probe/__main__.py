@@ -20,7 +20,7 @@ takes the wording, numbers, depths and counting of arXiv:2410.18745 (lab/probe/s
 
 Writes probes.jsonl and cases/ as training does, and with --plot probe.png, to FOLDER; left out, to
 eval/probe-TOKENS-HASH in the run folder, or in runs/probe-NAME for a Hugging Face folder. Every finished test is kept
-in tests-TOKENS-KEY.jsonl, in FOLDER or beside it: after Ctrl-C (exit status 75) or a crash the same command goes on,
+in tests-TOKENS-KEY.jsonl, in FOLDER or beside it: after Ctrl-C (exit status 75) or a crash the same command continues,
 and a command that asks for more tests, lengths or thresholds takes up those that are there.
 """
 
@@ -45,7 +45,6 @@ from lab.command import Syntax, Words, bare_settings, run, settings_lines, start
 from lab.config import DEFAULT_DIGITS, DEFAULT_NEEDLES
 from lab.errors import ConfigError
 from lab.loading import OpenedModel, open_model
-from lab.model.huggingface.config import NAME
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_length import LengthResult, NeedleProbe
 from lab.probe.records import length_record, summary_record
@@ -53,6 +52,7 @@ from lab.processes import set_threads
 from lab.runs.folder import RunFolder
 from lab.schema import NonNegative, Section
 from lab.settings import Raw, validated
+from lab.source.place import find_place
 
 OF_TRAINING = ("every_tokens", "loss_tokens")  # settings of the probe section
 
@@ -72,7 +72,7 @@ def probe_model(place: Path, settings: dict[str, Any], output: Path | None, *, p
 
     Raises: LabError; KeyboardInterrupt, which says how to go on.
     """
-    if (place / NAME).is_file():
+    if find_place(place).is_hugging_face:
         subject, probe = open_folder(place, settings)
     else:
         subject, probe = open_run(place, settings)
@@ -164,7 +164,7 @@ def run_all(subject: Subject, probe: NeedleProbe, finished: FinishedTests) -> li
                 bar.set_postfix_str(f"{result.length} tokens: {result.accuracy:.2f}")
     except KeyboardInterrupt as signal_:
         kept = f"{len(finished.rows):,} finished tests are in {finished.path}"
-        raise KeyboardInterrupt(f"stopped; {kept}; the same command goes on") from signal_
+        raise KeyboardInterrupt(f"stopped; {kept}; the same command continues") from signal_
     return results
 
 

@@ -1,7 +1,7 @@
 """Saves checkpoints by consumed tokens, when stopped and at the end, each whole or absent; restores one at the start.
 
-A save in the background goes on from a copy of the tensors while the run trains; there is one at a time, and the next
-save, a stop and the end wait for it.
+A background save writes a copy of the tensors while the run trains; there is one at a time, and the next save, a stop
+and the end wait for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lab.runs.state import packed
 
 
 class Saves(NamedTuple):
-    """How often a run saves, in consumed tokens, how many checkpoints it keeps, and whether it trains on meanwhile."""
+    """How often a run saves, in consumed tokens, how many checkpoints it keeps, and whether it trains during a save."""
 
     every_tokens: int | None
     keep: int
@@ -33,9 +33,9 @@ class Saves(NamedTuple):
 
 
 class Checkpointing(Callback):
-    """Stands after the callbacks whose state it saves, and before the probe, which may be interrupted.
+    """Runs after the callbacks whose state it saves, and before the probe, which may be interrupted.
 
-    `start` is the checkpoint to continue at; the first rank's counts, the others need not know it.
+    `start` is the checkpoint to continue at; only the first rank's value is used.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Checkpointing(Callback):
             reopen(trainer)
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
-        """Count intervals from where the run stands."""
+        """Count intervals from the current number of tokens."""
         self.saved_at = module.consumed
 
     def on_train_batch_end(

@@ -20,7 +20,7 @@ SELECTED = ("samples", "samples_unmatched", "samples_short")
 
 
 def crossed(every_tokens: int | None, before: int, now: int) -> bool:
-    """Tell whether a multiple of `every_tokens` lies between two numbers of consumed tokens.
+    """Return whether a multiple of `every_tokens` lies between two numbers of consumed tokens.
 
     Example:
         >>> crossed(100, before=90, now=105), crossed(100, before=105, now=190), crossed(None, before=0, now=500)
@@ -30,9 +30,9 @@ def crossed(every_tokens: int | None, before: int, now: int) -> bool:
 
 
 class Counting(Callback):
-    """Adds each pack's runs on the host, and keeps the data module's place in step with it.
+    """Adds each pack's runs on the host, and updates the data module's state with it.
 
-    Nothing waits for the device: the lengths never leave the host. Ranks are added up only when `total` is called,
+    No synchronization with the device: the lengths are on the host. Ranks are added up only when `total` is called,
     which every rank must do together.
     """
 
@@ -60,7 +60,7 @@ class Counting(Callback):
         return self.before + everywhere
 
     def selected(self) -> dict[str, int]:
-        """Say, where sentences are selected, what samples were trained on in all; a collective call."""
+        """Count the samples of selected sentences trained on so far, if sentences are selected; a collective call."""
         if not self.selects:
             return {}
         total = self.selected_before + summed_over_ranks(self.selected_here)
@@ -71,7 +71,7 @@ class Counting(Callback):
         return self.total().to_dict() | self.selected()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from the count of all ranks."""
+        """Restore the count of all ranks."""
         self.before = PositionCounts.from_dict(state_dict)
         self.before.rel_pos = self.rel_pos
         self.selected_before = np.array([state_dict.get(name, 0) for name in SELECTED], dtype=np.int64)
@@ -87,5 +87,5 @@ def summed_over_ranks(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def relative_positions(distance: Distance, q_pos: npt.NDArray[Any], k_pos: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Ask a distance method for relative positions by numpy arrays."""
+    """Compute relative positions by a distance method on numpy arrays."""
     return distance.rel_pos(torch.from_numpy(q_pos), torch.from_numpy(k_pos)).numpy()

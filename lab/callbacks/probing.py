@@ -1,7 +1,7 @@
-"""Probes effective length and held-out loss on the live weights, every so many tokens and at the end.
+"""Probe effective length and held-out loss during training, at intervals of consumed tokens and at the end.
 
-A probe follows the checkpoint of its step. A signal ends it between two lengths, with nothing of it recorded; what is
-recorded tells a resumed run which probe is due, and it runs that one whole before its first step.
+A probe follows the checkpoint of its step. A signal ends it between two lengths, and nothing of it is recorded; a
+resumed run finds from the records that a probe is due, and runs all of it before its first step.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Report = Callable[[str], None]
 
 
 class Probing(Callback):
-    """Runs the probe between two steps. It draws no random number of torch's and changes no weight, mode or buffer."""
+    """Runs the probe between two steps, without torch's random numbers or any change to weights, modes and buffers."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Probing(Callback):
         self.report: Report = lambda line: None
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
-        """Draw the tests' ground before the first step, so that a mistake shows at once; run a probe left over."""
+        """Set up the probe before the first step, so that mistakes show at once, and run one that is overdue."""
         self.probe = self.make_probe(module.device)
         self.loss = self.make_loss(trainer.global_rank, trainer.world_size, module.device)
         self.probed_at, self.latest = trainer.strategy.broadcast(self.folder.last_probe())
@@ -66,7 +66,7 @@ class Probing(Callback):
             trainer.should_stop = True
 
     def is_due(self, trainer: lightning.Trainer, module: Any) -> bool:
-        """Tell, after a step, whether a probe follows: an interval has passed, or the step was the last."""
+        """Return, after a step, whether a probe follows: an interval has passed, or the step was the last."""
         return trainer.global_step >= trainer.max_steps or crossed(self.every_tokens, self.probed_at, module.consumed)
 
     def on_train_batch_end(
@@ -118,7 +118,7 @@ class Probing(Callback):
 
     def held_out_loss(self, model: ModelInTraining) -> float:
         """Average the held-out loss over all ranks; a collective call."""
-        assert self.loss is not None, "asked for only where there is one"
+        assert self.loss is not None, "called only if held-out loss is measured"
         sums = self.loss.sums(model.score)
         if distributed.is_available() and distributed.is_initialized():
             distributed.all_reduce(sums)

@@ -17,14 +17,14 @@ LOG_REFRESH_S = 10.0  # where the output is a file, a line this often is enough
 
 
 class Progress(Callback):
-    """Shows what the other callbacks know; writes to stderr on the first rank only."""
+    """Shows the latest values of the other callbacks; writes to stderr on the first rank only."""
 
     def __init__(self, recording: Recording, probing: Probing, total_tokens: int) -> None:
         self.recording, self.probing, self.total_tokens = recording, probing, total_tokens
         self.bar: tqdm[Any] | None = None
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
-        """Open the bar where the run stands."""
+        """Open the bar at the current number of tokens."""
         if not trainer.is_global_zero:
             return
         self.bar = tqdm(
@@ -41,7 +41,7 @@ class Progress(Callback):
     def on_train_batch_end(
         self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Move on by the step's tokens."""
+        """Advance by the step's tokens."""
         if self.bar is None or not module.finished:
             return
         latest = self.recording.latest
@@ -60,7 +60,7 @@ class Progress(Callback):
         self.close()
 
     def close(self) -> None:
-        """Leave the last line standing."""
+        """Close the bar and keep its last line."""
         if self.bar is not None:
             self.bar.close()
             self.bar = None

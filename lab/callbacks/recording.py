@@ -40,7 +40,7 @@ class Recording(Callback):
         self.latest: dict[str, Any] = {}
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
-        """Start the clock, and look the device up."""
+        """Start the clock and look up the device's peak."""
         self.peak = peak_flops(torch.cuda.get_device_name() if module.device.type == "cuda" else None)
         self.batch_start = time.perf_counter()
         self.timed_tokens = module.consumed
@@ -48,7 +48,7 @@ class Recording(Callback):
     def on_train_batch_end(
         self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Add the step up, and write a line when it is due."""
+        """Add the step's sums, and write a line when it is due."""
         if not module.finished:
             return
         self.busy_s += time.perf_counter() - self.batch_start
@@ -99,7 +99,7 @@ class Recording(Callback):
         return {"loss_sum": self.loss_sum, "targets": self.targets}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with the sums since the last line."""
+        """Restore the sums since the last line."""
         self.loss_sum, self.targets = state_dict["loss_sum"], state_dict["targets"]
 
 

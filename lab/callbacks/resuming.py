@@ -14,7 +14,7 @@ from lab.runs.state import read_state, restore_tensors, step_of, tensors_to_save
 
 
 def collect(trainer: lightning.Trainer, module: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Collect a run's tensors, by name, and all that is small. A collective call."""
+    """Collect a run's tensors, by name, and its small state. A collective call."""
     reshard(module.decoder)
     tensors, small = tensors_to_save(module.decoder, trainer.optimizers[0])
     state = {
@@ -28,7 +28,7 @@ def collect(trainer: lightning.Trainer, module: Any) -> tuple[dict[str, Tensor],
 
 
 def restore(trainer: lightning.Trainer, module: Any, checkpoint: Checkpoint, group: ProcessGroup | None) -> None:
-    """Continue at a checkpoint; called when model and optimizer are there and no batch is. A collective call.
+    """Continue at a checkpoint; called when model and optimizer exist and before any batch. A collective call.
 
     Raises: CheckpointError.
     """
@@ -49,10 +49,10 @@ def restore(trainer: lightning.Trainer, module: Any, checkpoint: Checkpoint, gro
 
 
 def continue_at(trainer: lightning.Trainer, step: int) -> None:
-    """Let Lightning count optimizer steps from `step`; with `reopen` the one place that touches its loops.
+    """Let Lightning count optimizer steps from `step`; only this and `reopen` access its loops.
 
-    Batches count from zero again: a checkpoint stands between two steps, so that the next step begins with the next
-    batch, however many batches a step takes now.
+    Batches count from zero again: a checkpoint is saved between two steps, so that the next step begins with the next
+    batch, whatever the number of batches in a step now.
     """
     done = trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total
     done.ready = done.completed = step

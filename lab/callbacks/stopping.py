@@ -1,7 +1,7 @@
-"""Stopping on a signal: the step or the length that runs is finished, a checkpoint saved, the exit status is 75.
+"""Stopping on a signal: the current step or length is finished, a checkpoint saved, the exit status is 75.
 
 A second Ctrl-C ends the process at once. Other signals do not: launchers and clusters repeat them, and a run that is
-saving already must not die of the copy.
+already saving must not be killed by a repeated signal.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import lightning
 from lightning.pytorch.callbacks import Callback
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # Ctrl-C; kill and preemption; SLURM's warning
-COPY_S = 1.0  # a Ctrl-C this soon after another is the same one, passed on by a launcher
+COPY_S = 1.0  # a Ctrl-C this soon after another is the same one, forwarded by a launcher
 
 
 class Stopping(Callback):
@@ -25,7 +25,7 @@ class Stopping(Callback):
         self.asked_at: float | None = None
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
-        """Take the signals over, after Lightning has installed handlers; it restores those before it at the end."""
+        """Install the handlers after Lightning has installed its own; it restores the original ones at the end."""
 
         def ask(number: int, frame: Any) -> None:
             now = time.monotonic()
@@ -46,7 +46,7 @@ class Stopping(Callback):
             self.stop(trainer)
 
     def agree(self, trainer: lightning.Trainer, module: Any) -> bool:
-        """End the loop if a signal came on any rank, and tell whether it did; a collective call."""
+        """End the loop if any rank received a signal, and return whether one did; a collective call."""
         if trainer.strategy.reduce_boolean_decision(module.stop_asked, all=False):
             self.stop(trainer)
         return self.stopped
@@ -56,6 +56,6 @@ class Stopping(Callback):
         self.stopped = trainer.should_stop = True
 
     def ignore(self) -> None:
-        """Let no copy of a signal end the process on its way out; its checkpoint is saved."""
+        """Ignore repeated signals once the checkpoint is saved, while the process exits."""
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)

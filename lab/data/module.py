@@ -1,4 +1,4 @@
-"""The data module: prepares the corpus, shares the streams out over ranks, and saves where each stream stands."""
+"""The data module: prepares the corpus, divides the streams among ranks, and saves the state of each."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Batch = dict[str, Any]
 
 
 class PackDataset(IterableDataset):  # type: ignore[type-arg]
-    """The packs of some streams in turn, without end."""
+    """The packs of some streams in turn, endless."""
 
     def __init__(self, streams: list[PackStream]) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class PackDataset(IterableDataset):  # type: ignore[type-arg]
 
 
 def to_batch(pack: Pack) -> Batch:
-    """Turn a pack into what a training step takes: tensors to move, and host values that stay where they are."""
+    """Convert a pack to a training batch: tensors to move to the device, and values that stay on the host."""
     ids = pack.position_ids
     return {
         "tokens": torch.from_numpy(pack.tokens)[None],
@@ -71,12 +71,12 @@ def to_batch(pack: Pack) -> Batch:
 
 
 def starts_of(pack: Pack) -> tuple[int, ...] | None:
-    """Give the first id of each run where ids count up by one from it, or None."""
+    """Return the first id of each run if ids count up by one from it, else None."""
     if pack.position_ids is None:
         return (0,) * len(pack.lengths)
     ends = np.cumsum(pack.lengths)
     steps = np.diff(pack.position_ids[: ends[-1]])
-    steps[ends[:-1] - 1] = 1  # from run to run ids may do anything
+    steps[ends[:-1] - 1] = 1  # ids may jump between runs
     begins = ends - pack.lengths
     return tuple(pack.position_ids[begins].tolist()) if (steps == 1).all() else None
 
@@ -87,7 +87,7 @@ def as_it_is(batch: Batch) -> Batch:
 
 
 def outlive_signals(worker: int) -> None:
-    """Leave signals sent to a whole group to the training process, which still needs the packs; end when it ends."""
+    """Ignore signals sent to the process group: the training process still needs the packs. End when it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -95,9 +95,9 @@ def outlive_signals(worker: int) -> None:
 
 
 def follow_parent() -> None:
-    """End the process as soon as its parent has ended, or asks it to by SIGTERM; the same from others is dropped.
+    """End the process when its parent has ended or sends SIGTERM; SIGTERM from others is ignored.
 
-    torch's own watch on the parent does not suffice: after it, Python waits for packs that nobody takes any more.
+    torch's own watch on the parent does not suffice: after it, Python waits for packs that are no longer consumed.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None, "runs in a worker only"
@@ -124,7 +124,7 @@ def arrangement_of(config: DataConfig, mask: WindowMask) -> Arrangement:
 
 
 def skip_function(config: DataConfig, skip: Any) -> AssignIds:
-    """Make the function that gives a run's tokens their ids."""
+    """Build the function that assigns position ids to a run of tokens."""
     by_sentence = skip.method == "longrecipe"
     ends = sentence_ends(load_tokenizer(shard_folder(config))) if by_sentence else None
 
@@ -171,14 +171,14 @@ class PackedData(lightning.LightningDataModule):
         """
         if not self.config.embedded and not is_prepared(self.config):
             if getattr(self.config.corpus, "path", None):
-                open_corpus(self.config)  # says so where the path is the mistake
+                open_corpus(self.config)  # raises where the path is wrong
             raise DataError(
                 f"data.corpus.name={self.config.corpus.name}: not prepared in {shard_folder(self.config)}; "
                 "run python -m lab.prepare with the same config first"
             )
 
     def prepare_data(self) -> None:
-        """Make an embedded corpus; any other must have been prepared.
+        """Prepare an embedded corpus; any other must have been prepared.
 
         Raises: DataError.
         """
@@ -228,7 +228,7 @@ class PackedData(lightning.LightningDataModule):
         )
 
     def stream(self, index: int) -> PackStream:
-        """Open a stream where its saved state left it, or at its beginning."""
+        """Open a stream at its saved state, or at its beginning."""
         return PackStream(
             self.store,
             self.segments,
@@ -244,7 +244,7 @@ class PackedData(lightning.LightningDataModule):
         )
 
     def consumed(self, batch: Batch) -> None:
-        """Note where a batch's stream stands after it; called for every batch that was trained on."""
+        """Record the state of a batch's stream after it; called for every batch that was trained on."""
         self.states[batch["stream"]] = np.asarray(batch["state"])
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -259,6 +259,6 @@ class PackedData(lightning.LightningDataModule):
         return {"streams": torch.from_numpy(np.stack([states[j] for j in range(self.n_streams)]))}
 
     def load_state_dict(self, state_dict: dict[str, Tensor]) -> None:
-        """Take up every stream where the checkpoint left it."""
+        """Restore the state of every stream."""
         if state_dict:
             self.states = {j: row.numpy() for j, row in enumerate(state_dict["streams"])}

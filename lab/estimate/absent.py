@@ -1,4 +1,4 @@
-"""Reading a config whose model to start from is not on this machine: its shape is given by hand instead."""
+"""Read a config whose start.path is not on this machine: the settings state the model's architecture instead."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def load_without_weights(path: Path, overrides: dict[str, Any]) -> Experiment:
     if "tokenizer" not in data:
         filled |= {f"data.tokenizer.{key}": value for key, value in tokenizer_of(start).items()}
     if "frequency" not in position:
-        filled["position.frequency.method"] = "rope"  # with all of them given, nothing is looked up in the folder
+        filled["position.frequency.method"] = "rope"  # with all of them set, the folder is not read
     return load_experiment(path, overrides | filled)
 
 
@@ -44,10 +44,10 @@ def shape_of(given: Mapping[str, Any], prefix: str, start: str) -> dict[str, Any
     missing = [name for name, default in SHAPE.items() if default is dataclasses.MISSING and name not in given]
     if missing:
         words = " ".join(f"--{prefix}.{name}=..." for name in missing)
-        raise ConfigError(f"start.path={start}: is not here to take the model's shape from; add {words}")
+        raise ConfigError(f"start.path={start}: is not on this machine, and the model's shape must be set; add {words}")
     return {name: given.get(name, default) for name, default in SHAPE.items()}
 
 
 def tokenizer_of(start: str) -> dict[str, str]:
-    """Name the tokenizer that an absent model would bring; it is not opened."""
+    """Name the tokenizer of an absent model; it is not opened."""
     return {"method": "file", "path": str(Path(start) / "tokenizer.json"), "eos": "<eos>"}

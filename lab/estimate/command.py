@@ -59,7 +59,7 @@ def estimate_recipe(words: Words) -> str:
 
 
 def with_shape(recipe: Recipe) -> tuple[Recipe, Source]:
-    """Give every stage of a recipe whose base is absent the shape that `common.model` states.
+    """Add the shape that `common.model` states to every stage of a recipe whose base is absent.
 
     Raises: ConfigError.
     """

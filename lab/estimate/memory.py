@@ -58,7 +58,7 @@ class Memory:
 
 
 def memory_of(experiment: Experiment) -> Memory:
-    """Find what each process of a run holds; its optimizer has made a step before.
+    """Measure the memory of each process of a run; its optimizer has made a step before.
 
     Raises: LabError for methods that cannot be built.
     """
@@ -84,14 +84,14 @@ def strategy_of(experiment: Experiment) -> str:
 
 
 def computes_in_bf16(experiment: Experiment) -> bool:
-    """Tell whether the run computes in bfloat16; `auto` does so on a GPU."""
+    """Return whether the run computes in bfloat16; `auto` does so on a GPU."""
     train = experiment.train
     return train.precision == "bf16" or (train.precision == "auto" and train.accelerator != "cpu")
 
 
 @contextmanager
 def mesh_of(world_size: int) -> Iterator[DeviceMesh | None]:
-    """Lay out so many ranks, of which only the first exists; None for 0."""
+    """Open a mesh of `world_size` fake ranks, of which only the first exists; None for 0."""
     if not world_size:
         yield None
         return
@@ -103,7 +103,7 @@ def mesh_of(world_size: int) -> Iterator[DeviceMesh | None]:
 
 
 def inputs_of(experiment: Experiment) -> dict[str, Any]:
-    """Make what a training step gives the decoder for a pack of full windows; under anchors, halves of windows.
+    """Build the decoder's inputs in a training step for a pack of full windows; under anchors, halves of windows.
 
     What follows from the lengths is computed on real tensors here: a shape that depends on values has no fake.
     """

@@ -70,14 +70,14 @@ def remedies(experiment: Experiment, by_tokens: bool) -> list[str]:
 
 
 def report(experiment: Experiment, memory: Memory, cost: Cost, gpus: Gpus) -> str:
-    """Lay out memory, work and bytes on disk."""
+    """Format memory, work and bytes on disk."""
     return "\n".join(
         [title(experiment), "", *memory_lines(experiment, memory, gpus), "", *work_lines(experiment, cost, gpus)]
     )
 
 
 def title(experiment: Experiment) -> str:
-    """Name the run and the settings that the memory depends on."""
+    """Format the run's name and the settings that its memory depends on."""
     train = experiment.train
     precision = "bf16" if computes_in_bf16(experiment) else "fp32"
     words = [f"{train.world_size} x {strategy_of(experiment)}", precision, f"window {experiment.data.window:,}"]
@@ -86,7 +86,7 @@ def title(experiment: Experiment) -> str:
 
 
 def memory_lines(experiment: Experiment, memory: Memory, gpus: Gpus) -> list[str]:
-    """Lay out what each GPU holds."""
+    """Format what each GPU holds."""
     assumed = assumed_bytes(experiment)
     lines = [f"{'memory of each GPU':<{WIDTH}}{'held, bytes':>18}{'peak, GiB':>12}"]
     for kind, size in memory.peak.items():
@@ -99,7 +99,7 @@ def memory_lines(experiment: Experiment, memory: Memory, gpus: Gpus) -> list[str
 
 
 def work_lines(experiment: Experiment, cost: Cost, gpus: Gpus) -> list[str]:
-    """Lay out operations, hours and bytes on disk."""
+    """Format operations, hours and bytes on disk."""
     kept = cost.checkpoint_bytes * cost.kept_checkpoints
     rows = [
         ("parameters", f"{cost.parameters:,}"),

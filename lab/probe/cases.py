@@ -1,4 +1,4 @@
-"""Tests with known answers, and whether a tokenizer can spell those."""
+"""Tests with known answers, and whether a tokenizer can express the answers."""
 
 from __future__ import annotations
 

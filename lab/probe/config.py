@@ -38,7 +38,7 @@ class ProbeConfig(Section):
     threshold: Share = 0.8
     """Share of tests that must pass for a length to pass."""
     thresholds: tuple[Share, ...] | None = None
-    """Further thresholds of effective length; a probe without max_length goes on until all have failed."""
+    """Further thresholds of effective length; a probe without max_length continues until all have failed."""
     confidence: Annotated[float, Gt(0), Lt(1)] = 0.95
     """Minimum probability that the limits hold the true value."""
     sequential: bool = False
@@ -46,7 +46,7 @@ class ProbeConfig(Section):
     error: Annotated[float, Ge(0), Lt(0.5)] | None = None
     """Maximum probability that a sequential length gets another verdict than with all tests; left out, 0.005."""
     round: Positive | None = None
-    """Tests between two looks at whether a sequential length may stop; left out, a twentieth of the tests."""
+    """Tests between two checks whether a sequential length may stop; left out, a twentieth of the tests."""
     answer_budget: Positive = 64
     """Tokens of each length that are left for the answer."""
     batch: Positive = 64

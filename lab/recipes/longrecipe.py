@@ -4,14 +4,14 @@
 
 CONFIG is a YAML file of configs/recipes/. The stages are a brief training on full windows of the target length, the
 analysis of impactful tokens (eval.impact), the extension on selected sentences with ids up to the target length, a
-replay of pretraining data, and the merge of base and replayed model; lab/recipes/recipe.py says what each starts from:
+replay of pretraining data, and the merge of base and replayed model (lab/recipes/recipe.py: what each starts from):
 
     python -m lab.longrecipe configs/recipes/longrecipe_demo.yaml
     python -m lab.longrecipe configs/recipes/longrecipe_demo.yaml --folder=runs/other --extend.optim.lr=5e-4
     python -m lab.longrecipe configs/recipes/longrecipe_80k.yaml --launcher "torchrun --nproc_per_node 8"
 
 --launcher starts lab.fit in the training stages; left out, this Python does. Every stage's settings are checked before
-the first one runs, and stand in FOLDER as tune.yaml, analyse.yaml, extend.yaml, replay.yaml and merge.yaml.
+the first one runs, and are written to FOLDER as tune.yaml, analyse.yaml, extend.yaml, replay.yaml and merge.yaml.
 
 --dry_run prints what each training stage would take, and starts nothing; its options are those of lab.fit --dry_run.
 
@@ -58,7 +58,7 @@ FORMS, WIDTHS = ("{:,.0f}", "{:.3f}", "{:.3f}", "{:,.0f}"), (16, 8, 15, 18, 10) 
 
 
 class Stages:
-    """What has been done in a recipe's folder: stages.json, a record for each stage that was begun."""
+    """The state of a recipe's folder: stages.json, a record for each stage that was started."""
 
     def __init__(self, resolved: Resolved) -> None:
         self.resolved, self.recipe = resolved, resolved.recipe
@@ -138,14 +138,14 @@ def words_of(stages: Stages, stage: str, launcher: Sequence[str]) -> list[str]:
 
 
 class Child:
-    """Runs commands one at a time and hands signals on to them, as a terminal does to all of their processes."""
+    """Runs commands one at a time and forwards signals to all of their processes, as a terminal does."""
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
         self.signal: int | None = None
 
-    def hand_on(self, number: int, frame: Any) -> None:
-        """Note a signal and send it to the command that runs."""
+    def forward(self, number: int, frame: Any) -> None:
+        """Record a signal and send it to the current command."""
         self.signal = number
         if self.process is not None and self.process.poll() is None:
             os.killpg(self.process.pid, number)
@@ -153,19 +153,19 @@ class Child:
     def run(self, words: Sequence[str]) -> int:
         """Run a command to its end and return its exit status.
 
-        Raises: ConfigError for a launcher that is not there.
+        Raises: ConfigError for a launcher that is missing.
         """
         try:
             self.process = subprocess.Popen(words, process_group=0)
         except OSError as error:
             raise ConfigError(f"--launcher={words[0]}: cannot be started ({error.strerror}); name another") from error
-        if self.signal is not None:  # it came before there was a process to send it to
+        if self.signal is not None:  # it came before the process was started
             os.killpg(self.process.pid, self.signal)
         return self.process.wait()
 
 
 def refuse_analysis(recipe: Recipe, resolved: Resolved) -> None:
-    """Try what the analysis needs, which would otherwise fail after the first training.
+    """Check what the analysis needs, so that it does not fail after the first training.
 
     Raises: LabError.
     """
@@ -182,7 +182,7 @@ def run_stages(stages: Stages, launcher: Sequence[str]) -> int:
     Raises: LabError.
     """
     child = Child()
-    previous = {number: signal.signal(number, child.hand_on) for number in SIGNALS}
+    previous = {number: signal.signal(number, child.forward) for number in SIGNALS}
     try:
         for stage in stages.left():
             show(f"\n{stage} -> {stages.recipe.path(stage)}")
@@ -211,7 +211,7 @@ def replace_folder(temporary: Path, final: Path) -> None:
 
 
 def report(stages: Stages) -> str:
-    """Lay out what every stage made."""
+    """Format a table of the results of every stage."""
     rows: list[tuple[str, ...]] = [("stage", "tokens", "loss", "held-out loss", "effective length", "seconds")]
     for stage in FOLDERS:
         numbers = numbers_of(stage, stages.recipe.path(stage))
@@ -223,7 +223,7 @@ def report(stages: Stages) -> str:
 
 
 def numbers_of(stage: str, folder: Path) -> tuple[float | None, ...]:
-    """Read what a stage's folder says: tokens, loss of the last steps, held-out loss, effective length."""
+    """Read the results of a stage: tokens, loss of the last steps, held-out loss, effective length."""
     if stage in TRAINING:
         run = RunFolder(folder)
         steps = list(run.read("metrics.jsonl"))

@@ -13,7 +13,7 @@ shares, which for two models are LongRecipe's 0.5 and 0.5:
     python -m lab.merge models/Llama-3-8B runs/replayed --weights 0.3 0.7 --positions runs/replayed -o merged
 
 Where the models' position methods differ, --positions names the model whose methods and training window are kept. Its
-distance method must be plain, for a Hugging Face folder cannot say another. --train_len gives the training window to
+distance method must be plain, as a Hugging Face folder cannot state another. --train_len is the training window to
 write in place of the models' own, for instance where one was extended to it before it was replayed. tokenizer.json is
 copied where the models that have one agree. All models are held in memory at once, in float32.
 Exit status: 0 done; 2 a mistake in the input, one line each on stderr; 75 interrupted.
@@ -129,12 +129,12 @@ def read_shares(words: Sequence[str], n_models: int) -> list[float]:
 
 
 def merge(asked: Arguments) -> str:
-    """Merge, write the folder, and say what was done.
+    """Merge, write the folder, and return a summary.
 
     Raises: LabError.
     """
     if asked.output.exists() and not (asked.output.is_dir() and not any(asked.output.iterdir())):
-        raise CheckpointError(f"{asked.output}: already holds something; give a new or an empty folder")
+        raise CheckpointError(f"{asked.output}: is not empty; use a new or an empty folder")
     bar = tqdm(asked.models, desc="read", unit="model", leave=False, disable=None)
     models = {path: open_model(path) for path in bar}
     refuse_other_shapes(models)
@@ -186,28 +186,28 @@ def structure(decoder: Decoder) -> dict[str, Any]:
 
 
 def choose_positions(models: dict[Path, OpenedModel], wanted: Path | None, given_len: int | None) -> Kept:
-    """Find the model whose positions are kept, and the training window: that given, or the longest where all are alike.
+    """Find the model whose positions are kept, and the training window: that given, or the longest where all are equal.
 
-    Raises: ConfigError where the choice is missing or would be ignored, or a Hugging Face folder cannot say it.
+    Raises: ConfigError where the choice is missing or would be ignored, or a Hugging Face folder cannot state it.
     """
-    said = {path: say_positions(model.decoder) for path, model in models.items()}
+    positions = {path: format_positions(model.decoder) for path, model in models.items()}
     own = [(x.frequencies.config, x.frequencies.theta, x.distance) for x in (m.decoder for m in models.values())]
     differ = any(other != own[0] for other in own)
     if differ and wanted is None:
-        found = ", ".join(f"{path} has {text}" for path, text in said.items())
+        found = ", ".join(f"{path} has {text}" for path, text in positions.items())
         raise ConfigError(f"--positions: must be given, the positions differ ({found}); name the model whose to keep")
     if wanted is not None and not differ:
-        raise ConfigError(f"--positions={wanted}: would be ignored, all models have {said[wanted]}; leave it out")
+        raise ConfigError(f"--positions={wanted}: would be ignored, all models have {positions[wanted]}; leave it out")
     model = next(iter(models.values())) if wanted is None else models[wanted]
     lengths = [m.train_len for m in ([model] if differ else models.values()) if m.train_len is not None]
     decoder, train_len = model.decoder, given_len or max(lengths, default=None)
     if decoder.frequencies.method == "dynamic_ntk" and given_len is None:
-        train_len = None  # the method says it, and would compute something else with another
+        train_len = None  # the method states its own, and would compute something else with another
     hugging_face_settings(decoder.cfg, decoder.frequencies, decoder.distance, "float32", train_len)
     return Kept(decoder, train_len)
 
 
-def say_positions(decoder: Decoder) -> str:
+def format_positions(decoder: Decoder) -> str:
     """Write a decoder's position methods and rotary base."""
     frequencies, distance = decoder.frequencies, decoder.distance
     return f"{describe(frequencies.config)}+{describe(distance)} at theta {frequencies.theta}"

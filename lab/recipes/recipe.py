@@ -37,7 +37,7 @@ FOLDERS = {"tune": "tuned", "analyse": "impact", "extend": "extended", "replay":
 TRAINING = ("tune", "extend", "replay")
 SAMPLE_FRAC = 0.3  # tokens of a sample, of the target length (section 5.3)
 SUM_TOLERANCE = 1e-6
-OWN = {"run": ("name", "folder"), "start": None}  # settings that the recipe makes
+OWN = {"run": ("name", "folder"), "start": None}  # settings that the recipe sets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,12 +82,12 @@ class Recipe(Section):
         return Path(self.folder) / FOLDERS[stage]
 
     def rules(self) -> list[str]:
-        """Refuse settings that the recipe makes."""
+        """Refuse settings that only the recipe may set."""
         return [fault for name in ("common", *TRAINING) for fault in own_faults(name, getattr(self, name))]
 
 
 def own_faults(name: str, settings: dict[str, Any]) -> list[str]:
-    """List the settings of a stage that are the recipe's to make."""
+    """List the settings of a stage that only the recipe may set."""
     made = [f"{name}.{key}" for key, keys in OWN.items() if keys is None and key in settings]
     made += [f"{name}.{key}.{own}" for key, keys in OWN.items() for own in keys or () if own in part(settings, key)]
     skip = part(settings, "skip")
@@ -99,7 +99,7 @@ def own_faults(name: str, settings: dict[str, Any]) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class Resolved:
-    """A recipe whose stages are known to fit together.
+    """A recipe whose stages have been checked against each other.
 
     `settings` holds every stage's settings as plain values.
     """
@@ -157,11 +157,11 @@ def resolve(recipe: Recipe) -> Resolved:
 
 
 def resolve_training(recipe: Recipe, source: Source) -> tuple[dict[str, Experiment], list[str]]:
-    """Resolve the training stages; one that starts from an earlier one takes over what that one will be."""
+    """Resolve the training stages; replay inherits from the model that extend will train."""
     experiments: dict[str, Experiment] = {}
     faults: list[str] = []
     with TemporaryDirectory() as place:
-        later = Path(place) / FOLDERS["extend"]  # stands for the model that is not there yet
+        later = Path(place) / FOLDERS["extend"]  # in place of the model that is not trained yet
         starts = {"tune": Path(recipe.base), "extend": Path(recipe.base), "replay": later}
         for stage in TRAINING:
             if stage == "replay" and "extend" not in experiments:
@@ -181,7 +181,7 @@ def resolve_training(recipe: Recipe, source: Source) -> tuple[dict[str, Experime
 
 
 def collect(faults: list[str], stage: str, make: Callable[[], Any]) -> Any:
-    """Make something for a stage, or note what is wrong with it."""
+    """Return what `make` returns, or add its faults, prefixed by the stage, and return None."""
     try:
         return make()
     except LabError as error:
@@ -190,7 +190,7 @@ def collect(faults: list[str], stage: str, make: Callable[[], Any]) -> Any:
 
 
 def stage_settings(recipe: Recipe, stage: str, source: Source, start: Path) -> dict[str, Any]:
-    """Put a training stage's settings together: common ones, its own, and those that the recipe makes."""
+    """Put a training stage's settings together: common ones, its own, and those that the recipe sets."""
     values = merged(recipe.common, getattr(recipe, stage))
     data = dict(part(values, "data"))
     if source.tokenizer is not None:
@@ -252,7 +252,7 @@ def hugging_face_positions(experiment: Experiment, train_len: int | None) -> dic
 
 
 def unprepared(resolved: Resolved) -> list[str]:
-    """List the training stages whose corpus must be prepared first, with the command that does so."""
+    """List the training stages whose corpus must be prepared first, with the command to run."""
     return [
         f"{stage}.data.corpus.name={experiment.data.corpus.name}: not prepared in {shard_folder(experiment.data)}; run "
         f"python -m lab.prepare {Path(resolved.recipe.folder) / f'{stage}.yaml'} first"

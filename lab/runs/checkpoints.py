@@ -1,9 +1,9 @@
-"""Checkpoints: folders that are whole or absent, found again newest first.
+"""Checkpoints: folders that are complete or absent, found newest first.
 
 checkpoints/tokens-000010485760/
     weights-00000.safetensors    the weights, or the part of them that process 0 held; one file a process
     optimizer-00000.safetensors  the optimizer's moments in the same way
-    state.ckpt                   all that is small: step, schedule, counts, data streams, callbacks
+    state.ckpt                   the rest: step, schedule, counts, data streams, callbacks
     counts.npz                   the position frequency at this point
     manifest.json                consumed tokens, size and SHA-256 of each file; written last
 
@@ -40,17 +40,17 @@ class Checkpoint:
 
     @property
     def state(self) -> Path:
-        """The file of all that is small."""
+        """The file of step, schedule, counts, data streams and callbacks."""
         return self.folder / STATE
 
     @property
     def is_sharded(self) -> bool:
-        """Whether the tensors have files of their own; those of earlier versions stand in state.ckpt."""
+        """Whether the tensors have files of their own; earlier versions hold them in state.ckpt."""
         return any(self.folder.glob(f"{WEIGHTS}-*.safetensors"))
 
     @property
     def digest(self) -> str:
-        """What names the weights: the SHA-256 over those of the files that hold them, from the manifest."""
+        """Identify the weights by the SHA-256 over those of the files that hold them, from the manifest."""
         files = json.loads((self.folder / MANIFEST).read_text(encoding="utf-8"))["files"]
         own = {name: entry["sha256"] for name, entry in files.items() if name.startswith(f"{WEIGHTS}-")}
         if not own:
@@ -74,7 +74,7 @@ def temporary_folder(root: Path) -> Path:
 def publish(
     root: Path, consumed_tokens: int, keep: int, written: Mapping[str, FileEntry] = MappingProxyType({})
 ) -> Checkpoint:
-    """Write the manifest, give the folder its name in one rename, and drop all but the newest `keep`.
+    """Write the manifest, rename the folder to its final name, and delete all but the newest `keep`.
 
     Files that are in `written`, hashed as they were written, are not read again.
     """
@@ -92,7 +92,7 @@ def publish(
 
 
 def entry_of(path: Path) -> FileEntry:
-    """Read a file for what the manifest records of it."""
+    """Return the size and hash of a file for the manifest."""
     return {"bytes": path.stat().st_size, "sha256": sha256(path)}
 
 
@@ -102,7 +102,7 @@ def candidates(root: Path) -> list[Path]:
 
 
 def fault_of(folder: Path) -> str | None:
-    """Say what is wrong with a checkpoint, or None if it is whole."""
+    """Return what is wrong with a checkpoint, or None if it is whole."""
     try:
         manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         for name, expected in manifest["files"].items():
@@ -117,13 +117,13 @@ def fault_of(folder: Path) -> str | None:
 
 
 def newest(root: Path) -> tuple[Checkpoint | None, list[str]]:
-    """Find the newest whole checkpoint; also say, a line each, which newer ones were passed over and why."""
+    """Find the newest whole checkpoint; also list, a line each, the newer ones that were skipped and why."""
     passed: list[str] = []
     for folder in candidates(root):
         fault = fault_of(folder)
         if fault is None:
             return Checkpoint(folder, int(folder.name.removeprefix("tokens-"))), passed
-        passed.append(f"{folder}: {fault}; passed over")
+        passed.append(f"{folder}: {fault}; skipped")
     return None, passed
 
 
@@ -140,5 +140,5 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     found, passed = newest(folder / "checkpoints")
     if found is None:
         detail = f" ({passed[0]})" if passed else ""
-        raise CheckpointError(f"{folder}: holds no whole checkpoint{detail}; give a run folder or a checkpoint in it")
+        raise CheckpointError(f"{folder}: holds no whole checkpoint{detail}; use a run folder or a checkpoint in it")
     return found

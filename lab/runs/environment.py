@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def describe_environment(seed: int, threads: int) -> dict[str, Any]:
-    """Collect what another person needs to make the run again; what cannot be told is "unknown" or left out."""
+    """Collect what is needed to reproduce the run; what cannot be found is "unknown" or left out."""
     return {
         "commit": commit(),
         "dirty_diff": git("diff", "HEAD"),
@@ -40,7 +40,7 @@ def processor(device: torch.device) -> str:
 
 
 def git(*arguments: str) -> str:
-    """Ask git about the code that runs; empty where there is no git or no repository."""
+    """Run git on the repository of the code; empty where there is no git or no repository."""
     try:
         done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
@@ -49,7 +49,7 @@ def git(*arguments: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Look up the packages that decide what is computed."""
+    """Look up the versions of the packages that affect results."""
     found = {}
     for package in PACKAGES:
         try:
@@ -66,7 +66,7 @@ def hardware() -> dict[str, Any]:
 
 
 def cpu_name() -> str:
-    """Read the processor's name, "unknown" where the system does not tell."""
+    """Read the processor's name, "unknown" where the system has none."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

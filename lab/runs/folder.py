@@ -1,4 +1,4 @@
-"""The run folder, the one truth about a run; dashboards mirror it.
+"""The run folder, the primary record of a run; dashboards mirror it.
 
 config.yaml       the resolved experiment
 environment.json  commit, uncommitted changes, versions, hardware, seed, threads; and of every resume
@@ -52,7 +52,7 @@ class RunFolder:
                 yield json.loads(line)
             except ValueError as error:
                 reason = f"line {number} is not JSON ({error})"
-                raise CheckpointError(f"{path}: {reason}; mend or delete the line") from error
+                raise CheckpointError(f"{path}: {reason}; correct or delete the line") from error
 
     def write_records(self, name: str, records: Iterable[Record]) -> None:
         """Replace a .jsonl file, whole or not at all."""

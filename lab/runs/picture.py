@@ -1,4 +1,4 @@
-"""One picture of a run: position frequency, loss, and accuracy by length as training goes on.
+"""One picture of a run: position frequency, loss, and accuracy by length during training.
 
 python -m eval.picture RUN [-o PICTURE.png]
 """
@@ -29,7 +29,7 @@ def draw_run(run: Path, output: Path | None = None) -> Path:
         raise MissingPackage("matplotlib", "drawing pictures", "plot") from error
     folder = RunFolder(run)
     if not (run / "counts.npz").exists():
-        raise CheckpointError(f"{run}: holds no counts.npz; give the folder of a run that has saved a checkpoint")
+        raise CheckpointError(f"{run}: holds no counts.npz; use the folder of a run that has saved a checkpoint")
     with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=(13, 3.9), layout="constrained")
         left, middle, right = figure.subplots(1, 3)

@@ -1,6 +1,6 @@
 """Tensors of a checkpoint as safetensors files, written and read through torch.distributed.checkpoint (DCP).
 
-Each process writes what it holds: its shards, or its part of tensors that all hold alike. A file's header names the
+Each process writes what it holds: its shards, or its part of tensors that are replicated. A file's header names the
 place of each shard in its tensor, in the form that DCP's own reader of safetensors takes; a file that holds whole
 tensors is one like any other. Any number of processes reads what any number wrote.
 
@@ -33,13 +33,13 @@ from lab.runs.checkpoints import OPTIMIZER, TEMPORARY, WEIGHTS, temporary_folder
 
 Files = dict[str, FileEntry]
 DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
-NO_GROUP = ".*torch.distributed is disabled.*"  # DCP's warning, which one process need not see
+NO_GROUP = ".*torch.distributed is disabled.*"  # DCP's warning, irrelevant to a single process
 
 
 class ShardWriter(StorageWriter):
     """Writes one checkpoint: process 0 makes the folder and writes the small files, all write tensors, 0 publishes.
 
-    What goes wrong in any process, DCP raises in all.
+    DCP raises an error of any process in all of them.
     """
 
     def __init__(self, root: Path, small: Mapping[str, bytes], publish: Callable[[Files], None]) -> None:
@@ -88,7 +88,7 @@ class ShardWriter(StorageWriter):
 
 
 def kind_of(name: str) -> str:
-    """Tell which kind of file holds a tensor.
+    """Return which kind of file holds a tensor.
 
     Example:
         >>> kind_of("blocks.0.attention.q.weight"), kind_of("optimizer.embedding.weight.exp_avg")
@@ -182,7 +182,7 @@ def stored_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def reason(error: BaseException) -> str:
-    """Give the first line of what went wrong first."""
+    """Return the first line of the first error."""
     failures = getattr(error, "failures", None)
     first = next(iter(failures.values()))[0] if failures else error
     return str(first).splitlines()[0] if str(first) else type(first).__name__

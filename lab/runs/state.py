@@ -1,4 +1,4 @@
-"""What a checkpoint restores: tensors by name, and all that is small; today's layout and that of earlier versions."""
+"""What a checkpoint restores: tensors by name and the small state, in the current layout and in earlier ones."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def read_state(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def step_of(state: dict[str, Any]) -> int:
-    """Give the optimizer steps that a state stands after."""
+    """Return the optimizer steps done when a state was saved."""
     return int(state["step"] if "step" in state else state["global_step"])
 
 
@@ -116,7 +116,7 @@ def optimizer_scalars(state: dict[str, Any]) -> dict[str, dict[str, Tensor]]:
 
 
 def tensors_to_save(model: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Give the tensors of a checkpoint, by name, and what state.ckpt holds beside them."""
+    """Return the tensors of a checkpoint, by name, and what state.ckpt holds besides."""
     state: Any = get_optimizer_state_dict(model, optimizer)
     small = {"optimizer": optimizer_scalars(state), "shared": shared_names(model)}
     return weights_of(model) | optimizer_tensors(state), small

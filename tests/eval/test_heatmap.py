@@ -224,7 +224,7 @@ def test_a_stopped_call_goes_on_and_tests_of_the_probe_are_shared(run_folder, tm
     with monkeypatch.context() as patch:
         Counted(patch, stop_after=2)
         status, _, err = run(words, capsys)
-    assert (status, err.splitlines()[-1]) == (75, "stopped; the same command goes on")
+    assert (status, err.splitlines()[-1]) == (75, "stopped; the same command continues")
     settings = ["--tests=2", "--step=320", "--max_length=320", "--answer_budget=24"]
     assert probe_main([str(run_folder), *settings, "-o", str(tmp_path)]) == 0
     counted = Counted(monkeypatch)

@@ -252,7 +252,7 @@ def test_a_stopped_call_goes_on_and_keeps_seconds(words, run_folder, tmp_path, c
     with monkeypatch.context() as patch:
         Reader(patch, tokenizer, stop_after=17)
         status, _, err = run([*words, "--batch=1"], capsys)
-    assert (status, err.splitlines()[-1]) == (75, "stopped; the same command goes on")
+    assert (status, err.splitlines()[-1]) == (75, "stopped; the same command continues")
     assert [row["compared_as"] for row in rows_of(tmp_path)] == ["rope"]
     reader = Reader(monkeypatch, tokenizer)
     assert run([*words, "--batch=1"], capsys)[0] == 0

@@ -106,7 +106,7 @@ def test_a_probe_that_was_stopped_goes_on_and_ends_as_one_that_was_not(probe, mo
         status, folder, said = probe(words)
     assert status == 75
     kept = next(folder.glob("tests-*.jsonl"))
-    assert said.err.endswith(f"stopped; 4 finished tests are in {kept}; the same command goes on\n")
+    assert said.err.endswith(f"stopped; 4 finished tests are in {kept}; the same command continues\n")
     assert not (folder / "probes.jsonl").exists()
     with kept.open("a") as file:
         file.write('{"length": 192, "test": 1, "pro')  # as a crash in the middle of writing leaves it

@@ -357,7 +357,7 @@ EXAMPLE = "write for instance --weights 0.5 0.5"
         ),
         (
             ["a", "b", "-o", "c"],
-            "a: no such folder; give a run folder, a checkpoint in it, or a Hugging Face folder",
+            "a: no such folder; use a run folder, a checkpoint in it, or a Hugging Face folder",
         ),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
@@ -377,7 +377,7 @@ def test_shares_may_be_rounded_decimals():
 def test_a_folder_that_holds_something_is_refused(original, tmp_path, refused):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").touch()
-    line = "already holds something; give a new or an empty folder\n"
+    line = "is not empty; use a new or an empty folder\n"
     assert refused(original, original, output=tmp_path / "full") == f"{tmp_path / 'full'}: {line}"
     file = tmp_path / "full" / "notes.txt"
     assert refused(original, original, output=file) == f"{file}: {line}"

@@ -73,7 +73,7 @@ def test_a_broken_newest_is_passed_over_and_named(tmp_path, name):
     assert found.consumed_tokens == 100
     (line,) = passed
     assert line.startswith(f"{tmp_path / 'tokens-000000000000200'}: ")
-    assert line.endswith("; passed over")
+    assert line.endswith("; skipped")
 
 
 @pytest.mark.parametrize("name", BREAKS)

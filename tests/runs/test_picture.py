@@ -68,7 +68,7 @@ def test_a_folder_that_is_no_run_is_one_line(tmp_path, exists):
         [sys.executable, "-m", "eval.picture", str(run)], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert done.stderr == f"{run}: holds no counts.npz; give the folder of a run that has saved a checkpoint\n"
+    assert done.stderr.startswith(f"{run}: holds no counts.npz; ")
     assert done.stdout == ""
 
 

@@ -167,7 +167,7 @@ def test_after_ctrl_c_the_same_command_goes_on(done, run_folder, tmp_path, run, 
         status, _, err = run(*words)
     (file,) = (tmp_path / "harness-cases").glob("requests-*.db")
     assert status == 75
-    assert f"stopped; 3 finished requests are in {file}; the same command goes on" in err
+    assert f"stopped; 3 finished requests are in {file}; the same command continues" in err
     assert not (tmp_path / "harness.jsonl").exists()
     first = set(passes)
     passes.clear()
