@@ -97,7 +97,7 @@ methods = pytest.mark.parametrize(("method", "rel"), METHODS.values(), ids=METHO
 
 def by_equation(copies, method, rel, docs, ids):
     """Attend pair by pair by a method's equation, in the ids of one row."""
-    log_n = method.config.log_n
+    log_n = method.log_n
     factor = {} if not log_n else {"factor": lambda m: max(1.0, math.log(ids[0][m] + 1) / math.log(log_n))}
     places = ids[0]
     return attention_by_distance(
