@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lab.model.attention import backends
-from lab.model.attention.attend import attend_bands, rotated_queries, runs_whole
 from lab.model.attention.cache import KeyCache
 from lab.model.attention.layout import Layout
+from lab.model.attention.plan import KERNELS, bands_kernel, runs_whole
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Attention, Decoder, query_tokens
 from lab.model.layers import RMSNorm
@@ -38,11 +37,8 @@ class FlashAttention(Attention):
             for project, x in ((self.q, query_tokens(x_BTD, layout)), (self.k, x_BTD), (self.v, x_BTD))
         )
         keys = [rotation.rotate(k).to(v.dtype) for rotation in layout.k_rotations]
-        if runs_whole(layout):  # by a kernel of any head width, whose sizes are the same
-            queries = rotated_queries(q, layout, 0, self.layer, v.dtype)
-            out_BNTH = backends.BACKENDS[KERNEL](queries, keys[0], v, layout.segments)
-        else:
-            out_BNTH = attend_bands(q, keys, v, layout, self.layer, KERNEL)
+        kernel = KERNEL if runs_whole(layout) else bands_kernel(KERNEL, v)  # whatever the head width, of the same sizes
+        out_BNTH = KERNELS[kernel](q, keys, v, layout, self.layer)
         projected: Tensor = self.out(out_BNTH.transpose(1, 2).flatten(2))
         return projected
 

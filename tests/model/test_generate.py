@@ -1,14 +1,13 @@
 """Generation against whole forward passes without a cache, one for every token."""
 
 import dataclasses
-import importlib
 import itertools
 import threading
 
 import pytest
 import torch
 
-from lab.model.attention import kernels
+from lab.model.attention import backends, kernels
 from lab.model.attention.cache import KeyCache
 from lab.model.attention.rotary import Rotation
 from lab.model.decoder import Decoder, DecoderConfig
@@ -90,7 +89,7 @@ def test_steps_that_attend_by_plain_products(method, monkeypatch):
     expected = by_whole_passes(model, prompts, 24).tolist()
     calls = []
     monkeypatch.setattr(kernels, "ONE_QUERY_ELEMENTS", 1)
-    for module in (importlib.import_module("lab.model.attention.attend"), kernels):
+    for module in (backends, kernels):
         own = module.one_query
         monkeypatch.setattr(module, "one_query", lambda q, k, v, own=own: calls.append(q.shape[2]) or own(q, k, v))
     assert greedy(model, prompts, 24).tolist() == expected

@@ -9,8 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lab.errors import ConfigError
 from lab.model.attention import attend, backends, devices, fused
-from lab.model.attention.attend import attend_rotated
 from lab.model.attention.layout import Layout
+from lab.model.attention.plan import plan_for
 from lab.positions import distance
 from tests.model import stand_ins
 from tests.model.dense import attention_by_distance, dense_attention, draw, rule
@@ -121,7 +121,7 @@ def test_decoding_lists_no_tokens(monkeypatch):
     layout = Layout.of(ids[-1:], ids, ROPE, method, torch.bfloat16, starts=(0,))
     keys = [k for _ in layout.k_rotations]
     with silent_kernels(), Launches() as launches:
-        attend_rotated(q, keys, v, layout, 0, "varlen")
+        plan_for("varlen", layout, q, v).run(q, keys, v, 0)
     assert launches.widest < 3000
 
 

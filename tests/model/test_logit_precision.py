@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from lab.model.attention import attend, devices
-from lab.model.attention.attend import attend_bands
 from lab.model.attention.kernels import Matmul
 from lab.model.attention.layout import Layout
+from lab.model.attention.plan import plan_for
 from lab.positions import distance, frequencies
 
 HEADS, KV_HEADS, N, WIDTH = 4, 2, 40, 24
@@ -85,7 +85,7 @@ def test_tiles_round_no_logit(on_gpu):
     ids = torch.arange(N)
     layout = Layout.of(ids, ids, still, METHODS["string"], torch.bfloat16, starts=(0,))
     turned = [rotation.rotate(k).bfloat16() for rotation in layout.k_rotations]
-    out = attend_bands(q, turned, v, layout, 0, "sdpa").double()
+    out = plan_for("sdpa", layout, q, v).run(q, turned, v, 0).double()
     exact = Layout.of(ids, ids, still, METHODS["string"], torch.float64, starts=(0,))
     rotated = [rotation.rotate(q.double()).bfloat16().double() for rotation in exact.q_rotations]
     expected = torch.zeros_like(out)

@@ -171,6 +171,12 @@ class Layout:
         shown = self.distance.shows(q_pos, k_pos)
         return visible if shown is None else visible & shown
 
+    def rotate_queries(self, q: Tensor, band: int, layer: int, dtype: torch.dtype) -> Tensor:
+        """Rotate queries (B, N, Tq, H) for a band and scale them."""
+        q = self.q_rotations[band].rotate(q)
+        factor = self.logit_factor(layer, q.dtype)
+        return (q if factor is None else q * factor[:, None, :, None]).to(dtype)
+
     def logit_factor(self, layer: int, dtype: torch.dtype) -> Tensor | None:
         """Return what multiplies the logits of each query, (B or 1, Tq), or None where that is one."""
         factor = None

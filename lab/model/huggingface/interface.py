@@ -18,9 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from lab.errors import ConfigError, MissingPackage
-from lab.model.attention import backends
-from lab.model.attention.attend import attend_rotated, has_kernel, kernel_dtype
 from lab.model.attention.layout import Layout, PositionMap, first_ids
+from lab.model.attention.plan import plan_for
 from lab.model.attention.visibility import GivenMask, Visibility
 from lab.positions import Band, Distance, Frequencies, identity
 from lab.positions import frequencies as make_frequencies
@@ -30,7 +29,7 @@ APPLIED: WeakKeyDictionary[nn.Module, Applied] = WeakKeyDictionary()  # the inte
 
 
 @dataclass(frozen=True, kw_only=True)
-class Further(Distance):
+class ExtraRotation(Distance):
     """A distance method for queries and keys that are rotated by their own positions already."""
 
     own: Distance
@@ -58,16 +57,17 @@ class Further(Distance):
     def bands(self) -> tuple[Band, ...]:
         """The method's bands with maps of the rotation that is left to do."""
         own = self.own.bands
-        maps = {place: further(place) for band in own for place in (band.q_map, band.k_map)}  # bands share key maps
+        places = (place for band in own for place in (band.q_map, band.k_map))
+        maps = {place: extra_rotation(place) for place in places}  # bands share key maps
         return tuple(Band(band.region, maps[band.q_map], maps[band.k_map]) for band in own)
 
 
-def further(place: PositionMap) -> PositionMap:
+def extra_rotation(place: PositionMap) -> PositionMap:
     """Say how much further a token at its own position must turn to stand at its place."""
-    return nowhere if place is identity else lambda positions: place(positions) - positions
+    return no_rotation if place is identity else lambda positions: place(positions) - positions
 
 
-def nowhere(positions: Tensor) -> Tensor:
+def no_rotation(positions: Tensor) -> Tensor:
     """Turn no further."""
     return positions * 0
 
@@ -76,7 +76,7 @@ def nowhere(positions: Tensor) -> Tensor:
 class Applied:
     """What runs in the attention layers of one model; the layout of the last forward pass serves all its layers."""
 
-    distance: Further
+    distance: ExtraRotation
     rotary: nn.Module
     scaling: float
     last: tuple[Any, ...] = field(default=())
@@ -157,7 +157,7 @@ def apply(model: Any, *, distance: Distance) -> Any:
         )
     AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, stated_mask)
-    applied = Applied(Further(own=distance, log_n=distance.log_n), rotaries[0], head_dim**-0.5)
+    applied = Applied(ExtraRotation(own=distance, log_n=distance.log_n), rotaries[0], head_dim**-0.5)
     for layer in layers:
         APPLIED[layer] = applied
     model.set_attn_implementation(NAME)
@@ -200,14 +200,10 @@ def attention(
     layout = applied.layout(query, key.shape[2], attention_mask, position_ids)
     if scaling is not None and scaling != applied.scaling:
         query = query * (scaling / applied.scaling)
-    dtype = kernel_dtype(query, value)
+    plan = plan_for("auto", layout, query, value)
     maps = dict.fromkeys(band.k_map for band in applied.distance.bands)
     keys = [
-        (key if place is nowhere else rotation.rotate(key)).to(dtype)
+        (key if place is no_rotation else rotation.rotate(key)).to(plan.dtype)
         for place, rotation in zip(maps, layout.k_rotations, strict=True)
     ]
-    name = backends.choose("auto", query.device, value.dtype)[0]
-    if not has_kernel(layout, name, query.shape[3]):
-        name = "sdpa"
-    out = attend_rotated(query, keys, value.to(dtype), layout, 0, name)
-    return out.to(value.dtype).transpose(1, 2).contiguous(), None
+    return plan.run(query, keys, value, 0).transpose(1, 2).contiguous(), None
