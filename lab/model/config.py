@@ -35,7 +35,7 @@ class DecoderConfig(Section):
     embedding_std: PositiveFloat | None = None
     """Standard deviation of the first embedding; left out, sqrt(2 / (5 d_model)). 1.0 lets small models copy sooner."""
     head_chunk: Annotated[int, Ge(16)] = 1024
-    """Tokens whose logits exist at one time in the loss."""
+    """Tokens whose logits exist at a time in the loss."""
     qkv_bias: bool = False
     """Whether queries, keys and values have biases, as Qwen2's do."""
     attention_width: Positive | None = None
@@ -76,7 +76,7 @@ class DecoderConfig(Section):
 
     @property
     def n_matrix_parameters(self) -> int:
-        """Parameters that take part in a matrix product: every block's matrices and the output head."""
+        """Parameters used in matrix products: every block's matrices and the output head."""
         block = self.d_model * (2 * self.width + 2 * self.kv_width + 3 * self.d_ff)
         return self.n_layers * block + self.vocab_size * self.d_model
 

@@ -57,7 +57,7 @@ class Attention(nn.Module):
 
 
 def query_tokens(x_BTD: Tensor, layout: Layout) -> Tensor:
-    """Keep the tokens that are queries of the layout, the last ones."""
+    """Return the tokens that are queries of the layout, the last ones."""
     n_queries = layout.q_pos.shape[-1]
     return x_BTD if n_queries == x_BTD.shape[1] else x_BTD[:, -n_queries:]
 
@@ -82,7 +82,7 @@ class Block(nn.Module):
 class Decoder(nn.Module):
     """The language model; positions come from `frequencies` and `distance`, RoPE at cfg.theta and plain by default.
 
-    Without a `seed` the weights stay as torch makes them, for a caller that brings its own. With `recompute` the
+    Without a `seed` the weights stay as torch initialises them, for a caller that loads its own. With `recompute` the
     backward pass computes each block's activations again instead of keeping them.
     """
 
@@ -148,9 +148,9 @@ class Decoder(nn.Module):
 
         With `cu_seqlens` (or `segments`, the same prepared on the host) the B * T tokens are one packed row: a token
         sees its own segment only, ids start again at 0 in each, and tokens after the last segment are padding. `starts`
-        says that given ids count up by one from there in each segment, so that nothing need look at them.
+        states that given ids count up by one from there in each segment, so that they are not inspected.
         With a cache the tokens continue what it holds. `last_only` keeps the logits of the last token, and the last
-        block computes no other. `layout` replaces what this pass would lay out by the same prepared for several.
+        block computes no other. A `layout` prepared for several passes replaces the one that this pass would make.
 
         Shapes: tokens int64 (B, T); cu_seqlens int32 (S + 1,); position_ids int64 (T,) or (B, T); targets int64
             (B, T), IGNORE where not scored; returns (B, T, V), or a scalar: the sum of losses in nats.
@@ -195,7 +195,7 @@ class Decoder(nn.Module):
         if position_ids is None:
             starts = (0,) * (1 if segments is None else len(segments.lengths))
         if position_ids is not None:
-            assert past == 0, "explicit ids continue no cache"
+            assert past == 0, "explicit ids cannot continue a cache"
             k_pos = position_ids
             if starts is None and not self.distance.is_plain:
                 starts = first_ids(k_pos, segments)
@@ -213,9 +213,9 @@ class Decoder(nn.Module):
         )
 
     def new_cache(self, batch: int, max_tokens: int) -> KeyCache:
-        """Make an empty key cache for `batch` rows of up to `max_tokens` tokens."""
+        """Create an empty key cache for `batch` rows of up to `max_tokens` tokens."""
         cfg = self.cfg
-        anew = self.backend == "reference" or self.frequencies.is_dynamic  # keys are placed anew at every step
-        n_maps = 0 if anew else len({band.k_map for band in self.distance.bands})
+        unrotated = self.backend == "reference" or self.frequencies.is_dynamic  # keys are rotated at every step
+        n_maps = 0 if unrotated else len({band.k_map for band in self.distance.bands})
         device = self.embedding.weight.device
         return KeyCache(cfg.n_layers, batch, cfg.n_kv_heads, max_tokens, cfg.head_dim, device, n_maps=n_maps)

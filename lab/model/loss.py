@@ -1,4 +1,4 @@
-"""Cross-entropy that never holds all logits: chunks of tokens, their gradients made on the way forward.
+"""Cross-entropy that never holds all logits: chunks of tokens, whose gradients the forward pass computes.
 
 For hidden states h (T, D), head W (V, D) and targets y, the loss is sum over scored t of
 logsumexp(W h_t) - (W h_t)[y_t]; its gradient in the logits is softmax - onehot, known as soon as a chunk's logits
@@ -52,7 +52,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
-        """Scale the gradients that the forward pass made."""
+        """Scale the gradients that the forward pass computed."""
         grads = (
             None if grad is None else (grad * grad_loss).to(dtype)
             for grad, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)

@@ -31,7 +31,7 @@ class OptimConfig(Section):
     """Largest norm of the whole gradient."""
 
     def rules(self) -> list[str]:
-        """Refuse a floor above the peak."""
+        """Return a fault for a floor above the peak."""
         if self.min_lr > self.lr:
             return [f"min_lr={self.min_lr}: must be <= lr={self.lr}; lower min_lr or raise lr"]
         return []

@@ -1,7 +1,7 @@
-"""Building a decoder: whole on the CPU, or sharded over processes (FSDP2) without any but the first building it whole.
+"""Building a decoder: whole on the CPU, or sharded over processes (FSDP2), where only the first builds it whole.
 
-A sharded one is built without memory, sharded, given memory for each process's shards, and filled from the first
-process's weights, one tensor at a time.
+A sharded one is built on the meta device, sharded, allocated shard by shard in each process, and filled from the
+first process's weights, one tensor at a time.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Start = Callable[[Decoder], None]
 
 
 def build(make: Make, seed: int, start: Start | None, *, mesh: Any = None, dtype: torch.dtype | None = None) -> Decoder:
-    """Build the decoder with seeded weights, or those that `start` gives it; on a mesh, sharded, computing in `dtype`.
+    """Build the decoder with seeded weights, or those that `start` loads; on a mesh, sharded, computing in `dtype`.
 
-    Wherever tensors are made by default, the CPU's generator draws the weights, so that they are the same everywhere.
-    Only the first process reads weights to start from: DDP and FSDP send the others what it has.
+    Whatever the default device, the CPU's generator draws the weights, so that they are the same everywhere. Only the
+    first process reads weights to start from: DDP and FSDP broadcast them.
 
     Raises: LabError of `start`, in every process.
     """
@@ -46,7 +46,7 @@ def build(make: Make, seed: int, start: Start | None, *, mesh: Any = None, dtype
 
 
 def begin(decoder: Decoder | None, start: Start | None) -> None:
-    """Give the first process's decoder the weights to start from, or raise its error in every process."""
+    """Load the weights to start from in the first process, or raise its error in every process."""
     faults: list[LabError | None] = [None]
     try:
         if decoder is not None and start is not None:
@@ -60,9 +60,9 @@ def begin(decoder: Decoder | None, start: Start | None) -> None:
 
 
 def shard(decoder: Decoder, mesh: Any, dtype: torch.dtype | None) -> None:
-    """Shard every block, and what is outside of them, over the mesh.
+    """Shard every block, and the rest of the decoder, over the mesh.
 
-    Inputs keep their dtype: hidden states have that of the embedding already, and rotary tables must stay in float32.
+    Inputs keep their dtype: hidden states already have that of the embedding, and rotary tables must stay in float32.
     """
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     for block in decoder.blocks:
@@ -71,7 +71,7 @@ def shard(decoder: Decoder, mesh: Any, dtype: torch.dtype | None) -> None:
 
 
 def reshard(decoder: Decoder) -> None:
-    """Drop what a forward pass without gradients leaves whole, so that parameters are this process's shards again."""
+    """Reshard the parameters that a forward pass without gradients leaves gathered."""
     for module in decoder.modules():
         if isinstance(module, FSDPModule):
             module.reshard()

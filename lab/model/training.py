@@ -69,7 +69,7 @@ class Training(lightning.LightningModule):
             self.decoder = build(self.make_decoder, self.seed, self.start, mesh=mesh, dtype=self.shard_dtype)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Forget the step before."""
+        """Clear the previous step's statistics."""
         self.finished = None
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
@@ -91,9 +91,9 @@ class Training(lightning.LightningModule):
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None
     ) -> None:
-        """Turn the gradient into the mean over the global batch's scored tokens, then clip its norm.
+        """Scale the gradient to the mean over the global batch's scored tokens, then clip its norm.
 
-        Lightning and the strategies have averaged over packs and ranks, so that budget / targets is what is missing.
+        Lightning and the strategies have averaged over packs and ranks, so the missing factor is budget / targets.
         """
         if distributed.is_available() and distributed.is_initialized():
             distributed.all_reduce(self.sums)

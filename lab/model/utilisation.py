@@ -1,4 +1,4 @@
-"""Model FLOPs utilisation: achieved operations over what the device can do at best; None where that is unknown."""
+"""Model FLOPs utilisation: achieved over peak operations of the device; None where the peak is unknown."""
 
 from __future__ import annotations
 

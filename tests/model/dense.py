@@ -79,3 +79,12 @@ def attention_by_distance(q, k, v, speeds, rel, sees, factor=lambda m: 1.0):
             total = weights.sum(-1, keepdim=True)
             out.append(torch.where(total > 0, weights / total, 0.0) @ v[b, g])
     return torch.stack(out).view(q.shape)
+
+
+def assert_close_with_gradients(out, truth, leaves, tolerance):
+    """Compare outputs, and gradients under a random weight on every output to ten times the tolerance."""
+    torch.testing.assert_close(out, truth, rtol=0, atol=tolerance)
+    weight = torch.randn(truth.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    got, expected = (torch.autograd.grad((x * weight).sum(), leaves) for x in (out, truth))
+    for name, x, y in zip("qkv", got, expected, strict=True):
+        torch.testing.assert_close(x, y, rtol=0, atol=10 * tolerance, msg=lambda text, name=name: f"{name}: {text}")

@@ -8,7 +8,7 @@ from lab.errors import ConfigError, DataError, MissingPackage
 from lab.model.attention import attend
 from lab.model.attention.reference import REFERENCE_ROWS
 from lab.positions import distance, frequencies
-from tests.model.dense import dense_attention, draw, rule
+from tests.model.dense import assert_close_with_gradients, dense_attention, draw, rule
 
 FLOAT64_TOL = 2e-12  # sums of some hundred products of order one, each right to 1e-16, and a softmax
 FLOAT32_TOL = 3e-5  # the same at 6e-8
@@ -96,11 +96,7 @@ def test_outputs_equal_attention_by_definition(setting, backend, dtype, toleranc
 @pytest.mark.parametrize("backend", ["reference", "sdpa"])
 def test_gradients_equal_those_of_attention_by_definition(setting, backend):
     leaves = [x.requires_grad_() for x in draw(2, *setting.shape)]
-    weight = draw(3, *setting.shape)[0]
-    got = torch.autograd.grad((setting.attend(*leaves, backend) * weight).sum(), leaves)
-    expected = torch.autograd.grad((setting.truth(*leaves) * weight).sum(), leaves)
-    for name, x, y in zip("qkv", got, expected, strict=True):
-        torch.testing.assert_close(x, y, rtol=0, atol=10 * FLOAT64_TOL, msg=lambda text, name=name: f"{name}: {text}")
+    assert_close_with_gradients(setting.attend(*leaves, backend), setting.truth(*leaves), leaves, FLOAT64_TOL)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

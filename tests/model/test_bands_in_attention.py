@@ -12,7 +12,7 @@ from lab.model.attention.layout import Layout
 from lab.model.attention.segments import Segments
 from lab.model.attention.tiles import attend_tiles
 from lab.positions import distance, frequencies
-from tests.model.dense import attention_by_distance, draw, rule
+from tests.model.dense import assert_close_with_gradients, attention_by_distance, draw, rule
 
 FLOAT64_TOL = 2e-6  # the product's promise; measured differences are below 1e-13
 TIGHT_TOL = 1e-12  # float64 sums of some dozens of terms of order one
@@ -114,14 +114,11 @@ def test_flex_equals_the_equation(name, n_q):
 @pytest.mark.parametrize("shape", [(2, 4, 2, 23, 23), (1, 2, 1, 6, 23)], ids=["rows", "chunked_prefill"])
 def test_gradients_equal_those_of_the_equation(parameters, rel, backend, shape):
     leaves = [x.requires_grad_() for x in draw(2, *shape, WIDTH)]
-    weight = draw(3, *shape, WIDTH)[0]
     out = attend(*leaves, frequencies=ROPE, distance=distance(**parameters, log_n=4), backend=backend)
-    got = torch.autograd.grad((out * weight).sum(), leaves)
     truth = attention_by_distance(
         *leaves, SPEEDS, by_index(rel), rule("causal", None), lambda m: max(1.0, math.log(m + 1) / math.log(4))
     )
-    for x, y in zip(got, torch.autograd.grad((truth * weight).sum(), leaves), strict=True):
-        torch.testing.assert_close(x, y, rtol=0, atol=10 * TIGHT_TOL)
+    assert_close_with_gradients(out, truth, leaves, TIGHT_TOL)
 
 
 @methods
@@ -133,11 +130,7 @@ def test_the_kernel_of_matrix_products_equals_the_equation_with_gradients(parame
     layout = Layout.of(ids, ids, ROPE, distance(**parameters), q.dtype, starts=(0,))
     out = attend_tiles(q, [r.rotate(k) for r in layout.k_rotations], v, layout, 0, Matmul())
     truth = attention_by_distance(*leaves, SPEEDS, by_index(rel), rule("causal", None))
-    torch.testing.assert_close(out, truth, rtol=0, atol=TIGHT_TOL)
-    weight = draw(3, 2, 4, 2, 23, 23, WIDTH)[0]
-    got = torch.autograd.grad((out * weight).sum(), leaves)
-    for x, y in zip(got, torch.autograd.grad((truth * weight).sum(), leaves), strict=True):
-        torch.testing.assert_close(x, y, rtol=0, atol=10 * TIGHT_TOL)
+    assert_close_with_gradients(out, truth, leaves, TIGHT_TOL)
 
 
 GAPPED = [[0, 1, 2, 5, 6, 7, 8, 20, 21, 40], [3, 4, 5, 6, 7, 8, 9, 10, 11, 12]]
@@ -199,10 +192,7 @@ def test_a_packed_row_equals_its_segments_alone(parameters, rel, running):
         )
         begin += n
     expected = torch.cat([*parts, torch.zeros_like(leaves[0][:, :, :3])], dim=2)
-    torch.testing.assert_close(out, expected, rtol=0, atol=TIGHT_TOL)
-    got = torch.autograd.grad(out.square().sum(), leaves)
-    for x, y in zip(got, torch.autograd.grad(expected.square().sum(), leaves), strict=True):
-        torch.testing.assert_close(x, y, rtol=0, atol=10 * TIGHT_TOL)
+    assert_close_with_gradients(out, expected, leaves, TIGHT_TOL)
 
 
 @methods
@@ -273,11 +263,7 @@ def test_every_frequency_method_in_outputs_and_gradients(name, parameters, backe
     out = attend(*leaves, frequencies=rotary, distance=distance("string", shift=6, window=2), layer=5, backend=backend)
     sees, speeds = rule("causal", None), rotary.inv_freq
     truth = attention_by_distance(*leaves, speeds, lambda b, m, n: string(m - n, m, n, 6, 2), sees, factor)
-    torch.testing.assert_close(out, truth, rtol=0, atol=TIGHT_TOL)
-    weight = draw(3, 2, 4, 2, 19, 19, WIDTH)[0]
-    got = torch.autograd.grad((out * weight).sum(), leaves)
-    for x, y in zip(got, torch.autograd.grad((truth * weight).sum(), leaves), strict=True):
-        torch.testing.assert_close(x, y, rtol=0, atol=10 * TIGHT_TOL)
+    assert_close_with_gradients(out, truth, leaves, TIGHT_TOL)
 
 
 def test_layers_that_entropy_abf_exempts_are_left_alone():

@@ -359,7 +359,7 @@ def test_ranks_in_lockstep_make_the_same_passes(stop_id, limit):
 @torch.no_grad()
 def test_rows_of_a_cache_are_repeated_and_kept():
     cache = KeyCache(1, 3, 1, 4, 2, torch.device("cpu"))
-    cache.turn_to(slice(1, 2), 0)
+    cache.select(slice(1, 2), 0)
     k, v = torch.arange(4.0).view(1, 1, 2, 2), torch.arange(4.0, 8.0).view(1, 1, 2, 2)
     no_turn = Rotation(torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 1, 1))
 
@@ -368,10 +368,10 @@ def test_rows_of_a_cache_are_repeated_and_kept():
 
     extend(k, v)
     cache.repeat(1, slice(2, 3), 2)
-    cache.turn_to(slice(0, 1), 0)
+    cache.select(slice(0, 1), 0)
     extend(-k, -v)
-    cache.turn_to(slice(0, 3), 2)
-    cache.keep(torch.tensor([0, 2]))
+    cache.select(slice(0, 3), 2)
+    cache.compact(torch.tensor([0, 2]))
     (keys,), values = extend(torch.full((2, 1, 1, 2), 9.0), torch.full((2, 1, 1, 2), 8.0))
     assert keys.flatten(1).tolist() == [[0, -1, -2, -3, 9, 9], [0, 1, 2, 3, 9, 9]]
     assert values.flatten(1).tolist() == [[-4, -5, -6, -7, 8, 8], [4, 5, 6, 7, 8, 8]]

@@ -206,7 +206,7 @@ WRONG = {
     "--target_len=0": ["target_len=0: must be >= 1; Target window T in tokens"],
     "--replayy.train.tokens=9": ['replayy={{"train": {{"tokens": 9}}}}: unknown setting; did you mean replay?'],
     "--common.position.frequency.method=entropy_abf --common.position.frequency.train_len=64": [
-        "merge.frequencies=entropy_abf: a Hugging Face folder cannot say it; "
+        "merge.frequencies=entropy_abf: a Hugging Face folder cannot express it; "
     ],
     "--replay.data.corpus.name=text --replay.data.corpus.path=.": [
         "replay.data.corpus.name=text: not prepared in {shards}/text-"

@@ -455,8 +455,8 @@ def test_a_distance_method_is_refused(prepared, tmp_path, refused):
     string = {"distance": {"method": "string", "shift": 20, "window": 4}}
     run = write_run(tmp_path / "string", prepared, position=string)
     assert refused(run, run) == (
-        "distance=string: a Hugging Face folder cannot say it; save with plain distance and use apply() on the loaded "
-        "model\n"
+        "distance=string: a Hugging Face folder cannot express it; save with plain distance and use apply() on the "
+        "loaded model\n"
     )
 
 

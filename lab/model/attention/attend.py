@@ -36,10 +36,10 @@ def attend(
 ) -> Tensor:
     """Attend from un-rotated queries to un-rotated keys under a frequency method, a distance method and a mask.
 
-    Without ids, keys stand at 0 .. Tk - 1 and queries at the last Tq of them. A query sees a key when the mask's
+    Without ids, keys have positions 0 .. Tk - 1 and queries the last Tq of them. A query sees a key when the mask's
     predicate holds and the key's id is not above its own, or the key is the anchor. `layout` replaces ids, methods
     and mask with ones prepared for all layers of a forward pass. Under the document and anchor masks a row of padding
-    (document -1) comes back as zeros; the causal mask knows no documents.
+    (document -1) is returned as zeros; the causal mask ignores documents.
 
     Shapes: q (B, N, Tq, H); k, v (B, K, Tk, H); q_pos (Tq,) or (B, Tq); k_pos (Tk,) or (B, Tk); doc_ids (B, Tk);
         returns (B, N, Tq, H) in the dtype of v.
@@ -106,7 +106,7 @@ def in_rows(x: Tensor, batch: int) -> Tensor:
 def attend_cached(
     q: Tensor, k: Tensor, v: Tensor, *, layer: int, backend: str, layout: Layout, cache: KeyCache
 ) -> Tensor:
-    """Attend from new tokens to all that the cache holds and to themselves, and add them to it.
+    """Attend from new tokens to all cached ones and to themselves, and append them to the cache.
 
     Shapes: q (B, N, Tq, H); k, v (B, K, Tq, H), not rotated; returns (B, N, Tq, H) in the dtype of v.
     """
@@ -134,7 +134,7 @@ def check_shapes(
     doc_ids: Tensor | None,
     mask: str,
 ) -> None:
-    """Refuse shapes that do not fit together, in one line."""
+    """Raise DataError, in one line, for shapes that do not fit together."""
     if mask not in MASKS:
         raise ConfigError(f"mask={mask}: unknown mask; use one of: {', '.join(MASKS)}")
     if mask != "causal" and doc_ids is None:

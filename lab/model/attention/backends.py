@@ -64,7 +64,7 @@ def sdpa_rows(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def in_spans(kernel: Callable[[Tensor, Tensor, Tensor, Spans], Tensor]) -> Backend:
-    """Wrap a variable-length kernel on (T, N, H): rows are spans of their own, padding comes back as zeros."""
+    """Wrap a variable-length kernel on (T, N, H): rows are spans of their own, padding is returned as zeros."""
 
     def run(q: Tensor, k: Tensor, v: Tensor, segments: Segments | None) -> Tensor:
         batch, heads, tokens, width = q.shape
@@ -102,7 +102,7 @@ def efficient_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
 
 
 def varlen_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
-    """Call torch's own variable-length attention, which knows grouped heads from torch 2.12 on."""
+    """Call torch's own variable-length attention, which supports grouped heads from torch 2.12 on."""
     from torch.nn.attention.varlen import varlen_attn
 
     options: dict[str, object] = {"window_size": (-1, 0)}
@@ -148,7 +148,7 @@ PACKAGES = {"flash": "flash_attn", "xformers": "xformers.ops"}
 
 
 def choose(backend: str, device: torch.device, dtype: torch.dtype) -> tuple[str, str]:
-    """Pick the backend that `auto` stands for, or check the named one; return its name and the reason.
+    """Choose the backend for `auto`, or check the named one; return its name and the reason.
 
     Raises: MissingPackage for a package that is not installed, ConfigError for a backend that cannot run here.
     """
@@ -169,7 +169,7 @@ def choose(backend: str, device: torch.device, dtype: torch.dtype) -> tuple[str,
 
 @cache
 def installed(package: str) -> bool:
-    """Tell whether a package is there, looked up once."""
+    """Return whether a package is installed, looked up once."""
     return importlib.util.find_spec(package) is not None
 
 
@@ -177,8 +177,8 @@ def installed(package: str) -> bool:
 def import_fault(module: str) -> str | None:
     """Import a module, once, and return in one line why that failed, None if it did not.
 
-    A package built for another torch, CUDA or Python is there and fails only now: by a missing library or symbol, or by
-    its own check of versions.
+    A package built for another torch, CUDA or Python is installed and fails only on import: a library or symbol is
+    missing, or its own version check fails.
     """
     try:
         importlib.import_module(module)
@@ -193,7 +193,7 @@ def named(dtype: torch.dtype) -> str:
 
 
 def check(backend: str, device: torch.device, dtype: torch.dtype) -> None:
-    """Refuse a backend that cannot run here, in one line."""
+    """Raise an error, in one line, for a backend that cannot run here."""
     module = PACKAGES.get(backend)
     package = module.partition(".")[0] if module else None
     if package and not installed(package):
@@ -218,5 +218,5 @@ def check(backend: str, device: torch.device, dtype: torch.dtype) -> None:
 
 
 def runs_heads(backend: str, width: int) -> bool:
-    """Tell whether a backend's kernel takes heads of this width."""
+    """Return whether a backend's kernel takes heads of this width."""
     return backend not in HALF_ONLY or (width % HEAD_MULTIPLE == 0 and width <= WIDEST_HEAD)

@@ -1,6 +1,6 @@
 """Which blocks of the attention matrix flex attention visits, found without holding the matrix.
 
-torch's create_block_mask holds all Tq x Tk pairs, several times over. Here a few rows of blocks are looked at at one
+torch's create_block_mask holds all Tq x Tk pairs, several times over. Here a few rows of blocks are counted at a
 time; many rows on a GPU are counted by a compiled function, which holds none of their pairs.
 """
 
@@ -19,7 +19,7 @@ from lab.positions import Band
 
 Sees = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 BLOCK = 128  # queries and keys of a block, flex attention's default
-PAIRS = 1 << 26  # pairs that are looked at at one time
+PAIRS = 1 << 26  # pairs that are held at a time
 
 
 def block_mask(layout: Layout, number: int, band: Band, batch: int) -> Any:
@@ -38,7 +38,7 @@ def block_mask(layout: Layout, number: int, band: Band, batch: int) -> Any:
 
 
 def mask_of(sees: Sees, rows: int, n_q: int, n_k: int, device: torch.device) -> Any:
-    """Sort blocks into those with some visible pairs, which the kernel asks pair by pair, and those with all."""
+    """Sort blocks into partly visible ones, which the kernel evaluates pair by pair, and fully visible ones."""
     from torch.nn.attention.flex_attention import BlockMask
 
     counts = visible_pairs(sees, rows, n_q, n_k, device)
@@ -59,7 +59,7 @@ def visible_pairs(sees: Sees, rows: int, n_q: int, n_k: int, device: torch.devic
 
 
 def count_pairs(sees: Sees, rows: int, blocks: tuple[int, int], n_q: int, n_k: int, device: torch.device) -> Tensor:
-    """Count the visible pairs of some rows of blocks; places beyond the last token hold none."""
+    """Count the visible pairs of some rows of blocks; places past the last token count as hidden."""
     b = torch.arange(rows, device=device)[:, None, None]
     q = torch.arange(blocks[0] * BLOCK, blocks[1] * BLOCK, device=device)[None, :, None]
     k = torch.arange(-(-n_k // BLOCK) * BLOCK, device=device)[None, None, :]
@@ -74,6 +74,6 @@ def compiled_count() -> Callable[..., Tensor]:
 
 
 def ordered(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Give the number of blocks in each row and their places, in rising order and first, int32."""
+    """Return the number of blocks in each row, and the places of all with the row's own first and ascending, int32."""
     places = torch.argsort(blocks.int(), dim=-1, descending=True, stable=True)
     return blocks.sum(-1, dtype=torch.int32), places.int()

@@ -13,9 +13,9 @@ from lab.model.attention.rotary import Rotation
 class KeyCache:
     """Keys and values seen so far, preallocated for `max_tokens`.
 
-    Keys are kept rotated, `n_maps` times over: a key's place depends on its own id alone in every distance method.
-    With `n_maps` 0 they are kept as they are, for frequencies that follow the length and for the reference. `rows` are
-    those that the next forward pass reads and fills.
+    Keys are stored rotated, once for each of `n_maps` key maps: in every distance method a key's position depends on
+    its own id alone. With `n_maps` 0 they are stored as they are, for frequencies that depend on the length and for the
+    reference. `rows` are those that the next forward pass reads and fills.
 
     Shapes: `keys` (n_layers, max(n_maps, 1), B, K, max_tokens, H), `values` (n_layers, B, K, max_tokens, H). `length`
         tokens of them are filled.
@@ -52,11 +52,11 @@ class KeyCache:
     ) -> tuple[list[Tensor], Tensor]:
         """Append a layer's new keys, rotated once for each key map, and values, and return all of them.
 
-        Without key maps the keys are kept as they are. `advance` moves on after the last layer.
+        Without key maps the keys are stored as they are. `advance` moves on after the last layer.
         """
         n_new = v_BKTH.shape[2]
         stop = self.length + n_new
-        assert stop <= self.shape[2], f"cache of {self.shape[2]} tokens asked to hold {stop}"
+        assert stop <= self.shape[2], f"cache of {self.shape[2]} tokens cannot hold {stop}"
         *keys, values = self.layer(layer, dtype)
         if self.n_maps:
             for rotation, store in zip(rotations, keys, strict=True):
@@ -67,7 +67,7 @@ class KeyCache:
         return [store.narrow(2, 0, stop) for store in keys], values.narrow(2, 0, stop)
 
     def layer(self, number: int, dtype: torch.dtype) -> list[Tensor]:
-        """Give a layer's keys, one tensor for each key map, and its values, (rows, K, max_tokens, H)."""
+        """Return a layer's keys, one tensor for each key map, and its values, (rows, K, max_tokens, H)."""
         if self.keys is None or self.values is None:  # the dtype is known only now: autocast decides it
             n_maps = max(self.n_maps, 1)
             self.keys = torch.empty(self.n_layers, n_maps, *self.shape, dtype=dtype, device=self.device)
@@ -81,8 +81,8 @@ class KeyCache:
         """Count the tokens of a finished forward pass."""
         self.length += n_tokens
 
-    def turn_to(self, rows: slice, length: int) -> None:
-        """Let the next forward pass fill other rows, of which `length` tokens are filled."""
+    def select(self, rows: slice, length: int) -> None:
+        """Select the rows for the next forward pass, of which `length` tokens are filled."""
         self.rows, self.length = rows, length
 
     def repeat(self, row: int, rows: slice, length: int) -> None:
@@ -90,8 +90,8 @@ class KeyCache:
         for store in self.stores():
             store[rows, :, :length] = store[row : row + 1, :, :length]
 
-    def keep(self, kept: Tensor) -> None:
-        """Move some rows, by rising number, to the front and forget the others; layer by layer, for little memory.
+    def compact(self, kept: Tensor) -> None:
+        """Move some rows, in ascending order, to the front and drop the others, layer by layer to save memory.
 
         Shapes: kept int64 (n,).
         """
@@ -100,7 +100,7 @@ class KeyCache:
         self.rows = slice(0, len(kept))
 
     def stores(self) -> Iterator[Tensor]:
-        """Go through the keys and values of every layer, (B, K, max_tokens, H)."""
+        """Iterate over the keys and values of every layer, (B, K, max_tokens, H)."""
         if self.keys is not None:
             yield from self.keys.flatten(0, 1)
         if self.values is not None:

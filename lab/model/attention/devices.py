@@ -1,4 +1,4 @@
-"""Which kind of device a tensor is on; every choice between kernels asks here, so that tests can answer for a GPU."""
+"""Which kind of device a tensor is on; kernels are chosen by this alone, so that tests can emulate a GPU."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def attend_flex(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer:
 
 
 def run(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> tuple[Tensor, Tensor]:
-    """Call the kernel, compiled where that is what makes it fast."""
+    """Call the kernel, compiled on a GPU."""
     from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 
     options = {"block_mask": mask, "enable_gqa": q.shape[1] != k.shape[1], "return_aux": AuxRequest(lse=True)}

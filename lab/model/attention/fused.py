@@ -1,8 +1,8 @@
 """Fused attention kernels of CUDA devices, called below torch's public functions, which return no log-sum-exp.
 
-Both run spans of queries and keys that lie end to end, keep the logits in float32 and never in memory, and take the
-output and the log-sum-exp of whole rows in their backward pass, so that the bands of a distance method can be merged
-outside. Causal spans align the last query with the last key. The log-sum-exp is in nats.
+Both run contiguous spans of queries and keys, compute logits in float32 without storing them, and take the output and
+the log-sum-exp of whole rows in their backward pass, so that the bands of a distance method can be merged outside.
+Causal spans align the last query with the last key. The log-sum-exp is in nats.
 
 Axes: T tokens, N heads, K key-value heads, H per head, S spans. Query head n reads key-value head n // (N / K).
 """
@@ -39,9 +39,9 @@ class FusedKernel(Protocol):
 
 
 def suits(v: Tensor) -> bool:
-    """Tell whether the efficient kernel runs tensors like these, (..., H), and in half precision flash attention too.
+    """Return whether the efficient kernel runs such tensors, (..., H), and in half precision flash attention too.
 
-    Flash attention takes no head beyond WIDEST_HEAD.
+    Flash attention takes no head wider than WIDEST_HEAD.
     """
     on_gpu = devices.kind(v.device) == "cuda"
     return on_gpu and v.dtype in (*HALF, torch.float32) and v.shape[-1] % HEAD_MULTIPLE == 0
@@ -124,7 +124,7 @@ def repeated(x: Tensor, q: Tensor) -> Tensor:
 class EfficientSpans(torch.autograd.Function):
     """Causal memory-efficient attention over spans, with its gradient.
 
-    The operator's own formula passes on a longest key span of 0, which its backward pass refuses.
+    The operator's own autograd formula passes a longest key span of 0, which its backward pass rejects.
     """
 
     @staticmethod

@@ -22,7 +22,7 @@ BLOCK_LOGITS = 2**22  # logits of one block at most, 16 MiB in float32; measured
 
 @dataclass(frozen=True, eq=False)
 class LayerInputs:
-    """What one layer's attention is given: queries and keys before rotation, and where they stand.
+    """Inputs of one layer's attention: queries and keys before rotation, and their positions.
 
     Shapes: q_BNTH (B, n_heads, T, head_dim); k_BNTH (B, n_kv_heads, T, head_dim).
     """
@@ -33,7 +33,7 @@ class LayerInputs:
     layout: Layout
 
     def shifted(self, shift: int) -> LayerInputs:
-        """Give the same queries and keys at positions that are larger by `shift` tokens."""
+        """Return the same queries and keys at positions larger by `shift` tokens."""
         old = self.layout
         moved = Layout.of(old.q_pos + shift, old.k_pos + shift, old.frequencies, old.distance, self.q_BNTH.dtype)
         return replace(self, layout=moved)
@@ -70,10 +70,10 @@ def projected(block: Block, x_BTD: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class LayerLogits:
-    """The causal logits of one layer, as softmax is given them, for any block of queries; keys are rotated once.
+    """The causal logits of one layer, as they enter softmax, for any block of queries; keys are rotated once.
 
     With `rounding` they are what a kernel in that dtype computes: queries and keys are rotated in float32 (or wider),
-    queries scaled by the methods' logit factors, both rounded to the dtype, and their products added up in float32.
+    queries scaled by the methods' logit factors, both rounded to the dtype, and their products summed in float32.
     """
 
     def __init__(self, inputs: LayerInputs, rounding: torch.dtype | None = None) -> None:
@@ -110,7 +110,7 @@ class LayerLogits:
         return logits.masked_fill(hidden, -torch.inf)
 
     def band(self, number: int, queries: slice, keys: slice) -> Tensor:
-        """Compute the logits as if the band of this number held every pair."""
+        """Compute the logits as if every pair belonged to the band of this number."""
         layout, q = self.inputs.layout, self.inputs.q_BNTH[:, :, queries]
         q = layout.q_rotations[number].at(queries).rotate(q)
         if self.factor is not None:

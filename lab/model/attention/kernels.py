@@ -15,8 +15,8 @@ from torch import Tensor
 
 from lab.model.attention import devices
 
-SCORE_ELEMENTS = 1 << 25  # logits that the matmul kernel holds at one time
-ONE_QUERY_ELEMENTS = 1 << 20  # keys that a CPU must get from memory, where plain products read faster than flash does
+SCORE_ELEMENTS = 1 << 25  # logits that the matmul kernel holds at a time
+ONE_QUERY_ELEMENTS = 1 << 20  # keys that come from memory on a CPU, which plain products read faster than flash does
 
 
 class TileKernel(Protocol):
@@ -84,7 +84,7 @@ def blocks(q: Tensor, k: Tensor) -> Iterator[slice]:
 
 
 def grouped(x: Tensor, k: Tensor) -> Tensor:
-    """Part query heads by the key-value head they read: (B, N, T, H) to (B, K, N / K, T, H)."""
+    """Group query heads by the key-value head they read: (B, N, T, H) to (B, K, N / K, T, H)."""
     return x.unflatten(1, (k.shape[1], -1))
 
 
@@ -123,7 +123,7 @@ class CpuFlash:
 
 
 def suits_one_query(q: Tensor, v: Tensor) -> bool:
-    """Tell whether `one_query` serves and is faster than flash attention."""
+    """Return whether `one_query` applies and is faster than flash attention."""
     return q.shape[2] == 1 and devices.kind(q.device) == "cpu" and v.numel() >= ONE_QUERY_ELEMENTS
 
 
@@ -133,8 +133,8 @@ def one_query(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     Shapes: q (B, N, 1, H); k, v (B, K, Tk, H); returns (B, N, 1, H) and the log-sum-exp (B, N, 1).
     """
     shape, groups = q.shape, q.shape[1] // k.shape[1]
-    asked = q.reshape(-1, groups, shape[3]) / math.sqrt(shape[3])
-    logits = torch.bmm(k.flatten(0, 1), asked.transpose(1, 2)).transpose(1, 2)
+    scaled = q.reshape(-1, groups, shape[3]) / math.sqrt(shape[3])
+    logits = torch.bmm(k.flatten(0, 1), scaled.transpose(1, 2)).transpose(1, 2)
     lse = logits.logsumexp(-1, keepdim=True)
     out = torch.bmm((logits - lse).exp_(), v.flatten(0, 1))
     return out.view(shape), lse.view(shape[:3])

@@ -1,4 +1,4 @@
-"""What attention needs beside q, k and v, made once per forward pass and shared by all layers."""
+"""What attention needs besides q, k and v, made once per forward pass and shared by all layers."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class BandTile:
 class Layout:
     """Ids, rotations and visibility of one forward pass.
 
-    A row is one causal sequence, its queries aligned with the last keys, or it is packed: `segments` says where its
-    segments begin. `starts` holds the first id of each segment, or of the row, where ids count up by one from it, and
-    is None where they do not; then `visible` decides pair by pair.
+    A row is one causal sequence, its queries aligned with the last keys, or it is packed: `segments` holds where
+    its segments begin. `starts` holds the first id of each segment, or of the row, where ids count up by one from it,
+    and is None where they do not; then `visible` decides pair by pair.
 
     Shapes: q_pos (Tq,) or (B, Tq); k_pos (Tk,) or (B, Tk); one query rotation per band, one key rotation per distinct
         key map, of the keys that are not rotated yet.
@@ -102,7 +102,7 @@ class Layout:
         return self.queries(slice(-1, None), self.k_pos.shape[-1])
 
     def queries(self, part: slice, n_keys: int) -> Layout:
-        """Lay out some of a causal row's queries, the last of which stands at the last of its first `n_keys` keys."""
+        """Lay out some of a causal row's queries, the last of which is aligned with key number `n_keys`."""
         assert self.segments is None, "a packed row is attended whole"
         q_pos = self.q_pos[..., part]
         return replace(
@@ -116,7 +116,7 @@ class Layout:
     def steps(self) -> Iterator[Layout]:
         """Lay out the forward passes that read this one's new tokens one at a time, each with the keys up to its own.
 
-        The rotations of all are made already, once. The keys before the new tokens must be rotated.
+        They share the rotations made here. The keys before the new tokens must be rotated already.
         """
         n_new = self.q_pos.shape[-1]
         past = self.k_pos.shape[-1] - n_new
@@ -133,7 +133,7 @@ class Layout:
 
     @cached_property
     def cache(self) -> dict[Any, Any]:
-        """What a backend makes once and keeps for all layers."""
+        """What a backend computes once and reuses in all layers."""
         return {}
 
     @cached_property
@@ -206,14 +206,14 @@ def first_ids(ids: Tensor, segments: Segments | None) -> tuple[int, ...] | None:
 
 
 def inside(segments: Segments) -> Tensor:
-    """Give every real token's place in its segment."""
+    """Return every real token's place in its segment."""
     return segments.position_ids[: segments.n_real]
 
 
 def document_segments(q_pos: Tensor, k_pos: Tensor, doc_ids: Tensor) -> Segments | None:
     """Describe rows of documents as segments of one packed row, or return None where they cannot be.
 
-    They can when each document is one run of tokens with rising ids. Padding (-1) becomes segments of its own.
+    They can when each document is contiguous and its ids ascend. Padding (-1) becomes segments of its own.
 
     Shapes: q_pos and k_pos (T,) or (B, T); doc_ids (B, T).
     """

@@ -1,4 +1,4 @@
-"""Attention by definition, the judge of every other backend.
+"""Attention by definition, which every other backend is tested against.
 
 Axes: B batch, T tokens, N heads, K key-value heads, H per head. Query head n reads key-value head n // (N / K).
 """
@@ -11,7 +11,7 @@ from torch import Tensor
 from lab.model.attention.layout import Layout
 from lab.positions import Distance
 
-REFERENCE_ROWS = 64  # query rows whose (rows, Tk, H/2) angles are held at one time
+REFERENCE_ROWS = 64  # query rows whose (rows, Tk, H/2) angles are held at a time
 
 
 def reference(q: Tensor, k: Tensor, v: Tensor, layout: Layout, layer: int) -> Tensor:
@@ -47,7 +47,7 @@ def reference(q: Tensor, k: Tensor, v: Tensor, layout: Layout, layer: int) -> Te
 
 
 def relative_positions(q_pos: Tensor, k_pos: Tensor, distance: Distance, part: slice) -> Tensor:
-    """Ask the distance method for its matrix, (B or 1, rows, Tk), for the query rows of `part`."""
+    """Compute the distance method's matrix, (B or 1, rows, Tk), for the query rows of `part`."""
     q_pos, k_pos = torch.atleast_2d(q_pos), torch.atleast_2d(k_pos)
     rows = max(len(q_pos), len(k_pos))
     q_pos, k_pos = q_pos.expand(rows, -1), k_pos.expand(rows, -1)

@@ -26,10 +26,7 @@ class Rotation:
         return cls(angles.cos().to(dtype), angles.sin().to(dtype))
 
     def rotate(self, x_BNTH: Tensor, out: Tensor | None = None) -> Tensor:
-        """Turn the pair (j, j + H/2) of each head by its angle, in the rotation's own precision.
-
-        The result may go to a place that is given.
-        """
+        """Rotate the pair (j, j + H/2) of each head by its angle, in the rotation's precision, into `out` if given."""
         first, second = x_BNTH.to(self.cos_B1TH.dtype).chunk(2, dim=-1)
         cos, sin = self.cos_B1TH, self.sin_B1TH
         if not torch.is_grad_enabled():
@@ -38,16 +35,16 @@ class Rotation:
         return rotated if out is None else out.copy_(rotated)
 
     def rotate_back(self, x_BNTH: Tensor) -> Tensor:
-        """Turn every pair by its angle the other way, which is also what a gradient needs."""
+        """Rotate every pair by the negative angle, as the backward pass needs too."""
         return Rotation(self.cos_B1TH, -self.sin_B1TH).rotate(x_BNTH)
 
     def at(self, part: slice) -> Rotation:
-        """Give the rotation of some of the tokens."""
+        """Return the rotation of some of the tokens."""
         return Rotation(self.cos_B1TH[:, :, part], self.sin_B1TH[:, :, part])
 
 
 def rotated_in_place(first: Tensor, second: Tensor, cos: Tensor, sin: Tensor, out: Tensor | None) -> Tensor:
-    """Rotate the halves of each head where no gradient is asked for, without tensors between, which cost CPUs the most.
+    """Rotate the halves of each head without gradients and without temporaries, which cost the most on CPUs.
 
     Shapes: first, second (B, N, T, H/2); cos, sin (B or 1, 1, T, H/2), of one dtype; returns (B, N, T, H).
     """

@@ -24,7 +24,7 @@ from lab.positions.regions import Tile
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Tokens of every sequence of a batch: one run of them, which nothing need list, or any that are listed.
+    """Tokens of every sequence of a batch: one contiguous run, stored as a slice, or any tokens, listed.
 
     Shapes: `listed` the sequence and the place of each token, int64 (n,).
     """
@@ -43,18 +43,18 @@ class Places:
         return cls(listed=(sequence.to(device), one.repeat(batch).to(device)))
 
     def take(self, x: Tensor) -> Tensor:
-        """Take the tokens of (B, T, ...), end to end (n, ...)."""
+        """Gather the tokens of (B, T, ...) as (n, ...)."""
         return x[self.listed] if self.listed is not None else x[:, self.run].flatten(0, 1)
 
     def put(self, x: Tensor, part: Tensor) -> None:
-        """Write the tokens, each of which is there once."""
+        """Write the tokens, each of which occurs once."""
         if self.listed is not None:
             x[self.listed] = part
         else:
             x[:, self.run] = part.unflatten(0, (len(x), -1))
 
     def add(self, x: Tensor, part: Tensor) -> None:
-        """Add to the tokens, some of which may be there several times."""
+        """Add to the tokens, some of which may occur several times."""
         if self.listed is not None:
             x.index_put_(self.listed, part, accumulate=True)
         else:
@@ -74,7 +74,7 @@ class Round:
 
 @dataclass
 class Draft:
-    """Tiles of a round that is being filled; queries up to `stop` are taken."""
+    """Tiles of a round that is being filled; they cover queries up to `stop`."""
 
     band: int
     causal: bool
@@ -92,7 +92,7 @@ def rounds_of(layout: Layout, batch: int) -> list[Round]:
 
 
 def drafts_of(layout: Layout) -> list[Draft]:
-    """Give every tile to the first round of its kind whose queries all come before its own."""
+    """Assign every tile to the first round of its kind whose queries all precede its own."""
     drafts: list[Draft] = []
     for piece in layout.tiles:
         kind = (piece.band, piece.tile.shape != "full")
@@ -117,7 +117,7 @@ def attend_rounds(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, laye
     """Attend over the tiles of a layout.
 
     Shapes: q (B, N, Tq, H), not rotated; keys: one (B, K, Tk, H) per key map, rotated; v (B, K, Tk, H); returns
-        (B, N, Tq, H). A query that no tile covers, of the padding, gets zeros.
+        (B, N, Tq, H). A query that no tile covers, one of padding, gets zeros.
     """
     factor = layout.logit_factor(layer, layout.q_rotations[0].cos_B1TH.dtype)
     out: Tensor = AttentionInRounds.apply(q, v, factor, layout, kernel, *keys)
@@ -148,7 +148,7 @@ class AttentionInRounds(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Add up every round's share of the gradients, with the whole rows' output and log-sum-exp."""
+        """Sum the gradients of all rounds, with the whole rows' output and log-sum-exp."""
         q, v, factor, out, lse, *keys = ctx.saved_tensors
         layout, kernel = ctx.layout, ctx.kernel
         grad = grads[0].transpose(1, 2)
@@ -174,7 +174,7 @@ class AttentionInRounds(torch.autograd.Function):
 
 
 def placed(q: Tensor, layout: Layout, band: int, factor: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Rotate and scale queries (B, N, T, H) for a band and turn them to (B, T, N, H)."""
+    """Rotate and scale queries (B, N, T, H) for a band and transpose them to (B, T, N, H)."""
     q = layout.q_rotations[band].rotate(q)
     return (q if factor is None else q * factor[:, None, :, None]).to(dtype).transpose(1, 2)
 

@@ -1,6 +1,6 @@
 """Where the segments of a packed row begin and end, and the spans of queries and keys that kernels run.
 
-A packed row is segments laid end to end; tokens from `cu_seqlens[-1]` on are padding, neither attended nor scored.
+A packed row is a sequence of segments; tokens from `cu_seqlens[-1]` on are padding, neither attended nor scored.
 The layout is made once per micro-batch and shared by all layers.
 """
 
@@ -15,12 +15,12 @@ from torch import Tensor
 
 from lab.errors import DataError
 
-HOST = "cpu"  # where lengths are, wherever tensors are made by default
+HOST = "cpu"  # device of the lengths, whatever the default device is
 
 
 @dataclass(frozen=True, eq=False)
 class Spans:
-    """Runs of queries, each with its run of keys; both lie end to end, and the last query stands at the last key.
+    """Contiguous runs of queries, each with its run of keys; a run's last query is aligned with its last key.
 
     Shapes: `cu_q` and `cu_k` int32 (S + 1,) on the tokens' device; `q_lengths` and `k_lengths` S host integers.
     """
@@ -62,7 +62,7 @@ class Spans:
 
 
 def cumulative(lengths: Sequence[int]) -> Tensor:
-    """Add lengths up, int32 (S + 1,), from 0."""
+    """Compute the cumulative lengths from 0, int32 (S + 1,)."""
     return torch.tensor([0, *lengths], dtype=torch.int64, device=HOST).cumsum(0).to(torch.int32)
 
 
@@ -72,8 +72,8 @@ class Segments:
 
     `anchors` holds, for each segment, the place in the row of one more token that all its tokens see, -1 for none.
 
-    Shapes: `cu_seqlens` int32 (S + 1,) on the tokens' device; `lengths` and `anchors` S host integers, so that nothing
-        waits for the device.
+    Shapes: `cu_seqlens` int32 (S + 1,) on the tokens' device; `lengths` and `anchors` S host integers, so that
+        nothing waits for the device.
     """
 
     cu_seqlens: Tensor
@@ -101,7 +101,7 @@ class Segments:
         lengths = tuple(cu_seqlens.diff().tolist())
         if not cu_seqlens.numel() or int(cu_seqlens[0]) != 0 or min(lengths, default=0) < 0 or sum(lengths) > n_tokens:
             raise DataError(
-                f"cu_seqlens={cu_seqlens.tolist()}: must start at 0, never fall and end at {n_tokens} or before"
+                f"cu_seqlens={cu_seqlens.tolist()}: must start at 0, never decrease and end at {n_tokens} or before"
             )
         lengths = tuple(n for n in lengths if n)  # an empty segment holds nothing to attend
         return cls.from_lengths(lengths, n_tokens, cu_seqlens.device)
@@ -153,7 +153,7 @@ class Segments:
     @cached_property
     def key_places(self) -> Tensor:
         """Places in the row of the keys of all spans, int64."""
-        assert self.anchors is not None, "asked for only where there are anchors"
+        assert self.anchors is not None, "only rows with anchors have key places"
         own = torch.arange(self.n_real, device=HOST).split(list(self.lengths))
         anchors = [torch.tensor([a] * (a >= 0), dtype=torch.int64, device=HOST) for a in self.anchors]
         parts = [torch.cat([anchor, x]) for anchor, x in zip(anchors, own)]

@@ -3,7 +3,7 @@
 Every query attends over the keys of its tiles separately; tile t gives the output o_t and l_t, the log-sum-exp of its
 logits. The whole row's output is sum_t exp(l_t - l) o_t with l = log sum_t exp(l_t). The backward pass needs no
 gradient of l_t: with the whole row's o and l every tile's weights exp(logit - l) are the row's own, and each tile
-gives its share of the gradient.
+contributes its part of the gradient.
 
 Axes: B batch, T tokens, N heads, K key-value heads, H per head. Source: arXiv:2410.18745, Algorithm 2, whose "sum of
 the attention map" is the sum of the unnormalised exponentials; arXiv:2402.17463, section 3.4.
@@ -25,7 +25,7 @@ def attend_tiles(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer
     """Attend over the tiles of a layout.
 
     Shapes: q (B, N, Tq, H), not rotated; keys: one (B, K, Tk, H) per key map, rotated; v (B, K, Tk, H); returns
-        (B, N, Tq, H). A query that no tile covers, of the padding, gets zeros.
+        (B, N, Tq, H). A query that no tile covers, one of padding, gets zeros.
     """
     factor = layout.logit_factor(layer, layout.q_rotations[0].cos_B1TH.dtype)
     out: Tensor = TiledAttention.apply(q, v, factor, layout, kernel, *keys)
@@ -60,7 +60,7 @@ class TiledAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Add up every tile's share of the gradients, with the whole row's output and log-sum-exp."""
+        """Sum the gradients of all tiles, with the whole row's output and log-sum-exp."""
         q, v, factor, out, lse, *keys = ctx.saved_tensors
         layout, kernel = ctx.layout, ctx.kernel
         grad = grads[0].to(out.dtype)
@@ -93,7 +93,7 @@ def cut(
     band: int,
     tile: Tile,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Take a tile's queries, rotated and scaled for its band, and its keys and values; upper tiles reversed."""
+    """Slice a tile's queries, rotated and scaled for its band, and its keys and values; upper tiles reversed."""
     rows, columns = slice(tile.q.start, tile.q.stop), slice(tile.k.start, tile.k.stop)
     q = layout.q_rotations[band].at(rows).rotate(q[:, :, rows])
     if factor is not None:

@@ -1,4 +1,4 @@
-"""Which keys each query sees, as one predicate for dense masks and for kernels that ask pair by pair."""
+"""Which keys each query sees, as one predicate for dense masks and for kernels that evaluate it pair by pair."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Visibility:
     With `q_pos` and `k_pos` a key whose id is above the query's is hidden, except the anchor's. Padding (document -1)
     neither sees nor is seen.
 
-    `anchor_of` gives each token the place of one more key that it sees, -1 for none.
+    `anchor_of` holds the place of one more key that each token sees, -1 for none.
 
     Shapes: doc_ids and anchor_of (B or 1, n_k) or None; q_pos (B or 1, n_q) and k_pos (B or 1, n_k), or None.
     """
@@ -33,16 +33,16 @@ class Visibility:
 
     @property
     def by_order(self) -> bool:
-        """Whether a query sees all keys up to its own place, and nothing else decides."""
+        """Whether a query sees exactly the keys up to its own place."""
         return self.mask == "causal" and self.doc_ids is None and self.q_pos is None
 
     @property
     def rows(self) -> int:
-        """Rows that differ: the batch, or 1 where all are alike."""
+        """Rows that differ: the batch, or 1 where all are the same."""
         return max([len(x) for x in (self.doc_ids, self.q_pos, self.k_pos) if x is not None], default=1)
 
     def sees(self, row: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        """Tell whether query number `q` of a row sees its key number `k`; all three broadcast."""
+        """Return whether query number `q` of a row sees its key number `k`; all three broadcast."""
         q_index = q + (self.n_k - self.n_q)
         if self.doc_ids is None:
             visible = MASKS[self.mask].visible(q_index, k, q_index * 0, k * 0)
@@ -67,13 +67,13 @@ class Visibility:
 
 
 def pick(x: Tensor, row: Tensor, column: Tensor) -> Tensor:
-    """Take elements of a matrix whose only row may stand for all."""
+    """Index a matrix, of which a single row is broadcast."""
     return x[row if len(x) > 1 else row * 0, column]
 
 
 @dataclass(frozen=True, eq=False)
 class GivenMask:
-    """A mask that somebody else made.
+    """A mask that the caller made.
 
     Shapes: seen (B or 1, n_q, n_k), true where a query sees a key.
     """
@@ -82,5 +82,5 @@ class GivenMask:
     by_order = False
 
     def dense(self) -> Tensor:
-        """Give the mask."""
+        """Return the mask."""
         return self.seen

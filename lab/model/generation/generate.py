@@ -1,9 +1,9 @@
 """Greedy generation with a key cache, for a batch of prompts of one length; no prompt is padded.
 
-The answer to a prompt does not depend on the prompts beside it. Kernels round differently for other numbers of rows
-and for a prefix that is read apart, by far less than NEAR roundings of the largest logit; so where two tokens come
-within that of each other, the row is generated again alone, as a batch of one prompt would be. Half precision stays as
-it comes: its roundings are as large as the differences that decide.
+The answer to a prompt does not depend on the other prompts of its batch. Kernels round differently for other numbers
+of rows and for a prefix that is read separately, by far less than NEAR roundings of the largest logit; so where two
+tokens come that close, the row is generated again alone, as a batch of one prompt. Half precision gets no such check:
+its roundings are as large as the differences that decide.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from lab.model.attention.layout import Layout
 from lab.model.decoder import Decoder
 from lab.model.generation.prefixes import Group, sorted_groups
 
-Agree = Callable[[int], int]
+MaxOverRanks = Callable[[int], int]
 Ended = Callable[[Tensor], Tensor]
 NEAR = 1024
-CACHE_BYTES = 1 << 31  # what the keys and values of rows that are generated together may take
-ACTIVATION_BYTES = 1 << 29  # what one pass over prompts may hold beside them; a longer prompt is read in parts
-CPU_TOKENS = 4096  # more tokens of several rows at one time fall out of a CPU's caches
-KEPT_FRAC = 0.75  # the cache is moved together when no more of its rows than this still run
+CACHE_BYTES = 1 << 31  # for the keys and values of rows that are generated together
+ACTIVATION_BYTES = 1 << 29  # for one pass over prompts; a longer prompt is read in chunks
+CPU_TOKENS = 4096  # more tokens of several rows at a time exceed a CPU's caches
+KEPT_FRAC = 0.75  # the cache is compacted when at most this share of its rows still runs
 
 
 class Stops(NamedTuple):
@@ -35,11 +35,11 @@ class Stops(NamedTuple):
 
     stop_id: int | None
     ended: Ended | None
-    agree: Agree | None
+    agree: MaxOverRanks | None
 
     @property
     def filler(self) -> int:
-        """What a row holds after its end."""
+        """Token that fills a row after its end."""
         return 0 if self.stop_id is None else self.stop_id
 
     @property
@@ -47,8 +47,8 @@ class Stops(NamedTuple):
         """Whether a row can end early."""
         return self.stop_id is not None or self.ended is not None
 
-    def still(self, running: Tensor, answers: Tensor) -> Tensor:
-        """Tell which running rows go on after their answers so far, the last token of which is new.
+    def still_running(self, running: Tensor, answers: Tensor) -> Tensor:
+        """Return which running rows continue after their answers so far, whose last token is new.
 
         Shapes: running bool (B,); answers int64 (B, n); returns bool (B,).
         """
@@ -69,20 +69,20 @@ def greedy(
     stop_id: int | None = None,
     *,
     ended: Ended | None = None,
-    agree: Agree | None = None,
+    agree: MaxOverRanks | None = None,
 ) -> Tensor:
     """Continue every prompt by the most likely token, `n_tokens` times or until every row has ended.
 
-    A row ends with the token `stop_id`, or once `ended` says so. `ended` gets the answers so far of rows that have not
-    ended, int64 (rows, n), after every new token but the last possible one, and returns bool (rows,). It must judge
-    each row by that row alone: rows come in any order and number, and some come a second time. The token that ends a
-    row is kept, for the caller to cut.
+    A row ends with the token `stop_id`, or when `ended` returns true for it. `ended` receives the answers so far
+    of rows that have not ended, int64 (rows, n), after every new token but the last possible one, and returns bool
+    (rows,). It must decide each row by that row alone: rows come in any order and number, and some come twice. The
+    token that ends a row is kept, for the caller to cut.
 
-    Prompts that begin alike are read once up to where they part. The weights are used as they are; no random number is
-    drawn and no mode is changed, so that generating in the middle of training leaves the training as it was.
+    The common prefix of several prompts is read once. The weights are used as they are; no random number is drawn and
+    no mode is changed, so that generating during training does not affect it.
 
-    `agree` gives the largest of a number over all ranks that must make the same forward passes, as a sharded model
-    needs; each rank has as many prompts as the others. Their prefixes are not shared.
+    `agree` returns the largest of a number over all ranks, which must run the same forward passes where the model is
+    sharded; every rank has the same number of prompts. Their prefixes are not shared.
 
     Shapes: prompts int64 (B, T) -> int64 (B, at most n_tokens). After its end a row holds `stop_id`, or 0 without one.
     """
@@ -107,13 +107,13 @@ def greedy(
 
 
 def within(groups: list[Group], rows: slice) -> list[Group]:
-    """Cut groups to some rows, numbered from the first of them; a row that is left alone shares nothing."""
+    """Restrict groups to some rows, numbered from the first of them; a single row shares nothing."""
     own = [(max(a, rows.start) - rows.start, min(b, rows.stop) - rows.start, prefix) for a, b, prefix in groups]
     return [Group(a, b, prefix if b - a > 1 else 0) for a, b, prefix in own if a < b]
 
 
 def rows_at_once(model: Decoder, n_tokens: int) -> int:
-    """Count the rows whose keys and values stay within CACHE_BYTES; their dtype is not known yet, so as weights'."""
+    """Count the rows whose keys and values fit into CACHE_BYTES, in the weights' dtype: theirs is not known yet."""
     n_bytes = model.new_cache(1, n_tokens).n_elements * model.embedding.weight.element_size()
     return max(1, CACHE_BYTES // n_bytes)
 
@@ -129,35 +129,35 @@ def read(model: Decoder, prompts: Tensor, groups: list[Group], cache: KeyCache) 
         for row in range(start, stop, step):
             part = prompts[row : min(row + step, stop), prefix:]
             logits.append(read_rows(model, part, cache, row, prefix))
-    cache.turn_to(slice(0, len(prompts)), n_tokens)
+    cache.select(slice(0, len(prompts)), n_tokens)
     return torch.cat(logits)
 
 
 def read_rows(model: Decoder, tokens: Tensor, cache: KeyCache, row: int, past: int) -> Tensor:
     """Continue the cache's rows from `row` on, which hold `past` tokens, and return the last logits."""
-    cache.turn_to(slice(row, row + len(tokens)), past)
+    cache.select(slice(row, row + len(tokens)), past)
     step = max(1, ACTIVATION_BYTES // bytes_per_token(model) // len(tokens))
     if not cache.n_maps:
-        step = tokens.shape[1]  # what a token becomes depends on the length of the text that it is read in
+        step = tokens.shape[1]  # hidden states depend on the length of the text that is read
     for begin in range(0, tokens.shape[1], step):
         logits = model(tokens[:, begin : begin + step], cache=cache, last_only=True)
     return logits[:, -1]
 
 
 def tokens_at_once(model: Decoder, device: torch.device) -> int:
-    """Count the tokens of several rows that one pass reads."""
+    """Count the tokens that one pass over several rows reads."""
     bound = ACTIVATION_BYTES // bytes_per_token(model)
     return min(bound, CPU_TOKENS) if devices.kind(device) == "cpu" else bound
 
 
 def bytes_per_token(model: Decoder) -> int:
-    """Count what a block holds at one time for a token: residuals, queries, keys, values, the feed-forward layer."""
+    """Count the bytes that a block holds for a token: residuals, queries, keys, values, the feed-forward layer."""
     cfg = model.cfg
     return (4 * cfg.d_model + 4 * cfg.width + 3 * cfg.d_ff) * model.embedding.weight.element_size()
 
 
 def write(model: Decoder, logits: Tensor, cache: KeyCache, answers: Tensor, unsure: Tensor, stops: Stops) -> int:
-    """Fill in the answers of the cache's rows and mark those that a rounding could have changed; return their width.
+    """Write the answers of the cache's rows and mark those that rounding could have changed; return their width.
 
     Shapes: logits (B, V), those that follow the prompts; answers int64 (B, n_tokens); unsure bool (B,).
     """
@@ -176,27 +176,29 @@ def write(model: Decoder, logits: Tensor, cache: KeyCache, answers: Tensor, unsu
         if number + 1 == n_tokens:
             break
         if stops.any:
-            running = stops.still(running, answers[rows, : number + 1])
+            running = stops.still_running(running, answers[rows, : number + 1])
             n_running = int(running.sum())
             if not (n_running if stops.agree is None else stops.agree(n_running)):
                 break
             if n_running <= KEPT_FRAC * len(rows) and len(rows) > 1:
-                kept = running.nonzero().flatten() if n_running else rows[:1] * 0  # one row keeps the others company
-                cache.keep(kept)
+                kept = (
+                    running.nonzero().flatten() if n_running else rows[:1] * 0
+                )  # one row still runs with the other ranks
+                cache.compact(kept)
                 rows, running, token = rows[kept], running[kept], token[kept]
         logits = model(token[:, None], cache=cache, layout=next(layouts), last_only=True)[:, -1]
     return number + 1
 
 
 def step_layouts(model: Decoder, answers: Tensor, cache: KeyCache) -> Iterator[Layout | None]:
-    """Lay out all steps at once; where keys are placed anew at every length, leave it to each forward pass."""
+    """Lay out all steps at once; where keys are rotated at every step, leave it to each forward pass."""
     if not cache.n_maps or answers.shape[1] == 1:
         return repeat(None)
     return model.layout(answers[:1, 1:], None, None, None, cache).steps()
 
 
 def is_near(logits: Tensor) -> Tensor | None:
-    """Tell which rows have two tokens within NEAR roundings of the largest logit; None in half precision."""
+    """Return which rows have two tokens within NEAR roundings of the largest logit; None in half precision."""
     if logits.element_size() < 4:
         return None
     low, high = logits.aminmax(dim=-1, keepdim=True)
@@ -209,7 +211,7 @@ def write_alone(model: Decoder, prompts: Tensor, answers: Tensor, unsure: Tensor
     numbers = unsure.nonzero().flatten().tolist()
     n_alone = len(numbers) if stops.agree is None else stops.agree(len(numbers))
     width = 0
-    for row in numbers + [None] * (n_alone - len(numbers)):  # None runs for company and is not kept
+    for row in numbers + [None] * (n_alone - len(numbers)):  # None runs along with other ranks and is dropped
         own = slice(row or 0, (row or 0) + 1)
         answer = greedy(model, prompts[own], answers.shape[1], stops.stop_id, ended=stops.ended, agree=stops.agree)
         width = max(width, answer.shape[1])

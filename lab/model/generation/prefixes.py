@@ -1,4 +1,4 @@
-"""Which prompts of a batch begin alike, so that their common beginning need be read only once."""
+"""Prompts of a batch with a common prefix, which is then read only once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-LEAST_SHARE = 0.25  # of a prompt that must be common: shorter prefixes save less than a forward pass of their own costs
+LEAST_SHARE = 0.25  # of a prompt that must be shared: reading a shorter prefix apart costs more than it saves
 
 
 class Group(NamedTuple):
@@ -19,12 +19,13 @@ class Group(NamedTuple):
 
 
 def sorted_groups(prompts: np.ndarray) -> tuple[list[int], list[Group]]:
-    """Sort prompts so that those that begin alike lie together, and part them into groups.
+    """Sort prompts so that those with a common prefix are adjacent, and divide them into groups.
 
-    A row joins the group before it while that saves no less than the group saves already. The last token of a prompt
-    is never part of its prefix: the answer follows from it. Rows that share nothing become one group of prefix 0.
+    A row joins the group before it as long as the group then saves no fewer tokens. The last token of a prompt is
+    never part of its prefix: its logits choose the first new token. Rows that share nothing become one group of
+    prefix 0.
 
-    Shapes: prompts integers (B, T) -> B row numbers, and groups of rows in that order, which cover them.
+    Shapes: prompts integers (B, T) -> B row numbers, and groups of rows in that order, which cover all.
     Example:
         >>> order, groups = sorted_groups(np.array([[7, 8, 1, 1], [1, 1, 1, 1], [7, 8, 2, 2]]))
         >>> order, groups[0], groups[1]
@@ -46,7 +47,7 @@ def sorted_groups(prompts: np.ndarray) -> tuple[list[int], list[Group]]:
 
 
 def joined(groups: list[Group]) -> list[Group]:
-    """Join neighbours that share nothing."""
+    """Join adjacent groups that share nothing."""
     out: list[Group] = []
     for group in groups:
         if out and out[-1].prefix == group.prefix == 0:
@@ -57,6 +58,6 @@ def joined(groups: list[Group]) -> list[Group]:
 
 
 def n_common(a: np.ndarray, b: np.ndarray) -> int:
-    """Count the tokens at which two prompts begin alike, all but the last at most."""
+    """Count the tokens of the common prefix of two prompts, at most all but the last."""
     differ = a[:-1] != b[:-1]
     return int(differ.argmax()) if differ.any() else len(differ)

@@ -3,7 +3,7 @@
     Llama, Mistral  RMSNorm, SwiGLU, RoPE, grouped-query attention: the lab's decoder
     Qwen2           the same with biases on queries, keys and values
 
-What the lab's decoder would compute differently is refused by name. Source: transformers 5.23, configuration_llama.py,
+Settings that the lab's decoder would compute differently are errors. Source: transformers 5.23, configuration_llama.py,
 configuration_mistral.py, configuration_qwen2.py.
 """
 
@@ -21,11 +21,11 @@ from lab.positions import Distance, Frequencies
 
 NAME = "config.json"
 SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
-SILENT = {"rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": False, "use_sliding_window": False}
-FAMILIES: dict[str, dict[str, Any]] = {  # what transformers assumes where config.json is silent
-    "llama": {**SILENT, "num_key_value_heads": None, "max_position_embeddings": 2048},
-    "mistral": {**SILENT, "num_key_value_heads": 8, "max_position_embeddings": 131072, "sliding_window": 4096},
-    "qwen2": {**SILENT, "num_key_value_heads": 32, "max_position_embeddings": 32768},
+DEFAULTS = {"rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": False, "use_sliding_window": False}
+FAMILIES: dict[str, dict[str, Any]] = {  # what transformers assumes for keys that config.json leaves out
+    "llama": {**DEFAULTS, "num_key_value_heads": None, "max_position_embeddings": 2048},
+    "mistral": {**DEFAULTS, "num_key_value_heads": 8, "max_position_embeddings": 131072, "sliding_window": 4096},
+    "qwen2": {**DEFAULTS, "num_key_value_heads": 32, "max_position_embeddings": 32768},
 }
 
 
@@ -48,7 +48,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 
 def decoder_config(settings: Mapping[str, Any], rope: Rope, *, own_frequencies: bool) -> DecoderConfig:
-    """Translate the settings; the frequency method is checked too unless the caller has frequencies of their own.
+    """Translate the settings; the frequency method is checked too, unless the caller replaces it.
 
     Raises: ConfigError, a line per fault.
     """
@@ -75,17 +75,17 @@ def decoder_config(settings: Mapping[str, Any], rope: Rope, *, own_frequencies: 
 
 
 def size_faults(settings: Mapping[str, Any]) -> list[str]:
-    """List the sizes that are missing or no whole numbers above zero."""
+    """List the sizes that are missing or not positive integers."""
     faults = [f"{name}: missing from {NAME}; copy the folder again" for name in SIZES if name not in settings]
     given = [name for name in (*SIZES, "max_position_embeddings") if name in settings]
     given += [name for name in ("num_key_value_heads", "head_dim") if settings.get(name) is not None]
     faults += [
-        f"{name}={settings[name]}: must be a whole number >= 1; mend {NAME}"
+        f"{name}={settings[name]}: must be a whole number >= 1; correct {NAME}"
         for name in given
         if not isinstance(settings[name], int) or isinstance(settings[name], bool) or settings[name] < 1
     ]
     if not is_number(settings["rms_norm_eps"]):
-        faults.append(f"rms_norm_eps={settings['rms_norm_eps']}: must be a number; mend {NAME}")
+        faults.append(f"rms_norm_eps={settings['rms_norm_eps']}: must be a number; correct {NAME}")
     return faults
 
 
@@ -126,17 +126,18 @@ def sliding_faults(settings: Mapping[str, Any]) -> list[str]:
 def hugging_face_settings(
     cfg: DecoderConfig, frequencies: Frequencies, distance: Distance, dtype: str, train_len: int | None
 ) -> dict[str, Any]:
-    """Say a decoder as config.json, readable by transformers 4 and 5.
+    """Write a decoder's settings as config.json, readable by transformers 4 and 5.
 
     Biases make it a Qwen2 model; heads that do not divide d_model a Mistral one, for transformers' Llama refuses them.
     The ids of <bos> and <eos> are not known: null, or transformers would take Llama's 1 and 2.
 
-    Raises: ConfigError for positions that config.json cannot say.
+    Raises: ConfigError for positions that config.json cannot express.
     """
     if not distance.is_plain or distance.scales_logits:
         name = f"distance={distance.method}" if not distance.is_plain else f"distance.log_n={distance.log_n}"
         raise ConfigError(
-            f"{name}: a Hugging Face folder cannot say it; save with plain distance and use apply() on the loaded model"
+            f"{name}: a Hugging Face folder cannot express it; save with plain distance and use apply() on the "
+            "loaded model"
         )
     rope = rope_settings(frequencies, train_len)
     family = "qwen2" if cfg.qkv_bias else "mistral" if cfg.d_model % cfg.n_heads else "llama"

@@ -1,7 +1,7 @@
 """Distance methods inside an unmodified transformers model, through the library's attention interface.
 
-The model hands over queries and keys that it has rotated by their own positions p. A band that places a query at a(p)
-rotates it further by a(p) - p, and a key by b(p) - p: rotations of one pair add up. Keys of an identity map stay as
+The model passes queries and keys rotated by their own positions p. A band that places a query at a(p) rotates it by
+a further a(p) - p, and a key by b(p) - p: rotations of one pair add up. Keys of an identity map stay as
 they are, so the model's own key cache serves. The rows' visible keys come from the model's attention mask, padding on
 the left included.
 
@@ -25,7 +25,7 @@ from lab.positions import Band, Distance, Frequencies, identity
 from lab.positions import frequencies as make_frequencies
 
 NAME = "probe_lab"
-APPLIED: WeakKeyDictionary[nn.Module, Applied] = WeakKeyDictionary()  # the interface hands over the layer alone
+APPLIED: WeakKeyDictionary[nn.Module, Applied] = WeakKeyDictionary()  # the interface passes the layer alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +63,12 @@ class ExtraRotation(Distance):
 
 
 def extra_rotation(place: PositionMap) -> PositionMap:
-    """Say how much further a token at its own position must turn to stand at its place."""
+    """Return the map to the rotation that is left to do for a token rotated by its own position."""
     return no_rotation if place is identity else lambda positions: place(positions) - positions
 
 
 def no_rotation(positions: Tensor) -> Tensor:
-    """Turn no further."""
+    """Return zero for every token."""
     return positions * 0
 
 
@@ -82,7 +82,7 @@ class Applied:
     last: tuple[Any, ...] = field(default=())
 
     def layout(self, q: Tensor, n_k: int, mask: Tensor | None, position_ids: Tensor | None) -> Layout:
-        """Give the layout of a forward pass, made at its first layer."""
+        """Return the layout of a forward pass, made at its first layer."""
         key = (position_ids, mask, n_k, q.shape, self.rotary.inv_freq)
         same = len(self.last) and all(a is b for a, b in zip(key[:2], self.last[:2])) and key[2:4] == self.last[2:4]
         if not same or self.last[4] is not key[4]:
@@ -91,7 +91,7 @@ class Applied:
         return made
 
     def make(self, q: Tensor, n_k: int, mask: Tensor | None, position_ids: Tensor | None) -> Layout:
-        """Find the keys' positions and lay the rows out."""
+        """Find the keys' positions and make the layout."""
         n_q = q.shape[2]
         visible: Visibility | GivenMask = Visibility(n_q, n_k, q.device)
         if mask is not None:
@@ -125,7 +125,7 @@ class Applied:
 def apply(model: Any, *, distance: Distance) -> Any:
     """Run a distance method inside a transformers model from now on, and return the model.
 
-    The weights and the code of the model stay as they are; applying plain distance takes the method out again.
+    The weights and the code of the model stay as they are; applying plain distance removes the method again.
 
     Raises: ConfigError for a model whose attention or rotary embedding is of another kind; MissingPackage.
     Example:
@@ -168,7 +168,7 @@ def stated_mask(*, q_length: int, kv_length: int, **settings: Any) -> Tensor | N
     """Build transformers' boolean mask, left out only where it is causal over as many keys as queries.
 
     The library also leaves it out for single queries and for caches of fixed size, whose unfilled slots its own kernel
-    call knows how to hide.
+    call hides.
     """
     from transformers.masking_utils import sdpa_mask
 
@@ -188,7 +188,7 @@ def attention(
     position_ids: Tensor | None = None,
     **ignored: Any,
 ) -> tuple[Tensor, None]:
-    """Attend for one layer, as the interface asks: rotated (B, N, Tq, H) and (B, K, Tk, H) to (B, Tq, N, H).
+    """Attend for one layer, with the interface's signature: rotated (B, N, Tq, H) and (B, K, Tk, H) to (B, Tq, N, H).
 
     Raises: ConfigError for a layer that `apply` was not called for, and for dropout.
     """

@@ -1,6 +1,6 @@
 """Llama, Mistral and Qwen2 folders of Hugging Face as decoders, and decoders as such folders.
 
-The transformers library is not needed for either. Positions beyond config.json's own are given to `load_pretrained`.
+Neither needs the transformers library. Positions that config.json cannot express are passed to `load_pretrained`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def load_pretrained(
     """Load a Hugging Face folder; `frequencies` and `distance` replace the folder's own positions.
 
     Raises: CheckpointError for a folder whose files are missing, broken or do not fit together; ConfigError for a model
-        that the lab's decoder is not, a line per fault.
+        that the lab's decoder cannot run, a line per fault.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -62,12 +62,12 @@ def load_pretrained(
 def save_pretrained(
     decoder: Decoder, path: str | os.PathLike[str], *, train_len: int | None = None, shard_bytes: int = SHARD_BYTES
 ) -> None:
-    """Write a decoder as a Hugging Face folder, whole or not at all, in the dtype of its parameters.
+    """Write a decoder as a Hugging Face folder, atomically, in the dtype of its parameters.
 
-    `train_len` becomes max_position_embeddings; left out, it is what the frequency method says, if it does.
+    `train_len` becomes max_position_embeddings; left out, it is the frequency method's own length, if it has one.
 
     Raises: CheckpointError for a path that already holds something; ConfigError for positions that config.json cannot
-        say.
+        express.
     """
     final = Path(path).absolute()
     if final.exists() and not (final.is_dir() and not any(final.iterdir())):

@@ -7,11 +7,11 @@
     yarn        yarn           factor, train_len, beta_fast, beta_slow, attention_factor, truncate
     llama3      llama3         factor, train_len, low_freq_factor, high_freq_factor
 
-The last two call train_len original_max_position_embeddings; left out, it is max_position_embeddings. Saving writes
-abf and ntk as default with their theta too, and ntk_by_parts as yarn with attention_factor 1.
+In the last two train_len is original_max_position_embeddings, or max_position_embeddings where that is left out. Saving
+also writes abf and ntk as default with their theta, and ntk_by_parts as yarn with attention_factor 1.
 
 transformers 4 keeps rope_theta at the top and the rest in rope_scaling, transformers 5 keeps all in rope_parameters and
-reads both. Source: transformers 5.23, modeling_rope_utils.py, whose reading is followed.
+reads both. Source: transformers 5.23, modeling_rope_utils.py, which reading follows.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Rope:
         return cls(section, kind, theta, partial, values, settings["max_position_embeddings"])
 
     def faults(self) -> list[str]:
-        """List what no frequency method can mend."""
-        faults = [] if is_number(self.theta) else [f"rope_theta={self.theta}: must be a number; mend config.json"]
+        """List the faults that remain under any frequency method."""
+        faults = [] if is_number(self.theta) else [f"rope_theta={self.theta}: must be a number; correct config.json"]
         if self.partial is not None and self.partial != 1:
             rule = "must be 1, the lab rotates every pair; use another model"
             faults.append(f"partial_rotary_factor={self.partial}: {rule}")
@@ -83,28 +83,28 @@ class Rope:
         return frequencies(READ_AS[self.kind], head_dim=head_dim, theta=float(self.theta), **self.parameters())
 
     def method_faults(self) -> list[str]:
-        """List what keeps the settings from being a frequency method: the type, a key, a missing or a wrong value."""
+        """List why the settings are no frequency method: an unknown type or key, a missing or wrong value."""
         if self.kind not in TAKES:
-            rule = f"must be one of {', '.join(TAKES)}; give load_pretrained the frequencies"
+            rule = f"must be one of {', '.join(TAKES)}; pass frequencies to load_pretrained"
             return [f"{self.section}.rope_type={self.kind}: {rule}"]
         takes = TAKES[self.kind]
         faults = [
-            f"{self.section}.{name}={value}: unknown for rope_type {self.kind}; give load_pretrained the frequencies"
+            f"{self.section}.{name}={value}: unknown for rope_type {self.kind}; pass frequencies to load_pretrained"
             for name, value in self.values.items()
             if name not in {*takes, *EVERYWHERE, ORIGINAL}
         ]
         for name in takes:
             value = self.values.get(name)
             if name not in self.values and name not in {*NULLABLE, "truncate"}:
-                faults.append(f"{self.section}.{name}: missing, rope_type {self.kind} needs it; mend config.json")
+                faults.append(f"{self.section}.{name}: missing, rope_type {self.kind} needs it; correct config.json")
             elif name == "truncate" and not isinstance(self.values.get(name, True), bool):
-                faults.append(f"{self.section}.{name}={value}: must be true or false; mend config.json")
+                faults.append(f"{self.section}.{name}={value}: must be true or false; correct config.json")
             elif name != "truncate" and not is_number(value) and not (value is None and name in NULLABLE):
-                faults.append(f"{self.section}.{name}={value}: must be a number; mend config.json")
+                faults.append(f"{self.section}.{name}={value}: must be a number; correct config.json")
         return faults
 
     def parameters(self) -> dict[str, Any]:
-        """Give the method's parameters, once there are no faults."""
+        """Return the method's parameters, for settings without faults."""
         out: dict[str, Any] = {}
         if "factor" in TAKES[self.kind]:
             out["factor"] = float(self.values["factor"])
@@ -119,7 +119,7 @@ class Rope:
         return out
 
     def yarn_parameters(self, factor: float) -> dict[str, Any]:
-        """Give yarn's own parameters; mscale and mscale_all_dim together make an attention_factor.
+        """Return yarn's own parameters; mscale and mscale_all_dim together make an attention_factor.
 
         Source: transformers, _compute_yarn_parameters:
             attention_factor = (0.1 mscale ln factor + 1) / (0.1 mscale_all_dim ln factor + 1)
@@ -138,22 +138,22 @@ class Rope:
 
 
 def rope_settings(method: Frequencies, train_len: int | None) -> dict[str, Any]:
-    """Say a frequency method as transformers 4's settings, which transformers 5 reads as well.
+    """Write a frequency method as transformers 4's settings, which transformers 5 reads as well.
 
-    Raises: ConfigError for a method that these settings cannot say.
+    Raises: ConfigError for a method that these settings cannot express.
     Example:
         >>> rope_settings(frequencies("pi", head_dim=4, factor=4.0), train_len=512)
         {'rope_theta': 10000.0, 'rope_scaling': {'rope_type': 'linear', 'factor': 4.0}, 'max_position_embeddings': 512}
     """
     if method.method not in WRITTEN_AS:
         raise ConfigError(
-            f"frequencies={method.method}: a Hugging Face folder cannot say it; save the decoder with abf of the same "
-            "theta and give load_pretrained the frequencies"
+            f"frequencies={method.method}: a Hugging Face folder cannot express it; save the decoder with abf of the "
+            "same theta and pass frequencies to load_pretrained"
         )
     config: Any = method.config
     kind = WRITTEN_AS[method.method]
     if getattr(config, "length", None) is not None:
-        raise ConfigError(f"frequencies.length={config.length}: a Hugging Face folder cannot say it; leave it out")
+        raise ConfigError(f"frequencies.length={config.length}: a Hugging Face folder cannot express it; leave it out")
     theta = method.theta
     if method.method == "ntk":
         theta = scaled_theta(theta, config.factor, head_dim=2 * len(method.inv_freq))
@@ -186,5 +186,5 @@ def written_length(method: Frequencies, train_len: int | None) -> int | None:
 
 
 def is_number(value: Any) -> bool:
-    """Tell a number from true, false and everything else that JSON holds."""
+    """Return whether a JSON value is a number, which true and false are not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)

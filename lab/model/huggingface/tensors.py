@@ -23,7 +23,7 @@ from lab.files import write_json
 
 SINGLE, INDEX, OLD = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
-NO_WEIGHT = "rotary_emb.inv_freq"  # a table in folders of early Llamas, which config.json says as well
+NO_WEIGHT = "rotary_emb.inv_freq"  # a table in folders of early Llamas, which follows from config.json
 FLOATS = ("F64", "F32", "F16", "BF16")
 OUTSIDE = {"embedding": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}
 IN_BLOCK = {
@@ -41,7 +41,7 @@ IN_BLOCK = {
 
 @dataclass(frozen=True)
 class Stored:
-    """Where a tensor lies, and as what."""
+    """A stored tensor's file, shape and dtype."""
 
     file: Path
     shape: tuple[int, ...]
@@ -82,7 +82,7 @@ def load_tensors(
     for path in sorted({entry.file for entry in stored.values()}):
         with safe_open(path, framework="pt") as file:
             for theirs in (name for name in names if stored[name].file == path):
-                tensor = file.get_tensor(theirs)  # maps the file, whose later fate must not be the model's
+                tensor = file.get_tensor(theirs)  # maps the file, which may change after loading
                 found[theirs] = tensor.to(device=device, dtype=dtype, copy=True)
     if tied and not torch.equal(found.get(HEAD, found[EMBEDDING]), found[EMBEDDING]):
         raise CheckpointError(f"{HEAD}: must equal {EMBEDDING}; set tie_word_embeddings to false in config.json")
@@ -133,7 +133,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def tensor_faults(wanted: Mapping[str, tuple[int, ...]], stored: Mapping[str, Stored]) -> list[str]:
-    """Compare what config.json promises with what the files hold, a line for each difference."""
+    """Compare the tensors that config.json implies with those stored, a line for each difference."""
     faults = []
     for name, shape in wanted.items():
         if name not in stored:
@@ -156,7 +156,7 @@ def save_tensors(folder: Path, tensors: Mapping[str, Tensor], shard_bytes: int) 
     for n, names in enumerate(parts, start=1):
         file = SINGLE if len(parts) == 1 else f"model-{n:05d}-of-{len(parts):05d}.safetensors"
         part = {name: tensors[name].detach().cpu().contiguous() for name in names}
-        save_file(part, folder / file, metadata={"format": "pt"})  # transformers 4 reads no file without
+        save_file(part, folder / file, metadata={"format": "pt"})  # transformers 4 requires it
         weight_map |= dict.fromkeys(names, file)
     if len(parts) > 1:
         total = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
@@ -165,7 +165,7 @@ def save_tensors(folder: Path, tensors: Mapping[str, Tensor], shard_bytes: int) 
 
 
 def shards(sizes_bytes: Mapping[str, int], most_bytes: int) -> list[list[str]]:
-    """Part names, in order, into runs of at most `most_bytes`; a larger tensor has a file of its own.
+    """Divide names, in order, into files of at most `most_bytes`; a larger tensor has a file of its own.
 
     Example:
         >>> shards({"a": 3, "b": 2, "c": 9, "d": 1}, most_bytes=5)
