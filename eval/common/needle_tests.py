@@ -85,8 +85,6 @@ def make_probe(subject: Subject, options: NeedleOptions) -> NeedleProbe:
     own = None if experiment is None else experiment.probe.haystack
     haystack, source = haystack_of(subject, options.haystack, own)
     seed = options.seed if options.seed is not None else 0 if experiment is None else experiment.run.seed
-    assert config.digits is not None, "the config reader fills it in"
-    assert config.needles is not None, "the config reader fills it in"
     sizes = {"digits": config.digits, "needles": config.needles}
     shortest = PROTOCOLS[config.protocol].shortest(subject.tokenizer, config.answer_budget, seed=seed, **sizes)
     config = replace(config, max_length=max(shortest, *(options.lengths or (1,))))

@@ -4,47 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
-
-import numpy as np
-from tokenizers import Tokenizer
 
 from lab.probe import needles, string_needles
 from lab.probe.needles import NeedleCase
 
 
-class DrawCase(Protocol):
-    """Draws one test."""
-
-    def __call__(
-        self,
-        tokenizer: Tokenizer,
-        haystack: str,
-        length: int,
-        answer_budget: int,
-        generator: np.random.Generator,
-        *,
-        digits: int,
-        needles: int,
-    ) -> NeedleCase:
-        """Draw one test of `length` tokens with `needles` numbers of `digits` digits."""
-        ...
-
-
-class CountShortest(Protocol):
-    """Counts the tokens of the shortest test."""
-
-    def __call__(self, tokenizer: Tokenizer, answer_budget: int, *, digits: int, needles: int, seed: int) -> int:
-        """Count the tokens of the shortest test with `needles` numbers of `digits` digits."""
-        ...
-
-
 @dataclass(frozen=True)
 class NeedleProtocol:
-    """One way to write needle tests; `found` counts the numbers that an answer holds."""
+    """One way to write needle tests; lab/probe/needles.py has the arguments. `found` counts numbers in an answer."""
 
-    make_case: DrawCase
-    shortest: CountShortest
+    make_case: Callable[..., NeedleCase]
+    shortest: Callable[..., int]
     found: Callable[[str, list[str]], int]
     summary: str
 

@@ -43,7 +43,7 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path):
     with pytest.raises(CheckpointError) as caught:
         list(RunFolder(tmp_path).read("metrics.jsonl"))
     assert str(caught.value).startswith(f"{tmp_path / 'metrics.jsonl'}: line 2 is not JSON (")
-    assert str(caught.value).endswith("mend or delete the line")
+    assert str(caught.value).endswith("correct or delete the line")
     assert "\n" not in str(caught.value)
 
 
