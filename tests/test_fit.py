@@ -229,6 +229,7 @@ def test_a_broken_shard_is_one_line(place, finished):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow  # encodes the whole standard library
 def test_trains_on_real_text(place):
     config = ROOT / "configs" / "cpu_stdlib.yaml"
     small = ("--train.tokens=40960", "--optim.warmup_steps=4", "--probe.tests=2", "--probe.every_tokens=null")

@@ -281,5 +281,5 @@ def test_the_command_runs_as_a_module(tmp_path):
     words = [sys.executable, "-m", "eval.entropy", str(tmp_path)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"{tmp_path}: holds neither checkpoints nor a config.json; ")
+    assert done.stderr.startswith(f"{tmp_path}: holds neither a run nor a config.json; ")
     assert done.stderr.count("\n") == 1

@@ -270,7 +270,7 @@ def test_it_runs_as_a_module(tmp_path, capsys, monkeypatch):
         runpy.run_module("eval.ruler", run_name="__main__")
     out, err = capsys.readouterr()
     assert (ended.value.code, out) == (2, "")
-    assert err.startswith(f"{tmp_path}: holds neither checkpoints nor a config.json; ")
+    assert err.startswith(f"{tmp_path}: holds neither a run nor a config.json; ")
     assert err.count("\n") == 1
 
 
