@@ -9,7 +9,7 @@ import lightning
 import pytest
 import torch
 
-from lab.callbacks.resuming import continue_at
+from lab.callbacks.resuming import continue_at, reopen
 from lab.files import sha256
 from lab.runs.checkpoints import candidates, newest, publish
 from lab.runs.shards import ShardWriter, write_shards
@@ -180,7 +180,8 @@ def test_a_kill_anywhere_in_a_save_leaves_a_whole_checkpoint(tmp_path):
 
 
 def test_lightning_counts_steps_where_they_are_set():
-    trainer = lightning.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, barebones=False)
+    options = {"logger": False, "enable_checkpointing": False}
+    trainer = lightning.Trainer(accelerator="cpu", max_steps=7, max_epochs=-1, **options)
     try:
         continue_at(trainer, 7)
     except AttributeError as error:
@@ -189,3 +190,7 @@ def test_lightning_counts_steps_where_they_are_set():
     loop = trainer.fit_loop.epoch_loop
     assert loop.batch_progress.current.ready == 0, "batches of a step are counted from the first one after the start"
     assert not loop.restarting, "a loop that restarts takes up the counts of another accumulation"
+    assert trainer.fit_loop.done, "a run that stands after its last step has nothing left"
+    reopen(trainer)
+    assert trainer.max_steps == 8, "Lightning's max_steps no longer reads epoch_loop.max_steps"
+    assert not trainer.fit_loop.done, "the hooks of one that was reopened are called"
