@@ -20,16 +20,14 @@ from lab.callbacks.probing import Probing
 from lab.callbacks.progress import Progress
 from lab.callbacks.recording import Recording
 from lab.callbacks.stopping import Stopping
+from lab.choices import choose_backend, computes_in_bf16, make_frequencies, method_name, training_device
 from lab.config import Experiment
 from lab.data.module import PackedData
 from lab.data.preparation import end_of_document, shard_folder
 from lab.data.tokenizer import load_tokenizer
-from lab.errors import ConfigError, MissingPackage
+from lab.errors import MissingPackage
 from lab.launch import Launch, read_launch
-from lab.model.attention import backends
 from lab.model.training import Training
-from lab.positions import Distance, Frequencies, frequencies
-from lab.positions.methods import describe
 from lab.probe.effective_length import NeedleProbe
 from lab.probe.haystacks import load_haystack
 from lab.probe.held_out import HeldOutLoss
@@ -76,7 +74,7 @@ def assemble(
             experiment.model,
             experiment.optim,
             frequencies=make_frequencies(experiment),
-            distance=make_distance(experiment),
+            distance=experiment.position.distance,
             backend=backend,
             seed=experiment.run.seed,
             total_steps=train.steps,
@@ -97,7 +95,7 @@ def assemble(
         token_types=folder.token_types if experiment.reads_token_types else None,
     )
     selects = experiment.skip is not None and experiment.skip.selects
-    counting, stopping = Counting(experiment.reach, make_distance(experiment), selects=selects), Stopping()
+    counting, stopping = Counting(experiment.reach, experiment.position.distance, selects=selects), Stopping()
     recording = Recording(
         folder, counting, experiment.model, data.window, experiment.count_positions, experiment.track.every_steps
     )
@@ -134,60 +132,6 @@ def quiet() -> None:
         warnings.filterwarnings("ignore", message=message)
     warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*before.*optimizer.step.*")
     warnings.filterwarnings("ignore", message=NO_GROUP)
-
-
-def training_device(experiment: Experiment) -> torch.device:
-    """Return the kind of device to train on.
-
-    Raises: ConfigError for a GPU that is not there.
-    """
-    wanted, available = experiment.train.accelerator, torch.cuda.is_available()
-    if wanted == "gpu" and not available:
-        raise ConfigError("train.accelerator=gpu: this machine has no CUDA device; use cpu or auto")
-    if available and wanted != "cpu" and experiment.train.devices > torch.cuda.device_count():
-        raise ConfigError(
-            f"train.devices={experiment.train.devices}: this node has {torch.cuda.device_count()} GPUs; lower it"
-        )
-    return torch.device("cuda" if available and wanted != "cpu" else "cpu")
-
-
-def computes_in_bf16(experiment: Experiment, device: torch.device) -> bool:
-    """Return whether a config computes in bfloat16 on a device."""
-    precision = experiment.train.precision
-    return precision == "bf16" or (precision == "auto" and device.type == "cuda")
-
-
-def choose_backend(experiment: Experiment, device: torch.device) -> tuple[str, str]:
-    """Choose the attention backend; return its name and the reason."""
-    wanted = experiment.train.backend
-    if wanted == "reference":
-        return wanted, "set in the config; dense and slow, the reference of the others"
-    return backends.choose(wanted, device, torch.bfloat16 if computes_in_bf16(experiment, device) else torch.float32)
-
-
-def make_frequencies(experiment: Experiment) -> Frequencies:
-    """Build the frequency method of a config."""
-    model = experiment.model
-    return Frequencies.of(experiment.position.frequency, model.head_dim, model.theta)
-
-
-def make_distance(experiment: Experiment) -> Distance:
-    """Build the distance method of a config."""
-    return experiment.position.distance
-
-
-def reductions(experiment: Experiment) -> list[str]:
-    """List the position methods that change nothing at their given values."""
-    frequency, distance, window = make_frequencies(experiment), make_distance(experiment), experiment.data.window
-    rope = frequencies("rope", head_dim=experiment.model.head_dim, theta=experiment.model.theta)
-    last, keys = torch.tensor([window - 1]), torch.arange(window)
-    lines = []
-    same = torch.equal(frequency.at_length(window).inv_freq, rope.inv_freq)
-    if frequency.method != "rope" and same and bool((frequency.logit_factor(keys, layer=1 << 30) == 1).all()):
-        lines.append(f"position.frequency: {describe(frequency.config)} is plain RoPE at these values")
-    if not distance.is_plain and torch.equal(distance.rel_pos(last, keys), last[:, None] - keys.double()):
-        lines.append(f"position.distance: {describe(distance)} is plain distance at these values")
-    return lines
 
 
 def make_probing(
@@ -258,11 +202,6 @@ def make_needle_probe(experiment: Experiment, device: torch.device) -> NeedlePro
     )
     probe.check_haystack(probe.lengths[-1])
     return probe
-
-
-def method_name(experiment: Experiment) -> str:
-    """Name the position methods in results, as frequency+distance with the parameters that are not defaults."""
-    return f"{describe(experiment.position.frequency)}+{describe(experiment.position.distance)}"
 
 
 def make_strategy(strategy: str, world_size: int, device: torch.device) -> Strategy | str:

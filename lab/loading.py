@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
-from lab.assembly import make_distance, make_frequencies
+from lab.choices import make_frequencies
 from lab.config import Experiment, load_experiment
 from lab.data.preparation import shard_folder
 from lab.data.tokenizer import load_tokenizer
@@ -55,7 +55,7 @@ def load_trained(
     decoder = Decoder(
         experiment.model,
         frequencies=make_frequencies(experiment),
-        distance=make_distance(experiment),
+        distance=experiment.position.distance,
         backend=backend,
         seed=None,
     )

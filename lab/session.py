@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lab.assembly import assemble, choose_backend, reductions, training_device
+from lab.assembly import assemble
+from lab.choices import choose_backend, reductions, training_device
 from lab.command import show
 from lab.config import Experiment, load_experiment
 from lab.data.preparation import shard_folder, summary_of

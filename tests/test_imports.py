@@ -13,7 +13,7 @@ LAYERS = """
 lab.errors < lab.files lab.schema lab.launch < lab.plots lab.settings < lab.command
 < lab.positions lab.masks lab.skip lab.shape lab.counts
 < lab.data lab.model lab.runs < lab.probe lab.source lab.processes
-< lab.callbacks lab.config < lab.assembly < lab.loading lab.session < lab.recipes < lab.estimate
+< lab.callbacks lab.config < lab.choices < lab.assembly < lab.loading lab.session < lab.recipes < lab.estimate
 < lab.fit lab.prepare lab.longrecipe lab.merge lab.cli
 < eval.common < eval
 """  # a part imports itself and the parts before a "<" that precedes it; the packages of eval are parts of one layer

@@ -17,7 +17,7 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from eval.common.results import FinishedTests
 from eval.common.subject import Subject
-from lab.assembly import computes_in_bf16, method_name
+from lab.choices import computes_in_bf16, method_name
 from lab.config import DEFAULT_DIGITS, DEFAULT_NEEDLES, Experiment, load_experiment
 from lab.data.config import Synthetic
 from lab.data.tokenizer import check_ids

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from eval.common.command import Request
 from eval.common.results import shortened
-from lab.assembly import computes_in_bf16
+from lab.choices import computes_in_bf16
 from lab.data.preparation import end_of_document
 from lab.data.tokenizer import needed
 from lab.errors import ConfigError

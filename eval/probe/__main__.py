@@ -40,7 +40,7 @@ from eval.common.results import FinishedTests, shortened
 from eval.common.subject import Subject, as_subject, device_for
 from eval.probe.picture import draw_probe
 from eval.probe.table import table
-from lab.assembly import training_device
+from lab.choices import training_device
 from lab.command import Syntax, Words, bare_settings, run, settings_lines, start
 from lab.config import DEFAULT_DIGITS, DEFAULT_NEEDLES
 from lab.errors import ConfigError

@@ -1,0 +1,65 @@
+"""What a run computes on and with: device, precision, attention backend, position methods."""
+
+from __future__ import annotations
+
+import torch
+
+from lab.config import Experiment
+from lab.errors import ConfigError
+from lab.model.attention import backends
+from lab.positions import Frequencies, frequencies
+from lab.positions.methods import describe
+
+
+def training_device(experiment: Experiment) -> torch.device:
+    """Return the kind of device to train on.
+
+    Raises: ConfigError for a GPU that is not there.
+    """
+    wanted, available = experiment.train.accelerator, torch.cuda.is_available()
+    if wanted == "gpu" and not available:
+        raise ConfigError("train.accelerator=gpu: this machine has no CUDA device; use cpu or auto")
+    if available and wanted != "cpu" and experiment.train.devices > torch.cuda.device_count():
+        raise ConfigError(
+            f"train.devices={experiment.train.devices}: this node has {torch.cuda.device_count()} GPUs; lower it"
+        )
+    return torch.device("cuda" if available and wanted != "cpu" else "cpu")
+
+
+def computes_in_bf16(experiment: Experiment, device: torch.device) -> bool:
+    """Return whether a config computes in bfloat16 on a device."""
+    precision = experiment.train.precision
+    return precision == "bf16" or (precision == "auto" and device.type == "cuda")
+
+
+def choose_backend(experiment: Experiment, device: torch.device) -> tuple[str, str]:
+    """Choose the attention backend; return its name and the reason."""
+    wanted = experiment.train.backend
+    if wanted == "reference":
+        return wanted, "set in the config; dense and slow, the reference of the others"
+    return backends.choose(wanted, device, torch.bfloat16 if computes_in_bf16(experiment, device) else torch.float32)
+
+
+def make_frequencies(experiment: Experiment) -> Frequencies:
+    """Build the frequency method of a config."""
+    model = experiment.model
+    return Frequencies.of(experiment.position.frequency, model.head_dim, model.theta)
+
+
+def reductions(experiment: Experiment) -> list[str]:
+    """List the position methods that change nothing at their given values."""
+    frequency, distance, window = make_frequencies(experiment), experiment.position.distance, experiment.data.window
+    rope = frequencies("rope", head_dim=experiment.model.head_dim, theta=experiment.model.theta)
+    last, keys = torch.tensor([window - 1]), torch.arange(window)
+    lines = []
+    same = torch.equal(frequency.at_length(window).inv_freq, rope.inv_freq)
+    if frequency.method != "rope" and same and bool((frequency.logit_factor(keys, layer=1 << 30) == 1).all()):
+        lines.append(f"position.frequency: {describe(frequency.config)} is plain RoPE at these values")
+    if not distance.is_plain and torch.equal(distance.rel_pos(last, keys), last[:, None] - keys.double()):
+        lines.append(f"position.distance: {describe(distance)} is plain distance at these values")
+    return lines
+
+
+def method_name(experiment: Experiment) -> str:
+    """Name the position methods in results, as frequency+distance with the parameters that are not defaults."""
+    return f"{describe(experiment.position.frequency)}+{describe(experiment.position.distance)}"

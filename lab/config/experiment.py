@@ -1,0 +1,145 @@
+"""The whole experiment as one typed value, composed of the parts' configs; no torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from lab.config.faults import mask_faults, position_faults, shape_faults
+from lab.config.sections import CountConfig, RunConfig, StartConfig, TrackConfig, TrainConfig
+from lab.data.config import Bpe, DataConfig, Synthetic
+from lab.masks import Causal
+from lab.masks.config import MaskConfig
+from lab.model.config import DecoderConfig
+from lab.model.optim import OptimConfig
+from lab.positions.config import PositionConfig
+from lab.probe.config import ProbeConfig
+from lab.schema import Section
+from lab.shape.config import Gaps, ShapeConfig
+from lab.skip.config import SkipConfig
+
+DEFAULT_NEEDLES, DEFAULT_DIGITS = 4, 6  # arXiv:2410.18745, section 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment(Section):
+    """The settings of one run."""
+
+    run: RunConfig
+    """Name, seed and folder."""
+    model: DecoderConfig
+    """The decoder."""
+    start: StartConfig | None = None
+    """Weights to start from; left out, random ones."""
+    data: DataConfig = field(default_factory=DataConfig)
+    """Corpus, tokenizer, window."""
+    position: PositionConfig = field(default_factory=PositionConfig)
+    """Position methods."""
+    mask: MaskConfig = field(default_factory=Causal)
+    """Attention mask inside a training window: causal, document or anchor."""
+    skip: SkipConfig | None = None
+    """Position ids with gaps: pose, rpes or longrecipe; left out, ids count up by one."""
+    shape: ShapeConfig | None = None
+    """Target profile of the position frequency; left out, segments are used in the order drawn."""
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    """Optimizer and schedule."""
+    train: TrainConfig = field(default_factory=TrainConfig)
+    """Length, devices, checkpoints."""
+    count: CountConfig = field(default_factory=CountConfig)
+    """Position frequency."""
+    probe: ProbeConfig = field(default_factory=ProbeConfig)
+    """Effective length."""
+    track: TrackConfig = field(default_factory=TrackConfig)
+    """Records."""
+
+    def rules(self) -> list[str]:
+        """Collect the faults between sections."""
+        data, train, probe = self.data, self.train, self.probe
+        faults = []
+        if isinstance(data.tokenizer, Bpe) and self.model.vocab_size != data.tokenizer.vocab_size:
+            faults.append(
+                f"model.vocab_size={self.model.vocab_size}: contradicts data.tokenizer.vocab_size="
+                f"{data.tokenizer.vocab_size}; leave model.vocab_size out"
+            )
+        if train.micro_batch_tokens < data.window:
+            faults.append(
+                f"train.micro_batch_tokens={train.micro_batch_tokens}: must be >= data.window={data.window}; raise it"
+            )
+        if train.tokens < train.batch_tokens:
+            faults.append(f"train.tokens={train.tokens}: must be >= train.batch_tokens={train.batch_tokens}; raise it")
+        elif self.optim.warmup_steps >= train.steps:
+            faults.append(
+                f"optim.warmup_steps={self.optim.warmup_steps}: must be < {train.steps}, the steps of the run "
+                "(train.tokens / train.batch_tokens); lower it or train longer"
+            )
+        faults += [
+            f"count.positions={position}: must be < {self.reach}, the longest distance counted plus one; leave it out"
+            for position in self.count.positions or ()
+            if position >= self.reach
+        ]
+        faults += position_faults(self.position, self.model, data, train, probe)
+        faults += mask_faults(self.mask, self.skip, data, self.position, has_gaps=self.has_gaps)
+        faults += shape_faults(self.shape, self.skip, data, self.mask, reach=self.reach)
+        if probe.required > (probe.needles or DEFAULT_NEEDLES):
+            faults.append(f"probe.required={probe.required}: must be <= probe.needles={probe.needles}; lower it")
+        if data.held_out_frac == 0 and (probe.loss_tokens or (probe.haystack is None and not self.is_synthetic)):
+            faults.append(
+                "data.held_out_frac=0.0: the probe needs held-out text; raise it, or set probe.loss_tokens=0 and "
+                "probe.haystack"
+            )
+        return faults
+
+    @property
+    def reads_token_types(self) -> bool:
+        """Whether samples are made of sentences with impactful tokens."""
+        return getattr(self.skip, "selection", None) is not None
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether position ids skip."""
+        return self.skip is not None or (self.shape is not None and isinstance(self.shape.strategy, Gaps))
+
+    @property
+    def reach(self) -> int:
+        """Longest distance that training can show, plus one: what the counter holds."""
+        if self.shape is not None and isinstance(self.shape.strategy, Gaps):
+            return self.shape.strategy.target_len
+        return self.data.window if self.skip is None else self.skip.target_len
+
+    @property
+    def is_synthetic(self) -> bool:
+        """Whether the corpus is the synthetic one."""
+        return isinstance(self.data.corpus, Synthetic)
+
+    @property
+    def count_positions(self) -> tuple[int, ...]:
+        """Relative positions whose f is logged."""
+        window = self.reach
+        return self.count.positions or tuple(sorted({window // 8, window // 4, window // 2, 3 * window // 4}))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the experiment as nested dicts of plain values."""
+        return dataclasses.asdict(self, dict_factory=lambda items: {k: plain(v) for k, v in items})
+
+    def to_yaml(self) -> str:
+        """Write the resolved experiment as YAML that reads back to the same."""
+        return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+
+    def describe(self) -> str:
+        """Describe in comment lines what follows from the settings."""
+        model, train, window = self.model, self.train, self.data.window
+        return (
+            f"# parameters: {model.n_parameters(False):,} untied, {model.n_parameters(True):,} tied "
+            f"(this run: {'tied' if model.tie_embeddings else 'untied'})\n"
+            f"# FLOPs per token: {model.flops_per_token_causal(window):,} with full windows of {window:,}\n"
+            f"# steps: {train.steps:,} of {train.n_packs:,} packs; {train.world_size} processes, "
+            f"accumulation {train.accumulation}\n"
+        )
+
+
+def plain(value: Any) -> Any:
+    """Turn tuples into lists, which YAML can hold."""
+    return list(value) if isinstance(value, tuple) else value

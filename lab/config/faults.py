@@ -1,0 +1,100 @@
+"""What is wrong between the sections of an"""
+
+from __future__ import annotations
+
+from lab.config.sections import TrainConfig
+from lab.data.config import DataConfig
+from lab.masks.config import MaskConfig
+from lab.model.config import DecoderConfig
+from lab.positions.config import PositionConfig
+from lab.probe.config import ProbeConfig
+from lab.shape.config import Gaps, ShapeConfig
+from lab.skip.config import SkipConfig
+
+
+def position_faults(
+    position: PositionConfig, model: DecoderConfig, data: DataConfig, train: TrainConfig, probe: ProbeConfig
+) -> list[str]:
+    """List what is wrong between the position methods and the other sections."""
+    frequency, distance, window = position.frequency, position.distance, data.window
+    longest = max(window, probe.longest(window)) if distance.beyond_training else window
+    faults = [f"position.distance.{fault}" for fault in distance.length_faults(longest)]
+    theta = getattr(frequency, "theta", None)
+    if theta is not None and theta <= model.theta:
+        faults.append(
+            f"position.frequency.theta={theta}: must be > model.theta={model.theta} (the adjusted base is "
+            "larger); raise it, or set model.theta and method: rope"
+        )
+    reach = getattr(distance, "train_len", None)
+    if reach is not None and reach > window:
+        faults.append(
+            f"position.distance.train_len={reach}: must be <= data.window={window}, the longest distance that is "
+            "counted; lower it"
+        )
+    if distance.method != "plain" and train.backend == "xformers":
+        faults.append(
+            f"train.backend=xformers: returns no log-sum-exp to merge the bands of {distance.method} by; use auto"
+        )
+    return faults
+
+
+def mask_faults(
+    mask: MaskConfig, skip: SkipConfig | None, data: DataConfig, position: PositionConfig, *, has_gaps: bool
+) -> list[str]:
+    """List what is wrong between masks, skips and the other sections."""
+    inside = mask.method if mask.method != "causal" else "chunks" if mask.chunks is not None else None
+    faults = []
+    if inside is not None and data.mode != "concatenated":
+        field = f"mask.method={mask.method}" if mask.method != "causal" else f"mask.chunks={mask.chunks}"
+        faults.append(f"{field}: needs windows of several documents; set data.mode: concatenated")
+    if data.order == "related" and mask.method != "causal":
+        faults.append(
+            f"data.order=related: would be ignored, mask.method={mask.method} keeps documents apart; leave "
+            "one of them out"
+        )
+    if skip is not None and inside is not None:
+        faults.append(f"skip.method={skip.method}: goes with mask: causal without chunks; leave one of them out")
+    if skip is not None and skip.selects and data.mode != "concatenated":
+        faults.append(
+            f"data.mode={data.mode}: skip.selection and skip.random_sentences take sentences of full windows of "
+            "skip.target_len tokens; set data.mode: concatenated"
+        )
+    if skip is not None and skip.target_len <= data.window:
+        faults.append(
+            f"skip.target_len={skip.target_len}: must be > data.window={data.window}, or there is nothing to skip; "
+            "raise it"
+        )
+    odd = has_gaps or mask.method == "anchor" or mask.chunks is not None
+    if position.distance.method != "plain" and (odd or getattr(mask, "ids", "reset") == "running"):
+        faults.append(
+            f"position.distance.method={position.distance.method}: training with it needs ids that count up "
+            "from 0 in every document; use plain distance, and the method when evaluating"
+        )
+    return faults
+
+
+def shape_faults(
+    shape: ShapeConfig | None, skip: SkipConfig | None, data: DataConfig, mask: MaskConfig, *, reach: int
+) -> list[str]:
+    """List what is wrong between the shape and the other sections."""
+    if shape is None:
+        return []
+    method, faults = shape.strategy.method, []
+    if skip is not None:
+        faults.append(f"skip.method={skip.method}: would be ignored, shape decides the ids; leave it out")
+    if mask.method != "causal" or mask.chunks is not None:
+        field = f"mask.method={mask.method}" if mask.method != "causal" else f"mask.chunks={mask.chunks}"
+        faults.append(f"{field}: shape plans for mask: causal without chunks; leave the mask out")
+    wanted = "natural" if method == "choose" else "concatenated"
+    if data.mode != wanted:
+        reason = "draws documents as they are" if method == "choose" else "joins documents"
+        faults.append(f"data.mode={data.mode}: shape.strategy.method={method} {reason}; set data.mode: {wanted}")
+    if isinstance(shape.strategy, Gaps) and shape.strategy.target_len <= data.window:
+        faults.append(
+            f"shape.strategy.target_len={shape.strategy.target_len}: must be > data.window={data.window}, or there "
+            "is nothing to skip; raise it"
+        )
+    up_to = getattr(shape.target, "up_to", None)
+    if up_to is not None and up_to >= reach:
+        faults.append(f"shape.target.up_to={up_to}: must be < {reach}, the longest distance plus one; leave it out")
+    return faults

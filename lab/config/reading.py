@@ -1,0 +1,71 @@
+"""Read an experiment from YAML; no torch.
+
+Order: defaults, the YAML file, dotted command-line overrides, then what follows from other settings. A key that is
+unknown, of the wrong type, out of range, contradicting or ignored is an error, and all of them are reported at once.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+from lab.config.experiment import DEFAULT_DIGITS, DEFAULT_NEEDLES, Experiment
+from lab.data.config import Bpe, Synthetic
+from lab.settings import Raw, validated
+from lab.source.inherit import inherit
+
+
+def load_experiment(path: Path, overrides: dict[str, Any] | None = None) -> Experiment:
+    """Read a YAML file, apply dotted overrides, fill in what follows, and check it all.
+
+    Raises: ConfigError with one line per fault.
+    """
+    raw = Raw.read(path)
+    given = Raw(copy.deepcopy(raw.values), raw.source)
+    given.override(overrides or {})
+    inherit(raw.values, given.values)
+    fill_in_tags(raw.values)  # before the overrides, which drop the keys of a member they replace
+    raw.override(overrides or {})
+    fill_in_tags(raw.values)
+    fill_in(raw.values, path)
+    experiment = validated(Experiment, raw)
+    assert isinstance(experiment, Experiment), "the reader returns the class it was called with"
+    return experiment
+
+
+def fill_in(values: dict[str, Any], path: Path) -> None:
+    """Fill in settings that were left out and follow from others, so that no two must be kept equal by hand."""
+    name = path.stem if path.stem != "config" else path.parent.name
+    section(values, "run").setdefault("name", name)
+    data = section(values, "data")
+    tokenizer, corpus = section(data, "tokenizer"), section(data, "corpus")
+    if tokenizer.get("method") == "bpe":
+        section(values, "model").setdefault("vocab_size", tokenizer.get("vocab_size", Bpe.vocab_size))
+    probe = section(values, "probe")
+    synthetic = corpus.get("name") == "synthetic" and probe.get("protocol") != "string"
+    for key, default in (("needles", DEFAULT_NEEDLES), ("digits", DEFAULT_DIGITS)):
+        if probe.get(key) is None:
+            probe[key] = corpus.get(key, getattr(Synthetic, key)) if synthetic else default
+
+
+def fill_in_tags(values: dict[str, Any]) -> None:
+    """Fill in the tags of unions that were left out."""
+    data, position = section(values, "data"), section(values, "position")
+    section(data, "corpus").setdefault("name", "synthetic")
+    tokenizer = section(data, "tokenizer")
+    tokenizer.setdefault("method", "file" if "path" in tokenizer else "bpe")
+    section(position, "frequency").setdefault("method", "rope")
+    section(position, "distance").setdefault("method", "plain")
+    section(values, "mask").setdefault("method", "causal")
+    if isinstance(values.get("shape"), dict):
+        section(values["shape"], "target").setdefault("method", "power")
+        section(values["shape"], "strategy").setdefault("method", "choose")
+
+
+def section(values: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return a section, made where it is missing; a value of another type is left for the reader to refuse."""
+    found = values.setdefault(key, {}) if isinstance(values, dict) else {}
+    if found is None:  # a YAML key with nothing below it
+        found = values[key] = {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,150 @@
+"""The sections of a run that no other part owns: start, training, counting, tracking, the run itself; no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from annotated_types import Ge
+
+from lab.schema import NonNegative, Positive, Section
+
+PRECISIONS = Literal["auto", "fp32", "bf16"]
+STRATEGIES = Literal["auto", "single", "ddp", "fsdp"]
+BACKENDS = Literal["auto", "reference", "sdpa", "varlen", "flash", "xformers", "flex"]
+CUDA_BACKENDS = ("varlen", "flash", "xformers", "flex")  # flex trains there only
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(Section):
+    """Length of the training, devices, checkpoints."""
+
+    tokens: Positive = 1_000_000
+    """Tokens to train on; the steps are this over batch_tokens, rounded up."""
+    batch_tokens: Positive = 2048
+    """Tokens of a global batch, one optimizer step."""
+    micro_batch_tokens: Positive = 2048
+    """Tokens of a pack, what one device takes at a time; accumulation follows from the devices."""
+    devices: Positive = 1
+    """Processes on a node, one for each device."""
+    nodes: Positive = 1
+    """Nodes; several are started by SLURM or torchrun."""
+    accelerator: Literal["auto", "cpu", "gpu"] = "auto"
+    """What to run on; auto takes a GPU where there is one."""
+    strategy: STRATEGIES = "auto"
+    """single, ddp, or fsdp (FSDP2, sharded); auto is single for one process and ddp for more."""
+    precision: PRECISIONS = "auto"
+    """bf16 computes in bfloat16 and keeps float32 weights; auto is bf16 on a GPU and fp32 on a CPU."""
+    backend: BACKENDS = "auto"
+    """Attention kernel; auto chooses by device and prints which and why."""
+    recompute: bool = False
+    """Whether the backward pass computes each block's activations again: a third more work, far less memory."""
+    threads: Positive | None = None
+    """CPU threads of each process, part of what makes two runs equal bit by bit; left out, cores over processes."""
+    checkpoint_every_tokens: Positive | None = None
+    """Consumed tokens between checkpoints; left out, only at the end and when stopped."""
+    keep_checkpoints: Annotated[int, Ge(2)] = 2
+    """Newest checkpoints that are kept."""
+    async_checkpoints: bool = False
+    """Whether to train on while a checkpoint is written, from a copy of weights and optimizer in CPU memory."""
+
+    def rules(self) -> list[str]:
+        """Refuse batches that cannot be divided among the processes."""
+        faults = []
+        if self.batch_tokens % self.micro_batch_tokens:
+            near = max(1, round(self.batch_tokens / self.micro_batch_tokens)) * self.micro_batch_tokens
+            faults.append(
+                f"batch_tokens={self.batch_tokens}: must be a multiple of "
+                f"micro_batch_tokens={self.micro_batch_tokens}; use {near}"
+            )
+        elif self.n_packs % self.world_size:
+            near = -(-self.n_packs // self.world_size) * self.world_size * self.micro_batch_tokens
+            faults.append(
+                f"batch_tokens={self.batch_tokens}: its {self.n_packs} packs must divide evenly among "
+                f"{self.world_size} processes (devices * nodes); use {near}"
+            )
+        if self.strategy == "single" and self.world_size > 1:
+            faults.append(f"strategy=single: runs one process, devices * nodes is {self.world_size}; use ddp or fsdp")
+        if self.accelerator == "cpu" and self.backend in CUDA_BACKENDS:
+            faults.append(f"backend={self.backend}: runs on a CUDA device only; use sdpa or auto")
+        return faults
+
+    @property
+    def world_size(self) -> int:
+        """Processes in all."""
+        return self.devices * self.nodes
+
+    @property
+    def n_packs(self) -> int:
+        """Packs of a global batch."""
+        return self.batch_tokens // self.micro_batch_tokens
+
+    @property
+    def accumulation(self) -> int:
+        """Packs that each process takes for one optimizer step."""
+        return self.n_packs // self.world_size
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        return -(-self.tokens // self.batch_tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartConfig(Section):
+    """Trained weights to start from."""
+
+    path: str
+    """Run folder, checkpoint in it, or Hugging Face folder; shape, tokenizer and positions left out follow it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountConfig(Section):
+    """What is logged of the position frequency, which is always counted in full."""
+
+    positions: tuple[NonNegative, ...] | None = None
+    """Relative positions whose f is logged; left out, the window's 1/8, 1/4, 1/2 and 3/4."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackConfig(Section):
+    """Logging, dashboards, the picture."""
+
+    every_steps: Positive = 10
+    """Optimizer steps between lines of metrics.jsonl."""
+    wandb: Literal["off", "online", "offline"] = "off"
+    """Whether Weights & Biases mirrors the run folder."""
+    project: str | None = None
+    """Weights & Biases project; left out, probe-lab."""
+    picture: bool = False
+    """Whether the run ends by drawing picture.png (needs matplotlib)."""
+
+    def rules(self) -> list[str]:
+        """Refuse a project that nothing uses."""
+        if self.project is not None and self.wandb == "off":
+            return [f"project={self.project}: would be ignored, wandb=off; set wandb or leave project out"]
+        return []
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(Section):
+    """Name, seed and folder of the run."""
+
+    name: str
+    """Name of the run's folder; left out, that of the config file."""
+    seed: NonNegative = 0
+    """Seed of the weights, the data order and the probes."""
+    folder: str = "runs"
+    """Folder that holds the run folders."""
+
+    def rules(self) -> list[str]:
+        """Refuse a name that is not a folder name."""
+        if self.name in ("", ".", "..") or Path(self.name).name != self.name:
+            return [f"name={self.name}: must be a plain folder name; set run.folder for its place"]
+        return []
+
+    @property
+    def path(self) -> Path:
+        """The run folder."""
+        return Path(self.folder) / self.name
