@@ -35,6 +35,7 @@ COMMANDS = {  # name: module and what it does
     "entropy": ("eval.entropy", "attention entropy"),
     "precision": ("eval.precision", "what bfloat16 does to RoPE"),
     "impact": ("eval.impact", "impactful tokens of LongRecipe"),
+    "plan": ("eval.plan", "reach to expect of a corpus, a window and a number of tokens"),
     "picture": ("eval.picture", "one picture of a run"),
 }
 
