@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import os
@@ -22,7 +23,7 @@ RESAMPLES = 1000  # of a metric's documents, for the standard error of those tha
 def task_manager(options: HarnessOptions) -> Any:
     """Find the tasks, tags or groups, in one's own folder alone if it has them all.
 
-    Raises: MissingPackage; ConfigError.
+    Raises: MissingPackage; ConfigError for unknown names.
     """
     try:
         from lm_eval.tasks import TaskManager
@@ -36,6 +37,13 @@ def task_manager(options: HarnessOptions) -> Any:
     below = [entry for name in options.names for entry in entries(manager, name)]
     if any(entry is None or entry.kind.name == "TAG" for entry in below):  # a tag may have tasks elsewhere
         manager = TaskManager(include_path=folder)  # reads the harness's thousands, which takes seconds
+    faults = []
+    for name in (name for name in options.names if name not in manager.all_tasks):
+        near = difflib.get_close_matches(name, manager.all_tasks, n=1)
+        hint = f"did you mean {near[0]}?" if near else "list them with lm-eval ls tasks, or set --include_path"
+        faults.append(f"--tasks={name}: no task, tag or group of this name in a YAML file that can be read; {hint}")
+    if faults:
+        raise ConfigError(*faults)
     return manager
 
 
@@ -125,7 +133,7 @@ def as_faults(name: str, tasks: Sequence[Any] = ()) -> Iterator[None]:
     except LabError:
         raise
     except Exception as error:  # task files hold code, which may raise anything
-        if tasks and all(task.instances for task in tasks):
+        if tasks and all(getattr(task, "_instances", None) for task in tasks):
             raise
         fault = f"{type(error).__name__}: {str(error).strip() or 'no message'}".splitlines()[0]
         remedy = (
