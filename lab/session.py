@@ -20,6 +20,7 @@ from lab.data.tokenizer import load_tokenizer
 from lab.errors import CheckpointError, ConfigError, MissingPackage
 from lab.files import write_atomic, write_json
 from lab.launch import Launch, find_launch
+from lab.positions.base_bound import base_warning
 from lab.probe.curve import shown_length
 from lab.probe.protocols import window_warning
 from lab.processes import set_threads
@@ -44,11 +45,7 @@ def run_experiment(experiment: Experiment, resume: bool, command: str) -> int:
     folder = RunFolder(experiment.run.path)
     checkpoint = find_start(experiment, folder, resume, launch, say)
     trained = checkpoint is not None and step_of(read_state(checkpoint)) >= experiment.train.steps
-    finished = (
-        trained
-        and checkpoint is not None
-        and folder.last_probe().get("consumed_tokens", 0) >= checkpoint.consumed_tokens
-    )
+    finished = trained and checkpoint is not None and folder.last_probe()[0] >= checkpoint.consumed_tokens
     if finished and launch.world_size == 1:  # several processes do so together, in trainer.fit
         return already_finished(experiment, folder, say)
     threads = set_threads(pick_threads(experiment, folder, resume), launch)
@@ -249,7 +246,8 @@ def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) 
     backend, reason = choose_backend(experiment, device)
     start = f"; continues at {checkpoint.consumed_tokens:,} tokens" if checkpoint else ""
     train, path = experiment.train, experiment.run.path
-    notes = "".join(f"\n{line}" for line in reductions(experiment))
+    warning = base_warning(experiment.model.theta, experiment.data.window)
+    notes = "".join(f"\n{line}" for line in [*reductions(experiment), *([warning] if warning else [])])
     return (
         f"run: {path}: {experiment.model.n_parameters():,} parameters, {train.steps:,} steps of "
         f"{train.batch_tokens:,} tokens on {device.type}{start}\nattention: {backend} ({reason}){notes}"

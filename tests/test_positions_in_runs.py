@@ -105,8 +105,8 @@ def test_a_run_counts_the_relative_positions_that_attention_saw(run):
 
 
 def test_a_run_whose_probes_lie_beyond_its_window_says_so_at_its_start(run):
-    (line,) = [line for line in run[1].splitlines() if line.startswith("warning: ")]
-    assert line.startswith("warning: probe.step=16: no probed length fits the window of 96, the first is 128 (")
+    (line,) = [line for line in run[1].splitlines() if line.startswith("probe.step=16: ")]
+    assert line.startswith("probe.step=16: no probed length fits the window of 96, the first is 128 (")
 
 
 def test_a_run_records_its_methods_with_their_parameters(run):

@@ -59,7 +59,7 @@ class Probing(Callback):
         """Set up the probe before the first step, so that mistakes show at once, and run one that is overdue."""
         self.probe = self.make_probe(module.device)
         self.loss = self.make_loss(trainer.global_rank, trainer.world_size, module.device)
-        self.remember(trainer.strategy.broadcast(self.folder.last_probe()))
+        self.remember(*trainer.strategy.broadcast(self.folder.last_probe()))
         unprobed = self.probed_at < module.consumed
         if (self.trained and unprobed) or crossed(self.every_tokens, self.probed_at, module.consumed):
             self.run(trainer, module)
@@ -92,14 +92,14 @@ class Probing(Callback):
         summary = summary_record(self.probe, results, self.about(self.probe.device, module.consumed), counts)
         if self.loss is not None:
             summary["held_out_loss"] = self.held_out_loss(model)
-        self.remember(summary)
+        self.remember(module.consumed, summary)
         if trainer.is_global_zero:
             self.record(trainer, results, summary, counts)
         self.recording.pause()
 
-    def remember(self, summary: dict[str, Any]) -> None:
+    def remember(self, consumed: int, summary: dict[str, Any]) -> None:
         """Take over when the last probe was and what it found; an empty summary stands for none."""
-        self.probed_at = summary.get("consumed_tokens", 0)
+        self.probed_at = consumed
         if summary:
             self.latest = shown_length(summary["effective_length"], summary.get("first_length"))
 

@@ -43,6 +43,6 @@ def window_warning(config: ProbeConfig, tokenizer: Tokenizer, window: int) -> st
     if first <= window:
         return None
     return (
-        f"warning: probe.step={config.step}: no probed length fits the window of {window}, the first is {first} "
+        f"probe.step={config.step}: no probed length fits the window of {window}, the first is {first} "
         f"(the shortest test takes {shortest}); raise data.window, or lower probe.step or probe.answer_budget"
     )

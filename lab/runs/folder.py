@@ -76,9 +76,10 @@ class RunFolder:
         """Read the summaries, each of which is the last line of a whole probe."""
         return (record for record in self.read("probes.jsonl") if "effective_length" in record)
 
-    def last_probe(self) -> Record:
-        """Read the summary of the last whole probe; empty before the first."""
-        return max(self.probes(), key=lambda record: record["consumed_tokens"], default={})
+    def last_probe(self) -> tuple[int, Record]:
+        """Read the consumed tokens and the summary of the last whole probe; 0 and an empty one before the first."""
+        last = max(self.probes(), key=lambda record: record["consumed_tokens"], default={})
+        return last.get("consumed_tokens", 0), last
 
     def write_counts(self, counts: PositionCounts) -> None:
         """Save the position frequency."""

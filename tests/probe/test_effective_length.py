@@ -57,9 +57,7 @@ def test_a_probe_beyond_the_window_is_warned_of(bpe):
     probe = make_probe(bpe)
     shortest, first = probe.shortest(), probe.lengths[0]
     line = window_warning(probe.config, bpe, first - 1)
-    assert line.startswith(
-        f"warning: probe.step=32: no probed length fits the window of {first - 1}, the first is {first}"
-    )
+    assert line.startswith(f"probe.step=32: no probed length fits the window of {first - 1}, the first is {first}")
     assert f"takes {shortest})" in line
     assert "\n" not in line
     assert window_warning(probe.config, bpe, first) is None
