@@ -10,6 +10,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
+from lab.config.earlier import bring_up_to_date, is_of_run
 from lab.config.experiment import DEFAULT_DIGITS, DEFAULT_NEEDLES, Experiment
 from lab.data.config import Bpe, Synthetic
 from lab.settings import Raw, validated
@@ -22,6 +23,8 @@ def load_experiment(path: Path, overrides: dict[str, Any] | None = None) -> Expe
     Raises: ConfigError with one line per fault.
     """
     raw = Raw.read(path)
+    if is_of_run(path):
+        bring_up_to_date(raw.values)
     given = Raw(copy.deepcopy(raw.values), raw.source)
     given.override(overrides or {})
     inherit(raw.values, given.values)
