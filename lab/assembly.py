@@ -20,7 +20,7 @@ from lab.callbacks.probing import Probing
 from lab.callbacks.progress import Progress
 from lab.callbacks.recording import Recording
 from lab.callbacks.stopping import Stopping
-from lab.choices import choose_backend, computes_in_bf16, make_frequencies, method_name, training_device
+from lab.choices import choose_backend, computes_in_bf16, method_name, training_device
 from lab.config import Experiment
 from lab.data.module import PackedData
 from lab.data.preparation import end_of_document, shard_folder
@@ -73,7 +73,7 @@ def assemble(
         module = Training(
             experiment.model,
             experiment.optim,
-            frequencies=make_frequencies(experiment),
+            frequencies=experiment.frequencies,
             distance=experiment.position.distance,
             backend=backend,
             seed=experiment.run.seed,
@@ -107,7 +107,7 @@ def assemble(
         accelerator="gpu" if device.type == "cuda" else "cpu",
         devices=train.devices,
         num_nodes=train.nodes,
-        strategy=make_strategy(train.strategy, train.world_size, device),
+        strategy=make_strategy(train.resolved_strategy, train.world_size, device),
         precision="bf16-mixed" if bf16 and not sharded else "32-true",
         max_steps=train.steps,
         max_epochs=-1,
@@ -213,9 +213,7 @@ def make_strategy(strategy: str, world_size: int, device: torch.device) -> Strat
             tensor_parallel_size=1,
             process_group_backend=group,
         )
-    if strategy == "ddp" or world_size > 1:
-        return DDPStrategy(process_group_backend=group, gradient_as_bucket_view=True)
-    return "auto"
+    return DDPStrategy(process_group_backend=group, gradient_as_bucket_view=True) if strategy == "ddp" else "auto"
 
 
 def make_logger(experiment: Experiment) -> Any:

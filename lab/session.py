@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lab.assembly import assemble
 from lab.choices import choose_backend, reductions, training_device
 from lab.command import show
 from lab.config import Experiment, load_experiment
-from lab.data.preparation import shard_folder, summary_of
+from lab.data.preparation import shard_folder, summarise
 from lab.data.selecting import read_token_types, result_file
 from lab.data.shaped import shape_corpus
 from lab.data.shaping_cost import cost_of, shape_record, summary_of_shape
 from lab.data.shards import TokenStore
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import CheckpointError, ConfigError, MissingPackage
-from lab.files import write_atomic, write_json
+from lab.files import write_atomic, write_json, writing
 from lab.launch import Launch, find_launch
 from lab.processes import set_threads
 from lab.runs import checkpoints
@@ -52,14 +52,15 @@ def run_experiment(experiment: Experiment, resume: bool, command: str) -> int:
         run.data.prepare_data()
         check_vocabulary(experiment)
         token_types = choose_token_types(experiment, folder, checkpoint, say)
-        say(f"data: {summary_of(experiment.data).summary}")
+        say(f"data: {summarise(shard_folder(experiment.data)).summary}")
         shape = planned_shape(experiment, folder, checkpoint)
         start_folder(experiment, folder, checkpoint, threads)
         if token_types is not None:
             write_atomic(folder.token_types, token_types)
         if shape is not None:
-            say(shape.summary)
-            write_json(folder.path / "shape.json", shape.record)
+            summary, record = shape
+            say(summary)
+            write_json(folder.path / "shape.json", record)
     say(announce(experiment, checkpoint))
     try:
         run.trainer.fit(run.module, datamodule=run.data)
@@ -163,17 +164,10 @@ def check_vocabulary(experiment: Experiment) -> None:
             )
 
 
-class PlannedShape(NamedTuple):
-    """A plan as text and as a record."""
-
-    summary: str
-    record: dict[str, Any]
-
-
 def planned_shape(
     experiment: Experiment, folder: RunFolder, checkpoint: checkpoints.Checkpoint | None
-) -> PlannedShape | None:
-    """Plan the shape of a run that has one; a resumed run must have the plan it started with.
+) -> tuple[str, dict[str, Any]] | None:
+    """Plan the shape of a run that has one, as text and as a record; a resumed run must have its first plan.
 
     Raises: ConfigError for a target out of reach, CheckpointError for another plan.
     """
@@ -191,7 +185,7 @@ def planned_shape(
                 f"{path}: the plan made now is another one, the solver or the corpus has changed; continue on the "
                 "first machine, or choose another --run.name"
             )
-    return PlannedShape(summary_of_shape(shape, shaped.plan, cost), record)
+    return summary_of_shape(shape, shaped.plan, cost), record
 
 
 def choose_token_types(
@@ -222,11 +216,8 @@ def start_folder(
         first = json.loads(path.read_text(encoding="utf-8"))
         resumes = [*first.get("resumes", []), {"consumed_tokens": checkpoint.consumed_tokens, **environment}]
         environment = {**first, "resumes": resumes}
-    try:
+    with writing(f"run.folder={experiment.run.folder}", "folder"):
         folder.path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise ConfigError(f"run.folder={experiment.run.folder}: cannot be made ({reason}); name another") from error
     folder.rewind(checkpoint.consumed_tokens if checkpoint else -1)
     write_json(path, environment)
     tokenizer = shard_folder(experiment.data) / "tokenizer.json"
@@ -249,9 +240,8 @@ def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) 
 
 def report(experiment: Experiment, folder: RunFolder) -> str:
     """Format the results: effective length by consumed tokens, and the run folder."""
-    probes = [record for record in folder.read("probes.jsonl") if "effective_length" in record]
     lines = ["", f"{'consumed tokens':>16} {'effective length':>17} {'f(effective length)':>20} {'held-out loss':>14}"]
-    for probe in probes:
+    for probe in folder.probes():
         loss = probe.get("held_out_loss")
         frequency = f"{probe['f_at_effective_length']:,}" if probe["effective_length"] else "-"
         lines.append(

@@ -15,6 +15,7 @@ from lab.masks import Causal
 from lab.masks.config import MaskConfig
 from lab.model.config import DecoderConfig
 from lab.model.optim import OptimConfig
+from lab.positions import Frequencies
 from lab.positions.config import PositionConfig
 from lab.probe.config import ProbeConfig
 from lab.schema import Section
@@ -91,6 +92,11 @@ class Experiment(Section):
                 "probe.haystack"
             )
         return faults
+
+    @property
+    def frequencies(self) -> Frequencies:
+        """The frequency method at the model's rotary base and head size."""
+        return Frequencies.of(self.position.frequency, self.model.head_dim, self.model.theta)
 
     @property
     def reads_token_types(self) -> bool:

@@ -76,6 +76,15 @@ class TrainConfig(Section):
         return self.devices * self.nodes
 
     @property
+    def resolved_strategy(self) -> str:
+        """The strategy, with `auto` resolved."""
+        return self.strategy if self.strategy != "auto" else "ddp" if self.world_size > 1 else "single"
+
+    def computes_in_bf16(self, on_gpu: bool) -> bool:
+        """Return whether training computes in bfloat16 on a GPU, or on a CPU."""
+        return self.precision == "bf16" or (self.precision == "auto" and on_gpu)
+
+    @property
     def n_packs(self) -> int:
         """Packs of a global batch."""
         return self.batch_tokens // self.micro_batch_tokens

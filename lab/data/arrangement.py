@@ -80,13 +80,8 @@ class Arrangement:
         begins = np.flatnonzero(np.diff(documents, prepend=-1))
         parts = zip(*(np.split(x, begins[1:]) for x in (tokens, targets, ids)), strict=True)
         if self.mask == "document":
-            return [TokenRun(t, y, p if self.running else self.reset(p)) for t, y, p in parts]
+            return [TokenRun(t, y, p if self.running else p - p[0]) for t, y, p in parts]
         return [*anchor, *(TokenRun(t, y, p + 1, anchored=True) for t, y, p in parts)]
-
-    def reset(self, ids: IntArray) -> IntArray:
-        """Shift a document's ids to begin at 0."""
-        shifted: IntArray = ids - ids[0]
-        return shifted
 
 
 def interleaved(documents: IntArray, chunks: int, generator: np.random.Generator) -> IntArray:

@@ -152,11 +152,10 @@ def order_of(job: Job, shard: Shard, temporary: Path) -> Ints:
 
 def copy_documents(writer: ShardWriter, shard: Shard, order: Ints | None) -> None:
     """Write documents in an order; None keeps that of the shard."""
-    ends, sources = np.asarray(shard.ends), np.asarray(shard.sources)
-    for document in range(len(ends)) if order is None else order.tolist():
-        part = slice(int(ends[document - 1]) if document else 0, int(ends[document]))
+    for document in range(len(shard.ends)) if order is None else order.tolist():
+        part = shard.part(document)
         scored = None if shard.scored is None else shard.scored[part]
-        writer.add(shard.split, shard.tokens[part], shard.source_names[sources[document]], scored)
+        writer.add(shard.split, shard.tokens[part], shard.source_names[shard.sources[document]], scored)
 
 
 def similarity_of_neighbours(folder: Path) -> dict[str, float]:

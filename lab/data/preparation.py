@@ -87,13 +87,13 @@ def prepare(
 
     Raises: DataError for an empty corpus or unreadable input.
     """
+    folder = shard_folder(config)
     if config.base is not None and is_prepared(config):
-        return summary_of(config)  # the base may have been deleted
+        return summarise(folder)  # the base may have been deleted
     if config.base is not None and not is_prepared(config.base):
         base = prepare(config.base, workers=workers, tasks=tasks, progress=progress)
         if not is_prepared(config.base):
             return base
-    folder = shard_folder(config)
     run, jobs = begin(config, folder) if config.base is None else begin_derived(config, config.base, folder, progress)
     wanted = range(len(jobs)) if tasks is None else tasks
     todo = [jobs[task] for task in wanted if not (folder / task_name(task)).exists()]
@@ -102,9 +102,8 @@ def prepare(
         for manifest in run_tasks(run, todo, workers):
             bar.update()
             bar.set_postfix_str(f"{sum(s['tokens'] for s in manifest['splits'].values()):,} tokens in the last")
-    done = shards_in(folder)
-    prepared = summarise(folder, [read_manifest(path) for path in done])
-    if len(done) < len(jobs):
+    prepared = summarise(folder)
+    if len(shards_in(folder)) < len(jobs):
         return prepared
     if not prepared.tokens["train"]:
         shutil.rmtree(folder)
@@ -275,8 +274,9 @@ def end_of_document(config: DataConfig, tokenizer: Tokenizer) -> int:
     return index
 
 
-def summarise(folder: Path, manifests: list[dict[str, Any]]) -> Prepared:
-    """Sum the manifests."""
+def summarise(folder: Path) -> Prepared:
+    """Sum the manifests of a folder's shards."""
+    manifests = [read_manifest(path) for path in shards_in(folder)]
     skips: Counter[str] = Counter()
     for manifest in manifests:
         skips.update(manifest["skips"])
@@ -285,9 +285,3 @@ def summarise(folder: Path, manifests: list[dict[str, Any]]) -> Prepared:
         for unit in ("documents", "tokens")
     }
     return Prepared(folder, total["documents"], total["tokens"], dict(skips))
-
-
-def summary_of(config: DataConfig) -> Prepared:
-    """Summarise a prepared corpus from its manifests."""
-    folder = shard_folder(config)
-    return summarise(folder, [read_manifest(path) for path in shards_in(folder)])

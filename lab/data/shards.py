@@ -130,6 +130,10 @@ class Shard:
     source_names: list[str]
     scored: np.ndarray | None
 
+    def part(self, document: int) -> slice:
+        """Locate a document's tokens."""
+        return slice(int(self.ends[document - 1]) if document else 0, int(self.ends[document]))
+
 
 class TokenStore:
     """All documents of one split, end to end over its shards, read by memory map.
@@ -164,11 +168,6 @@ class TokenStore:
     def n_tokens(self) -> int:
         """Tokens of the split."""
         return int(self.token_starts[-1])
-
-    @property
-    def n_documents(self) -> int:
-        """Documents of the split."""
-        return sum(len(shard.ends) for shard in self.shards)
 
     def read(self, start: int, length: int) -> np.ndarray:
         """Read `length` tokens from index `start`, across shards; fewer at the end of the split."""
@@ -213,10 +212,8 @@ class TokenStore:
     def documents(self) -> Iterable[np.ndarray]:
         """Read the documents one by one, in order."""
         for shard in self.shards:
-            begin = 0
-            for end in shard.ends:
-                yield shard.tokens[begin:end]
-                begin = int(end)
+            for document in range(len(shard.ends)):
+                yield shard.tokens[shard.part(document)]
 
 
 def open_shard(path: Path, manifest: dict[str, Any], split: str) -> Shard:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -37,26 +38,15 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    counted = CountedTexts(texts)
-    tokenizer.train_from_iterator(counted, trainer)
-    if not counted.characters:
+    texts = filter(None, texts)
+    first = next(texts, None)
+    if first is None:
         raise DataError("data.corpus: empty, there is no text to train a tokenizer on; check its path")
+    tokenizer.train_from_iterator(chain([first], texts), trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{BOS} $A", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
     )
     return tokenizer
-
-
-class CountedTexts:
-    """Iterates over texts and counts their characters."""
-
-    def __init__(self, texts: Iterable[str]) -> None:
-        self.texts, self.characters = texts, 0
-
-    def __iter__(self) -> Iterator[str]:
-        for text in self.texts:
-            self.characters += len(text)
-            yield text
 
 
 def load_tokenizer(path: Path) -> Tokenizer:

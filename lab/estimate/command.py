@@ -11,7 +11,7 @@ from lab.config import Experiment
 from lab.errors import ConfigError
 from lab.estimate.absent import shape_of, tokenizer_of
 from lab.estimate.cost import cost_of, paper_utilisation
-from lab.estimate.memory import computes_in_bf16, memory_of
+from lab.estimate.memory import memory_of
 from lab.estimate.options import DryRun, separate
 from lab.estimate.report import Gpus, refuse_too_large, report
 from lab.model.utilisation import PEAK_FLOPS
@@ -26,7 +26,8 @@ def estimate(experiment: Experiment, options: DryRun) -> str:
 
     Raises: ConfigError for one that does not fit.
     """
-    gpus = gpus_of(options, computes_in_bf16(experiment))
+    train = experiment.train
+    gpus = gpus_of(options, train.computes_in_bf16(train.accelerator != "cpu"))
     memory = memory_of(experiment)
     refuse_too_large(experiment, memory, gpus)
     cost = cost_of(experiment, peak_flops=gpus.peak_flops, utilisation=gpus.utilisation)

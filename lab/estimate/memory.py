@@ -27,7 +27,6 @@ from lab.estimate.stand_ins import gpu_decoder
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder
 from lab.model.sharding import shard
-from lab.positions import Frequencies
 
 KINDS = {  # the trackers' names of what memory is for, by ours
     "parameters": ("Parameter", "Sharded Param"),
@@ -65,28 +64,15 @@ def memory_of(experiment: Experiment) -> Memory:
     model, train = experiment.model, experiment.train
     decoder = gpu_decoder(
         model,
-        frequencies=Frequencies.of(experiment.position.frequency, model.head_dim, model.theta),
+        frequencies=experiment.frequencies,
         distance=experiment.position.distance,
         recompute=train.recompute,
     )
-    strategy = strategy_of(experiment)
+    strategy = train.resolved_strategy
     keeps = strategy == "ddp" or train.accumulation > 1  # DDP's buckets are the gradients and always there
-    bf16 = computes_in_bf16(experiment)
-    inputs = inputs_of(experiment)
+    bf16, inputs = train.computes_in_bf16(train.accelerator != "cpu"), inputs_of(experiment)
     with mesh_of(train.world_size if strategy == "fsdp" else 0) as mesh:
         return track(decoder, inputs, mesh=mesh, bf16=bf16, keeps_gradients=keeps)
-
-
-def strategy_of(experiment: Experiment) -> str:
-    """Resolve `auto`."""
-    train = experiment.train
-    return train.strategy if train.strategy != "auto" else "ddp" if train.world_size > 1 else "single"
-
-
-def computes_in_bf16(experiment: Experiment) -> bool:
-    """Return whether the run computes in bfloat16; `auto` does so on a GPU."""
-    train = experiment.train
-    return train.precision == "bf16" or (train.precision == "auto" and train.accelerator != "cpu")
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from lab.config import Experiment
 from lab.errors import ConfigError
 from lab.estimate.cost import Cost
-from lab.estimate.memory import HELD, Memory, computes_in_bf16, strategy_of
+from lab.estimate.memory import HELD, Memory
 
 GIB, GB = 2**30, 10**9
 CONTEXT_BYTES, NCCL_BYTES = 1 * GIB, 1 * GIB
@@ -46,7 +46,7 @@ def refuse_too_large(experiment: Experiment, memory: Memory, gpus: Gpus) -> None
     needed = memory.total + assumed_bytes(experiment)
     if gpus.memory_gib is None or needed <= gpus.memory_gib * GIB:
         return
-    train, strategy = experiment.train, strategy_of(experiment)
+    train, strategy = experiment.train, experiment.train.resolved_strategy
     held = sum(memory.peak[kind] for kind in HELD)
     by_tokens = memory.peak["activations"] > held
     field = f"train.micro_batch_tokens={train.micro_batch_tokens}" if by_tokens else f"train.strategy={strategy}"
@@ -61,7 +61,7 @@ def remedies(experiment: Experiment, by_tokens: bool) -> list[str]:
     """List the settings that would lower the peak, what takes the most first."""
     train, window = experiment.train, experiment.data.window
     again = ["set train.recompute=true"] * (not train.recompute)
-    shards = ["set train.strategy=fsdp"] * (strategy_of(experiment) != "fsdp")
+    shards = ["set train.strategy=fsdp"] * (train.resolved_strategy != "fsdp")
     if by_tokens:
         longer = train.micro_batch_tokens > window
         fewer = f"lower it (data.window={window} at least)" if longer else f"lower it with data.window={window}"
@@ -79,8 +79,8 @@ def report(experiment: Experiment, memory: Memory, cost: Cost, gpus: Gpus) -> st
 def title(experiment: Experiment) -> str:
     """Format the run's name and the settings that its memory depends on."""
     train = experiment.train
-    precision = "bf16" if computes_in_bf16(experiment) else "fp32"
-    words = [f"{train.world_size} x {strategy_of(experiment)}", precision, f"window {experiment.data.window:,}"]
+    precision = "bf16" if train.computes_in_bf16(train.accelerator != "cpu") else "fp32"
+    words = [f"{train.world_size} x {train.resolved_strategy}", precision, f"window {experiment.data.window:,}"]
     words += [f"packs of {train.micro_batch_tokens:,} tokens"] + ["recompute"] * train.recompute
     return f"{experiment.run.name}: {', '.join(words)}"
 

@@ -17,7 +17,7 @@ from lab.model.attention.cache import KeyCache
 from lab.model.attention.layout import Layout
 from lab.model.attention.plan import KERNELS, bands_kernel, runs_whole
 from lab.model.config import DecoderConfig
-from lab.model.decoder import Attention, Decoder, query_tokens
+from lab.model.decoder import Attention, Decoder
 from lab.model.layers import RMSNorm
 from lab.positions import Distance, Frequencies
 
@@ -32,10 +32,7 @@ class FlashAttention(Attention):
 
         Shapes: x_BTD (B, T, D); returns (B, T, D).
         """
-        q, k, v = (
-            project(x).view(*x.shape[:2], -1, self.cfg.head_dim).transpose(1, 2)
-            for project, x in ((self.q, query_tokens(x_BTD, layout)), (self.k, x_BTD), (self.v, x_BTD))
-        )
+        q, k, v = self.project(x_BTD, layout)
         keys = [rotation.rotate(k).to(v.dtype) for rotation in layout.k_rotations]
         kernel = KERNEL if runs_whole(layout) else bands_kernel(KERNEL, v)  # whatever the head width, of the same sizes
         out_BNTH = KERNELS[kernel](q, keys, v, layout, self.layer)

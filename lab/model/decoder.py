@@ -44,16 +44,18 @@ class Attention(nn.Module):
 
         Shapes: x_BTD (B, T, D); returns (B, Tq, D) for the layout's last Tq queries of the T tokens.
         """
-        q, k, v = (
-            project(x).view(*x.shape[:2], -1, self.cfg.head_dim).transpose(1, 2)
-            for project, x in ((self.q, query_tokens(x_BTD, layout)), (self.k, x_BTD), (self.v, x_BTD))
-        )
+        q, k, v = self.project(x_BTD, layout)
         if cache is None:
             out_BNTH = attend(q, k, v, layer=self.layer, backend=self.backend, layout=layout)
         else:
             out_BNTH = attend_cached(q, k, v, layer=self.layer, backend=self.backend, layout=layout, cache=cache)
         projected: Tensor = self.out(out_BNTH.transpose(1, 2).flatten(2))
         return projected
+
+    def project(self, x_BTD: Tensor, layout: Layout) -> tuple[Tensor, ...]:
+        """Compute the queries of the layout and the keys and values of all tokens, not rotated: (B, heads, T, H)."""
+        parts = ((self.q, query_tokens(x_BTD, layout)), (self.k, x_BTD), (self.v, x_BTD))
+        return tuple(project(x).view(*x.shape[:2], -1, self.cfg.head_dim).transpose(1, 2) for project, x in parts)
 
 
 def query_tokens(x_BTD: Tensor, layout: Layout) -> Tensor:

@@ -191,7 +191,10 @@ def run_stages(stages: Stages, launcher: Sequence[str]) -> int:
                 shutil.rmtree(stages.folder / MERGING, ignore_errors=True)
             status = child.run(words_of(stages, stage, launcher))
             if status == 0 and stage == "merge":
-                replace_folder(stages.folder / MERGING, stages.recipe.path(stage))
+                shutil.rmtree(
+                    stages.recipe.path(stage), ignore_errors=True
+                )  # one that was merged earlier is out of date
+                (stages.folder / MERGING).rename(stages.recipe.path(stage))
             stages.note(stage, time.monotonic() - start, done=status == 0)
             if child.signal is not None and (status != 0 or stages.left()):
                 return STOPPED
@@ -201,13 +204,6 @@ def run_stages(stages: Stages, launcher: Sequence[str]) -> int:
         for number, handler in previous.items():
             signal.signal(number, handler)
     return 0
-
-
-def replace_folder(temporary: Path, final: Path) -> None:
-    """Rename the merged model to its final name; one that was merged earlier is out of date."""
-    if final.exists():
-        shutil.rmtree(final)
-    temporary.rename(final)
 
 
 def report(stages: Stages) -> str:
@@ -227,7 +223,7 @@ def numbers_of(stage: str, folder: Path) -> tuple[float | None, ...]:
     if stage in TRAINING:
         run = RunFolder(folder)
         steps = list(run.read("metrics.jsonl"))
-        probes = [record for record in run.read("probes.jsonl") if "effective_length" in record]
+        probes = list(run.probes())
         last, probe = steps[-1] if steps else {}, probes[-1] if probes else {}
         return *map(last.get, ("consumed_tokens", "loss")), *map(probe.get, ("held_out_loss", "effective_length"))
     if stage == "analyse" and (folder / RESULT).exists():

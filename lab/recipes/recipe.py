@@ -26,8 +26,7 @@ from lab.config import Experiment, StartConfig, load_experiment
 from lab.data.preparation import is_prepared, shard_folder
 from lab.errors import ConfigError, LabError
 from lab.model.huggingface.config import hugging_face_settings
-from lab.positions import Frequencies
-from lab.positions.config import PositionConfig
+from lab.positions.config import Replaced
 from lab.recipes.impact_config import ImpactConfig
 from lab.schema import Positive, Section
 from lab.settings import TAGS, Raw, part, validated
@@ -134,7 +133,8 @@ def resolve(recipe: Recipe) -> Resolved:
         raise ConfigError(*faults)
     replayed = experiments["replay"]
     train_len = None if replayed.position.frequency.method == "dynamic_ntk" else recipe.target_len
-    collect(faults, "merge", lambda: hugging_face_positions(replayed, train_len))
+    methods = replayed.frequencies, replayed.position.distance
+    collect(faults, "merge", lambda: hugging_face_settings(replayed.model, *methods, "float32", train_len))
     if faults:
         raise ConfigError(*faults)
     keeps = positions_of(source) != (
@@ -224,31 +224,13 @@ def merged(common: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-@dataclass(frozen=True, kw_only=True)
-class Positions(Section):
-    """A model's position methods."""
-
-    position: PositionConfig = field(default_factory=PositionConfig)
-    """Frequency and distance method."""
-
-
 def positions_of(source: Source) -> tuple[Any, Any, float]:
     """Read a model's position methods and rotary base."""
     frequency = {"method": "rope", **part(source.position, "frequency")}
     distance = {"method": "plain", **part(source.position, "distance")}
     raw = Raw({"position": {"frequency": frequency, "distance": distance}}, "base")
-    position = validated(Positions, raw).position
+    position = validated(Replaced, raw).position
     return position.frequency, position.distance, source.model["theta"]
-
-
-def hugging_face_positions(experiment: Experiment, train_len: int | None) -> dict[str, Any]:
-    """Write a run's positions as the merged folder will.
-
-    Raises: ConfigError where it cannot.
-    """
-    model, position = experiment.model, experiment.position
-    frequencies = Frequencies.of(position.frequency, model.head_dim, model.theta)
-    return hugging_face_settings(model, frequencies, position.distance, "float32", train_len)
 
 
 def unprepared(resolved: Resolved) -> list[str]:
