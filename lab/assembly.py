@@ -55,11 +55,11 @@ class Run:
 def assemble(
     experiment: Experiment, folder: RunFolder, launch: Launch | None = None, *, start: Checkpoint | None = None
 ) -> Run:
-    """Build everything a run needs; nothing is trained yet. Training continues at the checkpoint `start`, where given.
+    """Build everything a run needs, without training; training resumes from the checkpoint `start` if given.
 
-    `launch` is the process among those of the run; left out, it is read from the environment.
+    `launch` describes this process; left out, it is read from the environment.
 
-    Raises: LabError where this machine cannot run it.
+    Raises: LabError if this machine cannot run it.
     """
     quiet()
     launch = launch or read_launch(os.environ, experiment.train.devices, experiment.train.nodes)
@@ -69,7 +69,7 @@ def assemble(
     sharded = train.strategy == "fsdp"
     backend, _ = choose_backend(experiment, device)
     trained = partial(start_from, path=Path(experiment.start.path)) if experiment.start and start is None else None
-    with torch.device("cpu"):  # tables too, wherever tensors are made by default
+    with torch.device("cpu"):  # tables too, whatever the default device
         module = Training(
             experiment.model,
             experiment.optim,
@@ -172,7 +172,7 @@ def make_probing(
 
 
 def describe_probed(experiment: Experiment, name: str, device: torch.device, consumed_tokens: int) -> dict[str, Any]:
-    """Describe what a probe during training measures; `weights` have no name before they are saved."""
+    """Describe the model that a probe during training measures; `weights` have no hash before they are saved."""
     return {
         "model": name,
         "consumed_tokens": consumed_tokens,
@@ -205,7 +205,7 @@ def make_needle_probe(experiment: Experiment, device: torch.device) -> NeedlePro
 
 
 def make_strategy(strategy: str, world_size: int, device: torch.device) -> Strategy | str:
-    """Build Lightning's strategy; gloo carries the CPU's processes."""
+    """Build Lightning's strategy, with gloo between processes on CPUs."""
     group = "nccl" if device.type == "cuda" else "gloo"
     if strategy == "fsdp":
         return ModelParallelStrategy(
@@ -217,7 +217,7 @@ def make_strategy(strategy: str, world_size: int, device: torch.device) -> Strat
 
 
 def make_logger(experiment: Experiment) -> Any:
-    """Build the dashboard's logger, or False where none is set.
+    """Build the dashboard's logger; False for none.
 
     Raises: MissingPackage.
     """
@@ -225,7 +225,7 @@ def make_logger(experiment: Experiment) -> Any:
     if track.wandb == "off":
         return False
     try:
-        import wandb  # noqa: F401  the logger below would find it missing only in the middle of the run
+        import wandb  # noqa: F401  the logger below would only fail in the middle of the run
     except ModuleNotFoundError as error:
         raise MissingPackage("wandb", f"track.wandb={track.wandb}", "wandb") from error
     from lightning.pytorch.loggers import WandbLogger

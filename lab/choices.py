@@ -1,4 +1,4 @@
-"""What a run computes on and with: device, precision, attention backend, position methods."""
+"""Choose a run's device, precision and attention backend, and name its position methods."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lab.positions.methods import describe
 def training_device(experiment: Experiment) -> torch.device:
     """Return the kind of device to train on.
 
-    Raises: ConfigError for a GPU that is not there.
+    Raises: ConfigError for a missing GPU.
     """
     wanted, available = experiment.train.accelerator, torch.cuda.is_available()
     if wanted == "gpu" and not available:
@@ -35,7 +35,7 @@ def choose_backend(experiment: Experiment, device: torch.device) -> tuple[str, s
     """Choose the attention backend; return its name and the reason."""
     wanted = experiment.train.backend
     if wanted == "reference":
-        return wanted, "set in the config; dense and slow, the reference of the others"
+        return wanted, "set in the config; dense and slow, the reference for the others"
     return backends.choose(wanted, device, torch.bfloat16 if computes_in_bf16(experiment, device) else torch.float32)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from lab.command import HELP, WRONG, show
 
-COMMANDS = {  # name: module and what it does
+COMMANDS = {  # name: module and purpose
     "fit": ("lab.fit", "train a model"),
     "prepare": ("lab.prepare", "tokenize a corpus to shards"),
     "longrecipe": ("lab.longrecipe", "extend a model by LongRecipe"),

@@ -30,10 +30,10 @@ from lab.source.place import find_place, tokenizer_of
 
 @dataclass(frozen=True)
 class OpenedModel:
-    """A model from any of these; what its source does not state is None.
+    """An opened model; fields that its source does not state are None.
 
     `train_len` is the training window in tokens: a run's data.window, a Hugging Face folder's max_position_embeddings.
-    `folder` is the run folder, and `consumed_tokens` what the checkpoint was trained on.
+    `folder` is the run folder, and `consumed_tokens` the tokens that the checkpoint was trained on.
     """
 
     name: str
@@ -124,9 +124,9 @@ def replaced_methods(folder: Path, overrides: dict[str, Any]) -> tuple[Frequenci
 
 
 def tokenizer_in(folder: Path) -> Tokenizer | None:
-    """Read a folder's tokenizer.json where there is one.
+    """Read a folder's tokenizer.json, if it has one.
 
-    Raises: DataError for a broken one.
+    Raises: DataError for a broken file.
     """
     file = tokenizer_of(folder)
     return None if file is None else load_tokenizer(file)

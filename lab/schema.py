@@ -1,4 +1,4 @@
-"""What the parts' config classes share: ranges written beside the fields, and every fault reported at once.
+"""The base of all config classes: ranges in the fields' types, and every fault reported at once.
 
 A field carries its rule in its type, `Annotated[int, Ge(1)]`, and its meaning in the docstring below it. The config
 reader (pydantic) applies the rules under dotted names; a config class built in code applies the same ones itself.

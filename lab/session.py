@@ -38,54 +38,54 @@ def run_experiment(experiment: Experiment, resume: bool, command: str) -> int:
     Raises: LabError for what the user can correct.
     """
     launch = find_launch(os.environ, experiment.train.devices, experiment.train.nodes)
-    say = show if launch.is_first else silent
+    echo = show if launch.is_first else silent
     folder = RunFolder(experiment.run.path)
-    checkpoint = find_start(experiment, folder, resume, launch, say)
+    checkpoint = find_start(experiment, folder, resume, launch, echo)
     trained = checkpoint is not None and step_of(read_state(checkpoint)) >= experiment.train.steps
     finished = trained and checkpoint is not None and folder.last_probe()[0] >= checkpoint.consumed_tokens
     if finished and launch.world_size == 1:  # several processes do so together, in trainer.fit
-        return already_finished(experiment, folder, say)
+        return already_finished(experiment, folder, echo)
     threads = set_threads(pick_threads(experiment, folder, resume), launch)
     run = assemble(experiment, folder, launch, start=checkpoint)
     run.data.check_prepared()
     if launch.is_first:
         run.data.prepare_data()
         check_vocabulary(experiment)
-        token_types = choose_token_types(experiment, folder, checkpoint, say)
-        say(f"data: {summarise(shard_folder(experiment.data)).summary}")
+        token_types = choose_token_types(experiment, folder, checkpoint, echo)
+        echo(f"data: {summarise(shard_folder(experiment.data)).summary}")
         shape = planned_shape(experiment, folder, checkpoint)
         start_folder(experiment, folder, checkpoint, threads)
         if token_types is not None:
             write_atomic(folder.token_types, token_types)
         if shape is not None:
             summary, record = shape
-            say(summary)
+            echo(summary)
             write_json(folder.path / "shape.json", record)
-    say(announce(experiment, checkpoint))
+    echo(announce(experiment, checkpoint))
     try:
         run.trainer.fit(run.module, datamodule=run.data)
         if run.stopping.stopped:
             run.stopping.ignore()
-    except SystemExit as error:  # Lightning's answer to Ctrl-C before the first step
+    except SystemExit as error:  # raised by Lightning on Ctrl-C before the first step
         raise (KeyboardInterrupt if isinstance(error.__context__, KeyboardInterrupt) else error) from None
     finally:
         for logger in run.trainer.loggers:
             logger.finalize("finished")
     if run.stopping.stopped:
-        say(f"stopped after {run.module.consumed:,} tokens, all saved; continue with:\n  {command}", error=True)
+        echo(f"stopped after {run.module.consumed:,} tokens, all saved; continue with:\n  {command}", error=True)
         run.trainer.strategy.barrier()  # a launcher ends the processes that are left once one has exited
-        return STOPPED if launch.is_asked else DONE
+        return STOPPED if launch.returns_status else DONE
     if finished:
-        return already_finished(experiment, folder, say)
+        return already_finished(experiment, folder, echo)
     if launch.is_first:
-        say(report(experiment, folder))
+        echo(report(experiment, folder))
     return DONE
 
 
-def already_finished(experiment: Experiment, folder: RunFolder, say: Any) -> int:
+def already_finished(experiment: Experiment, folder: RunFolder, echo: Any) -> int:
     """Report on a run that has no step left."""
-    say(f"{folder.path}: already finished; choose another --run.name to train again")
-    say(report(experiment, folder))
+    echo(f"{folder.path}: already finished; choose another --run.name to train again")
+    echo(report(experiment, folder))
     return DONE
 
 
@@ -94,18 +94,18 @@ def silent(text: object, *, error: bool = False) -> None:
 
 
 def find_start(
-    experiment: Experiment, folder: RunFolder, resume: bool, launch: Launch, say: Any
+    experiment: Experiment, folder: RunFolder, resume: bool, launch: Launch, echo: Any
 ) -> checkpoints.Checkpoint | None:
-    """Decide where the run starts: at a checkpoint, or at the beginning.
+    """Find the checkpoint that the run resumes from; None for a new run.
 
-    Only the first process reads checkpoints to verify them; the others receive it in trainer.fit.
+    Only the first process verifies checkpoints; the others receive theirs in trainer.fit.
 
-    Raises: CheckpointError where a run of that name is already there and --resume is missing, or its settings differ.
+    Raises: CheckpointError if a run of that name exists and --resume is missing, or its settings differ.
     """
     config = folder.path / "config.yaml"
     started = (folder.path / "metrics.jsonl").exists() or any(folder.checkpoints.glob("tokens-*"))
     if not (config.exists() and started):
-        return None  # nothing there, or a start that failed before it trained
+        return None  # a new run, or one that failed before it trained
     if not resume:
         raise CheckpointError(
             f"run.name={experiment.run.name}: {folder.path} already holds a run; continue with --resume, or choose "
@@ -116,7 +116,7 @@ def find_start(
         return None
     found, passed = checkpoints.newest(folder.checkpoints)
     for line in passed:
-        say(line, error=True)
+        echo(line, error=True)
     return found
 
 
@@ -182,14 +182,14 @@ def planned_shape(
         before = json.loads(path.read_text(encoding="utf-8"))
         if before["draws"] != record["draws"]:
             raise CheckpointError(
-                f"{path}: the plan made now is another one, the solver or the corpus has changed; continue on the "
+                f"{path}: the plan computed now differs, as the solver or the corpus has changed; continue on the "
                 "first machine, or choose another --run.name"
             )
     return summary_of_shape(shape, shaped.plan, cost), record
 
 
 def choose_token_types(
-    experiment: Experiment, folder: RunFolder, checkpoint: checkpoints.Checkpoint | None, say: Any
+    experiment: Experiment, folder: RunFolder, checkpoint: checkpoints.Checkpoint | None, echo: Any
 ) -> bytes | None:
     """Read and check the impactful token types that select sentences; a resumed run keeps those it started with.
 
@@ -202,14 +202,14 @@ def choose_token_types(
     read_token_types(found, load_tokenizer(shard_folder(experiment.data)))
     kept = found.read_bytes()
     if checkpoint is not None and result_file(path).is_file() and result_file(path).read_bytes() != kept:
-        say(f"skip.selection={path}: has changed; the run continues with {found}, as it started", error=True)
+        echo(f"skip.selection={path}: has changed; the run continues with {found}, as it started", error=True)
     return kept
 
 
 def start_folder(
     experiment: Experiment, folder: RunFolder, checkpoint: checkpoints.Checkpoint | None, threads: int
 ) -> None:
-    """Write what describes the run, or, on a resume, add to it and drop what came after the checkpoint."""
+    """Write the files that describe the run; on a resume, add to them and drop records after the checkpoint."""
     environment = describe_environment(experiment.run.seed, threads)
     path = folder.path / "environment.json"
     if checkpoint is not None and path.exists():
@@ -226,7 +226,7 @@ def start_folder(
 
 
 def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) -> str:
-    """Describe the run that starts, its attention kernel and the reason for it."""
+    """Format the run's size, its attention kernel and the reason for that kernel."""
     device = training_device(experiment)
     backend, reason = choose_backend(experiment, device)
     start = f"; continues at {checkpoint.consumed_tokens:,} tokens" if checkpoint else ""

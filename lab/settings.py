@@ -1,4 +1,4 @@
-"""Read settings: YAML without duplicate keys, dotted overrides, and faults as lines with a remedy.
+"""Read settings: YAML without duplicate keys, dotted overrides, and one line with a remedy per fault.
 
 Pydantic checks types and ranges; this file turns its errors into `dotted.field=value: rule; remedy`.
 """
@@ -93,7 +93,7 @@ class Raw:
     def read(cls, path: Path) -> Raw:
         """Read a YAML file of sections.
 
-        Raises: ConfigError for a missing file or one that is no mapping.
+        Raises: ConfigError for a missing file or one that is not a mapping.
         """
         try:
             text = path.read_text(encoding="utf-8")
@@ -158,7 +158,7 @@ def validated(root: type[Any], raw: Raw) -> Any:
     try:
         text = json.dumps(raw.values, default=str)
     except ValueError as error:
-        raise ConfigError(f"{raw.source}: a section holds itself ({error}); write out its values") from error
+        raise ConfigError(f"{raw.source}: a section contains itself ({error}); write out its values") from error
     try:
         return TypeAdapter(root).validate_json(text, strict=True)
     except ValidationError as error:

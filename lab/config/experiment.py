@@ -135,7 +135,7 @@ class Experiment(Section):
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
 
     def describe(self) -> str:
-        """Describe in comment lines what follows from the settings."""
+        """Format parameters, FLOPs and steps as comment lines."""
         model, train, window = self.model, self.train, self.data.window
         return (
             f"# parameters: {model.n_parameters(False):,} untied, {model.n_parameters(True):,} tied "

@@ -130,7 +130,7 @@ class TrackConfig(Section):
     """Whether the run ends by drawing picture.png (needs matplotlib)."""
 
     def rules(self) -> list[str]:
-        """Refuse a project that nothing uses."""
+        """Refuse a project that would be ignored."""
         if self.project is not None and self.wandb == "off":
             return [f"project={self.project}: would be ignored, wandb=off; set wandb or leave project out"]
         return []

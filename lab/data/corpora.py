@@ -31,7 +31,7 @@ SUFFIXES = (".jsonl", ".jsonl.zst", ".parquet", ".txt")
 
 
 class CorpusReader(Protocol):
-    """What preparation needs of a corpus."""
+    """The interface of a corpus for preparation."""
 
     n_tasks: int
 
@@ -40,7 +40,7 @@ class CorpusReader(Protocol):
         ...
 
     def inputs(self) -> dict[str, int]:
-        """Return the inputs and their sizes, so that a change between two calls of preparation is detected."""
+        """Return the inputs and their sizes, by which preparation detects a change between two calls."""
         ...
 
 
@@ -130,7 +130,7 @@ def cut_definitions(source: str) -> list[str]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             starts.append(min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1)
     lines = source.splitlines(keepends=True)
-    if len(lines) != source.count("\n") + (not source.endswith("\n")):  # form feeds and the like also split lines
+    if len(lines) != source.count("\n") + (not source.endswith("\n")):  # splitlines also splits at form feeds
         lines = io.StringIO(source, newline="").readlines()
     pieces = ["".join(lines[a:b]) for a, b in zip(starts, [*starts[1:], len(lines)])]
     return [piece for piece in pieces if piece.strip()]
@@ -206,7 +206,7 @@ class HubReader:
                 return
             except Exception as error:  # the library raises many types for a broken or unreachable file
                 reason = first_line(error)
-                raise DataError(f"{self.name}: broke off while streaming ({reason}); run it again") from error
+                raise DataError(f"{self.name}: failed while streaming ({reason}); run it again") from error
             yield to_document(row, *SLIMPAJAMA, "unknown")
 
 

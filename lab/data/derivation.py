@@ -51,7 +51,7 @@ class Recipe:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One task: the shard to read, its order, and the recipe of copies, if any."""
+    """One task: the shard to read, its order, and the recipe of copies if documents are copied."""
 
     task: int
     shard: Path
@@ -139,7 +139,7 @@ def order_of(job: Job, shard: Shard, temporary: Path) -> Ints:
     """Determine the order of the documents in a derived shard."""
     copies = np.ones(len(shard.ends), dtype=np.int64)
     if job.recipe is not None:
-        assert job.before is not None, "a recipe comes with the documents of earlier shards"
+        assert job.before is not None, "a recipe needs the documents of earlier shards"
         copies = job.recipe.copies(shard, job.before)
     if not job.related:
         assert job.recipe is not None, "a derived shard is upsampled or in another order"

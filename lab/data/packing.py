@@ -1,10 +1,10 @@
 """Packs: the whole segments of one micro-batch, end to end, chosen by a look-ahead best fit.
 
-A global batch is `n_streams` packs, one from each stream. Stream j reads the global samples j, j + n_streams, ... and
-nothing else, so the packs are a function of (seed, step) alone, however many processes share the streams.
+A global batch is `n_streams` packs, one from each stream. Stream j reads only the global samples j, j + n_streams, ...,
+so the packs are a function of (seed, step), whatever the number of processes.
 Random choices inside a segment (chunks, sentences, skips) are drawn from (seed, sample).
 A stream holds `look_ahead` segments; a pack takes the oldest one and then, repeatedly, the longest
-that still fits. No segment is cut or dropped. A stream's state is the next sample and the samples that wait.
+that still fits. No segment is cut or dropped. A stream's state is the next sample and the waiting samples.
 """
 
 from __future__ import annotations

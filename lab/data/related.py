@@ -68,7 +68,7 @@ def related_order(shard: Shard, copies: Ints) -> tuple[Ints, Similarity, Similar
             before.add(seen)
             if axes is not None:
                 places[part] = seen @ axes
-    laid: list[tuple[float, Ints]] = []
+    placed: list[tuple[float, Ints]] = []  # place in the shard, from 0 to 1, and documents
     for turn in range(int(copies.max(initial=0))):
         for members in by_source(shard, copies > turn):
             blocks = halved(members, places)
@@ -77,9 +77,9 @@ def related_order(shard: Shard, copies: Ints) -> tuple[Ints, Similarity, Similar
                 seen = vectors(shard, block, weights)
                 order = chain(seen)
                 after.add(seen[order])
-                laid.append(((turn + number / len(blocks)) / last, block[order]))
-    laid.sort(key=lambda item: item[0])
-    return parted(np.concatenate([np.zeros(0, np.int64), *(block for _, block in laid)])), before, after
+                placed.append(((turn + number / len(blocks)) / last, block[order]))
+    placed.sort(key=lambda item: item[0])
+    return parted(np.concatenate([np.zeros(0, np.int64), *(block for _, block in placed)])), before, after
 
 
 def by_source(shard: Shard, wanted: npt.NDArray[np.bool_]) -> Iterator[Ints]:
@@ -97,7 +97,7 @@ def bucket_counts(tokens: npt.NDArray[np.integer]) -> Ints:
 
 
 def bucket_weights(shard: Shard) -> npt.NDArray[np.float64]:
-    """Weigh the buckets by how few documents have tokens in them: ln(1 + n / n_b), float64 (N_BUCKETS,)."""
+    """Compute the buckets' inverse document frequencies, ln(1 + n / n_b): float64 (N_BUCKETS,)."""
     having = np.zeros(N_BUCKETS, dtype=np.int64)
     for document in range(len(shard.ends)):
         having += bucket_counts(shard.tokens[shard.part(document)]) > 0

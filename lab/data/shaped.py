@@ -24,12 +24,12 @@ from lab.shape.config import Choose, Gaps, Pack, ShapeConfig
 from lab.shape.planning import CYCLE, Plan, plan_shape
 from lab.shape.profiles import bin_edges, length_frequency
 
-PACK_CYCLE = 256  # segments of a block, whose tokens a small corpus must hold
+PACK_CYCLE = 256  # segments of a block; few enough that a small corpus holds one
 
 
 @dataclass(frozen=True, eq=False)
 class Shaped:
-    """What training reads of a shaped corpus: its segments, the function that assigns ids, if any, and the plan.
+    """A shaped corpus for training: its segments, the function that assigns ids, if any, and the plan.
 
     Shapes: `counts` (reach + 1,), how many natural segments have n tokens; documents are cut every `reach` tokens.
     """
@@ -43,7 +43,7 @@ class Shaped:
 def shape_corpus(shape: ShapeConfig, data: DataConfig, store: TokenStore) -> Shaped:
     """Plan how a corpus is drawn, and build the segments that draw it.
 
-    Raises: ConfigError for a target out of reach, DataError for a corpus too small to be cut as planned.
+    Raises: ConfigError for an unreachable target, DataError for a corpus too small to be cut as planned.
     """
     strategy, window = shape.strategy, data.window
     reach = strategy.target_len if isinstance(strategy, Gaps) else window

@@ -39,7 +39,7 @@ def read_txt(path: Path) -> Document | DroppedDocument:
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any] | DroppedDocument]:
-    """Read a JSON object from every line, .zst decompressed on the way."""
+    """Read a JSON object from every line, decompressing .zst files."""
     with path.open("rb") as raw:
         lines = raw if path.suffix != ".zst" else decompressed(raw)
         try:
@@ -47,11 +47,11 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any] | DroppedDocument]:
                 if line.strip():
                     yield parse_line(line)
         except (OSError, EOFError) as error:
-            raise DataError(f"{path}: breaks off in the middle ({error}); fetch it again") from error
+            raise DataError(f"{path}: is truncated or corrupt ({error}); download it again") from error
 
 
 def decompressed(raw: Any) -> Iterator[bytes]:
-    """Read lines of a zstandard file; a file without a frame end is truncated."""
+    """Read lines of a zstandard file; one whose last frame does not end is truncated."""
     try:
         import zstandard
     except ImportError as error:
@@ -95,7 +95,7 @@ def read_parquet(path: Path) -> Iterator[dict[str, Any]]:
         for batch in pyarrow.parquet.ParquetFile(path).iter_batches(batch_size=1024):
             yield from batch.to_pylist()
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: not a whole parquet file ({str(error).splitlines()[0]}); write it again") from error
+        raise DataError(f"{path}: not a valid parquet file ({str(error).splitlines()[0]}); write it again") from error
 
 
 def to_document(

@@ -56,7 +56,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     """
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.is_file():
-        raise DataError(f"data.tokenizer.path={path}: no such file; give a tokenizer.json or a folder with one")
+        raise DataError(f"data.tokenizer.path={path}: no such file; name a tokenizer.json or a folder with one")
     try:
         tokenizer = Tokenizer.from_str(file.read_text(encoding="utf-8"))
     except Exception as error:  # the library raises plain Exception for every broken file
@@ -66,16 +66,16 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def check_ids(ids: npt.ArrayLike, vocab_size: int) -> None:
-    """Refuse ids of a tokenizer that has more than the model knows.
+    """Refuse ids beyond the model's vocabulary.
 
     Raises: DataError.
     """
     if np.max(ids, initial=0) >= vocab_size:
-        raise DataError(f"tokenizer.json: has more ids than the model's {vocab_size}; give the model's own tokenizer")
+        raise DataError(f"tokenizer.json: has more ids than the model's {vocab_size}; use the model's own tokenizer")
 
 
 def needed(tokenizer: Tokenizer | None) -> Tokenizer:
-    """Return a model's tokenizer where it has one.
+    """Return a model's tokenizer, which must not be missing.
 
     Raises: DataError.
     """

@@ -1,9 +1,9 @@
-"""The decoder as a GPU runs it, on tensors without memory: modules whose CUDA kernels keep other tensors than a CPU's.
+"""Stand-ins for modules whose CUDA kernels keep other tensors for the backward pass than their CPU kernels do.
 
-Attention takes the variable-length flash kernel, which keeps q, k, v, its output and the log-sum-exp of each row, never
-a logit of a pair. RMSNorm is one kernel, which keeps its input and one number for each token; on a CPU torch composes
-it of eight operations that keep twice the input in float32. Workspaces inside kernels are not seen; the largest, the
-flash backward pass's float32 gradient of q, lives when a block's feed-forward activations are gone.
+Attention uses the variable-length flash kernel, which keeps q, k, v, its output and the log-sum-exp of each row, but no
+logits. RMSNorm is one kernel, which keeps its input and one number per token; on a CPU torch composes it of eight
+operations that keep twice the input in float32. Workspaces inside kernels are not included; the largest, the float32
+gradient of q in flash attention's backward pass, exists after a block's feed-forward activations are freed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KERNEL = "varlen"  # flash-attn's kernel returns and keeps tensors of the same s
 
 
 class FlashAttention(Attention):
-    """`Attention` by the variable-length kernel on whatever device."""
+    """`Attention` by the variable-length kernel on any device."""
 
     def forward(self, x_BTD: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
         """Project, rotate and attend as on a GPU.
@@ -34,7 +34,7 @@ class FlashAttention(Attention):
         """
         q, k, v = self.project(x_BTD, layout)
         keys = [rotation.rotate(k).to(v.dtype) for rotation in layout.k_rotations]
-        kernel = KERNEL if runs_whole(layout) else bands_kernel(KERNEL, v)  # whatever the head width, of the same sizes
+        kernel = KERNEL if runs_whole(layout) else bands_kernel(KERNEL, v)  # of the same sizes for any head width
         out_BNTH = KERNELS[kernel](q, keys, v, layout, self.layer)
         projected: Tensor = self.out(out_BNTH.transpose(1, 2).flatten(2))
         return projected
@@ -52,7 +52,7 @@ class FusedNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
-        """Make the gradients of the input and of the weight."""
+        """Allocate the gradients of the input and of the weight."""
         x, weight, _ = ctx.saved_tensors
         return torch.empty_like(x), torch.empty_like(weight)
 
