@@ -93,7 +93,7 @@ def common_loss(run: Path) -> float:
 
 
 def row(name: str, runs: list[dict[str, float]]) -> str:
-    """Lay one method out: means over seeds, effective lengths one by one."""
+    """Format one method: means over seeds, effective lengths one by one."""
     mean = {key: statistics.mean(run[key] for run in runs) for key in runs[0]}
     lengths = ", ".join(f"{run['effective_length']:.0f}" for run in runs)
     return (

@@ -146,7 +146,9 @@ def source_table(record: dict[str, Any]) -> str:
     lines = [columns(rows)]
     if len(record["sources"]) > len(shown):
         lines.append(f"({len(record['sources']) - len(shown):,} smaller sources are in upsampling.json)")
-    lines.append("repeated: share of the tokens afterwards in second and later copies; left out: share of the documents")
+    lines.append(
+        "repeated: share of the tokens afterwards in second and later copies; left out: share of the documents"
+    )
     return "\n".join(lines)
 
 

@@ -27,7 +27,9 @@ def load_without_weights(path: Path, overrides: dict[str, Any]) -> Experiment:
     start = part(raw.values, "start").get("path")
     if not isinstance(start, str) or Path(start).is_dir():
         return load_experiment(path, overrides)
-    filled = {f"model.{name}": value for name, value in architecture_of(part(raw.values, "model"), "model", start).items()}
+    filled = {
+        f"model.{name}": value for name, value in architecture_of(part(raw.values, "model"), "model", start).items()
+    }
     data, position = part(raw.values, "data"), part(raw.values, "position")
     if "tokenizer" not in data:
         filled |= {f"data.tokenizer.{key}": value for key, value in tokenizer_of(start).items()}

@@ -84,8 +84,8 @@ class Block(nn.Module):
 class Decoder(nn.Module):
     """The language model; positions come from `frequencies` and `distance`, RoPE at cfg.theta and plain by default.
 
-    Without a `seed` the weights stay as torch initialises them, for a caller that loads its own. With `recompute` the
-    backward pass computes each block's activations again instead of keeping them.
+    Without a `seed` the weights stay as torch initialises them, for callers that load weights. With `recompute` the
+    backward pass recomputes each block's activations instead of keeping them.
     """
 
     def __init__(
@@ -149,10 +149,10 @@ class Decoder(nn.Module):
         """Return logits, or the summed loss when `targets` are given.
 
         With `cu_seqlens` (or `segments`, the same prepared on the host) the B * T tokens are one packed row: a token
-        sees its own segment only, ids start again at 0 in each, and tokens after the last segment are padding. `starts`
-        states that given ids count up by one from there in each segment, so that they are not inspected.
-        With a cache the tokens continue what it holds. `last_only` keeps the logits of the last token, and the last
-        block computes no other. A `layout` prepared for several passes replaces the one that this pass would make.
+        sees its own segment only, ids restart at 0 in each, and tokens after the last segment are padding. `starts`
+        holds the first id of each segment if ids count up by one, which are then not inspected. With a cache the tokens
+        follow the cached ones. `last_only` returns the logits of the last token, and the last block computes no others.
+        A `layout` prepared for several passes replaces this pass's own.
 
         Shapes: tokens int64 (B, T); cu_seqlens int32 (S + 1,); position_ids int64 (T,) or (B, T); targets int64
             (B, T), IGNORE where not scored; returns (B, T, V), or a scalar: the sum of losses in nats.

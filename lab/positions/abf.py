@@ -23,7 +23,7 @@ class AdjustedBase(FrequencyMethod):
     """The base and inverse frequencies that ABF and entropy-aware ABF share."""
 
     theta: PositiveFloat = 500_000.0
-    """Rotary base, in place of the model's own; larger than it."""
+    """Rotary base, which replaces the model's own and must be larger."""
 
     def base(self, theta: float) -> float:
         """Return the adjusted base."""

@@ -1,4 +1,4 @@
-"""Which causal pairs a band of attention covers, as a predicate and as tiles that a kernel can run.
+"""The causal pairs that a band of attention covers, as a predicate and as tiles that a kernel can run.
 
 A tile is a rectangle of the attention matrix in one of three shapes, with n rows and n columns unless it is full:
 

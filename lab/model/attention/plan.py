@@ -1,11 +1,11 @@
-"""Which kernel attends under a layout: planned from the backend, the layout and the tensors' sizes, then run.
+"""Choose the kernel that attends under a layout, from the backend, the layout and the tensors' sizes.
 
     reference                        by definition, from the matrix of relative positions
     flex                             any mask and any ids, pair by pair
     sdpa, varlen, flash, xformers    one causal call per row or segment, for a method of one band
     flash_tiles, matmul_tiles        the bands tile by tile
     flash_rounds, efficient_rounds   the bands by fused GPU kernels, many tiles in one call
-    dense                            a dense mask, for ids and masks that no tiles describe
+    dense                            a dense mask, for ids and masks that cannot be cut into tiles
 
 Axes: B batch, T tokens, N heads, K key-value heads, H per head.
 """
@@ -58,7 +58,7 @@ class Plan:
     dtype: torch.dtype
 
     def keys(self, k: Tensor) -> list[Tensor]:
-        """Rotate keys once per key map; the reference takes them as they are.
+        """Rotate keys once per key map; the reference takes unrotated keys.
 
         Shapes: (B, K, Tk, H), each of the results too.
         """
@@ -76,7 +76,7 @@ class Plan:
 
 
 def plan_for(backend: str, layout: Layout, q: Tensor, v: Tensor) -> Plan:
-    """Plan attention from queries to values like these, of which v may lack those that a cache holds.
+    """Plan attention for such queries and values; v may lack those in a cache.
 
     Raises: ConfigError for a backend that is unknown, unavailable or cannot run the layout; MissingPackage.
     """
@@ -91,7 +91,7 @@ def plan_for(backend: str, layout: Layout, q: Tensor, v: Tensor) -> Plan:
 
 
 def kernel_for(backend: str, layout: Layout, q: Tensor, v: Tensor) -> str:
-    """Choose the kernel that runs a layout the fastest."""
+    """Choose the fastest kernel for a layout."""
     if backend in ("flex", "reference"):
         return backend
     whole = runs_whole(layout)

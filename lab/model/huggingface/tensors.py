@@ -21,7 +21,7 @@ from lab.errors import CheckpointError
 
 SINGLE, INDEX, OLD = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
-NO_WEIGHT = "rotary_emb.inv_freq"  # a table in folders of early Llamas, which follows from config.json
+NO_WEIGHT = "rotary_emb.inv_freq"  # a table in folders of early Llamas, computed from config.json here
 FLOATS = ("F64", "F32", "F16", "BF16")
 OUTSIDE = {"embedding": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}
 IN_BLOCK = {
@@ -118,7 +118,7 @@ def weight_files(folder: Path) -> list[Path]:
     if not (folder / INDEX).is_file():
         if list(folder.glob("pytorch_model*.bin")):
             raise CheckpointError(f"{folder}: holds {OLD} only, a pickle; convert it to safetensors")
-        raise CheckpointError(f"{folder}: holds no {SINGLE} and no {INDEX}; give a folder with weights")
+        raise CheckpointError(f"{folder}: holds no {SINGLE} and no {INDEX}; use a folder with weights")
     try:
         shards = sorted(set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
