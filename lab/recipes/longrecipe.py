@@ -14,7 +14,7 @@ replay of pretraining data, and the merge of base and replayed model (lab/recipe
 checked before the first one runs, and are written to FOLDER as tune.yaml, analyse.yaml, extend.yaml, replay.yaml and
 merge.yaml.
 
---dry_run prints the resources that each training stage needs, and runs none; its options are those of lab.fit --dry_run.
+--dry_run prints the resources that each training stage needs, and runs none; it takes lab.fit --dry_run's options.
 
 The same command continues after Ctrl-C, a kill, or a time limit, and skips finished stages. To run a stage again,
 delete its folder and those of the stages after it.

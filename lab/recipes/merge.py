@@ -238,7 +238,7 @@ def shared_tokenizer(paths: Sequence[Path]) -> Path | None:
 
 @torch.no_grad()
 def add_up(decoders: Sequence[Decoder], shares: Sequence[float], into: Decoder) -> None:
-    """Store the weighted sum of the decoders' weights, computed in float64, in one of them or another of their shape."""
+    """Store the weighted sum of the decoders' weights, computed in float64, in one of them or in another model."""
     first, *others = [dict(decoder.named_parameters()) for decoder in decoders]
     bar = tqdm(into.named_parameters(), desc="merge", unit="weight", total=len(first), leave=False, disable=None)
     for name, parameter in bar:

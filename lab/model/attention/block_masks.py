@@ -74,6 +74,6 @@ def compiled_count() -> Callable[..., Tensor]:
 
 
 def ordered(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the number of set blocks in each row, and the indices of all blocks, set ones first and ascending, int32."""
+    """Return each row's number of set blocks, and the indices of all blocks, set ones first and ascending, int32."""
     places = torch.argsort(blocks.int(), dim=-1, descending=True, stable=True)
     return blocks.sum(-1, dtype=torch.int32), places.int()

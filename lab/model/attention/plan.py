@@ -26,8 +26,8 @@ from lab.model.attention.flex import attend_flex
 from lab.model.attention.kernels import CpuFlash, Matmul
 from lab.model.attention.layout import Layout
 from lab.model.attention.reference import reference
-from lab.model.attention.rounds import attend_rounds
-from lab.model.attention.tiles import attend_tiles
+from lab.model.attention.rounds import AttentionInRounds
+from lab.model.attention.tiles import TiledAttention, attend_tiles
 
 Kernel = Callable[[Tensor, list[Tensor], Tensor, Layout, int], Tensor]
 
@@ -41,10 +41,10 @@ KERNELS: dict[str, Kernel] = {
     "reference": lambda q, keys, v, layout, layer: reference(q, keys[0], v, layout, layer),
     "flex": attend_flex,
     **{name: partial(attend_whole, backend=name) for name in backends.BACKENDS},
-    "flash_tiles": partial(attend_tiles, kernel=CpuFlash()),
-    "matmul_tiles": partial(attend_tiles, kernel=Matmul()),
-    "flash_rounds": partial(attend_rounds, kernel=fused.Flash()),
-    "efficient_rounds": partial(attend_rounds, kernel=fused.Efficient()),
+    "flash_tiles": partial(attend_tiles, run=TiledAttention, kernel=CpuFlash()),
+    "matmul_tiles": partial(attend_tiles, run=TiledAttention, kernel=Matmul()),
+    "flash_rounds": partial(attend_tiles, run=AttentionInRounds, kernel=fused.Flash()),
+    "efficient_rounds": partial(attend_tiles, run=AttentionInRounds, kernel=fused.Efficient()),
     "dense": attend_dense,
 }
 

@@ -113,17 +113,6 @@ def round_of(draft: Draft, batch: int, device: torch.device) -> Round:
     return Round(draft.band, draft.causal, queries, keys, spans)
 
 
-def attend_rounds(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int, kernel: FusedKernel) -> Tensor:
-    """Attend over the tiles of a layout.
-
-    Shapes: q (B, N, Tq, H), not rotated; keys: one (B, K, Tk, H) per key map, rotated; v (B, K, Tk, H); returns
-        (B, N, Tq, H). A query that no tile covers, one of padding, gets zeros.
-    """
-    factor = layout.logit_factor(layer, layout.q_rotations[0].cos_B1TH.dtype)
-    out: Tensor = AttentionInRounds.apply(q, v, factor, layout, kernel, *keys)
-    return out
-
-
 class AttentionInRounds(torch.autograd.Function):
     """Attention over rounds of tiles, with the gradient of the whole."""
 
