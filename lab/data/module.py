@@ -81,7 +81,7 @@ def starts_of(pack: Pack) -> tuple[int, ...] | None:
     return tuple(pack.position_ids[begins].tolist()) if (steps == 1).all() else None
 
 
-def unchanged(batch: Batch) -> Batch:
+def unchanged(batch: Any) -> Any:
     """Return a batch as it is: default collation would make the stream's state a tensor and move it to the device."""
     return batch
 

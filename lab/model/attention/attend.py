@@ -100,7 +100,8 @@ def end_to_end(x: Tensor) -> Tensor:
 
 def in_rows(x: Tensor, batch: int) -> Tensor:
     """Split one row into those of a batch, (1, N, B * T, H) to (B, N, T, H)."""
-    return x.transpose(1, 2).unflatten(1, (batch, -1))[0].transpose(1, 2)
+    rows: Tensor = x.transpose(1, 2).unflatten(1, (batch, -1))
+    return rows[0].transpose(1, 2)
 
 
 def attend_cached(

@@ -12,6 +12,7 @@ import importlib.util
 import inspect
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -97,7 +98,7 @@ def row_spans(batch: int, n_q: int, n_k: int, device: torch.device) -> Spans:
 
 def efficient_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
     """Call torch's memory-efficient attention, which takes float32 too."""
-    out: Tensor = EfficientSpans.apply(q, k, v, spans)
+    out: Tensor = EfficientSpans.apply(q, k, v, spans)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -105,20 +106,23 @@ def varlen_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
     """Call torch's own variable-length attention, which supports grouped heads from torch 2.12 on."""
     from torch.nn.attention.varlen import varlen_attn
 
-    options: dict[str, object] = {"window_size": (-1, 0)}
+    options: dict[str, Any] = {"window_size": (-1, 0)}
     if q.shape[1] != k.shape[1]:
         if "enable_gqa" in inspect.signature(varlen_attn).parameters:
             options["enable_gqa"] = True
         else:
             k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
-    return varlen_attn(q, k, v, *spans.arguments, **options)
+    out = varlen_attn(q, k, v, *spans.arguments, **options)
+    assert isinstance(out, Tensor), "the log-sum-exp is returned on request only"
+    return out
 
 
 def flash_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
     """Call flash-attn's variable-length kernel."""
     from flash_attn import flash_attn_varlen_func
 
-    return flash_attn_varlen_func(q, k, v, *spans.arguments, causal=True)
+    out: Tensor = flash_attn_varlen_func(q, k, v, *spans.arguments, causal=True)
+    return out
 
 
 def xformers_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lab.model.attention import devices
 from lab.model.attention.layout import Layout
+from lab.model.attention.visibility import Visibility
 from lab.positions import Band
 
 Sees = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -26,6 +27,7 @@ def block_mask(layout: Layout, number: int, band: Band, batch: int) -> Any:
     """Build a band's mask, once per layout for all layers."""
     masks = layout.cache
     if number not in masks:
+        assert isinstance(layout.visible, Visibility), "transformers' own masks run under auto, which never takes flex"
         visible, q_pos, k_pos = layout.visible, torch.atleast_2d(layout.q_pos), torch.atleast_2d(layout.k_pos)
 
         def sees(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
@@ -64,7 +66,8 @@ def count_pairs(sees: Sees, rows: int, blocks: tuple[int, int], n_q: int, n_k: i
     q = torch.arange(blocks[0] * BLOCK, blocks[1] * BLOCK, device=device)[None, :, None]
     k = torch.arange(-(-n_k // BLOCK) * BLOCK, device=device)[None, None, :]
     seen = sees(b, b * 0, q.clamp(max=n_q - 1), k.clamp(max=n_k - 1)) & (q < n_q) & (k < n_k)
-    return seen.expand(rows, -1, -1).unflatten(2, (-1, BLOCK)).unflatten(1, (-1, BLOCK)).sum((2, 4), dtype=torch.int32)
+    blocks_of_pairs: Tensor = seen.expand(rows, -1, -1).unflatten(2, (-1, BLOCK)).unflatten(1, (-1, BLOCK))
+    return blocks_of_pairs.sum((2, 4), dtype=torch.int32)
 
 
 @cache

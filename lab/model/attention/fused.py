@@ -138,4 +138,5 @@ class EfficientSpans(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Run the kernel's backward pass."""
-        return *efficient_backward(grads[0], *ctx.saved_tensors, ctx.spans, causal=True), None
+        q, k, v, out, lse = ctx.saved_tensors
+        return *efficient_backward(grads[0], q, k, v, out, lse, ctx.spans, causal=True), None

@@ -85,7 +85,8 @@ def blocks(q: Tensor, k: Tensor) -> Iterator[slice]:
 
 def grouped(x: Tensor, k: Tensor) -> Tensor:
     """Group query heads by the key-value head they read: (B, N, T, H) to (B, K, N / K, T, H)."""
-    return x.unflatten(1, (k.shape[1], -1))
+    groups: Tensor = x.unflatten(1, (k.shape[1], -1))
+    return groups
 
 
 class CpuFlash:

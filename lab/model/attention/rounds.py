@@ -128,10 +128,9 @@ class AttentionInRounds(torch.autograd.Function):
         for part in rounds_of(layout, batch):
             if part.band != band:
                 band, rotated = part.band, rotated_queries(q, layout, part.band, factor, v.dtype)
-            tensors = (part.keys.take(x.transpose(1, 2)) for x in (keys[layout.key_of_band[band]], v))
-            merge(
-                out, lse, part.queries, *kernel.forward(part.queries.take(rotated), *tensors, part.spans, part.causal)
-            )
+            k_part, v_part = (part.keys.take(x.transpose(1, 2)) for x in (keys[layout.key_of_band[band]], v))
+            found = kernel.forward(part.queries.take(rotated), k_part, v_part, part.spans, part.causal)
+            merge(out, lse, part.queries, *found)
         ctx.layout, ctx.kernel = layout, kernel
         ctx.save_for_backward(q, v, factor, out, lse, *keys)
         return out.transpose(1, 2).to(v.dtype)

@@ -30,7 +30,7 @@ def attend_tiles(
     run: type[torch.autograd.Function],
     kernel: Any,
 ) -> Tensor:
-    """Attend over the tiles of a layout, which `run` gives to the kernel one by one or in rounds.
+    """Attend over the tiles of a layout, which `run` passes to the kernel one by one or in rounds.
 
     Shapes: q (B, N, Tq, H), not rotated; keys: one (B, K, Tk, H) per key map, rotated; v (B, K, Tk, H); returns
         (B, N, Tq, H). A query that no tile covers, one of padding, gets zeros.

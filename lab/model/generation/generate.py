@@ -140,7 +140,7 @@ def prefill_rows(model: Decoder, tokens: Tensor, cache: KeyCache, row: int, past
     if not cache.n_maps:
         step = tokens.shape[1]  # hidden states depend on the length of the text
     for begin in range(0, tokens.shape[1], step):
-        logits = model(tokens[:, begin : begin + step], cache=cache, last_only=True)
+        logits: Tensor = model(tokens[:, begin : begin + step], cache=cache, last_only=True)
     return logits[:, -1]
 
 

@@ -117,7 +117,8 @@ class Applied:
     @property
     def frequencies(self) -> Frequencies:
         """The model's own inverse frequencies, with any scaling; q and k already contain its factor."""
-        inv_freq = self.rotary.inv_freq.detach().double().cpu()
+        own: Any = self.rotary.inv_freq
+        inv_freq = own.detach().double().cpu()
         plain = make_frequencies("rope", head_dim=2 * len(inv_freq))
         return Frequencies(plain.config, plain.theta, inv_freq)
 
