@@ -17,7 +17,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from lab.errors import ConfigError
-from lab.schema import field_docs, sections_of
+from lab.schema import RULES, field_docs, nearest, sections_of
 
 TAGS = ("name", "method")  # keys that select a member of a tagged union
 KINDS = {  # beginnings of pydantic's error types
@@ -184,9 +184,7 @@ def fault_lines(root: type[Any], raw: Raw, item: Any) -> Iterator[str]:
         yield f"{dotted}: must be set; {remedy(root, raw.values, keys)}"
     elif kind in ("union_tag_invalid", "union_tag_not_found"):
         tag = context.get("tag", "")
-        allowed = context.get("expected_tags", "").replace("'", "")
-        near = difflib.get_close_matches(str(tag), allowed.split(", "), n=1)
-        hint = f"did you mean {near[0]}?" if near else f"use one of: {allowed}"
+        hint = nearest(str(tag), context.get("expected_tags", "").replace("'", "").split(", "))
         yield f"{dotted}.{str(context['discriminator']).strip(chr(39))}={tag}: unknown; {hint}"
     else:
         yield f"{dotted}={shown}: {rule_of(item)}; {remedy(root, raw.values, keys)}"
@@ -195,8 +193,7 @@ def fault_lines(root: type[Any], raw: Raw, item: Any) -> Iterator[str]:
 def rule_of(item: Any) -> str:
     """Describe the rule that a value breaks."""
     context = item.get("ctx", {})
-    bounds = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
-    for key, sign in bounds.items():
+    for key, sign in RULES.values():
         if key in context:
             bound = context[key]
             return f"must be {sign} {int(bound) if bound == int(bound) else bound}"

@@ -198,16 +198,11 @@ class HubReader:
 
     def read(self, task: int) -> Iterator[Document | DroppedDocument]:
         """Stream the task's part."""
-        rows = iter(self.stream.shard(num_shards=self.n_tasks, index=task))
-        while True:
-            try:
-                row = next(rows)
-            except StopIteration:
-                return
-            except Exception as error:  # the library raises many types for a broken or unreachable file
-                reason = first_line(error)
-                raise DataError(f"{self.name}: failed while streaming ({reason}); run it again") from error
-            yield to_document(row, *SLIMPAJAMA, "unknown")
+        try:
+            for row in self.stream.shard(num_shards=self.n_tasks, index=task):
+                yield to_document(row, *SLIMPAJAMA, "unknown")
+        except Exception as error:  # the library raises many types for a broken or unreachable file
+            raise DataError(f"{self.name}: failed while streaming ({first_line(error)}); run it again") from error
 
 
 def sizes_of(files: list[Path], root: Path) -> dict[str, int]:

@@ -6,6 +6,8 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -136,12 +138,8 @@ def to_conversation(row: dict[str, Any], source: str) -> Document | DroppedDocum
             parts += [("ASSISTANT:", False), (f" {text.strip()}\n", True)]
         else:
             parts.append((f"{role}: {text.strip()}\n", False))
-    merged: list[tuple[str, bool]] = []
-    for text, scored in parts:
-        if merged and not scored and not merged[-1][1]:
-            merged[-1] = (merged[-1][0] + text, False)
-        else:
-            merged.append((text, scored))
+    runs = groupby(parts, key=itemgetter(1))  # a response is never next to another
+    merged = [("".join(text for text, _ in run), scored) for scored, run in runs]
     if not any(scored for _, scored in merged):
         return DroppedDocument("a conversation without a response")
     document = usable("".join(text for text, _ in merged), source)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lab.config import Experiment
+from lab.counts import PositionCounts
 from lab.data.config import DataConfig, Slimpajama
 from lab.data.shards import token_dtype
 from lab.model.config import DecoderConfig
 from lab.model.utilisation import PEAK_FLOPS
+from lab.runs.folder import packed_counts
 
 PAPER_TOKENS, PAPER_GPUS, PAPER_DAYS = 1e12, 16, 28
 """arXiv:2410.18745, A.2: 2K windows, 1T tokens, 16 A100, 28 days."""
@@ -19,8 +21,6 @@ SLIMPAJAMA_TOKENS = 627_000_000_000  # from its name, counted with another token
 STATES_OF_WEIGHT = 3  # the weight and AdamW's two moments, float32 each
 FLOAT32, INT64 = 4, 8
 RECOMPUTED = 4 / 3  # forward once more: 8 instead of 6 operations per weight and token
-ARRAYS = ("lengths", "f", "tokens")  # of counts.npz
-NPY_HEADER, ZIP_LOCAL, ZIP_CENTRAL, ZIP_END = 128, 30 + 20, 46, 22  # bytes, of an array and of its zip entry
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,7 @@ def stream_bytes(experiment: Experiment) -> int:
 
 def counts_bytes(reach: int) -> int:
     """Count the bytes of counts.npz: f for each distance, segments for each length, and the tokens."""
-    values = (reach + 1) + reach + 1
-    headers = sum(NPY_HEADER + ZIP_LOCAL + ZIP_CENTRAL + 2 * len(f"{name}.npy") for name in ARRAYS) + ZIP_END
-    return values * INT64 + headers
+    return len(packed_counts(PositionCounts(reach)))
 
 
 def shard_tokens_of(data: DataConfig, trained: int) -> tuple[int, str]:

@@ -126,17 +126,17 @@ class Segments:
     @cached_property
     def doc_ids(self) -> Tensor:
         """Number of each token's segment, int64 (n_tokens,); -1 for padding."""
-        lengths = torch.tensor([*self.lengths, self.n_tokens - self.n_real], device=HOST)
-        ids = torch.tensor([*range(len(self.lengths)), -1], device=HOST)
-        return ids.repeat_interleave(lengths).to(self.cu_seqlens.device)
+        return self.per_token(range(len(self.lengths)))
 
     @cached_property
     def anchor_of(self) -> Tensor | None:
         """Place of each token's anchor, int64 (n_tokens,), -1 for none; None where there are no anchors."""
-        if self.anchors is None:
-            return None
+        return None if self.anchors is None else self.per_token(self.anchors)
+
+    def per_token(self, numbers: Sequence[int]) -> Tensor:
+        """Repeat each segment's number for its tokens; -1 for padding."""
         lengths = torch.tensor([*self.lengths, self.n_tokens - self.n_real], device=HOST)
-        return torch.tensor([*self.anchors, -1], device=HOST).repeat_interleave(lengths).to(self.cu_seqlens.device)
+        return torch.tensor([*numbers, -1], device=HOST).repeat_interleave(lengths).to(self.cu_seqlens.device)
 
     @cached_property
     def spans(self) -> Spans:
