@@ -26,7 +26,7 @@ from torch import Tensor
 from benchmarks import record
 from eval.probe.__main__ import probe_model
 from lab.config import load_experiment
-from lab.loading import load_trained
+from lab.loading import open_model
 from lab.model.attention.segments import Segments
 from lab.probe.curve import shown_length
 from lab.probe.held_out import HeldOutLoss
@@ -84,7 +84,7 @@ def common_loss(run: Path) -> float:
     """Score a run on the documents that all are scored on, in float32."""
     data = load_experiment(COMMON).data
     loss = HeldOutLoss(data, tokens=LOSS_TOKENS, pack_tokens=4 * data.window, rank=0, world_size=1, device="cpu")
-    decoder = load_trained(run).decoder
+    decoder = open_model(run).decoder
 
     def score(tokens: Tensor, targets: Tensor, segments: Segments) -> Tensor:
         with torch.no_grad():
@@ -95,7 +95,7 @@ def common_loss(run: Path) -> float:
 
 
 def row(name: str, runs: list[dict[str, float]]) -> str:
-    """Lay one method out: means over seeds, effective lengths one by one."""
+    """Format one method: means over seeds, effective lengths one by one."""
     mean = {key: statistics.mean(run[key] for run in runs) for key in runs[0]}
     lengths = ", ".join(shown_length(run["effective_length"], int(run["first_length"]), ".0f") for run in runs)
     return (
