@@ -104,9 +104,10 @@ class Recording(Callback):
 
 
 def frequency_metrics(counts: PositionCounts, positions: tuple[int, ...]) -> dict[str, float]:
-    """Read f at the chosen positions, and the shares at i <= L/2 and i >= 3L/4 of the L distances counted."""
-    frequency, window = counts.frequency(), counts.max_len
+    """Read f and the supervised f at the chosen positions, and f's shares at i <= L/2 and i >= 3L/4 of L distances."""
+    frequency, supervised, window = counts.frequency(), counts.supervised_f(), counts.max_len
     metrics: dict[str, float] = {f"f_{position}": int(frequency[position]) for position in positions}
+    metrics |= {f"supervised_f_{position}": supervised[position].item() for position in positions}
     metrics["share_le_half"] = counts.share(0, window // 2)
     metrics["share_ge_three_quarters"] = counts.share(-(-3 * window // 4), window)
     return metrics

@@ -5,7 +5,8 @@ environment.json  commit, uncommitted changes, versions, hardware, seed, threads
 metrics.jsonl     one object per logged step
 probes.jsonl      one object per probed length, and one per probe
 cases/            every test of every probe, one file per probe
-counts.npz        `lengths`, the histogram of segment lengths, `f`, the position frequency, and `tokens`, consumed
+counts.npz        `lengths`, the histogram of segment lengths, `f`, the position frequency, `tokens`, consumed,
+                  `supervised`, targets by visible context, `supervised_f`, and `weights`, of the loss, where planned
 checkpoints/      see lab.runs.checkpoints
 impact.json       the impactful token types that sentences were selected by, as they were when the run began
 """
@@ -92,5 +93,7 @@ class RunFolder:
 def packed_counts(counts: PositionCounts) -> bytes:
     """Make the contents of a counts.npz."""
     buffer = io.BytesIO()
-    np.savez(buffer, lengths=counts.lengths, f=counts.frequency(), tokens=counts.tokens)
+    weights = {} if counts.weights is None else {"weights": counts.weights}
+    targets = {"supervised": counts.supervised, "supervised_f": counts.supervised_f(), **weights}
+    np.savez(buffer, lengths=counts.lengths, f=counts.frequency(), tokens=counts.tokens, **targets)
     return buffer.getvalue()

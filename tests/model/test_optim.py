@@ -129,6 +129,7 @@ def batch_of(seed, lengths, targets_per_segment):
         "starts": (0,) * len(lengths),
         "anchors": None,
         "n_targets": sum(targets_per_segment),
+        "weights": None,
     }
 
 
