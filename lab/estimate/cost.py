@@ -9,6 +9,7 @@ from lab.data.config import DataConfig, Slimpajama
 from lab.data.shards import token_dtype
 from lab.model.config import DecoderConfig
 from lab.model.utilisation import PEAK_FLOPS
+from lab.shape.config import Weights
 
 PAPER_TOKENS, PAPER_GPUS, PAPER_DAYS = 1e12, 16, 28
 """arXiv:2410.18745, A.2: 2K windows, 1T tokens, 16 A100, 28 days."""
@@ -19,7 +20,7 @@ SLIMPAJAMA_TOKENS = 627_000_000_000  # as its name says, counted with another to
 STATES_OF_WEIGHT = 3  # the weight and AdamW's two moments, float32 each
 FLOAT32, INT64 = 4, 8
 RECOMPUTED = 4 / 3  # forward once more: 8 instead of 6 operations per weight and token
-ARRAYS = ("lengths", "f", "tokens")  # of counts.npz
+ARRAYS = ("lengths", "f", "tokens", "supervised", "supervised_f")  # of counts.npz
 NPY_HEADER, ZIP_LOCAL, ZIP_CENTRAL, ZIP_END = 128, 30 + 20, 46, 22  # bytes, of an array and of its zip entry
 
 
@@ -59,7 +60,8 @@ def cost_of(experiment: Experiment, *, peak_flops: float | None, utilisation: fl
         work = flops * tokens * (RECOMPUTED if train.recompute else 1)
         hours = work / (peak_flops * utilisation * train.world_size) / SECONDS_PER_HOUR
     shard_tokens, source = shard_tokens_of(experiment.data, tokens)
-    counts = counts_bytes(experiment.reach)
+    weighs = experiment.shape is not None and isinstance(experiment.shape.strategy, Weights)
+    counts = counts_bytes(experiment.reach, weighs=weighs)
     return Cost(
         parameters=model.n_parameters(),
         flops_per_token=flops,
@@ -79,10 +81,11 @@ def stream_bytes(experiment: Experiment) -> int:
     return experiment.train.n_packs * (1 + experiment.data.look_ahead) * INT64
 
 
-def counts_bytes(reach: int) -> int:
-    """Count the bytes of counts.npz: f for each distance, segments for each length, and the tokens."""
-    values = (reach + 1) + reach + 1
-    headers = sum(NPY_HEADER + ZIP_LOCAL + ZIP_CENTRAL + 2 * len(f"{name}.npy") for name in ARRAYS) + ZIP_END
+def counts_bytes(reach: int, *, weighs: bool = False) -> int:
+    """Count the bytes of counts.npz: segments by length, f, tokens, targets and their f, and loss weights, if any."""
+    values = (reach + 1) + reach + 1 + (2 + weighs) * reach
+    names = (*ARRAYS, *["weights"] * weighs)
+    headers = sum(NPY_HEADER + ZIP_LOCAL + ZIP_CENTRAL + 2 * len(f"{name}.npy") for name in names) + ZIP_END
     return values * INT64 + headers
 
 

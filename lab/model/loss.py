@@ -29,7 +29,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         trains: bool,
         loss_weights: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """Compute both sums, float32 (or float64 for float64 inputs); to train, keep the gradients of the weighted one."""
+        """Compute both sums, float32 (or float64 for float64 inputs); to train, keep the weighted one's gradients."""
         device = hidden.device.type
         compute = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
         wide = torch.promote_types(compute, torch.float32)

@@ -93,7 +93,8 @@ class RunFolder:
 def packed_counts(counts: PositionCounts) -> bytes:
     """Make the contents of a counts.npz."""
     buffer = io.BytesIO()
-    weights = {} if counts.weights is None else {"weights": counts.weights}
-    targets = {"supervised": counts.supervised, "supervised_f": counts.supervised_f(), **weights}
+    targets: Record = {"supervised": counts.supervised, "supervised_f": counts.supervised_f()}
+    if counts.weights is not None:
+        targets["weights"] = counts.weights
     np.savez(buffer, lengths=counts.lengths, f=counts.frequency(), tokens=counts.tokens, **targets)
     return buffer.getvalue()

@@ -43,8 +43,8 @@ def exact_weights(config: Exact, targets: FloatArray) -> FloatArray:
     in_bucket = np.bincount(bucket, targets * long)
     if not in_bucket.any():
         raise ConfigError(
-            f"shape.target.long_frac={config.long_frac:g}: no target sees that much of the window (rounded up to a power "
-            "of two); lower it"
+            f"shape.target.long_frac={config.long_frac:g}: no target sees that much, rounded up to a power of two; "
+            "lower it"
         )
     q = in_bucket / in_bucket.sum()
     r = np.power(q, -config.exponent, where=q > 0, out=np.zeros_like(q))

@@ -44,7 +44,7 @@ def weights_for(aim: FloatArray, targets: IntArray, most: float) -> FloatArray:
     below = most_f + np.minimum.accumulate((aimed - most_f)[::-1])[::-1]
     reached = np.maximum(below, total - (most_f[0] - most_f))
     weights = np.divide(-np.diff(reached), targets, out=np.ones(len(targets)), where=targets > 0)
-    clipped: FloatArray = np.clip(weights, 0.0, most)  # rounding only
+    clipped: FloatArray = np.clip(weights, 0.0, most) + 0.0  # against rounding, and -0.0
     return clipped
 
 
