@@ -136,6 +136,10 @@ def run_all(place, *starts):
     return done.stdout.splitlines()
 
 
+def last_line(run):
+    return json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """Train every run of RUNS, and start one whose target is out of reach."""
@@ -168,7 +172,7 @@ def test_a_run_shows_about_what_was_planned(place, name, tolerance):
 def test_a_run_records_both_sides_of_f(place):
     weighed, chosen = (np.load(place / "runs" / name / "counts.npz") for name in ("weights", "choose"))
     for counts, name in ((weighed, "weights"), (chosen, "choose")):
-        (*_, last) = map(json.loads, (place / "runs" / name / "metrics.jsonl").read_text().splitlines())
+        last = last_line(place / "runs" / name)
         weights = counts.get("weights", np.ones(96))
         for i in (12, 48, 72):
             (column,) = {f"supervised_f_{i}", f"supervised_f_at_{i / 96:g}L"} & last.keys()
@@ -188,23 +192,27 @@ def test_a_target_out_of_reach_is_one_line_before_training(place):
     assert not (place / "runs" / "flat").exists()
 
 
-@pytest.mark.parametrize("name", ["choose", "weights"])
-def test_a_run_goes_on_only_with_the_plan_it_was_begun_with(place, name):
-    run, other = place / "runs" / f"begun_{name}", place / "runs" / f"other_{name}"
-    shutil.copytree(place / "runs" / name, run)
-    shutil.rmtree(sorted((run / "checkpoints").glob("tokens-*"))[-1])
-    shutil.copytree(run, other)
-    record = json.loads((other / "shape.json").read_text())
-    record["draws" if name == "choose" else "weights"][0] += 1
-    (other / "shape.json").write_text(json.dumps(record))
-    out = run_all(place, (run.name, RUNS[name], True), (other.name, RUNS[name], True))
-    (line,) = [line for line in out if line.startswith("refused: ")]
-    assert line.startswith(f"refused: {other / 'shape.json'}: the plan made now is another one")
-    whole, again = (np.load(place / "runs" / one / "counts.npz") for one in (name, run.name))
-    for key in whole:
-        np.testing.assert_array_equal(whole[key], again[key])
-    whole, again = ((place / "runs" / one / "metrics.jsonl").read_text().splitlines()[-1] for one in (name, run.name))
-    assert json.loads(whole)["loss"] == json.loads(again)["loss"]
+def test_a_run_goes_on_only_with_the_plan_it_was_begun_with(place):
+    starts = []
+    for name, key in (("choose", "draws"), ("weights", "weights")):
+        run, other = place / "runs" / f"begun_{name}", place / "runs" / f"other_{name}"
+        shutil.copytree(place / "runs" / name, run)
+        shutil.rmtree(sorted((run / "checkpoints").glob("tokens-*"))[-1])
+        shutil.copytree(run, other)
+        record = json.loads((other / "shape.json").read_text())
+        record[key][0] += 1
+        (other / "shape.json").write_text(json.dumps(record))
+        starts += [(run.name, RUNS[name], True), (other.name, RUNS[name], True)]
+    refused = [line for line in run_all(place, *starts) if line.startswith("refused: ")]
+    for line, name in zip(refused, ("choose", "weights"), strict=True):
+        record, runs = place / "runs" / f"other_{name}" / "shape.json", (name, f"begun_{name}")
+        assert line.startswith(f"refused: {record}: the plan made now is another one")
+        whole, again = (np.load(place / "runs" / run / "counts.npz") for run in runs)
+        assert whole.files == again.files
+        for key in whole:
+            np.testing.assert_array_equal(whole[key], again[key])
+        whole, again = (last_line(place / "runs" / run)["loss"] for run in runs)
+        assert whole == again
 
 
 def test_the_command_plans_and_draws(place, capsys):

@@ -82,7 +82,7 @@ def table(plan: Plan) -> str:
         shares = np.add.reduceat(getattr(plan, name), cuts[:-1])
         lines.append(f"{name:<32}" + "".join(f"{value:>14.1%}" for value in shares))
     if plan.weights is not None:
-        weights = (plan.weights[plan.edges[[low, high - 1]]] for low, high in itertools.pairwise(cuts))
+        weights = (plan.weights[plan.edges[[low, high]] - [0, 1]] for low, high in itertools.pairwise(cuts))
         lines.append(f"{'loss weights, first to last':<32}" + "".join(f"{f'{a:.2f}-{b:.2f}':>14}" for a, b in weights))
     return "\n".join([*lines, f"{'total variation, aimed to reached':<34}{plan.distance:>12.4f}"])
 

@@ -50,7 +50,8 @@ class Plan:
 
     `pairs_per_token` counts the pairs of tokens at distance 1 or more, `natural_pairs_per_token` those of the corpus's
     documents cut every T tokens: attention's work. `weights`, where targets are weighed and nothing is drawn, holds the
-    loss weight of a target by its visible context, and the profiles are those of the supervised f.
+    loss weight of a target by its visible context, the profiles are those of the supervised f, and pairs are counted by
+    target.
 
     Shapes: `draws` int64 (components,); `natural`, `aimed` and `reached` profiles (bins,), `edges` (bins + 1,);
         `weights` (window,).
