@@ -181,12 +181,12 @@ def planned_shape(
     if shape is None:
         return None
     store = TokenStore.open(shard_folder(data), "train")
-    shaped = shape_corpus(shape, data, store)
+    shaped = shape_corpus(shape, data, store, experiment.mask)
     cost = cost_of(shaped, store, experiment.train.tokens)
     record, path = shape_record(shape, shaped.plan, cost), folder.path / "shape.json"
     if checkpoint is not None and path.exists():
         before = json.loads(path.read_text(encoding="utf-8"))
-        if before["draws"] != record["draws"]:
+        if any(before.get(name) != record[name] for name in ("draws", "weights")):
             raise CheckpointError(
                 f"{path}: the plan computed now differs, as the solver or the corpus has changed; continue on the "
                 "first machine, or choose another --run.name"

@@ -80,13 +80,21 @@ def shape_faults(
     if shape is None:
         return []
     method, faults = shape.strategy.method, []
+    weighs = method == "weights"
     if skip is not None:
-        faults.append(f"skip.method={skip.method}: would be ignored, shape decides the ids; leave it out")
-    if mask.method != "causal" or mask.chunks is not None:
+        reason = "weights count tokens, not ids with gaps" if weighs else "would be ignored, shape decides the ids"
+        faults.append(f"skip.method={skip.method}: {reason}; leave it out")
+    if mask.chunks is not None or mask.method not in (("causal", "document") if weighs else ("causal",)):
         field = f"mask.method={mask.method}" if mask.method != "causal" else f"mask.chunks={mask.chunks}"
-        faults.append(f"{field}: shape plans for mask: causal without chunks; leave the mask out")
+        ours = "causal or document" if weighs else "causal"
+        faults.append(f"{field}: shape plans for mask: {ours} without chunks; leave the mask out")
     wanted = "natural" if method == "choose" else "concatenated"
-    if data.mode != wanted:
+    if weighs and data.mode == "uniform":
+        faults.append(
+            "data.mode=uniform: shape.strategy.method=weights counts targets of documents or full windows; "
+            "set data.mode: natural or concatenated"
+        )
+    elif not weighs and data.mode != wanted:
         reason = "draws documents as they are" if method == "choose" else "joins documents"
         faults.append(f"data.mode={data.mode}: shape.strategy.method={method} {reason}; set data.mode: {wanted}")
     if isinstance(shape.strategy, Gaps) and shape.strategy.target_len <= data.window:

@@ -12,10 +12,12 @@ from typing import Any
 
 import lightning
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, distributed
 from torch.utils.data import DataLoader, IterableDataset
 
+from lab.counts import targets_by_context, visible_context
 from lab.data.arrangement import Arrangement
 from lab.data.config import DataConfig
 from lab.data.corpora import open_corpus
@@ -35,25 +37,31 @@ from lab.skip.sentences import sentence_ends, split_sentences
 PARENT_CHECK_S = 1.0
 FIRST_WINDOWS = 32  # in one of which an impactful token must occur
 Batch = dict[str, Any]
+FloatArray = npt.NDArray[np.float64]
 
 
 class PackDataset(IterableDataset):  # type: ignore[type-arg]
-    """The packs of some streams in turn, without end."""
+    """The packs of some streams in turn, endless; `weights` as in `to_batch`."""
 
-    def __init__(self, streams: list[PackStream]) -> None:
+    def __init__(self, streams: list[PackStream], weights: FloatArray | None = None) -> None:
         super().__init__()
-        self.streams = streams
+        self.streams, self.weights = streams, weights
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield one pack of each stream, again and again."""
         while True:
             for stream in self.streams:
-                yield to_batch(next(stream))
+                yield to_batch(next(stream), self.weights)
 
 
-def to_batch(pack: Pack) -> Batch:
-    """Convert a pack to a training batch: tensors to move to the device, and values that stay on the host."""
-    ids = pack.position_ids
+def to_batch(pack: Pack, weights: FloatArray | None = None) -> Batch:
+    """Convert a pack to a training batch: tensors to move to the device, and values that stay on the host.
+
+    `weights` is the loss weight of a target by its visible context; left out, all weigh 1.
+
+    Shapes: weights float64, longer than the longest run.
+    """
+    ids, scored = pack.position_ids, pack.targets != IGNORE
     return {
         "tokens": torch.from_numpy(pack.tokens)[None],
         "targets": torch.from_numpy(pack.targets)[None],
@@ -64,10 +72,20 @@ def to_batch(pack: Pack) -> Batch:
         "anchors": pack.anchors,
         "counted": ids,
         "selected": pack.selected,
-        "n_targets": int((pack.targets != IGNORE).sum()),
+        "n_targets": int(scored.sum()),
+        "supervised": targets_by_context(pack.lengths, pack.anchors, scored),
+        "weights": None if weights is None else loss_weights(pack, scored, weights)[None],
         "stream": pack.stream,
         "state": pack.state,
     }
+
+
+def loss_weights(pack: Pack, scored: np.ndarray, weights: FloatArray) -> Tensor:
+    """Look up the loss weight of every target: float32 (pack_tokens,), 0 where nothing is scored."""
+    out = np.zeros(len(scored), dtype=np.float32)
+    context = visible_context(pack.lengths, pack.anchors)
+    out[: len(context)] = weights[context]
+    return torch.from_numpy(out * scored)
 
 
 def starts_of(pack: Pack) -> tuple[int, ...] | None:
@@ -162,6 +180,7 @@ class PackedData(lightning.LightningDataModule):
         self.mask, self.skip, self.shape = mask, skip, shape
         self.config, self.seed = config, seed
         self.micro_batch_tokens, self.n_streams = micro_batch_tokens, n_streams
+        self.weights: FloatArray | None = None  # loss weights by visible context, once planned
         self.states: dict[int, np.ndarray] = {}
 
     def check_prepared(self) -> None:
@@ -196,8 +215,8 @@ class PackedData(lightning.LightningDataModule):
         self.selection = self.open_selection() if selects else None
         self.skips = None if self.skip is None or selects else skip_function(self.config, self.skip)
         if self.shape is not None:
-            shaped = shape_corpus(self.shape, self.config, self.store)
-            self.segments, self.skips = shaped.segments, shaped.skip
+            shaped = shape_corpus(self.shape, self.config, self.store, self.mask)
+            self.segments, self.skips, self.weights = shaped.segments, shaped.skip, shaped.plan.weights
 
     def open_selection(self) -> Selection:
         """Read the token types that select sentences.
@@ -217,7 +236,7 @@ class PackedData(lightning.LightningDataModule):
         streams = [self.stream(j) for j in range(rank, self.n_streams, world)]
         prefetch = self.config.prefetch
         return DataLoader(
-            PackDataset(streams),
+            PackDataset(streams, self.weights),
             batch_size=None,
             collate_fn=unchanged,
             worker_init_fn=outlive_signals,

@@ -4,6 +4,7 @@
              k mod n of a shuffle of the class's n segments, another shuffle for every pass
     pack     blocks of joined documents, each cut to the cycle's lengths in one shuffled order
     skip     full windows; each draws a layout of its ids with the plan's probabilities
+    weights  segments as without a shape; the plan holds the loss weights
 
 Every draw is a function of (seed, global sample index), located without reading the draws before it.
 """
@@ -17,12 +18,23 @@ import numpy as np
 from lab.data.config import DataConfig
 from lab.data.order import mix, shuffled
 from lab.data.packing import AssignIds
-from lab.data.segments import ConcatenatedSegments, CutSegments, NaturalSegments, Segment, SegmentIndex, cached
+from lab.data.segments import (
+    ConcatenatedSegments,
+    CutSegments,
+    NaturalSegments,
+    Segment,
+    SegmentIndex,
+    cached,
+    index_segments,
+)
 from lab.data.shards import Shard, TokenStore
+from lab.data.target_counts import target_counts
+from lab.masks import Causal, WindowMask
 from lab.shape.components import choosing, layouts, length_classes, packing, packing_lengths, skipping
-from lab.shape.config import Choose, Gaps, Pack, ShapeConfig
+from lab.shape.config import Choose, Gaps, Pack, ShapeConfig, Weights
 from lab.shape.planning import CYCLE, Plan, plan_shape
 from lab.shape.profiles import bin_edges, length_frequency
+from lab.shape.weighing import plan_weights
 
 PACK_CYCLE = 256  # segments of a block; few enough that a small corpus holds one
 
@@ -40,14 +52,17 @@ class Shaped:
     skip: AssignIds | None = None
 
 
-def shape_corpus(shape: ShapeConfig, data: DataConfig, store: TokenStore) -> Shaped:
-    """Plan how a corpus is drawn, and build the segments that draw it.
+def shape_corpus(shape: ShapeConfig, data: DataConfig, store: TokenStore, mask: WindowMask = Causal()) -> Shaped:
+    """Plan how a corpus is drawn or weighed, and build the segments that draw it.
 
     Raises: ConfigError for an unreachable target, DataError for a corpus too small to be cut as planned.
     """
     strategy, window = shape.strategy, data.window
     reach = strategy.target_len if isinstance(strategy, Gaps) else window
     counts, edges = natural_counts(store, reach), bin_edges(reach)
+    if isinstance(strategy, Weights):
+        plan = plan_weights(shape, target_counts(store, data.mode, window, mask.method))
+        return Shaped(counts, plan, index_segments(store, data.mode, window))
     natural = length_frequency(counts)
     if isinstance(strategy, Choose):
         plan = plan_shape(shape, choosing(strategy, counts, edges), natural)

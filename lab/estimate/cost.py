@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from lab.config import Experiment
 from lab.counts import PositionCounts
 from lab.data.config import DataConfig, Slimpajama
@@ -11,6 +13,7 @@ from lab.data.shards import token_dtype
 from lab.model.config import DecoderConfig
 from lab.model.utilisation import PEAK_FLOPS
 from lab.runs.folder import packed_counts
+from lab.shape.config import Weights
 
 PAPER_TOKENS, PAPER_GPUS, PAPER_DAYS = 1e12, 16, 28
 """arXiv:2410.18745, A.2: 2K windows, 1T tokens, 16 A100, 28 days."""
@@ -59,7 +62,8 @@ def cost_of(experiment: Experiment, *, peak_flops: float | None, utilisation: fl
         work = flops * tokens * (RECOMPUTED if train.recompute else 1)
         hours = work / (peak_flops * utilisation * train.world_size) / SECONDS_PER_HOUR
     shard_tokens, source = shard_tokens_of(experiment.data, tokens)
-    counts = counts_bytes(experiment.reach)
+    weighs = experiment.shape is not None and isinstance(experiment.shape.strategy, Weights)
+    counts = counts_bytes(experiment.reach, weighs=weighs)
     return Cost(
         parameters=model.n_parameters(),
         flops_per_token=flops,
@@ -79,9 +83,9 @@ def stream_bytes(experiment: Experiment) -> int:
     return experiment.train.n_packs * (1 + experiment.data.look_ahead) * INT64
 
 
-def counts_bytes(reach: int) -> int:
-    """Count the bytes of counts.npz: f for each distance, segments for each length, and the tokens."""
-    return len(packed_counts(PositionCounts(reach)))
+def counts_bytes(reach: int, *, weighs: bool = False) -> int:
+    """Count the bytes of counts.npz, with loss weights if there are any."""
+    return len(packed_counts(PositionCounts(reach, weights=np.ones(reach) if weighs else None)))
 
 
 def shard_tokens_of(data: DataConfig, trained: int) -> tuple[int, str]:

@@ -144,6 +144,7 @@ class Decoder(nn.Module):
         cache: KeyCache | None = None,
         layout: Layout | None = None,
         targets: Tensor | None = None,
+        loss_weights: Tensor | None = None,
         last_only: bool = False,
     ) -> Tensor:
         """Return logits, or the summed loss when `targets` are given.
@@ -155,7 +156,8 @@ class Decoder(nn.Module):
         A `layout` prepared for several passes replaces this pass's own.
 
         Shapes: tokens int64 (B, T); cu_seqlens int32 (S + 1,); position_ids int64 (T,) or (B, T); targets int64
-            (B, T), IGNORE where not scored; returns (B, T, V), or a scalar: the sum of losses in nats.
+            (B, T), IGNORE where not scored; loss_weights (B, T); returns (B, T, V), or a scalar: the sum of losses in
+            nats; with loss weights (2,), the weighted sum and the plain one, which has no gradient.
         Raises: DataError for cu_seqlens that do not describe the tokens.
         """
         shape = tokens.shape
@@ -179,7 +181,10 @@ class Decoder(nn.Module):
             cache.advance(tokens.shape[1])
         x_BTD = self.norm(x_BTD[:, -1:] if last_only else x_BTD)
         if targets is not None:
-            return summed_cross_entropy(x_BTD.flatten(0, 1), self.head.weight, targets.flatten(), self.cfg.head_chunk)
+            weights_T = None if loss_weights is None else loss_weights.flatten()
+            return summed_cross_entropy(
+                x_BTD.flatten(0, 1), self.head.weight, targets.flatten(), self.cfg.head_chunk, weights_T
+            )
         logits: Tensor = self.head(x_BTD)
         return logits if last_only else logits.view(*shape, -1)
 

@@ -5,7 +5,8 @@ environment.json  commit, uncommitted changes, versions, hardware, seed, threads
 metrics.jsonl     one object per logged step
 probes.jsonl      one object per probed length, and one per probe
 cases/            every test of every probe, one file per probe
-counts.npz        `lengths`, the histogram of segment lengths, `f`, the position frequency, and `tokens`, consumed
+counts.npz        `lengths`, the histogram of segment lengths, `f`, the position frequency, `tokens`, consumed,
+                  `supervised`, targets by visible context, `supervised_f`, and `weights`, of the loss, where planned
 counts/           the same at every probe, compressed: tokens-000000250000.npz; lab.counts.SavedCounts reads both
 checkpoints/      see lab.runs.checkpoints
 impact.json       the impactful token types that select sentences, copied when the run began
@@ -99,5 +100,8 @@ class RunFolder:
 def packed_counts(counts: PositionCounts, save: Callable[..., None] = np.savez) -> bytes:
     """Build the contents of counts.npz."""
     buffer = io.BytesIO()
-    save(buffer, lengths=counts.lengths, f=counts.frequency(), tokens=counts.tokens)
+    targets: Record = {"supervised": counts.supervised, "supervised_f": counts.supervised_f()}
+    if counts.weights is not None:
+        targets["weights"] = counts.weights
+    save(buffer, lengths=counts.lengths, f=counts.frequency(), tokens=counts.tokens, **targets)
     return buffer.getvalue()
