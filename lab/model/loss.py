@@ -66,5 +66,6 @@ def summed_cross_entropy(hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor
 
     Shapes: hidden (T, D), weight (V, D), targets int64 (T,); returns a scalar.
     """
-    loss: Tensor = ChunkedCrossEntropy.apply(hidden_TD, weight_VD, targets_T, chunk, torch.is_grad_enabled())
+    trains = torch.is_grad_enabled()
+    loss: Tensor = ChunkedCrossEntropy.apply(hidden_TD, weight_VD, targets_T, chunk, trains)  # type: ignore[no-untyped-call]
     return loss
