@@ -26,6 +26,8 @@ class Run:
     index: int
     experiment: Experiment
     command: FitCommand
+    swept: Mapping[str, Any]
+    """The sweep's parameters in this run."""
 
     @property
     def path(self) -> Path:
@@ -69,7 +71,7 @@ def plan(sweep: Sweep, given: Mapping[str, Any]) -> list[Run]:
         both = flatten(swept).keys() & flatten(dict(given)).keys()
         faults |= {f"--{key}={given.get(key)}: is a parameter of the sweep; leave it out": None for key in sorted(both)}
         try:
-            runs.append(run_of(index, read_command(expand(sweep.command, sweep.program, swept)), given))
+            runs.append(run_of(index, read_command(expand(sweep.command, sweep.program, swept)), given, swept))
         except ConfigError as error:
             faults |= dict.fromkeys(error.faults)
     faults |= dict.fromkeys(same_names(runs))
@@ -78,13 +80,13 @@ def plan(sweep: Sweep, given: Mapping[str, Any]) -> list[Run]:
     return runs
 
 
-def run_of(index: int, command: FitCommand, given: Mapping[str, Any]) -> Run:
+def run_of(index: int, command: FitCommand, given: Mapping[str, Any], swept: Mapping[str, Any]) -> Run:
     """Read the experiment of one run, whose name is automatic unless the command has another.
 
     Raises: ConfigError.
     """
     command = command._replace(settings={"run.name": AUTO, **command.settings, **given})
-    return Run(index, load_experiment(command.config, command.settings), command)
+    return Run(index, load_experiment(command.config, command.settings), command, flatten(dict(swept)))
 
 
 def same_names(runs: Sequence[Run]) -> list[str]:

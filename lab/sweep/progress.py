@@ -17,7 +17,7 @@ from lab.errors import LabError
 from lab.runs.folder import RunFolder
 from lab.sweep.planning import Run
 
-HEAD = ("run", "state", "progress", "tokens", "effective length", "reach", "left", "")
+HEAD = ("run", "settings", "state", "progress", "tokens", "effective length", "reach", "left", "")
 TAIL_BYTES = 8192
 REDRAWN_EVERY_S, LINES_EVERY_S = 0.5, 60.0
 SHOWN_FIRST = ("running", "failed", "stopped", "elsewhere", "waiting", "finished")
@@ -36,7 +36,7 @@ class State:
 
     def row(self) -> tuple[str, ...]:
         """Describe the run, from its folder where it is running or has changed its state."""
-        if self.name != "running" and self.described[1:2] == (self.name,):
+        if self.name != "running" and self.described[2:3] == (self.name,):
             return self.described
         total, consumed, probe = self.run.experiment.train.tokens, 0, {}
         with suppress(LabError, ValueError):  # a broken record is for lab.fit to refuse
@@ -44,6 +44,7 @@ class State:
             probe = max(RunFolder(self.run.path).probes(), key=lambda record: record["consumed_tokens"], default={})
         self.described = (
             self.run.path.name,
+            " ".join(f"{key}={value}" for key, value in self.run.swept.items()),
             self.name,
             f"{min(1.0, consumed / total):.0%}",
             f"{consumed:,}",

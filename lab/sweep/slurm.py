@@ -16,8 +16,8 @@ from lab.sweep.planning import Run
 
 SCRIPT = """\
 #!/usr/bin/env bash
-# Each task trains one run of {file}. Options of sbatch on its command line replace those below; submitted again,
-# tasks of finished runs end at once and the others go on.
+# Each task trains one run of {file}; options on sbatch's command line replace those below.
+# Submitted again, tasks whose run is finished end at once and the others go on.
 #SBATCH --job-name={name}
 #SBATCH --array=0-{last}{limit}
 #SBATCH --nodes={nodes}
