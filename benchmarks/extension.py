@@ -28,6 +28,7 @@ from eval.probe.__main__ import probe_model
 from lab.config import load_experiment
 from lab.loading import load_trained
 from lab.model.attention.segments import Segments
+from lab.probe.curve import shown_length
 from lab.probe.held_out import HeldOutLoss
 
 BASE = Path("runs/cpu_demo")
@@ -70,7 +71,8 @@ def figures(run: Path) -> dict[str, float]:
         "half": frequency[len(frequency) // 2] / frequency[0],
         "three_quarters": frequency[3 * len(frequency) // 4] / frequency[0],
         "loss": common_loss(run),
-        "effective_length": summary["effective_length"],
+        "effective_length": summary["effective_length"] or 0,
+        "first_length": min(accuracy),
         "at_384": accuracy[384],
         "at_576": accuracy[576],
         "step_s": per_step / statistics.median(m["tokens_per_s"] for m in metrics),
@@ -95,7 +97,7 @@ def common_loss(run: Path) -> float:
 def row(name: str, runs: list[dict[str, float]]) -> str:
     """Lay one method out: means over seeds, effective lengths one by one."""
     mean = {key: statistics.mean(run[key] for run in runs) for key in runs[0]}
-    lengths = ", ".join(f"{run['effective_length']:.0f}" for run in runs)
+    lengths = ", ".join(shown_length(run["effective_length"], int(run["first_length"]), ".0f") for run in runs)
     return (
         f"| {name} | {mean['half']:.3f} | {mean['three_quarters']:.3f} | {mean['loss']:.3f} | {lengths} | "
         f"{mean['at_384']:.2f} | {mean['at_576']:.2f} | {mean['step_s']:.3f} |"
@@ -110,7 +112,7 @@ def before() -> str:
     accuracy = {p["length"]: p["accuracy"] for p in probes if "length" in p}
     frequency = np.load(BASE / "counts.npz")["f"]
     half, three_quarters = (frequency[n * len(frequency) // 4] / frequency[0] for n in (2, 3))
-    length = probes[-1]["effective_length"]
+    length = shown_length(probes[-1]["effective_length"], probes[-1]["first_length"])
     return (
         f"| the demo, before | {half:.3f} | {three_quarters:.3f} | {common_loss(BASE):.3f} | {length} | "
         f"{accuracy[384]:.2f} | {accuracy[576]:.2f} | |"

@@ -97,7 +97,7 @@ def assemble(
     selects = experiment.skip is not None and experiment.skip.selects
     counting, stopping = Counting(experiment.reach, experiment.position.distance, selects=selects), Stopping()
     recording = Recording(
-        folder, counting, experiment.model, data.window, experiment.count_positions, experiment.track.every_steps
+        folder, counting, experiment.model, data.window, experiment.logged_positions, experiment.track.every_steps
     )
     probing = make_probing(experiment, folder, counting, recording, stopping, sharded=sharded)
     progress = Progress(recording, probing, train.steps * train.batch_tokens)
@@ -194,7 +194,6 @@ def make_needle_probe(experiment: Experiment, device: torch.device) -> NeedlePro
         experiment.probe,
         tokenizer,
         load_haystack(path, data, tokenizer),
-        seed=experiment.run.seed,
         window=data.window,
         stop_id=end_of_document(data, tokenizer),
         device=device,

@@ -115,7 +115,7 @@ def open_model(
     return OpenedModel(
         trained.folder.name,
         trained.decoder,
-        tokenizer_in(shard_folder(experiment.data)),
+        tokenizer_in(trained.folder) or tokenizer_in(shard_folder(experiment.data)),
         experiment.data.window,
         experiment,
         trained.folder,

@@ -20,6 +20,9 @@ from lab.data.tokenizer import load_tokenizer
 from lab.errors import CheckpointError, ConfigError, MissingPackage
 from lab.files import write_atomic, write_json
 from lab.launch import Launch, find_launch
+from lab.positions.base_bound import base_warning
+from lab.probe.curve import shown_length
+from lab.probe.protocols import window_warning
 from lab.processes import set_threads
 from lab.runs import checkpoints
 from lab.runs.changes import changes
@@ -50,8 +53,11 @@ def run_experiment(experiment: Experiment, resume: bool, command: str) -> int:
     if launch.is_first:
         run.data.prepare_data()
         check_vocabulary(experiment)
+        warning = window_warning(experiment.probe, load_tokenizer(shard_folder(experiment.data)), experiment.reach)
         token_types = choose_token_types(experiment, folder, checkpoint, say)
         say(f"data: {summary_of(experiment.data).summary}")
+        if warning is not None:
+            say(warning)
         shape = planned_shape(experiment, folder, checkpoint)
         start_folder(experiment, folder, checkpoint, threads)
         if token_types is not None:
@@ -239,7 +245,8 @@ def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) 
     backend, reason = choose_backend(experiment, device)
     start = f"; continues at {checkpoint.consumed_tokens:,} tokens" if checkpoint else ""
     train, path = experiment.train, experiment.run.path
-    notes = "".join(f"\n{line}" for line in reductions(experiment))
+    warning = base_warning(experiment.model.theta, experiment.data.window)
+    notes = "".join(f"\n{line}" for line in [*reductions(experiment), *([warning] if warning else [])])
     return (
         f"run: {path}: {experiment.model.n_parameters():,} parameters, {train.steps:,} steps of "
         f"{train.batch_tokens:,} tokens on {device.type}{start}\nattention: {backend} ({reason}){notes}"
@@ -252,9 +259,10 @@ def report(experiment: Experiment, folder: RunFolder) -> str:
     lines = ["", f"{'consumed tokens':>16} {'effective length':>17} {'f(effective length)':>20} {'held-out loss':>14}"]
     for probe in probes:
         loss = probe.get("held_out_loss")
-        frequency = f"{probe['f_at_effective_length']:,}" if probe["effective_length"] else "-"
+        length, f = probe["effective_length"], probe.get("f_at_effective_length")
+        frequency = "-" if not length or f is None else f"{f:,}"
         lines.append(
-            f"{probe['consumed_tokens']:>16,} {probe['effective_length']:>17,} {frequency:>20} "
+            f"{probe['consumed_tokens']:>16,} {shown_length(length, probe.get('first_length')):>17} {frequency:>20} "
             f"{'' if loss is None else format(loss, '.3f'):>14}"
         )
     lines.append(f"\neverything is in {folder.path}")

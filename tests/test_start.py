@@ -1,5 +1,6 @@
 """Runs that start from trained weights: what they take over, what they refuse, and what they begin with."""
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -66,7 +67,7 @@ def write(tmp_path, prepared):
 
     def write(path, name="run", **sections):
         data = {
-            "corpus": {"name": "synthetic", "documents": 240, "words": 16},
+            "corpus": dataclasses.asdict(prepared.corpus),
             "window": 64,
             "held_out_frac": 0.1,
             "folder": prepared.folder,

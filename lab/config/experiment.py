@@ -22,6 +22,7 @@ from lab.shape.config import Gaps, ShapeConfig
 from lab.skip.config import SkipConfig
 
 DEFAULT_NEEDLES, DEFAULT_DIGITS = 4, 6  # arXiv:2410.18745, section 3
+LOGGED_EIGHTHS = (1, 2, 4, 6)  # of the window, where f is logged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,10 +116,14 @@ class Experiment(Section):
         return isinstance(self.data.corpus, Synthetic)
 
     @property
-    def count_positions(self) -> tuple[int, ...]:
-        """Relative positions whose f is logged."""
-        window = self.reach
-        return self.count.positions or tuple(sorted({window // 8, window // 4, window // 2, 3 * window // 4}))
+    def logged_positions(self) -> dict[str, int]:
+        """Relative positions whose f is logged, by the name of the column.
+
+        Fractions of what the counter holds, L, have the same names at any window: f_at_0.5L is f(L // 2).
+        """
+        if self.count.positions:
+            return {f"f_at_{position}": position for position in self.count.positions}
+        return {f"f_at_{eighths / 8:g}L": eighths * self.reach // 8 for eighths in LOGGED_EIGHTHS}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the experiment as nested dicts of plain values."""

@@ -104,7 +104,7 @@ class CountConfig(Section):
     """What is logged of the position frequency, which is always counted in full."""
 
     positions: tuple[NonNegative, ...] | None = None
-    """Relative positions whose f is logged; left out, the window's 1/8, 1/4, 1/2 and 3/4."""
+    """Relative positions whose f is logged, as f_at_1280; left out, the window's 1/8 to 3/4, as f_at_0.125L."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +134,7 @@ class RunConfig(Section):
     name: str
     """Name of the run's folder; left out, that of the config file; auto adds 8 digits that identify the settings."""
     seed: NonNegative = 0
-    """Seed of the weights, the data order and the probes."""
+    """Seed of the weights and the data order; probe.seed is that of the tests."""
     folder: str = "runs"
     """Folder that holds the run folders."""
 

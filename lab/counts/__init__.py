@@ -1,5 +1,6 @@
 """Position frequency: how often training saw every relative position."""
 
 from lab.counts.position_counts import PositionCounts
+from lab.counts.reading import Counted, SavedCounts, f_at
 
-__all__ = ["PositionCounts"]
+__all__ = ["Counted", "PositionCounts", "SavedCounts", "f_at"]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import Field
 
-from lab.data.synthetic import VERSION
+from lab.data.synthetic import NATURAL_LOG_STD, VERSION
 from lab.schema import NonNegative, Positive, PositiveFloat, Section, Share
 
 Mode = Literal["natural", "concatenated", "uniform"]
@@ -22,6 +23,10 @@ DERIVED_VERSION = 1  # of how shards are derived from others; raised with every 
 class Synthetic(Section):
     """The embedded probe corpus: filler, repeated phrases, quoted passages, numbers that are queried later."""
 
+    renamed: ClassVar[Mapping[str, str]] = {
+        "median_frac": "median_tokens, which is median_frac * data.window",
+        "section_frac": "section_tokens, which is section_frac * data.window",
+    }
     name: Literal["synthetic"] = "synthetic"
     documents: Positive = 20_000
     """Number of documents."""
@@ -41,11 +46,11 @@ class Synthetic(Section):
     """Probability that a word of filler is a number; repeats and quotes repeat it too."""
     question_prob: Share = 0.95
     """Probability that a section with room for it states numbers and ends with the question and answer."""
-    section_frac: PositiveFloat = 1.0
-    """Longest section in windows; repeats, quotes and questions reach back no further than their section."""
-    median_frac: PositiveFloat = 0.26
-    """Median document length in windows; with log_std it gives SlimPajama's shape at any window."""
-    log_std: PositiveFloat = 1.2
+    section_tokens: PositiveFloat = 192.0
+    """Longest section in tokens; repeats, quotes and questions reach back no further than their section."""
+    median_tokens: PositiveFloat = 49.92
+    """Median document length in tokens; SlimPajama's shape at a window of 192, and at any window of 0.26 times it."""
+    log_std: PositiveFloat = NATURAL_LOG_STD
     """Standard deviation of the logarithm of the document length."""
 
 
@@ -197,7 +202,6 @@ class DataConfig(Section):
             "held_out_frac": self.held_out_frac,
         }
         if isinstance(self.corpus, Synthetic):
-            identity["window"] = self.window  # its document lengths follow the window
             identity["version"] = VERSION
         if self.tags:
             identity["tags"] = True

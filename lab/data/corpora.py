@@ -50,7 +50,7 @@ def open_corpus(config: DataConfig) -> CorpusReader:
     """
     corpus = config.corpus
     if isinstance(corpus, Synthetic):
-        return SyntheticReader(corpus, config.window)
+        return SyntheticReader(corpus)
     if isinstance(corpus, Stdlib):
         return StdlibReader()
     if isinstance(corpus, Slimpajama) and corpus.path is None:
@@ -61,10 +61,10 @@ def open_corpus(config: DataConfig) -> CorpusReader:
 class SyntheticReader:
     """The embedded probe corpus."""
 
-    def __init__(self, corpus: Synthetic, window: int) -> None:
+    def __init__(self, corpus: Synthetic) -> None:
         self.documents = corpus.documents
         self.n_tasks = -(-corpus.documents // TASK_DOCUMENTS)
-        self.generator = synthetic_text(corpus, window)
+        self.generator = synthetic_text(corpus)
 
     def inputs(self) -> dict[str, int]:
         """Return nothing: the documents depend on the config alone."""
@@ -77,10 +77,10 @@ class SyntheticReader:
             yield Document(text, "synthetic")
 
 
-def synthetic_text(corpus: Synthetic, window: int) -> SyntheticText:
+def synthetic_text(corpus: Synthetic) -> SyntheticText:
     """Build the generator of a synthetic corpus."""
     parameters = {k: v for k, v in asdict(corpus).items() if k not in ("name", "documents")}
-    return SyntheticText(window=window, **parameters)
+    return SyntheticText(**parameters)
 
 
 class StdlibReader:

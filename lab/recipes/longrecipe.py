@@ -43,6 +43,7 @@ from lab.data.selecting import RESULT
 from lab.data.windows import refuse_few
 from lab.errors import ConfigError
 from lab.files import write_atomic, write_json, writing
+from lab.probe.curve import shown_length
 from lab.recipes.recipe import FOLDERS, TRAINING, Recipe, Resolved, read_recipe, resolve, unprepared
 from lab.runs.changes import changes
 from lab.runs.folder import RunFolder
@@ -54,7 +55,7 @@ SYNTAX = Syntax(
 KILLED = 128  # plus the number of the signal, as shells do
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 MERGING = ".merging"  # what the merge writes to until it is whole
-FORMS, WIDTHS = ("{:,.0f}", "{:.3f}", "{:.3f}", "{:,.0f}"), (16, 8, 15, 18, 10)  # of the table at the end
+FORMS, WIDTHS = ("{:,.0f}", "{:.3f}", "{:.3f}", "{}"), (16, 8, 15, 18, 10)  # of the table at the end
 
 
 class Stages:
@@ -222,14 +223,15 @@ def report(stages: Stages) -> str:
     return "\n".join(["", *(f"{line}  {place}" for line, place in zip(lines, places, strict=True))])
 
 
-def numbers_of(stage: str, folder: Path) -> tuple[float | None, ...]:
+def numbers_of(stage: str, folder: Path) -> tuple[float | str | None, ...]:
     """Read the results of a stage: tokens, loss of the last steps, held-out loss, effective length."""
     if stage in TRAINING:
         run = RunFolder(folder)
         steps = list(run.read("metrics.jsonl"))
         probes = [record for record in run.read("probes.jsonl") if "effective_length" in record]
         last, probe = steps[-1] if steps else {}, probes[-1] if probes else {}
-        return *map(last.get, ("consumed_tokens", "loss")), *map(probe.get, ("held_out_loss", "effective_length"))
+        length = shown_length(probe["effective_length"], probe.get("first_length")) if probe else None
+        return *map(last.get, ("consumed_tokens", "loss")), probe.get("held_out_loss"), length
     if stage == "analyse" and (folder / RESULT).exists():
         options = json.loads((folder / RESULT).read_text(encoding="utf-8"))["options"]
         return options["windows"] * options["length"], None, None, None

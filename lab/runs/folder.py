@@ -6,6 +6,7 @@ metrics.jsonl     one object per logged step
 probes.jsonl      one object per probed length, and one per probe
 cases/            every test of every probe, one file per probe
 counts.npz        `lengths`, the histogram of segment lengths, `f`, the position frequency, and `tokens`, consumed
+counts/           the same at every probe, compressed: tokens-000000250000.npz; lab.counts.SavedCounts reads both
 checkpoints/      see lab.runs.checkpoints
 impact.json       the impactful token types that sentences were selected by, as they were when the run began
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ class RunFolder:
                 if name == "probes.jsonl":
                     kept = [r for r in kept if r["consumed_tokens"] in whole]
                 self.write_records(name, kept)
-        for path in (self.path / "cases").glob("tokens-*.jsonl"):
+        for path in [*self.path.glob("cases/tokens-*.jsonl"), *self.path.glob("counts/tokens-*.npz")]:
             if int(path.stem.removeprefix("tokens-")) > consumed_tokens:
                 path.unlink()
 
@@ -75,22 +76,28 @@ class RunFolder:
         """Read the summaries, each of which is the last line of a whole probe."""
         return (record for record in self.read("probes.jsonl") if "effective_length" in record)
 
-    def last_probe(self) -> tuple[int, int | None]:
-        """Read the consumed tokens and the effective length of the last whole probe; 0 and None before the first."""
+    def last_probe(self) -> tuple[int, Record]:
+        """Read the consumed tokens and the summary of the last whole probe; 0 and an empty one before the first."""
         last = max(self.probes(), key=lambda record: record["consumed_tokens"], default={})
-        return last.get("consumed_tokens", 0), last.get("effective_length")
+        return last.get("consumed_tokens", 0), last
 
     def write_counts(self, counts: PositionCounts) -> None:
         """Save the position frequency."""
         write_atomic(self.path / "counts.npz", packed_counts(counts))
+
+    def write_counts_at(self, consumed_tokens: int, counts: PositionCounts) -> None:
+        """Save the position frequency at one probe."""
+        write_atomic(
+            self.path / f"counts/tokens-{consumed_tokens:015d}.npz", packed_counts(counts, np.savez_compressed)
+        )
 
     def write_cases(self, consumed_tokens: int, cases: Iterable[Record]) -> None:
         """Save every test of one probe."""
         self.write_records(f"cases/tokens-{consumed_tokens:015d}.jsonl", cases)
 
 
-def packed_counts(counts: PositionCounts) -> bytes:
+def packed_counts(counts: PositionCounts, save: Callable[..., None] = np.savez) -> bytes:
     """Make the contents of a counts.npz."""
     buffer = io.BytesIO()
-    np.savez(buffer, lengths=counts.lengths, f=counts.frequency(), tokens=counts.tokens)
+    save(buffer, lengths=counts.lengths, f=counts.frequency(), tokens=counts.tokens)
     return buffer.getvalue()

@@ -1,5 +1,6 @@
 """The recipe: how its stages are resolved, what is refused before the first of them, and how they follow each other."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -58,7 +59,7 @@ def write(base, prepared, tmp_path):
             "target_len": TARGET_LEN,
             "common": {
                 "data": {
-                    "corpus": {"name": "synthetic", "documents": 400, "words": 16},
+                    "corpus": dataclasses.asdict(dataclasses.replace(prepared.corpus, documents=400)),
                     "held_out_frac": 0.2,
                     "folder": prepared.folder,
                     "look_ahead": 32,

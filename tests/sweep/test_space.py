@@ -109,7 +109,7 @@ def test_draws_are_those_of_the_seed_and_a_cap_only_shortens_them(tmp_path):
 
 
 def test_the_runs_are_those_of_wandbs_engine(tmp_path):
-    engine = pytest.importorskip("sweeps", reason="installs only without its dependencies")
+    engine = pytest.importorskip("sweeps.run", reason="installs only without its dependencies")
     grid = {name: SPACE[name] for name in ("constant", "choice", "whole", "steps")} | {
         "a": {"parameters": {"b": {"values": [2.0, 3]}}}
     }
