@@ -105,9 +105,10 @@ class Recording(Callback):
 
 
 def frequency_metrics(counts: PositionCounts, positions: Mapping[str, int]) -> dict[str, float]:
-    """Read f at the chosen positions, by name, and the shares at i <= L/2 and i >= 3L/4 of the L distances counted."""
-    frequency, window = counts.frequency(), counts.max_len
+    """Read f and the supervised f at the chosen positions, by name, and f's shares at i <= L/2 and i >= 3L/4 of L."""
+    frequency, supervised, window = counts.frequency(), counts.supervised_f(), counts.max_len
     metrics: dict[str, float] = {name: int(frequency[position]) for name, position in positions.items()}
+    metrics |= {f"supervised_{name}": supervised[position].item() for name, position in positions.items()}
     metrics["share_le_half"] = counts.share(0, window // 2)
     metrics["share_ge_three_quarters"] = counts.share(-(-3 * window // 4), window)
     return metrics

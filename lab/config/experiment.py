@@ -15,6 +15,7 @@ from lab.masks import Causal
 from lab.masks.config import MaskConfig
 from lab.model.config import DecoderConfig
 from lab.model.optim import OptimConfig
+from lab.positions import Frequencies
 from lab.positions.config import PositionConfig
 from lab.probe.config import ProbeConfig
 from lab.schema import Section
@@ -94,6 +95,11 @@ class Experiment(Section):
         return faults
 
     @property
+    def frequencies(self) -> Frequencies:
+        """The frequency method at the model's rotary base and head size."""
+        return Frequencies.of(self.position.frequency, self.model.head_dim, self.model.theta)
+
+    @property
     def reads_token_types(self) -> bool:
         """Whether samples are made of sentences with impactful tokens."""
         return getattr(self.skip, "selection", None) is not None
@@ -134,7 +140,7 @@ class Experiment(Section):
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
 
     def describe(self) -> str:
-        """Describe in comment lines what follows from the settings."""
+        """Format parameters, FLOPs and steps as comment lines."""
         model, train, window = self.model, self.train, self.data.window
         return (
             f"# parameters: {model.n_parameters(False):,} untied, {model.n_parameters(True):,} tied "

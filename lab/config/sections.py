@@ -76,6 +76,15 @@ class TrainConfig(Section):
         return self.devices * self.nodes
 
     @property
+    def resolved_strategy(self) -> str:
+        """The strategy, with `auto` resolved."""
+        return self.strategy if self.strategy != "auto" else "ddp" if self.world_size > 1 else "single"
+
+    def computes_in_bf16(self, on_gpu: bool) -> bool:
+        """Return whether training computes in bfloat16 on a GPU, or on a CPU."""
+        return self.precision == "bf16" or (self.precision == "auto" and on_gpu)
+
+    @property
     def n_packs(self) -> int:
         """Packs of a global batch."""
         return self.batch_tokens // self.micro_batch_tokens
@@ -121,7 +130,7 @@ class TrackConfig(Section):
     """Whether the run ends by drawing picture.png (needs matplotlib)."""
 
     def rules(self) -> list[str]:
-        """Refuse a project that nothing uses."""
+        """Refuse a project that would be ignored."""
         if self.project is not None and self.wandb == "off":
             return [f"project={self.project}: would be ignored, wandb=off; set wandb or leave project out"]
         return []

@@ -1,14 +1,15 @@
 """The run folder, the primary record of a run; dashboards mirror it.
 
 config.yaml       the resolved experiment
-environment.json  commit, uncommitted changes, versions, hardware, seed, threads; and of every resume
+environment.json  commit, uncommitted changes, versions, hardware, seed, threads; the same for every resume
 metrics.jsonl     one object per logged step
 probes.jsonl      one object per probed length, and one per probe
 cases/            every test of every probe, one file per probe
-counts.npz        `lengths`, the histogram of segment lengths, `f`, the position frequency, and `tokens`, consumed
+counts.npz        `lengths`, the histogram of segment lengths, `f`, the position frequency, `tokens`, consumed,
+                  `supervised`, targets by visible context, `supervised_f`, and `weights`, of the loss, where planned
 counts/           the same at every probe, compressed: tokens-000000250000.npz; lab.counts.SavedCounts reads both
 checkpoints/      see lab.runs.checkpoints
-impact.json       the impactful token types that sentences were selected by, as they were when the run began
+impact.json       the impactful token types that select sentences, copied when the run began
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ class RunFolder:
         self.token_types = path / "impact.json"
 
     def append(self, name: str, record: Record) -> None:
-        """Add one whole line to a .jsonl file."""
+        """Append one complete line to a .jsonl file."""
         with (self.path / name).open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 
     def read(self, name: str) -> Iterator[Record]:
-        """Read a .jsonl file; a last line that a crash cut short is left out.
+        """Read a .jsonl file; a last line truncated by a crash is left out.
 
         Raises: CheckpointError for any other broken line.
         """
@@ -56,11 +57,11 @@ class RunFolder:
                 raise CheckpointError(f"{path}: {reason}; correct or delete the line") from error
 
     def write_records(self, name: str, records: Iterable[Record]) -> None:
-        """Replace a .jsonl file, whole or not at all."""
+        """Replace a .jsonl file atomically."""
         write_atomic(self.path / name, "".join(json.dumps(record) + "\n" for record in records).encode())
 
     def rewind(self, consumed_tokens: int) -> None:
-        """Drop what was recorded after a checkpoint, so that a resumed run records it again, and probes cut short."""
+        """Drop records after a checkpoint, which a resumed run writes again, and incomplete probes."""
         whole = {record["consumed_tokens"] for record in self.probes()}
         for name in ("metrics.jsonl", "probes.jsonl"):
             if (self.path / name).exists():
@@ -73,11 +74,11 @@ class RunFolder:
                 path.unlink()
 
     def probes(self) -> Iterator[Record]:
-        """Read the summaries, each of which is the last line of a whole probe."""
+        """Read the summaries, each the last line of a complete probe."""
         return (record for record in self.read("probes.jsonl") if "effective_length" in record)
 
     def last_probe(self) -> tuple[int, Record]:
-        """Read the consumed tokens and the summary of the last whole probe; 0 and an empty one before the first."""
+        """Read the consumed tokens and the summary of the last complete probe; 0 and an empty one before the first."""
         last = max(self.probes(), key=lambda record: record["consumed_tokens"], default={})
         return last.get("consumed_tokens", 0), last
 
@@ -97,7 +98,10 @@ class RunFolder:
 
 
 def packed_counts(counts: PositionCounts, save: Callable[..., None] = np.savez) -> bytes:
-    """Make the contents of a counts.npz."""
+    """Build the contents of counts.npz."""
     buffer = io.BytesIO()
-    save(buffer, lengths=counts.lengths, f=counts.frequency(), tokens=counts.tokens)
+    targets: Record = {"supervised": counts.supervised, "supervised_f": counts.supervised_f()}
+    if counts.weights is not None:
+        targets["weights"] = counts.weights
+    save(buffer, lengths=counts.lengths, f=counts.frequency(), tokens=counts.tokens, **targets)
     return buffer.getvalue()
