@@ -26,8 +26,9 @@ from torch import Tensor
 from benchmarks import record
 from eval.probe.__main__ import probe_model
 from lab.config import load_experiment
-from lab.loading import load_trained
+from lab.loading import open_model
 from lab.model.attention.segments import Segments
+from lab.probe.curve import shown_length
 from lab.probe.held_out import HeldOutLoss
 
 BASE = Path("runs/cpu_demo")
@@ -82,7 +83,8 @@ def figures(run: Path) -> dict[str, float]:
         "three_quarters": frequency[3 * len(frequency) // 4] / frequency[0],
         "supervised": supervised[3 * len(supervised) // 4] / supervised[0],
         "loss": common_loss(run),
-        "effective_length": summary["effective_length"],
+        "effective_length": summary["effective_length"] or 0,
+        "first_length": min(accuracy),
         "at_384": accuracy[384],
         "at_576": accuracy[576],
         "step_s": per_step / statistics.median(m["tokens_per_s"] for m in metrics),
@@ -99,7 +101,7 @@ def common_loss(run: Path) -> float:
     """Score a run on the documents that all are scored on, in float32."""
     data = load_experiment(COMMON).data
     loss = HeldOutLoss(data, tokens=LOSS_TOKENS, pack_tokens=4 * data.window, rank=0, world_size=1, device="cpu")
-    decoder = load_trained(run).decoder
+    decoder = open_model(run).decoder
 
     def score(tokens: Tensor, targets: Tensor, segments: Segments) -> Tensor:
         with torch.no_grad():
@@ -110,9 +112,9 @@ def common_loss(run: Path) -> float:
 
 
 def row(name: str, runs: list[dict[str, float]]) -> str:
-    """Lay one method out: means over seeds, effective lengths one by one."""
+    """Format one method: means over seeds, effective lengths one by one."""
     mean = {key: statistics.mean(run[key] for run in runs) for key in runs[0]}
-    lengths = ", ".join(f"{run['effective_length']:.0f}" for run in runs)
+    lengths = ", ".join(shown_length(run["effective_length"], int(run["first_length"]), ".0f") for run in runs)
     return (
         f"| {name} | {mean['half']:.3f} | {mean['three_quarters']:.3f} | {mean['supervised']:.3f} | "
         f"{mean['loss']:.3f} | {lengths} | "
@@ -130,7 +132,7 @@ def before() -> str:
     frequency, supervised = counts["f"], supervised_of(counts)
     half, three_quarters = (frequency[n * len(frequency) // 4] / frequency[0] for n in (2, 3))
     weighed = supervised[3 * len(supervised) // 4] / supervised[0]
-    length = probes[-1]["effective_length"]
+    length = shown_length(probes[-1]["effective_length"], probes[-1]["first_length"])
     return (
         f"| the demo, before | {half:.3f} | {three_quarters:.3f} | {weighed:.3f} | "
         f"{common_loss(BASE):.3f} | {length} | "

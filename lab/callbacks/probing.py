@@ -22,6 +22,7 @@ from lab.counts import PositionCounts
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder
 from lab.model.generation.generate import greedy
+from lab.probe.curve import shown_length
 from lab.probe.effective_length import LengthResult, NeedleProbe, Worker
 from lab.probe.held_out import HeldOutLoss
 from lab.probe.records import length_record, summary_record, tests_of
@@ -51,14 +52,14 @@ class Probing(Callback):
         self.every_tokens, self.sharded = every_tokens, sharded
         self.trained = False  # whether the run continues after its last step, where only a probe can be left
         self.probed_at = 0
-        self.latest: int | None = None
+        self.latest: str | None = None
         self.report: Report = lambda line: None
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
         """Set up the probe before the first step, so that mistakes show at once, and run one that is overdue."""
         self.probe = self.make_probe(module.device)
         self.loss = self.make_loss(trainer.global_rank, trainer.world_size, module.device)
-        self.probed_at, self.latest = trainer.strategy.broadcast(self.folder.last_probe())
+        self.remember(*trainer.strategy.broadcast(self.folder.last_probe()))
         unprobed = self.probed_at < module.consumed
         if (self.trained and unprobed) or crossed(self.every_tokens, self.probed_at, module.consumed):
             self.run(trainer, module)
@@ -88,29 +89,30 @@ class Probing(Callback):
             self.report(f"probing: {result.length} tokens {result.accuracy:.2f}")
             if self.stopping.agree(trainer, module):
                 return
-        summary = self.summary(module.consumed, results, counts)
+        summary = summary_record(self.probe, results, self.about(self.probe.device, module.consumed), counts)
         if self.loss is not None:
             summary["held_out_loss"] = self.held_out_loss(model)
-        self.probed_at, self.latest = module.consumed, summary["effective_length"]
+        self.remember(module.consumed, summary)
         if trainer.is_global_zero:
-            self.record(trainer, module.consumed, results, summary)
+            self.record(trainer, results, summary, counts)
         self.recording.pause()
 
-    def summary(self, consumed: int, results: list[LengthResult], counts: PositionCounts) -> dict[str, Any]:
-        """Make the record of one whole probe; f beyond the window is 0."""
-        record = summary_record(self.probe, results, self.about(self.probe.device, consumed))
-        frequency, length = counts.frequency(), record["effective_length"]
-        record["f_at_effective_length"] = int(frequency[length]) if length < len(frequency) else 0
-        return record
+    def remember(self, consumed: int, summary: dict[str, Any]) -> None:
+        """Take over when the last probe was and what it found; an empty summary stands for none."""
+        self.probed_at = consumed
+        if summary:
+            self.latest = shown_length(summary["effective_length"], summary.get("first_length"))
 
     def record(
-        self, trainer: lightning.Trainer, consumed: int, results: list[LengthResult], summary: dict[str, Any]
+        self, trainer: lightning.Trainer, results: list[LengthResult], summary: dict[str, Any], counts: PositionCounts
     ) -> None:
-        """Write the curve, the summary and every case."""
+        """Write the curve, the summary, every case, and the position frequency at the probe."""
+        consumed = summary["consumed_tokens"]
         self.folder.write_cases(consumed, [case for result in results for case in result.cases])
+        self.folder.write_counts_at(consumed, counts)
         for result in results:
             about = self.about(self.probe.device, consumed)
-            self.folder.append("probes.jsonl", length_record(self.probe, result, about))
+            self.folder.append("probes.jsonl", length_record(self.probe, result, about, counts))
         self.folder.append("probes.jsonl", summary)
         curve = {f"accuracy_{result.length}": result.accuracy for result in results}
         constants = tests_of(self.probe)

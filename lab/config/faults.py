@@ -1,4 +1,4 @@
-"""What is wrong between the sections of an"""
+"""Rules between the sections of a run's config."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def mask_faults(
             "one of them out"
         )
     if skip is not None and inside is not None:
-        faults.append(f"skip.method={skip.method}: goes with mask: causal without chunks; leave one of them out")
+        faults.append(f"skip.method={skip.method}: needs mask: causal without chunks; leave one of them out")
     if skip is not None and skip.selects and data.mode != "concatenated":
         faults.append(
             f"data.mode={data.mode}: skip.selection and skip.random_sentences take sentences of full windows of "

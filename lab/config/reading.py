@@ -1,7 +1,7 @@
 """Read an experiment from YAML; no torch.
 
-Order: defaults, the YAML file, dotted command-line overrides, then what follows from other settings. A key that is
-unknown, of the wrong type, out of range, contradicting or ignored is an error, and all of them are reported at once.
+Order: defaults, the YAML file, dotted command-line overrides, then settings derived from others. A key that is unknown,
+of the wrong type, out of range, contradictory or ignored is an error; all errors are reported at once.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
+from lab.config.earlier import bring_up_to_date, is_of_run
 from lab.config.experiment import DEFAULT_DIGITS, DEFAULT_NEEDLES, Experiment
 from lab.data.config import Bpe, Synthetic
 from lab.settings import Raw, validated
@@ -17,11 +18,13 @@ from lab.source.inherit import inherit
 
 
 def load_experiment(path: Path, overrides: dict[str, Any] | None = None) -> Experiment:
-    """Read a YAML file, apply dotted overrides, fill in what follows, and check it all.
+    """Read a YAML file, apply dotted overrides, fill in derived settings, and check everything.
 
     Raises: ConfigError with one line per fault.
     """
     raw = Raw.read(path)
+    if is_of_run(path):
+        bring_up_to_date(raw.values)
     given = Raw(copy.deepcopy(raw.values), raw.source)
     given.override(overrides or {})
     inherit(raw.values, given.values)
@@ -35,7 +38,7 @@ def load_experiment(path: Path, overrides: dict[str, Any] | None = None) -> Expe
 
 
 def fill_in(values: dict[str, Any], path: Path) -> None:
-    """Fill in settings that were left out and follow from others, so that no two must be kept equal by hand."""
+    """Fill in omitted settings that are derived from others."""
     name = path.stem if path.stem != "config" else path.parent.name
     section(values, "run").setdefault("name", name)
     data = section(values, "data")

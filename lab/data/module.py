@@ -41,7 +41,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 class PackDataset(IterableDataset):  # type: ignore[type-arg]
-    """The packs of some streams in turn, endless; `weights` as in `to_batch`."""
+    """The packs of some streams in turn, without end; `weights` as in `to_batch`."""
 
     def __init__(self, streams: list[PackStream], weights: FloatArray | None = None) -> None:
         super().__init__()
@@ -99,13 +99,13 @@ def starts_of(pack: Pack) -> tuple[int, ...] | None:
     return tuple(pack.position_ids[begins].tolist()) if (steps == 1).all() else None
 
 
-def as_it_is(batch: Batch) -> Batch:
-    """Collate nothing: the default would turn the stream's state into a tensor and send it to the device."""
+def unchanged(batch: Any) -> Any:
+    """Return a batch as it is: default collation would make the stream's state a tensor and move it to the device."""
     return batch
 
 
 def outlive_signals(worker: int) -> None:
-    """Ignore signals sent to the process group: the training process still needs the packs. End when it ends."""
+    """Ignore signals to the process group, as the training process still needs packs, and exit when it does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -113,9 +113,9 @@ def outlive_signals(worker: int) -> None:
 
 
 def follow_parent() -> None:
-    """End the process when its parent has ended or sends SIGTERM; SIGTERM from others is ignored.
+    """Exit when the parent has exited or sends SIGTERM; SIGTERM from other processes is ignored.
 
-    torch's own watch on the parent does not suffice: after it, Python waits for packs that are no longer consumed.
+    torch's check of the parent is not enough: after it, Python still waits for packs that nobody consumes.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None, "runs in a worker only"
@@ -184,7 +184,7 @@ class PackedData(lightning.LightningDataModule):
         self.states: dict[int, np.ndarray] = {}
 
     def check_prepared(self) -> None:
-        """Refuse a corpus that should have been prepared; every process checks, so that none waits for another.
+        """Refuse a corpus that must be prepared first; every process checks, so that none waits for the others.
 
         Raises: DataError.
         """
@@ -219,9 +219,9 @@ class PackedData(lightning.LightningDataModule):
             self.segments, self.skips, self.weights = shaped.segments, shaped.skip, shaped.plan.weights
 
     def open_selection(self) -> Selection:
-        """Read which sentences samples are made of.
+        """Read the token types that select sentences.
 
-        Raises: LabError, also where the first windows hold none of the token types.
+        Raises: LabError, also if the first windows contain none of them.
         """
         path = self.token_types or (Path(self.skip.selection) if self.skip.selection is not None else None)
         tokenizer = load_tokenizer(shard_folder(self.config))
@@ -231,14 +231,14 @@ class PackedData(lightning.LightningDataModule):
         return selection
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        """Load this rank's streams; with data.prefetch one background process does the packing."""
+        """Load this rank's streams; with data.prefetch a background process packs them."""
         rank, world = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
         streams = [self.stream(j) for j in range(rank, self.n_streams, world)]
         prefetch = self.config.prefetch
         return DataLoader(
             PackDataset(streams, self.weights),
             batch_size=None,
-            collate_fn=as_it_is,
+            collate_fn=unchanged,
             worker_init_fn=outlive_signals,
             num_workers=1 if prefetch else 0,
             prefetch_factor=prefetch or None,
@@ -263,7 +263,7 @@ class PackedData(lightning.LightningDataModule):
         )
 
     def consumed(self, batch: Batch) -> None:
-        """Record the state of a batch's stream after it; called for every batch that was trained on."""
+        """Record the state of a batch's stream; called after every batch trained on."""
         self.states[batch["stream"]] = np.asarray(batch["state"])
 
     def state_dict(self) -> dict[str, Tensor]:

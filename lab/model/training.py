@@ -20,7 +20,7 @@ from lab.positions import Distance, Frequencies
 
 @dataclass(frozen=True)
 class StepStats:
-    """What one optimizer step saw over all ranks: summed loss in nats, scored tokens, gradient norm, learning rate."""
+    """Statistics of one optimizer step over all ranks: summed loss in nats, scored tokens, gradient norm, lr."""
 
     loss_sum: float
     targets: int
@@ -62,8 +62,8 @@ class Training(lightning.LightningModule):
         self.decoder: Decoder | None = None
         self.consumed = 0  # tokens over all ranks and steps
         self.finished: StepStats | None = None  # set while the hooks after an optimizer step run
-        self.stop_asked = False  # a signal came on this rank
-        self.stop_agreed = False  # a signal came on any rank before the last step
+        self.stop_asked = False  # this rank received a signal
+        self.stop_agreed = False  # any rank received a signal before the last step
         # of the step so far: loss, targets, tokens, stop, and the targets' loss weights
         self.sums = torch.zeros(5, dtype=torch.float64, device="cpu")
 

@@ -1,4 +1,4 @@
-"""What differs between two runs' settings, and which settings may differ without making it another run."""
+"""Differences between two runs' settings, and the settings that may change when a run is resumed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Change(NamedTuple):
 
 
 def changes(before: dict[str, Any], now: dict[str, Any]) -> Iterator[Change]:
-    """List the settings that differ, but for those that may.
+    """List the settings that differ, except those that may.
 
     Example:
         >>> list(changes({"optim": {"lr": 1.0}, "run": {"name": "a"}}, {"optim": {"lr": 2.0}, "run": {"name": "b"}}))
