@@ -131,8 +131,8 @@ def before() -> str:
     counts = np.load(BASE / "counts.npz")
     frequency, supervised = counts["f"], supervised_of(counts)
     half, three_quarters = (frequency[n * len(frequency) // 4] / frequency[0] for n in (2, 3))
-    weighed = supervised[3 * len(supervised) // 4] / supervised[0]
     length = shown_length(probes[-1]["effective_length"], probes[-1]["first_length"])
+    weighed = supervised[3 * len(supervised) // 4] / supervised[0]
     return (
         f"| the demo, before | {half:.3f} | {three_quarters:.3f} | {weighed:.3f} | "
         f"{common_loss(BASE):.3f} | {length} | "

@@ -105,7 +105,7 @@ class Recording(Callback):
 
 
 def frequency_metrics(counts: PositionCounts, positions: Mapping[str, int]) -> dict[str, float]:
-    """Read f and the supervised f at positions, by name, and f's shares at i <= L/2 and i >= 3L/4 of L distances."""
+    """Read f and the supervised f at the chosen positions, by name, and f's shares at i <= L/2 and i >= 3L/4 of L."""
     frequency, supervised, window = counts.frequency(), counts.supervised_f(), counts.max_len
     metrics: dict[str, float] = {name: int(frequency[position]) for name, position in positions.items()}
     metrics |= {f"supervised_{name}": supervised[position].item() for name, position in positions.items()}

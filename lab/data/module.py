@@ -41,7 +41,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 class PackDataset(IterableDataset):  # type: ignore[type-arg]
-    """The packs of some streams in turn, without end; `weights` as in `to_batch`."""
+    """The packs of some streams in turn, endless; `weights` as in `to_batch`."""
 
     def __init__(self, streams: list[PackStream], weights: FloatArray | None = None) -> None:
         super().__init__()

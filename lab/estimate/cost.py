@@ -84,7 +84,7 @@ def stream_bytes(experiment: Experiment) -> int:
 
 
 def counts_bytes(reach: int, *, weighs: bool = False) -> int:
-    """Count the bytes of counts.npz: segments by length, f, tokens, targets and their f, and loss weights, if any."""
+    """Count the bytes of counts.npz, with loss weights if there are any."""
     return len(packed_counts(PositionCounts(reach, weights=np.ones(reach) if weighs else None)))
 
 

@@ -83,6 +83,6 @@ def summed_cross_entropy(
         (2,): the weighted sum, and the plain sum, which has no gradient.
     """
     trains = torch.is_grad_enabled()
-    sums = ChunkedCrossEntropy.apply(hidden_TD, weight_VD, targets_T, chunk, trains, loss_weights_T)  # type: ignore[no-untyped-call]
-    loss: Tensor = sums[0] if loss_weights_T is None else torch.stack(sums)
-    return loss
+    loss: Tensor
+    loss, plain = ChunkedCrossEntropy.apply(hidden_TD, weight_VD, targets_T, chunk, trains, loss_weights_T)  # type: ignore[no-untyped-call]
+    return loss if loss_weights_T is None else torch.stack([loss, plain])
