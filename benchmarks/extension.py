@@ -105,9 +105,9 @@ def common_loss(run: Path) -> float:
 
     def score(tokens: Tensor, targets: Tensor, segments: Segments) -> Tensor:
         with torch.no_grad():
-            return decoder(tokens, segments=segments, targets=targets)
+            return decoder(tokens, segments=segments, targets=targets, summed=False)
 
-    total, scored = loss.sums(score).tolist()
+    total, scored = loss.sums(score).sum(0).tolist()
     return total / scored
 
 

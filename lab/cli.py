@@ -18,6 +18,7 @@ from lab.schema import nearest
 
 COMMANDS = {  # name: module and purpose
     "fit": ("lab.fit", "train a model"),
+    "sweep": ("lab.sweep", "train the runs of a sweep"),
     "prepare": ("lab.prepare", "tokenize a corpus to shards"),
     "longrecipe": ("lab.longrecipe", "extend a model by LongRecipe"),
     "merge": ("lab.merge", "merge trained models"),

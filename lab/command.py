@@ -37,8 +37,8 @@ class Syntax(NamedTuple):
     """The grammar of a command line apart from its settings.
 
     `places` is the most words before the options, `flags` are options without a value, `values` those with one, and
-    `lists` those with several. Settings in `bare` may be written without a value, which means true. `missing` is
-    the fault where no word comes before the options, {word} being the first of these.
+    `lists` those with several, which may be repeated. Settings in `bare` may be written without a value, which means
+    true. `missing` is the fault where no word comes before the options, {word} being the first of these.
     """
 
     places: int | None = 1
@@ -60,7 +60,7 @@ class Syntax(NamedTuple):
         for names, kind in (
             (self.flags, {"action": "store_true"}),
             (self.values, {}),
-            (self.lists, {"nargs": "+"}),
+            (self.lists, {"nargs": "+", "action": "extend"}),
         ):
             for name in names:
                 parser.add_argument(name, **kind)  # type: ignore[arg-type]

@@ -27,9 +27,9 @@ from lab.processes import set_threads
 from lab.runs import checkpoints
 from lab.runs.changes import changes
 from lab.runs.environment import describe_environment
+from lab.runs.finish import is_finished
 from lab.runs.folder import RunFolder
 from lab.runs.picture import draw_run
-from lab.runs.state import read_state, step_of
 from lab.source.place import tokenizer_of
 
 DONE, STOPPED = 0, 75
@@ -44,8 +44,7 @@ def run_experiment(experiment: Experiment, resume: bool, command: str) -> int:
     echo = show if launch.is_first else silent
     folder = RunFolder(experiment.run.path)
     checkpoint = find_start(experiment, folder, resume, launch, echo)
-    trained = checkpoint is not None and step_of(read_state(checkpoint)) >= experiment.train.steps
-    finished = trained and checkpoint is not None and folder.last_probe()[0] >= checkpoint.consumed_tokens
+    finished = is_finished(folder, checkpoint, experiment.train.steps)
     if finished and launch.world_size == 1:  # several processes do so together, in trainer.fit
         return already_finished(experiment, folder, echo)
     threads = set_threads(pick_threads(experiment, folder, resume), launch)

@@ -10,6 +10,7 @@ import difflib
 import json
 import re
 from collections.abc import Hashable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -33,6 +34,7 @@ KINDS = {  # beginnings of pydantic's error types
 }
 BOOL_TAG, BOOL = "tag:yaml.org,2002:bool", re.compile(r"(true|True|TRUE|false|False|FALSE)$")
 FLOAT = re.compile(r"[-+]?([0-9][0-9_]*)(\.[0-9_]*)?([eE][-+]?[0-9]+)")
+reader: Any = cache(TypeAdapter)  # of a config class; building one takes longer than reading
 
 
 class Loader(yaml.SafeLoader):
@@ -160,7 +162,7 @@ def validated(root: type[Any], raw: Raw) -> Any:
     except ValueError as error:
         raise ConfigError(f"{raw.source}: a section contains itself ({error}); write out its values") from error
     try:
-        return TypeAdapter(root).validate_json(text, strict=True)
+        return reader(root).validate_json(text, strict=True)
     except ValidationError as error:
         lines = [line for item in error.errors(include_url=False) for line in fault_lines(root, raw, item)]
         raise ConfigError(*dict.fromkeys(lines)) from None

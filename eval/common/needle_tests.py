@@ -217,6 +217,8 @@ def take_up_recorded(subject: Subject, probe: NeedleProbe, finished: FinishedTes
         return 0
     rows = {}
     for row in RunFolder(folder).read(f"cases/tokens-{subject.model.consumed_tokens:015d}.jsonl"):
+        if "length" not in row:  # a one-number test
+            continue
         place = (row["length"], row["test"])
         wanted = row["length"] in lengths and row["test"] < probe.config.tests
         if wanted and place not in finished.rows and probe.case(*place).prompt_hash == row["prompt_hash"]:

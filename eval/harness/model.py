@@ -101,17 +101,19 @@ class LabModel:
 
         given = {name: value for name, value in settings.items() if value is not None}
         wanted = dict(normalize_gen_kwargs(given, self.options.max_gen_toks))
-        room, remedy = self.max_length - wanted["max_gen_toks"], "remove it from the task, or set do_sample: false"
+        budget = wanted["max_gen_toks"] or self.options.max_gen_toks
         refused = [pair for pair in wanted.items() if pair[0] not in FOLLOWED and pair not in IDLE]
+        remedy = "remove it from the task, or set do_sample: false"
         faults = [f"generation_kwargs.{name}={value}: answers are greedy; {remedy}" for name, value in refused]
-        if room < 1:
-            rule = f"must exceed answers, of {wanted['max_gen_toks']} tokens; raise it, or lower max_gen_toks"
+        if budget >= self.max_length:
+            rule = f"must exceed answers, of {budget} tokens; raise it, or lower max_gen_toks"
             faults.append(f"--max_length={self.max_length}: {rule}")
         if faults:
             raise ConfigError(*faults)
         ids = self.encoder.encode(context) or [self.prefix_token_id]
+        inputs = ids[-(self.max_length - budget) :]
         stops = tuple(stop for stop in (*wanted["until"], self.encoder.end_text) if stop)
-        return Asked(tuple(ids[-room:]), len(ids) > room, budget=wanted["max_gen_toks"], stops=stops)
+        return Asked(tuple(inputs), len(ids) > len(inputs), budget=budget, stops=stops)
 
     def run(self, kind: str, arguments: Sequence[Any], parts: Sequence[Sequence[Asked]]) -> list[Any]:
         """Run requests, each of some parts, and put each into the harness's cache as soon as all are done."""

@@ -7,12 +7,15 @@ of the wrong type, out of range, contradictory or ignored is an error; all error
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lab.config.earlier import bring_up_to_date, is_of_run
 from lab.config.experiment import DEFAULT_DIGITS, DEFAULT_NEEDLES, Experiment
+from lab.config.naming import AUTO, automatic_name
 from lab.data.config import Bpe, Synthetic
+from lab.runs.changes import flatten
 from lab.settings import Raw, validated
 from lab.source.inherit import inherit
 
@@ -20,26 +23,30 @@ from lab.source.inherit import inherit
 def load_experiment(path: Path, overrides: dict[str, Any] | None = None) -> Experiment:
     """Read a YAML file, apply dotted overrides, fill in derived settings, and check everything.
 
+    An override whose value is a section, as wandb passes nested parameters, overrides the settings in it.
+
     Raises: ConfigError with one line per fault.
     """
-    raw = Raw.read(path)
+    raw, overrides = Raw.read(path), flatten(overrides or {})
     if is_of_run(path):
         bring_up_to_date(raw.values)
     given = Raw(copy.deepcopy(raw.values), raw.source)
-    given.override(overrides or {})
+    given.override(overrides)
     inherit(raw.values, given.values)
     fill_in_tags(raw.values)  # before the overrides, which drop the keys of a member they replace
-    raw.override(overrides or {})
+    raw.override(overrides)
     fill_in_tags(raw.values)
-    fill_in(raw.values, path)
+    name = path.stem if path.stem != "config" else path.parent.name
+    fill_in(raw.values, name)
     experiment = validated(Experiment, raw)
     assert isinstance(experiment, Experiment), "the reader returns the class it was called with"
-    return experiment
+    if experiment.run.name != AUTO:
+        return experiment
+    return replace(experiment, run=replace(experiment.run, name=automatic_name(experiment, name)))
 
 
-def fill_in(values: dict[str, Any], path: Path) -> None:
+def fill_in(values: dict[str, Any], name: str) -> None:
     """Fill in omitted settings that are derived from others."""
-    name = path.stem if path.stem != "config" else path.parent.name
     section(values, "run").setdefault("name", name)
     data = section(values, "data")
     tokenizer, corpus = section(data, "tokenizer"), section(data, "corpus")

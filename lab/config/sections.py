@@ -141,7 +141,7 @@ class RunConfig(Section):
     """Name, seed and folder of the run."""
 
     name: str
-    """Name of the run's folder; left out, that of the config file."""
+    """Name of the run's folder; left out, that of the config file; auto adds 8 digits that identify the settings."""
     seed: NonNegative = 0
     """Seed of the weights and the data order; probe.seed is that of the tests."""
     folder: str = "runs"

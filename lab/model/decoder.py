@@ -20,7 +20,7 @@ from lab.model.attention.layout import Layout, first_ids
 from lab.model.attention.segments import Segments
 from lab.model.config import DecoderConfig
 from lab.model.layers import FeedForward, Linear, RMSNorm
-from lab.model.loss import summed_cross_entropy
+from lab.model.loss import summed_cross_entropy, target_losses
 from lab.positions import Distance, Frequencies
 from lab.positions import distance as make_distance
 from lab.positions import frequencies as make_frequencies
@@ -145,9 +145,10 @@ class Decoder(nn.Module):
         layout: Layout | None = None,
         targets: Tensor | None = None,
         loss_weights: Tensor | None = None,
+        summed: bool = True,
         last_only: bool = False,
     ) -> Tensor:
-        """Return logits, or the summed loss when `targets` are given.
+        """Return logits, or the loss when `targets` are given: the sum, or with summed=False that of each target.
 
         With `cu_seqlens` (or `segments`, the same prepared on the host) the B * T tokens are one packed row: a token
         sees its own segment only, ids restart at 0 in each, and tokens after the last segment are padding. `starts`
@@ -157,7 +158,7 @@ class Decoder(nn.Module):
 
         Shapes: tokens int64 (B, T); cu_seqlens int32 (S + 1,); position_ids int64 (T,) or (B, T); targets int64
             (B, T), IGNORE where not scored; loss_weights (B, T); returns (B, T, V), or a scalar: the sum of losses in
-            nats; with loss weights (2,), the weighted sum and the plain one, which has no gradient.
+            nats; with loss weights (2,), the weighted sum and the plain one, which has no gradient; not summed, (B, T).
         Raises: DataError for cu_seqlens that do not describe the tokens.
         """
         shape = tokens.shape
@@ -182,9 +183,8 @@ class Decoder(nn.Module):
         x_BTD = self.norm(x_BTD[:, -1:] if last_only else x_BTD)
         if targets is not None:
             weights_T = None if loss_weights is None else loss_weights.flatten()
-            return summed_cross_entropy(
-                x_BTD.flatten(0, 1), self.head.weight, targets.flatten(), self.cfg.head_chunk, weights_T
-            )
+            scored = x_BTD.flatten(0, 1), self.head.weight, targets.flatten(), self.cfg.head_chunk
+            return summed_cross_entropy(*scored, weights_T) if summed else target_losses(*scored).view(shape)
         logits: Tensor = self.head(x_BTD)
         return logits if last_only else logits.view(*shape, -1)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 IGNORE = -100  # target of a token that is not scored: padding, and the last token of a document
 
@@ -72,6 +73,20 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         )
         grad_hidden, grad_weight = grads
         return grad_hidden, grad_weight, None, None, None, None
+
+
+@torch.no_grad()
+def target_losses(hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, chunk: int) -> Tensor:
+    """Compute the next-token loss of each target in nats, without gradients; 0 where it is IGNORE.
+
+    Shapes: hidden (T, D), weight (V, D), targets int64 (T,) -> (T,), float32 or wider.
+    """
+    wide = torch.promote_types(hidden_TD.dtype, torch.float32)
+    losses = torch.zeros(targets_T.shape, dtype=wide, device=hidden_TD.device)
+    for places in (targets_T != IGNORE).nonzero()[:, 0].split(chunk):
+        logits = functional.linear(hidden_TD[places], weight_VD).to(wide)
+        losses[places] = functional.cross_entropy(logits, targets_T[places], reduction="none")
+    return losses
 
 
 def summed_cross_entropy(

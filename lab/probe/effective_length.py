@@ -71,6 +71,12 @@ class Worker:
     gather: Gather = list
     lockstep: bool = False
 
+    def part_of(self, tests: list[int]) -> list[int]:
+        """Choose the tests that this process runs; what an idle rank runs to stay in step is counted once."""
+        mine = tests[self.rank :: self.world_size]
+        idle = -(-len(tests) // self.world_size) - len(mine) if self.lockstep else 0
+        return mine + tests[:1] * idle
+
 
 class ResultStore:
     """Where results of tests are kept and looked up; this one keeps none."""
@@ -210,10 +216,7 @@ class NeedleProbe:
         self, model: Generates, length: int, tests: list[int], worker: Worker, store: ResultStore
     ) -> dict[int, Row]:
         """Run this process's share of some tests and join the rows by test number; a collective call."""
-        mine = tests[worker.rank :: worker.world_size]
-        idle = -(-len(tests) // worker.world_size) - len(mine) if worker.lockstep else 0
-        todo = mine + tests[:1] * idle  # what an idle rank runs to stay in step is counted once
-        cases = ((test, self.case(length, test)) for test in todo)
+        cases = ((test, self.case(length, test)) for test in worker.part_of(tests))
         sizes = {"budget": self.config.answer_budget, "rows": self.config.batch}
         rows: list[tuple[int, Row]] = []
         for batch in answered(model, self.tokenizer, self.stop_id, cases, **sizes, device=self.device):
@@ -228,8 +231,10 @@ class NeedleProbe:
             "prompt_hash": case.prompt_hash,
             "numbers": case.numbers,
             "depths": [round(depth, 6) for depth in case.depths],
+            "distances": case.distances,
             "answer": answer,
             "found": self.protocol.found(answer, case.numbers),
+            "found_each": [self.protocol.found(answer, [number]) == 1 for number in case.numbers],
         }
 
 

@@ -53,5 +53,5 @@ def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """
     out: dict[str, Any] = {}
     for key, value in values.items():
-        out |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        out |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {prefix + key: value}
     return out

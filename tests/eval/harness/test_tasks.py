@@ -78,6 +78,23 @@ def test_a_task_that_changes_has_another_definition(tmp_path):
         before = after
 
 
+def test_a_task_whose_documents_or_scores_changed_is_recorded_again(run_folder, tmp_path):
+    rows = (TASKS / "choice.jsonl").read_text().splitlines(keepends=True)
+    text = (TASKS / "choice.yaml").read_text()
+    (tmp_path / "choice.yaml").write_text(text.replace("tests/eval/harness_tasks/choice.jsonl", f"{tmp_path}/d.jsonl"))
+    words = [str(run_folder), "--tasks=lab_choice", f"--include_path={tmp_path}", "-o", str(tmp_path / "out")]
+    file = tmp_path / "out/harness.jsonl"
+    for n_rows in (4, 4, 6):
+        (tmp_path / "d.jsonl").write_text("".join(rows[:n_rows]))
+        assert main(words) == 0
+    found = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [row["n"] for row in found if row["metric"] == "acc"] == [4, 6]
+    file.write_text("".join(json.dumps({**row, "score": -1.0}) + "\n" for row in found))
+    assert main(words) == 0
+    again = [json.loads(line) for line in file.read_text().splitlines()][len(found) :]
+    assert [{**row, "seconds": 0} for row in again] == [{**row, "seconds": 0} for row in found[2:]]
+
+
 BROKEN = {
     "no_data": ({"dataset_kwargs": {"data_files": {"test": "none.jsonl"}}}, "FileNotFoundError"),
     "no_package": ({"process_docs": "!function needs.docs"}, "ModuleNotFoundError"),
