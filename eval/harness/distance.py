@@ -9,12 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from eval.common.command import Request
-from eval.common.distance_methods import DERIVED
 from eval.common.method_settings import setting
 from lab.config import load_experiment
 from lab.model.huggingface.config import read_settings
 from lab.source.place import CONFIG, find_place
 
+DERIVED = ("string", "dca", "self_extend", "rerope")
 PREFIX = "position.distance."
 
 
