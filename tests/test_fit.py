@@ -12,9 +12,12 @@ import numpy as np
 import pytest
 import torch
 
+from lab.counts import SavedCounts, f_at
+
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / "configs" / "cpu_test.yaml"
-EXACT = ("step", "consumed_tokens", "loss", "lr", "grad_norm", "f_12", "f_24", "f_48", "f_72", "share_le_half")
+FRACTIONS = ("0.125", "0.25", "0.5", "0.75")
+EXACT = ("step", "consumed_tokens", "loss", "lr", "grad_norm", *(f"f_at_{x}L" for x in FRACTIONS), "share_le_half")
 LOSS_TOLERANCE = 2e-3  # float32 on another processor: other kernels, other rounding, 20 steps of it
 LONG = ("--train.tokens=200000", "--train.checkpoint_every_tokens=30000", "--probe.every_tokens=60000")
 
@@ -53,8 +56,11 @@ def assert_same_run(run: Path, other: Path) -> None:
     assert [p.read_text() for p in sorted((run / "cases").iterdir())] == [
         p.read_text() for p in sorted((other / "cases").iterdir())
     ]
-    for key in ("f", "lengths"):
-        np.testing.assert_array_equal(np.load(run / "counts.npz")[key], np.load(other / "counts.npz")[key])
+    files = sorted(path.relative_to(run) for path in [run / "counts.npz", *run.glob("counts/*")])
+    assert files == sorted(path.relative_to(other) for path in [other / "counts.npz", *other.glob("counts/*")])
+    for file in files:
+        for key in ("f", "lengths", "tokens"):
+            np.testing.assert_array_equal(np.load(run / file)[key], np.load(other / file)[key])
 
 
 def interrupt(place: Path, name: str, number: signal.Signals, lines: int, *options: str) -> tuple[int, str]:
@@ -115,9 +121,20 @@ def test_frequency_is_that_of_the_counts(finished):
     brute = [sum(max(n - i, 0) * int(c) for n, c in enumerate(counts["lengths"])) for i in range(96)]
     assert counts["f"].tolist() == brute
     assert counts["f"][0] == last["consumed_tokens"]
-    assert [counts["f"][i] for i in (12, 24, 48, 72)] == [last[f"f_{i}"] for i in (12, 24, 48, 72)]
+    assert [counts["f"][i] for i in (12, 24, 48, 72)] == [last[f"f_at_{x}L"] for x in FRACTIONS]
     assert last["share_le_half"] == pytest.approx(sum(brute[:49]) / sum(brute))
     assert last["share_ge_three_quarters"] == pytest.approx(sum(brute[72:]) / sum(brute))
+
+
+def test_every_probe_has_its_own_counts(finished):
+    metrics = {record["consumed_tokens"]: record for record in records(finished)}
+    probed_at = {record["consumed_tokens"] for record in records(finished, "probes.jsonl")}
+    saved = {int(path.stem[7:]): SavedCounts.read(path) for path in (finished / "counts").iterdir()}
+    assert saved.keys() == probed_at
+    for tokens, counts in saved.items():
+        assert counts.tokens == tokens == counts.lengths @ np.arange(97)
+        line = metrics[tokens]
+        assert [f_at(counts, i) for i in (12, 72, 96)] == [line["f_at_0.125L"], line["f_at_0.75L"], None]
 
 
 def test_probing_changes_nothing(place, finished):

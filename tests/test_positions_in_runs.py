@@ -101,7 +101,12 @@ def test_a_run_counts_the_relative_positions_that_attention_saw(run):
             expected[i if i < 32 else i - 24] += segments * (length - i)
     np.testing.assert_array_equal(counts["f"], expected)
     last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
-    assert (last["f_12"], last["f_48"], last["f_72"]) == (expected[12], expected[48], 0)
+    assert (last["f_at_0.125L"], last["f_at_0.5L"], last["f_at_0.75L"]) == (expected[12], expected[48], 0)
+
+
+def test_a_run_whose_probes_lie_beyond_its_window_says_so_at_its_start(run):
+    (line,) = [line for line in run[1].splitlines() if line.startswith("probe.step=16: ")]
+    assert line.startswith("probe.step=16: no probed length fits the window of 96, the first is 128 (")
 
 
 def test_a_run_records_its_methods_with_their_parameters(run):

@@ -76,7 +76,7 @@ def assert_same_training(run, expected):
     np.testing.assert_allclose([r["loss"] for r in ours], [r["loss"] for r in theirs], rtol=0, atol=LOSS_TOLERANCE)
     assert [r["lr"] for r in ours] == [r["lr"] for r in theirs]
     np.testing.assert_array_equal(np.load(run / "counts.npz")["f"], np.load(expected / "counts.npz")["f"])
-    for name in ("cases", "checkpoints"):
+    for name in ("cases", "counts", "checkpoints"):
         assert sorted(p.name for p in (run / name).iterdir()) == sorted(p.name for p in (expected / name).iterdir())
     assert [p.read_text() for p in (run / "cases").iterdir()] == [p.read_text() for p in (expected / "cases").iterdir()]
     for mine, other in zip(records(run, "probes.jsonl"), records(expected, "probes.jsonl"), strict=True):

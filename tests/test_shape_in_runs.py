@@ -26,6 +26,7 @@ SKIP = (
     "--shape.tolerance=0.1",
     *JOINED,
 )
+WEIGHTS = ("--shape.strategy.method=weights", "--shape.target.exponent=0.7")
 LARGE = ("--data.corpus.documents=1500", "--probe.every_tokens=null", "--probe.loss_tokens=0", "--probe.tests=1")
 
 
@@ -63,6 +64,22 @@ def load(*words):
             ],
         ),
         (
+            (*WEIGHTS, "--skip.method=pose", "--skip.target_len=200"),
+            ["skip.method=pose: weights count tokens, not ids with gaps; leave it out"],
+        ),
+        (
+            (*WEIGHTS, *JOINED, "--mask.method=anchor"),
+            ["mask.method=anchor: shape plans for mask: causal or document without chunks; leave the mask out"],
+        ),
+        (
+            (*WEIGHTS, "--data.mode=uniform"),
+            ["data.mode=uniform: shape.strategy.method=weights counts targets of documents or full windows; set"],
+        ),
+        (
+            (*WEIGHTS, "--shape.strategy.max_weight=0.5"),
+            ["shape.strategy.max_weight=0.5: must be >= 1"],
+        ),
+        (
             ("--shape.target.method=flat", "--shape.target.up_to=96"),
             ["shape.target.up_to=96: must be < 96, the longest distance plus one; leave it out"],
         ),
@@ -75,7 +92,10 @@ def load(*words):
             ["shape.strength=1.5: must be <= 1; Share of the target"],
         ),
     ],
-    ids=["mode", "joined", "skip", "mask", "chunks", "target_len", "up_to", "unknown", "strength"],
+    ids=[
+        *("mode", "joined", "skip", "mask", "chunks", "target_len", "weights_skip", "weights_mask", "weights_mode"),
+        *("max_weight", "up_to", "unknown", "strength"),
+    ],
 )
 def test_shapes_that_do_not_fit_the_run_are_refused(words, faults):
     with pytest.raises(ConfigError) as refused:
@@ -89,7 +109,7 @@ def test_the_counter_reaches_as_far_as_the_ids():
     assert load(*SKIP).reach == 240
 
 
-RUNS = {"choose": CHOOSE, "pack": PACK, "skip": SKIP}
+RUNS = {"choose": CHOOSE, "pack": PACK, "skip": SKIP, "weights": WEIGHTS}
 RUN_ALL = """
 import json, sys
 from pathlib import Path
@@ -116,6 +136,10 @@ def run_all(place, *starts):
     return done.stdout.splitlines()
 
 
+def last_line(run):
+    return json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """Train every run of RUNS, and start one whose target is out of reach."""
@@ -129,7 +153,7 @@ def place(tmp_path_factory):
     return place
 
 
-@pytest.mark.parametrize(("name", "tolerance"), [("choose", 0.03), ("pack", 0.03), ("skip", 0.1)])
+@pytest.mark.parametrize(("name", "tolerance"), [("choose", 0.03), ("pack", 0.03), ("skip", 0.1), ("weights", 0.03)])
 def test_a_run_shows_about_what_was_planned(place, name, tolerance):
     """20,480 tokens are some 400 segments, so the profile counted is that of the plan up to their draw."""
     record = json.loads((place / "runs" / name / "shape.json").read_text())
@@ -137,12 +161,28 @@ def test_a_run_shows_about_what_was_planned(place, name, tolerance):
     (line,) = [line for line in lines if line.startswith(f"shape: {name} for ")]
     assert f"total variation {record['total_variation']:.3f}" in line
     edges = np.array(record["edges"])
-    f = np.load(place / "runs" / name / "counts.npz")["f"]
+    f = np.load(place / "runs" / name / "counts.npz")["supervised_f" if name == "weights" else "f"]
     assert len(f) == edges[-1]
     profile = np.add.reduceat(f, edges[:-1]) / f[1:].sum()
     assert np.abs(profile - record["reached"]).sum() / 2 < tolerance
     assert record["shape"]["strategy"]["method"] == name
     assert record["cost"]["pairs_per_token"] > 0
+
+
+def test_a_run_records_both_sides_of_f(place):
+    weighed, chosen = (np.load(place / "runs" / name / "counts.npz") for name in ("weights", "choose"))
+    for counts, name in ((weighed, "weights"), (chosen, "choose")):
+        last = last_line(place / "runs" / name)
+        weights = counts.get("weights", np.ones(96))
+        for i in (12, 48, 72):
+            (column,) = {f"supervised_f_{i}", f"supervised_f_at_{i / 96:g}L"} & last.keys()
+            assert last[column] == pytest.approx(weights[i:] @ counts["supervised"][i:], rel=1e-12)
+        assert counts["supervised"].sum() < counts["tokens"]
+    assert chosen["supervised_f"].dtype == np.int64
+    assert "weights" not in chosen
+    np.testing.assert_array_less(chosen["supervised_f"], chosen["f"] + 1)
+    assert weighed["supervised_f"][0] == pytest.approx(weighed["supervised"].sum(), rel=0.01), "mean weight 1"
+    assert np.ptp(weighed["weights"]) > 0.5
 
 
 def test_a_target_out_of_reach_is_one_line_before_training(place):
@@ -153,18 +193,26 @@ def test_a_target_out_of_reach_is_one_line_before_training(place):
 
 
 def test_a_run_goes_on_only_with_the_plan_it_was_begun_with(place):
-    run, other = place / "runs" / "begun", place / "runs" / "other"
-    shutil.copytree(place / "runs" / "choose", run)
-    shutil.rmtree(sorted((run / "checkpoints").glob("tokens-*"))[-1])
-    shutil.copytree(run, other)
-    record = json.loads((other / "shape.json").read_text())
-    record["draws"][0] += 1
-    (other / "shape.json").write_text(json.dumps(record))
-    out = run_all(place, ("begun", CHOOSE, True), ("other", CHOOSE, True))
-    (line,) = [line for line in out if line.startswith("refused: ")]
-    assert line.startswith(f"refused: {other / 'shape.json'}: the plan made now is another one")
-    whole, again = (np.load(place / "runs" / name / "counts.npz")["f"] for name in ("choose", "begun"))
-    np.testing.assert_array_equal(whole, again)
+    starts = []
+    for name, key in (("choose", "draws"), ("weights", "weights")):
+        run, other = place / "runs" / f"begun_{name}", place / "runs" / f"other_{name}"
+        shutil.copytree(place / "runs" / name, run)
+        shutil.rmtree(sorted((run / "checkpoints").glob("tokens-*"))[-1])
+        shutil.copytree(run, other)
+        record = json.loads((other / "shape.json").read_text())
+        record[key][0] += 1
+        (other / "shape.json").write_text(json.dumps(record))
+        starts += [(run.name, RUNS[name], True), (other.name, RUNS[name], True)]
+    refused = [line for line in run_all(place, *starts) if line.startswith("refused: ")]
+    for line, name in zip(refused, ("choose", "weights"), strict=True):
+        record, runs = place / "runs" / f"other_{name}" / "shape.json", (name, f"begun_{name}")
+        assert line.startswith(f"refused: {record}: the plan made now is another one")
+        whole, again = (np.load(place / "runs" / run / "counts.npz") for run in runs)
+        assert whole.files == again.files
+        for key in whole:
+            np.testing.assert_array_equal(whole[key], again[key])
+        whole, again = (last_line(place / "runs" / run)["loss"] for run in runs)
+        assert whole == again
 
 
 def test_the_command_plans_and_draws(place, capsys):

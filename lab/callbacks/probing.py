@@ -24,6 +24,7 @@ from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder
 from lab.model.generation.generate import greedy
 from lab.probe.by_distance import found_by_distance
+from lab.probe.curve import shown_length
 from lab.probe.distance_records import distance_record, reach_record
 from lab.probe.effective_distance import DistanceProbe, DistanceResult
 from lab.probe.effective_length import LengthResult, NeedleProbe, Worker
@@ -55,7 +56,7 @@ class Probing(Callback):
         self.every_tokens, self.sharded = every_tokens, sharded
         self.trained = False  # whether the run continues after its last step, where only a probe can be left
         self.probed_at = 0
-        self.latest: int | None = None
+        self.latest: str | None = None
         self.report: Report = lambda line: None
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
@@ -63,7 +64,7 @@ class Probing(Callback):
         self.probe = self.make_probe(module.device)
         self.distances = DistanceProbe.beside(self.probe)
         self.loss = self.make_loss(trainer.global_rank, trainer.world_size, module.device)
-        self.probed_at, self.latest = trainer.strategy.broadcast(self.folder.last_probe())
+        self.remember(*trainer.strategy.broadcast(self.folder.last_probe()))
         unprobed = self.probed_at < module.consumed
         if (self.trained and unprobed) or crossed(self.every_tokens, self.probed_at, module.consumed):
             self.run(trainer, module)
@@ -100,22 +101,21 @@ class Probing(Callback):
             if self.stopping.agree(trainer, module):
                 return
         summary = {
-            **self.summary(module.consumed, lengths, counts),
+            **summary_record(self.probe, lengths, self.about(self.probe.device, module.consumed), counts),
             **self.distance_summary(lengths, distances, counts),
         }
         if self.loss is not None:
             summary |= self.held_out_losses(model)
-        self.probed_at, self.latest = module.consumed, summary["effective_length"]
+        self.remember(module.consumed, summary)
         if trainer.is_global_zero:
-            self.record(trainer, module.consumed, lengths, distances, summary, counts)
+            self.record(trainer, lengths, distances, summary, counts)
         self.recording.pause()
 
-    def summary(self, consumed: int, results: list[LengthResult], counts: PositionCounts) -> dict[str, Any]:
-        """Make the record of one whole probe; f beyond the window is 0."""
-        record = summary_record(self.probe, results, self.about(self.probe.device, consumed))
-        frequency, length = counts.frequency(), record["effective_length"]
-        record["f_at_effective_length"] = int(frequency[length]) if length < len(frequency) else 0
-        return record
+    def remember(self, consumed: int, summary: dict[str, Any]) -> None:
+        """Take over when the last probe was and what it found; an empty summary stands for none."""
+        self.probed_at = consumed
+        if summary:
+            self.latest = shown_length(summary["effective_length"], summary.get("first_length"))
 
     def distance_summary(
         self, lengths: list[LengthResult], distances: list[DistanceResult], counts: PositionCounts
@@ -134,16 +134,17 @@ class Probing(Callback):
     def record(
         self,
         trainer: lightning.Trainer,
-        consumed: int,
         lengths: list[LengthResult],
         distances: list[DistanceResult],
         summary: dict[str, Any],
         counts: PositionCounts,
     ) -> None:
-        """Write the curves, the summary and every case."""
+        """Write the curves, the summary, every case, and the position frequency at the probe."""
+        consumed = summary["consumed_tokens"]
+        self.folder.write_counts_at(consumed, counts)
         self.folder.write_cases(consumed, [case for result in (*lengths, *distances) for case in result.cases])
         about = self.about(self.probe.device, consumed)
-        lines = [length_record(self.probe, result, about) for result in lengths]
+        lines = [length_record(self.probe, result, about, counts) for result in lengths]
         if self.distances is not None:
             lines += [distance_record(self.distances, result, partial(f_at, counts), about) for result in distances]
         for line in (*lines, summary):

@@ -26,6 +26,8 @@ class ProbeConfig(Section):
     """Consumed tokens between probes; left out, the run probes at its end only."""
     tests: Positive = 500
     """Tests at each length."""
+    seed: NonNegative = 0
+    """Seed of the tests, whatever run.seed, so that results of runs with different seeds are paired."""
     step: Positive = 128
     """Step of the lengths, in tokens; the first is the first multiple with room for a test."""
     max_length: Positive | None = None

@@ -29,7 +29,7 @@ from lab.probe.haystacks import check_enough
 from lab.probe.interfaces import Generates
 from lab.probe.intervals import exact_limits, share_limits
 from lab.probe.needles import NeedleCase
-from lab.probe.protocols import PROTOCOLS
+from lab.probe.protocols import PROTOCOLS, shortest_test
 from lab.probe.sequential import Design, full_design, sequential_design
 
 SPELLED = 16  # numbers that a tokenizer must decode unchanged
@@ -98,7 +98,6 @@ class NeedleProbe:
         tokenizer: Tokenizer,
         haystack: str,
         *,
-        seed: int,
         window: int,
         stop_id: int | None,
         device: torch.device | str = "cpu",
@@ -109,7 +108,7 @@ class NeedleProbe:
         self.config, self.tokenizer, self.haystack = config, tokenizer, haystack
         self.needles, self.digits = config.needles, config.digits
         self.protocol = PROTOCOLS[config.protocol]
-        self.seed, self.window, self.stop_id, self.device = seed, window, stop_id, device
+        self.seed, self.window, self.stop_id, self.device = config.seed, window, stop_id, device
         self.source = source  # the setting that names the haystack's file; None for text of the corpus
         self.check_spelling()
         self.check_budget()
@@ -157,8 +156,7 @@ class NeedleProbe:
 
     def shortest(self) -> int:
         """Count the tokens of the shortest test."""
-        sizes = {"digits": self.digits, "needles": self.needles}
-        return self.protocol.shortest(self.tokenizer, self.config.answer_budget, seed=self.seed, **sizes)
+        return shortest_test(self.config, self.tokenizer)
 
     @cached_property
     def design(self) -> Design:

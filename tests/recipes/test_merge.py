@@ -436,7 +436,7 @@ def test_settings_that_shapes_do_not_show_are_refused_by_name(changes, text, ori
 def test_positions_that_differ_must_be_chosen(original, extended, refused):
     assert refused(original, extended) == (
         f"--positions: must be given, the positions differ ({original} has rope+plain at theta 500.0, {extended} has "
-        "rope+plain at theta 5000000.0); name the model whose to keep\n"
+        "rope+plain at theta 5000000.0); name the model to keep them from\n"
     )
 
 
@@ -455,7 +455,7 @@ def test_a_distance_method_is_refused(prepared, tmp_path, refused):
     string = {"distance": {"method": "string", "shift": 20, "window": 4}}
     run = write_run(tmp_path / "string", prepared, position=string)
     assert refused(run, run) == (
-        "distance=string: a Hugging Face folder cannot express it; save with plain distance and use apply() on the "
+        "distance=string: not supported by a Hugging Face folder; save with plain distance and use apply() on the "
         "loaded model\n"
     )
 
