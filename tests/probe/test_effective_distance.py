@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from lab.counts import PositionCounts
 from lab.errors import ConfigError
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.model.loss import IGNORE, target_losses
@@ -42,8 +43,8 @@ class Sees:
 
 
 def make_probe(bpe, **settings):
-    values = {"digits": 3, "distance_tests": 10, "batch": 4, **settings}
-    return DistanceProbe(ProbeConfig(**values), bpe, HAYSTACK, seed=3, window=WINDOW, stop_id=STOP)
+    values = {"seed": 3, "digits": 3, "distance_tests": 10, "batch": 4, **settings}
+    return DistanceProbe(ProbeConfig(**values), bpe, HAYSTACK, window=WINDOW, stop_id=STOP)
 
 
 def test_a_model_that_sees_50_tokens_reaches_50(bpe):
@@ -111,10 +112,10 @@ def test_wrong_distances_are_one_line(bpe, settings, line):
 
 def test_a_window_without_room_is_refused(bpe):
     least = WINDOW - len(make_probe(bpe).test.reachable) + 1
-    config = ProbeConfig(digits=3)
-    assert DistanceProbe(config, bpe, HAYSTACK, seed=3, window=least, stop_id=STOP).distances
+    config = ProbeConfig(digits=3, seed=3)
+    assert DistanceProbe(config, bpe, HAYSTACK, window=least, stop_id=STOP).distances
     with pytest.raises(ConfigError, match=f"a one-number test takes {least} tokens, and the window has {least - 1}"):
-        DistanceProbe(config, bpe, HAYSTACK, seed=3, window=least - 1, stop_id=STOP)
+        DistanceProbe(config, bpe, HAYSTACK, window=least - 1, stop_id=STOP)
 
 
 @pytest.mark.parametrize("lockstep", [False, True], ids=["free", "lockstep"])
@@ -181,14 +182,16 @@ def test_losses_of_targets_add_up_and_are_those_of_torch():
 def test_the_records_of_distances(bpe):
     probe = make_probe(bpe, distances=(40, 60))
     results = list(probe.run(Sees(bpe, 50)))
-    line = distance_record(probe, results[1], {60: 12}.get, {"model": "m"})
+    counts = PositionCounts(60)
+    counts.add_segments([60])  # f(i) = 60 - i, and nothing is known of 60
+    line = distance_record(probe, results[0], {"model": "m"}, counts)
     names = ("distance", "n", "found", "score", "f", "needles", "digits", "prompt_tokens", "seed", "model")
-    assert [line[name] for name in names] == [60, 10, 0, 0.0, 12, 1, 3, WINDOW - 5, 3, "m"]
-    assert distance_record(probe, results[0], {60: 12}.get, {})["f"] is None
+    assert [line[name] for name in names] == [40, 10, 10, 1.0, 20, 1, 3, WINDOW - 5, 3, "m"]
+    assert [distance_record(probe, results[k], {}, c)["f"] for k, c in ((1, counts), (0, None))] == [None, None]
     # from 1 at 40 to 0 at 60
-    assert reach_record(results, 0.8, {44: 7}.get) == {**reach(results, 0.8), "f_at_reach": 7}
+    assert reach_record(results, 0.8, counts) == {**reach(results, 0.8), "f_at_reach": 60 - 44}
     nothing = [replace(result, found=0) for result in results]
-    assert reach_record(nothing, 0.8, {44: 7}.get)["f_at_reach"] is None
+    assert reach_record(nothing, 0.8, counts)["f_at_reach"] is None
 
 
 def test_limits_of_needles_are_those_of_whole_cases_drawn_again():
