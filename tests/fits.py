@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -12,6 +13,7 @@ import numpy as np
 
 from lab.config import Experiment, load_experiment
 from lab.settings import parse_overrides
+from lab.source.weights import read_weights
 from tests.forked import LIMIT_S, ROOT, Forked, run
 
 CONFIG = ROOT / "configs" / "cpu_test.yaml"
@@ -94,3 +96,32 @@ def interrupt(words: list[str], run: Path, number: signal.Signals, lines: int) -
         return process.wait(), process.communicate()[1]
     finally:
         process.kill()
+
+
+def train(place: Path, name: str, *options: str, resume: bool = False) -> Path:
+    """Train in this process, for tests of what a run leaves."""
+    from lab.session import run_experiment
+
+    assert run_experiment(load(*settings_of(place, name), *options), resume, "again") == 0
+    return place / "runs" / name
+
+
+def cut_after(run: Path, copy: Path, n: int = 1) -> Path:
+    """Copy a run as it was after its first checkpoints."""
+    shutil.copytree(run, copy)
+    for checkpoint in sorted((copy / "checkpoints").glob("tokens-*"))[n:]:
+        shutil.rmtree(checkpoint)
+    return copy
+
+
+def assert_refused(lines: Iterable[str], starts: Iterable[str]) -> None:
+    """Check that each fault names its field, value and rule, and what to do."""
+    lines, starts = list(lines), list(starts)
+    assert [line[: len(start)] for line, start in zip(lines, starts, strict=True)] == starts
+    assert all("; " in line and "\n" not in line for line in lines)
+
+
+def assert_same_weights(run: Path, other: Path) -> None:
+    ours, theirs = read_weights(run), read_weights(other)
+    assert ours.keys() == theirs.keys()
+    assert all(ours[name].equal(theirs[name]) for name in ours)
