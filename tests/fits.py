@@ -13,7 +13,6 @@ import numpy as np
 
 from lab.config import Experiment, load_experiment
 from lab.settings import parse_overrides
-from lab.source.weights import read_weights
 from tests.forked import LIMIT_S, ROOT, Forked, run
 
 CONFIG = ROOT / "configs" / "cpu_test.yaml"
@@ -119,9 +118,3 @@ def assert_refused(lines: Iterable[str], starts: Iterable[str]) -> None:
     lines, starts = list(lines), list(starts)
     assert [line[: len(start)] for line, start in zip(lines, starts, strict=True)] == starts
     assert all("; " in line and "\n" not in line for line in lines)
-
-
-def assert_same_weights(run: Path, other: Path) -> None:
-    ours, theirs = read_weights(run), read_weights(other)
-    assert ours.keys() == theirs.keys()
-    assert all(ours[name].equal(theirs[name]) for name in ours)

@@ -36,9 +36,9 @@ def become(words, cwd, variables, output, errors):
 class Forked:
     """What tests use of subprocess.Popen; `words` begin with the interpreter and -m or -c."""
 
-    def __init__(self, words, cwd=ROOT, env=None, merged=False):
+    def __init__(self, words, cwd=ROOT, env=None, output=None, merged=False):
         self.folder = tempfile.TemporaryDirectory()
-        self.output = Path(self.folder.name) / "output"
+        self.output = Path(output or Path(self.folder.name) / "output")
         self.errors = self.output if merged else Path(self.folder.name) / "errors"
         variables = dict(os.environ if env is None else env)
         arguments = ([str(word) for word in words[1:]], str(cwd), variables, str(self.output), str(self.errors))

@@ -1,4 +1,4 @@
-"""The packs of a run, taken again from its own config, and the pairs of tokens that attention saw in them."""
+"""What a run was made of: its packs, taken again from its own config, their pairs of tokens, and its weights."""
 
 import itertools
 
@@ -6,6 +6,7 @@ import numpy as np
 
 from lab.config import load_experiment
 from lab.data.module import PackedData
+from lab.source.weights import read_weights
 
 
 def replayed(run):
@@ -38,3 +39,9 @@ def pairs_of(pack):
     if pack.anchors is not None:
         sees |= np.array(pack.anchors)[run_of][:, None] == places
     return (ids[:n, None] - ids[:n])[sees]
+
+
+def assert_same_weights(run, other):
+    ours, theirs = read_weights(run), read_weights(other)
+    assert ours.keys() == theirs.keys()
+    assert all(ours[name].equal(theirs[name]) for name in ours)

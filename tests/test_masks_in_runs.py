@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from lab.errors import ConfigError
-from tests.fits import SPEED, UNPROBED, assert_refused, assert_same_weights, cut_after, load, records, train
-from tests.replay import pairs_of, replayed
+from tests.fits import SPEED, UNPROBED, assert_refused, cut_after, load, records, train
+from tests.replay import assert_same_weights, pairs_of, replayed
 
 JOINED = ("--data.mode=concatenated",)
 ANCHOR = (*JOINED, "--mask.method=anchor")

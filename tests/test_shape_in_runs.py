@@ -2,20 +2,16 @@
 
 import json
 import shutil
-import subprocess
-import sys
-from pathlib import Path
+from contextlib import redirect_stdout
+from io import StringIO
 
 import numpy as np
 import pytest
 
 from eval.shape.__main__ import main
-from lab.config import load_experiment
-from lab.errors import ConfigError
-from lab.settings import parse_overrides
+from lab.errors import ConfigError, LabError
+from tests.fits import CONFIG, assert_refused, cut_after, load, train
 
-ROOT = Path(__file__).resolve().parents[1]
-CONFIG = ROOT / "configs" / "cpu_test.yaml"
 JOINED = ("--data.mode=concatenated",)
 CHOOSE = ("--shape.target.exponent=0.85",)
 PACK = ("--shape.target.exponent=0.85", "--shape.strategy.method=pack", *JOINED)
@@ -29,59 +25,34 @@ SKIP = (
 LARGE = ("--data.corpus.documents=1500", "--probe.every_tokens=null", "--probe.loss_tokens=0", "--probe.tests=1")
 
 
-def load(*words):
-    return load_experiment(CONFIG, parse_overrides(words))
+MODE, WITHOUT = "data.mode={}: shape.strategy.method={}", "shape plans for mask: causal without chunks"
+REFUSED = {
+    "mode": (PACK[:2], MODE.format("natural", "pack joins documents")),
+    "joined": ((*CHOOSE, *JOINED), MODE.format("concatenated", "choose draws documents as they are")),
+    "skip": (
+        (*CHOOSE, "--skip.method=pose", "--skip.target_len=200"),
+        "skip.method=pose: would be ignored, shape decides the ids",
+    ),
+    "mask": ((*PACK, "--mask.method=document"), f"mask.method=document: {WITHOUT}"),
+    "chunks": ((*PACK, "--mask.chunks=2"), f"mask.chunks=2: {WITHOUT}"),
+    "target_len": (
+        (*SKIP[:2], "--shape.strategy.target_len=96", *JOINED),
+        "shape.strategy.target_len=96: must be > data.window=96, or there is nothing to skip",
+    ),
+    "up_to": (
+        ("--shape.target.method=flat", "--shape.target.up_to=96"),
+        "shape.target.up_to=96: must be < 96, the longest distance plus one",
+    ),
+    "unknown": (("--shape.target.height=2.0",), "shape.target.height=2.0: unknown setting"),
+    "strength": (("--shape.strength=1.5",), "shape.strength=1.5: must be <= 1"),
+}
 
 
-@pytest.mark.parametrize(
-    ("words", "faults"),
-    [
-        (PACK[:2], ["data.mode=natural: shape.strategy.method=pack joins documents; set data.mode: concatenated"]),
-        (
-            (*CHOOSE, *JOINED),
-            [
-                "data.mode=concatenated: shape.strategy.method=choose draws documents as they are; set data.mode: "
-                "natural"
-            ],
-        ),
-        (
-            (*CHOOSE, "--skip.method=pose", "--skip.target_len=200"),
-            ["skip.method=pose: would be ignored, shape decides the ids; leave it out"],
-        ),
-        (
-            (*PACK, "--mask.method=document"),
-            ["mask.method=document: shape plans for mask: causal without chunks; leave the mask out"],
-        ),
-        (
-            (*PACK, "--mask.chunks=2"),
-            ["mask.chunks=2: shape plans for mask: causal without chunks; leave the mask out"],
-        ),
-        (
-            (*SKIP[:2], "--shape.strategy.target_len=96", *JOINED),
-            [
-                "shape.strategy.target_len=96: must be > data.window=96, or there is nothing to skip; raise it",
-            ],
-        ),
-        (
-            ("--shape.target.method=flat", "--shape.target.up_to=96"),
-            ["shape.target.up_to=96: must be < 96, the longest distance plus one; leave it out"],
-        ),
-        (
-            ("--shape.target.height=2.0",),
-            ["shape.target.height=2.0: unknown setting; shape.target has method, exponent"],
-        ),
-        (
-            ("--shape.strength=1.5",),
-            ["shape.strength=1.5: must be <= 1; Share of the target"],
-        ),
-    ],
-    ids=["mode", "joined", "skip", "mask", "chunks", "target_len", "up_to", "unknown", "strength"],
-)
-def test_shapes_that_do_not_fit_the_run_are_refused(words, faults):
+@pytest.mark.parametrize(("words", "start"), REFUSED.values(), ids=REFUSED)
+def test_shapes_that_do_not_fit_the_run_are_refused(words, start):
     with pytest.raises(ConfigError) as refused:
         load(*words)
-    lines = str(refused.value).splitlines()
-    assert [line[: len(fault)] for line, fault in zip(lines, faults, strict=True)] == faults
+    assert_refused(refused.value.faults, [start])
 
 
 def test_the_counter_reaches_as_far_as_the_ids():
@@ -90,42 +61,16 @@ def test_the_counter_reaches_as_far_as_the_ids():
 
 
 RUNS = {"choose": CHOOSE, "pack": PACK, "skip": SKIP}
-RUN_ALL = """
-import json, sys
-from pathlib import Path
-from lab.config import load_experiment
-from lab.errors import LabError
-from lab.session import run_experiment
-from lab.settings import parse_overrides
-config = Path(sys.argv[1])
-for words, resume in json.loads(sys.argv[2]):
-    try:
-        run_experiment(load_experiment(config, parse_overrides(words)), resume, "again")
-    except LabError as error:
-        print("refused:", error)
-"""
-
-
-def run_all(place, *starts):
-    """Start runs in one process, one after another: (name, settings, resume)."""
-    where = [f"--run.folder={place / 'runs'}", f"--data.folder={place / 'shards'}", *LARGE]
-    words = [[[*where, f"--run.name={name}", *own], resume] for name, own, resume in starts]
-    command = [sys.executable, "-c", RUN_ALL, str(CONFIG), json.dumps(words)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.splitlines()
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """Train every run of RUNS, and start one whose target is out of reach."""
+    """Train every run of RUNS."""
     place = tmp_path_factory.mktemp("shapes")
-    out = run_all(
-        place,
-        *((name, words, False) for name, words in RUNS.items()),
-        ("flat", ("--shape.target.method=flat",), False),
-    )
-    (place / "out.txt").write_text("\n".join(out))
+    for name, words in RUNS.items():
+        with redirect_stdout(StringIO()) as printed:
+            train(place, name, *LARGE, *words)
+        (place / f"{name}.txt").write_text(printed.getvalue())
     return place
 
 
@@ -133,7 +78,7 @@ def place(tmp_path_factory):
 def test_a_run_shows_about_what_was_planned(place, name, tolerance):
     """20,480 tokens are some 400 segments, so the profile counted is that of the plan up to their draw."""
     record = json.loads((place / "runs" / name / "shape.json").read_text())
-    lines = (place / "out.txt").read_text().splitlines()
+    lines = (place / f"{name}.txt").read_text().splitlines()
     (line,) = [line for line in lines if line.startswith(f"shape: {name} for ")]
     assert f"total variation {record['total_variation']:.3f}" in line
     edges = np.array(record["edges"])
@@ -146,25 +91,24 @@ def test_a_run_shows_about_what_was_planned(place, name, tolerance):
 
 
 def test_a_target_out_of_reach_is_one_line_before_training(place):
-    lines = (place / "out.txt").read_text().splitlines()
-    (line,) = [line for line in lines if line.startswith("refused: ")]
-    assert line.startswith("refused: shape.strength=1: choose comes within a total variation of 0.2")
+    with pytest.raises(ConfigError) as refused:
+        train(place, "flat", *LARGE, "--shape.target.method=flat")
+    assert_refused(refused.value.faults, ["shape.strength=1: choose comes within a total variation of 0.2"])
     assert not (place / "runs" / "flat").exists()
 
 
 def test_a_run_goes_on_only_with_the_plan_it_was_begun_with(place):
-    run, other = place / "runs" / "begun", place / "runs" / "other"
-    shutil.copytree(place / "runs" / "choose", run)
-    shutil.rmtree(sorted((run / "checkpoints").glob("tokens-*"))[-1])
-    shutil.copytree(run, other)
+    whole = place / "runs" / "choose"
+    begun = cut_after(whole, place / "runs" / "begun", n=-1)
+    other = shutil.copytree(begun, place / "runs" / "other")
     record = json.loads((other / "shape.json").read_text())
     record["draws"][0] += 1
     (other / "shape.json").write_text(json.dumps(record))
-    out = run_all(place, ("begun", CHOOSE, True), ("other", CHOOSE, True))
-    (line,) = [line for line in out if line.startswith("refused: ")]
-    assert line.startswith(f"refused: {other / 'shape.json'}: the plan made now is another one")
-    whole, again = (np.load(place / "runs" / name / "counts.npz")["f"] for name in ("choose", "begun"))
-    np.testing.assert_array_equal(whole, again)
+    with pytest.raises(LabError) as refused:
+        train(place, "other", *LARGE, *CHOOSE, resume=True)
+    assert_refused([str(refused.value)], [f"{other / 'shape.json'}: the plan made now is another one"])
+    train(place, "begun", *LARGE, *CHOOSE, resume=True)
+    np.testing.assert_array_equal(*(np.load(run / "counts.npz")["f"] for run in (whole, begun)))
 
 
 def test_the_command_plans_and_draws(place, capsys):

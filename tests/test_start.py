@@ -2,9 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,9 +21,10 @@ from lab.model.huggingface import save_pretrained
 from lab.session import check_vocabulary
 from lab.source.inherit import base_for
 from lab.source.weights import read_weights, start_from
+from tests.fits import records
+from tests.forked import run
 from tests.opened import CONSUMED, SIZES, write_run
 
-ROOT = Path(__file__).resolve().parents[1]
 LOSS_TOLERANCE = 1e-5  # of a mean near 6 nats: float32, in packs against one row at a time
 PI = {"frequency": {"method": "pi", "factor": 2.0}}
 
@@ -385,14 +383,12 @@ def test_a_config_reads_back_when_the_source_is_gone(source, extended, hub, writ
 
 
 def fit(*words):
-    done = subprocess.run(
-        [sys.executable, "-m", "lab.fit", *map(str, words)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = run("-m", "lab.fit", *words)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def losses(run):
-    return [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+def losses(folder):
+    return [line["loss"] for line in records(folder)]
 
 
 def loss_of(decoder, experiment):
@@ -436,19 +432,19 @@ def test_a_run_begins_with_the_sources_loss_and_resumes_without_the_source(sourc
         track={"every_steps": 1},
     )
     fit(file)
-    run = tmp_path / "runs" / "run"
-    experiment = load_experiment(run / "config.yaml")
-    whole = losses(run)
+    folder = tmp_path / "runs" / "run"
+    experiment = load_experiment(folder / "config.yaml")
+    whole = losses(folder)
     expected = loss_of(load_trained(source).decoder, experiment)
     assert whole[0] == pytest.approx(expected, abs=LOSS_TOLERANCE)
     assert abs(whole[0] - loss_of(Decoder(experiment.model, seed=0), experiment)) > 0.1, "random weights differ"
     assert abs(whole[-1] - whole[0]) > 0.01, "the run has moved on"
     shutil.rmtree(there)
-    first, last = sorted((run / "checkpoints").glob("tokens-*"))
+    first, last = sorted((folder / "checkpoints").glob("tokens-*"))
     trained = read_weights(last)
     shutil.rmtree(last)
-    fit(run / "config.yaml", "--resume")
-    assert losses(run) == whole
+    fit(folder / "config.yaml", "--resume")
+    assert losses(folder) == whole
     again = read_weights(last)
     assert first.exists()
     assert all(torch.equal(again[name], tensor) for name, tensor in trained.items())

@@ -1,11 +1,7 @@
 """Merged models: every weight a weighted sum, positions that are chosen, and a line for every mistake."""
 
 import dataclasses
-import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,10 +13,11 @@ from lab.model.decoder import Decoder
 from lab.model.huggingface import save_pretrained
 from lab.positions import frequencies
 from lab.recipes.merge import main, read_shares
+from tests.fits import CONFIG, UNPROBED, settings_of
+from tests.forked import run as start
 from tests.model.folders import assert_same_logits, opened, safetensors_torch, theirs, tokens_of
 from tests.opened import CONSUMED, SIZES, write_run
 
-ROOT = Path(__file__).resolve().parents[2]
 CFG = DecoderConfig(**SIZES, vocab_size=400)
 ONE_STEP = 2**-23  # of float32, relative: a fused multiply-add rounds to the other side now and then
 ONE_SHAPE = "merge models of one shape"
@@ -194,20 +191,9 @@ def test_a_model_of_transformers_own_making(tmp_path, merged, capsys):
 
 
 def test_two_runs_as_a_user_merges_them(tmp_path):
-    config = ROOT / "configs" / "cpu_test.yaml"
-    places = [f"--run.folder={tmp_path / 'runs'}", f"--data.folder={tmp_path / 'shards'}"]
-    short = ["--train.tokens=8192", "--probe.every_tokens=null", "--probe.loss_tokens=0", "--probe.tests=1"]
-    words = ["lab.fit", str(config), *places, *short, "--run.name=a"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    words = ["lab.fit", CONFIG, *settings_of(tmp_path, "a"), *UNPROBED, "--train.tokens=8192"]
     for command in (words, ["lab.merge", "runs/a", "runs/a", "-o", "merged"]):
-        done = subprocess.run(
-            [sys.executable, "-m", *command],
-            cwd=tmp_path,
-            env={**environment, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = start("-m", *command, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     assert done.stdout == "merged: 0.5 runs/a + 0.5 runs/a, 56,992 parameters; with a tokenizer.json\n"
     ours = open_model(tmp_path / "merged").decoder.state_dict()
