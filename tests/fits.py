@@ -111,10 +111,3 @@ def cut_after(run: Path, copy: Path, n: int = 1) -> Path:
     for checkpoint in sorted((copy / "checkpoints").glob("tokens-*"))[n:]:
         shutil.rmtree(checkpoint)
     return copy
-
-
-def assert_refused(lines: Iterable[str], starts: Iterable[str]) -> None:
-    """Check that each fault names its field, value and rule, and what to do."""
-    lines, starts = list(lines), list(starts)
-    assert [line[: len(start)] for line, start in zip(lines, starts, strict=True)] == starts
-    assert all("; " in line and "\n" not in line for line in lines)

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from lab.config import load_experiment
-from tests.fits import assert_refused
 from tests.forked import ROOT, run
+from tests.refusals import check_faults
 
 CONFIG = "configs/cpu_test.yaml"
 WATCH = (  # runs lab.fit as `python -m` does and says on stdout at the end whether torch was loaded
@@ -47,7 +47,7 @@ def fit(*words):
 def test_a_mistake_is_status_2_and_a_line_each(words, lines):
     done = fit(*words)
     assert (done.returncode, done.stdout) == (2, "")
-    assert_refused(done.stderr.splitlines(), lines)
+    check_faults(done.stderr.splitlines(), lines)
 
 
 def test_a_broken_file_is_status_2_and_one_line(tmp_path):

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from lab.errors import ConfigError
-from tests.fits import SPEED, UNPROBED, assert_refused, cut_after, load, records, train
+from tests.fits import SPEED, UNPROBED, cut_after, load, records, train
+from tests.refusals import refused
 from tests.replay import assert_same_weights, pairs_of, replayed
 
 JOINED = ("--data.mode=concatenated",)
@@ -61,9 +62,8 @@ REFUSED = {
 
 @pytest.mark.parametrize(("words", "starts"), REFUSED.values(), ids=REFUSED)
 def test_masks_and_skips_that_do_not_fit_the_run_are_refused(words, starts):
-    with pytest.raises(ConfigError) as caught:
+    with refused(*starts, error=ConfigError):
         load(*words)
-    assert_refused(caught.value.faults, starts)
 
 
 @pytest.mark.parametrize(

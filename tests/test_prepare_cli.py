@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fits import assert_refused
 from tests.forked import run
+from tests.refusals import check_faults
 
 CONFIG = "configs/cpu_test.yaml"
 
@@ -57,7 +57,7 @@ MISTAKES = {
 def test_a_mistake_is_status_2_and_one_line(words, start):
     done = prepare(*words.split())
     assert (done.returncode, done.stdout) == (2, "")
-    assert_refused(done.stderr.splitlines(), [start])
+    check_faults(done.stderr.splitlines(), [start])
 
 
 def test_preparing_says_what_there_is_and_what_was_left_out(text_words, tmp_path):
@@ -92,7 +92,7 @@ def test_shares_of_a_job_array_complete_to_the_same(text_words, tmp_path):
 def expect_mistake(done, start):
     """Check a fault after a progress bar."""
     assert done.returncode == 2
-    assert_refused(done.stderr.splitlines()[-1:], [start])
+    check_faults(done.stderr.splitlines()[-1:], [start])
     assert "Traceback" not in done.stderr
 
 

@@ -8,7 +8,8 @@ import pytest
 from lab.data.preparation import prepare, shard_folder
 from lab.data.tokenizer import load_tokenizer, vocabulary_hash
 from lab.errors import ConfigError, DataError
-from tests.fits import SPEED, UNPROBED, assert_refused, cut_after, load, records, train
+from tests.fits import SPEED, UNPROBED, cut_after, load, records, train
+from tests.refusals import refused
 from tests.replay import assert_same_weights, pairs_of, replayed
 
 TARGET_LEN, STEPS = 240, 6
@@ -110,11 +111,8 @@ def test_a_selection_that_cannot_be_is_refused_at_the_start(result, kind, line, 
         vocabulary = load_tokenizer(next((place / "shards").iterdir())).get_vocab()
         result = {"token_ids": [vocabulary["\u00ff"]]}  # byte 255, which UTF-8 never holds
     (tmp_path / "impact.json").write_text(json.dumps(whole | result))
-    with pytest.raises(kind) as caught:
+    with refused("skip.selection=" + line.format(folder=tmp_path, file=tmp_path / "impact.json"), error=kind):
         train(place, "refused", *COMMON, f"--skip.selection={tmp_path}")
-    assert_refused(
-        [str(caught.value)], ["skip.selection=" + line.format(folder=tmp_path, file=tmp_path / "impact.json")]
-    )
     assert not (place / "runs" / "refused" / "metrics.jsonl").exists()
 
 
@@ -129,6 +127,5 @@ def test_a_selection_that_cannot_be_is_refused_at_the_start(result, kind, line, 
 )
 def test_a_selection_that_does_not_fit_the_run_is_refused(words, start):
     named = {word.split("=")[0] for word in words}
-    with pytest.raises(ConfigError) as caught:
+    with refused(start, error=ConfigError):
         load(*(word for word in COMMON if word.split("=")[0] not in named), *words)
-    assert_refused(caught.value.faults, [start])

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from eval.shape.__main__ import main
-from lab.errors import ConfigError, LabError
-from tests.fits import CONFIG, assert_refused, cut_after, load, train
+from lab.errors import ConfigError
+from tests.fits import CONFIG, cut_after, load, train
+from tests.refusals import refused
 
 JOINED = ("--data.mode=concatenated",)
 CHOOSE = ("--shape.target.exponent=0.85",)
@@ -50,9 +51,8 @@ REFUSED = {
 
 @pytest.mark.parametrize(("words", "start"), REFUSED.values(), ids=REFUSED)
 def test_shapes_that_do_not_fit_the_run_are_refused(words, start):
-    with pytest.raises(ConfigError) as refused:
+    with refused(start, error=ConfigError):
         load(*words)
-    assert_refused(refused.value.faults, [start])
 
 
 def test_the_counter_reaches_as_far_as_the_ids():
@@ -91,9 +91,8 @@ def test_a_run_shows_about_what_was_planned(place, name, tolerance):
 
 
 def test_a_target_out_of_reach_is_one_line_before_training(place):
-    with pytest.raises(ConfigError) as refused:
+    with refused("shape.strength=1: choose comes within a total variation of 0.2", error=ConfigError):
         train(place, "flat", *LARGE, "--shape.target.method=flat")
-    assert_refused(refused.value.faults, ["shape.strength=1: choose comes within a total variation of 0.2"])
     assert not (place / "runs" / "flat").exists()
 
 
@@ -104,9 +103,8 @@ def test_a_run_goes_on_only_with_the_plan_it_was_begun_with(place):
     record = json.loads((other / "shape.json").read_text())
     record["draws"][0] += 1
     (other / "shape.json").write_text(json.dumps(record))
-    with pytest.raises(LabError) as refused:
+    with refused(f"{other / 'shape.json'}: the plan made now is another one"):
         train(place, "other", *LARGE, *CHOOSE, resume=True)
-    assert_refused([str(refused.value)], [f"{other / 'shape.json'}: the plan made now is another one"])
     train(place, "begun", *LARGE, *CHOOSE, resume=True)
     np.testing.assert_array_equal(*(np.load(run / "counts.npz")["f"] for run in (whole, begun)))
 

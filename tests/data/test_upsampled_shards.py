@@ -15,30 +15,8 @@ from lab.data.config import Conversations, DataConfig, Upsample
 from lab.data.derivation import derive_task, order_of, plan, shards_in
 from lab.data.preparation import is_prepared, prepare, shard_folder, summary_of, verify
 from lab.data.shards import ShardWriter, TokenStore
-from tests.data.slim import (
-    LONG,
-    SHARE,
-    SOURCES,
-    TASKS,
-    documents,
-    flat,
-    slim,
-    slim_corpus,
-    tokens_by_class,
-    word_tokenizer,
-)
+from tests.data.slim import LONG, SHARE, SOURCES, TASKS, documents, flat, slim, slim_corpus, tokens_by_class
 from tests.data.stores import folder_bytes, refused
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return word_tokenizer(tmp_path_factory.mktemp("tokenizer"))
-
-
-@pytest.fixture
-def config(tmp_path, tokenizer):
-    slim_corpus(tmp_path / "corpus")
-    return slim(tmp_path, tokenizer)
 
 
 def test_every_copy_is_a_document_of_its_base_shard_as_often_as_the_weights_say(config):
