@@ -207,10 +207,11 @@ def test_packages_hold_re_exports_only():
 
 LOAD = """
 import importlib, sys
+packages = lambda: {name.split(".")[0] for name in sys.modules}
 for module in sys.argv[1:]:
-    before = set(sys.modules)
+    before = packages()
     importlib.import_module(module)
-    print(module, *sorted({name.split(".")[0] for name in set(sys.modules) - before}))
+    print(module, *packages() - before)
 """
 
 

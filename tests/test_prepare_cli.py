@@ -81,7 +81,7 @@ def test_preparing_says_what_there_is_and_what_was_left_out(text_words, tmp_path
 
 def test_shares_of_a_job_array_complete_to_the_same(text_words, tmp_path):
     for share in ("1/2", "0/2"):
-        done = prepare(*text_words, f"--task={share}")
+        done = prepare(*text_words, f"--task={share}", "--workers=1")
         assert done.returncode == 0, done.stderr
     by_shares = shards(tmp_path)
     whole = [word.replace(str(tmp_path / "shards"), str(tmp_path / "other" / "shards")) for word in text_words]
@@ -97,7 +97,7 @@ def expect_mistake(done, start):
 
 
 def test_verify_names_a_flipped_byte(text_words, tmp_path):
-    assert prepare(*text_words).returncode == 0
+    assert prepare(*text_words, "--workers=1").returncode == 0
     (path,) = (tmp_path / "shards").glob("*/task-00001/train.tokens.bin")
     data = bytearray(path.read_bytes())
     data[3] ^= 1
