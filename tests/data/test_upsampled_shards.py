@@ -62,13 +62,6 @@ def test_the_held_out_split_is_carried_over(config):
     assert tokenizers[0] == tokenizers[1]
 
 
-def test_copies_do_not_stand_beside_each_other(config):
-    prepare(config, progress=False)
-    for shard in documents(config):
-        assert max(Counter(shard).values()) > 1
-        assert all(one != other for one, other in zip(shard, shard[1:]))
-
-
 def test_long_and_short_documents_of_all_sources_are_mixed(config):
     prepare(config, progress=False)
     for shard in documents(config):
