@@ -17,7 +17,8 @@ from tests.forked import LIMIT_S, ROOT, Forked, run
 
 CONFIG = ROOT / "configs" / "cpu_test.yaml"
 UNPROBED = ("--probe.every_tokens=null", "--probe.loss_tokens=0", "--probe.tests=1", "--probe.max_length=128")
-EXACT = ("step", "consumed_tokens", "loss", "lr", "grad_norm", "f_12", "f_24", "f_48", "f_72", "share_le_half")
+FRACTIONS = ("0.125", "0.25", "0.5", "0.75")
+EXACT = ("step", "consumed_tokens", "loss", "lr", "grad_norm", *(f"f_at_{x}L" for x in FRACTIONS), "share_le_half")
 SPEED = ("tokens_per_s", "mfu", "mfu_pairs")
 
 
@@ -62,8 +63,15 @@ def assert_same_run(run: Path, other: Path) -> None:
     assert exact_metrics(run) == exact_metrics(other)
     assert probed(run) == probed(other)
     assert read_cases(run) == read_cases(other)
-    for key in ("f", "lengths"):
-        np.testing.assert_array_equal(np.load(run / "counts.npz")[key], np.load(other / "counts.npz")[key])
+    files = counts_of(run)
+    assert files == counts_of(other)
+    for file in files:
+        for key in ("f", "lengths", "tokens"):
+            np.testing.assert_array_equal(np.load(run / file)[key], np.load(other / file)[key])
+
+
+def counts_of(run: Path) -> list[Path]:
+    return sorted(path.relative_to(run) for path in [run / "counts.npz", *run.glob("counts/*")])
 
 
 def assert_equal_training(run: Path, other: Path, atol: float) -> None:
@@ -73,6 +81,7 @@ def assert_equal_training(run: Path, other: Path, atol: float) -> None:
     for key in ("step", "consumed_tokens", "lr"):
         assert [r[key] for r in ours] == [r[key] for r in theirs]
     np.testing.assert_array_equal(np.load(run / "counts.npz")["f"], np.load(other / "counts.npz")["f"])
+    assert counts_of(run) == counts_of(other)
     assert read_cases(run).keys() == read_cases(other).keys()
     apart = ("held_out_loss", "model", "seconds")
     lines = [records(folder, "probes.jsonl") for folder in (run, other)]

@@ -51,7 +51,7 @@ def main_of(name):
     place = module.get(name, cli.COMMANDS[name][0])
     package = place.startswith("eval.") and (ROOT / place.replace(".", "/")).is_dir()
     module = importlib.import_module(f"{place}.__main__" if package else place)
-    return module.answer if name == "fit" else module.main
+    return module.read_arguments if name == "fit" else module.main
 
 
 def printed(name, words, capsys):

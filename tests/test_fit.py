@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from lab.counts import SavedCounts, f_at
 from tests.fits import (
+    FRACTIONS,
     ROOT,
     assert_same_run,
     command,
@@ -84,9 +86,20 @@ def test_frequency_is_that_of_the_counts(finished):
     brute = [sum(max(n - i, 0) * int(c) for n, c in enumerate(counts["lengths"])) for i in range(96)]
     assert counts["f"].tolist() == brute
     assert counts["f"][0] == last["consumed_tokens"]
-    assert [counts["f"][i] for i in (12, 24, 48, 72)] == [last[f"f_{i}"] for i in (12, 24, 48, 72)]
+    assert [counts["f"][i] for i in (12, 24, 48, 72)] == [last[f"f_at_{x}L"] for x in FRACTIONS]
     assert last["share_le_half"] == pytest.approx(sum(brute[:49]) / sum(brute))
     assert last["share_ge_three_quarters"] == pytest.approx(sum(brute[72:]) / sum(brute))
+
+
+def test_every_probe_has_its_own_counts(finished):
+    metrics = {record["consumed_tokens"]: record for record in records(finished)}
+    probed_at = {record["consumed_tokens"] for record in records(finished, "probes.jsonl")}
+    saved = {int(path.stem[7:]): SavedCounts.read(path) for path in (finished / "counts").iterdir()}
+    assert saved.keys() == probed_at
+    for tokens, counts in saved.items():
+        assert counts.tokens == tokens == counts.lengths @ np.arange(97)
+        line = metrics[tokens]
+        assert [f_at(counts, i) for i in (12, 72, 96)] == [line["f_at_0.125L"], line["f_at_0.75L"], None]
 
 
 @pytest.mark.parametrize(

@@ -11,22 +11,23 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = """
-lab.errors < lab.files lab.schema lab.launch < lab.plots lab.settings < lab.command
+lab.errors < lab.files lab.schema lab.launch lab.lifetime < lab.plots lab.settings < lab.command
 < lab.positions lab.masks lab.skip lab.shape lab.counts
 < lab.data lab.model lab.runs < lab.probe lab.source lab.processes
 < lab.callbacks lab.config < lab.choices < lab.assembly < lab.loading lab.session < lab.recipes < lab.estimate
-< lab.fit lab.prepare lab.longrecipe lab.merge lab.cli
+< lab.fit lab.sweep lab.prepare lab.longrecipe lab.merge lab.cli
 < eval.common < eval
 """  # a part imports itself and the parts before a "<" that precedes it; the packages of eval are parts of one layer
 RANKS = {part: rank for rank, parts in enumerate(LAYERS.split("<")) for part in parts.split()}
 HEAVY = {  # package: who may import it at module level; everybody else imports it where it is used, or not at all
     "lightning": ("lab.data.module", "lab.model.training", "lab.callbacks", "lab.assembly", "lab.processes"),
     **dict.fromkeys(("wandb", "datasets", "matplotlib", "pyarrow", "zstandard"), ()),
-    **dict.fromkeys(("transformers", "flash_attn", "xformers", "triton", "lm_eval"), ()),
+    **dict.fromkeys(("transformers", "flash_attn", "xformers", "triton", "lm_eval", "altair", "vl_convert"), ()),
 }
 LIGHT = (  # import no torch, so that a mistake in a config is reported at once
     "lab.config",
     "lab.fit",
+    "lab.sweep.__main__",
     "lab.prepare",
     "lab.longrecipe",
     "lab.cli",

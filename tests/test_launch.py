@@ -75,9 +75,9 @@ def test_processes_that_are_not_those_of_the_config_are_refused(variables, devic
 
 def test_each_node_speaks_once_and_lightnings_children_too():
     started = [read_launch({**WORKER, "LOCAL_RANK": str(n)}, 2, 2) for n in range(2)]
-    assert [launch.is_heard for launch in started] == [True, False]
+    assert [launch.prints_faults for launch in started] == [True, False]
     children = [read_launch({"LOCAL_RANK": str(n)}, 2, 1) for n in range(2)]  # they start when the first has checked
-    assert [launch.is_heard for launch in children] == [True, True]
+    assert [launch.prints_faults for launch in children] == [True, True]
 
 
 def test_lightning_is_given_the_ranks_of_the_step(monkeypatch):

@@ -6,10 +6,12 @@ import shutil
 import pytest
 import torch
 
+from lab.config import load_experiment
 from lab.errors import CheckpointError, ConfigError, DataError
-from lab.loading import load_trained, open_model
+from lab.loading import open_model
 from lab.positions import frequencies
 from lab.settings import parse_overrides
+from lab.source.weights import read_weights
 from tests.opened import CONSUMED, SIZES, write_run
 from tests.refusals import refused
 
@@ -34,13 +36,12 @@ def llama(bpe, tmp_path):
 
 def test_a_run_folder(run):
     model = open_model(run)
-    trained = load_trained(run)
     assert (model.name, model.train_len, model.consumed_tokens) == ("tiny", 64, CONSUMED)
-    assert (model.folder, model.experiment) == (run, trained.experiment)
+    assert (model.folder, model.experiment) == (run, load_experiment(run / "config.yaml"))
     assert model.method == "rope+string(shift=20,window=4)"
     assert model.tokenizer.get_vocab_size() == 400
-    state = trained.decoder.state_dict()
-    assert all(torch.equal(tensor, state[name]) for name, tensor in model.decoder.state_dict().items())
+    state, saved = model.decoder.state_dict(), read_weights(run)
+    assert all(torch.equal(tensor, saved[name]) for name, tensor in state.items())
     assert float(state["blocks.0.attention.q.weight"].std()) > 0.3, "the drawn weights, not those of a new decoder"
     assert not model.decoder.training
 

@@ -99,7 +99,7 @@ def test_settings_of_another_mask_or_skip_are_refused(words, key):
 def test_the_counter_reaches_as_far_as_the_ids():
     assert load(*ANCHOR).reach == load(*JOINED, "--mask.method=document", "--mask.ids=running").reach == 96
     skipped = load("--skip.method=rpes", "--skip.target_len=240")
-    assert (skipped.reach, skipped.count_positions) == (240, (30, 60, 120, 180))
+    assert (skipped.reach, [*skipped.logged_positions.values()]) == (240, [30, 60, 120, 180])
 
 
 # whole runs
@@ -128,7 +128,8 @@ def test_a_run_counts_every_pair_that_attention_saw(place, name):
             found += np.bincount(pairs_of(pack), minlength=reach)
         assert (line["step"], line["consumed_tokens"]) == (step, found[0])
         logged = {key: value for key, value in line.items() if key.startswith("f_")}
-        assert logged == {f"f_{i}": found[i] for i in (reach // 8, reach // 4, reach // 2, 3 * reach // 4)}
+        places = {"0.125": reach // 8, "0.25": reach // 4, "0.5": reach // 2, "0.75": 3 * reach // 4}
+        assert logged == {f"f_at_{fraction}L": found[i] for fraction, i in places.items()}
         assert line["share_le_half"] == pytest.approx(found[: reach // 2 + 1].sum() / found.sum())
         assert line["share_ge_three_quarters"] == pytest.approx(found[3 * reach // 4 :].sum() / found.sum())
     assert lines[-1]["loss"] < lines[0]["loss"]

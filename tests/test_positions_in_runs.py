@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from lab.choices import reductions
 from lab.errors import ConfigError
+from lab.session import announce
 from tests.fits import fit, load, records
 from tests.forked import run as start
 from tests.refusals import refused
@@ -69,7 +69,7 @@ def test_a_run_counts_the_relative_positions_that_attention_saw(folder):
             expected[i if i < 32 else i - 24] += segments * (length - i)
     np.testing.assert_array_equal(counts["f"], expected)
     last = records(folder)[-1]
-    assert (last["f_12"], last["f_48"], last["f_72"]) == (expected[12], expected[48], 0)
+    assert (last["f_at_0.125L"], last["f_at_0.5L"], last["f_at_0.75L"]) == (expected[12], expected[48], 0)
 
 
 def methods_of(folder):
@@ -95,12 +95,21 @@ def test_a_probe_records_its_methods_with_their_parameters(folder, tmp_path, wor
     assert methods_of(probes) == {f"llama3(factor=4,train_len=48)+{method}"}
 
 
+def notes_of(*words):
+    """What a run says of its settings as it starts."""
+    return announce(load(*words), None).splitlines()[2:]
+
+
 def test_only_a_method_that_changes_nothing_at_its_values_says_so():
     words = ["--position.frequency.method=pi", "--position.frequency.factor=1"]
     words += ["--position.distance.method=leaky_rerope", "--position.distance.window=8", "--position.distance.leak=1"]
-    same = reductions(load(*words))
-    assert same == [
+    assert notes_of(*words)[:2] == [
         "position.frequency: pi(factor=1) is plain RoPE at these values",
         "position.distance: leaky_rerope(window=8,leak=1) is plain distance at these values",
     ]
-    assert reductions(load(*STRING, *LLAMA3)) == []
+    assert not any("is plain" in line for line in notes_of(*STRING, *LLAMA3))
+
+
+def test_a_run_whose_probes_lie_beyond_its_window_says_so_at_its_start():
+    (line,) = notes_of(*STRING, *LLAMA3)
+    assert line.startswith("probe.step=16: no probed length fits the window of 96, the first is 128 (")

@@ -75,7 +75,7 @@ def test_preparing_says_what_there_is_and_what_was_left_out(text_words, tmp_path
     assert sum(c["train"]["tokens"] for c in counts) == int(told[3].replace(",", ""))
     before = shards(tmp_path)
     again = prepare(*text_words, "--verify")
-    assert (again.returncode, again.stdout) == (0, f"{line}; all hashes are right\n")
+    assert (again.returncode, again.stdout) == (0, f"{line}; all hashes match\n")
     assert shards(tmp_path) == before
 
 
@@ -102,7 +102,7 @@ def test_verify_names_a_flipped_byte(text_words, tmp_path):
     data = bytearray(path.read_bytes())
     data[3] ^= 1
     path.write_bytes(data)
-    expect_mistake(prepare(*text_words, "--verify"), f"{path}: its SHA-256 is not its manifest's; delete ")
+    expect_mistake(prepare(*text_words, "--verify"), f"{path}: SHA-256 differs from its manifest")
 
 
 def test_an_empty_corpus_is_status_2_and_leaves_nothing(text_words, tmp_path):

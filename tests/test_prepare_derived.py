@@ -74,11 +74,11 @@ def test_related_order_says_the_similarity_before_and_after(words):
 
 def test_shares_of_a_job_array_say_what_is_left(words):
     said = carry_out(asked_for([*words, *UPSAMPLE, "--task=0/2"]))
-    assert said.endswith("; shards are left to do, run it again for all tasks")
+    assert said.endswith("; some shards are missing, run it again for all tasks")
     said = carry_out(asked_for([*words, *UPSAMPLE, "--task=1/2"]))  # completes the corpus, derives its own share
-    assert said.endswith("; shards are left to do, run it again for all tasks")
+    assert said.endswith("; some shards are missing, run it again for all tasks")
     assert "copies of short" in carry_out(asked_for([*words, *UPSAMPLE, "--task=0/2"]))
-    assert carry_out(asked_for([*words, *UPSAMPLE, "--verify"])).split("\n\n")[0].endswith("all hashes are right")
+    assert carry_out(asked_for([*words, *UPSAMPLE, "--verify"])).split("\n\n")[0].endswith("all hashes match")
 
 
 def test_mistakes_are_one_line(words, tmp_path):

@@ -60,7 +60,7 @@ def test_a_run_counts_every_pair_and_every_sample(kind, place, finished):
             found += np.bincount(pairs_of(pack), minlength=TARGET_LEN)
             samples += pack.selected
         assert line["consumed_tokens"] == found[0]
-        assert [line[f"f_{i}"] for i in (30, 60, 120, 180)] == found[[30, 60, 120, 180]].tolist()
+        assert [line[f"f_at_{x}L"] for x in (0.125, 0.25, 0.5, 0.75)] == found[[30, 60, 120, 180]].tolist()
         assert [line[key] for key in ("samples", "samples_unmatched", "samples_short")] == samples.tolist()
     np.testing.assert_array_equal(np.load(run / "counts.npz")["f"], found)
     assert found[96:].any()

@@ -10,7 +10,7 @@ import pytest
 
 from eval.shape.__main__ import main
 from lab.errors import ConfigError
-from tests.fits import CONFIG, cut_after, load, train
+from tests.fits import CONFIG, cut_after, load, records, train
 from tests.refusals import refused
 
 JOINED = ("--data.mode=concatenated",)
@@ -23,6 +23,7 @@ SKIP = (
     "--shape.tolerance=0.1",
     *JOINED,
 )
+WEIGHTS = ("--shape.strategy.method=weights", "--shape.target.exponent=0.7")
 LARGE = ("--data.corpus.documents=1500", "--probe.every_tokens=null", "--probe.loss_tokens=0", "--probe.tests=1")
 
 
@@ -40,6 +41,19 @@ REFUSED = {
         (*SKIP[:2], "--shape.strategy.target_len=96", *JOINED),
         "shape.strategy.target_len=96: must be > data.window=96, or there is nothing to skip",
     ),
+    "weights_skip": (
+        (*WEIGHTS, "--skip.method=pose", "--skip.target_len=200"),
+        "skip.method=pose: weights count tokens, not ids with gaps",
+    ),
+    "weights_mask": (
+        (*WEIGHTS, *JOINED, "--mask.method=anchor"),
+        "mask.method=anchor: shape plans for mask: causal or document without chunks",
+    ),
+    "weights_mode": (
+        (*WEIGHTS, "--data.mode=uniform"),
+        "data.mode=uniform: shape.strategy.method=weights counts targets of documents or full windows",
+    ),
+    "max_weight": ((*WEIGHTS, "--shape.strategy.max_weight=0.5"), "shape.strategy.max_weight=0.5: must be >= 1"),
     "up_to": (
         ("--shape.target.method=flat", "--shape.target.up_to=96"),
         "shape.target.up_to=96: must be < 96, the longest distance plus one",
@@ -60,7 +74,7 @@ def test_the_counter_reaches_as_far_as_the_ids():
     assert load(*SKIP).reach == 240
 
 
-RUNS = {"choose": CHOOSE, "pack": PACK, "skip": SKIP}
+RUNS = {"choose": CHOOSE, "pack": PACK, "skip": SKIP, "weights": WEIGHTS}
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +88,7 @@ def place(tmp_path_factory):
     return place
 
 
-@pytest.mark.parametrize(("name", "tolerance"), [("choose", 0.03), ("pack", 0.03), ("skip", 0.1)])
+@pytest.mark.parametrize(("name", "tolerance"), [("choose", 0.03), ("pack", 0.03), ("skip", 0.1), ("weights", 0.03)])
 def test_a_run_shows_about_what_was_planned(place, name, tolerance):
     """20,480 tokens are some 400 segments, so the profile counted is that of the plan up to their draw."""
     record = json.loads((place / "runs" / name / "shape.json").read_text())
@@ -82,12 +96,28 @@ def test_a_run_shows_about_what_was_planned(place, name, tolerance):
     (line,) = [line for line in lines if line.startswith(f"shape: {name} for ")]
     assert f"total variation {record['total_variation']:.3f}" in line
     edges = np.array(record["edges"])
-    f = np.load(place / "runs" / name / "counts.npz")["f"]
+    f = np.load(place / "runs" / name / "counts.npz")["supervised_f" if name == "weights" else "f"]
     assert len(f) == edges[-1]
     profile = np.add.reduceat(f, edges[:-1]) / f[1:].sum()
     assert np.abs(profile - record["reached"]).sum() / 2 < tolerance
     assert record["shape"]["strategy"]["method"] == name
     assert record["cost"]["pairs_per_token"] > 0
+
+
+def test_a_run_records_both_sides_of_f(place):
+    weighed, chosen = (np.load(place / "runs" / name / "counts.npz") for name in ("weights", "choose"))
+    for counts, name in ((weighed, "weights"), (chosen, "choose")):
+        last = records(place / "runs" / name)[-1]
+        weights = counts.get("weights", np.ones(96))
+        for i in (12, 48, 72):
+            (column,) = {f"supervised_f_{i}", f"supervised_f_at_{i / 96:g}L"} & last.keys()
+            assert last[column] == pytest.approx(weights[i:] @ counts["supervised"][i:], rel=1e-12)
+        assert counts["supervised"].sum() < counts["tokens"]
+    assert chosen["supervised_f"].dtype == np.int64
+    assert "weights" not in chosen
+    np.testing.assert_array_less(chosen["supervised_f"], chosen["f"] + 1)
+    assert weighed["supervised_f"][0] == pytest.approx(weighed["supervised"].sum(), rel=0.01), "mean weight 1"
+    assert np.ptp(weighed["weights"]) > 0.5
 
 
 def test_a_target_out_of_reach_is_one_line_before_training(place):
@@ -96,17 +126,22 @@ def test_a_target_out_of_reach_is_one_line_before_training(place):
     assert not (place / "runs" / "flat").exists()
 
 
-def test_a_run_goes_on_only_with_the_plan_it_was_begun_with(place):
-    whole = place / "runs" / "choose"
-    begun = cut_after(whole, place / "runs" / "begun", n=-1)
-    other = shutil.copytree(begun, place / "runs" / "other")
+@pytest.mark.parametrize(("name", "key"), [("choose", "draws"), ("weights", "weights")])
+def test_a_run_goes_on_only_with_the_plan_it_was_begun_with(place, name, key):
+    whole = place / "runs" / name
+    begun = cut_after(whole, place / "runs" / f"begun_{name}", n=-1)
+    other = shutil.copytree(begun, place / "runs" / f"other_{name}")
     record = json.loads((other / "shape.json").read_text())
-    record["draws"][0] += 1
+    record[key][0] += 1
     (other / "shape.json").write_text(json.dumps(record))
     with refused(f"{other / 'shape.json'}: the plan made now is another one"):
-        train(place, "other", *LARGE, *CHOOSE, resume=True)
-    train(place, "begun", *LARGE, *CHOOSE, resume=True)
-    np.testing.assert_array_equal(*(np.load(run / "counts.npz")["f"] for run in (whole, begun)))
+        train(place, other.name, *LARGE, *RUNS[name], resume=True)
+    train(place, begun.name, *LARGE, *RUNS[name], resume=True)
+    counts = [np.load(run / "counts.npz") for run in (whole, begun)]
+    assert counts[0].files == counts[1].files
+    for array in counts[0]:
+        np.testing.assert_array_equal(counts[0][array], counts[1][array])
+    assert records(whole)[-1]["loss"] == records(begun)[-1]["loss"]
 
 
 def test_the_command_plans_and_draws(place, capsys):

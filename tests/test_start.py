@@ -1,5 +1,6 @@
 """Runs that start from trained weights: what they take over, what they refuse, and what they begin with."""
 
+import dataclasses
 import json
 import shutil
 
@@ -14,7 +15,7 @@ from lab.data.config import Bpe, TokenizerFile
 from lab.data.module import PackedData
 from lab.data.preparation import prepare, shard_folder
 from lab.errors import CheckpointError, ConfigError
-from lab.loading import load_trained
+from lab.loading import open_model
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
 from lab.model.huggingface import save_pretrained
@@ -56,7 +57,7 @@ def hub(source, tmp_path):
     """The same weights as a Hugging Face folder of 64 positions."""
     pytest.importorskip("safetensors")
     folder = tmp_path / "hub"
-    save_pretrained(load_trained(source).decoder, folder, train_len=64)
+    save_pretrained(open_model(source).decoder, folder, train_len=64)
     shutil.copy(source / "tokenizer.json", folder)
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<eos>"}))
     return folder
@@ -68,7 +69,7 @@ def write(tmp_path, prepared):
 
     def write(path, name="run", **sections):
         data = {
-            "corpus": {"name": "synthetic", "documents": 240, "words": 16},
+            "corpus": dataclasses.asdict(prepared.corpus),
             "window": 64,
             "held_out_frac": 0.1,
             "folder": prepared.folder,
@@ -128,7 +129,7 @@ def test_a_hugging_face_folder_is_taken_over(eos, source, hub, write):
 def test_the_method_of_a_hugging_face_folder_is_taken_over(tmp_path, source, write):
     pytest.importorskip("safetensors")
     yarn = {"method": "yarn", "factor": 4.0, "train_len": 64}
-    decoder = load_trained(source, {f"position.frequency.{name}": value for name, value in yarn.items()}).decoder
+    decoder = open_model(source, {f"position.frequency.{name}": value for name, value in yarn.items()}).decoder
     save_pretrained(decoder, tmp_path / "yarn")
     tokenizer = {"method": "file", "path": str(source), "eos": "<eos>"}
     experiment = load_experiment(write(tmp_path / "yarn", data={"tokenizer": tokenizer}))
@@ -326,9 +327,9 @@ def test_tied_weights_stay_tied(prepared, tmp_path):
     decoder = Decoder(load_experiment(run / "config.yaml").model, seed=5)
     start_from(decoder, run)
     assert decoder.head.weight is decoder.embedding.weight
-    assert torch.equal(decoder.embedding.weight, load_trained(run).decoder.embedding.weight)
+    assert torch.equal(decoder.embedding.weight, open_model(run).decoder.embedding.weight)
     pytest.importorskip("safetensors")
-    save_pretrained(load_trained(run).decoder, tmp_path / "hub")
+    save_pretrained(open_model(run).decoder, tmp_path / "hub")
     fresh = Decoder(decoder.cfg, seed=5)
     start_from(fresh, tmp_path / "hub")
     assert fresh.head.weight is fresh.embedding.weight
@@ -394,7 +395,7 @@ def test_a_run_begins_with_the_sources_loss_and_resumes_without_the_source(sourc
     folder = tmp_path / "runs" / "run"
     experiment = load_experiment(folder / "config.yaml")
     whole = losses(folder)
-    expected = loss_of(load_trained(source).decoder, experiment)
+    expected = loss_of(open_model(source).decoder, experiment)
     assert whole[0] == pytest.approx(expected, abs=LOSS_TOLERANCE)
     assert abs(whole[0] - loss_of(Decoder(experiment.model, seed=0), experiment)) > 0.1, "random weights differ"
     assert abs(whole[-1] - whole[0]) > 0.01, "the run has moved on"

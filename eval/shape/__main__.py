@@ -56,7 +56,7 @@ def report(experiment: Experiment, picture: Path | None) -> str:
     assert shape is not None, "read_experiment refuses a run without a shape"
     PackedData(data, seed=0, micro_batch_tokens=experiment.train.micro_batch_tokens, n_streams=1).prepare_data()
     store = TokenStore.open(shard_folder(data), "train")
-    shaped = shape_corpus(shape, data, store)
+    shaped = shape_corpus(shape, data, store, experiment.mask)
     lines = [
         f"{shape.strategy.method} for {shape.target.method} at strength {shape.strength:g}",
         table(shaped.plan),
@@ -76,10 +76,14 @@ def table(plan: Plan) -> str:
     window = int(plan.edges[-1])
     cuts = np.searchsorted(plan.edges, np.arange(PARTS + 1) * window // PARTS)
     heads = [f"{plan.edges[low]:,}-{plan.edges[high] - 1:,}" for low, high in itertools.pairwise(cuts)]
-    lines = [f"{'share of the pairs at distance':<32}" + "".join(f"{head:>14}" for head in heads)]
+    head = "share of the pairs at distance" if plan.weights is None else "share of supervised pairs at"
+    lines = [f"{head:<32}" + "".join(f"{part:>14}" for part in heads)]
     for name in ("natural", "aimed", "reached"):
         shares = np.add.reduceat(getattr(plan, name), cuts[:-1])
         lines.append(f"{name:<32}" + "".join(f"{value:>14.1%}" for value in shares))
+    if plan.weights is not None:
+        weights = (plan.weights[plan.edges[[low, high]] - [0, 1]] for low, high in itertools.pairwise(cuts))
+        lines.append(f"{'loss weights, first to last':<32}" + "".join(f"{f'{a:.2f}-{b:.2f}':>14}" for a, b in weights))
     return "\n".join([*lines, f"{'total variation, aimed to reached':<34}{plan.distance:>12.4f}"])
 
 

@@ -204,8 +204,12 @@ def test_a_plain_corpus_has_no_marks(tmp_path, tokenizer):
 
 
 @pytest.mark.parametrize(
-    ("config", "name"),  # as they were before there were tags and conversations, at commit 814095d
-    [("cpu_demo", "synthetic-8b485b1b11"), ("cpu_test", "synthetic-a7a87d3fe1"), ("tiny_2k", "slimpajama-fcd44594b8")],
+    ("config", "name"),  # slimpajama's since before there were tags, at commit 814095d
+    [
+        ("shape_demo", "synthetic-647746b143"),
+        ("cpu_test", "synthetic-72576b5f30"),
+        ("tiny_2k", "slimpajama-fcd44594b8"),
+    ],
 )
 def test_shards_of_plain_corpora_keep_their_name(config, name):
     path = ROOT / "configs" / f"{config}.yaml"

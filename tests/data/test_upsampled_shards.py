@@ -13,7 +13,7 @@ import pytest
 from lab.data import related
 from lab.data.config import Conversations, DataConfig, Upsample
 from lab.data.derivation import derive_task, order_of, plan, shards_in
-from lab.data.preparation import is_prepared, prepare, shard_folder, summary_of, verify
+from lab.data.preparation import is_prepared, prepare, shard_folder, summarise, verify
 from lab.data.shards import ShardWriter, TokenStore
 from tests.data.slim import LONG, SHARE, SOURCES, TASKS, documents, flat, slim, slim_corpus, tokens_by_class
 from tests.data.stores import folder_bytes, refused
@@ -127,7 +127,7 @@ def test_derived_shards_stand_without_their_base(config):
     shutil.rmtree(shard_folder(config.base))
     shutil.rmtree(config.corpus.path)
     assert is_prepared(config)
-    assert prepare(config, progress=False) == summary_of(config) == done
+    assert prepare(config, progress=False) == summarise(shard_folder(config)) == done
     verify(config)
     assert TokenStore.open(shard_folder(config), "train").n_tokens == done.tokens["train"]
 
@@ -140,7 +140,7 @@ def test_a_base_that_was_made_anew_is_noticed(config, tmp_path, tokenizer):
     prepare(config.base, progress=False)
     assert not is_prepared(config)
     folder = shard_folder(config)
-    with refused(f"{folder}: task-00000 and 2 others were added, removed or changed since it was begun; "):
+    with refused(f"{folder}: task-00000 and 2 others were added, removed or changed since preparation began; "):
         prepare(config, progress=False)
     shutil.rmtree(folder)
     prepare(config, progress=False)

@@ -146,7 +146,7 @@ def test_settings_are_read_from_yaml_and_unknown_ones_refused():
 
 
 def test_a_synthetic_corpus_is_upsampled_where_it_is_needed(tmp_path):
-    corpus = Synthetic(documents=200, words=16)
+    corpus = Synthetic(documents=200, words=16, median_tokens=16.64, section_tokens=64.0)
     config = DataConfig(corpus=corpus, folder=str(tmp_path), window=64, upsample=Upsample(longer_than=40))
     assert config.embedded
     prepare(config, progress=False)

@@ -9,7 +9,7 @@ from lab.errors import ConfigError
 from lab.estimate.command import estimate, main
 from lab.estimate.memory import Memory
 from lab.estimate.report import Gpus, assumed_bytes, refuse_too_large
-from lab.fit import SYNTAX, answer, parse
+from lab.fit import SYNTAX, parse, read_arguments
 from tests.estimate.small import small
 from tests.forked import run
 from tests.opened import SIZES
@@ -120,7 +120,7 @@ def test_a_refusal_names_what_takes_the_most():
     ],
 )
 def test_a_wrong_option_is_status_2_and_one_line(written, capsys, words, line):
-    assert answer([written(RUN), "--dry_run", *words]) == 2
+    assert read_arguments([written(RUN), "--dry_run", *words]) == 2
     out, err = capsys.readouterr()
     assert (out, len(err.splitlines())) == ("", 1)
     assert err.startswith(line)

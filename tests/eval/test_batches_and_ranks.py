@@ -36,8 +36,10 @@ def make_decoder(bpe, method):
 
 def run(bpe, tests, batch, method="plain", worker=Worker()):
     """Run all tests of one length and return their rows."""
-    config = ProbeConfig(tests=tests, step=256, max_length=256, needles=4, digits=2, answer_budget=40, batch=batch)
-    probe = NeedleProbe(config, bpe, HAYSTACK, seed=3, window=128, stop_id=STOP)
+    config = ProbeConfig(
+        seed=3, tests=tests, step=256, max_length=256, needles=4, digits=2, answer_budget=40, batch=batch
+    )
+    probe = NeedleProbe(config, bpe, HAYSTACK, window=128, stop_id=STOP)
     model = make_decoder(bpe, method)
     (result,) = probe.run(lambda prompts, n_tokens: greedy(model, prompts, n_tokens, STOP), worker)
     return result.cases

@@ -13,7 +13,7 @@ from tests.refusals import refused
 
 LLAMA3 = {name: value for name, value in ROPES["llama3"].items() if name != "low_freq_factor"}
 TYPES = "must be one of default, linear, dynamic, yarn, llama3"
-WHOLE = "attention sees the whole past"
+WHOLE = "attention sees all preceding tokens"
 PAIRS = "must be 1, the lab rotates every pair"
 SILU = "must be silu, the feed-forward is SwiGLU"
 NO_NUMBER = "must be a number"

@@ -144,7 +144,7 @@ def test_config_json_of_the_methods_by_hand(tmp_path):
     )
 
 
-NOT_IN_CONFIG = "a Hugging Face folder cannot express it"
+NOT_IN_CONFIG = "not supported by a Hugging Face folder"
 SAVES = {
     "distance": (
         lambda: decoder(distance=distance("string", shift=20, window=4)),
@@ -177,7 +177,7 @@ def test_positions_that_a_folder_cannot_express_are_refused_by_name(make, train_
 def test_a_folder_that_holds_something_is_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("kept")
     for path in (tmp_path, tmp_path / "notes.txt"):
-        with refused(f"{path}: already holds something", error=CheckpointError):
+        with refused(f"{path}: is not empty", error=CheckpointError):
             save_pretrained(decoder(), path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
     (tmp_path / "empty").mkdir()

@@ -129,6 +129,7 @@ def batch_of(seed, lengths, targets_per_segment):
         "starts": (0,) * len(lengths),
         "anchors": None,
         "n_targets": sum(targets_per_segment),
+        "weights": None,
     }
 
 
@@ -164,7 +165,7 @@ def test_gradient_is_the_mean_over_the_scored_tokens_of_the_whole_batch():
     assert stats.loss_sum == pytest.approx(12 * loss.item(), rel=FLOAT64_TOL)
     assert stats.grad_norm == pytest.approx(math.sqrt(sum(float((g**2).sum()) for g in expected)), rel=FLOAT64_TOL)
     assert module.consumed == 5 + 2 + 8, "padding is not consumed"
-    assert module.sums.tolist() == [0.0, 0.0, 0.0, 0.0]
+    assert module.sums.tolist() == [0.0] * 5
 
 
 def test_a_long_gradient_is_cut_to_the_norm_and_its_own_norm_is_recorded():

@@ -1,5 +1,6 @@
 """The recipe: how its stages are resolved, what is refused before the first of them, and how they follow each other."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -58,7 +59,7 @@ def write(base, prepared, tmp_path):
             "target_len": TARGET_LEN,
             "common": {
                 "data": {
-                    "corpus": {"name": "synthetic", "documents": 400, "words": 16},
+                    "corpus": dataclasses.asdict(dataclasses.replace(prepared.corpus, documents=400)),
                     "held_out_frac": 0.2,
                     "folder": prepared.folder,
                     "look_ahead": 32,
@@ -184,7 +185,7 @@ def test_the_paper_s_recipe(request):
 
 # what is refused before anything runs
 
-OWN = "is made by the recipe; leave it out"
+OWN = "is set by the recipe; leave it out"
 WRONG = {
     "--replay.optim.lrr=1": ["replay.optim.lrr=1: unknown setting; did you mean optim.lr?"],
     "--tune.data.window=1 --replay.optim.lr=0": [
@@ -206,7 +207,7 @@ WRONG = {
     "--target_len=0": ["target_len=0: must be >= 1; Target window T in tokens"],
     "--replayy.train.tokens=9": ['replayy={{"train": {{"tokens": 9}}}}: unknown setting; did you mean replay?'],
     "--common.position.frequency.method=entropy_abf --common.position.frequency.train_len=64": [
-        "merge.frequencies=entropy_abf: a Hugging Face folder cannot express it; "
+        "merge.frequencies=entropy_abf: not supported by a Hugging Face folder; "
     ],
     "--replay.data.corpus.name=text --replay.data.corpus.path=.": [
         "replay.data.corpus.name=text: not prepared in {shards}/text-"

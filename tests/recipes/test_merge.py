@@ -389,7 +389,7 @@ def test_positions_must_be_chosen_where_they_differ_and_only_there(tmp_path, ori
 def test_a_distance_method_is_refused(prepared, tmp_path, refused):
     string = {"distance": {"method": "string", "shift": 20, "window": 4}}
     run = write_run(tmp_path / "string", prepared, position=string)
-    refused(run, run, rules=["distance=string: a Hugging Face folder cannot express it"])
+    refused(run, run, rules=["distance=string: not supported by a Hugging Face folder"])
 
 
 def test_other_tokenizers_are_refused(bpe, original, tmp_path, refused):

@@ -46,6 +46,7 @@ def test_rewind_drops_what_came_after_the_checkpoint(tmp_path):
         folder.append("probes.jsonl", {"consumed_tokens": tokens, "length": 64})
         folder.append("probes.jsonl", {"consumed_tokens": tokens, "effective_length": 64})
         folder.write_cases(tokens, [{"test": 0}])
+        folder.write_counts_at(tokens, PositionCounts(4))
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"consumed_tokens": 150, "lo')
     folder.rewind(200)
@@ -54,15 +55,17 @@ def test_rewind_drops_what_came_after_the_checkpoint(tmp_path):
     assert (tmp_path / "metrics.jsonl").read_text().endswith("}\n"), "the next line begins a line"
     names = sorted(path.name for path in (tmp_path / "cases").iterdir())
     assert names == ["tokens-000000000000100.jsonl", "tokens-000000000000200.jsonl"]
+    names = sorted(path.name for path in (tmp_path / "counts").iterdir())
+    assert names == ["tokens-000000000000100.npz", "tokens-000000000000200.npz"]
 
 
 def test_rewind_drops_a_probe_that_was_cut_short(tmp_path):
     folder = RunFolder(tmp_path)
-    assert folder.last_probe() == (0, None)
+    assert folder.last_probe() == (0, {})
     folder.append("probes.jsonl", {"consumed_tokens": 100, "length": 64})
     folder.append("probes.jsonl", {"consumed_tokens": 100, "effective_length": 64})
     folder.append("probes.jsonl", {"consumed_tokens": 200, "length": 64})  # its summary, the last line, is missing
-    assert folder.last_probe() == (100, 64)
+    assert folder.last_probe() == (100, {"consumed_tokens": 100, "effective_length": 64})
     folder.rewind(200)
     assert [r["consumed_tokens"] for r in folder.read("probes.jsonl")] == [100, 100]
 
