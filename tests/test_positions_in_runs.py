@@ -5,7 +5,7 @@ import pytest
 
 from lab.errors import ConfigError
 from lab.session import announce
-from tests.fits import fit, load, records
+from tests.fits import command, load, records
 from tests.forked import run as start
 from tests.refusals import refused
 
@@ -57,8 +57,16 @@ def test_a_method_for_longer_texts_may_change_nothing_in_training_itself():
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return fit(tmp_path_factory.mktemp("place"), "string", *STRING, *LLAMA3)
+def run(tmp_path_factory):
+    place = tmp_path_factory.mktemp("place")
+    done = start(*command(place, "string", *STRING, *LLAMA3)[1:])
+    assert done.returncode == 0, done.stderr[-3000:]
+    return place / "runs" / "string", done.stdout
+
+
+@pytest.fixture
+def folder(run):
+    return run[0]
 
 
 def test_a_run_counts_the_relative_positions_that_attention_saw(folder):
@@ -95,21 +103,16 @@ def test_a_probe_records_its_methods_with_their_parameters(folder, tmp_path, wor
     assert methods_of(probes) == {f"llama3(factor=4,train_len=48)+{method}"}
 
 
-def notes_of(*words):
-    """What a run says of its settings as it starts."""
-    return announce(load(*words), None).splitlines()[2:]
-
-
-def test_only_a_method_that_changes_nothing_at_its_values_says_so():
+def test_only_a_method_that_changes_nothing_at_its_values_says_so(run):
     words = ["--position.frequency.method=pi", "--position.frequency.factor=1"]
     words += ["--position.distance.method=leaky_rerope", "--position.distance.window=8", "--position.distance.leak=1"]
-    assert notes_of(*words)[:2] == [
+    assert announce(load(*words), None).splitlines()[2:] == [
         "position.frequency: pi(factor=1) is plain RoPE at these values",
         "position.distance: leaky_rerope(window=8,leak=1) is plain distance at these values",
     ]
-    assert not any("is plain" in line for line in notes_of(*STRING, *LLAMA3))
+    assert "is plain" not in run[1]
 
 
-def test_a_run_whose_probes_lie_beyond_its_window_says_so_at_its_start():
-    (line,) = notes_of(*STRING, *LLAMA3)
+def test_a_run_whose_probes_lie_beyond_its_window_says_so_at_its_start(run):
+    (line,) = [line for line in run[1].splitlines() if line.startswith("probe.step=16: ")]
     assert line.startswith("probe.step=16: no probed length fits the window of 96, the first is 128 (")
