@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from eval.common.tables import to_text
 from eval.shape.picture import draw_shape
 from lab.command import Syntax, Words, run, start
 from lab.config import Experiment, load_experiment
@@ -76,11 +77,13 @@ def table(plan: Plan) -> str:
     window = int(plan.edges[-1])
     cuts = np.searchsorted(plan.edges, np.arange(PARTS + 1) * window // PARTS)
     heads = [f"{plan.edges[low]:,}-{plan.edges[high] - 1:,}" for low, high in itertools.pairwise(cuts)]
-    lines = [f"{'share of the pairs at distance':<32}" + "".join(f"{head:>14}" for head in heads)]
-    for name in ("natural", "aimed", "reached"):
-        shares = np.add.reduceat(getattr(plan, name), cuts[:-1])
-        lines.append(f"{name:<32}" + "".join(f"{value:>14.1%}" for value in shares))
-    return "\n".join([*lines, f"{'total variation, aimed to reached':<34}{plan.distance:>12.4f}"])
+    rows = [
+        {"share of the pairs at distance": name} | dict(zip(heads, shares, strict=True))
+        for name in ("natural", "aimed", "reached")
+        for shares in [np.add.reduceat(getattr(plan, name), cuts[:-1])]
+    ]
+    text = to_text(rows, dict.fromkeys(heads, ".1%"))
+    return f"{text}\ntotal variation, aimed to reached: {plan.distance:.4f}"
 
 
 def costs(cost: Cost, tokens: int) -> str:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from eval.compare.results import FISHER, LIMITS, MCNEMAR, PAIRED_T, compare, paired, paired_t
 from scipy.stats import binomtest, fisher_exact, ttest_rel
 
 from eval.common.statistics import holm
 from eval.compare.__main__ import main
 from eval.compare.records import read_records
-from eval.compare.results import FISHER, LIMITS, MCNEMAR, PAIRED_T, compare, paired, paired_t
 from eval.compare.table import arrange, markdown
 from eval.perplexity.__main__ import main as perplexity
 from lab.errors import DataError
