@@ -35,6 +35,8 @@ COMMANDS = {  # name: module and what it does
     "entropy": ("eval.entropy", "attention entropy"),
     "precision": ("eval.precision", "what bfloat16 does to RoPE"),
     "impact": ("eval.impact", "impactful tokens of LongRecipe"),
+    "plan": ("eval.plan", "reach to expect of a corpus, a window and a number of tokens"),
+    "report": ("eval.report", "one page of any number of runs"),
     "picture": ("eval.picture", "one picture of a run"),
 }
 

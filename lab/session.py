@@ -20,6 +20,7 @@ from lab.data.tokenizer import load_tokenizer
 from lab.errors import CheckpointError, ConfigError, MissingPackage
 from lab.files import write_atomic, write_json
 from lab.launch import Launch, find_launch
+from lab.positions.base_bound import base_warning
 from lab.processes import set_threads
 from lab.runs import checkpoints
 from lab.runs.changes import changes
@@ -240,7 +241,8 @@ def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) 
     backend, reason = choose_backend(experiment, device)
     start = f"; continues at {checkpoint.consumed_tokens:,} tokens" if checkpoint else ""
     train, path = experiment.train, experiment.run.path
-    notes = "".join(f"\n{line}" for line in reductions(experiment))
+    warning = base_warning(experiment.model.theta, experiment.data.window)
+    notes = "".join(f"\n{line}" for line in [*reductions(experiment), *([warning] if warning else [])])
     return (
         f"run: {path}: {experiment.model.n_parameters():,} parameters, {train.steps:,} steps of "
         f"{train.batch_tokens:,} tokens on {device.type}{start}\nattention: {backend} ({reason}){notes}"

@@ -38,7 +38,7 @@ def bin_edges(window: int) -> IntArray:
     return edges
 
 
-def length_frequency(counts: IntArray) -> FloatArray:
+def length_frequency(counts: IntArray | FloatArray) -> FloatArray:
     """Compute f of segments by length: f(i) = sum over n of counts(n) max(n - i, 0).
 
     Shapes: counts (L + 1,), how many segments have n tokens -> float64 (L,).

@@ -1,0 +1,169 @@
+"""Plan a pretraining run: how often each distance will be seen, and how far the model can be expected to reach.
+
+    python -m eval.plan [RUN ...] [--corpus=SHARDS_OR_CSV] [--window=2048,4096] [--tokens=1e12] [--target=2048]
+
+    python -m eval.plan --window=4096 --tokens=1e12
+    python -m eval.plan --corpus=shards/mine --window=2048,4096,8192 --tokens=3e11 --target=2048
+    python -m eval.plan runs/mini-* --corpus=shards/synthetic-0a1b2c3d --window=128,192,256 --tokens=5e6
+    python -m eval.plan --window=4096 --tokens=1e12 --config=configs/tiny_4k.yaml --plot plan.png
+
+The law is a position frequency F at which a model reaches that far (eval/plan/law.py): fitted to the last probe of the
+runs named, or, without any, to the two models of arXiv:2410.18745. Every group of points (a window; for the paper's,
+a point) is left out in turn and predicted from the others, and the errors are printed: read them before the plan.
+The corpus is a folder of token shards, a CSV file with `length,count` of documents, or the shape of SlimPajama.
+The limits are of one new model of the size and kind of those fitted, no other; another size is flagged.
+Exit status: 0 done; 2 a mistake in the input, one line each on stderr.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from eval.plan.documents import SLIMPAJAMA, Documents, read_documents
+from eval.plan.law import Expected, Law, Needed, Point, fit
+from eval.plan.options import PlanOptions
+from eval.plan.picture import draw_plan
+from eval.plan.points import Evidence, measured, published
+from lab.command import Syntax, Words, read_options, run, settings_lines, start
+from lab.config import load_experiment
+from lab.positions.base_bound import base_warning
+
+FRACTIONS = (1 / 8, 1 / 4, 1 / 2, 3 / 4)  # of the window, where f is printed
+SAME_SIZE = 1.5  # models whose sizes differ by more than this factor are not of one size
+
+
+def report(runs: Sequence[Path], options: PlanOptions, picture: Path | None) -> str:
+    """Fit, check and predict; return the text to print.
+
+    Raises: LabError.
+    """
+    documents = read_documents(options.corpus)
+    evidence = measured(runs, options.measure) if runs else [published(read_documents(SLIMPAJAMA))]
+    laws = [fit(each.points, options.confidence) for each in evidence]
+    parts = [f"corpus: {documents.name}; {options.tokens:.3g} tokens", frequencies(documents, options)]
+    for law, each in zip(laws, evidence, strict=True):
+        parts.append("\n".join([describe(law, each), *(f"left out: {fault}" for fault in each.left_out)]))
+        parts += [held_out(each.points, options.confidence), predictions(documents, options, law)]
+    parts += flags(options, evidence)
+    if picture is not None:
+        draw_plan(documents, options, laws, picture)
+        parts.append(f"picture: {picture}")
+    return "\n\n".join(parts)
+
+
+def frequencies(documents: Documents, options: PlanOptions) -> str:
+    """Lay out f at fractions of each window."""
+    rows = []
+    for window, mode in options.arms:
+        f = documents.frequency(window, mode) * options.tokens
+        at = {f"f({fraction:g}L)": f"{f[int(fraction * window)]:.3g}" for fraction in FRACTIONS}
+        rows.append({"window": f"{window:,}", "mode": mode, **at})
+    return text_of(rows)
+
+
+def describe(law: Law, evidence: Evidence) -> str:
+    """Write the law in one line, with its points in a table."""
+    formula = f"ln F(i) = {law.intercept:.3f} {law.slope:+.3f} ln i" if law.has_slope else f"F = {law.needed(1):.3g}"
+    head = (
+        f"law of {evidence.source}, models of {evidence.parameters:,.0f} parameters, n = {len(law.points)}: {formula}"
+    )
+    rows = [{"point": p.group, "reach": f"{p.reach:,.0f}", "f at the reach": f"{p.f:.3g}"} for p in law.points]
+    return "\n".join([head, text_of(rows)])
+
+
+def held_out(points: Sequence[Point], confidence: float) -> str:
+    """Predict every group of points from the others, and lay out the errors."""
+    groups = list(dict.fromkeys(point.group for point in points))
+    if len(groups) < 2:
+        return f"held out: nothing, all points are of {groups[0]}"
+    rows = []
+    for group in groups:
+        law = fit([point for point in points if point.group != group], confidence)
+        rows += [{"left out": group, **prediction(law, point)} for point in points if point.group == group]
+    return "\n".join(["left out in turn and predicted from the others:", text_of(rows)])
+
+
+def prediction(law: Law, point: Point) -> dict[str, str]:
+    """Predict one point: its reach, or, where its tokens are unknown, its f."""
+    if point.tokens is None or point.per_token is None:
+        f = law.needed(point.reach)
+        return {"was": f"f {point.f:.3g}", "predicted": f"f {f:.3g}", "limits": "", "error": f"{f / point.f - 1:+.0%}"}
+    found = law.expect(point.per_token, point.tokens)
+    error = "" if found.reach is None else f"{found.reach / point.reach - 1:+.0%}"
+    return {"was": f"{point.reach:,.0f}", "predicted": written(found), "limits": limits(found), "error": error}
+
+
+def predictions(documents: Documents, options: PlanOptions, law: Law) -> str:
+    """Lay out the reach to expect, and the tokens that a target takes."""
+    rows = []
+    for window, mode in options.arms:
+        per_token = documents.frequency(window, mode)
+        found = law.expect(per_token, options.tokens)
+        row = {"window": f"{window:,}", "mode": mode, "expected reach": written(found), "limits": limits(found)}
+        if options.target is not None:
+            row |= target_columns(law.tokens_for(per_token, options.target), options.target)
+        rows.append(row)
+    return "\n".join([f"expected after {options.tokens:.3g} tokens:", text_of(rows)])
+
+
+def target_columns(needed: Needed | None, target: int) -> dict[str, str]:
+    """Write the tokens that a target takes."""
+    head = f"tokens for {target:,}"
+    if needed is None:
+        return {head: "beyond the window", "from": "", "to": ""}
+    middle, low, high = (None if value is None else f"{value:.3g}" for value in needed)
+    return {head: middle or "", "from": low or "", "to": high or ""}
+
+
+def written(found: Expected) -> str:
+    """Write a reach; the end of the window as >=.
+
+    Example:
+        >>> written(Expected(1023, None, None, True)), written(Expected(None, 0, 5, False))
+        ('>=1,023', 'none')
+    """
+    return "none" if found.reach is None else f"{'>=' * found.whole}{found.reach:,}"
+
+
+def limits(found: Expected) -> str:
+    """Write the limits of a reach."""
+    return "" if found.low is None else f"{found.low:,}-{found.high or 0:,}"
+
+
+def flags(options: PlanOptions, evidence: Sequence[Evidence]) -> list[str]:
+    """Warn of what the law does not cover: rotary bases too small for a window, models of another size."""
+    if options.config is None:
+        return ["unchecked without --config: whether the rotary base serves the windows, and the size of the model"]
+    model = load_experiment(Path(options.config)).model
+    size = model.n_parameters()
+    lines = [line for window in options.window if (line := base_warning(model.theta, window))]
+    lines += [
+        f"extrapolated: the law is of models of {each.parameters:,.0f} parameters, {options.config} has {size:,}"
+        for each in evidence
+        if not 1 / SAME_SIZE <= size / each.parameters <= SAME_SIZE
+    ]
+    return lines
+
+
+def text_of(rows: Sequence[dict[str, str]]) -> str:
+    """Lay out rows as a table."""
+    return str(pd.DataFrame(rows).to_string(index=False))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit status."""
+
+    def show(words: Words) -> str:
+        options = read_options(PlanOptions, words.settings)
+        picture = None if words.options.plot is None else Path(words.options.plot)
+        return report([Path(place) for place in words.places], options, picture)
+
+    syntax = Syntax(places=None, values=("--plot",))
+    return run(__doc__, arguments, show, syntax=syntax, settings=lambda: settings_lines(PlanOptions))
+
+
+if __name__ == "__main__":
+    start(main)

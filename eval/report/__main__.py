@@ -1,0 +1,171 @@
+"""Make one page of any number of runs: what was asked and found, figures, the tables behind them, provenance.
+
+    python -m eval.report RUN [RUN ...] [-o report.html] [--figures FOLDER] [--threshold=0.8]
+
+    python -m eval.report runs/mini-* -o report.html
+    python -m eval.report runs/cpu_demo --figures figures
+
+The page is one file that needs no network. Figures can be hovered, zoomed (mouse wheel) and dragged; a text field picks
+runs; a page that is open loads itself again when the file is made anew. --figures also writes every figure as PNG and
+SVG. It shows what the runs' folders hold: probes of training, and at their last tokens the results in eval/.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+from tqdm import tqdm
+
+from eval.report.data import Runs, differing, read_runs, shared
+from eval.report.figures import Figure, figures, shares
+from eval.report.sentences import sentences
+from lab.command import Syntax, Words, read_options, run, settings_lines, start
+from lab.errors import MissingPackage
+from lab.files import write_atomic, writing
+from lab.schema import Section, Share
+
+PNG_SCALE = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(Section):
+    """Options of a report."""
+
+    threshold: Share = 0.8
+    """Share of tests that is drawn as the threshold; that of the runs' own probe.threshold is in their reach."""
+    title: str | None = None
+    """Heading of the page; left out, the names of the runs."""
+
+
+def make_report(places: Sequence[Path], options: ReportOptions, output: Path, images: Path | None) -> str:
+    """Read runs, write the page and the images, and return what was written.
+
+    Raises: LabError.
+    """
+    check_packages()
+    runs = read_runs(places)
+    drawn = list(figures(runs, options.threshold))
+    title = options.title or heading(runs)
+    page = render(runs, drawn, options.threshold, title)
+    with writing(f"-o {output}", "file"):
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(output, page.encode())
+    lines = [f"{output}: {len(runs.runs)} runs, {len(drawn)} figures, {len(page) / 1e6:.1f} MB"]
+    if images is not None:
+        write_images(drawn, images)
+        lines.append(f"{images}: {len(drawn)} figures as PNG and SVG")
+    return "\n".join(lines)
+
+
+def check_packages() -> None:
+    """Check that what draws is installed.
+
+    Raises: MissingPackage.
+    """
+    try:
+        import altair
+        import vl_convert  # noqa: F401
+    except ImportError as error:
+        raise MissingPackage(str(error.name), "eval.report", "report") from error
+    altair.data_transformers.disable_max_rows()
+
+
+def render(runs: Runs, drawn: Sequence[Figure], threshold: float, title: str) -> str:
+    """Fill in the page."""
+    import vl_convert
+    from jinja2 import Environment
+
+    bundle: Any = vl_convert.javascript_bundle  # its stub leaves out that the argument has a default
+    specs: list[Any] = [{"spec": figure.chart.to_dict(), "axis": figure.log} for figure in drawn]
+    content = {
+        "title": title,
+        "sentences": list(sentences(runs, threshold)),
+        "figures": [figure._asdict() for figure in drawn],
+        "tables": [(name, table(frame)) for name, frame in tables(runs).items() if not frame.empty],
+        "provenance": provenance(runs),
+        "specs": script(json.dumps(specs, allow_nan=False, separators=(",", ":"))),
+        "bundle": script(bundle()),
+    }
+    stamp = hashlib.sha256(repr(content).encode()).hexdigest()[:16]
+    template = resources.files("eval.report").joinpath("page.html").read_text(encoding="utf-8")
+    return Environment(autoescape=True).from_string(template).render({**content, "stamp": stamp})
+
+
+def script(text: str) -> Markup:
+    """Make a text safe inside a script element."""
+    return Markup(text.replace("</script", "<\\/script").replace("<!--", "<\\!--"))
+
+
+def heading(runs: Runs) -> str:
+    """Name the runs, the first and how many more."""
+    names = list(runs.runs["run"])
+    return names[0] if len(names) == 1 else f"{len(names)} runs: {names[0]} to {names[-1]}"
+
+
+def tables(runs: Runs) -> dict[str, pd.DataFrame]:
+    """Return the tables of the page by title."""
+    return {
+        "Runs at their last probe": runs.runs.dropna(axis="columns", how="all"),
+        "Settings that differ": differing(runs.settings).rename_axis("run").reset_index(),
+        "Numbers found by distance, last probe": shares(runs.distances, "distance"),
+        "Tests passed by length, last probe": shares(runs.lengths, "length"),
+        "Every probe": runs.probes.dropna(axis="columns", how="all"),
+        "Settings that all share": shared(runs.settings),
+    }
+
+
+def table(frame: pd.DataFrame) -> Markup:
+    """Write a table as HTML, its text escaped."""
+    text = frame.to_html(index=False, border=0, na_rep="", float_format=lambda value: f"{value:,.4g}", escape=True)
+    return Markup(text)
+
+
+def provenance(runs: Runs) -> str:
+    """Write commits, hardware and versions, each once."""
+    kept = [str(name) for name in runs.environment if str(name).startswith(("commit", "versions.", "hardware."))]
+    values = {name.split(".")[-1]: sorted(set(map(str, runs.environment[name].dropna()))) for name in kept}
+    parts = [f"{name} {', '.join(each)}" for name, each in values.items()]
+    return f"Computed with {'; '.join(parts)}."
+
+
+def write_images(drawn: Sequence[Figure], folder: Path) -> None:
+    """Write every figure as PNG and SVG.
+
+    Raises: ConfigError where a file cannot be written.
+    """
+    import vl_convert
+
+    with writing(f"--figures {folder}", "folder"):
+        folder.mkdir(parents=True, exist_ok=True)
+        for figure in tqdm(drawn, desc="figures", unit="figure"):
+            spec = figure.chart.to_dict()
+            if spec.get("width") == "container":
+                spec["width"] = 640
+            (folder / f"{figure.name}.png").write_bytes(vl_convert.vegalite_to_png(spec, scale=PNG_SCALE))
+            (folder / f"{figure.name}.svg").write_text(vl_convert.vegalite_to_svg(spec), encoding="utf-8")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit status."""
+
+    def write(words: Words) -> str:
+        given: Any = words.options
+        images = None if given.figures is None else Path(given.figures)
+        options = read_options(ReportOptions, words.settings)
+        return make_report([Path(place) for place in words.places], options, Path(given.o or "report.html"), images)
+
+    missing = "RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo"
+    syntax = Syntax(places=None, values=("-o", "--figures"), missing=missing)
+    return run(__doc__, arguments, write, syntax=syntax, settings=lambda: settings_lines(ReportOptions))
+
+
+if __name__ == "__main__":
+    start(main)

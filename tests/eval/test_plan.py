@@ -1,0 +1,158 @@
+"""The planner: position frequency by mode against brute force, the law against arithmetic by hand."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eval.plan.__main__ import main
+from eval.plan.documents import Documents, read_documents, slimpajama
+from eval.plan.law import Point, fit
+from eval.plan.points import published
+from lab.config import load_experiment
+from lab.counts import PositionCounts
+from lab.positions.base_bound import base_warning, longest_context, smallest_base
+from lab.runs.folder import RunFolder
+
+
+def brute_force(lengths, window, mode):
+    """Lay the documents out as they are trained on and count every pair of positions."""
+    if mode == "natural":
+        segments = [min(window, n - k) for n in lengths for k in range(0, n, window)]
+    else:
+        segments = [window] if mode == "concatenated" else list(range(1, window + 1))
+    f = np.zeros(window)
+    for n in segments:
+        for query in range(n):
+            for key in range(query + 1):
+                f[query - key] += 1
+    return f / f[0]
+
+
+@pytest.mark.parametrize("mode", ["natural", "concatenated", "uniform"])
+@pytest.mark.parametrize("window", [5, 8, 13])
+def test_frequency_counts_every_pair(mode, window):
+    lengths = [1, 4, 5, 5, 9, 16, 30]
+    distinct, counts = np.unique(lengths, return_counts=True)
+    found = Documents("x", distinct, counts.astype(float)).frequency(window, mode)
+    np.testing.assert_allclose(found, brute_force(lengths, window, mode), rtol=1e-12)
+
+
+def test_the_built_in_shape_is_that_of_the_papers_figure():
+    f = slimpajama().frequency(2048, "natural")
+    assert f[:1025].sum() / f.sum() > 0.80  # arXiv:2410.18745, section 2
+    assert f[1536:].sum() / f.sum() < 0.05
+
+
+def test_the_law_has_the_slope_intercept_and_interval_of_a_regression():
+    # ln r = 1, 2, 3, 4 and ln f = 2, 3, 5, 6: slope 7/5, intercept 1/2; residuals .1 -.3 .3 -.1, s^2 = .2/2
+    points = [Point(str(x), math.exp(x), math.exp(y)) for x, y in ((1, 2), (2, 3), (3, 5), (4, 6))]
+    law = fit(points)
+    assert law.slope == pytest.approx(1.4)
+    assert law.intercept == pytest.approx(0.5)
+    # at x = 3.5: leverage 1/4 + (3.5 - 2.5)^2 / 5 = .45; t(.975, 2) = 4.302653
+    assert law.margin(np.array([math.exp(3.5)]))[0] == pytest.approx(4.302653 * math.sqrt(0.1 * 1.45), rel=1e-6)
+
+
+def test_reach_and_tokens_are_where_the_frequency_meets_the_law():
+    per_token = np.array([1.0, 0.8, 0.5, 0.3, 0.1])
+    law = fit([Point("a", 10, 90.0), Point("b", 20, 90.0)])  # a constant of 90
+    assert law.expect(per_token, 200)[:1] == (2,)  # 160, 100, 60, 20
+    assert law.expect(per_token, 100)[0] is None
+    assert law.expect(per_token, 1000) == (4, 4, 4, True)
+    assert law.tokens_for(per_token, 3)[0] == pytest.approx(300)
+    assert law.tokens_for(per_token, 5) is None
+
+
+def test_one_point_gives_no_limits():
+    assert fit([Point("a", 10, 90.0)]).expect(np.array([1.0, 0.5]), 200)[1:3] == (None, None)
+
+
+def test_the_published_points_predict_each_other_within_a_quarter():
+    points = published(slimpajama()).points
+    for left_out in points:
+        law = fit([point for point in points if point is not left_out])
+        if left_out.tokens is None:
+            assert law.needed(left_out.reach) == pytest.approx(left_out.f, rel=0.25)
+        else:
+            assert law.expect(left_out.per_token, left_out.tokens).reach == pytest.approx(left_out.reach, rel=0.25)
+
+
+def test_the_bound_of_the_rotary_base():
+    # 0.0424 * 4096^1.628 = 0.0424 * e^(1.628 * 8.317766) = 0.0424 * e^13.541323 = 32,233
+    assert smallest_base(4096) == pytest.approx(0.0424 * math.exp(1.628 * math.log(4096)))
+    assert abs(longest_context(smallest_base(4096)) - 4096) <= 1
+    assert base_warning(10_000, 2048) is None
+    assert base_warning(10_000, 4096).startswith("model.theta=10000: serves 1,995 tokens")
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("length,count\n", "count"),
+        ("length,count\n0,3\n", "length"),
+        ("length,count\n5,-1\n", "count"),
+        ("a,b\n1,2\n", "CSV"),
+    ],
+)
+def test_a_wrong_histogram_is_one_line(tmp_path, capsys, text, rule):
+    path = tmp_path / "h.csv"
+    path.write_text(text)
+    assert main([f"--corpus={path}"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert error.startswith(f"--corpus={path}: ")
+    assert rule in error
+
+
+def test_a_histogram_is_read(tmp_path):
+    path = tmp_path / "h.csv"
+    path.write_text("length,count\n2,1\n5,1\n")
+    assert read_documents(str(path)).frequency(4, "natural").tolist() == pytest.approx([1, 4 / 7, 2 / 7, 1 / 7])
+
+
+def finished_run(folder, window, tokens, **summary):
+    """Write what the planner reads of a run, trained on full windows."""
+    config = Path(__file__).parents[2] / "configs" / "cpu_test.yaml"
+    experiment = load_experiment(config, {"data.window": window, "run.name": folder.name})
+    folder.mkdir()
+    (folder / "config.yaml").write_text(experiment.to_yaml())
+    counts = PositionCounts(window)
+    counts.add_segments([window] * (tokens // window))
+    run = RunFolder(folder)
+    run.write_counts(counts)
+    run.write_records("probes.jsonl", [{"consumed_tokens": tokens, "effective_length": None, **summary}])
+
+
+def test_runs_are_points_and_a_window_is_predicted_from_the_others(tmp_path, capsys):
+    for window, reach, tokens in ((32, 16, 64_000), (64, 32, 64_000), (128, 96, 128_000)):
+        f = (window - reach) * (tokens // window)  # 32,000 in each
+        finished_run(tmp_path / f"w{window}", window, tokens, reach=reach, reach_high=reach + 4.0, f_at_reach=f)
+    finished_run(tmp_path / "open", 128, 64_000, reach=120, reach_high=None, f_at_reach=4000)
+    (tmp_path / "h.csv").write_text("length,count\n128,1\n")
+    runs = [str(tmp_path / name) for name in ("w32", "w64", "w128", "open")]
+    status = main([*runs, f"--corpus={tmp_path / 'h.csv'}", "--window=64", "--tokens=64000", "--target=48"])
+    text = capsys.readouterr().out
+    assert status == 0
+    assert "n = 3: F = 3.2e+04" in text
+    assert "left out: open: reach 120 may lie beyond the longest that was tested" in text
+    errors = [line.split()[-1] for line in text.splitlines() if line.strip().startswith("window 1") or "+0%" in line]
+    assert errors.count("+0%") == 3
+    # a window of 64 after 64,000 tokens: f(32) = 32,000, the law; f(48) = 16,000, so that 48 takes twice the tokens
+    assert text.splitlines()[-3].split()[:3] == ["64", "natural", "32"]
+    assert "1.28e+05" in text
+
+
+def test_a_run_without_a_point_is_refused(tmp_path, capsys):
+    finished_run(tmp_path / "short", 32, 64_000, reach=None, reach_high=None)
+    assert main([str(tmp_path / "short")]) == 2
+    assert "below the shortest" in capsys.readouterr().err
+
+
+def test_size_and_base_are_flagged(capsys):
+    assert main(["--config=configs/tiny_4k.yaml", "--window=2048,4096"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("model.theta=") == 1
+    assert main(["--config=configs/cpu_test.yaml", "--window=2048"]) == 0
+    assert "extrapolated: the law is of models of 1,300,000,000 parameters" in capsys.readouterr().out
