@@ -9,7 +9,7 @@ A record of a run also has the settings of the run's config.yaml, by their dotte
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from lab.errors import DataError
+from lab.runs.arms import read_settings
 from lab.runs.folder import RunFolder
-from lab.settings import parse_yaml
 
 Row = dict[str, Any]
 NEEDLES = ("needles", "digits", "required", "answer_budget", "haystack")
@@ -50,7 +50,7 @@ KINDS = {  # by what kind_of returns
     "found_by_depth": Kind("heatmap", "depth {from_depth:.0%} to {to_depth:.0%}", (*NEEDLES, "tests", "depths")),
     "failures_by_third": Kind("thirds", "failures in the {third} third", (*NEEDLES, "tests"), better=0),
     "harness": Kind("harness", "{task} {metric} {filter}", HARNESS, "score", 0),
-    "distance": Kind("distance", "numbers found by distance", ("digits", "answer_budget", "haystack")),
+    "distance": Kind("distance", "numbers found", ("needles", "digits", "answer_budget", "haystack")),
     "probe": Kind("probe", "{required} of {needles} needles", NEEDLES),
 }
 SUMMARY = (  # score, lower and upper limit, first value tested, task, unit, better
@@ -75,13 +75,13 @@ def read_records(paths: Sequence[Path]) -> tuple[pd.DataFrame, int]:
         for file in [path] if path.is_file() else sorted(filter(is_result, path.rglob("*.jsonl"))):
             for row in rows_in(file):
                 records += records_of(row, file)
-                others += kind_of(row) is None and "effective_length" not in row
+                others += kind_of(row) is None and not is_summary(row)
         if len(records) == before:
             rule = "no results of an evaluation" if path.exists() else "no such file or folder"
             raise DataError(f"{path}: {rule}; give a run folder, a folder of results, or a .jsonl file of rows")
-    runs = {record["model"]: record["settings"] for record in records if record["settings"]}
+    runs = {record["model"]: {key: record[key] for key in ("run", "settings")} for record in records if record["run"]}
     for record in records:  # results that were written elsewhere belong to the run of the same name
-        record["settings"] = record["settings"] or runs.get(record["model"], {})
+        record.update({} if record["run"] else runs.get(record["model"], {}))
     return pd.DataFrame(records), others
 
 
@@ -99,6 +99,11 @@ def rows_in(file: Path) -> Iterator[Row]:
 def is_result(file: Path) -> bool:
     """Return whether a file holds rows, not single tests or metrics of training."""
     return file.name != "metrics.jsonl" and not file.name.startswith("tests-") and "cases" not in file.parent.name
+
+
+def is_summary(row: Row) -> bool:
+    """Return whether a row sums up a probe by length or by distance."""
+    return "effective_length" in row or "reach" in row
 
 
 def kind_of(row: Row) -> Kind | None:
@@ -123,7 +128,7 @@ def records_of(row: Row, file: Path) -> list[Row]:
     kind = kind_of(row)
     try:
         if kind is None:
-            return list(summaries(row, file)) if "effective_length" in row else []
+            return list(summaries(row, file)) if is_summary(row) else []
         if row["score"] is None:
             return []
         measured = {
@@ -143,14 +148,15 @@ def records_of(row: Row, file: Path) -> list[Row]:
 
 def summaries(row: Row, file: Path) -> Iterator[Row]:
     """Make a record of every number in a probe's summary; `below` is the first value tested where that one failed."""
-    shared = common(row, file, "probe", [name for name in NEEDLES if name != "haystack"])
+    evaluation = "probe" if "effective_length" in row else "distance"
+    shared = common(row, file, evaluation, [name for name in NEEDLES if name != "haystack"])
     shared["alike"].pop("seed")  # the number does not belong to one text or to one draw of the tests
     for name, low, high, first, task, unit, better in SUMMARY:
         score, below = row.get(name), row.get(first)
         if (score is None and below is None) or (unit == "pairs" and not score):
             continue
         known = {"score": score, "low": row.get(low), "high": row.get(high), "below": below if score is None else None}
-        tests = row.get("tests") if unit == "tokens" else None
+        tests = row.get("tests", row.get("n")) if unit == "tokens" else None
         yield {**shared, "task": task.format_map(row), "n": tests, **known, "unit": unit, "better": better}
 
 
@@ -165,28 +171,14 @@ def common(row: Row, file: Path, evaluation: str, alike: Sequence[str]) -> Row:
         "below": None,
         "row": row,
         "folder": file.parent,
-        "settings": settings_of(file.parent.resolve()),
+        **dict(zip(("run", "settings"), run_of(file.parent.resolve()), strict=True)),
     }
 
 
 @cache
-def settings_of(folder: Path) -> Row:
-    """Read the config.yaml of the run that a folder belongs to, by dotted names; nothing where there is none."""
-    places = [place / "config.yaml" for place in (folder, *folder.parents)[:DEPTH_OF_CONFIG]]
-    found = next((place for place in places if place.is_file()), None)
-    config = {} if found is None else parse_yaml(found.read_text(encoding="utf-8"), str(found))
-    return dict(flat(config)) if isinstance(config, dict) else {}
-
-
-def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Name every leaf of nested mappings.
-
-    Example:
-        >>> dict(flat({"data": {"window": 96}, "skip": None}))
-        {'data.window': 96, 'skip': None}
-    """
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            yield from flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
+def run_of(folder: Path) -> tuple[str, Row]:
+    """Find the run that a folder of results belongs to, and its settings; nothing where there is none."""
+    for place in (folder, *folder.parents)[:DEPTH_OF_CONFIG]:
+        if (place / "config.yaml").is_file():
+            return str(place), read_settings(place)
+    return "", {}

@@ -1,8 +1,8 @@
 """Lays results out as one table: a line for each task, a column for each model and method, or for what --by names.
 
-Runs whose config.yaml agrees in all but the sections `run` and `track` are one arm, and a cell is the mean over its
-seeds, mean +- t_(n-1, 0.975) s / sqrt(n). Where a seed failed at the first value tested, so that its number is only
-known to lie below, so does the mean. The k-th checkpoints of an arm's runs, less than a batch apart, count as one.
+A cell of several runs that differ only in their seed (lab/runs/arms.py) is the mean over these, with its limits.
+Where a seed failed at the first value tested, so that its number is only known to lie below, so does the mean. The
+k-th checkpoints of such runs, whose tokens differ by less than a batch, count as one.
 """
 
 from __future__ import annotations
@@ -16,20 +16,18 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t as student
 
 from eval.common.statistics import holm
 from eval.compare.differences import compare
 from lab.errors import ConfigError
+from lab.runs.arms import ONLY, differing, mean_with_limits, name_arms
 
 COLUMNS = ["model", "checkpoint", "method"]  # what a column is, unless --by names it
 WIDER = ["precision", "weights"]  # and where two results of one task would else be in one cell
 LINE = ["evaluation", "unit", "task", "length"]
 OF_RUN = ["model", "checkpoint", "weights"]  # follow from a run's settings
-NO_ARM = ("run.", "track.")  # settings in which the runs of an arm may differ
 TEXTS = ["haystack", "texts", "seed"]  # drawn from a run's own corpus
-CONFIDENCE = 0.95
-ENDS = {"share": 1.0, "percent": 100.0, "tokens": np.inf, "pairs": np.inf}  # of units that begin at 0
+RANGES = {"share": (0, 1), "percent": (0, 100), "tokens": (0, np.inf), "pairs": (0, np.inf)}  # of units
 
 
 @dataclass(frozen=True)
@@ -93,42 +91,35 @@ def varying(frame: pd.DataFrame, keys: list[str], names: Sequence[str]) -> list[
 
 def with_arms(records: pd.DataFrame) -> pd.DataFrame:
     """Add the settings in which runs differ, and name models by their arms, whose checkpoints get common names."""
-    frame, has = records.copy(), records.settings.map(bool)
-    known = pd.DataFrame(list(records.settings), index=records.index).astype(str)
-    settings = [name for name in known if known.loc[has, name].nunique() > 1 and not name.startswith(NO_ARM)]
-    frame[settings] = known[settings]
-    keys = zip(frame.model, has, frame[settings].to_numpy().tolist(), strict=True)
-    frame["arm"] = [json.dumps(values) if is_run else model for model, is_run, values in keys]
+    frame, has = records.copy(), records.run != ""
+    settings = dict(zip(frame.run[has], frame.settings[has], strict=True))
+    for name in differing(settings):
+        frame[name] = [str(known.get(name)) for known in frame.settings]
+    arms = name_arms(settings)
+    frame["arm"] = [arms.get(run, model) for run, model in zip(frame.run, frame.model, strict=True)]
+    models = frame.groupby("arm").model.unique()
+    frame["model"] = frame.arm.map({arm: arm_name(str(arm), list(names)) for arm, names in models.items()})
     frame["run_seed"] = [str(known.get("run.seed")) for known in frame.settings]
     frame["length"] = frame.length.fillna(0).astype(int)
     frame["weights"] = frame.weights.mask(has)  # follow from run and checkpoint
     checkpoints = frame.checkpoint.fillna("").astype(str)
-    number = checkpoints.groupby([frame.arm, frame.model, frame.evaluation]).rank("dense")
+    number = checkpoints.groupby([frame.arm, records.model, frame.evaluation]).rank("dense")
     frame["checkpoint"] = checkpoints.groupby([frame.arm, frame.evaluation, number]).transform("first")
-    return frame.assign(model=frame.arm.map(arm_names(frame, settings)))
+    return frame
 
 
-def arm_names(frame: pd.DataFrame, settings: Sequence[str]) -> dict[str, str]:
-    """Name every arm by what its runs' names share; arms of one name also by the settings in which they differ."""
-    names = frame.groupby("arm", sort=False).model.unique().map(shared_name)
-    arms = frame.drop_duplicates("arm").set_index("arm")
-    for twins in (group for group in names.groupby(names).groups.values() if len(group) > 1):
-        for name in (name for name in settings if arms.loc[twins, name].nunique() > 1):
-            names[twins] += f" {name}=" + arms.loc[twins, name]
-    known: dict[str, str] = names.to_dict()
-    return known
-
-
-def shared_name(names: Any) -> str:
-    """Name several runs by the beginning that their names share.
+def arm_name(arm: str, models: Sequence[str]) -> str:
+    """Name an arm in the table: its only run, else its settings, else the beginning that its runs' names share.
 
     Example:
-        >>> shared_name(["short-0", "short-1"]), shared_name(["short-0"]), shared_name(["a", "b"])
-        ('short-*', 'short-0', 'a + b')
+        >>> arm_name("window=96", ["a-0"]), arm_name("window=96", ["a-0", "a-1"]), arm_name("all", ["a-0", "a-1"])
+        ('a-0', 'window=96', 'a-*')
     """
-    alike = itertools.takewhile(lambda letters: len({*letters}) == 1, zip(*names, strict=False))
+    if len(models) == 1 or arm != ONLY:
+        return models[0] if len(models) == 1 else arm
+    alike = itertools.takewhile(lambda letters: len({*letters}) == 1, zip(*models, strict=False))
     start = "".join(letters[0] for letters in alike).rstrip("-_.0123456789")
-    return str(names[0]) if len(names) == 1 else f"{start}-*" if start else " + ".join(names)
+    return f"{start}-*" if start else " + ".join(models)
 
 
 def add_field(frame: pd.DataFrame, name: str) -> bool:
@@ -178,12 +169,11 @@ def fold(rows: pd.DataFrame) -> dict[str, Any]:
     }
     if len(rows) == 1:
         return cell
-    mean, error, end = float(bounds.mean()), float(bounds.sem()), ENDS.get(rows.unit.iloc[0])
+    mean, low, high = mean_with_limits(bounds.tolist())
     if is_below:
         return cell | {"score": np.nan, "below": mean, "low": np.nan, "high": np.nan, "by_seed": {}}
-    low, high = student.interval(CONFIDENCE, len(rows) - 1, mean, error) if error else (np.nan, np.nan)
-    least = -np.inf if end is None else 0.0
-    return cell | {"score": mean, "low": float(np.clip(low, least, end)), "high": float(np.clip(high, least, end))}
+    least, most = RANGES.get(rows.unit.iloc[0], (-np.inf, np.inf))
+    return cell | {"score": mean, "low": float(np.clip(low, least, most)), "high": float(np.clip(high, least, most))}
 
 
 def line_names(cells: pd.DataFrame, lines: Sequence[str]) -> pd.Series:
