@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lab.runs.picture import draw_run, main
-from tests.forked import run as start
+from tests.forked import python
 
 pytest.importorskip("matplotlib")
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -61,7 +61,7 @@ def test_a_folder_that_is_no_run_is_one_line(tmp_path, exists):
     run = tmp_path / "run"
     if exists:
         write_run(run, ())
-    done = start("-m", "eval.picture", run)
+    done = python("-m", "eval.picture", run)
     assert done.returncode == 2
     assert done.stderr.startswith(f"{run}: holds no counts.npz; ")
     assert done.stdout == ""
