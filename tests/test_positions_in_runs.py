@@ -10,11 +10,7 @@ from tests.forked import python
 from tests.refusals import refused
 
 STRING = ("--position.distance.method=string", "--position.distance.shift=32", "--position.distance.window=8")
-LLAMA3 = (
-    "--position.frequency.method=llama3",
-    "--position.frequency.factor=4",
-    "--position.frequency.train_len=48",
-)
+LLAMA3 = ("--position.frequency.method=llama3", "--position.frequency.factor=4", "--position.frequency.train_len=48")
 
 
 DISTANCE, THETA = "position.distance", "position.frequency.theta=9000.0"
