@@ -49,7 +49,7 @@ SHORT = 50  # lines of a help that is read at once
 def main_of(name):
     module = {"longrecipe": "lab.recipes.longrecipe", "merge": "lab.recipes.merge", "picture": "lab.runs.picture"}
     place = module.get(name, cli.COMMANDS[name][0])
-    package = place.startswith("eval.") and (ROOT / place.replace(".", "/")).is_dir()
+    package = (ROOT / place.replace(".", "/") / "__main__.py").exists()
     module = importlib.import_module(f"{place}.__main__" if package else place)
     return module.read_arguments if name == "fit" else module.main
 
