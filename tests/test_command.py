@@ -37,11 +37,15 @@ OPTIONS = {
     "longrecipe": Recipe,
 }
 SOME = {  # settings that the others must list
+    "distance": ("distances", "position.distance.method"),
     "fit": ("optim.lr", "start.path", "skip.target_len", "memory_gib"),
     "harness": ("tasks", "limit"),
+    "plan": ("corpus", "measure"),
     "positions": ("leak", "counts", "sentence_tokens", "samples"),
     "prepare": ("data.window", "data.upsample.share"),
     "probe": ("sequential", "thresholds"),
+    "report": ("threshold", "title"),
+    "sweep": ("jobs", "seeds"),
 }
 SHORT = 50  # lines of a help that is read at once
 

@@ -74,7 +74,6 @@ class DistanceProbe:
         tokenizer: Tokenizer,
         haystack: str,
         *,
-        seed: int,
         window: int,
         stop_id: int | None,
         device: torch.device | str = "cpu",
@@ -82,8 +81,8 @@ class DistanceProbe:
     ) -> None:
         assert config.digits is not None, "the config reader fills it in"
         self.config, self.tokenizer, self.stop_id, self.device = config, tokenizer, stop_id, device
-        self.test = OneNumberTest(tokenizer, haystack, window, config.digits, seed)
-        (number,) = draw_numbers(np.random.default_rng(seed), 1, config.digits)
+        self.test = OneNumberTest(tokenizer, haystack, window, config.digits, config.seed)
+        (number,) = draw_numbers(np.random.default_rng(config.seed), 1, config.digits)
         answer = wording.answer([number])
         check_spelling(tokenizer, answer, [number], lambda text: found(text, [number]) == 1)
         self.distances = self.choose_distances()
@@ -96,7 +95,7 @@ class DistanceProbe:
 
         Raises: ConfigError, DataError.
         """
-        same = {name: getattr(probe, name) for name in ("seed", "window", "stop_id", "device", "source")}
+        same = {name: getattr(probe, name) for name in ("window", "stop_id", "device", "source")}
         return cls(probe.config, probe.tokenizer, probe.haystack, **same) if probe.config.distance_tests else None
 
     def choose_distances(self) -> list[int]:
