@@ -37,11 +37,15 @@ OPTIONS = {
     "longrecipe": Recipe,
 }
 SOME = {  # settings that the others must list
+    "distance": ("distances", "position.distance.method"),
     "fit": ("optim.lr", "start.path", "skip.target_len", "memory_gib"),
     "harness": ("tasks", "limit"),
+    "plan": ("corpus", "measure"),
     "positions": ("leak", "counts", "sentence_tokens", "samples"),
     "prepare": ("data.window", "data.upsample.share"),
     "probe": ("sequential", "thresholds"),
+    "report": ("threshold", "title"),
+    "sweep": ("jobs", "seeds"),
 }
 SHORT = 50  # lines of a help that is read at once
 
@@ -49,7 +53,7 @@ SHORT = 50  # lines of a help that is read at once
 def main_of(name):
     module = {"longrecipe": "lab.recipes.longrecipe", "merge": "lab.recipes.merge", "picture": "lab.runs.picture"}
     place = module.get(name, cli.COMMANDS[name][0])
-    package = place.startswith("eval.") and (ROOT / place.replace(".", "/")).is_dir()
+    package = (ROOT / place.replace(".", "/") / "__main__.py").exists()
     module = importlib.import_module(f"{place}.__main__" if package else place)
     return module.read_arguments if name == "fit" else module.main
 

@@ -1,8 +1,6 @@
 """Attention entropy against definitions, against transformers, and through the command."""
 
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +13,7 @@ from eval.entropy.picture import smoothed
 from lab.loading import open_model
 from lab.positions import distance, frequencies
 from tests.eval.commands import check_faults, rows_in, runner, words_of
+from tests.forked import python
 from tests.model.attention_by_hand import TINY, drawn, entropy_of, logits_by_distance, projections, tiny
 from tests.model.test_bands_in_attention import METHODS
 from tests.runs.test_picture import size_of
@@ -276,8 +275,7 @@ def test_a_gpu_that_is_not_there_is_one_line(run_folder, capsys, monkeypatch):
 
 
 def test_the_command_runs_as_a_module(tmp_path):
-    words = [sys.executable, "-m", "eval.entropy", str(tmp_path)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = python("-m", "eval.entropy", tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"{tmp_path}: holds neither a run nor a config.json; ")
     assert done.stderr.count("\n") == 1

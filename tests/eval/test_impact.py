@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from lab.loading import open_model
 from lab.recipes.impact_config import ImpactConfig
 from tests.data.test_part_of_speech import folder as tagger_folder  # noqa: F401  a fixture
 from tests.eval.test_impactful import marked_by_hand, taken_by_hand
+from tests.forked import python
 from tests.opened import write_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -230,7 +229,6 @@ def test_a_mistake_is_one_line_per_fault(words, lines, base, tuned, tmp_path, mo
 
 @pytest.mark.slow
 def test_the_command_runs_as_a_module(tmp_path):
-    words = [sys.executable, "-m", "eval.impact", str(tmp_path), str(tmp_path)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = python("-m", "eval.impact", tmp_path, tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "-o: must be given, the folder to write; for instance -o runs/impact\n"

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +16,7 @@ from eval.passkey.cases import Passkey
 from lab.errors import ConfigError, DataError
 from tests.eval.answering import answered
 from tests.eval.commands import rows_named, runner
+from tests.forked import python
 from tests.runs.test_picture import size_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -292,7 +291,5 @@ def test_defaults():
 @pytest.mark.slow
 @pytest.mark.parametrize("module", ["eval.passkey", "eval.lines"])
 def test_the_commands_run_as_modules(module, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", module, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = python("-m", module, tmp_path)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)

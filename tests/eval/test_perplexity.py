@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +16,7 @@ from lab.data.shards import TokenStore
 from lab.errors import DataError
 from lab.loading import open_model
 from tests.eval.commands import check_faults, rows_named, runner, words_of
+from tests.forked import python
 from tests.runs.test_picture import size_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -176,9 +175,7 @@ def test_too_few_long_documents_are_one_line(run_folder, prepared, capsys):
 
 
 def test_the_module_runs(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "eval.perplexity", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = python("-m", "eval.perplexity", tmp_path)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 
 
