@@ -13,7 +13,6 @@ from eval.entropy.picture import smoothed
 from lab.loading import open_model
 from lab.positions import distance, frequencies
 from tests.eval.commands import check_faults, rows_in, runner, words_of
-from tests.forked import python
 from tests.model.attention_by_hand import TINY, drawn, entropy_of, logits_by_distance, projections, tiny
 from tests.model.test_bands_in_attention import METHODS
 from tests.runs.test_picture import size_of
@@ -272,10 +271,3 @@ def test_a_gpu_that_is_not_there_is_one_line(run_folder, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     line = "--device=gpu: this machine has no CUDA device; use cpu or auto\n"
     assert run([run_folder, "--device=gpu"], capsys) == (2, "", line)
-
-
-def test_the_command_runs_as_a_module(tmp_path):
-    done = python("-m", "eval.entropy", tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"{tmp_path}: holds neither a run nor a config.json; ")
-    assert done.stderr.count("\n") == 1

@@ -19,7 +19,6 @@ from lab.loading import open_model
 from lab.recipes.impact_config import ImpactConfig
 from tests.data.test_part_of_speech import folder as tagger_folder  # noqa: F401  a fixture
 from tests.eval.test_impactful import marked_by_hand, taken_by_hand
-from tests.forked import python
 from tests.opened import write_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -225,10 +224,3 @@ def test_a_mistake_is_one_line_per_fault(words, lines, base, tuned, tmp_path, mo
     assert len(said) == len(lines)
     assert all(line.startswith(start) for line, start in zip(said, lines)), said
     assert not (tmp_path / "F" / "impact.json").exists()
-
-
-@pytest.mark.slow
-def test_the_command_runs_as_a_module(tmp_path):
-    done = python("-m", "eval.impact", tmp_path, tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "-o: must be given, the folder to write; for instance -o runs/impact\n"

@@ -16,7 +16,6 @@ from lab.data.shards import TokenStore
 from lab.errors import DataError
 from lab.loading import open_model
 from tests.eval.commands import check_faults, rows_named, runner, words_of
-from tests.forked import python
 from tests.runs.test_picture import size_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -172,11 +171,6 @@ def test_too_few_long_documents_are_one_line(run_folder, prepared, capsys):
         "--documents=10: the held-out split has 0 documents of 4096 tokens or more, the longest has "
         f"{longest}; lower it, --lengths or --min_tokens, or give another --text\n"
     )
-
-
-def test_the_module_runs(tmp_path):
-    done = python("-m", "eval.perplexity", tmp_path)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 
 
 def test_defaults_follow_the_training_window():
