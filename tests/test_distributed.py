@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.test_fit import fit, records
+from tests.test_fit import assert_same_tests, fit, records
 
 LOSS_TOLERANCE = 1e-5  # sums in another order
 
@@ -25,13 +25,7 @@ def assert_equal_training(run: Path, alone: Path) -> None:
     np.testing.assert_allclose([r["loss"] for r in ours], [r["loss"] for r in theirs], atol=LOSS_TOLERANCE)
     assert [r["consumed_tokens"] for r in ours] == [r["consumed_tokens"] for r in theirs]
     np.testing.assert_array_equal(np.load(run / "counts.npz")["f"], np.load(alone / "counts.npz")["f"])
-    names = [path.name for path in sorted((alone / "cases").iterdir())]
-    assert [path.name for path in sorted((run / "cases").iterdir())] == names
-    for mine, other in zip(records(run, "probes.jsonl"), records(alone, "probes.jsonl"), strict=True):
-        assert mine.keys() == other.keys()
-        apart = ("held_out_loss", "model", "seconds")
-        assert {k: v for k, v in mine.items() if k not in apart} == {k: v for k, v in other.items() if k not in apart}
-        assert mine.get("held_out_loss") == pytest.approx(other.get("held_out_loss"), abs=LOSS_TOLERANCE)
+    assert_same_tests(run, alone)
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])

@@ -19,6 +19,8 @@ CONFIG = ROOT / "configs" / "cpu_test.yaml"
 FRACTIONS = ("0.125", "0.25", "0.5", "0.75")
 EXACT = ("step", "consumed_tokens", "loss", "lr", "grad_norm", *(f"f_at_{x}L" for x in FRACTIONS), "share_le_half")
 LOSS_TOLERANCE = 2e-3  # float32 on another processor: other kernels, other rounding, 20 steps of it
+ROUNDED = ("held_out_loss", "context_loss", "log_prob")
+ROUNDED_TOLERANCE = 1e-4  # nats; sums in another order, of up to six tokens
 LONG = ("--train.tokens=200000", "--train.checkpoint_every_tokens=30000", "--probe.every_tokens=60000")
 
 
@@ -48,6 +50,21 @@ def probed(run: Path) -> list[dict]:
     """Leave out what two runs cannot have in common: their names, the time they took, weights before they are saved."""
     apart = ("model", "seconds", "weights")
     return [{k: v for k, v in record.items() if k not in apart} for record in records(run, "probes.jsonl")]
+
+
+def assert_same_tests(run: Path, other: Path) -> None:
+    """Compare what two runs probed, whose weights and sums were rounded otherwise."""
+    names = [path.name for path in sorted((other / "cases").iterdir())]
+    assert [path.name for path in sorted((run / "cases").iterdir())] == names
+    for name in ("probes.jsonl", *(f"cases/{name}" for name in names)):
+        for mine, theirs in zip(records(run, name), records(other, name), strict=True):
+            assert mine.keys() == theirs.keys()
+            apart = (*ROUNDED, "model", "seconds")
+            assert {k: v for k, v in mine.items() if k not in apart} == {
+                k: v for k, v in theirs.items() if k not in apart
+            }
+            for key in ROUNDED:
+                assert mine.get(key) == pytest.approx(theirs.get(key), abs=ROUNDED_TOLERANCE)
 
 
 def assert_same_run(run: Path, other: Path) -> None:
@@ -104,8 +121,18 @@ def test_run_folder_is_whole(finished):
     assert environment["threads"] == 1
     assert environment["versions"]["torch"] == torch.__version__
     tests = [json.loads(line) for line in sorted((finished / "cases").iterdir())[0].read_text().splitlines()]
-    assert len(tests) == 2 * 4  # lengths 128 and 144, four tests each
-    assert all(len(test["numbers"]) == 4 and len(test["prompt_hash"]) == 16 for test in tests)
+    needles = [len(test["numbers"]) for test in tests]
+    assert needles == [4] * 2 * 4 + [1] * 2 * 4  # lengths 128 and 144, and two distances, four tests each
+    assert all(len(test["prompt_hash"]) == 16 for test in tests)
+    assert all(sorted(test["distances"], reverse=True) == test["distances"] for test in tests[:8])
+    assert {probe["reach"] for probe in probes} == {None}, "nothing is learned in 20 steps"
+    for probe in probes:
+        lines = [r for r in records(finished, "probes.jsonl") if r["consumed_tokens"] == probe["consumed_tokens"]]
+        distances = [line["distance"] for line in lines if "distance" in line]
+        assert len(distances) == 2 * len([line for line in lines if "reach" in line])
+        assert probe["first_distance"] == distances[0]
+        assert [c["distance"] for c in tests[8:]] == sorted(distances[:2] * 4)
+        assert min(probe["context_loss"].values()) < probe["held_out_loss"] < max(probe["context_loss"].values())
     assert not list(finished.rglob("*.tmp*"))
     assert not list(finished.rglob(".writing"))
 
