@@ -35,6 +35,7 @@ from lab.probe.intervals import share_limits
 from lab.probe.needles import found
 from lab.probe.one_number import OneNumberCase, OneNumberTest
 
+NEAR = 4  # the first of equally spaced distances is this part of the window; nearer, other things decide than reach
 TOKENS_AT_ONCE = 16_384  # of one pass that scores answers
 
 
@@ -109,7 +110,8 @@ class DistanceProbe:
             rule = f"a one-number test takes {least} tokens, and the window has {window}"
             raise ConfigError(f"probe.distance_tests={self.config.distance_tests}: {rule}; set it to 0")
         if self.config.distances is None:
-            points = np.linspace(reachable[0], reachable[-1], self.config.distance_points or DISTANCES)
+            first = min(max(reachable[0], window // NEAR), reachable[-1])
+            points = np.linspace(first, reachable[-1], self.config.distance_points or DISTANCES)
             return [int(point) for point in np.unique(points.round())]
         room = f"must be {reachable[0]} to {reachable[-1]}, what a window of {window} tokens has room for"
         faults = [f"probe.distances={d}: {room}; name others" for d in self.config.distances if d not in reachable]
