@@ -59,7 +59,7 @@ def step_s(tokens: int, lengths: list[int]) -> float:
 
 
 def shares(cost: float, step: float) -> record.Figures:
-    """Lay both times out as figures."""
+    """Return both times as figures."""
     return {"counting_s": cost, "step_s": step, "share": cost / step}
 
 

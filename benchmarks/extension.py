@@ -3,10 +3,10 @@
     python -m benchmarks.extension [masks | positions | pi,anchor,...] [--seeds 2] [--runs runs] [-o FILE] [--json FILE]
 
 Trains configs/extend_*.yaml from runs/cpu_demo (which `make fit` makes) with each seed, skipping what is finished, and
-prints for each: f at half and three quarters of the longest distance as shares of f(0), counted in the extension alone;
-held-out loss of the same 384-token documents for all; effective length of every seed and the share of tests passed at
-384 and 576 tokens; seconds a step. `masks`, what is taken by default, is every mask, skip and shape; `positions` every
-position method.
+prints for each: f at half and three quarters of the longest distance as shares of f(0), and the supervised f at three
+quarters likewise, counted in the extension alone; held-out loss of the same 384-token documents for all; effective
+length of every seed and the share of tests passed at 384 and 576 tokens; seconds a step. `masks`, what is taken by
+default, is every mask, skip and shape; `positions` every position method.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from torch import Tensor
 from benchmarks import record
 from eval.probe.__main__ import probe_model
 from lab.config import load_experiment
-from lab.loading import load_trained
+from lab.loading import open_model
 from lab.model.attention.segments import Segments
+from lab.probe.curve import shown_length
 from lab.probe.held_out import HeldOutLoss
 
 BASE = Path("runs/cpu_demo")
@@ -36,9 +37,19 @@ LOSS_TOKENS = 36_864
 POSITIONS = ["full", "pi", "ntk_by_parts", "yarn", "abf", "entropy_abf"]
 MASKS = ["full", "concatenated", "document", "document_running", "anchor", "anchor_chunks"]
 SKIPS = ["pose", "rpes", "longrecipe"]
-SHAPES = ["shape_choose", "shape_pack", "shape_skip"]
+SHAPES = ["shape_choose", "shape_pack", "shape_skip", "shape_weights", "shape_exact"]
 GROUPS = {"masks": [*MASKS, *SKIPS, *SHAPES], "positions": POSITIONS}
-HEADS = ("method", "f(L/2)/f(0)", "f(3L/4)/f(0)", "loss", "effective length", "passed at 384", "at 576", "s/step")
+HEADS = (
+    "method",
+    "f(L/2)/f(0)",
+    "f(3L/4)/f(0)",
+    "supervised at 3L/4",
+    "loss",
+    "effective length",
+    "passed at 384",
+    "at 576",
+    "s/step",
+)
 
 
 def records(run: Path, name: str) -> list[dict[str, Any]]:
@@ -58,7 +69,8 @@ def figures(run: Path) -> dict[str, float]:
     """Read what the table shows of one run."""
     metrics, probes = records(run, "metrics.jsonl"), records(run, "probes.jsonl")
     last = metrics[-1]
-    frequency = np.load(run / "counts.npz")["f"]
+    counts = np.load(run / "counts.npz")
+    frequency, supervised = counts["f"], supervised_of(counts)
     accuracy = {
         p["length"]: p["accuracy"]
         for p in probes
@@ -69,8 +81,10 @@ def figures(run: Path) -> dict[str, float]:
     found = {
         "half": frequency[len(frequency) // 2] / frequency[0],
         "three_quarters": frequency[3 * len(frequency) // 4] / frequency[0],
+        "supervised": supervised[3 * len(supervised) // 4] / supervised[0],
         "loss": common_loss(run),
-        "effective_length": summary["effective_length"],
+        "effective_length": summary["effective_length"] or 0,
+        "first_length": min(accuracy),
         "at_384": accuracy[384],
         "at_576": accuracy[576],
         "step_s": per_step / statistics.median(m["tokens_per_s"] for m in metrics),
@@ -78,26 +92,32 @@ def figures(run: Path) -> dict[str, float]:
     return {name: float(value) for name, value in found.items()}
 
 
+def supervised_of(counts: Any) -> Any:
+    """Read the supervised f of a counts.npz; not a number in those that were made before targets were counted."""
+    return counts["supervised_f"] if "supervised_f" in counts else np.full(len(counts["f"]), np.nan)
+
+
 def common_loss(run: Path) -> float:
     """Score a run on the documents that all are scored on, in float32."""
     data = load_experiment(COMMON).data
     loss = HeldOutLoss(data, tokens=LOSS_TOKENS, pack_tokens=4 * data.window, rank=0, world_size=1, device="cpu")
-    decoder = load_trained(run).decoder
+    decoder = open_model(run).decoder
 
     def score(tokens: Tensor, targets: Tensor, segments: Segments) -> Tensor:
         with torch.no_grad():
-            return decoder(tokens, segments=segments, targets=targets)
+            return decoder(tokens, segments=segments, targets=targets, summed=False)
 
-    total, scored = loss.sums(score).tolist()
+    total, scored = loss.sums(score).sum(0).tolist()
     return total / scored
 
 
 def row(name: str, runs: list[dict[str, float]]) -> str:
-    """Lay one method out: means over seeds, effective lengths one by one."""
+    """Format one method: means over seeds, effective lengths one by one."""
     mean = {key: statistics.mean(run[key] for run in runs) for key in runs[0]}
-    lengths = ", ".join(f"{run['effective_length']:.0f}" for run in runs)
+    lengths = ", ".join(shown_length(run["effective_length"], int(run["first_length"]), ".0f") for run in runs)
     return (
-        f"| {name} | {mean['half']:.3f} | {mean['three_quarters']:.3f} | {mean['loss']:.3f} | {lengths} | "
+        f"| {name} | {mean['half']:.3f} | {mean['three_quarters']:.3f} | {mean['supervised']:.3f} | "
+        f"{mean['loss']:.3f} | {lengths} | "
         f"{mean['at_384']:.2f} | {mean['at_576']:.2f} | {mean['step_s']:.3f} |"
     )
 
@@ -108,11 +128,14 @@ def before() -> str:
     probe_model(BASE, {"tests": 100, "step": 64, "max_length": 704}, output)
     probes = records(output, "probes.jsonl")
     accuracy = {p["length"]: p["accuracy"] for p in probes if "length" in p}
-    frequency = np.load(BASE / "counts.npz")["f"]
+    counts = np.load(BASE / "counts.npz")
+    frequency, supervised = counts["f"], supervised_of(counts)
     half, three_quarters = (frequency[n * len(frequency) // 4] / frequency[0] for n in (2, 3))
-    length = probes[-1]["effective_length"]
+    length = shown_length(probes[-1]["effective_length"], probes[-1]["first_length"])
+    weighed = supervised[3 * len(supervised) // 4] / supervised[0]
     return (
-        f"| the demo, before | {half:.3f} | {three_quarters:.3f} | {common_loss(BASE):.3f} | {length} | "
+        f"| the demo, before | {half:.3f} | {three_quarters:.3f} | {weighed:.3f} | "
+        f"{common_loss(BASE):.3f} | {length} | "
         f"{accuracy[384]:.2f} | {accuracy[576]:.2f} | |"
     )
 

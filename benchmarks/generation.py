@@ -30,7 +30,7 @@ from torch import Tensor
 from benchmarks import record, roofline
 from benchmarks.timing import best_device, heading
 from lab.assembly import make_needle_probe
-from lab.loading import load_trained
+from lab.loading import open_model
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.model.generation.generate import greedy
 from lab.model.huggingface import save_pretrained
@@ -102,7 +102,7 @@ def random_subject(shape: str, device: torch.device, dtype: torch.dtype) -> Subj
 
 def run_subject(path: Path, device: torch.device, dtype: torch.dtype) -> Subject:
     """Take a run's weights, needle tests and stop token."""
-    trained = load_trained(path, {"probe.max_length": 8192})
+    trained = open_model(path, {"probe.max_length": 8192})
     decoder = trained.decoder.eval()
     theirs = in_transformers(decoder).to(device, dtype)
     decoder.to(device, dtype)

@@ -1,4 +1,4 @@
-"""Everything a GPU has to prove, in one command of less than 10 minutes without a network.
+"""All GPU measurements in one command of less than 10 minutes, without a network.
 
     python -m benchmarks.on_gpu --out DIR [--toy] [--only STAGE,...]
 
@@ -8,7 +8,7 @@ fails, or is killed at its limit with all its processes, is a line too, and the 
 and weights random. Without a GPU, or with --toy, the same stages run at toy size in about a minute. --only repeats some
 stages; `python -m benchmarks.results DIR/results.jsonl` writes the tables.
 
-Exit status: 0 when nothing failed; 1 when a stage failed or ran out of time; 2 for a mistake in the command line.
+Exit status: 0 if nothing failed; 1 if a stage failed or ran out of time; 2 for an invalid command line.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def run_stage(stage: Stage, out: Path, toy: bool, log: record.Log) -> list[recor
         timer = threading.Timer(limit_s, stop)
         timer.start()
         try:
-            assert process.stdout is not None, "asked for above"
+            assert process.stdout is not None, "opened as a pipe above"
             for line in process.stdout:
                 if line.endswith("\n"):  # a kill may cut the last one short
                     found.append(log_case(log, stage, line))
@@ -117,7 +117,7 @@ def run_stage(stage: Stage, out: Path, toy: bool, log: record.Log) -> list[recor
 
 
 def surroundings(toy: bool) -> dict[str, str]:
-    """Write the environment of a stage: threads that wait must not spin, and a toy needs one."""
+    """Build the environment of a stage: waiting threads must not spin, and toy sizes use one thread."""
     return {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", **({"OMP_NUM_THREADS": "1"} if toy else {})}
 
 
@@ -130,7 +130,7 @@ def kill_group(process: subprocess.Popen[str]) -> None:
 
 
 def log_case(log: record.Log, stage: Stage, line: str) -> record.Record:
-    """Record what a stage reports of one case."""
+    """Record a stage's report of one case."""
     case: dict[str, Any] = json.loads(line)
     name = case.pop("case")
     written = log.add(stage.name, name, **case)
@@ -161,7 +161,7 @@ def report(line: str) -> None:
 def chosen(names: str | None) -> list[Stage]:
     """Look up stages by name; all where none is named.
 
-    Raises: KeyError for a name that is none.
+    Raises: KeyError for an unknown name.
     """
     by_name = {stage.name: stage for stage in STAGES}
     return list(STAGES) if names is None else [by_name[name] for name in names.split(",")]

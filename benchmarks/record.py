@@ -1,4 +1,4 @@
-"""The record that every benchmark writes, one JSON object a line: where it ran, what ran, and what came of it."""
+"""The record that every benchmark writes, one JSON object per line: environment, command and result."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def read(path: Path) -> list[Record]:
 
 
 def parser_of(description: str | None) -> argparse.ArgumentParser:
-    """Make the command-line parser that all benchmarks share; --json names the file that records are added to."""
+    """Build the command-line parser that all benchmarks share; --json names the file to append records to."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     return parser

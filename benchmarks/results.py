@@ -2,7 +2,7 @@
 
     python -m benchmarks.results FILE.jsonl ... [-o benchmarks/RESULTS.md]
 
-A file's records stand together under the command, commit, hardware and versions that they share.
+A file's records are grouped by command, commit, hardware and versions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NO_GPU = """
 
 
 def page(files: Sequence[list[Record]]) -> str:
-    """Lay out all files' records as Markdown."""
+    """Format all files' records as Markdown."""
     records = [record for file in files for record in file]
     warning = "" if any(record.hardware["gpus"] for record in records) else NO_GPU
     parts = [part for file in files for _, same in groupby(file, key=origin) for part in section(list(same))]
@@ -33,12 +33,12 @@ def page(files: Sequence[list[Record]]) -> str:
 
 
 def origin(record: Record) -> tuple[object, ...]:
-    """Name what the records of a section share."""
+    """Return the values that the records of a section share."""
     return record.command, record.commit, str(record.hardware), str(record.versions)
 
 
 def section(records: list[Record]) -> list[str]:
-    """Lay out the records of one run of a benchmark."""
+    """Format the records of one run of a benchmark."""
     first = records[0]
     hardware = first.hardware
     devices = ", ".join(hardware["gpus"]) or f"{hardware['cpu']}, {hardware['cores']} cores, no GPU"
@@ -56,14 +56,14 @@ def section(records: list[Record]) -> list[str]:
 
 
 def row(record: Record) -> str:
-    """Lay out one record."""
+    """Format one record."""
     text = record.reason or ", ".join(f"{key} {shown(value)}" for key, value in record.figures.items())
     cells = record.stage, record.case, record.status, f"{record.seconds:.1f}", text
     return f"| {' | '.join(cell.replace('|', '/').replace(chr(10), ' ') for cell in cells)} |"
 
 
 def shown(value: Any) -> str:
-    """Write a figure with four digits; a table within a record as its rows.
+    """Format a figure with four digits; a table within a record as its rows.
 
     Example:
         >>> shown(1234567.0), shown(0.12345), shown([{"operation": "mm", "share": 0.5}])

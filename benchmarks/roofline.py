@@ -53,7 +53,7 @@ class Speed:
         return f"{self.operations_per_s / 1e9:,.0f} GFLOP/s, {self.bytes_per_s / 1e9:,.0f} GB/s"
 
     def figures(self) -> record.Figures:
-        """Lay both out as figures."""
+        """Return both as figures."""
         return {"tflop_per_s": self.operations_per_s / 1e12, "read_gb_per_s": self.bytes_per_s / 1e9}
 
 

@@ -1,4 +1,4 @@
-"""Timing calls on whatever device there is."""
+"""Time calls on a GPU or a CPU."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from lab.runs.environment import processor
 
 
 def best_device() -> torch.device:
-    """Choose a GPU where there is one."""
+    """Choose a GPU if there is one."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def heading(device: torch.device) -> str:
-    """Name the device, torch's version and the threads, as tables begin with."""
+    """Name the device, torch's version and the threads, for the heading of a table."""
     return f"{processor(device)}, torch {torch.__version__}, {torch.get_num_threads()} threads"
 
 
 def wait(device: torch.device) -> None:
-    """Wait until the device has done all that was asked of it."""
+    """Wait until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

@@ -20,7 +20,7 @@ from lab.callbacks.probing import Probing
 from lab.callbacks.progress import Progress
 from lab.callbacks.recording import Recording
 from lab.callbacks.stopping import Stopping
-from lab.choices import choose_backend, computes_in_bf16, make_frequencies, method_name, training_device
+from lab.choices import choose_backend, computes_in_bf16, method_name, training_device
 from lab.config import Experiment
 from lab.data.module import PackedData
 from lab.data.preparation import end_of_document, shard_folder
@@ -55,11 +55,11 @@ class Run:
 def assemble(
     experiment: Experiment, folder: RunFolder, launch: Launch | None = None, *, start: Checkpoint | None = None
 ) -> Run:
-    """Build everything a run needs; nothing is trained yet. Training continues at the checkpoint `start`, where given.
+    """Build everything a run needs, without training; training resumes from the checkpoint `start` if given.
 
-    `launch` is the process among those of the run; left out, it is read from the environment.
+    `launch` describes this process; left out, it is read from the environment.
 
-    Raises: LabError where this machine cannot run it.
+    Raises: LabError if this machine cannot run it.
     """
     quiet()
     launch = launch or read_launch(os.environ, experiment.train.devices, experiment.train.nodes)
@@ -69,11 +69,11 @@ def assemble(
     sharded = train.strategy == "fsdp"
     backend, _ = choose_backend(experiment, device)
     trained = partial(start_from, path=Path(experiment.start.path)) if experiment.start and start is None else None
-    with torch.device("cpu"):  # tables too, wherever tensors are made by default
+    with torch.device("cpu"):  # tables too, whatever the default device
         module = Training(
             experiment.model,
             experiment.optim,
-            frequencies=make_frequencies(experiment),
+            frequencies=experiment.frequencies,
             distance=experiment.position.distance,
             backend=backend,
             seed=experiment.run.seed,
@@ -97,7 +97,7 @@ def assemble(
     selects = experiment.skip is not None and experiment.skip.selects
     counting, stopping = Counting(experiment.reach, experiment.position.distance, selects=selects), Stopping()
     recording = Recording(
-        folder, counting, experiment.model, data.window, experiment.count_positions, experiment.track.every_steps
+        folder, counting, experiment.model, data.window, experiment.logged_positions, experiment.track.every_steps
     )
     probing = make_probing(experiment, folder, counting, recording, stopping, sharded=sharded)
     progress = Progress(recording, probing, train.steps * train.batch_tokens)
@@ -107,7 +107,7 @@ def assemble(
         accelerator="gpu" if device.type == "cuda" else "cpu",
         devices=train.devices,
         num_nodes=train.nodes,
-        strategy=make_strategy(train.strategy, train.world_size, device),
+        strategy=make_strategy(train.resolved_strategy, train.world_size, device),
         precision="bf16-mixed" if bf16 and not sharded else "32-true",
         max_steps=train.steps,
         max_epochs=-1,
@@ -172,7 +172,7 @@ def make_probing(
 
 
 def describe_probed(experiment: Experiment, name: str, device: torch.device, consumed_tokens: int) -> dict[str, Any]:
-    """Describe what a probe during training measures; `weights` have no name before they are saved."""
+    """Describe the model that a probe during training measures; `weights` have no hash before they are saved."""
     return {
         "model": name,
         "consumed_tokens": consumed_tokens,
@@ -194,7 +194,6 @@ def make_needle_probe(experiment: Experiment, device: torch.device) -> NeedlePro
         experiment.probe,
         tokenizer,
         load_haystack(path, data, tokenizer),
-        seed=experiment.run.seed,
         window=data.window,
         stop_id=end_of_document(data, tokenizer),
         device=device,
@@ -205,7 +204,7 @@ def make_needle_probe(experiment: Experiment, device: torch.device) -> NeedlePro
 
 
 def make_strategy(strategy: str, world_size: int, device: torch.device) -> Strategy | str:
-    """Build Lightning's strategy; gloo carries the CPU's processes."""
+    """Build Lightning's strategy, with gloo between processes on CPUs."""
     group = "nccl" if device.type == "cuda" else "gloo"
     if strategy == "fsdp":
         return ModelParallelStrategy(
@@ -213,13 +212,11 @@ def make_strategy(strategy: str, world_size: int, device: torch.device) -> Strat
             tensor_parallel_size=1,
             process_group_backend=group,
         )
-    if strategy == "ddp" or world_size > 1:
-        return DDPStrategy(process_group_backend=group, gradient_as_bucket_view=True)
-    return "auto"
+    return DDPStrategy(process_group_backend=group, gradient_as_bucket_view=True) if strategy == "ddp" else "auto"
 
 
 def make_logger(experiment: Experiment) -> Any:
-    """Build the dashboard's logger, or False where none is set.
+    """Build the dashboard's logger; False for none.
 
     Raises: MissingPackage.
     """
@@ -227,7 +224,7 @@ def make_logger(experiment: Experiment) -> Any:
     if track.wandb == "off":
         return False
     try:
-        import wandb  # noqa: F401  the logger below would find it missing only in the middle of the run
+        import wandb  # noqa: F401  the logger below would only fail in the middle of the run
     except ModuleNotFoundError as error:
         raise MissingPackage("wandb", f"track.wandb={track.wandb}", "wandb") from error
     from lightning.pytorch.loggers import WandbLogger

@@ -1,4 +1,4 @@
-"""What a run computes on and with: device, precision, attention backend, position methods."""
+"""Choose a run's device, precision and attention backend, and name its position methods."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import torch
 from lab.config import Experiment
 from lab.errors import ConfigError
 from lab.model.attention import backends
-from lab.positions import Frequencies, frequencies
+from lab.positions import frequencies
 from lab.positions.methods import describe
 
 
 def training_device(experiment: Experiment) -> torch.device:
     """Return the kind of device to train on.
 
-    Raises: ConfigError for a GPU that is not there.
+    Raises: ConfigError for a missing GPU.
     """
     wanted, available = experiment.train.accelerator, torch.cuda.is_available()
     if wanted == "gpu" and not available:
@@ -28,27 +28,20 @@ def training_device(experiment: Experiment) -> torch.device:
 
 def computes_in_bf16(experiment: Experiment, device: torch.device) -> bool:
     """Return whether a config computes in bfloat16 on a device."""
-    precision = experiment.train.precision
-    return precision == "bf16" or (precision == "auto" and device.type == "cuda")
+    return experiment.train.computes_in_bf16(device.type == "cuda")
 
 
 def choose_backend(experiment: Experiment, device: torch.device) -> tuple[str, str]:
     """Choose the attention backend; return its name and the reason."""
     wanted = experiment.train.backend
     if wanted == "reference":
-        return wanted, "set in the config; dense and slow, the reference of the others"
+        return wanted, "set in the config; dense and slow, the reference for the others"
     return backends.choose(wanted, device, torch.bfloat16 if computes_in_bf16(experiment, device) else torch.float32)
-
-
-def make_frequencies(experiment: Experiment) -> Frequencies:
-    """Build the frequency method of a config."""
-    model = experiment.model
-    return Frequencies.of(experiment.position.frequency, model.head_dim, model.theta)
 
 
 def reductions(experiment: Experiment) -> list[str]:
     """List the position methods that change nothing at their given values."""
-    frequency, distance, window = make_frequencies(experiment), experiment.position.distance, experiment.data.window
+    frequency, distance, window = experiment.frequencies, experiment.position.distance, experiment.data.window
     rope = frequencies("rope", head_dim=experiment.model.head_dim, theta=experiment.model.theta)
     last, keys = torch.tensor([window - 1]), torch.arange(window)
     lines = []

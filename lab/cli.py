@@ -9,19 +9,21 @@ probe-lab ruler --help
 
 from __future__ import annotations
 
-import difflib
 import runpy
 import sys
 from collections.abc import Sequence
 
 from lab.command import HELP, WRONG, show
+from lab.schema import nearest
 
-COMMANDS = {  # name: module and what it does
+COMMANDS = {  # name: module and purpose
     "fit": ("lab.fit", "train a model"),
+    "sweep": ("lab.sweep", "train the runs of a sweep"),
     "prepare": ("lab.prepare", "tokenize a corpus to shards"),
     "longrecipe": ("lab.longrecipe", "extend a model by LongRecipe"),
     "merge": ("lab.merge", "merge trained models"),
     "probe": ("eval.probe", "effective context length"),
+    "distance": ("eval.distance", "share of numbers found by distance, and how far back"),
     "heatmap": ("eval.heatmap", "numbers found by depth and length"),
     "methods": ("eval.methods", "position methods on the same tests"),
     "ruler": ("eval.ruler", "RULER's 13 tasks"),
@@ -53,9 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         show(listing())
         return 0 if words else WRONG
     if words[0] not in COMMANDS:
-        near = difflib.get_close_matches(words[0], COMMANDS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"use one of: {', '.join(COMMANDS)}"
-        show(f"{words[0]}: unknown command; {hint}", error=True)
+        show(f"{words[0]}: unknown command; {nearest(words[0], COMMANDS)}", error=True)
         return WRONG
     sys.argv = [f"probe-lab {words[0]}", *words[1:]]
     runpy.run_module(COMMANDS[words[0]][0], run_name="__main__", alter_sys=True)

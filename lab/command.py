@@ -1,7 +1,7 @@
-"""What commands share: reading words and options, help, printing, one line for each fault, exit status.
+"""Parts that all commands share: parsing the command line, help, printing, one line per fault, exit status.
 
-argparse reads the options that a command has beside its settings, such as -o and --plot. Every other --name=value is a
-setting, and lab.settings reads, checks and explains those. --help is short; --help=all lists every setting.
+argparse reads a command's options, such as -o and --plot. Every other --name=value is a setting, which lab.settings
+reads, checks and documents. --help is short; --help=all lists every setting.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Words(NamedTuple):
 
 
 class Syntax(NamedTuple):
-    """What a command line may hold beside settings.
+    """The grammar of a command line apart from its settings.
 
     `places` is the most words before the options, `flags` are options without a value, `values` those with one, and
-    `lists` those with several. Settings in `bare` may be written without a value, which means true. `missing` is
-    the fault where no word comes before the options, {word} being the first of these.
+    `lists` those with several, which may be repeated. Settings in `bare` may be written without a value, which means
+    true. `missing` is the fault where no word comes before the options, {word} being the first of these.
     """
 
     places: int | None = 1
@@ -60,7 +60,7 @@ class Syntax(NamedTuple):
         for names, kind in (
             (self.flags, {"action": "store_true"}),
             (self.values, {}),
-            (self.lists, {"nargs": "+"}),
+            (self.lists, {"nargs": "+", "action": "extend"}),
         ):
             for name in names:
                 parser.add_argument(name, **kind)  # type: ignore[arg-type]
@@ -79,12 +79,12 @@ class Syntax(NamedTuple):
 
 
 def show(text: object, *, error: bool = False, end: str = "\n") -> None:
-    """Print to stdout, or to stderr for an error; everything that the lab prints goes through here."""
+    """Print to stdout, or to stderr for an error; all of the lab's output goes through here."""
     stream = sys.stderr if error else sys.stdout
     try:
         stream.write(f"{text}{end}")
         stream.flush()
-    except BrokenPipeError:  # `| head` has read what it wants; stdout must not be flushed again at exit
+    except BrokenPipeError:  # `| head` has exited; stdout must not be flushed again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -100,7 +100,7 @@ def help_status(description: str | None, arguments: Sequence[str], settings: Cal
 
 
 def failed(error: LabError | KeyboardInterrupt, stopped: str = STARTS_ANEW, *, silent: bool = False) -> int:
-    """Print why a command has ended early and return its exit status."""
+    """Print why a command ended early and return its exit status."""
     is_signal = isinstance(error, KeyboardInterrupt)
     if not silent:
         show((str(error) or stopped) if is_signal else error, error=True)
@@ -135,7 +135,7 @@ def run(
 
 
 def start(main: Callable[[Sequence[str]], int]) -> NoReturn:
-    """Run a command of this process; a job's end signal stops it as Ctrl-C does."""
+    """Run a command in this process; SIGTERM stops it as Ctrl-C does."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     raise SystemExit(main(sys.argv[1:]))
 

@@ -1,6 +1,6 @@
-"""Errors that reach users, each as one line: field, value, the rule it breaks, what to do."""
+"""Errors shown to users, one line each: field, value, the rule it breaks, what to do."""
 
-IN_NO_EXTRA = {  # built from source against the torch that is installed, which pip's isolated builds do not see
+IN_NO_EXTRA = {  # built from source against the installed torch, which pip's isolated builds do not see
     "flash_attn": "pip install --no-build-isolation flash-attn",
 }
 
@@ -10,7 +10,7 @@ class LabError(Exception):
 
 
 class ConfigError(LabError, ValueError):
-    """A setting is unknown, of the wrong type, out of range, contradicting or ignored.
+    """A setting is unknown, of the wrong type, out of range, contradictory or ignored.
 
     Holds one line per fault in `faults`, so that all of them are reported at once.
     """
@@ -25,11 +25,11 @@ class DataError(LabError):
 
 
 class CheckpointError(LabError):
-    """A checkpoint or a run folder is missing, broken or of another run."""
+    """A checkpoint or a run folder is missing, corrupt or belongs to another run."""
 
 
 class MissingPackage(LabError):
-    """An optional package is missing; `extra` is the one of pyproject.toml that installs it."""
+    """An optional package is missing; `extra` is the extra in pyproject.toml that installs it."""
 
     def __init__(self, package: str, needed_for: str, extra: str) -> None:
         command = IN_NO_EXTRA.get(package, f"pip install -e '.[{extra}]'")

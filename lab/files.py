@@ -1,4 +1,4 @@
-"""Files that are whole or absent: written under a temporary name, synced, renamed."""
+"""Atomic files and folders: written under a temporary name, synced, renamed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def writing(named: str, other: str) -> Iterator[None]:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write a file that is complete as soon as it exists."""
+    """Write a file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     with temporary.open("wb") as file:
@@ -46,18 +46,18 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON, indented, whole or not at all."""
+    """Write indented JSON atomically."""
     write_atomic(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def sha256(path: Path) -> str:
-    """Hash a file, hexadecimal."""
+    """Return a file's SHA-256 in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_hashed(path: Path, parts: Iterable[bytes | memoryview]) -> FileEntry:
-    """Write a new file part by part, hash it on the way, and sync it; nothing is read back."""
+    """Write a new file in parts, hashing it while writing, and sync it."""
     digest, size = hashlib.sha256(), 0
     with path.open("xb") as file:
         for part in parts:
@@ -70,7 +70,7 @@ def write_hashed(path: Path, parts: Iterable[bytes | memoryview]) -> FileEntry:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the files of a folder and its own entries durable."""
+    """Sync the files of a folder and its directory entries to disk."""
     for path in [*folder.rglob("*"), folder]:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -80,7 +80,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def publish_folder(temporary: Path, final: Path) -> None:
-    """Rename a finished folder to its final name, replacing what was there."""
+    """Rename a finished folder to its final name, replacing an existing one."""
     sync_folder(temporary)
     if final.exists():
         shutil.rmtree(final)

@@ -7,12 +7,13 @@ CONFIG is a YAML file of configs/. Every setting can be changed on the command l
     python -m lab.fit configs/cpu_demo.yaml
     python -m lab.fit configs/cpu_demo.yaml --run.name=wide --model.d_model=256 --optim.lr=2e-3
     python -m lab.fit configs/cpu_demo.yaml --resume           continue after Ctrl-C, or start if there is nothing yet
-    python -m lab.fit configs/tiny_2k.yaml --print_config      print every setting and what follows from it
+    python -m lab.fit configs/tiny_2k.yaml --print_config      print every setting, parameters, FLOPs and steps
     python -m lab.fit configs/tiny_2k.yaml --dry_run --memory_gib=80       memory of each GPU, hours and bytes on disk
 
---dry_run trains nothing and needs no GPU, shards or weights; --gpu=H100 and --utilisation=0.4 change the hours.
+--dry_run trains nothing and needs no GPU, shards or weights; --gpu=H100 and --utilisation=0.4 change the estimated
+hours.
 
-Exit status: 0 done; 2 a mistake in the input, one line each on stderr; 75 stopped by a signal after saving.
+Exit status: 0 done; 2 invalid input, one line per fault on stderr; 75 stopped by a signal after saving.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ SYNTAX = Syntax(
 
 
 class Arguments(NamedTuple):
-    """What the command line asks for; `dry_run` is None where the run is to be trained."""
+    """The parsed command line; `dry_run` is None for a run that is to be trained."""
 
     experiment: Experiment
     resume: bool
@@ -71,19 +72,19 @@ def settings() -> list[str]:
     ]
 
 
-def answer(arguments: Sequence[str]) -> Arguments | int:
-    """Read the command line; return the exit status where it is wrong, or asks for help or the config only."""
+def read_arguments(arguments: Sequence[str]) -> Arguments | int:
+    """Read the command line; return the exit status if it is invalid or only prints help or the config."""
     status = help_status(__doc__, arguments, settings)
     if status is not None:
         return status
     try:
-        asked = parse(SYNTAX.read(arguments))
+        parsed = parse(SYNTAX.read(arguments))
     except LabError as error:
         return failed(error)
-    if asked.print_config:
-        show(asked.experiment.describe() + asked.experiment.to_yaml(), end="")
+    if parsed.print_config:
+        show(parsed.experiment.describe() + parsed.experiment.to_yaml(), end="")
         return 0
-    return asked
+    return parsed
 
 
 def resume_command(arguments: Sequence[str]) -> str:
@@ -93,24 +94,24 @@ def resume_command(arguments: Sequence[str]) -> str:
 
 
 if __name__ == "__main__":
-    asked = answer(sys.argv[1:])
-    if isinstance(asked, int):
-        raise SystemExit(asked)
+    parsed = read_arguments(sys.argv[1:])
+    if isinstance(parsed, int):
+        raise SystemExit(parsed)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read once by OpenMP; spinning threads cost up to 8 times
-    experiment, again = asked.experiment, resume_command(sys.argv[1:])
+    experiment, again = parsed.experiment, resume_command(sys.argv[1:])
     launch = read_launch(os.environ, experiment.train.devices, experiment.train.nodes)
     try:  # torch loads here, after the settings have been checked
-        if asked.dry_run is not None:
+        if parsed.dry_run is not None:
             from lab.estimate.command import estimate
 
-            show(estimate(experiment, asked.dry_run))
+            show(estimate(experiment, parsed.dry_run))
             status = 0
         else:
             from lab.session import run_experiment
 
-            status = run_experiment(experiment, asked.resume, again)
+            status = run_experiment(experiment, parsed.resume, again)
     except LabError as error:
-        status = failed(error, silent=not launch.is_heard)
+        status = failed(error, silent=not launch.prints_faults)
     except KeyboardInterrupt as error:
         stopped = f"interrupted before training; continue with:\n  {again}"
         status = failed(error, stopped, silent=not launch.is_first)

@@ -1,4 +1,4 @@
-"""Who started this process, its rank and the world size, read from the environment that launchers set.
+"""The launcher of this process, its rank and the world size, from the environment variables that launchers set.
 
     torchrun    TORCHELASTIC_RUN_ID with RANK, LOCAL_RANK, WORLD_SIZE, ...; also inside a SLURM job, whose ranks are
                 those of its own tasks and not of torchrun's workers
@@ -18,7 +18,7 @@ from typing import Literal
 from lab.errors import ConfigError
 
 STEP = ("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NUM_TASKS")  # set in the tasks of a step only
-BY_HAND = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")  # what joins nodes where each starts its own processes
+BY_HAND = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")  # connect nodes that each start their own processes
 
 
 @dataclass(frozen=True)
@@ -34,24 +34,24 @@ class Launch:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process prepares, writes and prints for all."""
+        """Whether this process prepares the data, writes the files and prints."""
         return self.rank == 0
 
     @property
-    def is_heard(self) -> bool:
-        """Whether this process prints faults: one on each node, whose processes find the same ones."""
+    def prints_faults(self) -> bool:
+        """Whether this process prints faults: one per node, as all its processes find the same ones."""
         return self.by == "lightning" or self.local_rank == 0
 
     @property
-    def is_asked(self) -> bool:
-        """Whether a launcher reads this process's exit status; Lightning kills a run whose children return one."""
+    def returns_status(self) -> bool:
+        """Whether a launcher reads this process's exit status; Lightning kills a run whose children return non-zero."""
         return self.by != "lightning" or self.local_rank == 0
 
 
 def find_launch(environment: Mapping[str, str], devices: int, nodes: int) -> Launch:
-    """Read who started this process.
+    """Identify the launcher of this process.
 
-    Raises: ConfigError where the processes that were started are not those of the config.
+    Raises: ConfigError if the number of processes started is not that of the config.
     """
     launch = read_launch(environment, devices, nodes)
     missing = [name for name in BY_HAND if name not in environment]
@@ -75,7 +75,7 @@ def find_launch(environment: Mapping[str, str], devices: int, nodes: int) -> Lau
 
 
 def read_launch(environment: Mapping[str, str], devices: int, nodes: int) -> Launch:
-    """Read who started this process, whether or not that fits the config.
+    """Identify the launcher of this process, without checking it against the config.
 
     Example:
         >>> read_launch({"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, devices=2, nodes=1).by
@@ -125,9 +125,9 @@ def tasks_on(environment: Mapping[str, str], node: int, default: int) -> int:
 
 
 def own_cores(launch: Launch, environment: Mapping[str, str], cores: int) -> int:
-    """Count the cores that are this process's own, of those it may run on.
+    """Count the cores that this process does not share, of those it may run on.
 
-    srun binds each task to cores of its own by default; the processes of other launchers share all cores.
+    srun binds each task to separate cores by default; the processes of other launchers share all cores.
 
     Example:
         >>> task = Launch("srun", 0, 0, 0, 8, 8)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer
 
-from lab.choices import make_frequencies
 from lab.config import Experiment, load_experiment
 from lab.data.preparation import shard_folder
 from lab.data.tokenizer import load_tokenizer
@@ -21,54 +20,20 @@ from lab.model.huggingface import load_pretrained
 from lab.model.huggingface.config import decoder_config, read_settings
 from lab.model.huggingface.rope import Rope
 from lab.positions import Distance, Frequencies
-from lab.positions.config import PositionConfig
+from lab.positions.config import Replaced
 from lab.positions.methods import describe
-from lab.runs.checkpoints import Checkpoint, open_checkpoint
+from lab.runs.checkpoints import open_checkpoint
 from lab.runs.state import load_weights
-from lab.schema import Section
 from lab.settings import Raw, validated
 from lab.source.place import find_place, tokenizer_of
 
 
 @dataclass(frozen=True)
-class Trained:
-    """A model with the experiment it came from."""
-
-    decoder: Decoder
-    experiment: Experiment
-    checkpoint: Checkpoint
-    folder: Path
-
-
-def load_trained(
-    path: Path, overrides: dict[str, Any] | None = None, *, device: torch.device | str = "cpu", backend: str = "auto"
-) -> Trained:
-    """Load the weights of a run folder's newest checkpoint, or of the checkpoint given.
-
-    `overrides` are dotted settings of the run's own config, for instance of its probe.
-
-    Raises: CheckpointError for a folder that is neither, ConfigError for a wrong override.
-    """
-    checkpoint = open_checkpoint(find_place(path).folder.resolve())
-    folder = checkpoint.folder.parent.parent
-    experiment = load_experiment(folder / "config.yaml", overrides)
-    decoder = Decoder(
-        experiment.model,
-        frequencies=make_frequencies(experiment),
-        distance=experiment.position.distance,
-        backend=backend,
-        seed=None,
-    )
-    load_weights(decoder, checkpoint)
-    return Trained(decoder.to(device).eval(), experiment, checkpoint, folder)
-
-
-@dataclass(frozen=True)
 class OpenedModel:
-    """A model from any of these; what its source does not state is None.
+    """An opened model; fields that its source does not state are None.
 
     `train_len` is the training window in tokens: a run's data.window, a Hugging Face folder's max_position_embeddings.
-    `folder` is the run folder, and `consumed_tokens` what the checkpoint was trained on.
+    `folder` is the run folder, and `consumed_tokens` the tokens that the checkpoint was trained on.
     """
 
     name: str
@@ -83,14 +48,6 @@ class OpenedModel:
     def method(self) -> str:
         """Name the position methods in results, as frequency+distance with the parameters that are not defaults."""
         return f"{describe(self.decoder.frequencies.config)}+{describe(self.decoder.distance)}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Replaceable(Section):
-    """What can be set about a Hugging Face folder."""
-
-    position: PositionConfig = field(default_factory=PositionConfig)
-    """Position methods in place of the folder's own."""
 
 
 def open_model(
@@ -108,24 +65,34 @@ def open_model(
     Raises: LabError for a folder that is neither, files that are broken, or a wrong override.
     """
     place = find_place(Path(path))
+    overrides = dict(overrides or {})
     if place.is_hugging_face:
-        return open_hugging_face(place.folder.resolve(), overrides or {}, device, backend)
-    trained = load_trained(place.folder, dict(overrides or {}), device=device, backend=backend)
-    experiment = trained.experiment
-    return OpenedModel(
-        trained.folder.name,
-        trained.decoder,
-        tokenizer_in(shard_folder(experiment.data)),
-        experiment.data.window,
-        experiment,
-        trained.folder,
-        trained.checkpoint.consumed_tokens,
+        return open_hugging_face(place.folder.resolve(), overrides, device, backend)
+    return open_run(place.folder.resolve(), overrides, device, backend)
+
+
+def open_run(path: Path, overrides: dict[str, Any], device: torch.device | str, backend: str) -> OpenedModel:
+    """Open a run folder's newest checkpoint, or the checkpoint given.
+
+    Raises: LabError.
+    """
+    checkpoint = open_checkpoint(path)
+    folder = checkpoint.folder.parent.parent
+    experiment = load_experiment(folder / "config.yaml", overrides)
+    decoder = Decoder(
+        experiment.model,
+        frequencies=experiment.frequencies,
+        distance=experiment.position.distance,
+        backend=backend,
+        seed=None,
     )
+    load_weights(decoder, checkpoint)
+    decoder, tokenizer = decoder.to(device).eval(), tokenizer_in(folder) or tokenizer_in(shard_folder(experiment.data))
+    window, consumed = experiment.data.window, checkpoint.consumed_tokens
+    return OpenedModel(folder.name, decoder, tokenizer, window, experiment, folder, consumed)
 
 
-def open_hugging_face(
-    folder: Path, overrides: Mapping[str, Any], device: torch.device | str, backend: str
-) -> OpenedModel:
+def open_hugging_face(folder: Path, overrides: dict[str, Any], device: torch.device | str, backend: str) -> OpenedModel:
     """Open a Hugging Face folder with the position methods that the overrides name, or its own.
 
     Raises: LabError.
@@ -136,7 +103,7 @@ def open_hugging_face(
     return OpenedModel(folder.name, decoder, tokenizer_in(folder), train_len, None, None, None)
 
 
-def replaced_methods(folder: Path, overrides: Mapping[str, Any]) -> tuple[Frequencies | None, Distance]:
+def replaced_methods(folder: Path, overrides: dict[str, Any]) -> tuple[Frequencies | None, Distance]:
     """Build the position methods that dotted overrides name; None means the folder's own frequency method.
 
     Raises: LabError.
@@ -146,8 +113,8 @@ def replaced_methods(folder: Path, overrides: Mapping[str, Any]) -> tuple[Freque
         rule = "not a setting of a Hugging Face folder; set position.frequency or position.distance"
         raise ConfigError(*(f"{key}={overrides[key]}: {rule}" for key in others))
     raw = Raw({}, str(folder))
-    raw.override(dict(overrides))
-    position: PositionConfig = validated(Replaceable, raw).position
+    raw.override(overrides)
+    position = validated(Replaced, raw).position
     distance = position.distance
     if "frequency" not in raw.values.get("position", {}):
         return None, distance
@@ -157,9 +124,9 @@ def replaced_methods(folder: Path, overrides: Mapping[str, Any]) -> tuple[Freque
 
 
 def tokenizer_in(folder: Path) -> Tokenizer | None:
-    """Read a folder's tokenizer.json where there is one.
+    """Read a folder's tokenizer.json, if it has one.
 
-    Raises: DataError for a broken one.
+    Raises: DataError for a broken file.
     """
     file = tokenizer_of(folder)
     return None if file is None else load_tokenizer(file)

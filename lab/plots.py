@@ -1,4 +1,4 @@
-"""The file that a command draws its picture to."""
+"""The figure that a command draws on and the file it is saved to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BLUE, ORANGE, GREY = "#3366aa", "#cc6622", "#888888"
 
 @contextmanager
 def canvas(output: Path, width: float, height: float) -> Iterator[Any]:
-    """Open a figure of a size in inches to draw on; it is written at the end.
+    """Open a figure of a size in inches, and save it when the block ends.
 
     Raises: MissingPackage without matplotlib, ConfigError where the picture cannot be written.
     """

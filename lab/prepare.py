@@ -9,11 +9,11 @@
 Finished tasks are skipped, so that the same command continues after an interruption. With data.upsample (long documents
 more often) or data.order=related the corpus is prepared first, once for all such settings, and further shards are
 derived from it; a job array is run a second time for them. Lengths and sources before and after are then printed,
-written to upsampling.json beside the shards, and drawn by --plot:
+written to upsampling.json in the shards' folder, and drawn by --plot:
 
     python -m lab.prepare configs/anchor_64k.yaml --data.upsample.share=0.7 --workers 32 --plot mixture.png
 
-Exit status: 0 done; 2 a mistake in the input; 75 interrupted, to be run again.
+Exit status: 0 done; 2 invalid input; 75 interrupted, to be run again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SYNTAX = Syntax(
 
 @dataclass(frozen=True)
 class Arguments:
-    """What the command line asks for; `share` is (first, stride) of the tasks."""
+    """The parsed command line; `share` is (first, stride) of the tasks."""
 
     data: DataConfig
     workers: int
@@ -93,11 +93,11 @@ def carry_out(asked: Arguments) -> str:
     summary = prepare(asked.data, workers=asked.workers, tasks=tasks).summary
     if asked.verify:
         verify(asked.data)
-        summary += "; all hashes are right"
+        summary += "; all hashes match"
     if asked.data.base is None:
         return summary
     if not is_prepared(asked.data):
-        return f"{summary}; shards are left to do, run it again for all tasks"
+        return f"{summary}; some shards are missing, run it again for all tasks"
     return "\n\n".join([summary, *derived(asked)])
 
 

@@ -1,20 +1,18 @@
-"""Set up ranks and threads in Lightning and torch from the launch that was found."""
+"""Set ranks and threads in Lightning and torch for the launcher found."""
 
 from __future__ import annotations
 
 import os
 
 import torch
-from lightning.fabric.plugins.environments import (
-    ClusterEnvironment,
-    LightningEnvironment,
-    SLURMEnvironment,
-    TorchElasticEnvironment,
-)
+from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 
 from lab.launch import Launch, own_cores
 
-FIRST_PORT, PORTS = 15000, 10000  # each SLURM job has a port of its own, by the last digits of its number
+FIRST_PORT, PORTS = 15000, 10000  # the last digits of a SLURM job's number select its port
 
 
 class Tasks(ClusterEnvironment):
@@ -85,5 +83,5 @@ def set_threads(threads: int | None, launch: Launch | None = None) -> int:
     chosen = threads or (cores if launch is None else own_cores(launch, os.environ, cores))
     torch.set_num_threads(chosen)
     if launch is not None and launch.world_size > 1:
-        os.environ["OMP_NUM_THREADS"] = str(chosen)  # or Lightning's launcher sets a number of its own
+        os.environ["OMP_NUM_THREADS"] = str(chosen)  # otherwise Lightning's launcher sets its own number
     return chosen

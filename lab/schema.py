@@ -1,4 +1,4 @@
-"""What the parts' config classes share: ranges written beside the fields, and every fault reported at once.
+"""The base of all config classes: ranges in the fields' types, and every fault reported at once.
 
 A field carries its rule in its type, `Annotated[int, Ge(1)]`, and its meaning in the docstring below it. The config
 reader (pydantic) applies the rules under dotted names; a config class built in code applies the same ones itself.
@@ -11,7 +11,7 @@ import difflib
 import inspect
 import math
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from numbers import Integral, Real
 from types import UnionType
 from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -34,6 +34,7 @@ class Section:
     """Base of the config dataclasses: no unknown keys, no coerced types, ranges and cross-field rules checked."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
+    renamed: ClassVar[Mapping[str, str]] = {}  # settings of earlier versions: what to use in their place
 
     def __post_init__(self) -> None:
         """Check the ranges, then the rules between fields.
@@ -119,7 +120,11 @@ def look_up(methods: Mapping[str, T], method: str, field: str) -> T:
     Raises: ConfigError, with the nearest name or the list of names.
     """
     if method not in methods:
-        near = difflib.get_close_matches(method, methods, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"use one of: {', '.join(methods)}"
-        raise ConfigError(f"{field}={method}: unknown method; {hint}")
+        raise ConfigError(f"{field}={method}: unknown method; {nearest(method, methods)}")
     return methods[method]
+
+
+def nearest(word: str, names: Collection[str]) -> str:
+    """Suggest the nearest of some names in place of an unknown word, or list all."""
+    near = difflib.get_close_matches(word, names, n=1)
+    return f"did you mean {near[0]}?" if near else f"use one of: {', '.join(names)}"

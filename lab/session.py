@@ -5,29 +5,31 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lab.assembly import assemble
 from lab.choices import choose_backend, reductions, training_device
 from lab.command import show
 from lab.config import Experiment, load_experiment
-from lab.data.preparation import shard_folder, summary_of
+from lab.data.preparation import shard_folder, summarise
 from lab.data.selecting import read_token_types, result_file
 from lab.data.shaped import shape_corpus
 from lab.data.shaping_cost import cost_of, shape_record, summary_of_shape
 from lab.data.shards import TokenStore
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import CheckpointError, ConfigError, MissingPackage
-from lab.files import write_atomic, write_json
+from lab.files import write_atomic, write_json, writing
 from lab.launch import Launch, find_launch
 from lab.positions.base_bound import base_warning
+from lab.probe.curve import shown_length
+from lab.probe.protocols import window_warning
 from lab.processes import set_threads
 from lab.runs import checkpoints
 from lab.runs.changes import changes
 from lab.runs.environment import describe_environment
+from lab.runs.finish import is_finished
 from lab.runs.folder import RunFolder
 from lab.runs.picture import draw_run
-from lab.runs.state import read_state, step_of
 from lab.source.place import tokenizer_of
 
 DONE, STOPPED = 0, 75
@@ -39,53 +41,56 @@ def run_experiment(experiment: Experiment, resume: bool, command: str) -> int:
     Raises: LabError for what the user can correct.
     """
     launch = find_launch(os.environ, experiment.train.devices, experiment.train.nodes)
-    say = show if launch.is_first else silent
+    echo = show if launch.is_first else silent
     folder = RunFolder(experiment.run.path)
-    checkpoint = find_start(experiment, folder, resume, launch, say)
-    trained = checkpoint is not None and step_of(read_state(checkpoint)) >= experiment.train.steps
-    finished = trained and checkpoint is not None and folder.last_probe()[0] >= checkpoint.consumed_tokens
+    checkpoint = find_start(experiment, folder, resume, launch, echo)
+    finished = is_finished(folder, checkpoint, experiment.train.steps)
     if finished and launch.world_size == 1:  # several processes do so together, in trainer.fit
-        return already_finished(experiment, folder, say)
+        return already_finished(experiment, folder, echo)
     threads = set_threads(pick_threads(experiment, folder, resume), launch)
     run = assemble(experiment, folder, launch, start=checkpoint)
     run.data.check_prepared()
     if launch.is_first:
         run.data.prepare_data()
         check_vocabulary(experiment)
-        token_types = choose_token_types(experiment, folder, checkpoint, say)
-        say(f"data: {summary_of(experiment.data).summary}")
+        warning = window_warning(experiment.probe, load_tokenizer(shard_folder(experiment.data)), experiment.reach)
+        token_types = choose_token_types(experiment, folder, checkpoint, echo)
+        echo(f"data: {summarise(shard_folder(experiment.data)).summary}")
+        if warning is not None:
+            echo(warning)
         shape = planned_shape(experiment, folder, checkpoint)
         start_folder(experiment, folder, checkpoint, threads)
         if token_types is not None:
             write_atomic(folder.token_types, token_types)
         if shape is not None:
-            say(shape.summary)
-            write_json(folder.path / "shape.json", shape.record)
-    say(announce(experiment, checkpoint))
+            summary, record = shape
+            echo(summary)
+            write_json(folder.path / "shape.json", record)
+    echo(announce(experiment, checkpoint))
     try:
         run.trainer.fit(run.module, datamodule=run.data)
         if run.stopping.stopped:
             run.stopping.ignore()
-    except SystemExit as error:  # Lightning's answer to Ctrl-C before the first step
+    except SystemExit as error:  # raised by Lightning on Ctrl-C before the first step
         raise (KeyboardInterrupt if isinstance(error.__context__, KeyboardInterrupt) else error) from None
     finally:
         for logger in run.trainer.loggers:
             logger.finalize("finished")
     if run.stopping.stopped:
-        say(f"stopped after {run.module.consumed:,} tokens, all saved; continue with:\n  {command}", error=True)
+        echo(f"stopped after {run.module.consumed:,} tokens, all saved; continue with:\n  {command}", error=True)
         run.trainer.strategy.barrier()  # a launcher ends the processes that are left once one has exited
-        return STOPPED if launch.is_asked else DONE
+        return STOPPED if launch.returns_status else DONE
     if finished:
-        return already_finished(experiment, folder, say)
+        return already_finished(experiment, folder, echo)
     if launch.is_first:
-        say(report(experiment, folder))
+        echo(report(experiment, folder))
     return DONE
 
 
-def already_finished(experiment: Experiment, folder: RunFolder, say: Any) -> int:
+def already_finished(experiment: Experiment, folder: RunFolder, echo: Any) -> int:
     """Report on a run that has no step left."""
-    say(f"{folder.path}: already finished; choose another --run.name to train again")
-    say(report(experiment, folder))
+    echo(f"{folder.path}: already finished; choose another --run.name to train again")
+    echo(report(experiment, folder))
     return DONE
 
 
@@ -94,18 +99,18 @@ def silent(text: object, *, error: bool = False) -> None:
 
 
 def find_start(
-    experiment: Experiment, folder: RunFolder, resume: bool, launch: Launch, say: Any
+    experiment: Experiment, folder: RunFolder, resume: bool, launch: Launch, echo: Any
 ) -> checkpoints.Checkpoint | None:
-    """Decide where the run starts: at a checkpoint, or at the beginning.
+    """Find the checkpoint that the run resumes from; None for a new run.
 
-    Only the first process reads checkpoints to verify them; the others receive it in trainer.fit.
+    Only the first process verifies checkpoints; the others receive theirs in trainer.fit.
 
-    Raises: CheckpointError where a run of that name is already there and --resume is missing, or its settings differ.
+    Raises: CheckpointError if a run of that name exists and --resume is missing, or its settings differ.
     """
     config = folder.path / "config.yaml"
     started = (folder.path / "metrics.jsonl").exists() or any(folder.checkpoints.glob("tokens-*"))
     if not (config.exists() and started):
-        return None  # nothing there, or a start that failed before it trained
+        return None  # a new run, or one that failed before it trained
     if not resume:
         raise CheckpointError(
             f"run.name={experiment.run.name}: {folder.path} already holds a run; continue with --resume, or choose "
@@ -116,7 +121,7 @@ def find_start(
         return None
     found, passed = checkpoints.newest(folder.checkpoints)
     for line in passed:
-        say(line, error=True)
+        echo(line, error=True)
     return found
 
 
@@ -164,17 +169,10 @@ def check_vocabulary(experiment: Experiment) -> None:
             )
 
 
-class PlannedShape(NamedTuple):
-    """A plan as text and as a record."""
-
-    summary: str
-    record: dict[str, Any]
-
-
 def planned_shape(
     experiment: Experiment, folder: RunFolder, checkpoint: checkpoints.Checkpoint | None
-) -> PlannedShape | None:
-    """Plan the shape of a run that has one; a resumed run must have the plan it started with.
+) -> tuple[str, dict[str, Any]] | None:
+    """Plan the shape of a run that has one, as text and as a record; a resumed run must have its first plan.
 
     Raises: ConfigError for a target out of reach, CheckpointError for another plan.
     """
@@ -182,21 +180,21 @@ def planned_shape(
     if shape is None:
         return None
     store = TokenStore.open(shard_folder(data), "train")
-    shaped = shape_corpus(shape, data, store)
+    shaped = shape_corpus(shape, data, store, experiment.mask)
     cost = cost_of(shaped, store, experiment.train.tokens)
     record, path = shape_record(shape, shaped.plan, cost), folder.path / "shape.json"
     if checkpoint is not None and path.exists():
         before = json.loads(path.read_text(encoding="utf-8"))
-        if before["draws"] != record["draws"]:
+        if any(before.get(name) != record[name] for name in ("draws", "weights")):
             raise CheckpointError(
-                f"{path}: the plan made now is another one, the solver or the corpus has changed; continue on the "
+                f"{path}: the plan computed now differs, as the solver or the corpus has changed; continue on the "
                 "first machine, or choose another --run.name"
             )
-    return PlannedShape(summary_of_shape(shape, shaped.plan, cost), record)
+    return summary_of_shape(shape, shaped.plan, cost), record
 
 
 def choose_token_types(
-    experiment: Experiment, folder: RunFolder, checkpoint: checkpoints.Checkpoint | None, say: Any
+    experiment: Experiment, folder: RunFolder, checkpoint: checkpoints.Checkpoint | None, echo: Any
 ) -> bytes | None:
     """Read and check the impactful token types that select sentences; a resumed run keeps those it started with.
 
@@ -209,25 +207,22 @@ def choose_token_types(
     read_token_types(found, load_tokenizer(shard_folder(experiment.data)))
     kept = found.read_bytes()
     if checkpoint is not None and result_file(path).is_file() and result_file(path).read_bytes() != kept:
-        say(f"skip.selection={path}: has changed; the run continues with {found}, as it started", error=True)
+        echo(f"skip.selection={path}: has changed; the run continues with {found}, as it started", error=True)
     return kept
 
 
 def start_folder(
     experiment: Experiment, folder: RunFolder, checkpoint: checkpoints.Checkpoint | None, threads: int
 ) -> None:
-    """Write what describes the run, or, on a resume, add to it and drop what came after the checkpoint."""
+    """Write the files that describe the run; on a resume, add to them and drop records after the checkpoint."""
     environment = describe_environment(experiment.run.seed, threads)
     path = folder.path / "environment.json"
     if checkpoint is not None and path.exists():
         first = json.loads(path.read_text(encoding="utf-8"))
         resumes = [*first.get("resumes", []), {"consumed_tokens": checkpoint.consumed_tokens, **environment}]
         environment = {**first, "resumes": resumes}
-    try:
+    with writing(f"run.folder={experiment.run.folder}", "folder"):
         folder.path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise ConfigError(f"run.folder={experiment.run.folder}: cannot be made ({reason}); name another") from error
     folder.rewind(checkpoint.consumed_tokens if checkpoint else -1)
     write_json(path, environment)
     tokenizer = shard_folder(experiment.data) / "tokenizer.json"
@@ -236,7 +231,7 @@ def start_folder(
 
 
 def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) -> str:
-    """Describe the run that starts, its attention kernel and the reason for it."""
+    """Format the run's size, its attention kernel and the reason for that kernel."""
     device = training_device(experiment)
     backend, reason = choose_backend(experiment, device)
     start = f"; continues at {checkpoint.consumed_tokens:,} tokens" if checkpoint else ""
@@ -251,13 +246,13 @@ def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) 
 
 def report(experiment: Experiment, folder: RunFolder) -> str:
     """Format the results: effective length by consumed tokens, and the run folder."""
-    probes = [record for record in folder.read("probes.jsonl") if "effective_length" in record]
     lines = ["", f"{'consumed tokens':>16} {'effective length':>17} {'f(effective length)':>20} {'held-out loss':>14}"]
-    for probe in probes:
+    for probe in folder.probes():
         loss = probe.get("held_out_loss")
-        frequency = f"{probe['f_at_effective_length']:,}" if probe["effective_length"] else "-"
+        length, f = probe["effective_length"], probe.get("f_at_effective_length")
+        frequency = "-" if not length or f is None else f"{f:,}"
         lines.append(
-            f"{probe['consumed_tokens']:>16,} {probe['effective_length']:>17,} {frequency:>20} "
+            f"{probe['consumed_tokens']:>16,} {shown_length(length, probe.get('first_length')):>17} {frequency:>20} "
             f"{'' if loss is None else format(loss, '.3f'):>14}"
         )
     lines.append(f"\neverything is in {folder.path}")

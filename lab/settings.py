@@ -1,4 +1,4 @@
-"""Read settings: YAML without duplicate keys, dotted overrides, and faults as lines with a remedy.
+"""Read settings: YAML without duplicate keys, dotted overrides, and one line with a remedy per fault.
 
 Pydantic checks types and ranges; this file turns its errors into `dotted.field=value: rule; remedy`.
 """
@@ -10,6 +10,7 @@ import difflib
 import json
 import re
 from collections.abc import Hashable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -17,7 +18,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from lab.errors import ConfigError
-from lab.schema import field_docs, sections_of
+from lab.schema import RULES, field_docs, nearest, sections_of
 
 TAGS = ("name", "method")  # keys that select a member of a tagged union
 KINDS = {  # beginnings of pydantic's error types
@@ -33,6 +34,7 @@ KINDS = {  # beginnings of pydantic's error types
 }
 BOOL_TAG, BOOL = "tag:yaml.org,2002:bool", re.compile(r"(true|True|TRUE|false|False|FALSE)$")
 FLOAT = re.compile(r"[-+]?([0-9][0-9_]*)(\.[0-9_]*)?([eE][-+]?[0-9]+)")
+reader: Any = cache(TypeAdapter)  # of a config class; building one takes longer than reading
 
 
 class Loader(yaml.SafeLoader):
@@ -93,7 +95,7 @@ class Raw:
     def read(cls, path: Path) -> Raw:
         """Read a YAML file of sections.
 
-        Raises: ConfigError for a missing file or one that is no mapping.
+        Raises: ConfigError for a missing file or one that is not a mapping.
         """
         try:
             text = path.read_text(encoding="utf-8")
@@ -158,9 +160,9 @@ def validated(root: type[Any], raw: Raw) -> Any:
     try:
         text = json.dumps(raw.values, default=str)
     except ValueError as error:
-        raise ConfigError(f"{raw.source}: a section holds itself ({error}); write out its values") from error
+        raise ConfigError(f"{raw.source}: a section contains itself ({error}); write out its values") from error
     try:
-        return TypeAdapter(root).validate_json(text, strict=True)
+        return reader(root).validate_json(text, strict=True)
     except ValidationError as error:
         lines = [line for item in error.errors(include_url=False) for line in fault_lines(root, raw, item)]
         raise ConfigError(*dict.fromkeys(lines)) from None
@@ -184,9 +186,7 @@ def fault_lines(root: type[Any], raw: Raw, item: Any) -> Iterator[str]:
         yield f"{dotted}: must be set; {remedy(root, raw.values, keys)}"
     elif kind in ("union_tag_invalid", "union_tag_not_found"):
         tag = context.get("tag", "")
-        allowed = context.get("expected_tags", "").replace("'", "")
-        near = difflib.get_close_matches(str(tag), allowed.split(", "), n=1)
-        hint = f"did you mean {near[0]}?" if near else f"use one of: {allowed}"
+        hint = nearest(str(tag), context.get("expected_tags", "").replace("'", "").split(", "))
         yield f"{dotted}.{str(context['discriminator']).strip(chr(39))}={tag}: unknown; {hint}"
     else:
         yield f"{dotted}={shown}: {rule_of(item)}; {remedy(root, raw.values, keys)}"
@@ -195,8 +195,7 @@ def fault_lines(root: type[Any], raw: Raw, item: Any) -> Iterator[str]:
 def rule_of(item: Any) -> str:
     """Describe the rule that a value breaks."""
     context = item.get("ctx", {})
-    bounds = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
-    for key, sign in bounds.items():
+    for key, sign in RULES.values():
         if key in context:
             bound = context[key]
             return f"must be {sign} {int(bound) if bound == int(bound) else bound}"
@@ -265,6 +264,8 @@ def suggestion(root: type[Any], values: Any, keys: Sequence[Any]) -> str:
     prefix += "." if prefix else ""
     if section is None:
         return "see --help=all"
+    if keys[-1] in section.renamed:
+        return f"use {prefix}{section.renamed[keys[-1]]}"
     names = [f.name for f in dataclasses.fields(section)]
     near = difflib.get_close_matches(str(keys[-1]), names, n=1)
     if near:

@@ -7,11 +7,13 @@ from lab.data.preparation import prepare
 from lab.data.tokenizer import train_bpe
 from tests.ranks import Pool
 
+LENGTHS = {"median_tokens": 16.64, "section_tokens": 64.0}  # for windows of 64
+
 
 @pytest.fixture(scope="session")
 def bpe():
     """A byte-level BPE with <bos> and <eos>, trained on the synthetic corpus and on the probe's own words."""
-    documents = synthetic_text(Synthetic(words=16), window=64).documents(0, 60)
+    documents = synthetic_text(Synthetic(words=16, **LENGTHS)).documents(0, 60)
     fixed = wording.TASK + wording.NEEDLE + wording.QUESTION + wording.ANSWER_PREFIX
     return train_bpe([fixed, *documents], vocab_size=400)
 
@@ -20,7 +22,7 @@ def bpe():
 def prepared(tmp_path_factory):
     """The config of a small synthetic corpus whose shards are there."""
     config = DataConfig(
-        corpus=Synthetic(documents=240, words=16),
+        corpus=Synthetic(documents=240, words=16, **LENGTHS),
         tokenizer=Bpe(vocab_size=400, sample_documents=100),
         window=64,
         held_out_frac=0.1,

@@ -1,5 +1,7 @@
 """Small models as they lie on disk: a run folder with one checkpoint, made without training."""
 
+import dataclasses
+
 import torch
 import yaml
 
@@ -16,12 +18,12 @@ def write_run(folder, data, position=None, std=0.4, **model):
 
     Its checkpoint is one of an earlier version, which held the weights in state.ckpt.
     """
-    corpus, tokenizer = data.corpus, data.tokenizer
+    tokenizer = data.tokenizer
     settings = {
         "run": {"name": folder.name, "folder": str(folder.parent)},
         "model": {**SIZES, **model},
         "data": {
-            "corpus": {"name": "synthetic", "documents": corpus.documents, "words": corpus.words},
+            "corpus": dataclasses.asdict(data.corpus),
             "tokenizer": {
                 "method": "bpe",
                 "vocab_size": tokenizer.vocab_size,

@@ -2,20 +2,17 @@
 
 import json
 import shutil
-import subprocess
-import sys
-from pathlib import Path
+from contextlib import redirect_stdout
+from io import StringIO
 
 import numpy as np
 import pytest
 
 from eval.shape.__main__ import main
-from lab.config import load_experiment
 from lab.errors import ConfigError
-from lab.settings import parse_overrides
+from tests.fits import CONFIG, cut_after, load, records, train
+from tests.refusals import refused
 
-ROOT = Path(__file__).resolve().parents[1]
-CONFIG = ROOT / "configs" / "cpu_test.yaml"
 JOINED = ("--data.mode=concatenated",)
 CHOOSE = ("--shape.target.exponent=0.85",)
 PACK = ("--shape.target.exponent=0.85", "--shape.strategy.method=pack", *JOINED)
@@ -26,62 +23,50 @@ SKIP = (
     "--shape.tolerance=0.1",
     *JOINED,
 )
+WEIGHTS = ("--shape.strategy.method=weights", "--shape.target.exponent=0.7")
 LARGE = ("--data.corpus.documents=1500", "--probe.every_tokens=null", "--probe.loss_tokens=0", "--probe.tests=1")
 
 
-def load(*words):
-    return load_experiment(CONFIG, parse_overrides(words))
+MODE, WITHOUT = "data.mode={}: shape.strategy.method={}", "shape plans for mask: causal without chunks"
+REFUSED = {
+    "mode": (PACK[:2], MODE.format("natural", "pack joins documents")),
+    "joined": ((*CHOOSE, *JOINED), MODE.format("concatenated", "choose draws documents as they are")),
+    "skip": (
+        (*CHOOSE, "--skip.method=pose", "--skip.target_len=200"),
+        "skip.method=pose: would be ignored, shape decides the ids",
+    ),
+    "mask": ((*PACK, "--mask.method=document"), f"mask.method=document: {WITHOUT}"),
+    "chunks": ((*PACK, "--mask.chunks=2"), f"mask.chunks=2: {WITHOUT}"),
+    "target_len": (
+        (*SKIP[:2], "--shape.strategy.target_len=96", *JOINED),
+        "shape.strategy.target_len=96: must be > data.window=96, or there is nothing to skip",
+    ),
+    "weights_skip": (
+        (*WEIGHTS, "--skip.method=pose", "--skip.target_len=200"),
+        "skip.method=pose: weights count tokens, not ids with gaps",
+    ),
+    "weights_mask": (
+        (*WEIGHTS, *JOINED, "--mask.method=anchor"),
+        "mask.method=anchor: shape plans for mask: causal or document without chunks",
+    ),
+    "weights_mode": (
+        (*WEIGHTS, "--data.mode=uniform"),
+        "data.mode=uniform: shape.strategy.method=weights counts targets of documents or full windows",
+    ),
+    "max_weight": ((*WEIGHTS, "--shape.strategy.max_weight=0.5"), "shape.strategy.max_weight=0.5: must be >= 1"),
+    "up_to": (
+        ("--shape.target.method=flat", "--shape.target.up_to=96"),
+        "shape.target.up_to=96: must be < 96, the longest distance plus one",
+    ),
+    "unknown": (("--shape.target.height=2.0",), "shape.target.height=2.0: unknown setting"),
+    "strength": (("--shape.strength=1.5",), "shape.strength=1.5: must be <= 1"),
+}
 
 
-@pytest.mark.parametrize(
-    ("words", "faults"),
-    [
-        (PACK[:2], ["data.mode=natural: shape.strategy.method=pack joins documents; set data.mode: concatenated"]),
-        (
-            (*CHOOSE, *JOINED),
-            [
-                "data.mode=concatenated: shape.strategy.method=choose draws documents as they are; set data.mode: "
-                "natural"
-            ],
-        ),
-        (
-            (*CHOOSE, "--skip.method=pose", "--skip.target_len=200"),
-            ["skip.method=pose: would be ignored, shape decides the ids; leave it out"],
-        ),
-        (
-            (*PACK, "--mask.method=document"),
-            ["mask.method=document: shape plans for mask: causal without chunks; leave the mask out"],
-        ),
-        (
-            (*PACK, "--mask.chunks=2"),
-            ["mask.chunks=2: shape plans for mask: causal without chunks; leave the mask out"],
-        ),
-        (
-            (*SKIP[:2], "--shape.strategy.target_len=96", *JOINED),
-            [
-                "shape.strategy.target_len=96: must be > data.window=96, or there is nothing to skip; raise it",
-            ],
-        ),
-        (
-            ("--shape.target.method=flat", "--shape.target.up_to=96"),
-            ["shape.target.up_to=96: must be < 96, the longest distance plus one; leave it out"],
-        ),
-        (
-            ("--shape.target.height=2.0",),
-            ["shape.target.height=2.0: unknown setting; shape.target has method, exponent"],
-        ),
-        (
-            ("--shape.strength=1.5",),
-            ["shape.strength=1.5: must be <= 1; Share of the target"],
-        ),
-    ],
-    ids=["mode", "joined", "skip", "mask", "chunks", "target_len", "up_to", "unknown", "strength"],
-)
-def test_shapes_that_do_not_fit_the_run_are_refused(words, faults):
-    with pytest.raises(ConfigError) as refused:
+@pytest.mark.parametrize(("words", "start"), REFUSED.values(), ids=REFUSED)
+def test_shapes_that_do_not_fit_the_run_are_refused(words, start):
+    with refused(start, error=ConfigError):
         load(*words)
-    lines = str(refused.value).splitlines()
-    assert [line[: len(fault)] for line, fault in zip(lines, faults, strict=True)] == faults
 
 
 def test_the_counter_reaches_as_far_as_the_ids():
@@ -89,55 +74,29 @@ def test_the_counter_reaches_as_far_as_the_ids():
     assert load(*SKIP).reach == 240
 
 
-RUNS = {"choose": CHOOSE, "pack": PACK, "skip": SKIP}
-RUN_ALL = """
-import json, sys
-from pathlib import Path
-from lab.config import load_experiment
-from lab.errors import LabError
-from lab.session import run_experiment
-from lab.settings import parse_overrides
-config = Path(sys.argv[1])
-for words, resume in json.loads(sys.argv[2]):
-    try:
-        run_experiment(load_experiment(config, parse_overrides(words)), resume, "again")
-    except LabError as error:
-        print("refused:", error)
-"""
-
-
-def run_all(place, *starts):
-    """Start runs in one process, one after another: (name, settings, resume)."""
-    where = [f"--run.folder={place / 'runs'}", f"--data.folder={place / 'shards'}", *LARGE]
-    words = [[[*where, f"--run.name={name}", *own], resume] for name, own, resume in starts]
-    command = [sys.executable, "-c", RUN_ALL, str(CONFIG), json.dumps(words)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.splitlines()
+RUNS = {"choose": CHOOSE, "pack": PACK, "skip": SKIP, "weights": WEIGHTS}
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """Train every run of RUNS, and start one whose target is out of reach."""
+    """Train every run of RUNS."""
     place = tmp_path_factory.mktemp("shapes")
-    out = run_all(
-        place,
-        *((name, words, False) for name, words in RUNS.items()),
-        ("flat", ("--shape.target.method=flat",), False),
-    )
-    (place / "out.txt").write_text("\n".join(out))
+    for name, words in RUNS.items():
+        with redirect_stdout(StringIO()) as printed:
+            train(place, name, *LARGE, *words)
+        (place / f"{name}.txt").write_text(printed.getvalue())
     return place
 
 
-@pytest.mark.parametrize(("name", "tolerance"), [("choose", 0.03), ("pack", 0.03), ("skip", 0.1)])
+@pytest.mark.parametrize(("name", "tolerance"), [("choose", 0.03), ("pack", 0.03), ("skip", 0.1), ("weights", 0.03)])
 def test_a_run_shows_about_what_was_planned(place, name, tolerance):
     """20,480 tokens are some 400 segments, so the profile counted is that of the plan up to their draw."""
     record = json.loads((place / "runs" / name / "shape.json").read_text())
-    lines = (place / "out.txt").read_text().splitlines()
+    lines = (place / f"{name}.txt").read_text().splitlines()
     (line,) = [line for line in lines if line.startswith(f"shape: {name} for ")]
     assert f"total variation {record['total_variation']:.3f}" in line
     edges = np.array(record["edges"])
-    f = np.load(place / "runs" / name / "counts.npz")["f"]
+    f = np.load(place / "runs" / name / "counts.npz")["supervised_f" if name == "weights" else "f"]
     assert len(f) == edges[-1]
     profile = np.add.reduceat(f, edges[:-1]) / f[1:].sum()
     assert np.abs(profile - record["reached"]).sum() / 2 < tolerance
@@ -145,26 +104,44 @@ def test_a_run_shows_about_what_was_planned(place, name, tolerance):
     assert record["cost"]["pairs_per_token"] > 0
 
 
+def test_a_run_records_both_sides_of_f(place):
+    weighed, chosen = (np.load(place / "runs" / name / "counts.npz") for name in ("weights", "choose"))
+    for counts, name in ((weighed, "weights"), (chosen, "choose")):
+        last = records(place / "runs" / name)[-1]
+        weights = counts.get("weights", np.ones(96))
+        for i in (12, 48, 72):
+            (column,) = {f"supervised_f_{i}", f"supervised_f_at_{i / 96:g}L"} & last.keys()
+            assert last[column] == pytest.approx(weights[i:] @ counts["supervised"][i:], rel=1e-12)
+        assert counts["supervised"].sum() < counts["tokens"]
+    assert chosen["supervised_f"].dtype == np.int64
+    assert "weights" not in chosen
+    np.testing.assert_array_less(chosen["supervised_f"], chosen["f"] + 1)
+    assert weighed["supervised_f"][0] == pytest.approx(weighed["supervised"].sum(), rel=0.01), "mean weight 1"
+    assert np.ptp(weighed["weights"]) > 0.5
+
+
 def test_a_target_out_of_reach_is_one_line_before_training(place):
-    lines = (place / "out.txt").read_text().splitlines()
-    (line,) = [line for line in lines if line.startswith("refused: ")]
-    assert line.startswith("refused: shape.strength=1: choose comes within a total variation of 0.2")
+    with refused("shape.strength=1: choose comes within a total variation of 0.2", error=ConfigError):
+        train(place, "flat", *LARGE, "--shape.target.method=flat")
     assert not (place / "runs" / "flat").exists()
 
 
-def test_a_run_goes_on_only_with_the_plan_it_was_begun_with(place):
-    run, other = place / "runs" / "begun", place / "runs" / "other"
-    shutil.copytree(place / "runs" / "choose", run)
-    shutil.rmtree(sorted((run / "checkpoints").glob("tokens-*"))[-1])
-    shutil.copytree(run, other)
+@pytest.mark.parametrize(("name", "key"), [("choose", "draws"), ("weights", "weights")])
+def test_a_run_goes_on_only_with_the_plan_it_was_begun_with(place, name, key):
+    whole = place / "runs" / name
+    begun = cut_after(whole, place / "runs" / f"begun_{name}", n=-1)
+    other = shutil.copytree(begun, place / "runs" / f"other_{name}")
     record = json.loads((other / "shape.json").read_text())
-    record["draws"][0] += 1
+    record[key][0] += 1
     (other / "shape.json").write_text(json.dumps(record))
-    out = run_all(place, ("begun", CHOOSE, True), ("other", CHOOSE, True))
-    (line,) = [line for line in out if line.startswith("refused: ")]
-    assert line.startswith(f"refused: {other / 'shape.json'}: the plan made now is another one")
-    whole, again = (np.load(place / "runs" / name / "counts.npz")["f"] for name in ("choose", "begun"))
-    np.testing.assert_array_equal(whole, again)
+    with refused(f"{other / 'shape.json'}: the plan "):
+        train(place, other.name, *LARGE, *RUNS[name], resume=True)
+    train(place, begun.name, *LARGE, *RUNS[name], resume=True)
+    counts = [np.load(run / "counts.npz") for run in (whole, begun)]
+    assert counts[0].files == counts[1].files
+    for array in counts[0]:
+        np.testing.assert_array_equal(counts[0][array], counts[1][array])
+    assert records(whole)[-1]["loss"] == records(begun)[-1]["loss"]
 
 
 def test_the_command_plans_and_draws(place, capsys):

@@ -71,6 +71,8 @@ GPU = Size(
     large=(
         *LARGE_RUN,
         "--data.corpus.documents=400",
+        "--data.corpus.median_tokens=532.48",
+        "--data.corpus.section_tokens=2048",
         "--train.tokens=1638400",
         "--train.batch_tokens=16384",
         "--train.checkpoint_every_tokens=16384",
@@ -94,6 +96,8 @@ TOY_RUN = (
     "--model.n_kv_heads=2",
     "--model.d_ff=64",
     "--data.window=96",
+    "--data.corpus.median_tokens=24.96",
+    "--data.corpus.section_tokens=96",
     "--data.look_ahead=16",
     "--data.prefetch=0",
     "--train.tokens=10240",

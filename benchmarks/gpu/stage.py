@@ -51,7 +51,7 @@ def run(cases: Callable[[Options], Iterable[Case]]) -> None:
 
 
 def outcome_of(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Measure one case; whatever goes wrong in it is its outcome, and the next case is measured all the same."""
+    """Measure one case; an error becomes its outcome and does not stop the next case."""
     try:
         return {"status": "ok", "figures": measure()}
     except (Skipped, LabError) as error:  # what this machine lacks

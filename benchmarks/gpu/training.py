@@ -26,7 +26,7 @@ from lab.model.utilisation import peak_flops, utilisation
 from lab.positions import frequencies
 
 WARM_UP = 3
-PACKS = 4  # different ones, so that shapes change as they do in a run
+PACKS = 4  # different ones, so that shapes change as in a run
 LEARNING_RATE, CLIP_NORM = 4e-4, 1.0
 
 

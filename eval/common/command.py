@@ -61,7 +61,8 @@ class CellOptions(Section):
 class Request(NamedTuple):
     """What a command line asks for; `overrides` are the model's position methods.
 
-    -o names the `picture`, or, for commands that collect results in one place, the `folder` of all results.
+    -o names the `picture`, or, for commands that collect results in one place, the `folder` of all results. `distances`
+    are the values of --distance, for commands that take it.
     """
 
     model: Path
@@ -70,6 +71,7 @@ class Request(NamedTuple):
     plots: bool
     picture: Path | None
     folder: Path | None = None
+    distances: tuple[str, ...] = ()
 
 
 def run(
@@ -79,6 +81,7 @@ def run(
     arguments: Sequence[str],
     *,
     output: Output = "picture",
+    lists: tuple[str, ...] = (),
     stopped: str = command.GOES_ON,
 ) -> int:
     """Read the command line, print what `measure` returns, and return the exit status."""
@@ -97,7 +100,7 @@ def run(
             "      Position methods in place of the model's own.",
         ]
 
-    syntax = Syntax(flags=("--plot",), values=("-o",), bare=bare_settings(options_class), missing=MODEL)
+    syntax = Syntax(flags=("--plot",), values=("-o",), lists=lists, bare=bare_settings(options_class), missing=MODEL)
     return command.run(description, arguments, work, syntax=syntax, settings=settings, stopped=stopped)
 
 
@@ -118,7 +121,9 @@ def read_request(words: Words, options_class: type[Section], *, output: Output =
     if faults:
         raise ConfigError(*faults)
     place = Path(words.options.o) if words.options.o else None
-    return Request(model, options, overrides, plots, *((place, None) if output == "picture" else (None, place)))
+    distances = tuple(getattr(words.options, "distance", None) or ())
+    picture, folder = (place, None) if output == "picture" else (None, place)
+    return Request(model, options, overrides, plots, picture, folder, distances)
 
 
 def picture_faults(place: str | None, plots: bool) -> list[str]:

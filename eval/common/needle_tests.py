@@ -19,20 +19,21 @@ from eval.common.results import FinishedTests
 from eval.common.subject import Subject
 from lab.choices import computes_in_bf16, method_name
 from lab.config import DEFAULT_DIGITS, DEFAULT_NEEDLES, Experiment, load_experiment
+from lab.counts import SavedCounts
 from lab.data.config import Synthetic
 from lab.data.tokenizer import check_ids
 from lab.errors import ConfigError
 from lab.probe.config import OFFICIAL_SIZES, ProbeConfig
 from lab.probe.effective_length import LengthResult, NeedleProbe, Worker
 from lab.probe.haystacks import load_haystack, read_text
-from lab.probe.protocols import PROTOCOLS
-from lab.runs.checkpoints import Checkpoint
+from lab.probe.protocols import shortest_test
+from lab.runs.checkpoints import COUNTS, Checkpoint
 from lab.runs.folder import RunFolder
 from lab.schema import NonNegative, Positive, Section
 
 EIGHTHS = 8  # lengths up to the training window where the model brings no probe of its own
 MOST_TOKENS = 4096  # stands for the training window where the model does not tell it
-SETTINGS = ("tests", "protocol", "needles", "digits", "required", "answer_budget", "haystack", "batch")
+SETTINGS = ("tests", "protocol", "needles", "digits", "required", "answer_budget", "haystack", "seed", "batch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,7 @@ class NeedleOptions(Section):
     confidence: Annotated[float, Gt(0), Lt(1)] = 0.95
     """Probability with which limits hold the true share, at least."""
     seed: NonNegative | None = None
-    """Seed of the tests; left out, the run's, or 0."""
+    """Seed of the tests; left out, the run's probe.seed, or 0."""
     batch: Positive | None = None
     """Tests that generate side by side; left out, as in the run's own probe, or 64."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
@@ -84,19 +85,17 @@ def make_probe(subject: Subject, options: NeedleOptions) -> NeedleProbe:
     config = probe_config(experiment, options)
     own = None if experiment is None else experiment.probe.haystack
     haystack, source = haystack_of(subject, options.haystack, own)
-    seed = options.seed if options.seed is not None else 0 if experiment is None else experiment.run.seed
-    sizes = {"digits": config.digits, "needles": config.needles}
-    shortest = PROTOCOLS[config.protocol].shortest(subject.tokenizer, config.answer_budget, seed=seed, **sizes)
+    shortest = shortest_test(config, subject.tokenizer)
     config = replace(config, max_length=max(shortest, *(options.lengths or (1,))))
     try:
-        probe = needle_probe(subject, config, haystack, seed, source)
+        probe = needle_probe(subject, config, haystack, source)
     except ConfigError as error:
         raise ConfigError(*(fault.replace("probe.", "--", 1) for fault in error.faults)) from error
     check_lengths(options.lengths or (), shortest)
     return probe
 
 
-def needle_probe(subject: Subject, config: ProbeConfig, haystack: str, seed: int, source: str | None) -> NeedleProbe:
+def needle_probe(subject: Subject, config: ProbeConfig, haystack: str, source: str | None) -> NeedleProbe:
     """Build the tests of a model from settings that are complete; `source` names the haystack's file if it has one.
 
     Raises: ConfigError; DataError for another model's tokenizer.
@@ -106,7 +105,6 @@ def needle_probe(subject: Subject, config: ProbeConfig, haystack: str, seed: int
         config,
         subject.tokenizer,
         haystack,
-        seed=seed,
         window=window,
         stop_id=subject.stop_id,
         device=subject.device,
@@ -114,6 +112,14 @@ def needle_probe(subject: Subject, config: ProbeConfig, haystack: str, seed: int
     )
     check_ids(probe.case(probe.shortest(), 0).prompt_ids, subject.vocab_size)
     return probe
+
+
+def counts_of(subject: Subject) -> SavedCounts | None:
+    """Read the position frequency at a run's checkpoint; None for a Hugging Face folder."""
+    if subject.model.folder is None or subject.checkpoint is None:
+        return None
+    path = subject.model.folder / "checkpoints" / subject.checkpoint / COUNTS
+    return SavedCounts.read(path) if path.exists() else None
 
 
 def haystack_of(subject: Subject, path: str | None, own: str | None) -> tuple[str, str | None]:
@@ -211,6 +217,8 @@ def take_up_recorded(subject: Subject, probe: NeedleProbe, finished: FinishedTes
         return 0
     rows = {}
     for row in RunFolder(folder).read(f"cases/tokens-{subject.model.consumed_tokens:015d}.jsonl"):
+        if "length" not in row:  # a one-number test
+            continue
         place = (row["length"], row["test"])
         wanted = row["length"] in lengths and row["test"] < probe.config.tests
         if wanted and place not in finished.rows and probe.case(*place).prompt_hash == row["prompt_hash"]:

@@ -96,20 +96,22 @@ class FinishedTests(ResultStore):
 
     The key is all that decides how a test comes out: checkpoint, position methods, protocol, text, seed. How many tests
     there are, at which lengths, and what passes is not in it: a probe that asks for more takes up the tests of one that
-    asked for less. `report` is called with the number of tests just added.
+    asked for less. `by` is the field that says which length, or distance, a test belongs to. `report` is called with
+    the number of tests just added.
     """
 
-    def __init__(self, folder: Path, consumed_tokens: int, key: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, consumed_tokens: int, key: Mapping[str, Any], by: str = "length") -> None:
+        self.by = by
         head = {"key": dict(key)}
         self.path = folder / f"tests-{consumed_tokens:015d}-{shortened(json.dumps(key, sort_keys=True))}.jsonl"
         self.report: Any = lambda tests: None
-        self.file = Results(self.path, ("length", "test"))
+        self.file = Results(self.path, (by, "test"))
         if not self.file.known:
             self.file.append([head])
         first, *rows = self.file
         if first != head:
             raise CheckpointError(f"{self.path}: its first line names other settings; move the file away")
-        self.rows: dict[tuple[int, int], Row] = {(row["length"], row["test"]): row for row in rows}
+        self.rows: dict[tuple[int, int], Row] = {(row[by], row["test"]): row for row in rows}
 
     def known(self, length: int) -> Mapping[int, Row]:
         """Return the finished tests of a length by number."""
@@ -117,7 +119,7 @@ class FinishedTests(ResultStore):
 
     def keep(self, length: int, rows: Mapping[int, Row]) -> None:
         """Add finished tests; they are on the disk when this returns."""
-        named = {test: {"length": length, "test": test, **row} for test, row in rows.items()}
+        named = {test: {self.by: length, "test": test, **row} for test, row in rows.items()}
         self.file.append(named.values())
         self.rows |= {(length, test): row for test, row in named.items()}
         self.report(len(named))

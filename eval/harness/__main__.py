@@ -19,29 +19,27 @@ encoded and cut as the harness's own class hf does it (eval/harness/model.py). A
 refused. Needs the extra: pip install -e '.[harness]'.
 
 Prints a table, and adds a line for each task, metric and filter to harness.jsonl in eval/ of the run folder
-(runs/harness-NAME for a Hugging Face folder) or FOLDER: eval/harness/intervals.py explains the kinds of interval,
-`longest` is the longest text that was read, `cut` counts contexts that lost their beginning, `seconds` are the model's.
-harness-cases/ holds every test with its answer and score, and, for each of --tasks, the harness's own results as JSON;
-a name whose JSON is there is not run again, unless its files have changed. Finished requests are kept there at once, in
-the harness's own cache, so that after Ctrl-C (exit status 75) or a crash the same command continues.
+(runs/harness-NAME for a Hugging Face folder) or FOLDER: eval/harness/results.py explains the intervals, `longest` is
+the longest text that was read, `cut` counts contexts that lost their beginning, `seconds` are those of the command.
+harness-cases/ holds every test with its answer and score, and, for each of --tasks, the harness's own results as JSON.
+Finished requests are kept there at once, in the harness's own cache, so that the same command never runs them again,
+and continues after Ctrl-C (exit status 75) or a crash.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from importlib.metadata import version
 from typing import Any
 
 from eval.common.command import Request, run
 from eval.common.results import Results, Row, shortened
 from eval.common.subject import SUBJECT, Subject, open_subject, result_folder
-from eval.harness.distance import with_parameters
-from eval.harness.encoding import Encoder, ends_of
-from eval.harness.model import chat_tokenizer, harness_model
-from eval.harness.options import HarnessOptions, spell_out
-from eval.harness.results import cases_of, rows_of, table
+from eval.harness.model import harness_model
+from eval.harness.options import HarnessOptions, spell_out, with_parameters
+from eval.harness.results import rows_of, table, tests_of
 from eval.harness.tasks import definition, evaluate, load_tasks, task_manager
 from lab.command import start
 from lab.errors import ConfigError
@@ -49,125 +47,63 @@ from lab.files import write_json, writing
 
 KIND = "harness"
 CASES = f"{KIND}-cases"
-MOST_TOKENS = 4096  # of a text, where the training window is not known
-READ_WITH = (*SUBJECT, "length", "max_gen_toks", "chat")  # decides what a request comes to, beside itself
-ASKED_BY = ("protocol", "asked", "definition", "num_fewshot", "limit", "seed", "length", "max_gen_toks", "chat")
-NAMED_BY = (*SUBJECT, *ASKED_BY, "task", "metric", "filter")
+READ_WITH = (*SUBJECT, "length", "max_gen_toks", "chat")  # decides the outcome of a request, beside itself
+NAMED_BY = (*READ_WITH, "protocol", "asked", "definition", "num_fewshot", "limit", "seed", "task", "metric", "filter")
 
 
 def measure(request: Request) -> str:
-    """Run what is not there yet, write it down, and return the table to print.
+    """Run the tasks, write down what they score, and return the table to print.
 
-    Raises: LabError; KeyboardInterrupt with what is kept.
+    Raises: LabError; KeyboardInterrupt.
     """
     if request.plots:
         raise ConfigError("--plot: these results have no picture; leave it out, eval.compare makes a table")
     options: HarnessOptions = request.options
     request = with_parameters(request)
-    manager = task_manager(options.names, options.include_path)
-    subject = open_subject(request)
+    manager, subject = task_manager(options), open_subject(request)
+    loaded, model = load_tasks(manager, options), harness_model(subject, request.model, options)
+    about = describe(subject, options, model.max_length)
     cells = Results(result_folder(KIND, request, subject) / f"{KIND}.jsonl", NAMED_BY)
-    cases = cells.path.parent / CASES
-    asked = {name: describe(subject, options, name, definition(manager, name)) for name in options.names}
-    files = {name: cases / f"{name}-{digest(row, (*SUBJECT, *ASKED_BY))}.json" for name, row in asked.items()}
-    loaded = load_tasks(
-        manager, [name for name in asked if not files[name].exists()], runs_code=options.confirm_run_unsafe_code
-    )
-    if loaded:
-        model = model_of(request, subject)
-        with writing(f"-o {cells.path.parent}", "folder"):
-            cases.mkdir(exist_ok=True)
-        cache = cases / f"requests-{digest(asked[options.names[0]], READ_WITH)}"
-        with finished_requests(model):
-            for name, tasks in loaded.items():
-                results = evaluate(model, manager, name, tasks, cache, options)
-                add_results(results, model, asked[name], cells, files[name])
-    rows = [row for name in options.names for row in cells if is_of(row, asked[name])]
+    cache = cells.path.parent / CASES / f"requests-{shortened(json.dumps([about[key] for key in READ_WITH]))}"
+    with writing(f"-o {cells.path.parent}", "folder"):
+        cache.parent.mkdir(exist_ok=True)
+    rows: list[Row] = []
+    for name, tasks in loaded.items():
+        started = time.perf_counter()
+        results = evaluate(model, manager, name, tasks, cache, options)
+        asked = {"asked": name, "definition": definition(manager, name, results["samples"])}
+        rows += record(results, {**about, **asked, "seconds": round(time.perf_counter() - started, 3)}, cells)
     return "\n".join([table(rows), *notes(request, subject, rows), f"written to {cells.path}"])
 
 
-def model_of(request: Request, subject: Subject) -> Any:
-    """Make what answers the harness's requests.
+def describe(subject: Subject, options: HarnessOptions, length: int) -> Row:
+    """Collect what all rows share: the model, the harness and the options."""
+    shared = {name: getattr(options, name) for name in ("num_fewshot", "limit", "max_gen_toks", "seed")}
+    about = {"protocol": f"lm-eval-{version('lm_eval')}", "length": length, "chat": options.apply_chat_template}
+    return {**subject.row, **about, **shared}
 
-    Raises: LabError.
+
+def record(results: dict[str, Any], asked: Row, cells: Results) -> list[Row]:
+    """Write down the harness's results of a name, and its rows and tests unless they are there already.
+
+    Raises: ConfigError where a file cannot be written.
     """
-    options: HarnessOptions = request.options
-    chat = chat_tokenizer(request.model) if options.apply_chat_template else None
-    begin_ids, stop_ids = ends_of(request.model, subject.tokenizer, subject.stop_id)
-    encoder = Encoder(subject.tokenizer, begin_ids, stop_ids, subject.vocab_size, templated=chat is not None)
-    return harness_model(subject, encoder, window_of(subject, options), options.rows, options.max_gen_toks, chat)
-
-
-def window_of(subject: Subject, options: HarnessOptions) -> int:
-    """Choose the most tokens of a text."""
-    return options.max_length or subject.model.train_len or MOST_TOKENS
-
-
-@contextmanager
-def finished_requests(model: Any) -> Iterator[None]:
-    """Close the cache of finished requests at the end, and on Ctrl-C count them.
-
-    Raises: KeyboardInterrupt.
-    """
-    try:
-        yield
-    except KeyboardInterrupt as signal_:
-        kept = model.cache_hook.dbdict
-        if kept is None:
-            raise
-        about = f"{len(kept) // 2:,} finished requests are in {kept.filename}"
-        raise KeyboardInterrupt(f"stopped; {about}; the same command continues") from signal_
-    finally:
-        if model.cache_hook.dbdict is not None:
-            model.cache_hook.dbdict.close()
-
-
-def add_results(results: dict[str, Any], model: Any, asked: Row, cells: Results, whole: Path) -> None:
-    """Write down the tests and rows of one of the names, and last the harness's own results.
-
-    Raises: LabError.
-    """
-    for row in rows_of(results, model.costs):
-        tests = cases_of(results, row["task"], row["filter"])
-        file = f"{CASES}/{row['task']}-{row['filter']}-{whole.stem[-8:]}.jsonl"
-        cells.add({**asked, **row}, (file, tests) if tests else None)
+    digest, rows = cells.digest(asked), [{**asked, **row} for row in rows_of(results)]
+    for row in rows:
+        known = cells.find(row)
+        if known is None or known["score"] != row["score"]:
+            tests = tests_of(results, row["task"], row["filter"])
+            cells.add(row, (f"{CASES}/{row['task']}-{row['filter']}-{digest}.jsonl", tests) if tests else None)
+    whole = {key: value for key, value in results.items() if key not in ("samples", "reads")}
     with writing(f"-o {cells.path.parent}", "folder"):
-        del results["samples"]
-        write_json(whole, json.loads(json.dumps(results, default=str)))
-
-
-def describe(subject: Subject, options: HarnessOptions, name: str, defined: str) -> Row:
-    """Collect what is run, on what, and with what."""
-    from lm_eval import __version__
-
-    return {
-        **subject.row,
-        "protocol": f"lm-eval-{__version__}",
-        "asked": name,
-        "definition": defined,
-        "num_fewshot": options.num_fewshot,
-        "limit": options.limit,
-        "length": window_of(subject, options),
-        "max_gen_toks": options.max_gen_toks,
-        "chat": options.apply_chat_template,
-        "seed": options.seed,
-    }
-
-
-def digest(asked: Row, keys: Sequence[str]) -> str:
-    """Shorten what names a run, or its requests, for file names."""
-    return shortened(json.dumps({key: asked[key] for key in keys}, sort_keys=True))
-
-
-def is_of(row: Row, asked: Row) -> bool:
-    """Check whether a row comes from a run of one of the names."""
-    return all(row.get(key) == asked[key] for key in (*SUBJECT, *ASKED_BY))
+        file = cells.path.parent / CASES / f"{asked['asked']}-{digest}.json"
+        write_json(file, json.loads(json.dumps(whole, default=str)))
+    return rows
 
 
 def notes(request: Request, subject: Subject, rows: Sequence[Row]) -> Iterator[str]:
     """List what a reader of the scores must know: contexts that were cut, a distance method without effect."""
-    tasks = {row["task"]: row for row in rows if row["cut"]}
-    for task, row in tasks.items():
+    for task, row in {row["task"]: row for row in rows if row["cut"]}.items():
         contexts = f"{row['cut']:,} of {row['requests']:,} contexts"
         yield f"{task}: {contexts} were longer than the window and lost their beginning; raise --max_length"
     longest = max((row["longest"] for row in rows), default=0)

@@ -1,9 +1,7 @@
-"""Texts of a harness's requests as the model's own tokens.
+"""Texts of requests as the model's own tokens, and answers as texts.
 
-A context is encoded with the tokens that begin a document, and so is context and continuation together; what the
-latter has beyond the former's length is the continuation (lm-evaluation-harness's `TemplateLM` splits them). An empty
-context is the token that begins a document, or where there is none the one that ends it. Text that spells a special
-token, as <eos>, is text, unless a chat template wrote it.
+A context begins with the tokens that begin a document. Text that spells a special token, as <eos>, is text, unless a
+chat template wrote it.
 """
 
 from __future__ import annotations
@@ -13,85 +11,114 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
+import torch
+from torch import Tensor
 
 from eval.common.cases import Writer
+from eval.common.subject import Subject
 from lab.data.tokenizer import check_ids, special_ends
-from lab.errors import CheckpointError, DataError
+from lab.errors import CheckpointError, ConfigError, DataError, MissingPackage
 
 Ids = list[int]
 FILES = ("config", "generation_config", "tokenizer_config")
+SPECIAL = 4  # special tokens, which have no text, within a stop string
 
 
 class Encoder:
-    """Encodes and decodes for a model that knows `vocab_size` tokens."""
+    """Encodes and decodes for a model opened in a folder; `templated` contexts come from a chat template.
 
-    def __init__(
-        self, tokenizer: Tokenizer, begin_ids: Ids, stop_ids: Ids, vocab_size: int, *, templated: bool = False
-    ) -> None:
-        """Find the token that an empty context stands for; `templated` contexts come from a chat template.
+    Raises: DataError for a tokenizer that neither begins nor ends a document; CheckpointError for a broken file.
+    """
 
-        Raises: DataError for a tokenizer that neither begins nor ends a document.
-        """
-        self.writer, self.stop_ids, self.vocab_size, self.templated = Writer(tokenizer), stop_ids, vocab_size, templated
-        self.writer.tokenizer.encode_special_tokens = not templated
-        self.begin_ids = special_ends(tokenizer)[0]
-        prefix = [*self.begin_ids[-1:], *begin_ids, *stop_ids]
+    def __init__(self, subject: Subject, folder: Path, *, templated: bool = False) -> None:
+        self.writer, self.vocab_size, self.templated = Writer(subject.tokenizer), subject.vocab_size, templated
+        self.tokenizer = self.writer.tokenizer
+        self.tokenizer.encode_special_tokens = not templated
+        self.begin_ids = special_ends(subject.tokenizer)[0]
+        named, self.stop_ids = self.ends(folder, subject.stop_id)
+        prefix = [*self.begin_ids[-1:], *named, *self.stop_ids]
         if not prefix:
             raise DataError("tokenizer.json: no token begins or ends a document; set eos_token_id in config.json")
-        self.prefix_id = prefix[0]
-        names = [self.writer.tokenizer.decode([token], skip_special_tokens=False) for token in (prefix[0], *stop_ids)]
-        self.begin_text, self.end_text = names[0], "".join(names[1:2])
+        self.prefix_id = prefix[0]  # what an empty context stands for
+        texts = (self.tokenizer.decode(ids[:1], skip_special_tokens=False) for ids in (prefix, self.stop_ids))
+        self.begin_text, self.end_text = texts
 
-    def encode(self, text: str) -> Ids:
-        """Encode a text with the tokens that begin a document, unless a template has written them itself."""
-        if self.templated and text.startswith(self.begin_text):
-            return self.bare(text)
-        return self.checked(self.writer.encode(text)) if text else list(self.begin_ids)
+    def ends(self, folder: Path, stop_id: int | None) -> tuple[Ids, Ids]:
+        """Read which tokens begin and end a document from the files of a Hugging Face folder; a run folder has none.
 
-    def bare(self, text: str) -> Ids:
-        """Encode a text without the tokens that begin and end a document."""
-        return self.checked(self.writer.tokenizer.encode(text, add_special_tokens=False).ids)
+        Each file may add tokens that end one, as those of a chat's turns; `stop_id` is known and stays the first.
+        """
+        config, generation, names = (read(folder / f"{name}.json") for name in FILES)
+        tokens = [names.get(key) or "" for key in ("bos_token", "eos_token")]
+        texts = [token["content"] if isinstance(token, dict) else token for token in tokens]
+        begin, end = (self.tokenizer.token_to_id(text) for text in texts)
+        listed = [stop_id, config.get("eos_token_id"), generation.get("eos_token_id"), end]
+        stops = dict.fromkeys(token for each in listed for token in (each if isinstance(each, list) else [each]))
+        return [begin] if begin is not None else [], [token for token in stops if token is not None]
 
-    def checked(self, ids: Ids) -> Ids:
-        """Return ids that the model knows.
+    def encode(self, text: str, *, bare: bool = False) -> Ids:
+        """Encode a text with the tokens that begin a document unless it has them; `bare`, without them.
 
         Raises: DataError for a tokenizer with more tokens than the model.
         """
+        if bare or (self.templated and text.startswith(self.begin_text)):
+            ids: Ids = self.tokenizer.encode(text, add_special_tokens=False).ids
+        else:
+            ids = self.writer.encode(text) or list(self.begin_ids)
         check_ids(ids, self.vocab_size)
         return ids
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Decode an answer up to the first token that ends a document."""
+    def decode(self, ids: Ids, stops: Sequence[str] = ()) -> str:
+        """Decode tokens up to the first one that ends a document, or the first stop string."""
         end = next((place for place, token in enumerate(ids) if token in self.stop_ids), len(ids))
-        text: str = self.writer.tokenizer.decode(list(ids[:end]))
+        text: str = self.tokenizer.decode(ids[:end])
+        for stop in stops:  # in this order, as the harness does, which matters where two of them overlap
+            text = text.partition(stop)[0]
         return text
 
+    def ended(self, answers: Tensor, stops: Sequence[str]) -> Tensor:
+        """Find which answers end, with a token that ends a document or a text that holds a stop string.
 
-def ends_of(place: Path, tokenizer: Tokenizer, stop_id: int | None) -> tuple[Ids, Ids]:
-    """Read which tokens begin and end a document from the files of a Hugging Face folder; a run folder has none.
+        A stop string ends in the newest token and has no more tokens of text than bytes, so that a whole answer is
+        decoded only where its last tokens hold one.
 
-    A model of chats ends its answers with other tokens than its documents: config.json and generation_config.json may
-    list several, and tokenizer_config.json names one. `stop_id` is known already and stays the first.
+        Shapes: answers int64 (rows, n); returns bool (rows,).
+        """
+        reach = max((len(stop.encode()) for stop in stops), default=0) + SPECIAL
 
-    Raises: CheckpointError for a broken file.
-    """
-    config, generation, names = (read(place / f"{name}.json") for name in FILES)
-    begin, end = (names.get(key) for key in ("bos_token", "eos_token"))
-    begin, end = (name.get("content") if isinstance(name, dict) else name for name in (begin, end))
-    begin, end = (tokenizer.token_to_id(name) if isinstance(name, str) else None for name in (begin, end))
-    listed = [config.get("eos_token_id"), generation.get("eos_token_id")]
-    stops = [stop_id, *(token for each in listed for token in (each if isinstance(each, list) else [each])), end]
-    return [begin] if begin is not None else [], list(dict.fromkeys(token for token in stops if isinstance(token, int)))
+        def holds_stop(ids: Ids) -> bool:
+            text = self.decode(ids)
+            return any(stop in text for stop in stops)
+
+        rows = answers.tolist()
+        return torch.tensor([r[-1] in self.stop_ids or (holds_stop(r[-reach:]) and holds_stop(r)) for r in rows])
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> Any:
     """Read a JSON file of settings; empty where there is none.
 
     Raises: CheckpointError.
     """
     try:
-        settings = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: cannot be read ({error}); copy the folder again") from error
-    return settings if isinstance(settings, dict) else {}
+
+
+def chat_tokenizer(folder: Path) -> Any:
+    """Open the tokenizer of a Hugging Face folder that has a chat template.
+
+    Raises: MissingPackage; ConfigError for a folder that has none.
+    """
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise MissingPackage("transformers", "--apply_chat_template", "hf") from error
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        if tokenizer.chat_template:
+            return tokenizer
+    except (OSError, ValueError, KeyError):
+        pass  # no tokenizer that transformers can open
+    fault = "has no chat template (chat_template.jinja); leave it out, or use a model that was trained on chats"
+    raise ConfigError(f"--apply_chat_template: {folder} {fault}")

@@ -4,226 +4,167 @@ A continuation y_1 .. y_m after a context x_1 .. x_n scores
 
     sum_i ln p(y_i | x_1 .. x_n y_1 .. y_(i-1)),    greedy where every y_i is the most likely token
 
-and a text is a continuation of the token that begins a document. A text of more than max_length tokens is scored in the
-harness's rolling windows, each token once. Where a context does not fit, its beginning is cut off; before an answer
-there must be room for the longest one. The harness's class `hf` does the same but for one thing: unless
-add_bos_token=False, it puts the token that begins a document twice before a text, and scores the second (its issue
-3333).
-
-The harness's cache (its use_cache) holds every finished request twice: what it came to, and what it took.
+and a text is a continuation of the token that begins a document, in the harness's rolling windows of max_length tokens.
+Where a context does not fit, its beginning is cut off; before an answer there must be room for the longest one. The
+harness's class `hf` does the same but for one thing: unless add_bos_token=False, it puts the token that begins a
+document twice before a text, and scores the second (its issue 3333).
 
 Source: lm-evaluation-harness 0.4.13, docs/model_guide.md and lm_eval/api/model.py.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any
 
 import torch
 from tqdm import tqdm
 
 from eval.common.subject import Subject
-from eval.harness.answers import before_stops, ends_at, read_generation
-from eval.harness.encoding import Encoder, Ids
-from eval.harness.scoring import Asked, Texts, batches, token_scores
-from lab.errors import ConfigError, DataError, MissingPackage
+from eval.harness.encoding import Encoder, Ids, chat_tokenizer
+from eval.harness.options import HarnessOptions
+from eval.harness.scoring import Asked, batches, token_scores
+from lab.errors import ConfigError
 from lab.model.generation.generate import greedy
 
-COST = "cost"  # names, in the cache, what a request took
-
-
-class Cost(NamedTuple):
-    """What a request took.
-
-    `tokens` is the length of the longest text that was read for it, `cut` whether its context lost its beginning;
-    requests that ran side by side share their seconds.
-    """
-
-    tokens: int
-    cut: bool
-    seconds: float
+READ = "read"  # names, in the harness's cache, what was read for a request
+MOST_TOKENS = 4096  # of a text, where the training window is not known
+FOLLOWED = ("until", "max_gen_toks", "temperature", "top_p", "top_k")  # the last three change no greedy answer
+IDLE = (("do_sample", False), ("num_beams", 1))
 
 
 class LabModel:
     """Scores and answers; `harness_model` joins it with the harness's TemplateLM, which splits and encodes pairs."""
 
     cache_hook: Any
+    eot_token_id = prefix_token_id = 0
+    tokenizer_name = ""
 
-    def __init__(
-        self, subject: Subject, encoder: Encoder, max_length: int, rows: Callable[[int], int], budget: int, chat: Any
-    ) -> None:
-        """Take texts of `max_length` tokens, `rows(length)` side by side, and answers of `budget` tokens."""
+    def __init__(self, subject: Subject, encoder: Encoder, options: HarnessOptions, chat: Any = None) -> None:
+        """Take over the options; `chat` is a tokenizer with a chat template."""
         super().__init__()
-        self.subject, self.encoder, self.chat = subject, encoder, chat
-        self.max_length, self.rows, self.budget = max_length, rows, budget
-
-    @property
-    def eot_token_id(self) -> int:
-        """The token that ends a document; where there is none, the one that begins it."""
-        return (*self.encoder.stop_ids, self.encoder.prefix_id)[0]
-
-    @property
-    def prefix_token_id(self) -> int:
-        """The token that an empty context stands for."""
-        return self.encoder.prefix_id
-
-    @property
-    def tokenizer_name(self) -> str:
-        """Name of the folder with the chat template."""
-        return str(self.chat.name_or_path) if self.chat else ""
+        self.subject, self.encoder, self.options, self.chat = subject, encoder, options, chat
+        self.max_length = options.max_length or subject.model.train_len or MOST_TOKENS
+        self.prefix_token_id, self.eot_token_id = encoder.prefix_id, [*encoder.stop_ids, encoder.prefix_id][0]
+        self.tokenizer_name = str(getattr(chat, "name_or_path", ""))
 
     def apply_chat_template(self, chat_history: Sequence[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """Write messages as one text, at whose end an answer begins, or else the last message goes on."""
+        """Write messages as one text that ends where an answer begins, or where the last message continues."""
         ends = {"add_generation_prompt": add_generation_prompt, "continue_final_message": not add_generation_prompt}
         text: str = self.chat.apply_chat_template(list(chat_history), tokenize=False, **ends)
         return text
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> Ids:
-        """Encode a context, or, without special tokens, the continuation of an empty one.
-
-        Raises: DataError for a continuation without tokens.
-        """
-        if add_special_tokens is None:
-            return self.encoder.encode(string)
-        return self.encoder.bare(string) or refuse_empty(string)
+        """Encode a context, or, without special tokens, the continuation of an empty one."""
+        return self.encoder.encode(string, bare=add_special_tokens is False)
 
     def _loglikelihood_tokens(self, requests: Sequence[tuple[tuple[str, str], Ids, Ids]], **_: Any) -> list[Any]:
-        parts = [[self.continuation(before, after, pair[1])] for pair, before, after in requests]
+        parts = [[self.continuation(before, after)] for _, before, after in requests]
         return self.run("loglikelihood", [pair for pair, _, _ in requests], parts)
 
     def loglikelihood_rolling(self, requests: Sequence[Any], **_: Any) -> list[float]:
         """Score whole texts, each on its own."""
-        texts = [request.args for request in requests]
-        return self.run("loglikelihood_rolling", texts, [self.windows(*text) for text in texts])
+        return self.run("loglikelihood_rolling", [r.args for r in requests], [self.windows(*r.args) for r in requests])
 
     def generate_until(self, requests: Sequence[Any], **_: Any) -> list[str]:
-        """Answer contexts.
+        """Answer contexts greedily."""
+        return self.run("generate_until", [r.args for r in requests], [[self.prompt(*r.args)] for r in requests])
 
-        Raises: ConfigError for settings of sampling, and for answers that leave no room for a context.
-        """
-        asked = [request.args for request in requests]
-        return self.run("generate_until", asked, [[self.prompt(*each)] for each in asked])
-
-    def continuation(self, before: Ids, after: Ids, text: str = "") -> Asked:
+    def continuation(self, before: Ids, after: Ids) -> Asked:
         """Cut a context so that its continuation can be scored.
 
-        Raises: ConfigError for a continuation that is longer than the window, DataError for one without tokens.
+        Raises: ConfigError for a continuation that is longer than the window, or empty.
         """
-        if not after:
-            refuse_empty(text)
-        if len(after) > self.max_length:
-            raise ConfigError(f"--max_length={self.max_length}: a continuation takes {len(after)} tokens; raise it")
+        if not 0 < len(after) <= self.max_length:
+            rule = f"must hold continuations, of 1 token or more; one has {len(after)}; change it, or the task"
+            raise ConfigError(f"--max_length={self.max_length}: {rule}")
         whole = (before or [self.prefix_token_id]) + after
         ids = whole[-(self.max_length + 1) :]
-        return Asked(tuple(ids[:-1]), len(whole) > len(ids), targets=tuple(after))
+        return Asked(tuple(ids[:-1]), len(whole) > len(ids), tuple(after))
 
     def windows(self, text: str) -> list[Asked]:
         """Cut a text to be scored into windows."""
         from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-        ids = self.encoder.bare(text)
+        ids = self.encoder.encode(text, bare=True)
         windows = get_rolling_token_windows(ids, self.prefix_token_id, self.max_length, context_len=1)
         return [self.continuation(*make_disjoint_window(window)) for window in windows]
 
     def prompt(self, context: str, settings: Mapping[str, Any]) -> Asked:
         """Cut a context so that the longest answer fits after it.
 
-        Raises: ConfigError for an answer that leaves no room, or settings of sampling.
+        Raises: ConfigError for an answer that leaves no room, and with a line for each setting that is not followed.
         """
-        wanted = read_generation(settings, self.budget, self.encoder.end_text)
-        room = self.max_length - wanted.budget
-        if room < 1:
-            rule = f"answers of {wanted.budget} tokens leave no room for a context; raise it, or lower max_gen_toks"
-            raise ConfigError(f"--max_length={self.max_length}: {rule}")
+        from lm_eval.models.utils import normalize_gen_kwargs
+
+        given = {name: value for name, value in settings.items() if value is not None}
+        wanted = dict(normalize_gen_kwargs(given, self.options.max_gen_toks))
+        budget = wanted["max_gen_toks"] or self.options.max_gen_toks
+        refused = [pair for pair in wanted.items() if pair[0] not in FOLLOWED and pair not in IDLE]
+        remedy = "remove it from the task, or set do_sample: false"
+        faults = [f"generation_kwargs.{name}={value}: answers are greedy; {remedy}" for name, value in refused]
+        if budget >= self.max_length:
+            rule = f"must exceed answers, of {budget} tokens; raise it, or lower max_gen_toks"
+            faults.append(f"--max_length={self.max_length}: {rule}")
+        if faults:
+            raise ConfigError(*faults)
         ids = self.encoder.encode(context) or [self.prefix_token_id]
-        return Asked(tuple(ids[-room:]), len(ids) > room, generation=wanted)
+        inputs = ids[-(self.max_length - budget) :]
+        stops = tuple(stop for stop in (*wanted["until"], self.encoder.end_text) if stop)
+        return Asked(tuple(inputs), len(ids) > len(inputs), budget=budget, stops=stops)
 
     def run(self, kind: str, arguments: Sequence[Any], parts: Sequence[Sequence[Asked]]) -> list[Any]:
-        """Run requests, each of some parts, keep it as soon as all are done, and return what the requests came to."""
-        asked = [(number, part) for number, each in enumerate(parts) for part in each]
-        done: list[list[tuple[Any, Cost]]] = [[] for _ in parts]
-        values = {number: self.keep(kind, arguments[number], []) for number, each in enumerate(parts) if not each}
-        with tqdm(total=len(asked), desc=kind, unit="pass") as bar:
-            for batch in batches([part for _, part in asked], self.rows):
-                for place, outcome in self.compute(batch, [part for _, part in asked]):
-                    number = asked[place][0]
-                    done[number].append(outcome)
-                    if len(done[number]) == len(parts[number]):
-                        values[number] = self.keep(kind, arguments[number], done[number])
-                    bar.update()
-        return [values[number] for number in range(len(parts))]
+        """Run requests, each of some parts, and put each into the harness's cache as soon as all are done."""
+        owners = [number for number, each in enumerate(parts) for _ in each]
+        done: list[list[tuple[Any, int]]] = [[] for _ in parts]
+        values: list[Any] = [0.0] * len(parts)  # what a text without tokens scores
+        outcomes = self.outcomes([part for each in parts for part in each])
+        for place, value, n_tokens in tqdm(outcomes, desc=kind, total=len(owners)):
+            number = owners[place]
+            done[number].append((value, n_tokens))
+            if len(done[number]) == len(parts[number]):
+                found, lengths = zip(*done[number], strict=True)
+                values[number] = sum(nats for nats, _ in found) if kind == "loglikelihood_rolling" else value
+                cut = any(part.cut for part in parts[number])
+                self.cache_hook.add_partial(READ, arguments[number], (max(lengths), cut))
+                self.cache_hook.add_partial(kind, arguments[number], values[number])
+        return values
 
-    def keep(self, kind: str, arguments: Any, outcomes: Sequence[tuple[Any, Cost]]) -> Any:
-        """Put a finished request into the harness's cache and return its value, which is put there last."""
-        costs = [cost for _, cost in outcomes]
-        tokens, cut = max((cost.tokens for cost in costs), default=0), any(cost.cut for cost in costs)
-        self.cache_hook.add_partial(COST, arguments, (tokens, cut, sum(cost.seconds for cost in costs)))
-        rolling = kind == "loglikelihood_rolling"
-        value = sum((nats for (nats, _), _ in outcomes), 0.0) if rolling else outcomes[0][0]
-        self.cache_hook.add_partial(kind, arguments, value)
-        return value
+    def outcomes(self, asked: Sequence[Asked]) -> Iterator[tuple[int, Any, int]]:
+        """Run requests of one length side by side; yield each one's place, its value, and the tokens of its text."""
+        for batch in batches(asked, self.options.rows):
+            tokens = torch.tensor(list(batch), device=self.subject.device)
+            rows = [(row, place) for row, places in enumerate(batch.values()) for place in places]
+            wanted, length = asked[rows[0][1]], tokens.shape[1]
+            with self.subject.computing():
+                if wanted.budget:
+                    ended = partial(self.encoder.ended, stops=wanted.stops)
+                    ids = greedy(self.subject.model.decoder, tokens, wanted.budget, self.subject.stop_id, ended=ended)
+                    length, answers = length + ids.shape[1], ids.tolist()
+                    values: list[Any] = [self.encoder.decode(answers[row], wanted.stops) for row, _ in rows]
+                else:
+                    targets = [(row, asked[place].targets) for row, place in rows]
+                    values = token_scores(self.subject.model.decoder, tokens, targets)
+            for (_, place), value in zip(rows, values, strict=True):
+                yield place, value, length
 
-    def compute(self, batch: Texts, asked: Sequence[Asked]) -> Iterator[tuple[int, tuple[Any, Cost]]]:
-        """Score or answer texts of one length; yield the number of each request and its outcome."""
-        started, decoder = time.perf_counter(), self.subject.model.decoder
-        tokens = torch.tensor(list(batch), device=self.subject.device)
-        rows = [(row, number) for row, numbers in enumerate(batch.values()) for number in numbers]
-        generation, length = asked[rows[0][1]].generation, tokens.shape[1]
-        with self.subject.computing():
-            if generation is None:
-                values: list[Any] = token_scores(
-                    decoder, tokens, [(row, asked[number].targets) for row, number in rows]
-                )
-            else:
-                ended = ends_at(self.encoder, generation.stops)
-                ids = greedy(decoder, tokens, generation.budget, self.subject.stop_id, ended=ended).tolist()
-                values = [before_stops(self.encoder.decode(ids[row]), generation.stops) for row, _ in rows]
-                length += len(ids[0])
-        seconds = (time.perf_counter() - started) / len(rows)
-        for (_, number), value in zip(rows, values, strict=True):
-            yield number, (value, Cost(length, asked[number].cut, seconds))
-
-    def costs(self, arguments: Iterable[Any]) -> list[Cost]:
-        """Look up what finished requests took, each once."""
+    def reads(self, tests: Iterable[Mapping[str, Any]]) -> list[tuple[int, bool]]:
+        """Look up the tokens of the longest text read for each request of some tests, and whether it was cut."""
         from lm_eval.api.model import hash_args
 
-        names = dict.fromkeys(hash_args(COST, each) for each in arguments)
-        return [Cost(*self.cache_hook.dbdict[name]) for name in names]
+        names = dict.fromkeys(hash_args(READ, each) for test in tests for each in test["arguments"])
+        return [self.cache_hook.dbdict.get(name, (0, False)) for name in names]
 
 
-def harness_model(*arguments: Any) -> Any:
-    """Make a LabModel that the harness takes as its own."""
+def harness_model(subject: Subject, folder: Path, options: HarnessOptions) -> Any:
+    """Make a LabModel, of a model opened in a folder, that the harness takes as its own.
+
+    Raises: LabError.
+    """
     from lm_eval.api.model import TemplateLM
 
-    return type("LabModel", (LabModel, TemplateLM), {})(*arguments)
-
-
-def chat_tokenizer(folder: Path) -> Any:
-    """Open the tokenizer of a Hugging Face folder that has a chat template.
-
-    Raises: MissingPackage; ConfigError for a folder that has none.
-    """
-    try:
-        from transformers import AutoTokenizer
-    except ImportError as error:
-        raise MissingPackage("transformers", "--apply_chat_template", "hf") from error
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, KeyError):
-        tokenizer = None
-    if tokenizer is None or not tokenizer.chat_template:
-        fault = "has no chat template (chat_template.jinja); leave it out, or use a model that was trained on chats"
-        raise ConfigError(f"--apply_chat_template: {folder} {fault}")
-    return tokenizer
-
-
-def refuse_empty(continuation: str) -> NoReturn:
-    """Refuse a continuation of which the tokenizer leaves nothing.
-
-    Raises: DataError.
-    """
-    fault = "the continuation has no token of its own in this tokenizer"
-    raise DataError(f"{continuation[:20]!r}: {fault}; change the task")
+    chat = chat_tokenizer(folder) if options.apply_chat_template else None
+    encoder = Encoder(subject, folder, templated=chat is not None)
+    return type("LabModel", (LabModel, TemplateLM), {})(subject, encoder, options, chat)

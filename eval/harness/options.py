@@ -1,15 +1,23 @@
-"""Options of eval.harness, and the short forms of its command line."""
+"""Options of eval.harness, the short form of a distance method, and the parameters of one that is only named.
+
+These follow from the training window and the texts' length, as in eval.methods (eval/common/method_settings.py).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eval.common.command import CellOptions
+from eval.common.command import CellOptions, Request
+from eval.common.distance_methods import DERIVED
+from eval.common.method_settings import setting
+from lab.config import load_experiment
+from lab.model.huggingface.config import read_settings
 from lab.positions.methods import DISTANCE_METHODS
 from lab.schema import NonNegative, Positive, field_docs
+from lab.source.place import CONFIG, find_place
 
-BUDGET = 256  # tokens of an answer where a task does not say, the harness's own number
+DISTANCE = "position.distance."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,12 +31,12 @@ class HarnessOptions(CellOptions):
     limit: Positive | None = None
     """Documents of each task, the first ones; left out, all."""
     num_fewshot: NonNegative | None = None
-    """Examples before each question; left out, as many as the task says."""
+    """Examples before each question; left out, as many as the task sets."""
     max_length: Positive | None = None
     """Most tokens of a text, answer included, beyond which contexts lose their beginning; left out, the training
     window."""
-    max_gen_toks: Positive = BUDGET
-    """Most tokens of an answer, where a task does not say."""
+    max_gen_toks: Positive = 256
+    """Most tokens of an answer, where a task sets none."""
     apply_chat_template: bool = False
     """Ask as in a chat, with the template of a Hugging Face folder; earlier examples become turns of it."""
     confirm_run_unsafe_code: bool = False
@@ -42,9 +50,8 @@ class HarnessOptions(CellOptions):
     def rules(self) -> list[str]:
         """Refuse an empty name, and windows without a pair of tokens."""
         faults = [] if all(self.names) else [f"tasks={self.tasks}: has an empty name; take a comma out"]
-        if self.max_length == 1:
-            faults.append("max_length=1: must be >= 2, a token predicts the next; raise it")
-        return faults
+        short = ["max_length=1: must be >= 2, a token predicts the next; raise it"]
+        return faults + (short if self.max_length == 1 else [])
 
 
 def spell_out(words: Sequence[str]) -> list[str]:
@@ -54,17 +61,27 @@ def spell_out(words: Sequence[str]) -> list[str]:
         >>> spell_out(["runs/x", "--distance", "string", "--shift=8", "--limit", "5"])
         ['runs/x', '--position.distance.method', 'string', '--position.distance.shift=8', '--limit', '5']
     """
-    following = [*words, "-"][1:]
     parts = [word.partition("=") for word in words]
-    named = [
-        value if sign else after
-        for (key, sign, value), after in zip(parts, following, strict=True)
-        if key == "--distance"
-    ]
+    named = [value or after for (key, _, value), after in zip(parts, [*words[1:], ""]) if key == "--distance"]
     method = DISTANCE_METHODS.get(named[0]) if named else None
-    own = {"distance": "method"} if named else {}
-    own |= {name: name for name in (field_docs(method) if method else ())}
-    return [
-        f"--position.distance.{own[key[2:]]}{sign}{value}" if key[:2] == "--" and key[2:] in own else key + sign + value
-        for key, sign, value in parts
-    ]
+    own = {"--distance": "method"} if named else {}
+    own |= {f"--{name}": name for name in (field_docs(method) if method else ())}
+    return [f"--{DISTANCE}{own[key]}{sign}{value}" if key in own else key + sign + value for key, sign, value in parts]
+
+
+def with_parameters(request: Request) -> Request:
+    """Fill in the parameters of a distance method that is only named; the model's weights are not read.
+
+    Raises: LabError for a model that cannot be opened.
+    """
+    given = [key for key in request.overrides if key.startswith(DISTANCE)]
+    method = request.overrides.get(f"{DISTANCE}method")
+    if len(given) != 1 or method not in DERIVED:
+        return request
+    place = find_place(request.model)
+    if place.is_hugging_face:
+        train_len = int(read_settings(place.folder)["max_position_embeddings"])
+    else:
+        train_len = load_experiment(place.home / CONFIG).data.window
+    derived = setting(method, train_len, request.options.max_length or train_len).distance
+    return request._replace(overrides={**request.overrides, **{DISTANCE + name: derived[name] for name in derived}})

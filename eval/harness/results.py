@@ -1,39 +1,37 @@
-"""What lm-evaluation-harness found, as rows, tests, and a table.
+"""What lm-evaluation-harness found, as rows and tests.
 
-The harness returns a number for each task, metric and filter, and what every document scored, from which
-eval/harness/intervals.py computes an interval.
+The 95% interval of a number is Clopper and Pearson's where every document scores 0 or 1 and the number is their mean,
+and else the harness's standard error times the quantile of Student's t to either side, where it has one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
+from scipy.stats import t as student
 
 from eval.common.results import Row
-from eval.harness.intervals import CONFIDENCE, interval, is_number
-from eval.harness.model import Cost
+from lab.probe.intervals import share_limits
 
+CONFIDENCE = 0.95
 Results = Mapping[str, Any]
 
 
-def rows_of(results: Results, costs: Callable[[list[Any]], Sequence[Cost]]) -> Iterator[Row]:
-    """List the numbers of all tasks and groups; `costs` looks up what requests took."""
-    took = {
-        task: costs([arguments for sample in samples for arguments in sample["arguments"]])
-        for task, samples in results["samples"].items()
-    }
+def rows_of(results: Results) -> Iterator[Row]:
+    """List the numbers of all tasks and groups."""
     for task, numbers in results["results"].items():
-        below = tasks_of(results, task)
-        run = [cost for name in below for cost in took[name]]
+        below = dict.fromkeys(tasks_of(results, task))
+        reads = [read for name in below for read in results["reads"][name]]
+        n = sum(results["n-samples"][name]["effective"] for name in below)
         for key, score in numbers.items():
             metric, comma, filtered = key.partition(",")
             if not comma or metric.endswith("_stderr"):
                 continue
-            stderr = numbers.get(f"{metric}_stderr,{filtered}")
-            each = [sample[metric] for sample in samples_of(results, task, filtered) if metric in sample]
-            limits = interval(metric, score, each, stderr)
+            each = [test["scores"].get(metric) for test in tests_of(results, task, filtered)]
             yield {
                 "task": task,
                 "task_version": results["versions"].get(task),
@@ -41,42 +39,25 @@ def rows_of(results: Results, costs: Callable[[list[Any]], Sequence[Cost]]) -> I
                 "filter": filtered,
                 "higher_is_better": results["higher_is_better"].get(task, {}).get(metric),
                 "fewshot": results["n-shot"].get(task),
-                "n": sum(results["n-samples"][name]["effective"] for name in below),
-                "score": float(score) if is_number(score) else None,
-                "low": limits and limits.low,
-                "high": limits and limits.high,
-                "confidence": CONFIDENCE,
-                "interval": limits and limits.kind,
-                "stderr": float(stderr) if is_number(stderr) else None,
-                "longest": max((cost.tokens for cost in run), default=0),
-                "cut": sum(cost.cut for cost in run),
-                "requests": len(run),
-                "seconds": round(sum(cost.seconds for cost in run), 3),
+                "n": n,
+                "score": as_number(score),
+                **interval(as_number(score), each, as_number(numbers.get(f"{metric}_stderr,{filtered}")), n),
+                "longest": max((tokens for tokens, _ in reads), default=0),
+                "cut": sum(cut for _, cut in reads),
+                "requests": len(reads),
             }
 
 
-def tasks_of(results: Results, name: str) -> list[str]:
-    """List the tasks of a group, and of the groups in it; of a task, itself.
-
-    Example:
-        >>> results = {"n-samples": {"a": {}, "b": {}}, "group_subtasks": {"all": ["a", "rest"], "rest": ["b"]}}
-        >>> tasks_of(results, "all"), tasks_of(results, "a")
-        (['a', 'b'], ['a'])
-    """
+def tasks_of(results: Results, name: str) -> Iterator[str]:
+    """List the tasks of a group, and of the groups in it; of a task, itself."""
     if name in results["n-samples"]:
-        return [name]
-    below = results.get("group_subtasks", {}).get(name, ())
-    return list(dict.fromkeys(task for part in below for task in tasks_of(results, part)))
+        yield name
+    for part in results.get("group_subtasks", {}).get(name, ()):
+        yield from tasks_of(results, part)
 
 
-def samples_of(results: Results, task: str, filtered: str) -> list[Any]:
-    """List a task's documents with what they scored, in order; none of a group."""
-    found = [sample for sample in results["samples"].get(task, ()) if sample["filter"] == filtered]
-    return sorted(found, key=lambda sample: int(sample["doc_id"]))
-
-
-def cases_of(results: Results, task: str, filtered: str) -> list[Row]:
-    """List every test of a task and filter: its prompt's hash, what was expected and answered, how it scored."""
+def tests_of(results: Results, task: str, filtered: str) -> list[Row]:
+    """List every test of a task and filter: its prompt's hash, what was expected and answered, and its scores."""
     return [
         {
             "test": sample["doc_id"],
@@ -85,36 +66,43 @@ def cases_of(results: Results, task: str, filtered: str) -> list[Row]:
             "answer": str(sample["filtered_resps"]),
             "scores": {metric: as_number(sample[metric]) for metric in sample["metrics"]},
         }
-        for sample in samples_of(results, task, filtered)
+        for sample in results["samples"].get(task, ())
+        if sample["filter"] == filtered
     ]
 
 
-def as_number(value: Any) -> Any:
-    """Keep numbers and pairs of numbers; anything else is left out of the tests.
+def interval(score: float | None, each: Sequence[Any], stderr: float | None, n: int) -> Row:
+    """Return the limits of a number from what `n` documents score, and their kind: exact, or t.
 
     Example:
-        >>> as_number(True), as_number((-3.5, 4)), as_number("text")
-        (1.0, [-3.5, 4.0], None)
+        >>> interval(0.5, [], stderr=0.1, n=11)  # 2.228 standard errors
+        {'low': 0.277..., 'high': 0.722..., 'confidence': 0.95, 'interval': 't', 'stderr': 0.1}
     """
+    low, high, kind = None, None, None
+    if each and score is not None and set(map(str, each)) <= {"0.0", "1.0"} and math.isclose(np.mean(each), score):
+        (low, high), kind = share_limits(round(sum(each)), len(each), CONFIDENCE), "exact"
+    elif score is not None and stderr is not None:
+        half = float(student.ppf((1 + CONFIDENCE) / 2, n - 1)) * stderr
+        low, high, kind = score - half, score + half, "t"
+    return {"low": low, "high": high, "confidence": CONFIDENCE, "interval": kind, "stderr": stderr}
+
+
+def as_number(value: Any) -> Any:
+    """Return a finite number, or a pair of them, as JSON holds it; None for anything else, as N/A."""
     if isinstance(value, tuple | list):
         return [as_number(part) for part in value]
-    return float(value) if isinstance(value, int | float | np.number | np.bool_) else None
+    return float(value) if isinstance(value, Real | np.bool_) and math.isfinite(value) else None
 
 
 def table(rows: Sequence[Row]) -> str:
     """Lay the rows out for reading."""
-    first = rows[0]
-    lines = [
-        f"{first['model']}: {first['method']}; {first['protocol']}, texts of at most {first['length']:,} tokens",
-        "",
-        f"{'task':<32}{'metric':<18}{'filter':<18}{'shots':>6}{'n':>7}{'score':>11}{'95% interval':>24} {'kind':<7}"
-        f"{'longest':>9}{'s':>9}",
-    ]
+    first, lines = rows[0], [("task", "metric", "filter", "shots", "n", "score", "95% interval", "longest")]
     for row in rows:
-        limits = "-" if row["low"] is None else f"{row['low']:.4g} to {row['high']:.4g}"
-        score = "-" if row["score"] is None else f"{row['score']:.4f}"
-        shots = "-" if row["fewshot"] is None else row["fewshot"]
-        words = f"{row['task']:<32}{row['metric']:<18}{row['filter']:<18}"
-        cost = f"{row['longest']:>9,}{row['seconds']:>9.1f}"
-        lines.append(f"{words}{shots:>6}{row['n']:>7,}{score:>11}{limits:>24} {row['interval'] or '-':<7}{cost}")
-    return "\n".join(lines)
+        score, limits = ("-" if row[key] is None else f"{row[key]:.4f}" for key in ("score", "low"))
+        limits += "" if row["low"] is None else f" to {row['high']:.4f}"
+        words = (row["task"], row["metric"], row["filter"], str(row["fewshot"]), f"{row['n']:,}")
+        lines.append((*words, score, limits, f"{row['longest']:,}"))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    text = ["  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    head = f"{first['model']}: {first['method']}; {first['protocol']}, texts of at most {first['length']:,} tokens"
+    return "\n".join([head, "", *text])

@@ -4,7 +4,7 @@
 
 The three shapes are those of Figure 1, L the training length:
 
-    natural       SlimPajama's document lengths (lab.data.config.Synthetic has their shape), long ones cut every L
+    natural       SlimPajama's document lengths (lab/data/synthetic.py has their shape), long ones cut every L
     uniform       every length 1 .. L equally often
     concatenated  windows always full
 """
@@ -20,9 +20,12 @@ import numpy as np
 
 from eval.positions.matrix import FloatArray, IntArray, cells
 from lab.counts import PositionCounts
-from lab.data.config import Mode, Synthetic
+from lab.data.config import Mode
+from lab.data.synthetic import NATURAL_LOG_STD, NATURAL_MEDIAN
 from lab.errors import CheckpointError
 from lab.positions import Distance
+
+DOCUMENTS = 20_000  # quantiles of the natural shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,11 +68,10 @@ def cell_frequencies(training: Training, distance: Distance, q_pos: IntArray, k_
 
 
 def natural_documents(train_len: int) -> FloatArray:
-    """Return the document lengths of the probe corpus, at even quantiles instead of drawn."""
-    shape = Synthetic()
-    quantiles = (np.arange(shape.documents) + 0.5) / shape.documents
+    """Return document lengths of SlimPajama's shape, at even quantiles instead of drawn."""
+    quantiles = (np.arange(DOCUMENTS) + 0.5) / DOCUMENTS
     deviates = np.array([NormalDist().inv_cdf(quantile) for quantile in quantiles])
-    return np.maximum(1, np.rint(shape.median_frac * train_len * np.exp(shape.log_std * deviates)))
+    return np.maximum(1, np.rint(NATURAL_MEDIAN * train_len * np.exp(NATURAL_LOG_STD * deviates)))
 
 
 def segment_lengths(mode: Mode, train_len: int) -> IntArray:

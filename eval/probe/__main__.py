@@ -35,7 +35,7 @@ from typing import Any
 from tqdm import tqdm
 
 from eval.common.command import MODEL
-from eval.common.needle_tests import EIGHTHS, finished_tests, haystack_of, needle_probe
+from eval.common.needle_tests import EIGHTHS, counts_of, finished_tests, haystack_of, needle_probe
 from eval.common.results import FinishedTests, shortened
 from eval.common.subject import Subject, as_subject, device_for
 from eval.probe.picture import draw_probe
@@ -50,7 +50,7 @@ from lab.probe.effective_length import LengthResult, NeedleProbe
 from lab.probe.records import length_record, summary_record
 from lab.processes import set_threads
 from lab.runs.folder import RunFolder
-from lab.schema import NonNegative, Section
+from lab.schema import Section
 from lab.settings import Raw, validated
 from lab.source.place import find_place
 
@@ -63,8 +63,6 @@ class FolderSettings(Section):
 
     probe: ProbeConfig = field(default_factory=ProbeConfig)
     """Settings of the probe."""
-    seed: NonNegative = 0
-    """Seed of the tests."""
 
 
 def probe_model(place: Path, settings: dict[str, Any], output: Path | None, *, plots: bool = False) -> str:
@@ -103,7 +101,7 @@ def open_run(place: Path, settings: dict[str, Any]) -> tuple[Subject, NeedleProb
     model.decoder.to(device)
     subject = as_subject(model, place, device)
     haystack, source = haystack_of(subject, settings.get("haystack"), experiment.probe.haystack)
-    return subject, needle_probe(subject, experiment.probe, haystack, experiment.run.seed, source)
+    return subject, needle_probe(subject, experiment.probe, haystack, source)
 
 
 def overrides_of(settings: dict[str, Any]) -> dict[str, Any]:
@@ -111,10 +109,9 @@ def overrides_of(settings: dict[str, Any]) -> dict[str, Any]:
 
     Example:
         >>> overrides_of({"tests": 9, "seed": 1, "protocol": "string", "digits": 6})
-        {'probe.tests': 9, 'run.seed': 1, 'probe.protocol': 'string', 'probe.digits': 6, 'probe.needles': None}
+        {'probe.tests': 9, 'probe.seed': 1, 'probe.protocol': 'string', 'probe.digits': 6, 'probe.needles': None}
     """
-    names = {key: "run.seed" if key == "seed" else f"probe.{key}" for key in settings if "position." not in key}
-    overrides = {names.get(key, key): value for key, value in settings.items()}
+    overrides = {key if "position." in key else f"probe.{key}": value for key, value in settings.items()}
     sizes = ("probe.needles", "probe.digits") if "protocol" in settings else ()
     return overrides | {size: None for size in sizes if size not in overrides}
 
@@ -126,13 +123,13 @@ def open_folder(place: Path, settings: dict[str, Any]) -> tuple[Subject, NeedleP
     """
     methods = {key: value for key, value in settings.items() if "position." in key}
     raw = Raw({}, str(place))
-    raw.override({key if key == "seed" else f"probe.{key}": settings[key] for key in settings if key not in methods})
+    raw.override({f"probe.{key}": settings[key] for key in settings if key not in methods})
     given = validated(FolderSettings, raw)
     device = device_for("auto")
     subject = as_subject(open_model(place, methods, device=device), place, device)
     config = complete(given.probe, subject.model, has_step="step" in settings)
     haystack, source = haystack_of(subject, config.haystack, None)
-    return subject, needle_probe(subject, config, haystack, given.seed, source)
+    return subject, needle_probe(subject, config, haystack, source)
 
 
 def complete(config: ProbeConfig, model: OpenedModel, *, has_step: bool) -> ProbeConfig:
@@ -171,7 +168,7 @@ def run_all(subject: Subject, probe: NeedleProbe, finished: FinishedTests) -> li
 def default_output(subject: Subject, probe: NeedleProbe) -> Path:
     """Name the output by the checkpoint and the probe's settings, so that the same probe lands in the same place."""
     model = subject.model
-    settings = {**asdict(probe.config), "seed": probe.seed, "method": model.method, "weights": subject.weights}
+    settings = {**asdict(probe.config), "method": model.method, "weights": subject.weights}
     digest = shortened(json.dumps(settings, sort_keys=True))
     home = Path("runs") / f"probe-{model.name}" if model.folder is None else model.folder / "eval"
     return home / f"probe-{model.consumed_tokens or 0:015d}-{digest}"
@@ -179,8 +176,9 @@ def default_output(subject: Subject, probe: NeedleProbe) -> Path:
 
 def write(output: Path, subject: Subject, probe: NeedleProbe, results: Sequence[LengthResult]) -> list[dict[str, Any]]:
     """Write the records that training's probe writes, and return them; the last is the summary."""
-    records = [length_record(probe, result, subject.row) for result in results]
-    records.append(summary_record(probe, results, subject.row))
+    counts = counts_of(subject)
+    records = [length_record(probe, result, subject.row, counts) for result in results]
+    records.append(summary_record(probe, results, subject.row, counts))
     folder = RunFolder(output)
     folder.write_records("probes.jsonl", records)
     folder.write_cases(subject.model.consumed_tokens or 0, [case for result in results for case in result.cases])

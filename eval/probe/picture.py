@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.plots import BLUE, GREY, ORANGE, canvas
-from lab.probe.curve import Measured, monotone_shares
+from lab.probe.curve import Measured, monotone_shares, shown_length
 
 RIGHT = {"xycoords": ("axes fraction", "data"), "ha": "right"}
 
@@ -41,7 +41,8 @@ def draw_effective_length(axes: Any, values: dict[str, Any], last: int) -> None:
     """Draw a threshold, on it the smooth effective length with its limits, and the one by steps."""
     threshold, steps = values["threshold"], values["effective_length"]
     axes.axhline(threshold, color=GREY, linestyle=":", linewidth=1, zorder=0)
-    axes.annotate(f"threshold {threshold:g}", (1, threshold), **RIGHT, va="bottom", color=GREY)
+    below = "" if steps else f": effective length {shown_length(None, values['first_length'])}"
+    axes.annotate(f"threshold {threshold:g}{below}", (1, threshold), **RIGHT, va="bottom", color=GREY)
     high = last if values["smooth_high"] is None else values["smooth_high"]
     names = dict.fromkeys(("limits", "smooth", "steps"), "_")
     if ORANGE not in (line.get_color() for line in axes.lines):  # the first threshold stands for all in the legend
@@ -57,11 +58,11 @@ def draw_effective_length(axes: Any, values: dict[str, Any], last: int) -> None:
             solid_capstyle="butt",
             label=names["limits"],
         )
-    if values["smooth"] > 0:
+    if values["smooth"]:
         axes.plot(
             values["smooth"], threshold, color=ORANGE, marker="D", markersize=4, linestyle="", label=names["smooth"]
         )
-    if steps > 0:
+    if steps:
         axes.plot(
             steps,
             threshold,

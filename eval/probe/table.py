@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lab.probe.config import ProbeConfig
+from lab.probe.curve import shown_length
 from lab.probe.effective_length import LengthResult
 from lab.probe.protocols import PROTOCOLS
 
@@ -31,13 +32,21 @@ def effective(values: dict[str, Any]) -> str:
     """Write one threshold's effective length, by steps and smooth, each with its limits.
 
     Example:
-        >>> smooth = {"smooth": 290.4, "smooth_low": 280.0, "smooth_high": None}
-        >>> effective({"threshold": 0.8, "effective_length": 288, "low": 256, "high": None, **smooth})
-        'effective length 288 at threshold 0.8, within 256 or more; smooth 290.4, within 280.0 or more'
+        >>> smooth = {"smooth": 290.4, "smooth_low": 0.0, "smooth_high": None, "first_length": 128}
+        >>> effective({"threshold": 0.8, "effective_length": 288, "low": 0, "high": None, **smooth})
+        'effective length 288 at threshold 0.8, within <128 or more; smooth 290.4, within <128 or more'
     """
-    high = "or more" if values["high"] is None else f"to {values['high']:,}"
-    smooth_high = "or more" if values["smooth_high"] is None else f"to {values['smooth_high']:,.1f}"
+    first, threshold = values["first_length"], values["threshold"]
+    steps, smooth = shown_length(values["effective_length"], first), shown_length(values["smooth"], first, ",.1f")
     return (
-        f"effective length {values['effective_length']:,} at threshold {values['threshold']:g}, within "
-        f"{values['low']:,} {high}; smooth {values['smooth']:,.1f}, within {values['smooth_low']:,.1f} {smooth_high}"
+        f"effective length {steps} at threshold {threshold:g}, {limits(values, '', ',')}; smooth {smooth}, "
+        f"{limits(values, 'smooth_', ',.1f')}"
     )
+
+
+def limits(values: dict[str, Any], prefix: str, form: str) -> str:
+    """Write the limits of an effective length."""
+    low, high = (values[f"{prefix}{end}"] for end in ("low", "high"))
+    first = values["first_length"]
+    end = "or more" if high is None else f"to {shown_length(high, first, form)}"
+    return f"within {shown_length(low, first, form)} {end}"

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from eval.common.tables import to_text
 from eval.shape.picture import draw_shape
@@ -57,7 +58,7 @@ def report(experiment: Experiment, picture: Path | None) -> str:
     assert shape is not None, "read_experiment refuses a run without a shape"
     PackedData(data, seed=0, micro_batch_tokens=experiment.train.micro_batch_tokens, n_streams=1).prepare_data()
     store = TokenStore.open(shard_folder(data), "train")
-    shaped = shape_corpus(shape, data, store)
+    shaped = shape_corpus(shape, data, store, experiment.mask)
     lines = [
         f"{shape.strategy.method} for {shape.target.method} at strength {shape.strength:g}",
         table(shaped.plan),
@@ -77,13 +78,22 @@ def table(plan: Plan) -> str:
     window = int(plan.edges[-1])
     cuts = np.searchsorted(plan.edges, np.arange(PARTS + 1) * window // PARTS)
     heads = [f"{plan.edges[low]:,}-{plan.edges[high] - 1:,}" for low, high in itertools.pairwise(cuts)]
+    head = "share of the pairs at distance" if plan.weights is None else "share of supervised pairs at"
     rows = [
-        {"share of the pairs at distance": name} | dict(zip(heads, shares, strict=True))
+        {head: name} | dict(zip(heads, shares, strict=True))
         for name in ("natural", "aimed", "reached")
         for shares in [np.add.reduceat(getattr(plan, name), cuts[:-1])]
     ]
     text = to_text(rows, dict.fromkeys(heads, ".1%"))
-    return f"{text}\ntotal variation, aimed to reached: {plan.distance:.4f}"
+    return f"{text}\n{weights_line(plan, cuts)}total variation, aimed to reached: {plan.distance:.4f}"
+
+
+def weights_line(plan: Plan, cuts: npt.NDArray[np.int64]) -> str:
+    """Write the first and last loss weight of each part; nothing where none are planned."""
+    if plan.weights is None:
+        return ""
+    ends = (plan.weights[plan.edges[[low, high]] - [0, 1]] for low, high in itertools.pairwise(cuts))
+    return f"loss weights of the parts, first to last: {', '.join(f'{a:.2f}-{b:.2f}' for a, b in ends)}\n"
 
 
 def costs(cost: Cost, tokens: int) -> str:

@@ -1,7 +1,7 @@
 """One picture of a plan: the profiles, and what is drawn to reach them.
 
 Left the share of the pairs by distance: natural, aimed at and reached. Right, for segments, the share of the tokens by
-length, natural and planned; for skips, the ids of some samples, one below the other.
+length, natural and planned; for skips, the ids of some samples, one below the other; for loss weights, the weights.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from eval.common.plots import percent, tick_tokens
 from lab.data.shaped import Shaped
@@ -30,7 +31,9 @@ def draw_shape(shape: ShapeConfig, shaped: Shaped, window: int, seed: int, outpu
     with canvas(output, 12, 4.2) as figure:
         left, right = figure.subplots(1, 2)
         draw_profiles(left, shaped.plan)
-        if shaped.skip is None:
+        if shaped.plan.weights is not None:
+            draw_weights(right, shaped.plan.weights)
+        elif shaped.skip is None:
             draw_lengths(right, shaped, window, seed)
         else:
             draw_samples(right, shaped, window, int(shaped.plan.edges[-1]), seed)
@@ -43,11 +46,21 @@ def draw_profiles(axes: Any, plan: Plan) -> None:
     window, widths = int(plan.edges[-1]), np.diff(plan.edges)
     for name, color, style in (("natural", GREY, "--"), ("aimed", ORANGE, "-"), ("reached", BLUE, "-")):
         axes.stairs(getattr(plan, name) / widths, plan.edges, color=color, linestyle=style, label=name, linewidth=1.5)
-    axes.set(title="share of the pairs at distance i", xlabel="relative position i (tokens)", ylabel="share")
+    pairs = "pairs" if plan.weights is None else "supervised pairs"
+    axes.set(title=f"share of the {pairs} at distance i", xlabel="relative position i (tokens)", ylabel="share")
     axes.set(xlim=(0, window), ylim=(0, None))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.2%}")
     axes.legend(frameon=False)
     tick_tokens(axes.xaxis, window)
+
+
+def draw_weights(axes: Any, weights: npt.NDArray[np.float64]) -> None:
+    """Draw the loss weight of a target by its visible context."""
+    axes.plot(weights, color=BLUE, linewidth=1.5)
+    axes.axhline(1, color=GREY, linestyle="--", linewidth=1.5)
+    axes.set(title="loss weight of a target", xlabel="visible context (tokens)", ylabel="weight, mean 1")
+    axes.set(xlim=(0, len(weights)), ylim=(0, None))
+    tick_tokens(axes.xaxis, len(weights))
 
 
 def draw_lengths(axes: Any, shaped: Shaped, window: int, seed: int) -> None:

@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import distributed
 
-from lab.counts import PositionCounts
+from lab.counts import COUNTED, PositionCounts
 from lab.positions import Distance
 
 SELECTED = ("samples", "samples_unmatched", "samples_short")
@@ -32,8 +32,8 @@ def crossed(every_tokens: int | None, before: int, now: int) -> bool:
 class Counting(Callback):
     """Adds each pack's runs on the host, and updates the data module's state with it.
 
-    No synchronization with the device: the lengths are on the host. Ranks are added up only when `total` is called,
-    which every rank must do together.
+    No synchronization with the device: lengths and targets are counted on the host. Ranks are added up only when
+    `total` is called, which every rank must do together.
     """
 
     def __init__(self, max_len: int, distance: Distance, *, selects: bool = False) -> None:
@@ -43,20 +43,27 @@ class Counting(Callback):
         self.selects = selects
         self.selected_before, self.selected_here = np.zeros((2, len(SELECTED)), dtype=np.int64)
 
+    def setup(self, trainer: lightning.Trainer, module: Any, stage: str) -> None:
+        """Take the loss weights that the data module has planned."""
+        self.before.weights = self.here.weights = trainer.datamodule.weights  # type: ignore[attr-defined]
+
     def on_train_batch_end(
         self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Count the pack."""
         self.here.add_runs(batch["lengths"], batch["counted"], batch["anchors"])
+        self.here.add_targets(batch["supervised"])
         if self.selects:
             self.selected_here += batch["selected"]
         trainer.datamodule.consumed(batch)  # type: ignore[attr-defined]
 
     def total(self) -> PositionCounts:
         """Add up all ranks; a collective call."""
-        both = summed_over_ranks(np.concatenate([self.here.lengths, self.here.gapped]))
-        everywhere = PositionCounts(self.here.max_len, self.rel_pos)
-        everywhere.lengths, everywhere.gapped = np.split(both, [len(self.here.lengths)])
+        parts = [getattr(self.here, name) for name in COUNTED]
+        everywhere = PositionCounts(self.here.max_len, self.rel_pos, self.here.weights)
+        summed = np.split(summed_over_ranks(np.concatenate(parts)), np.cumsum([len(part) for part in parts])[:-1])
+        for name, part in zip(COUNTED, summed, strict=True):
+            setattr(everywhere, name, part)
         return self.before + everywhere
 
     def selected(self) -> dict[str, int]:
@@ -73,7 +80,7 @@ class Counting(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the count of all ranks."""
         self.before = PositionCounts.from_dict(state_dict)
-        self.before.rel_pos = self.rel_pos
+        self.before.rel_pos, self.before.weights = self.rel_pos, self.here.weights
         self.selected_before = np.array([state_dict.get(name, 0) for name in SELECTED], dtype=np.int64)
 
 

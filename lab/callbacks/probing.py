@@ -18,12 +18,16 @@ from torch import Tensor, distributed
 from lab.callbacks.counting import Counting, crossed
 from lab.callbacks.recording import Recording, mirror
 from lab.callbacks.stopping import Stopping
-from lab.counts import PositionCounts
+from lab.counts import PositionCounts, SavedCounts
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder
 from lab.model.generation.generate import greedy
+from lab.probe.by_distance import found_by_distance
+from lab.probe.curve import shown_length
+from lab.probe.distance_records import distance_record, reach_record
+from lab.probe.effective_distance import DistanceProbe, DistanceResult
 from lab.probe.effective_length import LengthResult, NeedleProbe, Worker
-from lab.probe.held_out import HeldOutLoss
+from lab.probe.held_out import HeldOutLoss, context_loss
 from lab.probe.records import length_record, summary_record, tests_of
 from lab.runs.folder import RunFolder
 
@@ -51,14 +55,15 @@ class Probing(Callback):
         self.every_tokens, self.sharded = every_tokens, sharded
         self.trained = False  # whether the run continues after its last step, where only a probe can be left
         self.probed_at = 0
-        self.latest: int | None = None
+        self.latest: str | None = None
         self.report: Report = lambda line: None
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
         """Set up the probe before the first step, so that mistakes show at once, and run one that is overdue."""
         self.probe = self.make_probe(module.device)
+        self.distances = DistanceProbe.beside(self.probe)
         self.loss = self.make_loss(trainer.global_rank, trainer.world_size, module.device)
-        self.probed_at, self.latest = trainer.strategy.broadcast(self.folder.last_probe())
+        self.remember(*trainer.strategy.broadcast(self.folder.last_probe()))
         unprobed = self.probed_at < module.consumed
         if (self.trained and unprobed) or crossed(self.every_tokens, self.probed_at, module.consumed):
             self.run(trainer, module)
@@ -82,47 +87,81 @@ class Probing(Callback):
         context = trainer.precision_plugin.forward_context
         model = ModelInTraining(module.decoder, self.probe.stop_id, context, lockstep=self.sharded)
         worker = Worker(trainer.global_rank, trainer.world_size, gather, lockstep=self.sharded)
-        results = []
+        lengths: list[LengthResult] = []
         for result in self.probe.run(model.generate, worker):
-            results.append(result)
+            lengths.append(result)
             self.report(f"probing: {result.length} tokens {result.accuracy:.2f}")
             if self.stopping.agree(trainer, module):
                 return
-        summary = self.summary(module.consumed, results, counts)
+        distances: list[DistanceResult] = []
+        for found in self.distances.run(model, worker) if self.distances else ():
+            distances.append(found)
+            self.report(f"probing: distance {found.distance} {found.accuracy:.2f}")
+            if self.stopping.agree(trainer, module):
+                return
+        saved = computed(counts)
+        summary = {
+            **summary_record(self.probe, lengths, self.about(self.probe.device, module.consumed), saved),
+            **self.distance_summary(lengths, distances, saved),
+        }
         if self.loss is not None:
-            summary["held_out_loss"] = self.held_out_loss(model)
-        self.probed_at, self.latest = module.consumed, summary["effective_length"]
+            summary |= self.held_out_losses(model)
+        self.remember(module.consumed, summary)
         if trainer.is_global_zero:
-            self.record(trainer, module.consumed, results, summary)
+            self.record(trainer, lengths, distances, summary, counts)
         self.recording.pause()
 
-    def summary(self, consumed: int, results: list[LengthResult], counts: PositionCounts) -> dict[str, Any]:
-        """Make the record of one whole probe; f beyond the window is 0."""
-        record = summary_record(self.probe, results, self.about(self.probe.device, consumed))
-        frequency, length = counts.frequency(), record["effective_length"]
-        record["f_at_effective_length"] = int(frequency[length]) if length < len(frequency) else 0
-        return record
+    def remember(self, consumed: int, summary: dict[str, Any]) -> None:
+        """Take over when the last probe was and what it found; an empty summary stands for none."""
+        self.probed_at = consumed
+        if summary:
+            self.latest = shown_length(summary["effective_length"], summary.get("first_length"))
+
+    def distance_summary(
+        self, lengths: list[LengthResult], distances: list[DistanceResult], counts: SavedCounts
+    ) -> dict[str, Any]:
+        """Summarize the one-number tests, and, at the same distances, the four-needle tests that fit the window."""
+        if self.distances is None:
+            return {}
+        config, probe = self.distances.config, self.distances
+        cases = [case for result in lengths if result.length <= probe.test.window for case in result.cases]
+        rows = found_by_distance(cases, probe.distances, confidence=config.confidence, seed=probe.test.seed)
+        return {
+            **reach_record(distances, config.threshold, counts),
+            "needles_by_distance": rows,
+        }
 
     def record(
-        self, trainer: lightning.Trainer, consumed: int, results: list[LengthResult], summary: dict[str, Any]
+        self,
+        trainer: lightning.Trainer,
+        lengths: list[LengthResult],
+        distances: list[DistanceResult],
+        summary: dict[str, Any],
+        counts: PositionCounts,
     ) -> None:
-        """Write the curve, the summary and every case."""
-        self.folder.write_cases(consumed, [case for result in results for case in result.cases])
-        for result in results:
-            about = self.about(self.probe.device, consumed)
-            self.folder.append("probes.jsonl", length_record(self.probe, result, about))
-        self.folder.append("probes.jsonl", summary)
-        curve = {f"accuracy_{result.length}": result.accuracy for result in results}
+        """Write the curves, the summary, every case, and the position frequency at the probe."""
+        consumed = summary["consumed_tokens"]
+        self.folder.write_counts_at(consumed, counts)
+        self.folder.write_cases(consumed, [case for result in (*lengths, *distances) for case in result.cases])
+        about, saved = self.about(self.probe.device, consumed), computed(counts)
+        lines = [length_record(self.probe, result, about, saved) for result in lengths]
+        if self.distances is not None:
+            lines += [distance_record(self.distances, result, about, saved) for result in distances]
+        for line in (*lines, summary):
+            self.folder.append("probes.jsonl", line)
+        curve = {f"accuracy_{result.length}": result.accuracy for result in lengths}
+        curve |= {f"found_at_{result.distance}": result.accuracy for result in distances}
         constants = tests_of(self.probe)
         mirror(trainer, {**{k: v for k, v in summary.items() if k not in constants}, **curve}, consumed)
 
-    def held_out_loss(self, model: ModelInTraining) -> float:
-        """Average the held-out loss over all ranks; a collective call."""
+    def held_out_losses(self, model: ModelInTraining) -> dict[str, Any]:
+        """Average the held-out loss over all ranks, of all tokens and by visible context; a collective call."""
         assert self.loss is not None, "called only if held-out loss is measured"
         sums = self.loss.sums(model.score)
         if distributed.is_available() and distributed.is_initialized():
             distributed.all_reduce(sums)
-        return float(sums[0] / sums[1].clamp_min(1))
+        loss, scored = sums.sum(0).tolist()
+        return {"held_out_loss": loss / max(scored, 1), "context_loss": context_loss(sums)}
 
 
 class ModelInTraining:
@@ -146,10 +185,21 @@ class ModelInTraining:
         return int(out)
 
     def score(self, tokens: Tensor, targets: Tensor, segments: Segments) -> Tensor:
-        """Sum the loss of one packed row."""
+        """Compute each target's loss in one packed row."""
         with torch.no_grad(), self.context():
-            loss: Tensor = self.decoder(tokens, segments=segments, targets=targets)
-        return loss
+            losses: Tensor = self.decoder(tokens, segments=segments, targets=targets, summed=False)
+        return losses
+
+    def losses(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Compute each target's loss in rows of one text each."""
+        with torch.no_grad(), self.context():
+            losses: Tensor = self.decoder(tokens, targets=targets, summed=False)
+        return losses
+
+
+def computed(counts: PositionCounts) -> SavedCounts:
+    """Compute f once for all lines of a probe; under a distance method it takes long."""
+    return SavedCounts(counts.lengths, counts.frequency(), counts.tokens)
 
 
 def gather(rows: list[Any]) -> list[Any]:

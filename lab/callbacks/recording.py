@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import lightning
@@ -17,7 +18,7 @@ from lab.runs.folder import RunFolder
 
 
 class Recording(Callback):
-    """Means since the last line; f at a few positions and the shares of the position mass.
+    """Means since the last line; f at a few positions, each by its column's name, and the shares of the position mass.
 
     Units: loss in nats per scored token; tokens_per_s over all ranks, time spent in probes, saving and this
     callback left out; `mfu` counts full windows, `mfu_pairs` the pairs that were attended.
@@ -29,7 +30,7 @@ class Recording(Callback):
         counting: Counting,
         model: DecoderConfig,
         window: int,
-        positions: tuple[int, ...],
+        positions: Mapping[str, int],
         every_steps: int,
     ) -> None:
         self.folder, self.counting, self.model = folder, counting, model
@@ -103,10 +104,11 @@ class Recording(Callback):
         self.loss_sum, self.targets = state_dict["loss_sum"], state_dict["targets"]
 
 
-def frequency_metrics(counts: PositionCounts, positions: tuple[int, ...]) -> dict[str, float]:
-    """Read f at the chosen positions, and the shares at i <= L/2 and i >= 3L/4 of the L distances counted."""
-    frequency, window = counts.frequency(), counts.max_len
-    metrics: dict[str, float] = {f"f_{position}": int(frequency[position]) for position in positions}
+def frequency_metrics(counts: PositionCounts, positions: Mapping[str, int]) -> dict[str, float]:
+    """Read f and the supervised f at the chosen positions, by name, and f's shares at i <= L/2 and i >= 3L/4 of L."""
+    frequency, supervised, window = counts.frequency(), counts.supervised_f(), counts.max_len
+    metrics: dict[str, float] = {name: int(frequency[position]) for name, position in positions.items()}
+    metrics |= {f"supervised_{name}": supervised[position].item() for name, position in positions.items()}
     metrics["share_le_half"] = counts.share(0, window // 2)
     metrics["share_ge_three_quarters"] = counts.share(-(-3 * window // 4), window)
     return metrics

@@ -15,6 +15,7 @@ from lab.masks import Causal
 from lab.masks.config import MaskConfig
 from lab.model.config import DecoderConfig
 from lab.model.optim import OptimConfig
+from lab.positions import Frequencies
 from lab.positions.config import PositionConfig
 from lab.probe.config import ProbeConfig
 from lab.schema import Section
@@ -22,6 +23,7 @@ from lab.shape.config import Gaps, ShapeConfig
 from lab.skip.config import SkipConfig
 
 DEFAULT_NEEDLES, DEFAULT_DIGITS = 4, 6  # arXiv:2410.18745, section 3
+LOGGED_EIGHTHS = (1, 2, 4, 6)  # of the window, where f is logged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +95,11 @@ class Experiment(Section):
         return faults
 
     @property
+    def frequencies(self) -> Frequencies:
+        """The frequency method at the model's rotary base and head size."""
+        return Frequencies.of(self.position.frequency, self.model.head_dim, self.model.theta)
+
+    @property
     def reads_token_types(self) -> bool:
         """Whether samples are made of sentences with impactful tokens."""
         return getattr(self.skip, "selection", None) is not None
@@ -115,10 +122,14 @@ class Experiment(Section):
         return isinstance(self.data.corpus, Synthetic)
 
     @property
-    def count_positions(self) -> tuple[int, ...]:
-        """Relative positions whose f is logged."""
-        window = self.reach
-        return self.count.positions or tuple(sorted({window // 8, window // 4, window // 2, 3 * window // 4}))
+    def logged_positions(self) -> dict[str, int]:
+        """Relative positions whose f is logged, by the name of the column.
+
+        Fractions of what the counter holds, L, have the same names at any window: f_at_0.5L is f(L // 2).
+        """
+        if self.count.positions:
+            return {f"f_at_{position}": position for position in self.count.positions}
+        return {f"f_at_{eighths / 8:g}L": eighths * self.reach // 8 for eighths in LOGGED_EIGHTHS}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the experiment as nested dicts of plain values."""
@@ -129,7 +140,7 @@ class Experiment(Section):
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
 
     def describe(self) -> str:
-        """Describe in comment lines what follows from the settings."""
+        """Format parameters, FLOPs and steps as comment lines."""
         model, train, window = self.model, self.train, self.data.window
         return (
             f"# parameters: {model.n_parameters(False):,} untied, {model.n_parameters(True):,} tied "

@@ -1,4 +1,4 @@
-"""What is wrong between the sections of an"""
+"""Rules between the sections of a run's config."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def mask_faults(
             "one of them out"
         )
     if skip is not None and inside is not None:
-        faults.append(f"skip.method={skip.method}: goes with mask: causal without chunks; leave one of them out")
+        faults.append(f"skip.method={skip.method}: needs mask: causal without chunks; leave one of them out")
     if skip is not None and skip.selects and data.mode != "concatenated":
         faults.append(
             f"data.mode={data.mode}: skip.selection and skip.random_sentences take sentences of full windows of "
@@ -80,13 +80,21 @@ def shape_faults(
     if shape is None:
         return []
     method, faults = shape.strategy.method, []
+    weighs = method == "weights"
     if skip is not None:
-        faults.append(f"skip.method={skip.method}: would be ignored, shape decides the ids; leave it out")
-    if mask.method != "causal" or mask.chunks is not None:
+        reason = "weights count tokens, not ids with gaps" if weighs else "would be ignored, shape decides the ids"
+        faults.append(f"skip.method={skip.method}: {reason}; leave it out")
+    if mask.chunks is not None or mask.method not in (("causal", "document") if weighs else ("causal",)):
         field = f"mask.method={mask.method}" if mask.method != "causal" else f"mask.chunks={mask.chunks}"
-        faults.append(f"{field}: shape plans for mask: causal without chunks; leave the mask out")
+        ours = "causal or document" if weighs else "causal"
+        faults.append(f"{field}: shape plans for mask: {ours} without chunks; leave the mask out")
     wanted = "natural" if method == "choose" else "concatenated"
-    if data.mode != wanted:
+    if weighs and data.mode == "uniform":
+        faults.append(
+            "data.mode=uniform: shape.strategy.method=weights counts targets of documents or full windows; "
+            "set data.mode: natural or concatenated"
+        )
+    elif not weighs and data.mode != wanted:
         reason = "draws documents as they are" if method == "choose" else "joins documents"
         faults.append(f"data.mode={data.mode}: shape.strategy.method={method} {reason}; set data.mode: {wanted}")
     if isinstance(shape.strategy, Gaps) and shape.strategy.target_len <= data.window:

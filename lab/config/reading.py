@@ -1,42 +1,52 @@
 """Read an experiment from YAML; no torch.
 
-Order: defaults, the YAML file, dotted command-line overrides, then what follows from other settings. A key that is
-unknown, of the wrong type, out of range, contradicting or ignored is an error, and all of them are reported at once.
+Order: defaults, the YAML file, dotted command-line overrides, then settings derived from others. A key that is unknown,
+of the wrong type, out of range, contradictory or ignored is an error; all errors are reported at once.
 """
 
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lab.config.earlier import bring_up_to_date, is_of_run
 from lab.config.experiment import DEFAULT_DIGITS, DEFAULT_NEEDLES, Experiment
+from lab.config.naming import AUTO, automatic_name
 from lab.data.config import Bpe, Synthetic
+from lab.runs.changes import flatten
 from lab.settings import Raw, validated
 from lab.source.inherit import inherit
 
 
 def load_experiment(path: Path, overrides: dict[str, Any] | None = None) -> Experiment:
-    """Read a YAML file, apply dotted overrides, fill in what follows, and check it all.
+    """Read a YAML file, apply dotted overrides, fill in derived settings, and check everything.
+
+    An override whose value is a section, as wandb passes nested parameters, overrides the settings in it.
 
     Raises: ConfigError with one line per fault.
     """
-    raw = Raw.read(path)
+    raw, overrides = Raw.read(path), flatten(overrides or {})
+    if is_of_run(path):
+        bring_up_to_date(raw.values)
     given = Raw(copy.deepcopy(raw.values), raw.source)
-    given.override(overrides or {})
+    given.override(overrides)
     inherit(raw.values, given.values)
     fill_in_tags(raw.values)  # before the overrides, which drop the keys of a member they replace
-    raw.override(overrides or {})
+    raw.override(overrides)
     fill_in_tags(raw.values)
-    fill_in(raw.values, path)
+    name = path.stem if path.stem != "config" else path.parent.name
+    fill_in(raw.values, name)
     experiment = validated(Experiment, raw)
     assert isinstance(experiment, Experiment), "the reader returns the class it was called with"
-    return experiment
+    if experiment.run.name != AUTO:
+        return experiment
+    return replace(experiment, run=replace(experiment.run, name=automatic_name(experiment, name)))
 
 
-def fill_in(values: dict[str, Any], path: Path) -> None:
-    """Fill in settings that were left out and follow from others, so that no two must be kept equal by hand."""
-    name = path.stem if path.stem != "config" else path.parent.name
+def fill_in(values: dict[str, Any], name: str) -> None:
+    """Fill in omitted settings that are derived from others."""
     section(values, "run").setdefault("name", name)
     data = section(values, "data")
     tokenizer, corpus = section(data, "tokenizer"), section(data, "corpus")

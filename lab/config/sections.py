@@ -76,6 +76,15 @@ class TrainConfig(Section):
         return self.devices * self.nodes
 
     @property
+    def resolved_strategy(self) -> str:
+        """The strategy, with `auto` resolved."""
+        return self.strategy if self.strategy != "auto" else "ddp" if self.world_size > 1 else "single"
+
+    def computes_in_bf16(self, on_gpu: bool) -> bool:
+        """Return whether training computes in bfloat16 on a GPU, or on a CPU."""
+        return self.precision == "bf16" or (self.precision == "auto" and on_gpu)
+
+    @property
     def n_packs(self) -> int:
         """Packs of a global batch."""
         return self.batch_tokens // self.micro_batch_tokens
@@ -104,7 +113,7 @@ class CountConfig(Section):
     """What is logged of the position frequency, which is always counted in full."""
 
     positions: tuple[NonNegative, ...] | None = None
-    """Relative positions whose f is logged; left out, the window's 1/8, 1/4, 1/2 and 3/4."""
+    """Relative positions whose f is logged, as f_at_1280; left out, the window's 1/8 to 3/4, as f_at_0.125L."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +130,7 @@ class TrackConfig(Section):
     """Whether the run ends by drawing picture.png (needs matplotlib)."""
 
     def rules(self) -> list[str]:
-        """Refuse a project that nothing uses."""
+        """Refuse a project that would be ignored."""
         if self.project is not None and self.wandb == "off":
             return [f"project={self.project}: would be ignored, wandb=off; set wandb or leave project out"]
         return []
@@ -132,9 +141,9 @@ class RunConfig(Section):
     """Name, seed and folder of the run."""
 
     name: str
-    """Name of the run's folder; left out, that of the config file."""
+    """Name of the run's folder; left out, that of the config file; auto adds 8 digits that identify the settings."""
     seed: NonNegative = 0
-    """Seed of the weights, the data order and the probes."""
+    """Seed of the weights and the data order; probe.seed is that of the tests."""
     folder: str = "runs"
     """Folder that holds the run folders."""
 

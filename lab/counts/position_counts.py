@@ -17,6 +17,10 @@ Under a distance method attention uses r = rel_pos(m, n) instead of i = m - n, a
 exists in every segment longer than m, so that the same histogram of lengths determines
 
     f(r) = sum over m of (segments longer than m) * #{n <= m : floor(rel_pos(m, n)) = r}.
+
+Targets are counted too, by visible context c (lab.counts.visible_context), and each has a loss weight w(c):
+
+    supervised f(i) = sum over c >= i of w(c) * (targets that see exactly c earlier tokens).
 """
 
 from __future__ import annotations
@@ -31,8 +35,10 @@ from scipy import fft
 from lab.errors import DataError
 
 IntArray = npt.NDArray[np.int64]
-RelPos = Callable[[IntArray, IntArray], npt.NDArray[np.float64]]  # (queries,), (keys,) -> (queries, keys)
+FloatArray = npt.NDArray[np.float64]
+RelPos = Callable[[IntArray, IntArray], FloatArray]  # (queries,), (keys,) -> (queries, keys)
 MASKS = ("causal", "document", "anchor")
+COUNTED = ("lengths", "gapped", "supervised")  # what is added, compared and saved
 RUN_PAIRS = 1 << 16  # pairs of runs up to which impulses are faster than a Fourier transform
 ROWS = 256  # queries whose relative positions are held in memory at one time
 
@@ -41,6 +47,7 @@ class PositionCounts:
     """How often each relative position 0 .. max_len - 1 was attended.
 
     `rel_pos` is a distance method's map from indices in a segment to relative positions; left out, plain distance.
+    `weights` is the loss weight of a target by its visible context, float64 (max_len,); left out, all weigh 1.
 
     Example:
         >>> counts = PositionCounts(4)
@@ -49,12 +56,13 @@ class PositionCounts:
         ([4, 2, 1, 0], 4)
     """
 
-    def __init__(self, max_len: int, rel_pos: RelPos | None = None) -> None:
+    def __init__(self, max_len: int, rel_pos: RelPos | None = None, weights: FloatArray | None = None) -> None:
         if max_len < 1:
             raise DataError(f"max_len={max_len}: must be >= 1, the longest distance counted plus one")
-        self.max_len, self.rel_pos = max_len, rel_pos
+        self.max_len, self.rel_pos, self.weights = max_len, rel_pos, weights
         self.lengths: IntArray = np.zeros(max_len + 1, dtype=np.int64)  # c[n], segments of length n
         self.gapped: IntArray = np.zeros(max_len, dtype=np.int64)  # f of what was added by add_positions
+        self.supervised: IntArray = np.zeros(max_len, dtype=np.int64)  # targets by visible context
 
     def add_segments(self, lengths: Sequence[int] | IntArray) -> None:
         """Add causal segments of the given lengths, in tokens, contiguous ids.
@@ -96,6 +104,16 @@ class PositionCounts:
             added._add_anchors(ids, np.repeat(np.asarray(anchors), lengths))
         self.lengths += added.lengths
         self.gapped += added.gapped
+
+    def add_targets(self, targets: IntArray) -> None:
+        """Add scored targets; `targets[c]` of them see exactly c earlier tokens.
+
+        Shapes: int64, at most (max_len,).
+        Raises: DataError for a longer context.
+        """
+        if len(targets) > self.max_len:
+            raise DataError(f"context={len(targets) - 1}: must be below max_len={self.max_len}, as distances must")
+        self.supervised[: len(targets)] += targets
 
     def _add_anchors(self, ids: IntArray, places: IntArray) -> None:
         """Add the distance from each token to its anchor, given by its index in the row, -1 for none."""
@@ -211,6 +229,13 @@ class PositionCounts:
             return self._mapped(at_least[1:], self.rel_pos)
         return np.cumsum(at_least[:0:-1])[::-1] + self.gapped
 
+    def supervised_f(self) -> IntArray | FloatArray:
+        """Return the supervised f(i) for 0 <= i < max_len: int64 where all targets weigh 1, else float64 (max_len,)."""
+        if self.weights is None:
+            return np.cumsum(self.supervised[::-1])[::-1]
+        weighted: FloatArray = np.cumsum((self.supervised * self.weights)[::-1])[::-1]
+        return weighted
+
     def _mapped(self, longer: IntArray, rel_pos: RelPos) -> IntArray:
         """Count relative positions under a map; `longer[m]` is the number of segments with more than m tokens."""
         out = np.zeros(self.max_len, dtype=np.int64)
@@ -242,31 +267,33 @@ class PositionCounts:
         return int(frequency[low : high + 1].sum()) / total if total else 0.0
 
     def __add__(self, other: PositionCounts) -> PositionCounts:
-        """Add two counters of the same max_len."""
+        """Add two counters of the same max_len and weights."""
         if self.max_len != other.max_len:
             raise DataError(f"max_len={other.max_len}: must equal {self.max_len} to be added")
-        total = PositionCounts(self.max_len, self.rel_pos)
+        if not np.array_equal(self.weights, other.weights):  # type: ignore[arg-type]
+            raise DataError("weights: must be equal for counters to be added; the supervised f depends on them")
+        total = PositionCounts(self.max_len, self.rel_pos, self.weights)
         total.lengths = self.lengths + other.lengths
         total.gapped = self.gapped + other.gapped
+        total.supervised = self.supervised + other.supervised
         return total
 
     def __eq__(self, other: object) -> bool:
         """Compare what was counted."""
         if not isinstance(other, PositionCounts):
             return NotImplemented
-        same = self.max_len == other.max_len
-        return same and bool((self.lengths == other.lengths).all() and (self.gapped == other.gapped).all())
+        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in COUNTED)
 
     __hash__ = None  # type: ignore[assignment]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the counter as plain lists and numbers, for JSON or a checkpoint."""
-        return {"max_len": self.max_len, "lengths": self.lengths.tolist(), "gapped": self.gapped.tolist()}
+        return {"max_len": self.max_len, **{name: getattr(self, name).tolist() for name in COUNTED}}
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> PositionCounts:
-        """Restore the counter from the result of `to_dict`."""
+        """Restore the counter from the result of `to_dict`; states of earlier versions hold no targets."""
         counts = cls(state["max_len"])
-        counts.lengths = np.asarray(state["lengths"], dtype=np.int64)
-        counts.gapped = np.asarray(state["gapped"], dtype=np.int64)
+        for name in COUNTED:
+            setattr(counts, name, np.asarray(state.get(name, getattr(counts, name)), dtype=np.int64))
         return counts

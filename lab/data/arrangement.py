@@ -1,4 +1,4 @@
-"""What attention sees of one training window: its documents as causal runs with rotary ids, targets and an anchor.
+"""Arrange a training window for attention: its documents as causal runs with rotary ids, targets and an anchor.
 
     window      a a a b b b b        documents of a window, in tokens
     causal      one run, ids 0 1 2 3 4 5 6
@@ -6,8 +6,8 @@
     anchor      runs A, a a a, b b b b; ids 0, 1 2 3, 4 5 6 7; every run sees A too
 
 With chunks, documents are cut at random points and the chunks shuffled, each document's in order. A document that
-sees only itself is then put together again, with the ids its tokens have in the shuffled window: attention depends on
-ids and on who sees whom, not on the order of a row. No target crosses a document.
+sees only itself is then reassembled, with the ids its tokens have in the shuffled window: attention depends on ids and
+visibility, not on the order of a row. No target crosses a document.
 
 Source: arXiv:2411.13476, sections 3 and 5.2, Figures 2 and 5. The released code cuts chunks from the start of the pack,
 repeating tokens, and scores targets across documents; here every token occurs once.
@@ -29,7 +29,7 @@ class TokenRun:
     """Tokens that see each other causally in this order.
 
     Shapes: `tokens`, `targets` and `ids` int64 (n,). `anchored` runs also see the window's anchor, its first run.
-    `matched` is false if sentences were taken although none held an impactful token.
+    `matched` is false if sentences were taken although none contains an impactful token.
     """
 
     tokens: IntArray
@@ -80,13 +80,8 @@ class Arrangement:
         begins = np.flatnonzero(np.diff(documents, prepend=-1))
         parts = zip(*(np.split(x, begins[1:]) for x in (tokens, targets, ids)), strict=True)
         if self.mask == "document":
-            return [TokenRun(t, y, p if self.running else self.reset(p)) for t, y, p in parts]
+            return [TokenRun(t, y, p if self.running else p - p[0]) for t, y, p in parts]
         return [*anchor, *(TokenRun(t, y, p + 1, anchored=True) for t, y, p in parts)]
-
-    def reset(self, ids: IntArray) -> IntArray:
-        """Shift a document's ids to begin at 0."""
-        shifted: IntArray = ids - ids[0]
-        return shifted
 
 
 def interleaved(documents: IntArray, chunks: int, generator: np.random.Generator) -> IntArray:

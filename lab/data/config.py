@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import Field
 
-from lab.data.synthetic import VERSION
+from lab.data.synthetic import NATURAL_LOG_STD, VERSION
 from lab.schema import NonNegative, Positive, PositiveFloat, Section, Share
 
 Mode = Literal["natural", "concatenated", "uniform"]
 Order = Literal["corpus", "related"]
-DERIVED_VERSION = 1  # of how shards are derived from others; raised with every change to it
+DERIVED_VERSION = 1  # of the derivation of shards; raised with every change to it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Synthetic(Section):
     """The embedded probe corpus: filler, repeated phrases, quoted passages, numbers that are queried later."""
 
+    renamed: ClassVar[Mapping[str, str]] = {
+        "median_frac": "median_tokens, which is median_frac * data.window",
+        "section_frac": "section_tokens, which is section_frac * data.window",
+    }
     name: Literal["synthetic"] = "synthetic"
     documents: Positive = 20_000
     """Number of documents."""
@@ -40,12 +45,12 @@ class Synthetic(Section):
     number_prob: Share = 0.15
     """Probability that a word of filler is a number; repeats and quotes repeat it too."""
     question_prob: Share = 0.95
-    """Probability that a section with room for it states numbers and ends with the question and answer."""
-    section_frac: PositiveFloat = 1.0
-    """Longest section in windows; repeats, quotes and questions reach back no further than their section."""
-    median_frac: PositiveFloat = 0.26
-    """Median document length in windows; with log_std it gives SlimPajama's shape at any window."""
-    log_std: PositiveFloat = 1.2
+    """Probability that a long enough section states numbers and ends with the question and answer."""
+    section_tokens: PositiveFloat = 192.0
+    """Longest section in tokens; repeats, quotes and questions reach back no further than their section."""
+    median_tokens: PositiveFloat = 49.92
+    """Median document length in tokens; SlimPajama's shape at a window of 192, and at any window of 0.26 times it."""
+    log_std: PositiveFloat = NATURAL_LOG_STD
     """Standard deviation of the logarithm of the document length."""
 
 
@@ -79,7 +84,7 @@ class Slimpajama(Section):
     dataset: str | None = None
     """Name on the hub, or a local folder that the datasets package can load; left out, cerebras/SlimPajama-627B."""
     tasks: Positive = 512
-    """Pieces the work is cut into; one shard each, at most one per input file."""
+    """Tasks that the work is divided into; one shard each, at most one per input file."""
 
     def rules(self) -> list[str]:
         """Refuse a dataset that would be ignored."""
@@ -102,13 +107,13 @@ Corpus = Annotated[Synthetic | Stdlib | Text | Slimpajama | Conversations, Field
 
 @dataclass(frozen=True, kw_only=True)
 class Bpe(Section):
-    """A byte-level BPE trained on the corpus; every digit is a token of its own."""
+    """A byte-level BPE trained on the corpus; every digit is a separate token."""
 
     method: Literal["bpe"] = "bpe"
     vocab_size: Annotated[int, Ge(260)] = 640
     """Maximum number of tokens, including the 256 bytes and 2 special tokens."""
     sample_documents: Positive = 3000
-    """Documents it is trained on."""
+    """Documents that it is trained on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +146,7 @@ class Upsample(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(Section):
-    """Where tokens come from and how they are cut."""
+    """The corpus, the tokenizer and how documents are cut."""
 
     corpus: Corpus = field(default_factory=Synthetic)
     tokenizer: TokenizerChoice = field(default_factory=Bpe)
@@ -197,7 +202,6 @@ class DataConfig(Section):
             "held_out_frac": self.held_out_frac,
         }
         if isinstance(self.corpus, Synthetic):
-            identity["window"] = self.window  # its document lengths follow the window
             identity["version"] = VERSION
         if self.tags:
             identity["tags"] = True

@@ -26,11 +26,12 @@ from lab.errors import DataError, MissingPackage
 TASK_DOCUMENTS = 4000  # synthetic documents of one task
 STDLIB_TASKS = 16
 HUB_DATASET = "cerebras/SlimPajama-627B"
+SLIMPAJAMA = ("text", "meta.redpajama_set_name")  # fields of the text and of its source
 SUFFIXES = (".jsonl", ".jsonl.zst", ".parquet", ".txt")
 
 
 class CorpusReader(Protocol):
-    """What preparation needs of a corpus."""
+    """The interface of a corpus for preparation."""
 
     n_tasks: int
 
@@ -39,7 +40,7 @@ class CorpusReader(Protocol):
         ...
 
     def inputs(self) -> dict[str, int]:
-        """Return the inputs and their sizes, so that a change between two calls of preparation is detected."""
+        """Return the inputs and their sizes, by which preparation detects a change between two calls."""
         ...
 
 
@@ -50,7 +51,7 @@ def open_corpus(config: DataConfig) -> CorpusReader:
     """
     corpus = config.corpus
     if isinstance(corpus, Synthetic):
-        return SyntheticReader(corpus, config.window)
+        return SyntheticReader(corpus)
     if isinstance(corpus, Stdlib):
         return StdlibReader()
     if isinstance(corpus, Slimpajama) and corpus.path is None:
@@ -61,10 +62,10 @@ def open_corpus(config: DataConfig) -> CorpusReader:
 class SyntheticReader:
     """The embedded probe corpus."""
 
-    def __init__(self, corpus: Synthetic, window: int) -> None:
+    def __init__(self, corpus: Synthetic) -> None:
         self.documents = corpus.documents
         self.n_tasks = -(-corpus.documents // TASK_DOCUMENTS)
-        self.generator = synthetic_text(corpus, window)
+        self.generator = synthetic_text(corpus)
 
     def inputs(self) -> dict[str, int]:
         """Return nothing: the documents depend on the config alone."""
@@ -77,10 +78,10 @@ class SyntheticReader:
             yield Document(text, "synthetic")
 
 
-def synthetic_text(corpus: Synthetic, window: int) -> SyntheticText:
+def synthetic_text(corpus: Synthetic) -> SyntheticText:
     """Build the generator of a synthetic corpus."""
     parameters = {k: v for k, v in asdict(corpus).items() if k not in ("name", "documents")}
-    return SyntheticText(window=window, **parameters)
+    return SyntheticText(**parameters)
 
 
 class StdlibReader:
@@ -129,7 +130,7 @@ def cut_definitions(source: str) -> list[str]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             starts.append(min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1)
     lines = source.splitlines(keepends=True)
-    if len(lines) != source.count("\n") + (not source.endswith("\n")):  # form feeds and the like also split lines
+    if len(lines) != source.count("\n") + (not source.endswith("\n")):  # splitlines also splits at form feeds
         lines = io.StringIO(source, newline="").readlines()
     pieces = ["".join(lines[a:b]) for a, b in zip(starts, [*starts[1:], len(lines)])]
     return [piece for piece in pieces if piece.strip()]
@@ -148,16 +149,8 @@ class FilesReader:
         self.files = [path for path in files if path.name.endswith(suffixes) and path.is_file()]
         if not self.files:
             raise DataError(f"data.corpus.path={root}: holds no text files; put {', '.join(suffixes)} there")
-        if isinstance(corpus, Slimpajama):
-            self.n_tasks = min(corpus.tasks, len(self.files))
-            self.text_field: str | None = "text"
-            self.source_field: str | None = "meta.redpajama_set_name"
-        elif isinstance(corpus, Conversations):
-            self.n_tasks = len(self.files)
-            self.text_field, self.source_field = None, None
-        else:
-            self.n_tasks = len(self.files)
-            self.text_field, self.source_field = corpus.text_field, corpus.source_field
+        self.corpus = corpus
+        self.n_tasks = min(getattr(corpus, "tasks", len(self.files)), len(self.files))
 
     def inputs(self) -> dict[str, int]:
         """Return the files."""
@@ -175,9 +168,10 @@ class FilesReader:
 
     def document(self, row: dict[str, Any], default: str) -> Document | DroppedDocument:
         """Convert a row to a document or a conversation."""
-        if self.text_field is None:
+        if isinstance(self.corpus, Conversations):
             return to_conversation(row, default)
-        return to_document(row, self.text_field, self.source_field, default)
+        fields = (self.corpus.text_field, self.corpus.source_field) if isinstance(self.corpus, Text) else SLIMPAJAMA
+        return to_document(row, *fields, default)
 
 
 class HubReader:
@@ -204,16 +198,11 @@ class HubReader:
 
     def read(self, task: int) -> Iterator[Document | DroppedDocument]:
         """Stream the task's part."""
-        rows = iter(self.stream.shard(num_shards=self.n_tasks, index=task))
-        while True:
-            try:
-                row = next(rows)
-            except StopIteration:
-                return
-            except Exception as error:  # the library raises many types for a broken or unreachable file
-                reason = first_line(error)
-                raise DataError(f"{self.name}: broke off while streaming ({reason}); run it again") from error
-            yield to_document(row, "text", "meta.redpajama_set_name", "unknown")
+        try:
+            for row in self.stream.shard(num_shards=self.n_tasks, index=task):
+                yield to_document(row, *SLIMPAJAMA, "unknown")
+        except Exception as error:  # the library raises many types for a broken or unreachable file
+            raise DataError(f"{self.name}: failed while streaming ({first_line(error)}); run it again") from error
 
 
 def sizes_of(files: list[Path], root: Path) -> dict[str, int]:

@@ -51,7 +51,7 @@ class Recipe:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One task: the shard to read, its order, and the recipe of copies, if any."""
+    """One task: the shard to read, its order, and the recipe of copies if documents are copied."""
 
     task: int
     shard: Path
@@ -139,7 +139,7 @@ def order_of(job: Job, shard: Shard, temporary: Path) -> Ints:
     """Determine the order of the documents in a derived shard."""
     copies = np.ones(len(shard.ends), dtype=np.int64)
     if job.recipe is not None:
-        assert job.before is not None, "a recipe comes with the documents of earlier shards"
+        assert job.before is not None, "a recipe needs the documents of earlier shards"
         copies = job.recipe.copies(shard, job.before)
     if not job.related:
         assert job.recipe is not None, "a derived shard is upsampled or in another order"
@@ -152,11 +152,10 @@ def order_of(job: Job, shard: Shard, temporary: Path) -> Ints:
 
 def copy_documents(writer: ShardWriter, shard: Shard, order: Ints | None) -> None:
     """Write documents in an order; None keeps that of the shard."""
-    ends, sources = np.asarray(shard.ends), np.asarray(shard.sources)
-    for document in range(len(ends)) if order is None else order.tolist():
-        part = slice(int(ends[document - 1]) if document else 0, int(ends[document]))
+    for document in range(len(shard.ends)) if order is None else order.tolist():
+        part = shard.part(document)
         scored = None if shard.scored is None else shard.scored[part]
-        writer.add(shard.split, shard.tokens[part], shard.source_names[sources[document]], scored)
+        writer.add(shard.split, shard.tokens[part], shard.source_names[shard.sources[document]], scored)
 
 
 def similarity_of_neighbours(folder: Path) -> dict[str, float]:

@@ -146,7 +146,9 @@ def source_table(record: dict[str, Any]) -> str:
     lines = [columns(rows)]
     if len(record["sources"]) > len(shown):
         lines.append(f"({len(record['sources']) - len(shown):,} smaller sources are in upsampling.json)")
-    lines.append("repeated: share of the tokens afterwards that are further copies; left out: share of the documents")
+    lines.append(
+        "repeated: share of the tokens afterwards in second and later copies; left out: share of the documents"
+    )
     return "\n".join(lines)
 
 
@@ -162,14 +164,14 @@ def length_table(record: dict[str, Any]) -> str:
 def quantile_table(record: dict[str, Any]) -> str:
     """Format the quantiles of length over documents and over tokens."""
     found = record["quantiles"]
-    rows = [["length up to which ...", *(f"{at:.0%}" for at in found["at"])]]
+    rows = [["longest length of ...", *(f"{at:.0%}" for at in found["at"])]]
     for of, what in (("of_documents", "documents"), ("of_tokens", "tokens")):
-        rows += [[f"of the {what} lie, {when}", *(f"{v:,}" for v in values)] for when, values in found[of].items()]
+        rows += [[f"of the {what}, {when}", *(f"{v:,}" for v in values)] for when, values in found[of].items()]
     return columns(rows)
 
 
 def columns(rows: list[list[str]]) -> str:
-    """Align rows in columns, the first to the left and the others to the right."""
+    """Align rows in columns, the first column left and the others right."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows)]
     lines = (
         "  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))])

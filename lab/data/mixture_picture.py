@@ -8,7 +8,7 @@ from typing import Any
 from lab.plots import canvas
 
 BEFORE, AFTER, DARK = "#b8b8b8", "#3366aa", "#333333"
-MOST_SOURCES = 10  # the others are drawn as one
+MOST_SOURCES = 10  # the rest is drawn as one
 HALF = 0.38  # width of a bar; two share a unit
 ROOM = 1.06  # above the bars, for the annotation
 MOST_LETTERS = 28  # of a source's name
@@ -65,7 +65,7 @@ def draw_sources(axes: Any, record: dict[str, Any]) -> None:
 
 
 def grouped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Keep the largest sources and sum the others."""
+    """Keep the largest sources and sum the rest."""
     if len(rows) <= MOST_SOURCES:
         return rows
     rest = rows[MOST_SOURCES - 1 :]

@@ -12,10 +12,12 @@ from typing import Any
 
 import lightning
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, distributed
 from torch.utils.data import DataLoader, IterableDataset
 
+from lab.counts import targets_by_context, visible_context
 from lab.data.arrangement import Arrangement
 from lab.data.config import DataConfig
 from lab.data.corpora import open_corpus
@@ -35,25 +37,31 @@ from lab.skip.sentences import sentence_ends, split_sentences
 PARENT_CHECK_S = 1.0
 FIRST_WINDOWS = 32  # in one of which an impactful token must occur
 Batch = dict[str, Any]
+FloatArray = npt.NDArray[np.float64]
 
 
 class PackDataset(IterableDataset):  # type: ignore[type-arg]
-    """The packs of some streams in turn, endless."""
+    """The packs of some streams in turn, endless; `weights` as in `to_batch`."""
 
-    def __init__(self, streams: list[PackStream]) -> None:
+    def __init__(self, streams: list[PackStream], weights: FloatArray | None = None) -> None:
         super().__init__()
-        self.streams = streams
+        self.streams, self.weights = streams, weights
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield one pack of each stream, again and again."""
         while True:
             for stream in self.streams:
-                yield to_batch(next(stream))
+                yield to_batch(next(stream), self.weights)
 
 
-def to_batch(pack: Pack) -> Batch:
-    """Convert a pack to a training batch: tensors to move to the device, and values that stay on the host."""
-    ids = pack.position_ids
+def to_batch(pack: Pack, weights: FloatArray | None = None) -> Batch:
+    """Convert a pack to a training batch: tensors to move to the device, and values that stay on the host.
+
+    `weights` is the loss weight of a target by its visible context; left out, all weigh 1.
+
+    Shapes: weights float64, longer than the longest run.
+    """
+    ids, scored = pack.position_ids, pack.targets != IGNORE
     return {
         "tokens": torch.from_numpy(pack.tokens)[None],
         "targets": torch.from_numpy(pack.targets)[None],
@@ -64,10 +72,20 @@ def to_batch(pack: Pack) -> Batch:
         "anchors": pack.anchors,
         "counted": ids,
         "selected": pack.selected,
-        "n_targets": int((pack.targets != IGNORE).sum()),
+        "n_targets": int(scored.sum()),
+        "supervised": targets_by_context(pack.lengths, pack.anchors, scored),
+        "weights": None if weights is None else loss_weights(pack, scored, weights)[None],
         "stream": pack.stream,
         "state": pack.state,
     }
+
+
+def loss_weights(pack: Pack, scored: np.ndarray, weights: FloatArray) -> Tensor:
+    """Look up the loss weight of every target: float32 (pack_tokens,), 0 where nothing is scored."""
+    out = np.zeros(len(scored), dtype=np.float32)
+    context = visible_context(pack.lengths, pack.anchors)
+    out[: len(context)] = weights[context]
+    return torch.from_numpy(out * scored)
 
 
 def starts_of(pack: Pack) -> tuple[int, ...] | None:
@@ -81,13 +99,13 @@ def starts_of(pack: Pack) -> tuple[int, ...] | None:
     return tuple(pack.position_ids[begins].tolist()) if (steps == 1).all() else None
 
 
-def as_it_is(batch: Batch) -> Batch:
-    """Collate nothing: the default would turn the stream's state into a tensor and send it to the device."""
+def unchanged(batch: Any) -> Any:
+    """Return a batch as it is: default collation would make the stream's state a tensor and move it to the device."""
     return batch
 
 
 def outlive_signals(worker: int) -> None:
-    """Ignore signals sent to the process group: the training process still needs the packs. End when it ends."""
+    """Ignore signals to the process group, as the training process still needs packs, and exit when it does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -95,9 +113,9 @@ def outlive_signals(worker: int) -> None:
 
 
 def follow_parent() -> None:
-    """End the process when its parent has ended or sends SIGTERM; SIGTERM from others is ignored.
+    """Exit when the parent has exited or sends SIGTERM; SIGTERM from other processes is ignored.
 
-    torch's own watch on the parent does not suffice: after it, Python waits for packs that are no longer consumed.
+    torch's check of the parent is not enough: after it, Python still waits for packs that nobody consumes.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None, "runs in a worker only"
@@ -162,10 +180,11 @@ class PackedData(lightning.LightningDataModule):
         self.mask, self.skip, self.shape = mask, skip, shape
         self.config, self.seed = config, seed
         self.micro_batch_tokens, self.n_streams = micro_batch_tokens, n_streams
+        self.weights: FloatArray | None = None  # loss weights by visible context, once planned
         self.states: dict[int, np.ndarray] = {}
 
     def check_prepared(self) -> None:
-        """Refuse a corpus that should have been prepared; every process checks, so that none waits for another.
+        """Refuse a corpus that must be prepared first; every process checks, so that none waits for the others.
 
         Raises: DataError.
         """
@@ -196,13 +215,13 @@ class PackedData(lightning.LightningDataModule):
         self.selection = self.open_selection() if selects else None
         self.skips = None if self.skip is None or selects else skip_function(self.config, self.skip)
         if self.shape is not None:
-            shaped = shape_corpus(self.shape, self.config, self.store)
-            self.segments, self.skips = shaped.segments, shaped.skip
+            shaped = shape_corpus(self.shape, self.config, self.store, self.mask)
+            self.segments, self.skips, self.weights = shaped.segments, shaped.skip, shaped.plan.weights
 
     def open_selection(self) -> Selection:
-        """Read which sentences samples are made of.
+        """Read the token types that select sentences.
 
-        Raises: LabError, also where the first windows hold none of the token types.
+        Raises: LabError, also if the first windows contain none of them.
         """
         path = self.token_types or (Path(self.skip.selection) if self.skip.selection is not None else None)
         tokenizer = load_tokenizer(shard_folder(self.config))
@@ -212,14 +231,14 @@ class PackedData(lightning.LightningDataModule):
         return selection
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        """Load this rank's streams; with data.prefetch one background process does the packing."""
+        """Load this rank's streams; with data.prefetch a background process packs them."""
         rank, world = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
         streams = [self.stream(j) for j in range(rank, self.n_streams, world)]
         prefetch = self.config.prefetch
         return DataLoader(
-            PackDataset(streams),
+            PackDataset(streams, self.weights),
             batch_size=None,
-            collate_fn=as_it_is,
+            collate_fn=unchanged,
             worker_init_fn=outlive_signals,
             num_workers=1 if prefetch else 0,
             prefetch_factor=prefetch or None,
@@ -244,7 +263,7 @@ class PackedData(lightning.LightningDataModule):
         )
 
     def consumed(self, batch: Batch) -> None:
-        """Record the state of a batch's stream after it; called for every batch that was trained on."""
+        """Record the state of a batch's stream; called after every batch trained on."""
         self.states[batch["stream"]] = np.asarray(batch["state"])
 
     def state_dict(self) -> dict[str, Tensor]:

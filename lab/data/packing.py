@@ -1,10 +1,10 @@
 """Packs: the whole segments of one micro-batch, end to end, chosen by a look-ahead best fit.
 
-A global batch is `n_streams` packs, one from each stream. Stream j reads the global samples j, j + n_streams, ... and
-nothing else, so the packs are a function of (seed, step) alone, however many processes share the streams.
+A global batch is `n_streams` packs, one from each stream. Stream j reads only the global samples j, j + n_streams, ...,
+so the packs are a function of (seed, step), whatever the number of processes.
 Random choices inside a segment (chunks, sentences, skips) are drawn from (seed, sample).
 A stream holds `look_ahead` segments; a pack takes the oldest one and then, repeatedly, the longest
-that still fits. No segment is cut or dropped. A stream's state is the next sample and the samples that wait.
+that still fits. No segment is cut or dropped. A stream's state is the next sample and the waiting samples.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lab.data.arrangement import IGNORE, Arrangement, TokenRun
-from lab.data.segments import Segment, SegmentIndex
+from lab.data.segments import SegmentIndex
 from lab.data.selecting import Selection
 from lab.data.shards import TokenStore
 from lab.errors import ConfigError
@@ -99,7 +99,7 @@ class PackStream:
         anchors: list[int] = []
         place = 0
         for sample in chosen:
-            arranged = self._arrange(sample, self._segment(sample))
+            arranged = self._arrange(sample)
             anchors += [place if run.anchored else -1 for run in arranged]
             place += sum(len(run.tokens) for run in arranged)
             runs += arranged
@@ -112,11 +112,8 @@ class PackStream:
         state[1 : 1 + len(self.waiting)] = [-negated for _, negated in self.waiting]
         return state
 
-    def _segment(self, sample: int) -> Segment:
-        return self.segments.draw(sample, self.seed)
-
     def _wait(self, sample: int) -> None:
-        segment = self._segment(sample)
+        segment = self.segments.draw(sample, self.seed)
         length = segment.length + self.arrangement.extra_tokens
         if self.selection is not None:
             length = self.selection.length(self.store.read(segment.start, segment.length).astype(np.int64))
@@ -127,7 +124,8 @@ class PackStream:
             )
         insort(self.waiting, (length, -sample))
 
-    def _arrange(self, sample: int, segment: Segment) -> list[TokenRun]:
+    def _arrange(self, sample: int) -> list[TokenRun]:
+        segment = self.segments.draw(sample, self.seed)
         tokens = self.store.read(segment.start, segment.length + segment.continues).astype(np.int64)
         targets = np.full(segment.length, IGNORE, dtype=np.int64)
         targets[: len(tokens) - 1] = tokens[1:]

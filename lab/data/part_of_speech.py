@@ -18,16 +18,16 @@ from tqdm import tqdm
 
 from lab.errors import ConfigError, MissingPackage
 
-UNUSED = ("parser", "senter", "ner", "lemmatizer")  # parts of a pipeline that change no part of speech
-PIECE = 2000  # tokens that are tagged together
+UNUSED = ("parser", "senter", "ner", "lemmatizer")  # pipeline components that do not change parts of speech
+PIECE = 2000  # tokens tagged at a time
 UNLABELLED, SPACE = "X", "SPACE"
-BREAK = "\n"  # in place of a special token, which has no text and separates texts
+BREAK = "\n"  # replaces a special token, which has no text and separates texts
 
 
 def open_tagger(name: str) -> Any:
     """Open an installed pipeline by its name, or a folder of one.
 
-    Raises: MissingPackage without spaCy, ConfigError for a pipeline that is not there.
+    Raises: MissingPackage without spaCy, ConfigError for a missing pipeline.
     """
     try:
         import spacy

@@ -61,15 +61,15 @@ def shard_folder(config: DataConfig) -> Path:
 
 
 def is_prepared(config: DataConfig) -> bool:
-    """Return whether every task of the corpus is done: the closing file exists, and so does every shard.
+    """Return whether every task of the corpus is done: prepared.json exists, and so does every shard.
 
-    Derived shards are complete without their base, but not with a base other than theirs.
+    Derived shards are complete without their base, but invalid if the base has changed.
     """
     folder = shard_folder(config)
-    closing = folder / "prepared.json"
-    if not closing.exists():
+    done = folder / "prepared.json"
+    if not done.exists():
         return False
-    n_tasks: int = json.loads(closing.read_text(encoding="utf-8"))["tasks"]
+    n_tasks: int = json.loads(done.read_text(encoding="utf-8"))["tasks"]
     if not all((folder / task_name(task)).exists() for task in range(n_tasks)):
         return False
     if config.base is None or not is_prepared(config.base):
@@ -82,18 +82,18 @@ def prepare(
 ) -> Prepared:
     """Run the missing tasks of tokenizing and deriving, and return a summary of all tasks.
 
-    `tasks` restricts this call to some of the tasks, for job arrays; the last one to finish closes the folder. Where
-    shards are derived and others of the base are missing still, the summary is that of the base.
+    `tasks` restricts this call to some of the tasks, for job arrays; the last one to finish writes prepared.json. If
+    shards are to be derived and some of the base are still missing, the summary is that of the base.
 
     Raises: DataError for an empty corpus or unreadable input.
     """
+    folder = shard_folder(config)
     if config.base is not None and is_prepared(config):
-        return summary_of(config)  # the base may have been deleted
+        return summarise(folder)  # the base may have been deleted
     if config.base is not None and not is_prepared(config.base):
         base = prepare(config.base, workers=workers, tasks=tasks, progress=progress)
         if not is_prepared(config.base):
             return base
-    folder = shard_folder(config)
     run, jobs = begin(config, folder) if config.base is None else begin_derived(config, config.base, folder, progress)
     wanted = range(len(jobs)) if tasks is None else tasks
     todo = [jobs[task] for task in wanted if not (folder / task_name(task)).exists()]
@@ -102,9 +102,8 @@ def prepare(
         for manifest in run_tasks(run, todo, workers):
             bar.update()
             bar.set_postfix_str(f"{sum(s['tokens'] for s in manifest['splits'].values()):,} tokens in the last")
-    done = shards_in(folder)
-    prepared = summarise(folder, [read_manifest(path) for path in done])
-    if len(done) < len(jobs):
+    prepared = summarise(folder)
+    if len(shards_in(folder)) < len(jobs):
         return prepared
     if not prepared.tokens["train"]:
         shutil.rmtree(folder)
@@ -138,15 +137,15 @@ def begin_derived(config: DataConfig, base: DataConfig, folder: Path, progress: 
 
 @contextmanager
 def folder_of_tasks(config: DataConfig, folder: Path) -> Iterator[None]:
-    """Create the shards' folder, and remove it again if the body fails and no task was done before.
+    """Create the shards' folder, and remove it if the block fails before any task is done.
 
-    Raises: DataError where it cannot be written.
+    Raises: DataError if it cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise DataError(f"data.folder={config.folder}: cannot be made ({reason}); name another folder") from error
+        raise DataError(f"data.folder={config.folder}: cannot be created ({reason}); name another folder") from error
     try:
         yield
     except DataError:
@@ -168,8 +167,8 @@ def refuse_other_inputs(folder: Path, inputs: Mapping[str, int | str]) -> None:
     changed = sorted(name for name in before.keys() | inputs.keys() if before.get(name) != inputs.get(name))
     if changed:
         raise DataError(
-            f"{folder}: {changed[0]} and {len(changed) - 1} others were added, removed or changed since it was begun; "
-            "delete the folder and prepare again"
+            f"{folder}: {changed[0]} and {len(changed) - 1} others were added, removed or changed since preparation "
+            "began; delete the folder and prepare again"
         )
 
 
@@ -232,7 +231,7 @@ def marked(
 
 
 def splitter(held_out_frac: float) -> Callable[[str], str]:
-    """Return the function that assigns a text to a split by its hash alone, so that copies share a split."""
+    """Return the function that assigns a text to a split by its hash, so that duplicates share a split."""
     bound = int(held_out_frac * 2 ** (8 * HASH_BYTES))
 
     def split_of(text: str) -> str:
@@ -254,7 +253,7 @@ def obtain_tokenizer(config: DataConfig, folder: Path) -> Tokenizer:
         items = itertools.chain.from_iterable(reader.read(task) for task in range(reader.n_tasks))
         texts = (item.text for item in items if isinstance(item, Document) and pick(item.text) == SPLITS[0])
         sample: Iterator[str] = itertools.islice(texts, choice.sample_documents)
-        if isinstance(config.corpus, Synthetic):  # short windows leave no room for the test's own words
+        if isinstance(config.corpus, Synthetic):  # with short windows the sample may lack the needle test's words
             sample = itertools.chain([wording.TASK + wording.NEEDLE + wording.QUESTION], sample)
         tokenizer = train_bpe(sample, choice.vocab_size)
     else:
@@ -271,12 +270,13 @@ def end_of_document(config: DataConfig, tokenizer: Tokenizer) -> int:
     token = EOS if isinstance(config.tokenizer, Bpe) else config.tokenizer.eos
     index: int | None = tokenizer.token_to_id(token)
     if index is None:
-        raise DataError(f"data.tokenizer.eos={token}: the tokenizer has no such token; name one it has")
+        raise DataError(f"data.tokenizer.eos={token}: the tokenizer has no such token; use one of its tokens")
     return index
 
 
-def summarise(folder: Path, manifests: list[dict[str, Any]]) -> Prepared:
-    """Sum the manifests."""
+def summarise(folder: Path) -> Prepared:
+    """Sum the manifests of a folder's shards."""
+    manifests = [read_manifest(path) for path in shards_in(folder)]
     skips: Counter[str] = Counter()
     for manifest in manifests:
         skips.update(manifest["skips"])
@@ -285,9 +285,3 @@ def summarise(folder: Path, manifests: list[dict[str, Any]]) -> Prepared:
         for unit in ("documents", "tokens")
     }
     return Prepared(folder, total["documents"], total["tokens"], dict(skips))
-
-
-def summary_of(config: DataConfig) -> Prepared:
-    """Summarise a prepared corpus from its manifests."""
-    folder = shard_folder(config)
-    return summarise(folder, [read_manifest(path) for path in shards_in(folder)])

@@ -68,7 +68,7 @@ def related_order(shard: Shard, copies: Ints) -> tuple[Ints, Similarity, Similar
             before.add(seen)
             if axes is not None:
                 places[part] = seen @ axes
-    laid: list[tuple[float, Ints]] = []
+    placed: list[tuple[float, Ints]] = []  # place in the shard, from 0 to 1, and documents
     for turn in range(int(copies.max(initial=0))):
         for members in by_source(shard, copies > turn):
             blocks = halved(members, places)
@@ -77,9 +77,9 @@ def related_order(shard: Shard, copies: Ints) -> tuple[Ints, Similarity, Similar
                 seen = vectors(shard, block, weights)
                 order = chain(seen)
                 after.add(seen[order])
-                laid.append(((turn + number / len(blocks)) / last, block[order]))
-    laid.sort(key=lambda item: item[0])
-    return parted(np.concatenate([np.zeros(0, np.int64), *(block for _, block in laid)])), before, after
+                placed.append(((turn + number / len(blocks)) / last, block[order]))
+    placed.sort(key=lambda item: item[0])
+    return parted(np.concatenate([np.zeros(0, np.int64), *(block for _, block in placed)])), before, after
 
 
 def by_source(shard: Shard, wanted: npt.NDArray[np.bool_]) -> Iterator[Ints]:
@@ -96,24 +96,18 @@ def bucket_counts(tokens: npt.NDArray[np.integer]) -> Ints:
     return counts
 
 
-def documents_of(shard: Shard, documents: Ints) -> Iterator[npt.NDArray[np.integer]]:
-    """Read documents by their indices."""
-    for document in documents.tolist():
-        yield shard.tokens[int(shard.ends[document - 1]) if document else 0 : int(shard.ends[document])]
-
-
 def bucket_weights(shard: Shard) -> npt.NDArray[np.float64]:
-    """Weigh the buckets by how few documents have tokens in them: ln(1 + n / n_b), float64 (N_BUCKETS,)."""
+    """Compute the buckets' inverse document frequencies, ln(1 + n / n_b): float64 (N_BUCKETS,)."""
     having = np.zeros(N_BUCKETS, dtype=np.int64)
-    for tokens in documents_of(shard, np.arange(len(shard.ends))):
-        having += bucket_counts(tokens) > 0
+    for document in range(len(shard.ends)):
+        having += bucket_counts(shard.tokens[shard.part(document)]) > 0
     weights: npt.NDArray[np.float64] = np.log(1 + len(shard.ends) / np.maximum(having, 1))
     return weights
 
 
 def vectors(shard: Shard, documents: Ints, weights: npt.NDArray[np.float64]) -> Floats:
     """Compute unit vectors of documents, in whole multiples of 1 / SCALE: float32 (documents, N_BUCKETS)."""
-    counts = np.stack([bucket_counts(tokens) for tokens in documents_of(shard, documents)])
+    counts = np.stack([bucket_counts(shard.tokens[shard.part(document)]) for document in documents.tolist()])
     weighted = np.log1p(counts) * weights
     lengths = np.sqrt((weighted**2).sum(1, keepdims=True))
     whole: Floats = np.rint(SCALE * weighted / np.maximum(lengths, 1e-300)).astype(np.float32)

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar
 
 import numpy as np
 
@@ -35,33 +35,19 @@ class Segment:
     continues: bool
 
 
-class SegmentIndex(Protocol):
+class SegmentIndex(ABC):
     """The segments of a split, numbered 0 .. n - 1."""
 
     n: int
-    whole_documents: bool
+    whole_documents: ClassVar[bool] = False
     """Whether a segment belongs to one document."""
-
-    def __getitem__(self, index: int) -> Segment:
-        """Return one segment."""
-        ...
-
-    def draw(self, sample: int, seed: int) -> Segment:
-        """Return the segment of a global sample."""
-        ...
-
-
-class Shuffled(ABC):
-    """Draws every segment once in n samples: each epoch is a shuffle of its own."""
-
-    n: int
 
     @abstractmethod
     def __getitem__(self, index: int) -> Segment:
         """Return one segment."""
 
     def draw(self, sample: int, seed: int) -> Segment:
-        """Return the segment of a global sample."""
+        """Return the segment of a global sample: every segment once in n samples, each epoch in another order."""
         return self[sample_segment(sample, self.n, seed)]
 
 
@@ -73,12 +59,13 @@ def index_segments(store: TokenStore, mode: Mode, window: int) -> SegmentIndex:
     if mode == "natural":
         return NaturalSegments(store, window)
     if mode == "uniform":
-        return CutSegments(store, window, uniform_lengths(window), "data.mode=uniform")
+        lengths = [1 + shuffled(index, window, key=window) for index in range(window)]  # each of 1 .. window once
+        return CutSegments(store, window, lengths, "data.mode=uniform")
     refuse_short(store, window, window, "data.mode=concatenated")
     return ConcatenatedSegments(store, window)
 
 
-class NaturalSegments(Shuffled):
+class NaturalSegments(SegmentIndex):
     """Documents cut every `window` tokens; located by each shard's running count of segments by document."""
 
     whole_documents = True
@@ -101,10 +88,8 @@ class NaturalSegments(Shuffled):
         return Segment(int(self.store.token_starts[shard_index]) + begin, length, begin + length < int(ends[document]))
 
 
-class ConcatenatedSegments(Shuffled):
+class ConcatenatedSegments(SegmentIndex):
     """Windows of exactly `window` tokens; the split's last tokens, less than a window, are left out."""
-
-    whole_documents = False
 
     def __init__(self, store: TokenStore, window: int) -> None:
         self.window, self.n_tokens = window, store.n_tokens
@@ -116,15 +101,13 @@ class ConcatenatedSegments(Shuffled):
         return Segment(start, self.window, start + self.window < self.n_tokens)
 
 
-class CutSegments(Shuffled):
+class CutSegments(SegmentIndex):
     """Blocks of joined documents, each cut to the same lengths in the same order.
 
     The split's last tokens, less than a block, are left out.
 
     Raises: DataError for a split shorter than a block; the message names `setting`.
     """
-
-    whole_documents = False
 
     def __init__(self, store: TokenStore, window: int, lengths: Sequence[int], setting: str) -> None:
         self.lengths, self.n_tokens = lengths, store.n_tokens
@@ -137,11 +120,6 @@ class CutSegments(Shuffled):
         block, place = divmod(index, len(self.lengths))
         start, stop = (block * int(self.ends[-1]) + int(end) for end in self.ends[place : place + 2])
         return Segment(start, stop - start, stop < self.n_tokens)
-
-
-def uniform_lengths(window: int) -> list[int]:
-    """List every length 1 .. window once, shuffled."""
-    return [1 + shuffled(place, window, key=window) for place in range(window)]
 
 
 def refuse_short(store: TokenStore, block: int, window: int, setting: str) -> None:
@@ -157,26 +135,23 @@ def refuse_short(store: TokenStore, block: int, window: int, setting: str) -> No
 
 
 def segment_counts(shard: Shard, window: int) -> np.ndarray:
-    """Count the segments up to and including each document, int64 (documents,).
-
-    The array is saved next to the shard and memory-mapped, so that opening a large corpus reads nothing; if the folder
-    is read-only it is computed in memory.
-    """
+    """Count the segments up to and including each document, int64 (documents,)."""
     path = shard.folder / f".segments-{shard.split}-{window}.npy"
+    return cached(path, lambda: np.cumsum(-(-np.diff(shard.ends, prepend=0) // window)))
+
+
+def cached(path: Path, compute: Callable[[], np.ndarray]) -> np.ndarray:
+    """Map an array into memory, or compute and save it, so that opening a large corpus again reads nothing.
+
+    It is saved completely or not at all; a read-only folder is not an error.
+    """
     if path.exists():
-        kept: np.ndarray = np.load(path, mmap_mode="r")
-        return kept
-    lengths = np.diff(shard.ends, prepend=0)
-    counts = np.cumsum(-(-lengths // window))
-    save_beside(path, counts)
-    return counts
-
-
-def save_beside(path: Path, counts: np.ndarray) -> None:
-    """Save the array completely or not at all; a read-only folder is not an error."""
-    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}.npy")
+        saved: np.ndarray = np.load(path, mmap_mode="r")
+        return saved
+    array, temporary = compute(), path.with_name(f"{path.name}.tmp-{os.getpid()}.npy")
     try:
-        np.save(temporary, counts)
+        np.save(temporary, array)
         temporary.replace(path)
     except OSError:
         temporary.unlink(missing_ok=True)
+    return array

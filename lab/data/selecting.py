@@ -21,7 +21,7 @@ from lab.skip.methods import skip_positions_from_config
 from lab.skip.selection import draw_sentences, places_of, sentences_with
 from lab.skip.sentences import BoolArray, sentence_ends, split_sentences
 
-RESULT = "impact.json"  # what eval.impact writes into its folder
+RESULT = "impact.json"  # written by eval.impact
 FIELD = "skip.selection"
 
 
@@ -85,7 +85,7 @@ class Selection:
         return Sample(places, ids, matched)
 
     def refuse_unmatched(self, windows: list[IntArray]) -> None:
-        """Refuse token types that occur in none of some windows.
+        """Refuse token types that occur in none of the given windows.
 
         Raises: DataError.
         """
@@ -112,14 +112,14 @@ def read_token_types(path: Path, tokenizer: Tokenizer) -> BoolArray:
         result: Any = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(
-            f"{FIELD}={path}: no such file; run python -m eval.impact BASE TUNED -o FOLDER and give the folder"
+            f"{FIELD}={path}: no such file; run python -m eval.impact BASE TUNED -o FOLDER and use that folder"
         ) from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{FIELD}={path}: cannot be read ({error}); run eval.impact again") from error
     n_ids = max(tokenizer.get_vocab().values()) + 1
     ids = result.get("token_ids") if isinstance(result, dict) else None
     if not isinstance(ids, list) or not all(type(i) is int and i >= 0 for i in ids) or "tokenizer" not in result:
-        raise ConfigError(f"{FIELD}={path}: is no result of eval.impact; give its folder or its {RESULT}")
+        raise ConfigError(f"{FIELD}={path}: is not a result of eval.impact; use its folder or its {RESULT}")
     if result["tokenizer"] != vocabulary_hash(tokenizer) or max(ids, default=0) >= n_ids:
         raise ConfigError(
             f"{FIELD}={path}: was made with another tokenizer than data.tokenizer; run eval.impact with models of this "

@@ -4,6 +4,7 @@
              k mod n of a shuffle of the class's n segments, another shuffle for every pass
     pack     blocks of joined documents, each cut to the cycle's lengths in one shuffled order
     skip     full windows; each draws a layout of its ids with the plan's probabilities
+    weights  segments as without a shape; the plan holds the loss weights
 
 Every draw is a function of (seed, global sample index), located without reading the draws before it.
 """
@@ -17,19 +18,30 @@ import numpy as np
 from lab.data.config import DataConfig
 from lab.data.order import mix, shuffled
 from lab.data.packing import AssignIds
-from lab.data.segments import ConcatenatedSegments, CutSegments, NaturalSegments, Segment, SegmentIndex, save_beside
+from lab.data.segments import (
+    ConcatenatedSegments,
+    CutSegments,
+    NaturalSegments,
+    Segment,
+    SegmentIndex,
+    cached,
+    index_segments,
+)
 from lab.data.shards import Shard, TokenStore
+from lab.data.target_counts import target_counts
+from lab.masks import Causal, WindowMask
 from lab.shape.components import choosing, layouts, length_classes, packing, packing_lengths, skipping
-from lab.shape.config import Choose, Gaps, Pack, ShapeConfig
+from lab.shape.config import Choose, Gaps, Pack, ShapeConfig, Weights
 from lab.shape.planning import CYCLE, Plan, plan_shape
 from lab.shape.profiles import bin_edges, length_frequency
+from lab.shape.weighing import plan_weights
 
-PACK_CYCLE = 256  # segments of a block, whose tokens a small corpus must hold
+PACK_CYCLE = 256  # segments of a block; few enough that a small corpus holds one
 
 
 @dataclass(frozen=True, eq=False)
 class Shaped:
-    """What training reads of a shaped corpus: its segments, the function that assigns ids, if any, and the plan.
+    """A shaped corpus for training: its segments, the function that assigns ids, if any, and the plan.
 
     Shapes: `counts` (reach + 1,), how many natural segments have n tokens; documents are cut every `reach` tokens.
     """
@@ -40,14 +52,17 @@ class Shaped:
     skip: AssignIds | None = None
 
 
-def shape_corpus(shape: ShapeConfig, data: DataConfig, store: TokenStore) -> Shaped:
-    """Plan how a corpus is drawn, and build the segments that draw it.
+def shape_corpus(shape: ShapeConfig, data: DataConfig, store: TokenStore, mask: WindowMask = Causal()) -> Shaped:
+    """Plan how a corpus is drawn or weighed, and build the segments that draw it.
 
-    Raises: ConfigError for a target out of reach, DataError for a corpus too small to be cut as planned.
+    Raises: ConfigError for an unreachable target, DataError for a corpus too small to be cut as planned.
     """
     strategy, window = shape.strategy, data.window
     reach = strategy.target_len if isinstance(strategy, Gaps) else window
     counts, edges = natural_counts(store, reach), bin_edges(reach)
+    if isinstance(strategy, Weights):
+        plan = plan_weights(shape, target_counts(store, data.mode, window, mask.method))
+        return Shaped(counts, plan, index_segments(store, data.mode, window))
     natural = length_frequency(counts)
     if isinstance(strategy, Choose):
         plan = plan_shape(shape, choosing(strategy, counts, edges), natural)
@@ -78,55 +93,46 @@ def natural_counts(store: TokenStore, window: int) -> np.ndarray:
     return counts
 
 
-class ClassSegments:
+class ClassSegments(NaturalSegments):
     """Documents cut every `window` tokens, drawn by class of length."""
 
-    whole_documents = True
-
     def __init__(self, store: TokenStore, window: int, draws: np.ndarray) -> None:
-        self.natural = NaturalSegments(store, window)
-        self.n = self.natural.n
-        self.starts = np.concatenate([[0], np.cumsum(draws)])  # of each class in a cycle
+        super().__init__(store, window)
+        self.class_starts = np.concatenate([[0], np.cumsum(draws)])  # of each class in a cycle
         self.draws = draws
         n_classes = len(draws)
-        self.sorted = [by_class(s, c, window) for s, c in zip(store.shards, self.natural.counts)]
+        self.sorted = [by_class(s, c, window) for s, c in zip(store.shards, self.counts)]
         sizes = np.stack([np.diff(order[: n_classes + 1]) for order in self.sorted])
         self.sizes = np.concatenate([np.zeros((1, n_classes), np.int64), sizes]).cumsum(0)  # before each shard
-
-    def __getitem__(self, index: int) -> Segment:
-        """Return one segment, in the corpus's order."""
-        return self.natural[index]
 
     def draw(self, sample: int, seed: int) -> Segment:
         """Return the segment of a global sample."""
         cycle, place = divmod(sample, CYCLE)
         place = shuffled(place, CYCLE, key=mix(seed) ^ mix(mix(cycle)))
-        kind = int(np.searchsorted(self.starts, place, side="right")) - 1
-        drawn = cycle * int(self.draws[kind]) + place - int(self.starts[kind])
+        kind = int(np.searchsorted(self.class_starts, place, side="right")) - 1
+        drawn = cycle * int(self.draws[kind]) + place - int(self.class_starts[kind])
         n = int(self.sizes[-1, kind])
         turn, rank = divmod(drawn, n)
         rank = shuffled(rank, n, key=mix(seed) ^ mix(mix(turn) + kind))
         shard = int(np.searchsorted(self.sizes[:, kind], rank, side="right")) - 1
         order = self.sorted[shard]
         local = len(self.draws) + 1 + int(order[kind]) + rank - int(self.sizes[shard, kind])
-        return self.natural[int(self.natural.starts[shard]) + int(order[local])]
+        return self[int(self.starts[shard]) + int(order[local])]
 
 
 def by_class(shard: Shard, counts: np.ndarray, window: int) -> np.ndarray:
     """Sort a shard's segments by class of length: int64, where each class begins, then the segments' numbers.
 
-    `counts` is the running count of segments by document. The array is saved next to the shard and memory-mapped.
+    `counts` is the running count of segments by document.
     """
-    path = shard.folder / f".classes-{shard.split}-{window}.npy"
-    if path.exists():
-        kept: np.ndarray = np.load(path, mmap_mode="r")
-        return kept
-    lengths = np.full(int(counts[-1]) if len(counts) else 0, window)
-    documents = np.diff(shard.ends, prepend=0)
-    lengths[counts[documents > 0] - 1] = (documents[documents > 0] - 1) % window + 1
-    edges = length_classes(window)
-    classes = np.searchsorted(edges, lengths, side="right") - 1
-    starts = np.cumsum([0, *np.bincount(classes, minlength=len(edges) - 1)])
-    order = np.concatenate([starts, np.argsort(classes, kind="stable")])
-    save_beside(path, order)
-    return order
+
+    def order() -> np.ndarray:
+        lengths = np.full(int(counts[-1]) if len(counts) else 0, window)
+        documents = np.diff(shard.ends, prepend=0)
+        lengths[counts[documents > 0] - 1] = (documents[documents > 0] - 1) % window + 1
+        edges = length_classes(window)
+        classes = np.searchsorted(edges, lengths, side="right") - 1
+        starts = np.cumsum([0, *np.bincount(classes, minlength=len(edges) - 1)])
+        return np.concatenate([starts, np.argsort(classes, kind="stable")])
+
+    return cached(shard.folder / f".classes-{shard.split}-{window}.npy", order)

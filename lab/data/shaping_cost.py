@@ -14,6 +14,7 @@ from lab.shape.components import length_classes
 from lab.shape.config import ShapeConfig
 from lab.shape.planning import Plan
 
+DIGITS = 6  # of the weights on record, which two machines compute alike
 MOST_SEGMENTS = 200_000  # segments in which cut documents are counted
 
 
@@ -54,12 +55,13 @@ def cost_of(shaped: Shaped, store: TokenStore, tokens: int) -> Cost:
 
 
 def shape_record(shape: ShapeConfig, plan: Plan, cost: Cost) -> dict[str, Any]:
-    """Return the contents of shape.json: a plan and its cost."""
+    """Return the contents of shape.json: a plan and its cost; of weights those of the first context of each bin."""
     return {
         "shape": asdict(shape),
         "total_variation": plan.distance,
         "cost": asdict(cost),
         "draws": plan.draws.tolist(),
+        "weights": None if plan.weights is None else plan.weights[plan.edges[:-1]].round(DIGITS).tolist(),
         "edges": plan.edges.tolist(),
         **{name: getattr(plan, name).tolist() for name in ("natural", "aimed", "reached")},
     }
@@ -67,9 +69,10 @@ def shape_record(shape: ShapeConfig, plan: Plan, cost: Cost) -> dict[str, Any]:
 
 def summary_of_shape(shape: ShapeConfig, plan: Plan, cost: Cost) -> str:
     """Describe the plan and its cost in one line."""
+    weights = "" if plan.weights is None else f"loss weights {plan.weights.min():.2f} to {plan.weights.max():.2f}, "
     return (
         f"shape: {shape.strategy.method} for {shape.target.method} at strength {shape.strength:g}, total variation "
-        f"{plan.distance:.3f}; tokens read again {cost.repeated_frac:.1%}, never read {cost.unread_frac:.1%}, "
+        f"{plan.distance:.3f}; {weights}tokens read again {cost.repeated_frac:.1%}, never read {cost.unread_frac:.1%}, "
         f"documents cut {cost.cut_frac:.1%}, pairs a token {cost.pairs_per_token:,.0f} "
         f"(natural {cost.natural_pairs_per_token:,.0f})"
     )

@@ -24,7 +24,7 @@ from lab.errors import DataError
 from lab.files import publish_folder, sha256, write_json
 
 SPLITS = ("train", "held_out")
-VERIFY_BYTES = 2**28  # shards of a smaller total size are hashed when they are opened; larger ones by --verify
+VERIFY_BYTES = 2**28  # shards of a smaller total size are hashed when opened; larger ones by --verify only
 
 
 def token_dtype(vocab_size: int) -> str:
@@ -108,10 +108,10 @@ def check_shard(shard: Path, manifest: dict[str, Any], hashes: bool) -> None:
         if size != expected["bytes"]:
             has = "is missing" if size is None else f"has {size} bytes"
             raise DataError(
-                f"{path}: {has}, its manifest says {expected['bytes']}; delete {shard} and run lab.prepare again"
+                f"{path}: {has}, its manifest records {expected['bytes']}; delete {shard} and run lab.prepare again"
             )
         if hashes and sha256(path) != expected["sha256"]:
-            raise DataError(f"{path}: its SHA-256 is not its manifest's; delete {shard} and run lab.prepare again")
+            raise DataError(f"{path}: SHA-256 differs from its manifest; delete {shard} and run lab.prepare again")
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,6 +129,10 @@ class Shard:
     sources: np.ndarray
     source_names: list[str]
     scored: np.ndarray | None
+
+    def part(self, document: int) -> slice:
+        """Locate a document's tokens."""
+        return slice(int(self.ends[document - 1]) if document else 0, int(self.ends[document]))
 
 
 class TokenStore:
@@ -156,7 +160,7 @@ class TokenStore:
             if manifest["splits"][split]["tokens"]:
                 shards.append(open_shard(path, manifest, split))
         if not shards:
-            remedy = "give a corpus with text in it" if split == "train" else "raise data.held_out_frac"
+            remedy = "use a corpus that contains text" if split == "train" else "raise data.held_out_frac"
             raise DataError(f"{folder}: no {split} documents; {remedy}")
         return cls(shards)
 
@@ -164,11 +168,6 @@ class TokenStore:
     def n_tokens(self) -> int:
         """Tokens of the split."""
         return int(self.token_starts[-1])
-
-    @property
-    def n_documents(self) -> int:
-        """Documents of the split."""
-        return sum(len(shard.ends) for shard in self.shards)
 
     def read(self, start: int, length: int) -> np.ndarray:
         """Read `length` tokens from index `start`, across shards; fewer at the end of the split."""
@@ -213,10 +212,8 @@ class TokenStore:
     def documents(self) -> Iterable[np.ndarray]:
         """Read the documents one by one, in order."""
         for shard in self.shards:
-            begin = 0
-            for end in shard.ends:
-                yield shard.tokens[begin:end]
-                begin = int(end)
+            for document in range(len(shard.ends)):
+                yield shard.tokens[shard.part(document)]
 
 
 def open_shard(path: Path, manifest: dict[str, Any], split: str) -> Shard:

@@ -4,10 +4,13 @@ To pass a needle test a model must learn to copy by content over a distance. Her
 learned within minutes: few distinct words, phrases that return inside a document, passages quoted word for word,
 and documents that state magic numbers and end with the question of the needle test and its answer.
 
-Document lengths, in tokens, are log-normal with median `median_frac * window` and log standard deviation `log_std`. The
-defaults reproduce, at any window L, the distribution of SlimPajama at 2048 (arXiv:2410.18745, section 2, Figure 1a):
-over 80% of the position mass at i <= L/2, under 5% at i >= 3L/4, about 20% of the segments between L/8 and
-L/4, about 20% of length L.
+Document lengths, in tokens, are log-normal with median `median_tokens` and log standard deviation `log_std`, whatever
+the training window, so that runs of different windows train on the same documents. A median of NATURAL_MEDIAN windows
+with `log_std` NATURAL_LOG_STD has, at any window L, the distribution of SlimPajama at 2048 (arXiv:2410.18745, section
+2, Figure 1a): over 80% of the position mass at i <= L/2, under 5% at i >= 3L/4, about 20% of the segments between L/8
+and L/4, about 20% of length L. The defaults have it at a window of 192: `median_tokens` 0.26 * 192 = 49.92 and
+`section_tokens` 192. Earlier versions gave both as fractions of the window, 0.26 and 1 by default; the same text at
+another window L has `median_tokens` 0.26 L and `section_tokens` L.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ VERSION = 1  # of the generator's output; raised with every change to it, so tha
 NEEDLE_TOKENS = 8  # tokens of a needle beside its number's digits: a word, a stop or a space is one each
 QUESTION_TOKENS = 17  # of the question, the answer's first words and its full stop
 TASK_TOKENS = 31
+NATURAL_MEDIAN = 0.26  # windows; median document length of SlimPajama's shape
+NATURAL_LOG_STD = 1.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +42,11 @@ class SyntheticText:
     """The generator of documents; every document is a function of (seed, index) alone.
 
     Units: `words` is a count, `digits` per number; `repeat_prob`, `quote_prob`, `number_prob` and `question_prob` are
-    probabilities per phrase, sentence, word and section; `section_frac` and `median_frac` are in windows, `log_std`
-    in nats.
+    probabilities per phrase, sentence, word and section; `section_tokens` and `median_tokens` are tokens, `log_std`
+    nats.
     """
 
     seed: int
-    window: int
     words: int
     digits: int
     needles: int
@@ -50,8 +54,8 @@ class SyntheticText:
     quote_prob: float
     number_prob: float
     question_prob: float
-    section_frac: float
-    median_frac: float
+    section_tokens: float
+    median_tokens: float
     log_std: float
     lexicon: np.ndarray = field(init=False, repr=False, compare=False)
 
@@ -59,10 +63,10 @@ class SyntheticText:
         object.__setattr__(self, "lexicon", lexicon(self.words))
 
     def document(self, index: int) -> str:
-        """Generate document `index`: sections of at most `section_frac` windows, one string ending in a full stop."""
+        """Generate document `index`: sections of at most `section_tokens`, one string ending in a full stop."""
         rng = np.random.default_rng([self.seed, index])
-        length = self.median_frac * self.window * np.exp(rng.normal(0.0, self.log_std))
-        n_sections = max(1, math.ceil(length / (self.section_frac * self.window)))
+        length = self.median_tokens * np.exp(rng.normal(0.0, self.log_std))
+        n_sections = max(1, math.ceil(length / self.section_tokens))
         return "\n\n".join(self.section(rng, length / n_sections, has_task=k == 0) for k in range(n_sections))
 
     def section(self, rng: np.random.Generator, length: float, has_task: bool) -> str:

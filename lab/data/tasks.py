@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any
 
+from lab.lifetime import end_with
+
 
 def task_name(task: int) -> str:
     """Return the name of a task's shard."""
@@ -20,7 +22,7 @@ def run_tasks(run: Callable[[Any], dict[str, Any]], todo: Sequence[Any], workers
         yield from map(run, todo)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(todo)), mp_context=context, initializer=one_thread) as pool:
+    with ProcessPoolExecutor(min(workers, len(todo)), mp_context=context, initializer=begin_worker) as pool:
         futures = [pool.submit(run, task) for task in todo]
         try:
             for future in as_completed(futures):
@@ -30,6 +32,9 @@ def run_tasks(run: Callable[[Any], dict[str, Any]], todo: Sequence[Any], workers
             raise
 
 
-def one_thread() -> None:
-    """Limit the tokenizers library to one thread in a worker process; it has no other setting."""
+def begin_worker() -> None:
+    """End a worker process with its parent, and limit its tokenizers library to one thread; it has no other setting."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "runs in a worker only"
+    end_with(parent.pid or 0)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"

@@ -6,6 +6,8 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,7 @@ def read_txt(path: Path) -> Document | DroppedDocument:
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any] | DroppedDocument]:
-    """Read a JSON object from every line, .zst decompressed on the way."""
+    """Read a JSON object from every line, decompressing .zst files."""
     with path.open("rb") as raw:
         lines = raw if path.suffix != ".zst" else decompressed(raw)
         try:
@@ -47,11 +49,11 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any] | DroppedDocument]:
                 if line.strip():
                     yield parse_line(line)
         except (OSError, EOFError) as error:
-            raise DataError(f"{path}: breaks off in the middle ({error}); fetch it again") from error
+            raise DataError(f"{path}: is truncated or corrupt ({error}); download it again") from error
 
 
 def decompressed(raw: Any) -> Iterator[bytes]:
-    """Read lines of a zstandard file; a file without a frame end is truncated."""
+    """Read lines of a zstandard file; one whose last frame does not end is truncated."""
     try:
         import zstandard
     except ImportError as error:
@@ -95,7 +97,7 @@ def read_parquet(path: Path) -> Iterator[dict[str, Any]]:
         for batch in pyarrow.parquet.ParquetFile(path).iter_batches(batch_size=1024):
             yield from batch.to_pylist()
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: not a whole parquet file ({str(error).splitlines()[0]}); write it again") from error
+        raise DataError(f"{path}: not a valid parquet file ({str(error).splitlines()[0]}); write it again") from error
 
 
 def to_document(
@@ -136,12 +138,8 @@ def to_conversation(row: dict[str, Any], source: str) -> Document | DroppedDocum
             parts += [("ASSISTANT:", False), (f" {text.strip()}\n", True)]
         else:
             parts.append((f"{role}: {text.strip()}\n", False))
-    merged: list[tuple[str, bool]] = []
-    for text, scored in parts:
-        if merged and not scored and not merged[-1][1]:
-            merged[-1] = (merged[-1][0] + text, False)
-        else:
-            merged.append((text, scored))
+    runs = groupby(parts, key=itemgetter(1))  # a response is never next to another
+    merged = [("".join(text for text, _ in run), scored) for scored, run in runs]
     if not any(scored for _, scored in merged):
         return DroppedDocument("a conversation without a response")
     document = usable("".join(text for text, _ in merged), source)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -37,26 +38,15 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    counted = CountedTexts(texts)
-    tokenizer.train_from_iterator(counted, trainer)
-    if not counted.characters:
+    texts = filter(None, texts)
+    first = next(texts, None)
+    if first is None:
         raise DataError("data.corpus: empty, there is no text to train a tokenizer on; check its path")
+    tokenizer.train_from_iterator(chain([first], texts), trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{BOS} $A", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
     )
     return tokenizer
-
-
-class CountedTexts:
-    """Iterates over texts and counts their characters."""
-
-    def __init__(self, texts: Iterable[str]) -> None:
-        self.texts, self.characters = texts, 0
-
-    def __iter__(self) -> Iterator[str]:
-        for text in self.texts:
-            self.characters += len(text)
-            yield text
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
@@ -66,7 +56,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     """
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.is_file():
-        raise DataError(f"data.tokenizer.path={path}: no such file; give a tokenizer.json or a folder with one")
+        raise DataError(f"data.tokenizer.path={path}: no such file; name a tokenizer.json or a folder with one")
     try:
         tokenizer = Tokenizer.from_str(file.read_text(encoding="utf-8"))
     except Exception as error:  # the library raises plain Exception for every broken file
@@ -76,16 +66,16 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def check_ids(ids: npt.ArrayLike, vocab_size: int) -> None:
-    """Refuse ids of a tokenizer that has more than the model knows.
+    """Refuse ids beyond the model's vocabulary.
 
     Raises: DataError.
     """
     if np.max(ids, initial=0) >= vocab_size:
-        raise DataError(f"tokenizer.json: has more ids than the model's {vocab_size}; give the model's own tokenizer")
+        raise DataError(f"tokenizer.json: has more ids than the model's {vocab_size}; use the model's own tokenizer")
 
 
 def needed(tokenizer: Tokenizer | None) -> Tokenizer:
-    """Return a model's tokenizer where it has one.
+    """Return a model's tokenizer, which must not be missing.
 
     Raises: DataError.
     """

@@ -113,14 +113,14 @@ def spread(copies: Ints, generator: np.random.Generator) -> Ints:
 
 
 def parted(order: Ints) -> Ints:
-    """Swap documents until no two copies of one are neighbours, as far as single swaps can.
+    """Swap documents until no two copies of one are neighbours, as far as single swaps allow.
 
     Shapes: `order` int64 (n,), indices of documents; the result holds the same ones.
     Example:
         >>> parted(np.array([7, 7, 1, 2])).tolist(), parted(np.array([1, 7, 7])).tolist()
         ([7, 1, 7, 2], [7, 1, 7])
     """
-    for _ in range(2):  # a copy without a partner from one end may have one from the other
+    for _ in range(2):  # a copy without a partner in one direction may have one in the other
         order = order.copy()
         for place in (np.flatnonzero(order[1:] == order[:-1]) + 1).tolist():
             choices = partners(order, place)
@@ -135,7 +135,7 @@ def partners(order: Ints, place: int) -> Ints:
     left, here, right = (np.concatenate([[-1] * k, order, [-1] * (2 - k)])[1:-1] for k in (2, 1, 0))
     own, after = here[place], right[place]
     free = (here != own) & (here != after) & (left != own) & (right != own)
-    if place + 1 < len(order):  # its left neighbour is the copy that moves
+    if place + 1 < len(order):  # its left neighbour is the copy that is swapped
         free[place + 1] = after != own and right[place + 1] != own
     found: Ints = np.flatnonzero(free)
     return found

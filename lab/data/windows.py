@@ -37,7 +37,7 @@ class Windows:
 def held_out_windows(data: DataConfig, *, length: int, windows: int, seed: int) -> Windows:
     """Draw windows of joined held-out documents, without overlap.
 
-    Raises: DataError where there are too few.
+    Raises: DataError if there are too few.
     """
     refuse_few(data, length=length, windows=windows)
     store = TokenStore.open(shard_folder(data), "held_out")
@@ -55,6 +55,6 @@ def refuse_few(data: DataConfig, *, length: int, windows: int) -> None:
     room = TokenStore.open(shard_folder(data), "held_out").n_tokens // length
     if room < windows:
         raise DataError(
-            f"--windows={windows}: the held-out documents in {shard_folder(data)} have room for {room} windows of "
-            f"{length} tokens; lower it, shorten --length, raise data.held_out_frac, or give a --text"
+            f"--windows={windows}: the held-out documents in {shard_folder(data)} hold {room} windows of "
+            f"{length} tokens; lower it, shorten --length, raise data.held_out_frac, or use --text"
         )

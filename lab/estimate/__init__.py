@@ -1,1 +1,1 @@
-"""What a run will hold, compute and write, found before it runs, on any machine."""
+"""Estimates of a run's memory, work and disk space, on any machine, before it runs."""

@@ -1,4 +1,4 @@
-"""What runs would take: one run for `lab.fit --dry_run`, each training stage for `lab.longrecipe --dry_run`."""
+"""Estimate resources: of one run for `lab.fit --dry_run`, of each training stage for `lab.longrecipe --dry_run`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from lab.command import Words, run
 from lab.config import Experiment
 from lab.errors import ConfigError
-from lab.estimate.absent import shape_of, tokenizer_of
+from lab.estimate.absent import architecture_of, tokenizer_of
 from lab.estimate.cost import cost_of, paper_utilisation
-from lab.estimate.memory import computes_in_bf16, memory_of
+from lab.estimate.memory import memory_of
 from lab.estimate.options import DryRun, separate
 from lab.estimate.report import Gpus, refuse_too_large, report
 from lab.model.utilisation import PEAK_FLOPS
@@ -22,11 +22,12 @@ from lab.source.describe import Source, read_source
 
 
 def estimate(experiment: Experiment, options: DryRun) -> str:
-    """Lay out what one run would take.
+    """Estimate one run's resources and format them.
 
-    Raises: ConfigError for one that does not fit.
+    Raises: ConfigError for a run that does not fit.
     """
-    gpus = gpus_of(options, computes_in_bf16(experiment))
+    train = experiment.train
+    gpus = gpus_of(options, train.computes_in_bf16(train.accelerator != "cpu"))
     memory = memory_of(experiment)
     refuse_too_large(experiment, memory, gpus)
     cost = cost_of(experiment, peak_flops=gpus.peak_flops, utilisation=gpus.utilisation)
@@ -34,7 +35,7 @@ def estimate(experiment: Experiment, options: DryRun) -> str:
 
 
 def estimate_recipe(words: Words) -> str:
-    """Lay out what each training stage of a recipe would take.
+    """Estimate the resources of each training stage of a recipe and format them.
 
     Raises: LabError, a line for each stage that does not fit.
     """
@@ -43,7 +44,7 @@ def estimate_recipe(words: Words) -> str:
     if Path(recipe.base).is_dir():
         source = read_source(Path(recipe.base))
     else:
-        recipe, source = with_shape(recipe)
+        recipe, source = with_architecture(recipe)
     experiments, faults = resolve_training(recipe, source)
     if faults:
         raise ConfigError(*faults)
@@ -58,19 +59,19 @@ def estimate_recipe(words: Words) -> str:
     return "\n\n\n".join(parts)
 
 
-def with_shape(recipe: Recipe) -> tuple[Recipe, Source]:
-    """Add the shape that `common.model` states to every stage of a recipe whose base is absent.
+def with_architecture(recipe: Recipe) -> tuple[Recipe, Source]:
+    """Add the architecture that `common.model` states to every stage of a recipe whose base is absent.
 
     Raises: ConfigError.
     """
-    shape = shape_of(part(recipe.common, "model"), "common.model", recipe.base)
+    model = architecture_of(part(recipe.common, "model"), "common.model", recipe.base)
     position = {"frequency": {"method": "rope"}, **part(recipe.common, "position")}
-    common = {**recipe.common, "model": shape, "position": position}
-    return dataclasses.replace(recipe, common=common), Source(shape, position, tokenizer_of(recipe.base), None)
+    common = {**recipe.common, "model": model, "position": position}
+    return dataclasses.replace(recipe, common=common), Source(model, position, tokenizer_of(recipe.base), None)
 
 
 def gpus_of(options: DryRun, bf16: bool) -> Gpus:
-    """Resolve the options; the table of peaks is that of bfloat16."""
+    """Resolve the options; the table of peaks is for bfloat16."""
     own = options.utilisation
     return Gpus(
         name=options.gpu,

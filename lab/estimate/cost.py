@@ -1,31 +1,34 @@
-"""Operations, hours and bytes on disk of a run, by arithmetic; no torch, no reading."""
+"""Operations, hours and bytes on disk of a run, computed from its config; no torch, no files."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from lab.config import Experiment
+from lab.counts import PositionCounts
 from lab.data.config import DataConfig, Slimpajama
 from lab.data.shards import token_dtype
 from lab.model.config import DecoderConfig
 from lab.model.utilisation import PEAK_FLOPS
+from lab.runs.folder import packed_counts
+from lab.shape.config import Weights
 
 PAPER_TOKENS, PAPER_GPUS, PAPER_DAYS = 1e12, 16, 28
 """arXiv:2410.18745, A.2: 2K windows, 1T tokens, 16 A100, 28 days."""
 PAPER_MODEL = DecoderConfig(2048, 22, 32, 4, 5632, 128_256, False)
 PAPER_WINDOW = 2048
 SECONDS_PER_HOUR, SECONDS_PER_DAY = 3600, 86_400
-SLIMPAJAMA_TOKENS = 627_000_000_000  # as its name says, counted with another tokenizer
+SLIMPAJAMA_TOKENS = 627_000_000_000  # from its name, counted with another tokenizer
 STATES_OF_WEIGHT = 3  # the weight and AdamW's two moments, float32 each
 FLOAT32, INT64 = 4, 8
 RECOMPUTED = 4 / 3  # forward once more: 8 instead of 6 operations per weight and token
-ARRAYS = ("lengths", "f", "tokens")  # of counts.npz
-NPY_HEADER, ZIP_LOCAL, ZIP_CENTRAL, ZIP_END = 128, 30 + 20, 46, 22  # bytes, of an array and of its zip entry
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run takes; `hours` is None where the GPU's peak is unknown."""
+    """A run's work and disk space; `hours` is None if the GPU's peak is unknown."""
 
     parameters: int
     flops_per_token: int
@@ -40,7 +43,7 @@ class Cost:
 
 
 def paper_utilisation() -> float:
-    """Return the causal utilisation that the paper's 28 days come to.
+    """Compute the utilisation, in causal FLOPs, of the paper's 28 days.
 
     Example:
         >>> round(paper_utilisation(), 2)
@@ -51,7 +54,7 @@ def paper_utilisation() -> float:
 
 
 def cost_of(experiment: Experiment, *, peak_flops: float | None, utilisation: float) -> Cost:
-    """Count what a run takes on GPUs of a peak at a utilisation."""
+    """Compute a run's cost on GPUs of a given peak at a given utilisation."""
     model, train = experiment.model, experiment.train
     flops, tokens = model.flops_per_token_causal(experiment.data.window), train.steps * train.batch_tokens
     hours = None
@@ -59,7 +62,8 @@ def cost_of(experiment: Experiment, *, peak_flops: float | None, utilisation: fl
         work = flops * tokens * (RECOMPUTED if train.recompute else 1)
         hours = work / (peak_flops * utilisation * train.world_size) / SECONDS_PER_HOUR
     shard_tokens, source = shard_tokens_of(experiment.data, tokens)
-    counts = counts_bytes(experiment.reach)
+    weighs = experiment.shape is not None and isinstance(experiment.shape.strategy, Weights)
+    counts = counts_bytes(experiment.reach, weighs=weighs)
     return Cost(
         parameters=model.n_parameters(),
         flops_per_token=flops,
@@ -75,19 +79,17 @@ def cost_of(experiment: Experiment, *, peak_flops: float | None, utilisation: fl
 
 
 def stream_bytes(experiment: Experiment) -> int:
-    """Count the bytes of the data streams' places, one row for each pack of a global batch."""
+    """Count the bytes of the data streams' states, one row for each pack of a global batch."""
     return experiment.train.n_packs * (1 + experiment.data.look_ahead) * INT64
 
 
-def counts_bytes(reach: int) -> int:
-    """Count the bytes of counts.npz: f for each distance, segments for each length, and the tokens."""
-    values = (reach + 1) + reach + 1
-    headers = sum(NPY_HEADER + ZIP_LOCAL + ZIP_CENTRAL + 2 * len(f"{name}.npy") for name in ARRAYS) + ZIP_END
-    return values * INT64 + headers
+def counts_bytes(reach: int, *, weighs: bool = False) -> int:
+    """Count the bytes of counts.npz, with loss weights if there are any."""
+    return len(packed_counts(PositionCounts(reach, weights=np.ones(reach) if weighs else None)))
 
 
 def shard_tokens_of(data: DataConfig, trained: int) -> tuple[int, str]:
-    """Estimate the tokens that shards hold, and name what the number is from."""
+    """Estimate the tokens in the shards, and name the source of the number."""
     whole = isinstance(data.corpus, Slimpajama) and data.corpus.path is None and data.corpus.dataset is None
     drawn = data.upsample.tokens if data.upsample is not None else None
     if whole:

@@ -1,10 +1,10 @@
-"""Bytes that one process of a run holds at its peak, from the real decoder's forward and backward pass on fake tensors.
+"""Peak memory of one process of a run, from the real decoder's forward and backward pass on fake tensors.
 
-Torch's own trackers watch a micro batch (FSDPMemTracker under FSDP2, MemTracker otherwise) in FakeTensorMode: every
-operation runs, shapes and lifetimes are the run's, and no memory is allocated. Sharding is FSDP2's own on a process
-group that sends nothing. The tensors call themselves CPU tensors, because FSDP2 makes CUDA streams on a CUDA mesh and
-builds of torch without CUDA end the process in a backward pass of fake CUDA tensors; lab/estimate/stand_ins.py puts the
-GPU's kernels in where they keep other tensors. The caching allocator's rounding and fragments are not seen.
+Torch's trackers (FSDPMemTracker under FSDP2, MemTracker otherwise) record a micro batch in FakeTensorMode: every
+operation runs, shapes and lifetimes are the run's, and no memory is allocated. FSDP2 shards over a fake process group.
+The tensors are on the CPU, because FSDP2 creates CUDA streams on a CUDA mesh and builds of torch without CUDA abort in
+a backward pass of fake CUDA tensors; lab/estimate/stand_ins.py replaces modules whose CUDA kernels keep other tensors.
+The caching allocator's rounding and fragmentation are not included.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ from lab.estimate.stand_ins import gpu_decoder
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder
 from lab.model.sharding import shard
-from lab.positions import Frequencies
 
-KINDS = {  # the trackers' names of what memory is for, by ours
+KINDS = {  # our kinds of memory, each with the trackers' names for it
     "parameters": ("Parameter", "Sharded Param"),
     "gradients": ("Gradient", "Sharded Grad"),
     "optimizer": ("Optstate", "OptState"),
@@ -43,8 +42,8 @@ HELD = ("parameters", "gradients", "optimizer")
 class Memory:
     """Bytes of one process.
 
-    `held` is the whole of what a step needs beside activations, by kind, `kept` what the forward pass keeps for the
-    backward pass, and `peak` the highest moment of both passes, by kind.
+    `held` is all that a step needs apart from activations, by kind, `kept` what the forward pass keeps for the backward
+    pass, and `peak` the maximum over both passes, by kind.
     """
 
     held: dict[str, int]
@@ -58,35 +57,22 @@ class Memory:
 
 
 def memory_of(experiment: Experiment) -> Memory:
-    """Measure the memory of each process of a run; its optimizer has made a step before.
+    """Measure the memory of each process of a run after its first optimizer step.
 
     Raises: LabError for methods that cannot be built.
     """
     model, train = experiment.model, experiment.train
     decoder = gpu_decoder(
         model,
-        frequencies=Frequencies.of(experiment.position.frequency, model.head_dim, model.theta),
+        frequencies=experiment.frequencies,
         distance=experiment.position.distance,
         recompute=train.recompute,
     )
-    strategy = strategy_of(experiment)
+    strategy = train.resolved_strategy
     keeps = strategy == "ddp" or train.accumulation > 1  # DDP's buckets are the gradients and always there
-    bf16 = computes_in_bf16(experiment)
-    inputs = inputs_of(experiment)
+    bf16, inputs = train.computes_in_bf16(train.accelerator != "cpu"), inputs_of(experiment)
     with mesh_of(train.world_size if strategy == "fsdp" else 0) as mesh:
         return track(decoder, inputs, mesh=mesh, bf16=bf16, keeps_gradients=keeps)
-
-
-def strategy_of(experiment: Experiment) -> str:
-    """Resolve `auto`."""
-    train = experiment.train
-    return train.strategy if train.strategy != "auto" else "ddp" if train.world_size > 1 else "single"
-
-
-def computes_in_bf16(experiment: Experiment) -> bool:
-    """Return whether the run computes in bfloat16; `auto` does so on a GPU."""
-    train = experiment.train
-    return train.precision == "bf16" or (train.precision == "auto" and train.accelerator != "cpu")
 
 
 @contextmanager
@@ -105,13 +91,13 @@ def mesh_of(world_size: int) -> Iterator[DeviceMesh | None]:
 def inputs_of(experiment: Experiment) -> dict[str, Any]:
     """Build the decoder's inputs in a training step for a pack of full windows; under anchors, halves of windows.
 
-    What follows from the lengths is computed on real tensors here: a shape that depends on values has no fake.
+    Values derived from the lengths are computed on real tensors: fake tensors cannot have data-dependent shapes.
     """
     window, tokens = experiment.data.window, experiment.train.micro_batch_tokens
     whole, rest = divmod(tokens, window)
     lengths, anchors = [window] * whole + [rest] * (rest > 0), None
     if experiment.position.distance.method != "plain":
-        lengths = lengths[:1]  # its tiles run one by one and free what they take; tokens after it are padding
+        lengths = lengths[:1]  # tiles run one by one and free their memory; tokens after it are padding
     if experiment.mask.method == "anchor":
         lengths = [part for length in lengths for part in (length - length // 2, length // 2) if part]
         anchors = tuple(-1 if n % 2 == 0 else sum(lengths[: n - 1]) for n in range(len(lengths)))
@@ -129,7 +115,7 @@ def inputs_of(experiment: Experiment) -> dict[str, Any]:
 
 
 def prepare(segments: Segments) -> None:
-    """Compute what segments compute once, as long as tensors are real."""
+    """Compute the cached properties of segments on real tensors."""
     for name in ("doc_ids", "position_ids", "spans", *(("anchor_of", "key_places") if segments.anchors else ())):
         getattr(segments, name)
 
@@ -163,7 +149,7 @@ def track(
 
 
 def place(decoder: nn.Module) -> None:
-    """Put fake parameters in the place of those on the meta device; tied ones stay tied."""
+    """Replace parameters on the meta device by fake ones; tied ones stay tied."""
     made: dict[nn.Parameter, nn.Parameter] = {}
     for module in decoder.modules():
         for name, parameter in module.named_parameters(recurse=False):
@@ -173,7 +159,7 @@ def place(decoder: nn.Module) -> None:
 
 
 def by_kind(snapshot: dict[torch.device, dict[Any, int]]) -> dict[str, int]:
-    """Add a tracker's bytes up by our kinds."""
+    """Sum a tracker's bytes by our kinds."""
     (found,) = snapshot.values()
     named = {getattr(kind, "value", kind): size for kind, size in found.items()}
     total = named.pop("Total")

@@ -17,17 +17,17 @@ IGNORED = ("resume", "print_config", "launcher")
 
 @dataclass(frozen=True, kw_only=True)
 class DryRun(Section):
-    """What a run is planned for."""
+    """The GPUs that a run is planned for."""
 
     memory_gib: PositiveFloat | None = None
-    """Memory of each GPU in GiB that the run must fit; left out, any."""
+    """Memory of each GPU in GiB that the run must fit; left out, no limit."""
     utilisation: Annotated[float, Gt(0), Le(1)] | None = None
     """Share of the GPU's peak that the run reaches; left out, that of arXiv:2410.18745, A.2."""
     gpu: str = "A100"
-    """GPU whose peak is taken."""
+    """GPU whose peak is used."""
 
     def rules(self) -> list[str]:
-        """Refuse a GPU whose peak is not known."""
+        """Refuse a GPU whose peak is unknown."""
         if self.gpu in PEAK_FLOPS:
             return []
         return [f"gpu={self.gpu}: its peak is not known; use one of: {', '.join(PEAK_FLOPS)}"]

@@ -1,4 +1,4 @@
-"""What a dry run prints, and its refusal."""
+"""The report of a dry run, and the refusal of a run that does not fit."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from lab.config import Experiment
 from lab.errors import ConfigError
 from lab.estimate.cost import Cost
-from lab.estimate.memory import HELD, Memory, computes_in_bf16, strategy_of
+from lab.estimate.memory import HELD, Memory
 
 GIB, GB = 2**30, 10**9
 CONTEXT_BYTES, NCCL_BYTES = 1 * GIB, 1 * GIB
-"""Assumed, not measured: the CUDA context with the libraries' workspaces, and NCCL's buffers where processes talk."""
+"""Assumed, not measured: the CUDA context with the libraries' workspaces, and NCCL's buffers for several processes."""
 NAMES = {
     "parameters": "parameters (float32)",
     "gradients": "gradients (float32)",
@@ -24,7 +24,7 @@ WIDTH = 32
 
 @dataclass(frozen=True)
 class Gpus:
-    """What a run is planned for; `memory_gib` is None where any will do, `peak_flops` where it is unknown."""
+    """The GPUs that a run is planned for; `memory_gib` None means no limit, `peak_flops` None unknown."""
 
     name: str
     peak_flops: float | None
@@ -34,19 +34,19 @@ class Gpus:
 
 
 def assumed_bytes(experiment: Experiment) -> int:
-    """Return the memory that no tensor takes."""
+    """Return the assumed memory outside tensors."""
     return CONTEXT_BYTES + NCCL_BYTES * (experiment.train.world_size > 1)
 
 
 def refuse_too_large(experiment: Experiment, memory: Memory, gpus: Gpus) -> None:
-    """Refuse what does not fit.
+    """Refuse a run that does not fit.
 
-    Raises: ConfigError naming the setting that takes the most, the peak, the limit and what to change.
+    Raises: ConfigError naming the setting with the largest share, the peak, the limit and remedies.
     """
     needed = memory.total + assumed_bytes(experiment)
     if gpus.memory_gib is None or needed <= gpus.memory_gib * GIB:
         return
-    train, strategy = experiment.train, strategy_of(experiment)
+    train, strategy = experiment.train, experiment.train.resolved_strategy
     held = sum(memory.peak[kind] for kind in HELD)
     by_tokens = memory.peak["activations"] > held
     field = f"train.micro_batch_tokens={train.micro_batch_tokens}" if by_tokens else f"train.strategy={strategy}"
@@ -58,10 +58,10 @@ def refuse_too_large(experiment: Experiment, memory: Memory, gpus: Gpus) -> None
 
 
 def remedies(experiment: Experiment, by_tokens: bool) -> list[str]:
-    """List the settings that would lower the peak, what takes the most first."""
+    """List the settings that would lower the peak, the most effective first."""
     train, window = experiment.train, experiment.data.window
     again = ["set train.recompute=true"] * (not train.recompute)
-    shards = ["set train.strategy=fsdp"] * (strategy_of(experiment) != "fsdp")
+    shards = ["set train.strategy=fsdp"] * (train.resolved_strategy != "fsdp")
     if by_tokens:
         longer = train.micro_batch_tokens > window
         fewer = f"lower it (data.window={window} at least)" if longer else f"lower it with data.window={window}"
@@ -79,8 +79,8 @@ def report(experiment: Experiment, memory: Memory, cost: Cost, gpus: Gpus) -> st
 def title(experiment: Experiment) -> str:
     """Format the run's name and the settings that its memory depends on."""
     train = experiment.train
-    precision = "bf16" if computes_in_bf16(experiment) else "fp32"
-    words = [f"{train.world_size} x {strategy_of(experiment)}", precision, f"window {experiment.data.window:,}"]
+    precision = "bf16" if train.computes_in_bf16(train.accelerator != "cpu") else "fp32"
+    words = [f"{train.world_size} x {train.resolved_strategy}", precision, f"window {experiment.data.window:,}"]
     words += [f"packs of {train.micro_batch_tokens:,} tokens"] + ["recompute"] * train.recompute
     return f"{experiment.run.name}: {', '.join(words)}"
 
@@ -115,7 +115,7 @@ def work_lines(experiment: Experiment, cost: Cost, gpus: Gpus) -> list[str]:
 
 
 def hours(experiment: Experiment, cost: Cost, gpus: Gpus) -> str:
-    """State the hours with what they assume."""
+    """Format the hours with their assumptions."""
     if cost.hours is None:
         return "unknown (the peak of float32 is not in the table)"
     again = "; a third more for train.recompute" if experiment.train.recompute else ""

@@ -1,9 +1,9 @@
-"""The decoder as a GPU runs it, on tensors without memory: modules whose CUDA kernels keep other tensors than a CPU's.
+"""Stand-ins for modules whose CUDA kernels keep other tensors for the backward pass than their CPU kernels do.
 
-Attention takes the variable-length flash kernel, which keeps q, k, v, its output and the log-sum-exp of each row, never
-a logit of a pair. RMSNorm is one kernel, which keeps its input and one number for each token; on a CPU torch composes
-it of eight operations that keep twice the input in float32. Workspaces inside kernels are not seen; the largest, the
-flash backward pass's float32 gradient of q, lives when a block's feed-forward activations are gone.
+Attention uses the variable-length flash kernel, which keeps q, k, v, its output and the log-sum-exp of each row, but no
+logits. RMSNorm is one kernel, which keeps its input and one number per token; on a CPU torch composes it of eight
+operations that keep twice the input in float32. Workspaces inside kernels are not included; the largest, the float32
+gradient of q in flash attention's backward pass, exists after a block's feed-forward activations are freed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lab.model.attention.cache import KeyCache
 from lab.model.attention.layout import Layout
 from lab.model.attention.plan import KERNELS, bands_kernel, runs_whole
 from lab.model.config import DecoderConfig
-from lab.model.decoder import Attention, Decoder, query_tokens
+from lab.model.decoder import Attention, Decoder
 from lab.model.layers import RMSNorm
 from lab.positions import Distance, Frequencies
 
@@ -25,19 +25,16 @@ KERNEL = "varlen"  # flash-attn's kernel returns and keeps tensors of the same s
 
 
 class FlashAttention(Attention):
-    """`Attention` by the variable-length kernel on whatever device."""
+    """`Attention` by the variable-length kernel on any device."""
 
     def forward(self, x_BTD: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
         """Project, rotate and attend as on a GPU.
 
         Shapes: x_BTD (B, T, D); returns (B, T, D).
         """
-        q, k, v = (
-            project(x).view(*x.shape[:2], -1, self.cfg.head_dim).transpose(1, 2)
-            for project, x in ((self.q, query_tokens(x_BTD, layout)), (self.k, x_BTD), (self.v, x_BTD))
-        )
+        q, k, v = self.project(x_BTD, layout)
         keys = [rotation.rotate(k).to(v.dtype) for rotation in layout.k_rotations]
-        kernel = KERNEL if runs_whole(layout) else bands_kernel(KERNEL, v)  # whatever the head width, of the same sizes
+        kernel = KERNEL if runs_whole(layout) else bands_kernel(KERNEL, v)  # of the same sizes for any head width
         out_BNTH = KERNELS[kernel](q, keys, v, layout, self.layer)
         projected: Tensor = self.out(out_BNTH.transpose(1, 2).flatten(2))
         return projected
@@ -55,7 +52,7 @@ class FusedNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
-        """Make the gradients of the input and of the weight."""
+        """Allocate the gradients of the input and of the weight."""
         x, weight, _ = ctx.saved_tensors
         return torch.empty_like(x), torch.empty_like(weight)
 

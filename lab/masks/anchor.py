@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Anchor(WindowMask):
-    """A token sees its own document and the anchor, a <bos> as token 0 of the window; rotary ids run on."""
+    """A token sees its own document and the anchor, a <bos> as token 0 of the window; ids continue across documents."""
 
     method: Literal["anchor"] = "anchor"
 

@@ -6,7 +6,7 @@ query 0   x . .
       1   x x .
       2   . . x
 
-Source: arXiv:2411.13476, section 2, which compares ids that run on through the window with ids reset per document.
+Source: arXiv:2411.13476, section 2, which compares ids that continue through the window with ids reset per document.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Document(WindowMask):
 
     method: Literal["document"] = "document"
     ids: Literal["reset", "running"] = "reset"
-    """Whether rotary ids begin at 0 in every document or run on through the window."""
+    """Whether rotary ids begin at 0 in every document or continue through the window."""
 
     @staticmethod
     def visible(q_index: Tensor, k_index: Tensor, q_doc: Tensor, k_doc: Tensor) -> Tensor:

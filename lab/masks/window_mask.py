@@ -1,4 +1,4 @@
-"""What a mask is: a predicate on pairs of tokens, and how documents are laid out in its training windows."""
+"""The base class of masks: a predicate on pairs of tokens, and the order of documents in training windows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class WindowMask(Section, ABC):
-    """What all masks share."""
+    """The settings that all masks share."""
 
     chunks: Annotated[int, Ge(2)] | None = None
     """Chunks each document of a window is cut into at random points; the chunks of all documents are shuffled, in

@@ -20,7 +20,7 @@ from lab.model.attention.layout import Layout, first_ids
 from lab.model.attention.segments import Segments
 from lab.model.config import DecoderConfig
 from lab.model.layers import FeedForward, Linear, RMSNorm
-from lab.model.loss import summed_cross_entropy
+from lab.model.loss import summed_cross_entropy, target_losses
 from lab.positions import Distance, Frequencies
 from lab.positions import distance as make_distance
 from lab.positions import frequencies as make_frequencies
@@ -44,16 +44,18 @@ class Attention(nn.Module):
 
         Shapes: x_BTD (B, T, D); returns (B, Tq, D) for the layout's last Tq queries of the T tokens.
         """
-        q, k, v = (
-            project(x).view(*x.shape[:2], -1, self.cfg.head_dim).transpose(1, 2)
-            for project, x in ((self.q, query_tokens(x_BTD, layout)), (self.k, x_BTD), (self.v, x_BTD))
-        )
+        q, k, v = self.project(x_BTD, layout)
         if cache is None:
             out_BNTH = attend(q, k, v, layer=self.layer, backend=self.backend, layout=layout)
         else:
             out_BNTH = attend_cached(q, k, v, layer=self.layer, backend=self.backend, layout=layout, cache=cache)
         projected: Tensor = self.out(out_BNTH.transpose(1, 2).flatten(2))
         return projected
+
+    def project(self, x_BTD: Tensor, layout: Layout) -> tuple[Tensor, ...]:
+        """Compute the queries of the layout and the keys and values of all tokens, not rotated: (B, heads, T, H)."""
+        parts = ((self.q, query_tokens(x_BTD, layout)), (self.k, x_BTD), (self.v, x_BTD))
+        return tuple(project(x).view(*x.shape[:2], -1, self.cfg.head_dim).transpose(1, 2) for project, x in parts)
 
 
 def query_tokens(x_BTD: Tensor, layout: Layout) -> Tensor:
@@ -82,8 +84,8 @@ class Block(nn.Module):
 class Decoder(nn.Module):
     """The language model; positions come from `frequencies` and `distance`, RoPE at cfg.theta and plain by default.
 
-    Without a `seed` the weights stay as torch initialises them, for a caller that loads its own. With `recompute` the
-    backward pass computes each block's activations again instead of keeping them.
+    Without a `seed` the weights stay as torch initialises them, for callers that load weights. With `recompute` the
+    backward pass recomputes each block's activations instead of keeping them.
     """
 
     def __init__(
@@ -142,18 +144,21 @@ class Decoder(nn.Module):
         cache: KeyCache | None = None,
         layout: Layout | None = None,
         targets: Tensor | None = None,
+        loss_weights: Tensor | None = None,
+        summed: bool = True,
         last_only: bool = False,
     ) -> Tensor:
-        """Return logits, or the summed loss when `targets` are given.
+        """Return logits, or the loss when `targets` are given: the sum, or with summed=False that of each target.
 
         With `cu_seqlens` (or `segments`, the same prepared on the host) the B * T tokens are one packed row: a token
-        sees its own segment only, ids start again at 0 in each, and tokens after the last segment are padding. `starts`
-        states that given ids count up by one from there in each segment, so that they are not inspected.
-        With a cache the tokens continue what it holds. `last_only` keeps the logits of the last token, and the last
-        block computes no other. A `layout` prepared for several passes replaces the one that this pass would make.
+        sees its own segment only, ids restart at 0 in each, and tokens after the last segment are padding. `starts`
+        holds the first id of each segment if ids count up by one, which are then not inspected. With a cache the tokens
+        follow the cached ones. `last_only` returns the logits of the last token, and the last block computes no others.
+        A `layout` prepared for several passes replaces this pass's own.
 
         Shapes: tokens int64 (B, T); cu_seqlens int32 (S + 1,); position_ids int64 (T,) or (B, T); targets int64
-            (B, T), IGNORE where not scored; returns (B, T, V), or a scalar: the sum of losses in nats.
+            (B, T), IGNORE where not scored; loss_weights (B, T); returns (B, T, V), or a scalar: the sum of losses in
+            nats; with loss weights (2,), the weighted sum and the plain one, which has no gradient; not summed, (B, T).
         Raises: DataError for cu_seqlens that do not describe the tokens.
         """
         shape = tokens.shape
@@ -177,7 +182,9 @@ class Decoder(nn.Module):
             cache.advance(tokens.shape[1])
         x_BTD = self.norm(x_BTD[:, -1:] if last_only else x_BTD)
         if targets is not None:
-            return summed_cross_entropy(x_BTD.flatten(0, 1), self.head.weight, targets.flatten(), self.cfg.head_chunk)
+            weights_T = None if loss_weights is None else loss_weights.flatten()
+            scored = x_BTD.flatten(0, 1), self.head.weight, targets.flatten(), self.cfg.head_chunk
+            return summed_cross_entropy(*scored, weights_T) if summed else target_losses(*scored).view(shape)
         logits: Tensor = self.head(x_BTD)
         return logits if last_only else logits.view(*shape, -1)
 

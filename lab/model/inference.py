@@ -1,7 +1,7 @@
-"""Layers in passes without gradients: the same equations in fewer operations, products on oneDNN where it is faster.
+"""Layers for passes without gradients: the same equations in fewer operations, products by oneDNN where it is faster.
 
-On a CPU torch multiplies float32 matrices with MKL, which uses half the vector width of processors that are not
-Intel's; oneDNN queries the processor itself. On one core of an AMD EPYC with AVX-512: 240 against 105 GFLOP/s.
+On a CPU torch multiplies float32 matrices with MKL, which uses half the vector width on processors by other vendors
+than Intel; oneDNN detects the processor's width. On one core of an AMD EPYC with AVX-512: 240 against 105 GFLOP/s.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 Forward = Callable[[Any, Tensor], Tensor]
 LEAST_PRODUCTS = 1 << 20  # below this many multiplications the overhead of oneDNN exceeds what it saves, measured
-LEAST_WEIGHTS = 1 << 18  # weights of this size come from memory, which oneDNN reads faster even for one token
+LEAST_WEIGHTS = 1 << 18  # weights of this size exceed the caches, and oneDNN reads them faster even for one token
 WIDE = (torch.float32, torch.float64)
 
 

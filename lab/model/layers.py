@@ -1,4 +1,4 @@
-"""The decoder's layers besides attention; lab/model/inference.py has their faster forms for passes without gradients.
+"""The decoder's layers besides attention; lab/model/inference.py has faster versions for passes without gradients.
 
 Source: arXiv:2410.18745, A.2.
 """

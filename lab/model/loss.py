@@ -2,7 +2,8 @@
 
 For hidden states h (T, D), head W (V, D) and targets y, the loss is sum over scored t of
 logsumexp(W h_t) - (W h_t)[y_t]; its gradient in the logits is softmax - onehot, known as soon as a chunk's logits
-are, so the logits are dropped at once. Memory: one chunk of (chunk, V) float32 beside the gradients.
+are, so the logits are dropped at once. Memory: one chunk of (chunk, V) float32 beside the gradients. Loss weights
+multiply the terms and the rows of the gradient; the sum without them is returned too, to be logged.
 """
 
 from __future__ import annotations
@@ -11,16 +12,25 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 IGNORE = -100  # target of a token that is not scored: padding, and the last token of a document
 
 
 class ChunkedCrossEntropy(torch.autograd.Function):
-    """Sum of the cross-entropy over scored tokens; see the module's docstring."""
+    """Sums of the cross-entropy over scored tokens, weighted and plain; see the module's docstring."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int, trains: bool) -> Tensor:
-        """Compute the summed loss, float32 (or float64 for float64 inputs), and, to train, keep both gradients."""
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        chunk: int,
+        trains: bool,
+        loss_weights: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Compute both sums, float32 (or float64 for float64 inputs); to train, keep the weighted one's gradients."""
         device = hidden.device.type
         compute = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
         wide = torch.promote_types(compute, torch.float32)
@@ -29,42 +39,65 @@ class ChunkedCrossEntropy(torch.autograd.Function):
             wants_hidden, wants_weight = (trains and needed for needed in ctx.needs_input_grad[:2])
             grad_hidden = torch.empty_like(hidden) if wants_hidden else None
             grad_weight = torch.zeros_like(weight, dtype=wide) if wants_weight else None
-            total = torch.zeros((), dtype=wide, device=hidden.device)
+            total, plain = (torch.zeros((), dtype=wide, device=hidden.device) for _ in range(2))
             for start in range(0, len(targets), chunk):
                 part = slice(start, start + chunk)
                 h, y = hidden[part].to(compute), targets[part]
-                scored = y != IGNORE
+                scored = (y != IGNORE).to(wide)
+                weighted = scored if loss_weights is None else scored * loss_weights[part]
                 log_probs = torch.log_softmax((h @ head.T).to(wide), dim=-1)
                 y = y.clamp_min(0)[:, None]
-                total -= (log_probs.gather(1, y)[:, 0] * scored).sum()
+                chosen = log_probs.gather(1, y)[:, 0]
+                total -= (chosen * weighted).sum()
+                plain -= (chosen * scored).sum()
                 if not (wants_hidden or wants_weight):
                     continue
                 grad = log_probs.exp_()
                 grad.scatter_add_(1, y, torch.full_like(y, -1, dtype=wide))
-                grad = grad.mul_(scored[:, None]).to(compute)
+                grad = grad.mul_(weighted[:, None]).to(compute)
                 if grad_hidden is not None:
                     grad_hidden[part] = grad @ head
                 if grad_weight is not None:
                     grad_weight += grad.T @ h
         ctx.save_for_backward(grad_hidden, grad_weight)
         ctx.dtypes = hidden.dtype, weight.dtype
-        return total
+        ctx.mark_non_differentiable(plain)
+        return total, plain
 
     @staticmethod
-    def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
+    def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
         """Scale the gradients that the forward pass computed."""
         grads = (
             None if grad is None else (grad * grad_loss).to(dtype)
             for grad, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         )
         grad_hidden, grad_weight = grads
-        return grad_hidden, grad_weight, None, None, None
+        return grad_hidden, grad_weight, None, None, None, None
 
 
-def summed_cross_entropy(hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, chunk: int) -> Tensor:
+@torch.no_grad()
+def target_losses(hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, chunk: int) -> Tensor:
+    """Compute the next-token loss of each target in nats, without gradients; 0 where it is IGNORE.
+
+    Shapes: hidden (T, D), weight (V, D), targets int64 (T,) -> (T,), float32 or wider.
+    """
+    wide = torch.promote_types(hidden_TD.dtype, torch.float32)
+    losses = torch.zeros(targets_T.shape, dtype=wide, device=hidden_TD.device)
+    for places in (targets_T != IGNORE).nonzero()[:, 0].split(chunk):
+        logits = functional.linear(hidden_TD[places], weight_VD).to(wide)
+        losses[places] = functional.cross_entropy(logits, targets_T[places], reduction="none")
+    return losses
+
+
+def summed_cross_entropy(
+    hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, chunk: int, loss_weights_T: Tensor | None = None
+) -> Tensor:
     """Sum the next-token loss over the tokens whose target is not IGNORE, in nats.
 
-    Shapes: hidden (T, D), weight (V, D), targets int64 (T,); returns a scalar.
+    Shapes: hidden (T, D), weight (V, D), targets int64 (T,), loss weights (T,); returns a scalar, or with loss weights
+        (2,): the weighted sum, and the plain sum, which has no gradient.
     """
-    loss: Tensor = ChunkedCrossEntropy.apply(hidden_TD, weight_VD, targets_T, chunk, torch.is_grad_enabled())
-    return loss
+    trains = torch.is_grad_enabled()
+    loss: Tensor
+    loss, plain = ChunkedCrossEntropy.apply(hidden_TD, weight_VD, targets_T, chunk, trains, loss_weights_T)  # type: ignore[no-untyped-call]
+    return loss if loss_weights_T is None else torch.stack([loss, plain])

@@ -18,7 +18,7 @@ class OptimConfig(Section):
     lr: PositiveFloat = 3e-3
     """Highest learning rate, reached at the end of the warm-up."""
     min_lr: Annotated[float, Ge(0)] = 3e-4
-    """Floor that the cosine ends on."""
+    """Final learning rate of the cosine."""
     warmup_steps: NonNegative = 100
     """Optimizer steps of linear warm-up."""
     beta1: Annotated[float, Ge(0), Lt(1)] = 0.9

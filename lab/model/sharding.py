@@ -1,4 +1,4 @@
-"""Building a decoder: whole on the CPU, or sharded over processes (FSDP2), where only the first builds it whole.
+"""Build a decoder, unsharded on the CPU or sharded over processes (FSDP2); only the first builds a full copy.
 
 A sharded one is built on the meta device, sharded, allocated shard by shard in each process, and filled from the
 first process's weights, one tensor at a time.

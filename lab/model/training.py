@@ -20,7 +20,7 @@ from lab.positions import Distance, Frequencies
 
 @dataclass(frozen=True)
 class StepStats:
-    """What one optimizer step saw over all ranks: summed loss in nats, scored tokens, gradient norm, learning rate."""
+    """Statistics of one optimizer step over all ranks: summed loss in nats, scored tokens, gradient norm, lr."""
 
     loss_sum: float
     targets: int
@@ -29,7 +29,11 @@ class StepStats:
 
 
 class Training(lightning.LightningModule):
-    """Trains a decoder on packs; the gradient is the mean over all scored tokens of the global batch."""
+    """Trains a decoder on packs; the gradient is the mean over all scored tokens of the global batch.
+
+    With loss weights w it is that of sum of w * loss over sum of w, both over the global batch; the loss that is
+    recorded stays the plain mean.
+    """
 
     def __init__(
         self,
@@ -58,9 +62,10 @@ class Training(lightning.LightningModule):
         self.decoder: Decoder | None = None
         self.consumed = 0  # tokens over all ranks and steps
         self.finished: StepStats | None = None  # set while the hooks after an optimizer step run
-        self.stop_asked = False  # a signal came on this rank
-        self.stop_agreed = False  # a signal came on any rank before the last step
-        self.sums = torch.zeros(4, dtype=torch.float64, device="cpu")  # loss, targets, tokens, stop of the step so far
+        self.stop_asked = False  # this rank received a signal
+        self.stop_agreed = False  # any rank received a signal before the last step
+        # of the step so far: loss, targets, tokens, stop, and the targets' loss weights
+        self.sums = torch.zeros(5, dtype=torch.float64, device="cpu")
 
     def configure_model(self) -> None:
         """Build the decoder, the same on every rank, with the weights to start from; sharded where there is a mesh."""
@@ -76,32 +81,37 @@ class Training(lightning.LightningModule):
         """Return the pack's summed loss over its token budget; the exact mean follows when the batch is complete."""
         assert self.decoder is not None, "configure_model builds the decoder"
         segments = Segments(batch["cu_seqlens"], batch["lengths"], batch["tokens"].shape[1], batch["anchors"])
-        loss_sum: Tensor = self.decoder(
+        weights = batch["weights"]
+        loss: Tensor = self.decoder(
             batch["tokens"],
             position_ids=batch["position_ids"],
             segments=segments,
             starts=batch["starts"],
             targets=batch["targets"],
+            loss_weights=weights,
         )
-        self.sums = self.sums.to(loss_sum.device)
-        self.sums[0] += loss_sum.detach()
-        self.sums[1:] += torch.tensor([batch["n_targets"], segments.n_real, float(self.stop_asked)]).to(self.sums)
-        return loss_sum / self.micro_batch_tokens
+        loss, plain = (loss, loss) if weights is None else loss
+        self.sums = self.sums.to(loss.device)
+        self.sums[0] += plain.detach()
+        self.sums[1:4] += torch.tensor([batch["n_targets"], segments.n_real, float(self.stop_asked)]).to(self.sums)
+        self.sums[4] += batch["n_targets"] if weights is None else weights.sum(dtype=torch.float64)
+        return loss / self.micro_batch_tokens
 
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None
     ) -> None:
         """Scale the gradient to the mean over the global batch's scored tokens, then clip its norm.
 
-        Lightning and the strategies have averaged over packs and ranks, so the missing factor is budget / targets.
+        Lightning and the strategies have averaged over packs and ranks, so the missing factor is budget / targets, or
+        budget / the sum of their loss weights.
         """
         if distributed.is_available() and distributed.is_initialized():
             distributed.all_reduce(self.sums)
-        loss_sum, targets, tokens, stop = self.sums.tolist()
+        loss_sum, targets, tokens, stop, weight = self.sums.tolist()
         self.sums.zero_()
         parameters = [p for p in self.parameters() if p.grad is not None]
         for parameter in parameters:
-            parameter.grad.mul_(self.batch_tokens / max(targets, 1.0))  # type: ignore[union-attr]
+            parameter.grad.mul_(self.batch_tokens / (weight or 1.0))  # type: ignore[union-attr]
         norm = torch.nn.utils.clip_grad_norm_(parameters, self.optim.clip_norm)
         norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         self.consumed += int(tokens)

@@ -1,6 +1,6 @@
 """Position methods, one per file: frequency methods and distance methods.
 
-Nothing here imports torch before a tensor is needed, so that settings are checked before torch loads.
+torch is imported only when a tensor is needed, so that settings are checked before it loads.
 """
 
 from lab.positions.distance_method import Band, Distance, identity

@@ -19,12 +19,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Abf(FrequencyMethod):
-    """The adjusted base."""
+class AdjustedBase(FrequencyMethod):
+    """The base and inverse frequencies that ABF and entropy-aware ABF share."""
 
-    method: Literal["abf"] = "abf"
     theta: PositiveFloat = 500_000.0
-    """Rotary base, in place of the model's own; larger than it."""
+    """Rotary base, which replaces the model's own and must be larger."""
 
     def base(self, theta: float) -> float:
         """Return the adjusted base."""
@@ -40,3 +39,10 @@ class Abf(FrequencyMethod):
             [1.0, 0.002]
         """
         return Rope().inv_freq(head_dim, theta)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Abf(AdjustedBase):
+    """The adjusted base."""
+
+    method: Literal["abf"] = "abf"

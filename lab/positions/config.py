@@ -28,3 +28,11 @@ class PositionConfig(Section):
     """Frequency method: rope, or one that changes the inverse frequencies or scales the logits."""
     distance: Annotated[AnyDistance, Field(discriminator="method")] = field(default_factory=Plain)
     """Distance method: plain, or one that changes the relative positions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replaced(Section):
+    """What can be set about a Hugging Face folder."""
+
+    position: PositionConfig = field(default_factory=PositionConfig)
+    """Position methods in place of the folder's own."""

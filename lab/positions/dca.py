@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from lab.positions.distance_method import Band, Distance
-from lab.positions.regions import EarlierChunks, PreviousChunk, SameChunk
+from lab.positions.regions import ChunksBack, SameChunk
 from lab.schema import NonNegative, Positive
 
 if TYPE_CHECKING:
@@ -137,6 +137,6 @@ class Dca(Distance):
             return (same,)
         return (
             same,
-            Band(PreviousChunk(s), successive, inside),
-            Band(EarlierChunks(s), lambda m: m * 0 + last, inside),
+            Band(ChunksBack(s, 1, 1), successive, inside),
+            Band(ChunksBack(s, 2, None), lambda m: m * 0 + last, inside),
         )

@@ -1,4 +1,4 @@
-"""What a distance method is: parameters, and a map from query and key positions to relative positions."""
+"""The base class of distance methods: parameters, and a map from query and key positions to relative positions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Distance(Section, ABC):
     """Training length L of the log-n factor max(1, ln(q_pos + 1) / ln L) on the logits; left out, no factor."""
 
     beyond_training: ClassVar[bool] = True
-    """Whether the method is made for texts longer than training, so that it may change nothing in training itself."""
+    """Whether the method is for texts longer than training, and may change nothing in training itself."""
 
     @property
     @abstractmethod
@@ -90,7 +90,7 @@ class Distance(Section, ABC):
         return self.log_n is not None or self.constant_factor != 1.0
 
     def logit_factor(self, q_pos: Tensor) -> Tensor:
-        """Compute the factor on q.k beside the frequency method's, float64 like `q_pos`.
+        """Compute the factor on q.k, in addition to the frequency method's, float64 like `q_pos`.
 
         Source: the log-n factor max(1, ln(q_pos + 1) / ln L) of Su's ReRoPE, docs/sources.md.
         """

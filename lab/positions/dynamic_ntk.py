@@ -1,10 +1,10 @@
-"""Dynamic NTK: the NTK-aware base for the length of the text at hand, plain RoPE up to the trained length.
+"""Dynamic NTK: the NTK-aware base for the current length of the text, plain RoPE up to the trained length.
 
     theta' = theta * (s * l / L - (s - 1))^(d / (d - 2)),   l = max(length, L),   L = train_len,   d = head_dim
 
 Source: emozilla 2023 (docs/sources.md); arXiv:2401.07004, section 2 (baseline). Without `length` the decoder uses the
-number of tokens it holds, and rotates all cached keys anew at every step; code that caches rotated keys changes the
-past. A packed row has no single length and uses L, so that no document depends on the others in the row.
+number of tokens it holds, and rotates all cached keys again at every step; code that caches rotated keys would mix
+bases. A packed row has no single length and uses L, so that no document depends on the others in the row.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class DynamicNtk(FrequencyMethod):
 
     method: Literal["dynamic_ntk"] = "dynamic_ntk"
     factor: Factor
-    """Factor s, at least 1; how fast the base grows with the length (transformers' name, s in the equation)."""
+    """Factor s, at least 1, by which the base grows with the length (transformers' name; s in the equation)."""
     train_len: Positive
     """Pretraining length L in tokens, up to which nothing changes."""
     length: Positive | None = None
-    """Tokens of the text; left out, those the decoder holds, and L for `inv_freq` itself."""
+    """Tokens of the text; left out, those that the decoder holds, and L for `inv_freq` itself."""
 
     def inv_freq(self, head_dim: int, theta: float) -> Tensor:
         """Compute RoPE's inverse frequencies at the base for the length.

@@ -19,37 +19,23 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from annotated_types import Ge
 
-from lab.positions.frequency_method import FrequencyMethod
-from lab.positions.rope import Rope
-from lab.schema import NonNegative, PositiveFloat
+from lab.positions.abf import AdjustedBase
+from lab.schema import NonNegative
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class EntropyAbf(FrequencyMethod):
+class EntropyAbf(AdjustedBase):
     """Entropy-aware ABF's parameters."""
 
     scales_logits: ClassVar[bool] = True
     method: Literal["entropy_abf"] = "entropy_abf"
-    theta: PositiveFloat = 500_000.0
-    """Rotary base, in place of the model's own; larger than it."""
     train_len: Annotated[int, Ge(2)]
     """Pretraining length L in tokens, at least 2; queries that see more are sharpened by ln(p + 1) / ln L."""
     exempt_layers: NonNegative = 2
     """First layers whose logits are not scaled; the paper exempts 2."""
-
-    def base(self, theta: float) -> float:
-        """Return the adjusted base."""
-        return self.theta
-
-    def inv_freq(self, head_dim: int, theta: float) -> Tensor:
-        """Compute RoPE's inverse frequencies at the base in use.
-
-        Shapes: float64 (head_dim / 2,).
-        """
-        return Rope().inv_freq(head_dim, theta)
 
     def logit_factor(self, q_pos: Tensor, layer: int) -> Tensor:
         """Compute the factor of queries in one layer.

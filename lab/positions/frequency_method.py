@@ -1,4 +1,4 @@
-"""What a frequency method is: parameters from which the inverse frequencies and a factor on the logits follow."""
+"""The base class of frequency methods: parameters that determine inverse frequencies and a factor on the logits."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Extension(FrequencyMethod):
     factor: Factor
     """Factor s = target_len / train_len, at least 1."""
     train_len: Positive | None = None
-    """Pretraining length in tokens, which the equation does not need; given, it must be that of the run it extends."""
+    """Pretraining length in tokens, which the equation does not use; if set, it must be that of the extended run."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,7 +38,7 @@ class Ntk(Extension):
 def scaled_theta(theta: float, factor: float, head_dim: int) -> float:
     """Compute theta * factor^(d / (d - 2)).
 
-    Raises: ConfigError for a head of one pair, which has no slowest pair beside the fastest.
+    Raises: ConfigError for a head of one pair, whose slowest pair is the fastest.
     Example:
         >>> round(scaled_theta(10000.0, 8.0, head_dim=8), 6)
         160000.0

@@ -72,7 +72,7 @@ class Parts(FrequencyMethod):
             (8, 21)
         """
         if theta <= 1:
-            raise ConfigError(f"theta={theta}: must be > 1 (pairs must differ in speed to be told apart); raise theta")
+            raise ConfigError(f"theta={theta}: must be > 1 (pairs must differ in speed); raise theta")
 
         def dim(rotations: float) -> float:
             return head_dim * math.log(self.train_len / (2 * math.pi * rotations)) / (2 * math.log(theta))

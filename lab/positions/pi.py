@@ -3,7 +3,7 @@
     inv_freq[j] = theta^(-2j / head_dim) / s,   s = target_len / train_len,   in radians per token
 
 Source: Chen et al. 2023, arXiv:2306.15595; arXiv:2402.17463, section 2. The papers divide positions by s; here
-positions stay whole and the frequencies are divided, which gives the same angles.
+positions stay integers and the frequencies are divided, which yields the same angles.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which causal pairs a band of attention covers, as a predicate and as tiles that a kernel can run.
+"""The causal pairs that a band of attention covers, as a predicate and as tiles that a kernel can run.
 
 A tile is a rectangle of the attention matrix in one of three shapes, with n rows and n columns unless it is full:
 
@@ -174,45 +174,28 @@ class SameChunk:
 
 
 @dataclass(frozen=True)
-class PreviousChunk:
-    """The pairs whose key lies in the chunk just before the query's."""
+class ChunksBack:
+    """The pairs whose key lies `least` to `most` chunks before the query's; any number from `least` on for None."""
 
     size: int
+    least: int
+    most: int | None
 
     def contains(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         """Compare the chunks."""
-        return q_pos // self.size - k_pos // self.size == 1
+        back = q_pos // self.size - k_pos // self.size
+        return back >= self.least if self.most is None else (back >= self.least) & (back <= self.most)
 
     def tiles(self, q: range, k: range) -> Iterator[Tile]:
         """Cut a rectangle per chunk."""
         for begin, part in by_chunk(q, self.size):
-            keys = range(max(begin - self.size, k.start), begin)
+            first = k.start if self.most is None else max(begin - self.most * self.size, k.start)
+            keys = range(first, begin - (self.least - 1) * self.size)
             if keys:
                 yield Tile(part, keys, "full")
 
     def seeing(self, q: range, key: int) -> range:
         """Cut the queries by chunk."""
-        begin = (key // self.size + 1) * self.size
-        return range(max(q.start, begin), min(q.stop, begin + self.size))
-
-
-@dataclass(frozen=True)
-class EarlierChunks:
-    """The pairs whose key lies two or more chunks before the query's."""
-
-    size: int
-
-    def contains(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        """Compare the chunks."""
-        return q_pos // self.size - k_pos // self.size > 1
-
-    def tiles(self, q: range, k: range) -> Iterator[Tile]:
-        """Cut a rectangle per chunk."""
-        for begin, part in by_chunk(q, self.size):
-            keys = range(k.start, begin - self.size)
-            if keys:
-                yield Tile(part, keys, "full")
-
-    def seeing(self, q: range, key: int) -> range:
-        """Cut the queries by chunk."""
-        return range(max(q.start, (key // self.size + 2) * self.size), q.stop)
+        chunk = key // self.size
+        stop = q.stop if self.most is None else min(q.stop, (chunk + self.most + 1) * self.size)
+        return range(max(q.start, (chunk + self.least) * self.size), stop)

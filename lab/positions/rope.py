@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Rope(FrequencyMethod):
-    """RoPE, which has no parameters beside `model.theta`."""
+    """RoPE, which has no parameters except `model.theta`."""
 
     method: Literal["rope"] = "rope"
 

@@ -1,4 +1,4 @@
-"""Self-Extend: near tokens keep their distance, and far tokens are distinguished by groups only.
+"""Self-Extend: near tokens keep their distance, and far tokens share positions in groups.
 
     rel_pos(m, n) = i                                               for i < w       with i = m - n, in tokens
                     floor(m / G) - floor(n / G) + w - floor(w / G)  for i >= w

@@ -12,6 +12,7 @@ from lab.schema import NonNegative, Positive, Section, Share
 ERROR = 0.005  # at each length; with 63 lengths the effective length is unchanged in 99% of models (LOG.md)
 ROUNDS = 20  # of a sequential probe at each length
 OFFICIAL_SIZES = {"needles": 4, "digits": 6}  # of the numbers in arXiv:2410.18745, Table 5
+DISTANCES = 14  # of the one-number test without distance_points
 LIMIT_WINDOWS = 4  # longest probe without max_length
 
 
@@ -25,6 +26,8 @@ class ProbeConfig(Section):
     """Consumed tokens between probes; left out, the run probes at its end only."""
     tests: Positive = 500
     """Tests at each length."""
+    seed: NonNegative = 0
+    """Seed of the tests, whatever run.seed, so that results of runs with different seeds are paired."""
     step: Positive = 128
     """Step of the lengths, in tokens; the first is the first multiple with room for a test."""
     max_length: Positive | None = None
@@ -53,6 +56,12 @@ class ProbeConfig(Section):
     """Tests that generate together on one device."""
     haystack: str | None = None
     """Text file (.txt, .json with `text`, .jsonl) to hide the numbers in; left out, fresh text of the corpus."""
+    distance_tests: NonNegative = 100
+    """One-number tests at each distance (lab/probe/effective_distance.py); 0 for none."""
+    distance_points: Annotated[int, Ge(2)] | None = None
+    """Number of distances, equally spaced from a quarter of the window to the largest that fits; left out, 14."""
+    distances: tuple[Positive, ...] | None = None
+    """Distances to test, in tokens, rising; left out, `distance_points` of them."""
     loss_tokens: NonNegative = 65_536
     """Held-out tokens whose loss is measured with every probe; 0 for none."""
 
@@ -69,6 +78,7 @@ class ProbeConfig(Section):
             for name, value in idle.items()
             if value is not None
         ]
+        faults += self.distance_faults()
         if self.round is not None and self.round > self.tests:
             faults.append(f"round={self.round}: must be <= tests={self.tests}; lower it")
         official = OFFICIAL_SIZES if self.protocol == "string" else {}
@@ -77,6 +87,18 @@ class ProbeConfig(Section):
             for name, size in official.items()
             if getattr(self, name) not in (None, size)
         ]
+        return faults
+
+    def distance_faults(self) -> list[str]:
+        """List what is wrong with the settings of the one-number tests."""
+        faults = []
+        for name, value in (("distance_points", self.distance_points), ("distances", self.distances)):
+            if value is not None and not self.distance_tests:
+                faults.append(f"{name}={value}: would be ignored; leave it out, or raise distance_tests")
+        if self.distances is not None and self.distance_points is not None:
+            faults.append(f"distance_points={self.distance_points}: would be ignored; leave it or distances out")
+        if self.distances is not None and list(self.distances) != sorted(set(self.distances)):
+            faults.append(f"distances={list(self.distances)}: must rise; sort them and keep each once")
         return faults
 
     @property

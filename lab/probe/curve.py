@@ -5,7 +5,8 @@ threshold. The smooth effective length takes all lengths into account: the share
 by the non-increasing curve nearest in squares, weighted by tests (pool adjacent violators), which is joined linearly
 between lengths; it is the length at which that curve crosses the threshold. Linear, not logarithmic, because the
 lengths are equally spaced; the two differ by less than step^2 / (8 length) tokens. Nothing is known below
-the first length, so that the effective length of a curve that begins below the threshold is 0.
+the first length: a curve that begins below the threshold has no effective length (null in records, beside
+`first_length`; `<128` in tables), and a limit of 0 lies below the first length.
 
 Limits. With low_i and high_i the limits of the share at length i, each missed with probability a/2 at most:
 
@@ -113,7 +114,9 @@ def crossing(lengths: Sequence[int], shares: Sequence[float] | Floats, threshold
 
 
 def effective_lengths(results: Sequence[Measured], threshold: float) -> dict[str, float | int | None]:
-    """Compute the effective length by steps and the smooth one, with limits; None for a limit beyond the last length.
+    """Compute the effective length by steps and the smooth one, with limits.
+
+    None for lengths below the first length tested and for limits beyond the last; 0 for limits below the first.
 
     Units: tokens, the smooth ones to a tenth.
     """
@@ -122,10 +125,23 @@ def effective_lengths(results: Sequence[Measured], threshold: float) -> dict[str
     is_open = not results or bool(high[-1] >= threshold)
     return {
         "threshold": threshold,
-        "effective_length": last_passing(lengths, [r.accuracy for r in results], threshold),
+        "effective_length": last_passing(lengths, [r.accuracy for r in results], threshold) or None,
+        "first_length": lengths[0] if lengths else None,
         "low": last_passing(lengths, low, threshold),
         "high": None if is_open else last_passing(lengths, high, threshold),
-        "smooth": round(crossing(lengths, monotone_shares(results), threshold), 1),
+        "smooth": round(crossing(lengths, monotone_shares(results), threshold), 1) or None,
         "smooth_low": round(crossing(lengths, low, threshold), 1),
         "smooth_high": None if is_open else round(crossing(lengths, high, threshold), 1),
     }
+
+
+def shown_length(length: float | None, first: int | None, form: str = ",") -> str:
+    """Write an effective length or a limit of one; records of earlier versions have 0 where the first length fails.
+
+    Example:
+        >>> shown_length(1280, 128), shown_length(290.44, 128, ",.1f"), shown_length(None, 128), shown_length(0, None)
+        ('1,280', '290.4', '<128', 'none')
+    """
+    if length:
+        return format(length, form)
+    return "none" if first is None else f"<{first:,}"

@@ -29,7 +29,7 @@ from lab.probe.haystacks import check_enough
 from lab.probe.interfaces import Generates
 from lab.probe.intervals import exact_limits, share_limits
 from lab.probe.needles import NeedleCase
-from lab.probe.protocols import PROTOCOLS
+from lab.probe.protocols import PROTOCOLS, shortest_test
 from lab.probe.sequential import Design, full_design, sequential_design
 
 SPELLED = 16  # numbers that a tokenizer must decode unchanged
@@ -71,6 +71,12 @@ class Worker:
     gather: Gather = list
     lockstep: bool = False
 
+    def part_of(self, tests: list[int]) -> list[int]:
+        """Choose the tests that this process runs; what an idle rank runs to stay in step is counted once."""
+        mine = tests[self.rank :: self.world_size]
+        idle = -(-len(tests) // self.world_size) - len(mine) if self.lockstep else 0
+        return mine + tests[:1] * idle
+
 
 class ResultStore:
     """Where results of tests are kept and looked up; this one keeps none."""
@@ -92,7 +98,6 @@ class NeedleProbe:
         tokenizer: Tokenizer,
         haystack: str,
         *,
-        seed: int,
         window: int,
         stop_id: int | None,
         device: torch.device | str = "cpu",
@@ -103,7 +108,7 @@ class NeedleProbe:
         self.config, self.tokenizer, self.haystack = config, tokenizer, haystack
         self.needles, self.digits = config.needles, config.digits
         self.protocol = PROTOCOLS[config.protocol]
-        self.seed, self.window, self.stop_id, self.device = seed, window, stop_id, device
+        self.seed, self.window, self.stop_id, self.device = config.seed, window, stop_id, device
         self.source = source  # the setting that names the haystack's file; None for text of the corpus
         self.check_spelling()
         self.check_budget()
@@ -151,8 +156,7 @@ class NeedleProbe:
 
     def shortest(self) -> int:
         """Count the tokens of the shortest test."""
-        sizes = {"digits": self.digits, "needles": self.needles}
-        return self.protocol.shortest(self.tokenizer, self.config.answer_budget, seed=self.seed, **sizes)
+        return shortest_test(self.config, self.tokenizer)
 
     @cached_property
     def design(self) -> Design:
@@ -212,10 +216,7 @@ class NeedleProbe:
         self, model: Generates, length: int, tests: list[int], worker: Worker, store: ResultStore
     ) -> dict[int, Row]:
         """Run this process's share of some tests and join the rows by test number; a collective call."""
-        mine = tests[worker.rank :: worker.world_size]
-        idle = -(-len(tests) // worker.world_size) - len(mine) if worker.lockstep else 0
-        todo = mine + tests[:1] * idle  # what an idle rank runs to stay in step is counted once
-        cases = ((test, self.case(length, test)) for test in todo)
+        cases = ((test, self.case(length, test)) for test in worker.part_of(tests))
         sizes = {"budget": self.config.answer_budget, "rows": self.config.batch}
         rows: list[tuple[int, Row]] = []
         for batch in answered(model, self.tokenizer, self.stop_id, cases, **sizes, device=self.device):
@@ -230,8 +231,10 @@ class NeedleProbe:
             "prompt_hash": case.prompt_hash,
             "numbers": case.numbers,
             "depths": [round(depth, 6) for depth in case.depths],
+            "distances": case.distances,
             "answer": answer,
             "found": self.protocol.found(answer, case.numbers),
+            "found_each": [self.protocol.found(answer, [number]) == 1 for number in case.numbers],
         }
 
 

@@ -29,7 +29,7 @@ def load_haystack(path: str | None, data: DataConfig, tokenizer: Tokenizer) -> s
     if path is not None:
         return read_text(Path(path))
     if isinstance(data.corpus, Synthetic):
-        return synthetic_text(data.corpus, data.window).filler(FILLER_INDEX, FILLER_TOKENS)
+        return synthetic_text(data.corpus).filler(FILLER_INDEX, FILLER_TOKENS)
     parts, tokens = [], 0
     for document in TokenStore.open(shard_folder(data), "held_out").documents():
         parts.append(tokenizer.decode(document.tolist()))

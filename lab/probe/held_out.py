@@ -1,7 +1,15 @@
-"""Loss on held-out text, packed as in training; the same packs at every call."""
+"""Loss on held-out text, packed as in training; the same packs at every call.
+
+The loss is also summed by visible context, the c earlier tokens of its document that a token sees beside itself: the
+gain in loss from context tells models apart that find nothing yet. Bucket 0 is c = 0, bucket b > 0 is
+2^(b - 1) <= c < 2^b.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,18 +38,43 @@ class HeldOutLoss:
         self.packs = packs[rank::world_size]
         idle = -(-n_packs // world_size) - len(self.packs)
         self.idle = packs[:idle]  # scored to stay in step with the other ranks, and not counted
-        self.device = device
+        self.device, self.buckets = device, data.window.bit_length() + 1
 
     def sums(self, model: Scores) -> Tensor:
-        """Sum the loss in nats and the scored tokens over this rank's packs: float64 (2,).
+        """Sum the loss in nats and the scored tokens of each bucket over this rank's packs: float64 (buckets, 2).
 
         Every rank calls the model equally often, as a sharded model needs.
         """
-        total = torch.zeros(2, dtype=torch.float64, device=self.device)
+        total = torch.zeros(self.buckets, 2, dtype=torch.float64, device=self.device)
         for pack in [*self.packs, *self.idle]:
             tokens, targets = (torch.from_numpy(x)[None].to(self.device) for x in (pack.tokens, pack.targets))
             segments = Segments.from_lengths(pack.lengths, len(pack.tokens), self.device)
-            counts = pack not in self.idle
-            total[0] += model(tokens, targets, segments) * counts
-            total[1] += int((targets >= 0).sum()) * counts
+            losses = model(tokens, targets, segments)[0].double()
+            if pack not in self.idle:
+                scored = (targets[0] >= 0).double()
+                total.index_add_(
+                    0, bucket_of(pack.lengths, len(losses)).to(self.device), torch.stack([losses, scored], 1)
+                )
         return total
+
+
+def bucket_of(lengths: Sequence[int], n_tokens: int) -> Tensor:
+    """Return the bucket of every token of a packed row, int64 (n_tokens,); padding is in bucket 0, and not scored.
+
+    Example:
+        >>> bucket_of([6, 2], 9)
+        tensor([0, 1, 2, 2, 3, 3, 0, 1, 0])
+    """
+    earlier = np.concatenate([*map(np.arange, lengths), np.zeros(n_tokens - sum(lengths), dtype=np.int64)])
+    return torch.from_numpy(np.frexp(earlier)[1].astype(np.int64))  # the exponent is the bit length
+
+
+def context_loss(sums: Tensor) -> dict[str, float]:
+    """Average each bucket's loss, by the fewest earlier tokens in it; buckets without a token are left out.
+
+    Example:
+        >>> context_loss(torch.tensor([[6.0, 2.0], [0.0, 0.0], [9.0, 4.0], [2.0, 1.0]]))
+        {'0': 3.0, '2': 2.25, '4': 2.0}
+    """
+    rows = enumerate(sums.tolist())
+    return {str(1 << bucket >> 1): loss / scored for bucket, (loss, scored) in rows if scored}

@@ -18,6 +18,19 @@ class Generates(Protocol):
         ...
 
 
+class Retrieves(Protocol):
+    """A model that continues prompts and scores given continuations."""
+
+    @property
+    def generate(self) -> Generates:
+        """Continue prompts greedily."""
+        ...
+
+    def losses(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Compute each target's loss in nats, 0 where a target is below 0: int64 (B, T) twice -> float (B, T)."""
+        ...
+
+
 class Answers(Protocol):
     """A model that answers in words."""
 
@@ -46,5 +59,5 @@ class Scores(Protocol):
     """A model that scores packed text."""
 
     def __call__(self, tokens: Tensor, targets: Tensor, segments: Segments) -> Tensor:
-        """Sum the next-token loss over the scored targets of one packed row, in nats."""
+        """Compute each target's loss in nats, 0 where it is not scored, of one packed row: int64 (1, T) -> (1, T)."""
         ...

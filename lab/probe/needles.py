@@ -29,12 +29,14 @@ CHARS_PER_TOKEN = 8  # first estimate of the text that fills the haystack; doubl
 class NeedleCase(Case):
     """One test.
 
-    Units: `depths` fractions of the haystack, rising, one for each of `numbers`.
+    Units: `depths` fractions of the haystack, rising; `distances` tokens from the first token of the number in the
+    haystack to the last one of the prompt, falling; one of each for each of `numbers`.
     """
 
     prompt_ids: list[int]
     numbers: list[str]
     depths: list[float]
+    distances: list[int]
 
 
 def make_case(
@@ -65,13 +67,40 @@ def make_case(
         )
     hay, boundaries = cut_haystack(tokenizer, haystack, n_hay, generator)
     places = draw_places(boundaries, n_hay, needles, generator)
-    prompt, begin = list(head), 0
-    for place, ids in zip(places, planted, strict=True):
-        prompt += hay[begin:place] + ids
+    case = compose(tokenizer, numbers, hay, places, (head, planted, tail))
+    n_prompt = len(case.prompt_ids)
+    assert n_prompt + answer_budget == length, f"prompt of {n_prompt} tokens, wanted {length - answer_budget}"
+    return case
+
+
+def compose(
+    tokenizer: Tokenizer,
+    numbers: list[str],
+    hay: list[int],
+    places: list[int],
+    parts: tuple[list[int], list[list[int]], list[int]],
+) -> NeedleCase:
+    """Put each number's needle at its place in the haystack, between the beginning and the end of the prompt.
+
+    Units: `places` are indices of the haystack's tokens; `parts` are those of `fixed_parts`.
+    """
+    head, planted, tail = parts
+    prompt, begin, starts = list(head), 0, []
+    for number, place, ids in zip(numbers, places, planted, strict=True):
+        prompt += hay[begin:place]
+        starts.append(len(prompt) + number_place(tokenizer, number))
+        prompt += ids
         begin = place
     prompt += hay[begin:] + tail
-    assert len(prompt) + answer_budget == length, f"prompt of {len(prompt)} tokens, wanted {length - answer_budget}"
-    return NeedleCase(prompt, numbers, [place / n_hay for place in places])
+    depths = [place / max(1, len(hay)) for place in places]
+    return NeedleCase(prompt, numbers, depths, [len(prompt) - 1 - start for start in starts])
+
+
+def number_place(tokenizer: Tokenizer, number: str) -> int:
+    """Return the index, in the tokens of a needle, of the first one that holds a digit of its number."""
+    encoding = tokenizer.encode(wording.NEEDLE.format(number=number), add_special_tokens=False)
+    start = wording.NEEDLE.index("{number}")
+    return next(k for k, (_, end) in enumerate(encoding.offsets) if end > start)
 
 
 def fixed_parts(tokenizer: Tokenizer, numbers: list[str]) -> tuple[list[int], list[list[int]], list[int]]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from tokenizers import Tokenizer
+
 from lab.probe import needles, string_needles
+from lab.probe.config import ProbeConfig
 from lab.probe.needles import NeedleCase
 
 
@@ -25,3 +28,21 @@ PROTOCOLS: Mapping[str, NeedleProtocol] = {
         string_needles.make_case, string_needles.shortest, string_needles.found, string_needles.SUMMARY
     ),
 }
+
+
+def shortest_test(config: ProbeConfig, tokenizer: Tokenizer) -> int:
+    """Count the tokens of the shortest test of a config whose sizes are filled in."""
+    sizes = {"digits": config.digits, "needles": config.needles}
+    return PROTOCOLS[config.protocol].shortest(tokenizer, config.answer_budget, seed=config.seed, **sizes)
+
+
+def window_warning(config: ProbeConfig, tokenizer: Tokenizer, window: int) -> str | None:
+    """Write a line about a probe whose first length is beyond the window that training shows; None for any other."""
+    shortest = shortest_test(config, tokenizer)
+    first = next(iter(config.lengths(shortest, window)), window)
+    if first <= window:
+        return None
+    return (
+        f"probe.step={config.step}: no probed length fits the window of {window}, the first is {first} "
+        f"(the shortest test takes {shortest}); raise data.window, or lower probe.step or probe.answer_budget"
+    )

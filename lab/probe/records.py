@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lab.counts import Counted, f_at
 from lab.probe.curve import effective_lengths
 from lab.probe.effective_length import LengthResult, NeedleProbe
 
@@ -25,9 +26,10 @@ def tests_of(probe: NeedleProbe) -> Record:
     }
 
 
-def length_record(probe: NeedleProbe, result: LengthResult, about: Mapping[str, Any]) -> Record:
+def length_record(probe: NeedleProbe, result: LengthResult, about: Mapping[str, Any], counts: Counted | None) -> Record:
     """Build the line of one probed length; `about` holds what was probed, with which code and hardware.
 
+    `f` is how often training had seen the length as a distance when it was probed, null where that was not counted.
     Readers of run folders use `tests` and `accuracy`; `n` and `score`, with the same values, are common to all
     evaluations.
     """
@@ -43,19 +45,25 @@ def length_record(probe: NeedleProbe, result: LengthResult, about: Mapping[str, 
         "verdict": "pass" if result.accuracy >= probe.config.threshold else "fail",
         "n": result.tests,
         "score": result.accuracy,
+        "f": f_at(counts, result.length),
         **tests_of(probe),
         "stops": stops_of(probe),
         "seconds": result.seconds,
     }
 
 
-def summary_record(probe: NeedleProbe, results: Sequence[LengthResult], about: Mapping[str, Any]) -> Record:
+def summary_record(
+    probe: NeedleProbe, results: Sequence[LengthResult], about: Mapping[str, Any], counts: Counted | None
+) -> Record:
     """Build the summary line of a probe; a limit is null if the true value may lie beyond the last length."""
     config = probe.config
     seconds = [result.seconds for result in results if result.seconds is not None]
+    values = effective_lengths(results, config.threshold)
+    length = values["effective_length"]
     return {
         **about,
-        **effective_lengths(results, config.threshold),
+        **values,
+        "f_at_effective_length": None if length is None else f_at(counts, int(length)),
         "confidence": config.confidence,
         "thresholds": [effective_lengths(results, threshold) for threshold in config.all_thresholds],
         "tests": sum(result.tests for result in results),

@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 
 from lab.data import wording
 from lab.errors import DataError
-from lab.probe.needles import CHARS_PER_TOKEN, DEPTH_RANGE, NeedleCase, plain_ids
+from lab.probe.needles import CHARS_PER_TOKEN, DEPTH_RANGE, NeedleCase, compose, plain_ids
 
 SUMMARY = "Table 5's numbers in every test, haystack from its beginning, length overshot, digits count anywhere"
 NUMBERS = ("144231", "543171", "264468", "423103")
@@ -57,11 +57,7 @@ def make_case(
     hay = whole_sentences(tokenizer, haystack, length - fixed)
     depths = (np.arange(needles) + generator.random(needles)) * DEPTH_RANGE / needles
     places = [int(depth * len(hay)) for depth in depths]
-    prompt, begin = list(head), 0
-    for place, ids in zip(places, planted, strict=True):
-        prompt += hay[begin:place] + ids
-        begin = place
-    return NeedleCase(prompt + hay[begin:] + tail, list(NUMBERS), [place / len(hay) for place in places])
+    return compose(tokenizer, list(NUMBERS), hay, places, (head, planted, tail))
 
 
 def fixed_parts(tokenizer: Tokenizer, digits: int, needles: int) -> tuple[list[int], list[list[int]], list[int]]:

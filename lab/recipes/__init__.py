@@ -1,1 +1,1 @@
-"""Recipes of several runs: stages are commands, and merging is one of them."""
+"""Recipes of several runs, whose stages are commands, among them merging."""

@@ -1,4 +1,4 @@
-"""Settings of eval.impact: the text, how much is marked, and which types are taken; no torch."""
+"""Settings of eval.impact: the text, the share of targets marked, and the types selected; no torch."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class ImpactConfig(Section):
     length: Annotated[int, Ge(2)] | None = None
     """Tokens of a window, the target length; left out, the training window of TUNED."""
     top: PositiveShare = 0.2
-    """Share of the targets at each position, those whose logit changes most, that is marked."""
+    """Share of the targets at each position that is marked: those whose logit changes most."""
     by: Literal["token", "class", "pos"] = "token"
-    """What is taken: tokens, classes of tokens (eval/impact/token_classes.py), or parts of speech (need --tagger)."""
+    """Types: tokens, classes of tokens (eval/impact/token_classes.py), or parts of speech (need --tagger)."""
     coverage: PositiveShare = 0.5
-    """Share of all that is marked, which the types taken hold together, the most impactful ones first."""
+    """Share of all marked targets that the selected types cover, the most impactful types first."""
     min_count: Positive = 10
-    """Occurrences that a type needs to be taken."""
+    """Occurrences that a type needs to be selected."""
     tagger: str | None = None
     """spaCy pipeline that labels parts of speech: the name of an installed one, or its folder."""
     text: str | None = None
@@ -39,7 +39,7 @@ class ImpactConfig(Section):
     """What to compute on; auto takes a GPU where there is one."""
 
     def rules(self) -> list[str]:
-        """Refuse a tagger that nothing uses, or none where one is needed."""
+        """Refuse a tagger that would be ignored, or a missing one."""
         if self.by == "pos" and self.tagger is None:
             return ["by=pos: needs tagger, a spaCy pipeline such as en_core_web_sm; name it, or use class"]
         if self.by != "pos" and self.tagger is not None:

@@ -4,20 +4,21 @@
 
 CONFIG is a YAML file of configs/recipes/. The stages are a brief training on full windows of the target length, the
 analysis of impactful tokens (eval.impact), the extension on selected sentences with ids up to the target length, a
-replay of pretraining data, and the merge of base and replayed model (lab/recipes/recipe.py: what each starts from):
+replay of pretraining data, and the merge of base and replayed model (lab/recipes/recipe.py lists their inputs):
 
     python -m lab.longrecipe configs/recipes/longrecipe_demo.yaml
     python -m lab.longrecipe configs/recipes/longrecipe_demo.yaml --folder=runs/other --extend.optim.lr=5e-4
     python -m lab.longrecipe configs/recipes/longrecipe_80k.yaml --launcher "torchrun --nproc_per_node 8"
 
---launcher starts lab.fit in the training stages; left out, this Python does. Every stage's settings are checked before
-the first one runs, and are written to FOLDER as tune.yaml, analyse.yaml, extend.yaml, replay.yaml and merge.yaml.
+--launcher is the command that starts lab.fit in the training stages; left out, this Python. Every stage's settings are
+checked before the first one runs, and are written to FOLDER as tune.yaml, analyse.yaml, extend.yaml, replay.yaml and
+merge.yaml.
 
---dry_run prints what each training stage would take, and starts nothing; its options are those of lab.fit --dry_run.
+--dry_run prints the resources that each training stage needs, and runs none; it takes lab.fit --dry_run's options.
 
 The same command continues after Ctrl-C, a kill, or a time limit, and skips finished stages. To run a stage again,
 delete its folder and those of the stages after it.
-Exit status: 0 done; 2 a mistake in the input, one line each on stderr; 75 stopped by a signal, to be resumed.
+Exit status: 0 done; 2 invalid input, one line per fault on stderr; 75 stopped by a signal, to be resumed.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from lab.data.selecting import RESULT
 from lab.data.windows import refuse_few
 from lab.errors import ConfigError
 from lab.files import write_atomic, write_json, writing
+from lab.probe.curve import shown_length
 from lab.recipes.recipe import FOLDERS, TRAINING, Recipe, Resolved, read_recipe, resolve, unprepared
 from lab.runs.changes import changes
 from lab.runs.folder import RunFolder
@@ -53,12 +55,12 @@ SYNTAX = Syntax(
 )
 KILLED = 128  # plus the number of the signal, as shells do
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
-MERGING = ".merging"  # what the merge writes to until it is whole
-FORMS, WIDTHS = ("{:,.0f}", "{:.3f}", "{:.3f}", "{:,.0f}"), (16, 8, 15, 18, 10)  # of the table at the end
+MERGING = ".merging"  # temporary folder of the merge
+FORMS, WIDTHS = ("{:,.0f}", "{:.3f}", "{:.3f}", "{}"), (16, 8, 15, 18, 10)  # of the table at the end
 
 
 class Stages:
-    """The state of a recipe's folder: stages.json, a record for each stage that was started."""
+    """The state of a recipe's folder: stages.json, a record for each started stage."""
 
     def __init__(self, resolved: Resolved) -> None:
         self.resolved, self.recipe = resolved, resolved.recipe
@@ -69,11 +71,11 @@ class Stages:
             self.records = json.loads(self.path.read_text(encoding="utf-8"))
 
     def is_done(self, stage: str) -> bool:
-        """Return whether a stage was finished and what it made is still there."""
+        """Return whether a stage was finished and its output still exists."""
         return bool(self.records.get(stage, {}).get("done")) and self.recipe.path(stage).exists()
 
     def left(self) -> list[str]:
-        """List the stages to run: those after the last finished one."""
+        """List the remaining stages: those after the last finished one."""
         names = list(FOLDERS)
         done = [place for place, stage in enumerate(names) if self.is_done(stage)]
         return names[max(done, default=-1) + 1 :]
@@ -83,7 +85,7 @@ class Stages:
         return self.folder / f"{stage}.yaml"
 
     def refuse_changes(self) -> None:
-        """Refuse settings that are not those of a finished stage.
+        """Refuse settings that differ from those of a finished stage.
 
         Raises: ConfigError with a line for each.
         """
@@ -122,7 +124,7 @@ def plain(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def words_of(stages: Stages, stage: str, launcher: Sequence[str]) -> list[str]:
-    """Write the command of a stage."""
+    """Build the command line of a stage."""
     recipe, settings = stages.recipe, stages.resolved.settings[stage]
     if stage in TRAINING:
         return [*launcher, "-m", "lab.fit", str(stages.file(stage)), "--resume"]
@@ -159,13 +161,13 @@ class Child:
             self.process = subprocess.Popen(words, process_group=0)
         except OSError as error:
             raise ConfigError(f"--launcher={words[0]}: cannot be started ({error.strerror}); name another") from error
-        if self.signal is not None:  # it came before the process was started
+        if self.signal is not None:  # received before the process was started
             os.killpg(self.process.pid, self.signal)
         return self.process.wait()
 
 
 def refuse_analysis(recipe: Recipe, resolved: Resolved) -> None:
-    """Check what the analysis needs, so that it does not fail after the first training.
+    """Check the requirements of the analysis before the first training.
 
     Raises: LabError.
     """
@@ -177,7 +179,7 @@ def refuse_analysis(recipe: Recipe, resolved: Resolved) -> None:
 
 
 def run_stages(stages: Stages, launcher: Sequence[str]) -> int:
-    """Run the stages that are left; return 0, or the exit status of the first that does not finish.
+    """Run the remaining stages; return 0, or the exit status of the first that does not finish.
 
     Raises: LabError.
     """
@@ -191,7 +193,10 @@ def run_stages(stages: Stages, launcher: Sequence[str]) -> int:
                 shutil.rmtree(stages.folder / MERGING, ignore_errors=True)
             status = child.run(words_of(stages, stage, launcher))
             if status == 0 and stage == "merge":
-                replace_folder(stages.folder / MERGING, stages.recipe.path(stage))
+                shutil.rmtree(
+                    stages.recipe.path(stage), ignore_errors=True
+                )  # one that was merged earlier is out of date
+                (stages.folder / MERGING).rename(stages.recipe.path(stage))
             stages.note(stage, time.monotonic() - start, done=status == 0)
             if child.signal is not None and (status != 0 or stages.left()):
                 return STOPPED
@@ -201,13 +206,6 @@ def run_stages(stages: Stages, launcher: Sequence[str]) -> int:
         for number, handler in previous.items():
             signal.signal(number, handler)
     return 0
-
-
-def replace_folder(temporary: Path, final: Path) -> None:
-    """Rename the merged model to its final name; one that was merged earlier is out of date."""
-    if final.exists():
-        shutil.rmtree(final)
-    temporary.rename(final)
 
 
 def report(stages: Stages) -> str:
@@ -222,14 +220,15 @@ def report(stages: Stages) -> str:
     return "\n".join(["", *(f"{line}  {place}" for line, place in zip(lines, places, strict=True))])
 
 
-def numbers_of(stage: str, folder: Path) -> tuple[float | None, ...]:
+def numbers_of(stage: str, folder: Path) -> tuple[float | str | None, ...]:
     """Read the results of a stage: tokens, loss of the last steps, held-out loss, effective length."""
     if stage in TRAINING:
         run = RunFolder(folder)
         steps = list(run.read("metrics.jsonl"))
-        probes = [record for record in run.read("probes.jsonl") if "effective_length" in record]
+        probes = list(run.probes())
         last, probe = steps[-1] if steps else {}, probes[-1] if probes else {}
-        return *map(last.get, ("consumed_tokens", "loss")), *map(probe.get, ("held_out_loss", "effective_length"))
+        length = shown_length(probe["effective_length"], probe.get("first_length")) if probe else None
+        return *map(last.get, ("consumed_tokens", "loss")), probe.get("held_out_loss"), length
     if stage == "analyse" and (folder / RESULT).exists():
         options = json.loads((folder / RESULT).read_text(encoding="utf-8"))["options"]
         return options["windows"] * options["length"], None, None, None
@@ -237,7 +236,7 @@ def numbers_of(stage: str, folder: Path) -> tuple[float | None, ...]:
 
 
 def carry_out(words: Words, arguments: Sequence[str]) -> int:
-    """Run what is left of a recipe, and return the exit status.
+    """Run the remaining stages of a recipe, report, and return the exit status.
 
     Raises: LabError.
     """
@@ -257,7 +256,7 @@ def carry_out(words: Words, arguments: Sequence[str]) -> int:
         show(report(stages))
     elif status == STOPPED:
         again = shlex.join(["python", "-m", "lab.longrecipe", *arguments])
-        show(f"the recipe is stopped, what was done is saved; continue with:\n  {again}", error=True)
+        show(f"the recipe was stopped, finished stages are saved; continue with:\n  {again}", error=True)
     return status
 
 

@@ -12,11 +12,11 @@ shares, which for two models are LongRecipe's 0.5 and 0.5:
     python -m lab.merge runs/seed0 runs/seed1 runs/seed2 -o average
     python -m lab.merge models/Llama-3-8B runs/replayed --weights 0.3 0.7 --positions runs/replayed -o merged
 
-Where the models' position methods differ, --positions names the model whose methods and training window are kept. Its
-distance method must be plain, as a Hugging Face folder cannot state another. --train_len is the training window to
-write in place of the models' own, for instance where one was extended to it before it was replayed. tokenizer.json is
-copied where the models that have one agree. All models are held in memory at once, in float32.
-Exit status: 0 done; 2 a mistake in the input, one line each on stderr; 75 interrupted.
+If the models' position methods differ, --positions names the model whose methods and training window are kept. Its
+distance method must be plain, the only one that a Hugging Face folder supports. --train_len replaces the models' own
+training window, for instance that of a model which was extended and then replayed. tokenizer.json is copied if the
+models that have one agree. All models are loaded at once, in float32.
+Exit status: 0 done; 2 invalid input, one line per fault on stderr; 75 interrupted.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from lab.source.inherit import FREE
 from lab.source.place import tokenizer_of
 from lab.source.weights import MOST_FAULTS, shape
 
-UNFINISHED = "interrupted; what was written is not whole, delete it and merge again"
+UNFINISHED = "interrupted; the output is incomplete, delete it and merge again"
 SUM_TOLERANCE = 1e-6  # of the weights around 1, for decimals such as 0.3333333
 ONE_SHAPE = "merge models of one shape"
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """What the command line asks for; `positions` is the word that names a model."""
+    """The parsed command line; `positions` is one of the models."""
 
     models: list[Path]
     shares: list[float]
@@ -186,37 +186,39 @@ def structure(decoder: Decoder) -> dict[str, Any]:
 
 
 def choose_positions(models: dict[Path, OpenedModel], wanted: Path | None, given_len: int | None) -> Kept:
-    """Find the model whose positions are kept, and the training window: that given, or the longest where all are equal.
+    """Choose the model whose positions are kept, and the training window: as given, or the longest if all are equal.
 
-    Raises: ConfigError where the choice is missing or would be ignored, or a Hugging Face folder cannot state it.
+    Raises: ConfigError if the choice is missing or would be ignored, or a Hugging Face folder does not support it.
     """
     positions = {path: format_positions(model.decoder) for path, model in models.items()}
     own = [(x.frequencies.config, x.frequencies.theta, x.distance) for x in (m.decoder for m in models.values())]
     differ = any(other != own[0] for other in own)
     if differ and wanted is None:
         found = ", ".join(f"{path} has {text}" for path, text in positions.items())
-        raise ConfigError(f"--positions: must be given, the positions differ ({found}); name the model whose to keep")
+        raise ConfigError(
+            f"--positions: must be given, the positions differ ({found}); name the model to keep them from"
+        )
     if wanted is not None and not differ:
         raise ConfigError(f"--positions={wanted}: would be ignored, all models have {positions[wanted]}; leave it out")
     model = next(iter(models.values())) if wanted is None else models[wanted]
     lengths = [m.train_len for m in ([model] if differ else models.values()) if m.train_len is not None]
     decoder, train_len = model.decoder, given_len or max(lengths, default=None)
     if decoder.frequencies.method == "dynamic_ntk" and given_len is None:
-        train_len = None  # the method states its own, and would compute something else with another
+        train_len = None  # the method has its own and would compute something else with another
     hugging_face_settings(decoder.cfg, decoder.frequencies, decoder.distance, "float32", train_len)
     return Kept(decoder, train_len)
 
 
 def format_positions(decoder: Decoder) -> str:
-    """Write a decoder's position methods and rotary base."""
+    """Format a decoder's position methods and rotary base."""
     frequencies, distance = decoder.frequencies, decoder.distance
     return f"{describe(frequencies.config)}+{describe(distance)} at theta {frequencies.theta}"
 
 
 def shared_tokenizer(paths: Sequence[Path]) -> Path | None:
-    """Find the tokenizer.json of the first model that has one; None where no model has.
+    """Find the tokenizer.json of the first model that has one; None if no model has.
 
-    Raises: ConfigError with a line for each model whose vocabulary is another.
+    Raises: ConfigError with a line for each model whose vocabulary differs.
     """
     files = {path: file for path in paths if (file := tokenizer_of(path.resolve())) is not None}
     vocabularies = {path: load_tokenizer(file).get_vocab() for path, file in files.items()}
@@ -236,7 +238,7 @@ def shared_tokenizer(paths: Sequence[Path]) -> Path | None:
 
 @torch.no_grad()
 def add_up(decoders: Sequence[Decoder], shares: Sequence[float], into: Decoder) -> None:
-    """Put the weighted sum of the decoders' weights, taken in float64, into one of them or another of their shape."""
+    """Store the weighted sum of the decoders' weights, computed in float64, in one of them or in another model."""
     first, *others = [dict(decoder.named_parameters()) for decoder in decoders]
     bar = tqdm(into.named_parameters(), desc="merge", unit="weight", total=len(first), leave=False, disable=None)
     for name, parameter in bar:

@@ -26,8 +26,7 @@ from lab.config import Experiment, StartConfig, load_experiment
 from lab.data.preparation import is_prepared, shard_folder
 from lab.errors import ConfigError, LabError
 from lab.model.huggingface.config import hugging_face_settings
-from lab.positions import Frequencies
-from lab.positions.config import PositionConfig
+from lab.positions.config import Replaced
 from lab.recipes.impact_config import ImpactConfig
 from lab.schema import Positive, Section
 from lab.settings import TAGS, Raw, part, validated
@@ -78,7 +77,7 @@ class Recipe(Section):
     """Merging of the base with the replayed model."""
 
     def path(self, stage: str) -> Path:
-        """Name a stage's folder."""
+        """Return a stage's folder."""
         return Path(self.folder) / FOLDERS[stage]
 
     def rules(self) -> list[str]:
@@ -94,7 +93,7 @@ def own_faults(name: str, settings: dict[str, Any]) -> list[str]:
     allowed = name == "extend" and set(skip) <= {"method"} and skip.get("method", "longrecipe") == "longrecipe"
     if "skip" in settings and not allowed:
         made.append(f"{name}.skip")
-    return [f"{key}: is made by the recipe; leave it out" for key in made]
+    return [f"{key}: is set by the recipe; leave it out" for key in made]
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,9 +120,9 @@ def read_recipe(path: Path, overrides: dict[str, Any]) -> Recipe:
 
 
 def resolve(recipe: Recipe) -> Resolved:
-    """Resolve every stage as it will run and check what can be checked before there are any models.
+    """Resolve the settings of every stage and check all that can be checked before any model exists.
 
-    Raises: ConfigError with one line for every fault, in the name of its stage.
+    Raises: ConfigError with one line for every fault, prefixed by its stage.
     """
     try:
         source = read_source(Path(recipe.base))
@@ -134,7 +133,8 @@ def resolve(recipe: Recipe) -> Resolved:
         raise ConfigError(*faults)
     replayed = experiments["replay"]
     train_len = None if replayed.position.frequency.method == "dynamic_ntk" else recipe.target_len
-    collect(faults, "merge", lambda: hugging_face_positions(replayed, train_len))
+    methods = replayed.frequencies, replayed.position.distance
+    collect(faults, "merge", lambda: hugging_face_settings(replayed.model, *methods, "float32", train_len))
     if faults:
         raise ConfigError(*faults)
     keeps = positions_of(source) != (
@@ -161,7 +161,7 @@ def resolve_training(recipe: Recipe, source: Source) -> tuple[dict[str, Experime
     experiments: dict[str, Experiment] = {}
     faults: list[str] = []
     with TemporaryDirectory() as place:
-        later = Path(place) / FOLDERS["extend"]  # in place of the model that is not trained yet
+        later = Path(place) / FOLDERS["extend"]  # stands in for the model that is not trained yet
         starts = {"tune": Path(recipe.base), "extend": Path(recipe.base), "replay": later}
         for stage in TRAINING:
             if stage == "replay" and "extend" not in experiments:
@@ -190,7 +190,7 @@ def collect(faults: list[str], stage: str, make: Callable[[], Any]) -> Any:
 
 
 def stage_settings(recipe: Recipe, stage: str, source: Source, start: Path) -> dict[str, Any]:
-    """Put a training stage's settings together: common ones, its own, and those that the recipe sets."""
+    """Compose a training stage's settings: common ones, its own, and those that the recipe sets."""
     values = merged(recipe.common, getattr(recipe, stage))
     data = dict(part(values, "data"))
     if source.tokenizer is not None:
@@ -209,7 +209,7 @@ def stage_settings(recipe: Recipe, stage: str, source: Source, start: Path) -> d
 
 
 def merged(common: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Lay a stage's settings over the common ones; another member of a tagged union replaces the common one whole.
+    """Override common settings by a stage's own; another member of a tagged union replaces the common one entirely.
 
     Example:
         >>> merged({"a": {"x": 1, "y": 2}, "b": {"name": "p", "z": 3}}, {"a": {"y": 4}, "b": {"name": "q"}})
@@ -224,31 +224,13 @@ def merged(common: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-@dataclass(frozen=True, kw_only=True)
-class Positions(Section):
-    """A model's position methods."""
-
-    position: PositionConfig = field(default_factory=PositionConfig)
-    """Frequency and distance method."""
-
-
 def positions_of(source: Source) -> tuple[Any, Any, float]:
     """Read a model's position methods and rotary base."""
     frequency = {"method": "rope", **part(source.position, "frequency")}
     distance = {"method": "plain", **part(source.position, "distance")}
     raw = Raw({"position": {"frequency": frequency, "distance": distance}}, "base")
-    position = validated(Positions, raw).position
+    position = validated(Replaced, raw).position
     return position.frequency, position.distance, source.model["theta"]
-
-
-def hugging_face_positions(experiment: Experiment, train_len: int | None) -> dict[str, Any]:
-    """Write a run's positions as the merged folder will.
-
-    Raises: ConfigError where it cannot.
-    """
-    model, position = experiment.model, experiment.position
-    frequencies = Frequencies.of(position.frequency, model.head_dim, model.theta)
-    return hugging_face_settings(model, frequencies, position.distance, "float32", train_len)
 
 
 def unprepared(resolved: Resolved) -> list[str]:

@@ -1,1 +1,1 @@
-"""The run folder: its files, its checkpoints, where it was made."""
+"""The run folder: its files, checkpoints and environment."""

@@ -1,4 +1,4 @@
-"""What differs between two runs' settings, and which settings may differ without making it another run."""
+"""Differences between two runs' settings, and the settings that may change when a run is resumed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Change(NamedTuple):
 
 
 def changes(before: dict[str, Any], now: dict[str, Any]) -> Iterator[Change]:
-    """List the settings that differ, but for those that may.
+    """List the settings that differ, except those that may.
 
     Example:
         >>> list(changes({"optim": {"lr": 1.0}, "run": {"name": "a"}}, {"optim": {"lr": 2.0}, "run": {"name": "b"}}))
@@ -53,5 +53,5 @@ def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """
     out: dict[str, Any] = {}
     for key, value in values.items():
-        out |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        out |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {prefix + key: value}
     return out

@@ -1,4 +1,4 @@
-"""Checkpoints: folders that are complete or absent, found newest first.
+"""Checkpoints: atomically published folders, found newest first.
 
 checkpoints/tokens-000010485760/
     weights-00000.safetensors    the weights, or the part of them that process 0 held; one file a process
@@ -33,7 +33,7 @@ TEMPORARY = ".writing"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One whole checkpoint."""
+    """One complete checkpoint."""
 
     folder: Path
     consumed_tokens: int
@@ -59,12 +59,12 @@ class Checkpoint:
 
 
 def folder_name(consumed_tokens: int) -> str:
-    """Name a checkpoint so that names sort as tokens do."""
+    """Name a checkpoint; names sort by tokens."""
     return f"tokens-{consumed_tokens:015d}"
 
 
 def temporary_folder(root: Path) -> Path:
-    """Make an empty folder to write a checkpoint in, on the file system it will stay on."""
+    """Create an empty folder to write a checkpoint in, on its final file system."""
     folder = root / TEMPORARY
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -84,7 +84,7 @@ def publish(
     final = root / folder_name(consumed_tokens)
     publish_folder(temporary, final)
     others = [path for path in candidates(root) if path != final]
-    newer = [path for path in others if path.name > final.name]  # broken ones that the run was resumed before
+    newer = [path for path in others if path.name > final.name]  # corrupt ones that the run did not resume from
     older = [path for path in others if path.name < final.name]
     for path in [*newer, *older[keep - 1 :]]:
         shutil.rmtree(path)
@@ -102,7 +102,7 @@ def candidates(root: Path) -> list[Path]:
 
 
 def fault_of(folder: Path) -> str | None:
-    """Return what is wrong with a checkpoint, or None if it is whole."""
+    """Return why a checkpoint is unusable, or None if it is complete."""
     try:
         manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         for name, expected in manifest["files"].items():
@@ -117,7 +117,7 @@ def fault_of(folder: Path) -> str | None:
 
 
 def newest(root: Path) -> tuple[Checkpoint | None, list[str]]:
-    """Find the newest whole checkpoint; also list, a line each, the newer ones that were skipped and why."""
+    """Find the newest complete checkpoint; also return a line for each newer one that was skipped."""
     passed: list[str] = []
     for folder in candidates(root):
         fault = fault_of(folder)

@@ -1,4 +1,4 @@
-"""Where a run was made: commit, uncommitted changes, versions, hardware."""
+"""A run's environment: commit, uncommitted changes, versions, hardware."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def describe_environment(seed: int, threads: int) -> dict[str, Any]:
-    """Collect what is needed to reproduce the run; what cannot be found is "unknown" or left out."""
+    """Collect what is needed to reproduce the run; values that cannot be found are "unknown" or left out."""
     return {
         "commit": commit(),
         "dirty_diff": git("diff", "HEAD"),
@@ -30,7 +30,7 @@ def describe_environment(seed: int, threads: int) -> dict[str, Any]:
 
 @cache
 def commit() -> str:
-    """Name the commit of the code that runs, "unknown" where there is none."""
+    """Return the commit of the running code, "unknown" outside a repository."""
     return git("rev-parse", "HEAD") or "unknown"
 
 
@@ -40,7 +40,7 @@ def processor(device: torch.device) -> str:
 
 
 def git(*arguments: str) -> str:
-    """Run git on the repository of the code; empty where there is no git or no repository."""
+    """Run git on the repository of the code; empty without git or a repository."""
     try:
         done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):

@@ -1,20 +1,22 @@
 """The run folder, the primary record of a run; dashboards mirror it.
 
 config.yaml       the resolved experiment
-environment.json  commit, uncommitted changes, versions, hardware, seed, threads; and of every resume
+environment.json  commit, uncommitted changes, versions, hardware, seed, threads; the same for every resume
 metrics.jsonl     one object per logged step
 probes.jsonl      one object per probed length, and one per probe
 cases/            every test of every probe, one file per probe
-counts.npz        `lengths`, the histogram of segment lengths, `f`, the position frequency, and `tokens`, consumed
+counts.npz        `lengths`, the histogram of segment lengths, `f`, the position frequency, `tokens`, consumed,
+                  `supervised`, targets by visible context, `supervised_f`, and `weights`, of the loss, where planned
+counts/           the same at every probe, compressed: tokens-000000250000.npz; lab.counts.SavedCounts reads both
 checkpoints/      see lab.runs.checkpoints
-impact.json       the impactful token types that sentences were selected by, as they were when the run began
+impact.json       the impactful token types that select sentences, copied when the run began
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +38,12 @@ class RunFolder:
         self.token_types = path / "impact.json"
 
     def append(self, name: str, record: Record) -> None:
-        """Add one whole line to a .jsonl file."""
+        """Append one complete line to a .jsonl file."""
         with (self.path / name).open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 
     def read(self, name: str) -> Iterator[Record]:
-        """Read a .jsonl file; a last line that a crash cut short is left out.
+        """Read a .jsonl file; a last line truncated by a crash is left out.
 
         Raises: CheckpointError for any other broken line.
         """
@@ -55,11 +57,11 @@ class RunFolder:
                 raise CheckpointError(f"{path}: {reason}; correct or delete the line") from error
 
     def write_records(self, name: str, records: Iterable[Record]) -> None:
-        """Replace a .jsonl file, whole or not at all."""
+        """Replace a .jsonl file atomically."""
         write_atomic(self.path / name, "".join(json.dumps(record) + "\n" for record in records).encode())
 
     def rewind(self, consumed_tokens: int) -> None:
-        """Drop what was recorded after a checkpoint, so that a resumed run records it again, and probes cut short."""
+        """Drop records after a checkpoint, which a resumed run writes again, and incomplete probes."""
         whole = {record["consumed_tokens"] for record in self.probes()}
         for name in ("metrics.jsonl", "probes.jsonl"):
             if (self.path / name).exists():
@@ -67,30 +69,39 @@ class RunFolder:
                 if name == "probes.jsonl":
                     kept = [r for r in kept if r["consumed_tokens"] in whole]
                 self.write_records(name, kept)
-        for path in (self.path / "cases").glob("tokens-*.jsonl"):
+        for path in [*self.path.glob("cases/tokens-*.jsonl"), *self.path.glob("counts/tokens-*.npz")]:
             if int(path.stem.removeprefix("tokens-")) > consumed_tokens:
                 path.unlink()
 
     def probes(self) -> Iterator[Record]:
-        """Read the summaries, each of which is the last line of a whole probe."""
+        """Read the summaries, each the last line of a complete probe."""
         return (record for record in self.read("probes.jsonl") if "effective_length" in record)
 
-    def last_probe(self) -> tuple[int, int | None]:
-        """Read the consumed tokens and the effective length of the last whole probe; 0 and None before the first."""
+    def last_probe(self) -> tuple[int, Record]:
+        """Read the consumed tokens and the summary of the last complete probe; 0 and an empty one before the first."""
         last = max(self.probes(), key=lambda record: record["consumed_tokens"], default={})
-        return last.get("consumed_tokens", 0), last.get("effective_length")
+        return last.get("consumed_tokens", 0), last
 
     def write_counts(self, counts: PositionCounts) -> None:
         """Save the position frequency."""
         write_atomic(self.path / "counts.npz", packed_counts(counts))
+
+    def write_counts_at(self, consumed_tokens: int, counts: PositionCounts) -> None:
+        """Save the position frequency at one probe."""
+        write_atomic(
+            self.path / f"counts/tokens-{consumed_tokens:015d}.npz", packed_counts(counts, np.savez_compressed)
+        )
 
     def write_cases(self, consumed_tokens: int, cases: Iterable[Record]) -> None:
         """Save every test of one probe."""
         self.write_records(f"cases/tokens-{consumed_tokens:015d}.jsonl", cases)
 
 
-def packed_counts(counts: PositionCounts) -> bytes:
-    """Make the contents of a counts.npz."""
+def packed_counts(counts: PositionCounts, save: Callable[..., None] = np.savez) -> bytes:
+    """Build the contents of counts.npz."""
     buffer = io.BytesIO()
-    np.savez(buffer, lengths=counts.lengths, f=counts.frequency(), tokens=counts.tokens)
+    targets: Record = {"supervised": counts.supervised, "supervised_f": counts.supervised_f()}
+    if counts.weights is not None:
+        targets["weights"] = counts.weights
+    save(buffer, lengths=counts.lengths, f=counts.frequency(), tokens=counts.tokens, **targets)
     return buffer.getvalue()

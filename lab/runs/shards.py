@@ -4,8 +4,8 @@ Each process writes what it holds: its shards, or its part of tensors that are r
 place of each shard in its tensor, in the form that DCP's own reader of safetensors takes; a file that holds whole
 tensors is one like any other. Any number of processes reads what any number wrote.
 
-Why not DCP's own writers: the metadata of FileSystemWriter is a pickle, which runs code where it is read, and
-HuggingFaceStorageWriter holds the whole file in memory before it writes.
+DCP's own writers do not serve: FileSystemWriter stores its metadata as a pickle, which runs code when it is read, and
+HuggingFaceStorageWriter builds the whole file in memory.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class ShardWriter(StorageWriter):
         self.files: Files = {}
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Do nothing: a writer serves one checkpoint."""
+        """Do nothing: a writer is used for one checkpoint."""
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Make the folder before any process writes into it."""
+        """Create the folder before any process writes into it."""
         if is_coordinator:
             folder = temporary_folder(self.root)
             self.files = {name: write_hashed(folder / name, [data]) for name, data in self.small.items()}
@@ -64,7 +64,7 @@ class ShardWriter(StorageWriter):
         return [dataclasses.replace(plan, storage_data=number) for number, plan in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> futures.Future[list[WriteResult]]:
-        """Write what the plan leaves to this process, weights and moments in a file each."""
+        """Write this process's part of the plan, weights and moments to one file each."""
         results = []
         for kind in (WEIGHTS, OPTIMIZER):
             items = [item for item in plan.items if kind_of(item.index.fqn) == kind and item.tensor_data.size.numel()]
@@ -98,7 +98,7 @@ def kind_of(name: str) -> str:
 
 
 def safetensors_parts(items: list[WriteItem], planner: SavePlanner) -> Iterator[bytes | memoryview]:
-    """Make a safetensors file part by part: its header, then one tensor after the other, none of them copied on a CPU.
+    """Yield a safetensors file in parts: the header, then each tensor, without a copy on a CPU.
 
     Source: the safetensors format, version 0.5: u64 length of the header, JSON header, bytes in the header's order.
     """
@@ -138,7 +138,7 @@ def write_shards(
 
 
 def finish_writing(future: Future[Any], root: Path) -> None:
-    """Wait until a checkpoint that is written in the background is published. A collective call.
+    """Wait until a checkpoint written in the background is published. A collective call.
 
     Raises: CheckpointError.
     """

@@ -1,4 +1,4 @@
-"""What a checkpoint restores: tensors by name and the small state, in the current layout and in earlier ones."""
+"""Save and restore a checkpoint's state: tensors by name and small values, in current and earlier formats."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ OLD_PREFIX = "decoder."  # of weights in checkpoints of earlier versions
 
 
 def packed(state: dict[str, Any]) -> bytes:
-    """Make the contents of a state.ckpt, which weights_only reads back."""
+    """Build the contents of state.ckpt, readable with weights_only."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return buffer.getvalue()
 
 
 def read_state(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Read a checkpoint's state.ckpt; nothing in it is run.
+    """Read a checkpoint's state.ckpt without running code from it.
 
     Raises: CheckpointError.
     """
@@ -49,19 +49,19 @@ def step_of(state: dict[str, Any]) -> int:
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Name a model's weights, a shared one once, as tensors to be saved or filled."""
+    """Return a model's weights by name, a shared one once."""
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
 def shared_names(model: nn.Module) -> dict[str, str]:
-    """Map every further name of a shared weight to its first."""
+    """Map every other name of a shared weight to its first."""
     first = {parameter: name for name, parameter in model.named_parameters()}
     every = model.named_parameters(remove_duplicate=False)
     return {name: first[parameter] for name, parameter in every if first[parameter] != name}
 
 
 def described_weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """Describe a checkpoint's weights under all their names, by tensors that need not be read.
+    """Describe a checkpoint's weights under all their names, without reading them.
 
     Raises: CheckpointError.
     """
@@ -108,7 +108,7 @@ def optimizer_tensors(state: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def optimizer_scalars(state: dict[str, Any]) -> dict[str, dict[str, Tensor]]:
-    """Collect what else an optimizer keeps of each parameter: its steps."""
+    """Collect the scalars that an optimizer keeps for each parameter: its steps."""
     return {
         name: {key: value.cpu() for key, value in values.items() if not value.ndim}
         for name, values in state["state"].items()
@@ -116,7 +116,7 @@ def optimizer_scalars(state: dict[str, Any]) -> dict[str, dict[str, Tensor]]:
 
 
 def tensors_to_save(model: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors of a checkpoint, by name, and what state.ckpt holds besides."""
+    """Return the tensors of a checkpoint by name, and the remaining state for state.ckpt."""
     state: Any = get_optimizer_state_dict(model, optimizer)
     small = {"optimizer": optimizer_scalars(state), "shared": shared_names(model)}
     return weights_of(model) | optimizer_tensors(state), small
@@ -129,7 +129,7 @@ def restore_tensors(
 
     Raises: CheckpointError.
     """
-    state: Any = get_optimizer_state_dict(model, optimizer)  # makes the moments where there are none yet
+    state: Any = get_optimizer_state_dict(model, optimizer)  # creates moments that do not exist yet
     tensors = weights_of(model) | optimizer_tensors(state)
     if checkpoint.is_sharded:
         read_shards(tensors, checkpoint.folder, group)
@@ -145,10 +145,10 @@ def restore_tensors(
 
 
 def old_optimizer(model: nn.Module, optimizer: Optimizer, old: dict[str, Any]) -> dict[str, dict[str, Tensor]]:
-    """Name the parameters in an optimizer's state of earlier versions, which counts them group by group.
+    """Name the parameters in an optimizer's state of earlier versions, which numbers them.
 
-    The n-th entry of all groups is the n-th parameter of ours, whatever number it has: one process and DDP number by
-    group, FSDP by the model's order.
+    The n-th entry over all groups is our n-th parameter, whatever its number: one process and DDP number by group,
+    FSDP by the model's order.
     """
     names = {parameter: name for name, parameter in model.named_parameters()}
     ours = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]

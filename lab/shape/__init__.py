@@ -1,4 +1,4 @@
-"""Shaping: aim the position frequency at a target by choosing segments, packing documents or skipping ids."""
+"""Shaping: aim f at a target by choosing segments, packing documents or skipping ids; the supervised f by weights."""
 
 from lab.shape.config import ShapeConfig
 from lab.shape.planning import Plan, plan_shape

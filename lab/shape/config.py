@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Lt
 from pydantic import Field
 
 from lab.schema import Positive, PositiveFloat, Section, Share
@@ -43,6 +43,19 @@ class Bump(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Exact(Section):
+    """The natural profile with an extra weight on targets of long visible context: EXACT, arXiv:2605.10544."""
+
+    method: Literal["exact"] = "exact"
+    extra: PositiveFloat = 0.15
+    """Mean extra weight of long targets."""
+    exponent: Annotated[float, Ge(0), Le(16)] = 0.5
+    """Power of the inverse frequency by which buckets of long targets share the extra weight; 0 is evenly."""
+    long_frac: Annotated[float, Gt(0), Lt(1)] = 0.25
+    """Visible context from which a bucket is long, as a share of the window."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Choose(Section):
     """Draw the corpus's own segments by their length, some more often than others."""
 
@@ -67,13 +80,22 @@ class Gaps(Section):
     """Target window T in tokens, which all ids stay below."""
 
 
-Target = Annotated[Flat | Power | Bump, Field(discriminator="method")]
-Strategy = Annotated[Choose | Pack | Gaps, Field(discriminator="method")]
+@dataclass(frozen=True, kw_only=True)
+class Weights(Section):
+    """Weigh the loss of every target by the earlier tokens it sees; what is drawn does not change."""
+
+    method: Literal["weights"] = "weights"
+    max_weight: Annotated[float, Ge(1)] = 8.0
+    """Largest loss weight of a target; the mean is 1."""
+
+
+Target = Annotated[Flat | Power | Bump | Exact, Field(discriminator="method")]
+Strategy = Annotated[Choose | Pack | Gaps | Weights, Field(discriminator="method")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShapeConfig(Section):
-    """The profile that the position frequency should have."""
+    """The profile that the position frequency, or the supervised one, should have."""
 
     target: Target = field(default_factory=Power)
     """The target profile."""

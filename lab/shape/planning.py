@@ -49,9 +49,12 @@ class Plan:
     """Draws of each component in a cycle, and the profile they reach.
 
     `pairs_per_token` counts the pairs of tokens at distance 1 or more, `natural_pairs_per_token` those of the corpus's
-    documents cut every T tokens: attention's work.
+    documents cut every T tokens: attention's work. `weights`, where targets are weighed and nothing is drawn, holds the
+    loss weight of a target by its visible context, the profiles are those of the supervised f, and pairs are counted by
+    target.
 
-    Shapes: `draws` int64 (components,); `natural`, `aimed` and `reached` profiles (bins,), `edges` (bins + 1,).
+    Shapes: `draws` int64 (components,); `natural`, `aimed` and `reached` profiles (bins,), `edges` (bins + 1,);
+        `weights` (window,).
     """
 
     draws: IntArray
@@ -61,6 +64,7 @@ class Plan:
     edges: IntArray
     pairs_per_token: float
     natural_pairs_per_token: float
+    weights: FloatArray | None = None
 
     @property
     def distance(self) -> float:
@@ -123,6 +127,14 @@ def plan_shape(config: ShapeConfig, components: Components, natural: FloatArray,
         pairs, tokens = draws @ components.pairs, float(draws @ components.tokens)
         return Plan(draws, base, aimed, share(pairs), edges, pairs.sum() / tokens, natural[1:].sum() / natural[0])
 
+    return within_tolerance(config, plan)
+
+
+def within_tolerance(config: ShapeConfig, plan: Callable[[float], Plan]) -> Plan:
+    """Plan at the strength of a config.
+
+    Raises: ConfigError for a target out of reach, with the nearest one that is within it.
+    """
     found = plan(config.strength)
     if found.distance > config.tolerance:
         raise ConfigError(f"shape.strength={config.strength:g}: {reach(config, plan, found)}")

@@ -13,6 +13,9 @@ Targets, f the natural position frequency (arXiv:2410.18745, Eq. 2), i = 1 .. T 
     flat    1 for i <= up_to, 0 beyond
     power   f(i)^exponent
     bump    f(i) (1 + height exp(-((i - c) / w)^2 / 2)),   c = center_frac T, w = width_frac T
+    exact   f(i) with EXACT's weights (lab.shape.exact)
+
+Strategy weights takes the supervised f for f: its targets are counted in place of its tokens.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from lab.shape.config import Bump, Flat, Power, ShapeConfig
+from lab.shape.config import Bump, Exact, Flat, Power, ShapeConfig
+from lab.shape.exact import exact_frequency
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -81,13 +85,25 @@ def target_profile(config: ShapeConfig, natural: FloatArray, edges: IntArray) ->
 
     Shapes: natural f (window,) -> (bins,).
     """
+    return share(binned(target_frequency(config, natural), edges))
+
+
+def target_frequency(config: ShapeConfig, natural: FloatArray) -> FloatArray:
+    """Compute the f of a target at full strength, up to a factor.
+
+    Shapes: natural f (window,) -> (window,).
+    """
     window, target = len(natural), config.target
     i = np.arange(window, dtype=np.float64)
     if isinstance(target, Flat):
         assert target.up_to is None or target.up_to < window, "the experiment refuses distances beyond the window"
-        return share(binned((i <= (target.up_to or window)).astype(np.float64), edges))
+        return (i <= (target.up_to or window)).astype(np.float64)
+    if isinstance(target, Exact):
+        return exact_frequency(target, natural)
     if isinstance(target, Power):
-        return share(binned((natural / natural[0]) ** target.exponent, edges))
-    assert isinstance(target, Bump), "the config knows three targets"
+        power: FloatArray = (natural / natural[0]) ** target.exponent
+        return power
+    assert isinstance(target, Bump), "the config knows four targets"
     away = (i - target.center_frac * window) / (target.width_frac * window)
-    return share(binned(natural * (1 + target.height * np.exp(-(away**2) / 2)), edges))
+    bump: FloatArray = natural * (1 + target.height * np.exp(-(away**2) / 2))
+    return bump

@@ -1,4 +1,4 @@
-"""What a skip method is: a target window and a draw of position ids; and the checks of a sample."""
+"""The base class of skip methods: a target window and a draw of position ids; and the checks of a sample."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Skip(Section, ABC):
     needs_sentences: ClassVar[bool] = False
     """Whether ids break between sentences only, so that their lengths must be known."""
     of_training: ClassVar[tuple[str, ...]] = ()
-    """Settings of what samples are made of, which change no ids of a given sample."""
+    """Settings of the choice of samples, which do not change the ids of a given sample."""
 
     @property
     @abstractmethod
@@ -41,7 +41,7 @@ class Skip(Section, ABC):
         """
 
     def length_faults(self, n_tokens: int) -> list[str]:
-        """List what is wrong with the parameters for a sample of `n_tokens`, as lines that begin with the field."""
+        """List the parameters' faults for a sample of `n_tokens`, as lines that begin with the field."""
         if self.target_len < n_tokens:
             return [
                 f"target_len={self.target_len}: must be >= n_tokens={n_tokens}, or the ids do not fit below it (the "
@@ -51,12 +51,12 @@ class Skip(Section, ABC):
 
     @property
     def selects(self) -> bool:
-        """Whether a sample is made of sentences of a longer text."""
+        """Whether a sample consists of sentences of a longer text."""
         return False
 
 
 def sample_faults(config: Skip, n_tokens: Any, sentence_lengths: Any, generator: Any) -> list[str]:
-    """List what is wrong with the arguments beside the config, as lines that begin with the argument."""
+    """List the faults of the other arguments, as lines that begin with the argument."""
     faults = []
     if not is_whole(n_tokens) or n_tokens < 1:
         faults.append(f"n_tokens={n_tokens}: must be a whole number >= 1; leave empty samples out")
@@ -70,7 +70,7 @@ def sample_faults(config: Skip, n_tokens: Any, sentence_lengths: Any, generator:
 
 
 def sentence_faults(config: Skip, n_tokens: int, sentence_lengths: Any) -> list[str]:
-    """List what is wrong with the lengths of the sentences, as lines that begin with the argument."""
+    """List the faults of the sentence lengths, as lines that begin with the argument."""
     name = "sentence_lengths"
     if not config.needs_sentences:
         rule = f"would be ignored, {config.method} does not look at sentences; leave it out"

@@ -18,7 +18,7 @@ The last id is at most T - 1, and each of the C(T - n + N - 1, N - 1) placements
 Source: arXiv:2409.00509, section 4.2 and Algorithm 1. Eq. 6 has a + 1 that would skip an id even where g = 0,
 contrary to the text above it. Algorithm 1 has T slots, which overflow T as soon as a sentence has two tokens. Here M,
 its largest g, is what the window leaves. In the released code
-- N slots are drawn of all, and the smallest is replaced by 0: the others lean towards the end of the window;
+- N slots are drawn from all, and the smallest is replaced by 0, which biases the others towards the end of the window;
 - token index 0 is taken for an empty slot; its id is restored just before the second id, which joins a first sentence
   of one token to the second sentence;
 - a first stretch, as long as a first chunk of PoSE, is overwritten with ids 0, 1, ... .
@@ -57,7 +57,7 @@ class LongRecipe(Skip):
 
     @property
     def selects(self) -> bool:
-        """Whether a sample is made of sentences of a longer text."""
+        """Whether a sample consists of sentences of a longer text."""
         return self.selection is not None or self.random_sentences
 
     def position_ids(

@@ -11,8 +11,8 @@ chunk, and its id is 0. At n = 6 and T = 12, with a = 2 and u = 5 of 0 .. 6:
     ids       0 1 . . . . . 7 8  9 10 .
 
 Source: arXiv:2409.00509, section 5.1, which cites PoSE (arXiv 2309.10400); the two ranges are those of PoSE's own
-code, src/train_pose.py. That code also takes the second chunk's text from further on in a longer document; here the
-tokens are the caller's. The PoSE baseline in LongRecipe's code is another method: ids break at an index uniform in
+code, src/train_pose.py. That code also takes the second chunk's text from a later part of a longer document; here the
+caller provides the tokens. The PoSE baseline in LongRecipe's code differs: ids break at an index uniform in
 0 .. T - n instead of at a, which lies beyond the sample and leaves no skip in 57% of samples (24,000 in 80,000).
 LongRecipe's mean pair distance is about twice that of this baseline, as the paper reports, and 1.5 times that of PoSE
 as here.

@@ -1,4 +1,4 @@
-"""RPES (randomized positional encoding): the ids are a sorted random sample of all that the target window has.
+"""RPES (randomized positional encoding): the ids are a sorted random sample of those of the target window.
 
     p(0) < p(1) < ... < p(n - 1)      n of the T ids 0 .. T - 1 without replacement, ids in tokens
 

@@ -1,4 +1,4 @@
-"""Statistics of a sample's ids: how far apart its tokens are, and how long its runs of consecutive ids are.
+"""Statistics of a sample's ids: the distances between its tokens, and the lengths of runs of consecutive ids.
 
 At ids 0 1 2 5 6 10 the pairs are 1, 2, 5, 6, 10, 1, 4, 5, 9, 3, 4, 8, 1, 5 and 4 apart, 4.53 on average, and the runs
 0 1 2, 5 6 and 10 have 2 tokens on average.

@@ -1,1 +1,1 @@
-"""One reader of trained weights: a run folder, a checkpoint in it, or a Hugging Face folder."""
+"""The reader of trained weights: a run folder, a checkpoint in it, or a Hugging Face folder."""

@@ -1,4 +1,4 @@
-"""What a run, a checkpoint or a Hugging Face folder states about its model: shape, positions, tokenizer; no torch."""
+"""Read the architecture, positions and tokenizer of a run, a checkpoint or a Hugging Face folder; no torch."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def hugging_face_source(folder: Path, own_frequencies: bool) -> Source:
 
 
 def end_token(folder: Path) -> str | None:
-    """Find the token that ends a text, where tokenizer_config.json names it."""
+    """Return the end-of-text token that tokenizer_config.json names, if any."""
     path = folder / "tokenizer_config.json"
     if not path.is_file():
         return None

@@ -1,7 +1,6 @@
-"""What a run takes over from the weights it starts from: architecture, tokenizer and positions; no torch.
+"""Inherit settings from the weights that a run starts from: architecture, tokenizer and positions; no torch.
 
-Settings that the run's own config leaves out are those of the source; an architecture that the config states must be
-the source's.
+Settings that the run's config leaves out are inherited; an architecture that it states must match the source's.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ BASES = {16_384: 1e6, 32_768: 1e6, 65_536: 5e6, 131_072: 1e7, 262_144: 5e7}
 def inherit(values: dict[str, Any], given: dict[str, Any]) -> None:
     """Add the settings of the source that start.path names to a run's raw settings.
 
-    `given` are the settings with those of the command line, which decide what was left out.
+    `given` are the settings including those of the command line, which determine what was left out.
 
     Raises: ConfigError for an architecture other than that of the source, CheckpointError for a path without weights.
     """
@@ -45,7 +44,7 @@ def inherit(values: dict[str, Any], given: dict[str, Any]) -> None:
     values["position"] = {**source.position, **part(values, "position")}
     if "tokenizer" not in data and source.tokenizer is None:
         raise ConfigError(
-            f"data.tokenizer: must be set, start.path={path} holds no tokenizer.json with an end token beside it; set "
+            f"data.tokenizer: must be set, start.path={path} holds no tokenizer.json with a known end token; set "
             "method: file, path and eos"
         )
     if "tokenizer" not in data:

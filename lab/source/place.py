@@ -1,4 +1,4 @@
-"""Where trained weights are, as users name it: a run folder, a checkpoint in it, or a Hugging Face folder; no torch."""
+"""Locate trained weights by path: a run folder, a checkpoint in it, or a Hugging Face folder; no torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PLACES = "a run folder, a checkpoint in it, or a Hugging Face folder"
 
 @dataclass(frozen=True)
 class Place:
-    """A folder that exists.
+    """An existing folder with weights.
 
     `home` holds the config and the tokenizer: for a checkpoint its run folder, else the folder itself.
     """
@@ -26,7 +26,7 @@ class Place:
 
 
 def find_place(path: Path, field: str = "") -> Place:
-    """Find out what a folder is; `field` is what an error line names before the path.
+    """Identify the kind of a folder; error lines name `field` before the path.
 
     Raises: CheckpointError for a folder that is missing or none of the three.
     """
@@ -41,12 +41,12 @@ def find_place(path: Path, field: str = "") -> Place:
 
 
 def named(path: Path) -> Path:
-    """Return a path under its own name; a checkpoint may be `.`, or a link to one."""
+    """Resolve a path whose name is not the folder's: `.`, `..` or a link."""
     return path.resolve() if path.name in ("", "..") or path.is_symlink() else path
 
 
 def home_of(path: Path) -> Path:
-    """Return the folder that holds the config and the tokenizer, whether it exists or not."""
+    """Return the folder of the config and the tokenizer, existing or not."""
     folder = named(path)
     return folder.parent.parent if CHECKPOINT_NAME.fullmatch(folder.name) else folder
 

@@ -15,7 +15,7 @@ from lab.runs.checkpoints import open_checkpoint
 from lab.runs.state import described_weights, load_weights, read_weights_of
 from lab.source.place import find_place
 
-MOST_FAULTS = 8  # weights named when many do not fit
+MOST_FAULTS = 8  # weights named in one error
 
 
 def start_from(decoder: Decoder, path: Path) -> None:

@@ -14,7 +14,7 @@ PACKS = 300
 @pytest.mark.parametrize(("window", "pack_tokens"), [(256, 4096), (128, 2048)])
 def test_packs_of_the_default_corpus_are_full(tmp_path, window, pack_tokens):
     config = DataConfig(
-        corpus=Synthetic(documents=4000),
+        corpus=Synthetic(documents=4000, median_tokens=0.26 * window, section_tokens=float(window)),
         tokenizer=Bpe(sample_documents=400),
         window=window,
         held_out_frac=0.0,

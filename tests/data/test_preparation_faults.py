@@ -17,7 +17,7 @@ def test_a_truncated_file_is_named(made, name, split):
     path = shard_folder(made[0]) / "task-00001" / name
     size = path.stat().st_size
     path.write_bytes(path.read_bytes()[:-1])
-    with refused(f"{path}: has {size - 1} bytes, its manifest says {size}; "):
+    with refused(f"{path}: has {size - 1} bytes, its manifest records {size}; "):
         TokenStore.open(shard_folder(made[0]), split)
 
 
@@ -28,14 +28,14 @@ def test_a_flipped_byte_is_named(made, name):
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     for look in (lambda: TokenStore.open(shard_folder(made[0]), "train"), lambda: verify(made[0])):
-        with refused(f"{path}: its SHA-256 is not its manifest's; "):
+        with refused(f"{path}: SHA-256 differs from its manifest; "):
             look()
 
 
 def test_a_missing_file_is_named(made):
     path = shard_folder(made[0]) / "task-00000" / "train.ends.bin"
     path.unlink()
-    with refused(f"{path}: is missing, its manifest says "):
+    with refused(f"{path}: is missing, its manifest records "):
         TokenStore.open(shard_folder(made[0]), "train")
 
 

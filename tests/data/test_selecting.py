@@ -123,7 +123,7 @@ def test_short_samples_leave_no_room_to_others(text):
 
 
 def test_packs_must_hold_a_sample(text):
-    with pytest.raises(ConfigError, match="train.micro_batch_tokens=11: must hold the longest segment, 12 tokens"):
+    with refused("train.micro_batch_tokens=11: must hold the longest segment, 12 tokens", ConfigError):
         list(itertools.islice(stream_of(text, "all", pack_tokens=BUDGET - 1), 1))
 
 
@@ -214,7 +214,7 @@ OTHER = {"tokenizer": "0f", "token_ids": [70_000]}  # of another vocabulary
     [
         ({"token_ids": []}, "holds no token types, every sentence would be removed; "),
         *(({name: ids}, "was made with another tokenizer than data.tokenizer; ") for name, ids in OTHER.items()),
-        *(({"token_ids": ids}, "is no result of eval.impact; ") for ids in ([1.5], [True], [-1], None)),
+        *(({"token_ids": ids}, "is not a result of eval.impact; ") for ids in ([1.5], [True], [-1], None)),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -227,7 +227,7 @@ def test_a_wrong_file_is_refused_in_one_line(values, line, joined, write):
 @pytest.mark.parametrize("content", ["", "[]", "{}", "{", "3"], ids=repr)
 def test_a_file_that_is_none_is_refused(content, joined, tmp_path):
     (tmp_path / "impact.json").write_text(content)
-    with pytest.raises(ConfigError, match="skip.selection=.*(cannot be read|is no result of eval.impact)"):
+    with pytest.raises(ConfigError, match="skip.selection=.*(cannot be read|is not a result of eval.impact)"):
         open_data(joined, selection=str(tmp_path))
 
 

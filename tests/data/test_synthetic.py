@@ -1,3 +1,4 @@
+import hashlib
 import re
 
 import numpy as np
@@ -16,7 +17,11 @@ DOCUMENTS = 400
 
 
 def text(window=256, **settings):
-    return synthetic_text(Synthetic(**settings), window)
+    return synthetic_text(natural(window, **settings))
+
+
+def natural(window, **settings):
+    return Synthetic(median_tokens=0.26 * window, section_tokens=float(window), **settings)
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +33,16 @@ def test_document_is_a_function_of_seed_and_index(documents):
     alone = text()
     assert [alone.document(index) for index in (399, 5, 0)] == [documents[399], documents[5], documents[0]]
     assert list(alone.documents(100, 103)) == documents[100:103]
+
+
+@pytest.mark.parametrize(
+    ("settings", "sha"),  # of the first 200, when median and section were 0.26 and 1 windows, at commit c95ff25
+    [({}, "ab2510c342deb6c0"), ({"median_tokens": 99.84, "section_tokens": 384.0, "digits": 6}, "93799102984063df")],
+    ids=["defaults_at_192", "at_384"],
+)
+def test_documents_are_those_of_earlier_versions(settings, sha):
+    documents = "\n".join(synthetic_text(Synthetic(**settings)).documents(0, 200))
+    assert hashlib.sha256(documents.encode()).hexdigest()[:16] == sha
 
 
 def test_no_document_is_written_twice(documents):
@@ -107,16 +122,16 @@ def test_words_are_as_many_as_asked_and_word_like():
 
 
 def test_reader_writes_every_document_once_over_its_tasks():
-    corpus = Synthetic(documents=4003, words=16)
-    reader = SyntheticReader(corpus, window=8)
+    corpus = natural(8, documents=4003, words=16)
+    reader = SyntheticReader(corpus)
     read = [document.text for task in range(reader.n_tasks) for document in reader.read(task)]
     assert reader.n_tasks == 2  # 4000 documents to a task
-    assert read == list(synthetic_text(corpus, 8).documents(0, 4003))
+    assert read == list(synthetic_text(corpus).documents(0, 4003))
 
 
 def segment_lengths(window, n_documents):
-    """Cut tokenized default documents every `window` tokens, by definition."""
-    texts = list(synthetic_text(Synthetic(), window).documents(0, n_documents))
+    """Cut tokenized documents of the natural shape every `window` tokens, by definition."""
+    texts = list(text(window).documents(0, n_documents))
     tokenizer = train_bpe(texts[:600], 640)
     lengths = []
     for encoding in tokenizer.encode_batch(texts):
@@ -128,7 +143,7 @@ def segment_lengths(window, n_documents):
 
 
 @pytest.mark.parametrize(("window", "n_documents"), [(128, 3000), (512, 2000)])
-def test_default_lengths_have_the_shape_of_slimpajama(window, n_documents):
+def test_lengths_of_the_natural_median_have_the_shape_of_slimpajama(window, n_documents):
     # arXiv:2410.18745, section 2, at L = 2048: f(i) = sum of max(|s| - i, 0)
     lengths = segment_lengths(window, n_documents)
     f = np.array([np.maximum(lengths - i, 0).sum() for i in range(window)])

@@ -1,5 +1,6 @@
 """Hours and bytes on disk against arithmetic by hand."""
 
+import numpy as np
 import pytest
 
 from lab.config import load_experiment
@@ -7,7 +8,7 @@ from lab.counts import PositionCounts
 from lab.estimate.cost import cost_of, counts_bytes, paper_utilisation, shard_tokens_of
 from lab.runs.folder import RunFolder
 from tests.estimate.small import small
-from tests.test_fit_cli import ROOT
+from tests.forked import ROOT
 
 
 def test_the_papers_run_takes_the_papers_time():
@@ -36,8 +37,9 @@ def test_hours_by_hand():
 
 @pytest.mark.parametrize("reach", [1, 64, 5000])
 def test_the_bytes_of_counts_are_those_of_the_file(tmp_path, reach):
-    RunFolder(tmp_path).write_counts(PositionCounts(reach))
-    assert counts_bytes(reach) == (tmp_path / "counts.npz").stat().st_size
+    for weights in (None, np.ones(reach)):
+        RunFolder(tmp_path).write_counts(PositionCounts(reach, weights=weights))
+        assert counts_bytes(reach, weighs=weights is not None) == (tmp_path / "counts.npz").stat().st_size
 
 
 def test_shards_are_the_corpus_where_it_is_known_and_what_is_trained_on_otherwise():

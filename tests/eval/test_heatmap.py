@@ -120,8 +120,8 @@ def say_numbers(text):
 @pytest.fixture(scope="module")
 def far_sighted(bpe):
     """Tests of 640 tokens by a model that sees the last two thirds of the haystack, about."""
-    config = ProbeConfig(tests=60, step=1, max_length=640, needles=4, digits=3, answer_budget=BUDGET)
-    probe = NeedleProbe(config, bpe, HAYSTACK, seed=3, window=640, stop_id=STOP)
+    config = ProbeConfig(seed=3, tests=60, step=1, max_length=640, needles=4, digits=3, answer_budget=BUDGET)
+    probe = NeedleProbe(config, bpe, HAYSTACK, window=640, stop_id=STOP)
     fixed = probe.shortest() - BUDGET
     hay = 640 - BUDGET - fixed
     seen = round(0.67 * hay) + round(0.75 * fixed)

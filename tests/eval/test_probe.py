@@ -6,18 +6,21 @@ import shlex
 import shutil
 
 import pytest
+import yaml
 
 import eval.common.subject
 from eval.common.results import FinishedTests
 from eval.probe.__main__ import main
 from eval.probe.picture import draw_probe
 from eval.probe.table import table
+from lab.counts import PositionCounts
 from lab.data.preparation import end_of_document
 from lab.loading import open_model
 from lab.model.huggingface import save_pretrained
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_length import LengthResult
 from lab.probe.needles import shortest
+from lab.runs.folder import packed_counts
 from tests.opened import CONSUMED
 
 SMALL = {"--tests": "6", "--step": "64", "--max_length": "320", "--answer_budget": "24", "--batch": "2"}
@@ -55,12 +58,35 @@ def test_writes_the_curve_the_summary_every_case_and_a_table(probe):
     assert [r["length"] for r in curve] == [192, 256, 320]
     assert {(r["tests"], r["passed"], r["verdict"], r["protocol"]) for r in curve} == {(6, 0, "fail", "ours")}
     assert {r["consumed_tokens"] for r in (*curve, summary)} == {CONSUMED}
-    assert (summary["effective_length"], summary["low"], summary["high"], summary["threshold"]) == (0, 0, 0, 0.8)
+    assert (summary["effective_length"], summary["low"], summary["high"], summary["threshold"]) == (None, 0, 0, 0.8)
+    assert (summary["first_length"], summary["f_at_effective_length"], curve[0]["f"]) == (192, None, None)
     assert len(lines(folder / CASES)) == 18
     assert re.search(r"192 +0 +6 +0\.000 +0\.000 to 0\.459", said.out)
-    assert "effective length 0 at threshold 0.8, within 0 to 0; smooth 0.0, within 0.0 to 0.0" in said.out
+    assert "effective length <192 at threshold 0.8, within <192 to <192; smooth <192, within <192 to <192" in said.out
     assert f"written to {folder}" in said.out
     assert sorted(path.name.partition("-")[0] for path in folder.iterdir()) == ["cases", "probes.jsonl", "tests"]
+
+
+def test_tests_are_the_same_whatever_the_seed_of_the_run(probe, run_folder, tmp_path):
+    run = shutil.copytree(run_folder, tmp_path / "run")
+    settings = yaml.safe_load((run / "config.yaml").read_text())
+    (run / "config.yaml").write_text(yaml.safe_dump(settings | {"run": settings["run"] | {"seed": 5}}))
+    assert probe(model=run, folder="five")[0] == probe()[0] == 0
+    cases = [(tmp_path / folder / CASES).read_text() for folder in ("five", "out")]
+    assert cases[0] == cases[1]
+
+
+def test_f_is_that_of_the_checkpoint(probe, run_folder, tmp_path):
+    run = shutil.copytree(run_folder, tmp_path / "run")
+    counts = PositionCounts(257)
+    counts.add_segments([250, 193])
+    (checkpoint,) = (run / "checkpoints").iterdir()
+    (checkpoint / "counts.npz").write_bytes(packed_counts(counts))
+    counts.add_segments([256])
+    (run / "counts.npz").write_bytes(packed_counts(counts))  # at the end, after the checkpoint
+    status, folder, _ = probe(model=run)
+    assert status == 0
+    assert [row["f"] for row in lines(folder / "probes.jsonl")[:-1]] == [58 + 1, 0, None]  # at 192, 256, 320
 
 
 def test_sequential_runs_fewer_tests_and_says_so(probe):
@@ -234,7 +260,7 @@ def test_plot_draws_beside_the_results(probe):
 
 
 CURVE = [LengthResult(128, 10, 10, [], 0.7, 1.0), LengthResult(256, 10, 6, [], 0.3, 0.85)]
-VALUES = {"threshold": 0.8, "effective_length": 128, "low": 0, "high": None}
+VALUES = {"threshold": 0.8, "effective_length": 128, "first_length": 128, "low": 0, "high": None}
 VALUES |= {"smooth": 192.0, "smooth_low": 0.0, "smooth_high": None}
 SUMMARY = {**VALUES, "confidence": 0.9, "thresholds": [VALUES], "tests": 20}
 
@@ -244,7 +270,7 @@ def test_the_table_by_hand():
         "  length   passed    tests  accuracy   0.9 limits",
         "     128       10       10     1.000   0.700 to 1.000",
         "     256        6       10     0.600   0.300 to 0.850",
-        "effective length 128 at threshold 0.8, within 0 or more; smooth 192.0, within 0.0 or more",
+        "effective length 128 at threshold 0.8, within <128 or more; smooth 192.0, within <128 or more",
         "protocol ours: fresh numbers, depths and haystack in every test, exact length with the answer, whole numbers "
         "count",
     ]
@@ -274,6 +300,9 @@ def test_the_picture_holds_the_curve_its_limits_and_the_effective_length(tmp_pat
         "by steps",
     ]
     assert {text.get_text() for text in axes.texts} == {"threshold 0.5", "threshold 0.8", "training window"}
+    nothing = {"effective_length": None, "smooth": None, "smooth_low": 0.0, "smooth_high": 0.0}
+    draw_probe(CURVE, {**SUMMARY, "thresholds": [VALUES | nothing]}, "title", 192, tmp_path / "y.png")
+    assert "threshold 0.8: effective length <128" in {text.get_text() for text in drawn[1].axes[0].texts}
 
 
 @pytest.fixture
@@ -313,7 +342,7 @@ def test_a_hugging_face_folder_is_probed_in_eighths_of_its_window(probe, exporte
     tokenizer = open_model(exported).tokenizer
     least = shortest(tokenizer, 40, digits=6, needles=4, seed=0)
     assert row["length"] == -(-least // 17) * 17 != -(-least // 34) * 34
-    assert (row["needles"], row["digits"], summary["effective_length"]) == (4, 6, 0)
+    assert (row["needles"], row["digits"], summary["effective_length"]) == (4, 6, None)
 
 
 FOLDER_MISTAKES = {
@@ -321,7 +350,7 @@ FOLDER_MISTAKES = {
     "--haystack=/nowhere.txt": "--haystack=/nowhere.txt: no such file; give a .txt, .json or .jsonl file",
     "--tests=0": "probe.tests=0: must be >= 1; Tests at each length",
     "--tetss=3": "probe.tetss=3: unknown setting; did you mean probe.tests?",
-    "--seed=-1": "seed=-1: must be >= 0; Seed of the tests",
+    "--seed=-1": "probe.seed=-1: must be >= 0; Seed of the tests",
     "--step=64 --max_length=32": "probe.max_length=32: must be >= step=64; lower step or raise max_length",
     "--train.devices=2": 'probe.train={"devices": 2}: unknown setting; probe has protocol, ',
 }

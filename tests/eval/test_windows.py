@@ -43,8 +43,8 @@ def test_too_few_held_out_tokens_are_one_line(prepared):
     with pytest.raises(DataError) as caught:
         held_out_windows(prepared, length=LENGTH, windows=room + 1, seed=0)
     assert str(caught.value) == (
-        f"--windows={room + 1}: the held-out documents in {shard_folder(prepared)} have room for {room} windows of 40 "
-        "tokens; lower it, shorten --length, raise data.held_out_frac, or give a --text"
+        f"--windows={room + 1}: the held-out documents in {shard_folder(prepared)} hold {room} windows of 40 "
+        "tokens; lower it, shorten --length, raise data.held_out_frac, or use --text"
     )
 
 

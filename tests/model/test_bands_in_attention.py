@@ -10,7 +10,7 @@ from lab.model.attention import attend
 from lab.model.attention.kernels import Matmul
 from lab.model.attention.layout import Layout
 from lab.model.attention.segments import Segments
-from lab.model.attention.tiles import attend_tiles
+from lab.model.attention.tiles import TiledAttention, attend_tiles
 from lab.positions import distance, frequencies
 from tests.model.dense import assert_close_with_gradients, attention_by_distance, draw, rule
 
@@ -128,7 +128,7 @@ def test_the_kernel_of_matrix_products_equals_the_equation_with_gradients(parame
     q, k, v = leaves
     ids = torch.arange(23)
     layout = Layout.of(ids, ids, ROPE, distance(**parameters), q.dtype, starts=(0,))
-    out = attend_tiles(q, [r.rotate(k) for r in layout.k_rotations], v, layout, 0, Matmul())
+    out = attend_tiles(q, [r.rotate(k) for r in layout.k_rotations], v, layout, 0, TiledAttention, Matmul())
     truth = attention_by_distance(*leaves, SPEEDS, by_index(rel), rule("causal", None))
     assert_close_with_gradients(out, truth, leaves, TIGHT_TOL)
 
@@ -210,11 +210,7 @@ def test_queries_in_parts_equal_one_pass(parameters, rel, chunks):
 FREQUENCIES = {  # method, inverse frequencies at THETA and width 8 (speeds 1, 0.316, 0.1, 0.0316), factor of layer 3
     "pi": ({"method": "pi", "factor": 4.0}, [s / 4 for s in SPEEDS], lambda m: 1.0),
     "ntk": ({"method": "ntk", "factor": 4.0}, [(THETA * 4 ** (8 / 6)) ** (-j / 4) for j in range(4)], lambda m: 1.0),
-    "yarn_scale": (
-        {"method": "yarn", "factor": 1.0, "train_len": 16, "attention_factor": 1.2},
-        SPEEDS,
-        lambda m: 1.44,
-    ),
+    "yarn_scale": ({"method": "yarn", "factor": 1.0, "train_len": 16, "attention_factor": 1.2}, SPEEDS, lambda m: 1.44),
     "entropy_abf": (
         {"method": "entropy_abf", "train_len": 4},
         SPEEDS,

@@ -8,11 +8,12 @@ import torch
 from lab.errors import CheckpointError, ConfigError
 from lab.model.huggingface import load_pretrained, save_pretrained
 from lab.positions import frequencies
-from tests.model.folders import ROPES, YARN, edit, edit_tensors, faults
+from tests.model.folders import ROPES, YARN, edit, edit_tensors
+from tests.refusals import refused
 
 LLAMA3 = {name: value for name, value in ROPES["llama3"].items() if name != "low_freq_factor"}
 TYPES = "must be one of default, linear, dynamic, yarn, llama3"
-WHOLE = "attention sees the whole past"
+WHOLE = "attention sees all preceding tokens"
 PAIRS = "must be 1, the lab rotates every pair"
 SILU = "must be silu, the feed-forward is SwiGLU"
 NO_NUMBER = "must be a number"
@@ -37,19 +38,13 @@ SETTINGS = [  # what config.json holds, and the faults
         MISTRAL | {"max_position_embeddings": 8192},
         f"sliding_window=4096: must be null or >= max_position_embeddings=8192, {WHOLE}",
     ),
-    (
-        QWEN2 | {"use_sliding_window": True, "sliding_window": 16},
-        f"use_sliding_window=True: must be false, {WHOLE}",
-    ),
+    (QWEN2 | {"use_sliding_window": True, "sliding_window": 16}, f"use_sliding_window=True: must be false, {WHOLE}"),
     (
         {"layer_types": ["full_attention", "sliding_attention"]},
         f"layer_types[1]=sliding_attention: must be full_attention, {WHOLE}",
     ),
     ({"partial_rotary_factor": 0.5}, f"partial_rotary_factor=0.5: {PAIRS}"),
-    (
-        {"rope_parameters": {"rope_theta": 500.0, "partial_rotary_factor": 0.25}},
-        f"partial_rotary_factor=0.25: {PAIRS}",
-    ),
+    ({"rope_parameters": {"rope_theta": 500.0, "partial_rotary_factor": 0.25}}, f"partial_rotary_factor=0.25: {PAIRS}"),
     (rope(type="longrope"), f"rope_scaling.rope_type=longrope: {TYPES}"),
     ({"rope_parameters": {"rope_type": "proportional"}}, f"rope_parameters.rope_type=proportional: {TYPES}"),
     (
@@ -79,7 +74,7 @@ SETTINGS = [  # what config.json holds, and the faults
 )
 def test_settings_that_are_not_understood_are_refused_by_name(settings, rules, folder):
     edit(folder, **settings)
-    with faults(ConfigError, *rules):
+    with refused(*rules, error=ConfigError):
         load_pretrained(folder)
 
 
@@ -90,10 +85,10 @@ def test_parameters_out_of_range_are_refused_by_the_method(folder):
 
 
 def test_a_missing_size_and_foreign_frequencies_are_refused(folder):
-    with faults(ConfigError, "frequencies.head_dim=16: must be 8, that of the folder"):
+    with refused("frequencies.head_dim=16: must be 8, that of the folder", error=ConfigError):
         load_pretrained(folder, frequencies=frequencies("rope", head_dim=16))
     edit(folder, drop=["vocab_size"])
-    with faults(ConfigError, "vocab_size: missing from config.json"):
+    with refused("vocab_size: missing from config.json", error=ConfigError):
         load_pretrained(folder)
 
 
@@ -136,7 +131,7 @@ TENSORS = {  # a change of the tensors, one of config.json, and the faults
 def test_tensors_that_do_not_fit_are_refused_by_name(change, settings, rules, folder):
     edit_tensors(folder, change)
     edit(folder, **settings)
-    with faults(CheckpointError, *rules):
+    with refused(*rules, error=CheckpointError):
         load_pretrained(folder)
 
 
@@ -180,5 +175,5 @@ FILES = {  # damage to the folder, and the fault after the folder's name
 @pytest.mark.parametrize(("damage", "rule"), FILES.values(), ids=FILES)
 def test_files_that_are_missing_or_broken_are_refused_by_name(damage, rule, folder):
     damage(folder)
-    with faults(CheckpointError, f"{folder}{rule}"):
+    with refused(f"{folder}{rule}", error=CheckpointError):
         load_pretrained(folder)

@@ -75,7 +75,8 @@ def test_effective_lengths_by_hand():
     # lower curve 0.65 ...: below at once; upper curve 1, 1, 1, 0.4, 0.2: crossed a third of the way from 384
     assert values == {
         "threshold": 0.8,
-        "effective_length": 0,
+        "effective_length": None,
+        "first_length": 128,
         "low": 0,
         "high": 384,
         "smooth": 402.3,
@@ -89,7 +90,8 @@ def test_limits_are_open_where_the_last_length_may_pass():
     assert (values["effective_length"], values["low"], values["high"], values["smooth_high"]) == (128, 128, None, None)
     assert effective_lengths(outcomes([1.0, 0.75], reach=0.01), 0.8)["high"] == 128
     values = effective_lengths([], 0.8)
-    assert (values["effective_length"], values["low"], values["high"], values["smooth"]) == (0, 0, None, 0.0)
+    assert (values["effective_length"], values["low"], values["high"], values["smooth"]) == (None, 0, None, None)
+    assert values["first_length"] is None
 
 
 def test_the_limit_curves_fall_and_enclose_the_fit():
@@ -107,7 +109,7 @@ def test_the_limit_curves_fall_and_enclose_the_fit():
             values = effective_lengths(results, threshold)
             for name, begin in (("effective_length", ""), ("smooth", "smooth_")):
                 top = np.inf if values[f"{begin}high"] is None else values[f"{begin}high"]
-                assert values[f"{begin}low"] <= values[name] <= top
+                assert values[f"{begin}low"] <= (values[name] or 0) <= top
 
 
 def coverage(tests, slope, models, seed, *, sequential=False, stops=False, confidence=0.95):

@@ -9,10 +9,12 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import lab.probe.effective_length
+from lab.counts import PositionCounts
 from lab.errors import ConfigError, DataError
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_length import LengthResult, NeedleProbe, ResultStore, Worker, effective_length
 from lab.probe.intervals import exact_limits
+from lab.probe.protocols import window_warning
 from lab.probe.records import length_record, summary_record
 from lab.probe.sequential import full_design
 
@@ -45,10 +47,20 @@ def right_up_to(longest):
     return lambda length, numbers: " " + ", ".join(numbers) + "." if length <= longest else " 0, 0 and 0."
 
 
-def make_probe(bpe, seed=3, **settings):
-    values = {"tests": 6, "step": 32, "max_length": 384, "needles": 4, "digits": 3, "answer_budget": BUDGET, **settings}
-    config = ProbeConfig(**values)
-    return NeedleProbe(config, bpe, HAYSTACK, seed=seed, window=96, stop_id=STOP)
+def make_probe(bpe, **settings):
+    values = {"tests": 6, "step": 32, "max_length": 384, "needles": 4, "digits": 3, "answer_budget": BUDGET, "seed": 3}
+    config = ProbeConfig(**values | settings)
+    return NeedleProbe(config, bpe, HAYSTACK, window=96, stop_id=STOP)
+
+
+def test_a_probe_beyond_the_window_is_warned_of(bpe):
+    probe = make_probe(bpe)
+    shortest, first = probe.shortest(), probe.lengths[0]
+    line = window_warning(probe.config, bpe, first - 1)
+    assert line.startswith(f"probe.step=32: no probed length fits the window of {first - 1}, the first is {first}")
+    assert f"takes {shortest})" in line
+    assert "\n" not in line
+    assert window_warning(probe.config, bpe, first) is None
 
 
 def results(probe, answer):
@@ -319,7 +331,9 @@ def test_the_records_of_a_probe(bpe):
     haystack = hashlib.sha256(probe.haystack.encode()).hexdigest()[:16]
     tests = {"protocol": "ours", "needles": 4, "digits": 3, "required": 2, "answer_budget": probe.config.answer_budget}
     tests |= {"haystack": haystack, "seed": 3}
-    assert length_record(probe, curve[1], about) == {
+    counts = PositionCounts(224)
+    counts.add_segments([224, 200, 193])
+    assert length_record(probe, curve[1], about, counts) == {
         **about,
         **tests,
         "length": 224,
@@ -332,21 +346,23 @@ def test_the_records_of_a_probe(bpe):
         "confidence": 0.95,
         "n": 10,
         "score": 0.6,
+        "f": None,  # 224 is beyond the counter
         "stops": None,
         "seconds": 7.5,
     }
     for passed, verdict in ((9, "pass"), (8, "pass"), (7, "fail")):
-        assert length_record(probe, LengthResult(192, 10, passed, []), about)["verdict"] == verdict
+        assert length_record(probe, LengthResult(192, 10, passed, []), about, None)["verdict"] == verdict
     # smooth: a third of the way from 192 to 224 for 0.8
-    main = {"threshold": 0.8, "effective_length": 192, "low": 0, "high": None}
+    main = {"threshold": 0.8, "effective_length": 192, "first_length": 192, "low": 0, "high": None}
     main |= {"smooth": 202.7, "smooth_low": 0.0, "smooth_high": None}
     # lower limits at 0.5: (0.55 - 0.5) / (0.55 - 0.26) = 0.1724 of the way
-    other = {"threshold": 0.5, "effective_length": 224, "low": 192, "high": None}
+    other = {"threshold": 0.5, "effective_length": 224, "first_length": 192, "low": 192, "high": None}
     other |= {"smooth": 224.0, "smooth_low": 197.5, "smooth_high": None}
-    assert summary_record(probe, curve, about) == {
+    assert summary_record(probe, curve, about, counts) == {
         **about,
         **tests,
         **main,
+        "f_at_effective_length": 32 + 8 + 1,  # f(192) of three segments
         "confidence": 0.95,
         "thresholds": [other, main],
         "tests": 20,
@@ -355,7 +371,7 @@ def test_the_records_of_a_probe(bpe):
     }
     sequential = make_probe(bpe, tests=60, sequential=True, thresholds=(0.5,), round=6, error=0.01)
     stops = {"tests": 60, "thresholds": [0.5, 0.8], "error": 0.01, "round": 6}
-    assert length_record(sequential, curve[1], about)["stops"] == stops
+    assert length_record(sequential, curve[1], about, None)["stops"] == stops
 
 
 @pytest.mark.parametrize("batch", [1, 4, 64])
@@ -421,6 +437,6 @@ def test_a_tokenizer_that_sets_digits_apart_is_refused(protocol):
     apart.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), pre_tokenizers.Digits(True)])
     config = ProbeConfig(protocol=protocol, needles=4, digits=6)
     with pytest.raises(DataError) as caught:
-        NeedleProbe(config, apart, "word " * 900, seed=0, window=512, stop_id=None)
+        NeedleProbe(config, apart, "word " * 900, window=512, stop_id=None)
     line = r"tokenizer\.json: reads '\d{6}(, \d{6}){3}' back as '.*(\d ){5}\d.*', so that no answer could pass; give "
     assert re.fullmatch(line + "the model's own tokenizer", str(caught.value))

@@ -45,8 +45,8 @@ class Chance:
 
 def make_probe(bpe, protocol, **settings):
     sizes = {"step": 128, "max_length": 2048, "needles": 4, "digits": 6, "answer_budget": BUDGET}
-    config = ProbeConfig(protocol=protocol, **{**sizes, **settings})
-    return NeedleProbe(config, bpe, HAYSTACK, seed=5, window=512, stop_id=STOP)
+    config = ProbeConfig(protocol=protocol, **{**sizes, "seed": 5, **settings})
+    return NeedleProbe(config, bpe, HAYSTACK, window=512, stop_id=STOP)
 
 
 def true_share(probe, protocol, length, required):
@@ -118,8 +118,8 @@ def test_a_copier_that_sees_700_tokens_at_steps_of_128(bpe, protocol, mode, requ
 def test_a_random_model_has_none(bpe, protocol, mode):
     probe = make_probe(bpe, protocol, tests=30, step=640, **MODES[mode])
     values = effective_lengths(list(probe.run(Chance(bpe))), 0.8)
-    assert (values["effective_length"], values["low"], values["high"]) == (0, 0, 0)
-    assert (values["smooth"], values["smooth_high"]) == (0, 0)
+    assert (values["effective_length"], values["first_length"], values["low"], values["high"]) == (None, 640, 0, 0)
+    assert (values["smooth"], values["smooth_high"]) == (None, 0)
 
 
 class Gluing(Copier):

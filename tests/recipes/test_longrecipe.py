@@ -1,5 +1,6 @@
 """The recipe: how its stages are resolved, what is refused before the first of them, and how they follow each other."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -28,6 +29,7 @@ from lab.session import run_experiment
 from lab.settings import parse_overrides
 from lab.source.weights import read_weights
 from tests.opened import write_run
+from tests.refusals import check_faults
 from tests.test_config import demo  # noqa: F401  a fixture
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,7 +60,7 @@ def write(base, prepared, tmp_path):
             "target_len": TARGET_LEN,
             "common": {
                 "data": {
-                    "corpus": {"name": "synthetic", "documents": 400, "words": 16},
+                    "corpus": dataclasses.asdict(dataclasses.replace(prepared.corpus, documents=400)),
                     "held_out_frac": 0.2,
                     "folder": prepared.folder,
                     "look_ahead": 32,
@@ -184,7 +186,7 @@ def test_the_paper_s_recipe(request):
 
 # what is refused before anything runs
 
-OWN = "is made by the recipe; leave it out"
+OWN = "is set by the recipe; leave it out"
 WRONG = {
     "--replay.optim.lrr=1": ["replay.optim.lrr=1: unknown setting; did you mean optim.lr?"],
     "--tune.data.window=1 --replay.optim.lr=0": [
@@ -206,7 +208,7 @@ WRONG = {
     "--target_len=0": ["target_len=0: must be >= 1; Target window T in tokens"],
     "--replayy.train.tokens=9": ['replayy={{"train": {{"tokens": 9}}}}: unknown setting; did you mean replay?'],
     "--common.position.frequency.method=entropy_abf --common.position.frequency.train_len=64": [
-        "merge.frequencies=entropy_abf: a Hugging Face folder cannot express it; "
+        "merge.frequencies=entropy_abf: not supported by a Hugging Face folder; "
     ],
     "--replay.data.corpus.name=text --replay.data.corpus.path=.": [
         "replay.data.corpus.name=text: not prepared in {shards}/text-"
@@ -222,10 +224,8 @@ def test_a_mistake_is_found_before_the_first_stage(words, starts, write, prepare
     assert main([str(write()), *words.split()]) == 2
     told = capsys.readouterr()
     named = {"folder": tmp_path / "recipe", "shards": prepared.folder}
-    lines = told.err.splitlines()
     assert told.out == ""
-    assert len(lines) == len(starts)
-    assert all(line.startswith(start.format(**named)) for line, start in zip(lines, starts, strict=True)), lines
+    check_faults(told.err.splitlines(), [start.format(**named) for start in starts])
 
 
 @pytest.mark.parametrize("missing", ["replay", "folder", "target_len"])

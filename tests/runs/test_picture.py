@@ -1,7 +1,4 @@
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +8,9 @@ from lab.plots import canvas
 from lab.runs.arms import mean_with_limits, name_arms, read_settings
 from lab.runs.arms_picture import accuracy, draw, reach
 from lab.runs.picture import draw_run, main
+from tests.forked import python
 
 pytest.importorskip("matplotlib")
-ROOT = Path(__file__).resolve().parents[2]
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -86,9 +83,7 @@ def test_a_folder_that_is_no_run_is_one_line(tmp_path, exists):
     run = tmp_path / "run"
     if exists:
         write_run(run, ())
-    done = subprocess.run(
-        [sys.executable, "-m", "eval.picture", str(run)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = python("-m", "eval.picture", run)
     assert done.returncode == 2
     assert done.stderr.startswith(f"{run}: holds no counts.npz; ")
     assert done.stdout == ""

@@ -1,4 +1,4 @@
-"""One attention function for every backend, position method and mask; the dense reference judges all others.
+"""One attention function for every backend, position method and mask; all are tested against the dense reference.
 
 Axes: B batch, T tokens, N heads, K key-value heads, H per head. Query head n reads key-value head n // (N / K).
 """
@@ -53,7 +53,7 @@ def attend(
         frequencies = frequencies or make_frequencies("rope", head_dim=q.shape[-1])
         distance = distance or make_distance("plain")
         packs = mask == "document" and backend != "reference"
-        layout = lay_out(q, k, q_pos, k_pos, docs, mask, frequencies, distance, packs=packs)
+        layout = make_layout(q, k, q_pos, k_pos, docs, mask, frequencies, distance, packs=packs)
     if layout.segments is not None:
         q, k, v = (end_to_end(x) for x in (q, k, v))
     plan = plan_for(backend, layout, q, v)
@@ -63,7 +63,7 @@ def attend(
     return torch.where((docs >= 0)[:, None, :, None], in_rows(out, batch), 0.0)
 
 
-def lay_out(
+def make_layout(
     q: Tensor,
     k: Tensor,
     q_pos: Tensor | None,
@@ -75,7 +75,7 @@ def lay_out(
     *,
     packs: bool,
 ) -> Layout:
-    """Prepare a layout, finding out from the ids whether rows are regular and, with `packs`, packed documents."""
+    """Build a layout; the ids determine whether rows are regular and, with `packs`, packed documents."""
     given = q_pos is not None or k_pos is not None
     q_pos, k_pos = default_positions(q, k, q_pos, k_pos)
     segments = document_segments(q_pos, k_pos, docs) if packs and docs is not None else None
@@ -94,13 +94,14 @@ def lay_out(
 
 
 def end_to_end(x: Tensor) -> Tensor:
-    """Lay the rows of a batch end to end, (B, N, T, H) to (1, N, B * T, H)."""
+    """Concatenate the rows of a batch, (B, N, T, H) to (1, N, B * T, H)."""
     return x if len(x) == 1 else x.transpose(1, 2).flatten(0, 1)[None].transpose(1, 2)
 
 
 def in_rows(x: Tensor, batch: int) -> Tensor:
-    """Cut one row into those of a batch, (1, N, B * T, H) to (B, N, T, H)."""
-    return x.transpose(1, 2).unflatten(1, (batch, -1))[0].transpose(1, 2)
+    """Split one row into those of a batch, (1, N, B * T, H) to (B, N, T, H)."""
+    rows: Tensor = x.transpose(1, 2).unflatten(1, (batch, -1))
+    return rows[0].transpose(1, 2)
 
 
 def attend_cached(
@@ -118,7 +119,7 @@ def attend_cached(
 
 
 def default_positions(q: Tensor, k: Tensor, q_pos: Tensor | None, k_pos: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Fill in the ids that were left out: keys 0 .. Tk - 1, queries at the last keys."""
+    """Fill in omitted ids: keys 0 .. Tk - 1, queries at the last keys."""
     k_pos = torch.arange(k.shape[2], device=k.device) if k_pos is None else k_pos
     if q_pos is None:
         q_pos = k_pos if q.shape[2] == k.shape[2] else k_pos[..., k.shape[2] - q.shape[2] :]
@@ -152,5 +153,5 @@ def check_shapes(
     ):
         if ids is not None and ids.shape not in {(tokens,), (1, tokens), (q.shape[0], tokens)}:
             raise DataError(
-                f"{name} {tuple(ids.shape)}: must be ({tokens},) or ({q.shape[0]}, {tokens}), one id a token"
+                f"{name} {tuple(ids.shape)}: must be ({tokens},) or ({q.shape[0]}, {tokens}), one id per token"
             )

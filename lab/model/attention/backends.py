@@ -12,6 +12,7 @@ import importlib.util
 import inspect
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,7 +44,7 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, segments: Segments | None) -> Tensor:
         return sdpa_rows(q, k, v)
     sizes = [*segments.lengths, segments.n_tokens - segments.n_real]
     key_sizes = sizes
-    if segments.anchors is not None:  # short segments only: a dense mask computes the half that it hides
+    if segments.anchors is not None:  # short segments only: with a dense mask the hidden half is computed too
         k, v, key_sizes = k[:, :, segments.key_places], v[:, :, segments.key_places], list(segments.spans.k_lengths)
     parts = zip(q.split(sizes, dim=2), k.split(key_sizes, dim=2), v.split(key_sizes, dim=2))
     outs = [sdpa_rows(*part).transpose(1, 2) for part, _ in zip(parts, segments.lengths)]
@@ -64,7 +65,7 @@ def sdpa_rows(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def in_spans(kernel: Callable[[Tensor, Tensor, Tensor, Spans], Tensor]) -> Backend:
-    """Wrap a variable-length kernel on (T, N, H): rows are spans of their own, padding is returned as zeros."""
+    """Wrap a variable-length kernel on (T, N, H): each row is a span, padding is returned as zeros."""
 
     def run(q: Tensor, k: Tensor, v: Tensor, segments: Segments | None) -> Tensor:
         batch, heads, tokens, width = q.shape
@@ -90,14 +91,14 @@ def in_spans(kernel: Callable[[Tensor, Tensor, Tensor, Spans], Tensor]) -> Backe
 
 
 def row_spans(batch: int, n_q: int, n_k: int, device: torch.device) -> Spans:
-    """Make a span of each row of a batch, without waiting for the device."""
+    """Make each row of a batch a span, without waiting for the device."""
     rows = torch.arange(batch + 1, dtype=torch.int32, device=device)
     return Spans(rows * n_q, rows * n_k, (n_q,) * batch, (n_k,) * batch)
 
 
 def efficient_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
     """Call torch's memory-efficient attention, which takes float32 too."""
-    out: Tensor = EfficientSpans.apply(q, k, v, spans)
+    out: Tensor = EfficientSpans.apply(q, k, v, spans)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -105,20 +106,23 @@ def varlen_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
     """Call torch's own variable-length attention, which supports grouped heads from torch 2.12 on."""
     from torch.nn.attention.varlen import varlen_attn
 
-    options: dict[str, object] = {"window_size": (-1, 0)}
+    options: dict[str, Any] = {"window_size": (-1, 0)}
     if q.shape[1] != k.shape[1]:
         if "enable_gqa" in inspect.signature(varlen_attn).parameters:
             options["enable_gqa"] = True
         else:
             k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
-    return varlen_attn(q, k, v, *spans.arguments, **options)
+    out = varlen_attn(q, k, v, *spans.arguments, **options)
+    assert isinstance(out, Tensor), "the log-sum-exp is returned on request only"
+    return out
 
 
 def flash_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
     """Call flash-attn's variable-length kernel."""
     from flash_attn import flash_attn_varlen_func
 
-    return flash_attn_varlen_func(q, k, v, *spans.arguments, causal=True)
+    out: Tensor = flash_attn_varlen_func(q, k, v, *spans.arguments, causal=True)
+    return out
 
 
 def xformers_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
@@ -142,7 +146,7 @@ BACKENDS: dict[str, Backend] = {
     "xformers": in_spans(xformers_kernel),
 }
 MASKED_ROWS = 512  # tokens up to which a segment and its anchor run faster under a dense mask than as tiles, measured
-HALF_ONLY = ("flash", "varlen")  # these run bands by torch's flash attention, which returns what they are merged by
+HALF_ONLY = ("flash", "varlen")  # these run bands by torch's flash attention, which returns the log-sum-exp
 TILED = ("sdpa", *HALF_ONLY)
 PACKAGES = {"flash": "flash_attn", "xformers": "xformers.ops"}
 
@@ -154,16 +158,16 @@ def choose(backend: str, device: torch.device, dtype: torch.dtype) -> tuple[str,
     """
     if backend != "auto":
         check(backend, device, dtype)
-        return backend, "asked for"
+        return backend, "set in the config"
     if devices.kind(device) != "cuda":
         return "sdpa", f"the fastest exact one on {device.type}"
     if dtype not in HALF:
         return "sdpa", f"the variable-length kernels take float16 or bfloat16, not {named(dtype)}"
     if not installed("flash_attn"):
-        return "varlen", "flash-attn is not installed; torch's own variable-length kernel serves"
+        return "varlen", "flash-attn is not installed; torch's variable-length kernel is used"
     fault = import_fault("flash_attn")
     if fault:
-        return "varlen", f"flash-attn cannot be imported ({fault}); torch's own variable-length kernel serves"
+        return "varlen", f"flash-attn cannot be imported ({fault}); torch's variable-length kernel is used"
     return "flash", "flash-attn is installed"
 
 
@@ -175,10 +179,10 @@ def installed(package: str) -> bool:
 
 @cache
 def import_fault(module: str) -> str | None:
-    """Import a module, once, and return in one line why that failed, None if it did not.
+    """Import a module, once, and return in one line why that failed; None if it did not.
 
-    A package built for another torch, CUDA or Python is installed and fails only on import: a library or symbol is
-    missing, or its own version check fails.
+    A package built for another torch, CUDA or Python is installed but fails on import: a library or symbol is missing,
+    or its version check fails.
     """
     try:
         importlib.import_module(module)
@@ -188,7 +192,7 @@ def import_fault(module: str) -> str | None:
 
 
 def named(dtype: torch.dtype) -> str:
-    """Name a dtype as users write it."""
+    """Return a dtype's name without torch's prefix."""
     return str(dtype).removeprefix("torch.")
 
 

@@ -1,7 +1,7 @@
-"""Which blocks of the attention matrix flex attention visits, found without holding the matrix.
+"""The blocks of the attention matrix that flex attention visits, computed without storing the matrix.
 
-torch's create_block_mask holds all Tq x Tk pairs, several times over. Here a few rows of blocks are counted at a
-time; many rows on a GPU are counted by a compiled function, which holds none of their pairs.
+torch's create_block_mask stores all Tq x Tk pairs, several times over. Here a few rows of blocks are counted at a time;
+many rows on a GPU are counted by a compiled function, which stores no pairs.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ from torch import Tensor
 
 from lab.model.attention import devices
 from lab.model.attention.layout import Layout
+from lab.model.attention.visibility import Visibility
 from lab.positions import Band
 
 Sees = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 BLOCK = 128  # queries and keys of a block, flex attention's default
-PAIRS = 1 << 26  # pairs that are held at a time
+PAIRS = 1 << 26  # pairs stored at a time
 
 
 def block_mask(layout: Layout, number: int, band: Band, batch: int) -> Any:
-    """Build a band's mask once per layout; all layers share it."""
+    """Build a band's mask, once per layout for all layers."""
     masks = layout.cache
     if number not in masks:
+        assert isinstance(layout.visible, Visibility), "transformers' own masks run under auto, which never takes flex"
         visible, q_pos, k_pos = layout.visible, torch.atleast_2d(layout.q_pos), torch.atleast_2d(layout.k_pos)
 
         def sees(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
@@ -64,7 +66,8 @@ def count_pairs(sees: Sees, rows: int, blocks: tuple[int, int], n_q: int, n_k: i
     q = torch.arange(blocks[0] * BLOCK, blocks[1] * BLOCK, device=device)[None, :, None]
     k = torch.arange(-(-n_k // BLOCK) * BLOCK, device=device)[None, None, :]
     seen = sees(b, b * 0, q.clamp(max=n_q - 1), k.clamp(max=n_k - 1)) & (q < n_q) & (k < n_k)
-    return seen.expand(rows, -1, -1).unflatten(2, (-1, BLOCK)).unflatten(1, (-1, BLOCK)).sum((2, 4), dtype=torch.int32)
+    blocks_of_pairs: Tensor = seen.expand(rows, -1, -1).unflatten(2, (-1, BLOCK)).unflatten(1, (-1, BLOCK))
+    return blocks_of_pairs.sum((2, 4), dtype=torch.int32)
 
 
 @cache
@@ -74,6 +77,6 @@ def compiled_count() -> Callable[..., Tensor]:
 
 
 def ordered(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the number of blocks in each row, and the places of all with the row's own first and ascending, int32."""
+    """Return each row's number of set blocks, and the indices of all blocks, set ones first and ascending, int32."""
     places = torch.argsort(blocks.int(), dim=-1, descending=True, stable=True)
     return blocks.sum(-1, dtype=torch.int32), places.int()

@@ -13,9 +13,9 @@ from lab.model.attention.rotary import Rotation
 class KeyCache:
     """Keys and values seen so far, preallocated for `max_tokens`.
 
-    Keys are stored rotated, once for each of `n_maps` key maps: in every distance method a key's position depends on
-    its own id alone. With `n_maps` 0 they are stored as they are, for frequencies that depend on the length and for the
-    reference. `rows` are those that the next forward pass reads and fills.
+    Keys are stored rotated, once for each of `n_maps` key maps: in every distance method a key's position depends only
+    on its id. With `n_maps` 0 they are stored unrotated, for frequencies that depend on the length and for the
+    reference. The next forward pass reads and fills `rows`.
 
     Shapes: `keys` (n_layers, max(n_maps, 1), B, K, max_tokens, H), `values` (n_layers, B, K, max_tokens, H). `length`
         tokens of them are filled.
@@ -52,7 +52,7 @@ class KeyCache:
     ) -> tuple[list[Tensor], Tensor]:
         """Append a layer's new keys, rotated once for each key map, and values, and return all of them.
 
-        Without key maps the keys are stored as they are. `advance` moves on after the last layer.
+        Without key maps the keys are stored unrotated. Call `advance` after the last layer.
         """
         n_new = v_BKTH.shape[2]
         stop = self.length + n_new
@@ -68,7 +68,7 @@ class KeyCache:
 
     def layer(self, number: int, dtype: torch.dtype) -> list[Tensor]:
         """Return a layer's keys, one tensor for each key map, and its values, (rows, K, max_tokens, H)."""
-        if self.keys is None or self.values is None:  # the dtype is known only now: autocast decides it
+        if self.keys is None or self.values is None:  # autocast determines the dtype, which is not known before
             n_maps = max(self.n_maps, 1)
             self.keys = torch.empty(self.n_layers, n_maps, *self.shape, dtype=dtype, device=self.device)
             self.values = torch.empty(self.n_layers, *self.shape, dtype=dtype, device=self.device)
@@ -91,7 +91,7 @@ class KeyCache:
             store[rows, :, :length] = store[row : row + 1, :, :length]
 
     def compact(self, kept: Tensor) -> None:
-        """Move some rows, in ascending order, to the front and drop the others, layer by layer to save memory.
+        """Keep some rows, moved to the front in ascending order, layer by layer to save memory.
 
         Shapes: kept int64 (n,).
         """

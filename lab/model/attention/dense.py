@@ -1,4 +1,4 @@
-"""Attention under a dense mask, pair by pair, for ids and masks that no tiles describe.
+"""Attention under a dense mask, pair by pair, for ids and masks that cannot be cut into tiles.
 
 Axes: B batch, T tokens, N heads, K key-value heads, H per head.
 """
@@ -13,7 +13,7 @@ from lab.model.attention import fused
 from lab.model.attention.kernels import grouped
 from lab.model.attention.layout import Layout
 
-DENSE_ROWS = 256  # query rows whose logits are held at one time
+DENSE_ROWS = 256  # query rows whose logits are stored at a time
 
 
 def attend_dense(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which kind of device a tensor is on; kernels are chosen by this alone, so that tests can emulate a GPU."""
+"""The kind of device a tensor is on. Kernels are chosen by this function alone, so that tests can emulate a GPU."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Fused attention kernels of CUDA devices, called below torch's public functions, which return no log-sum-exp.
+"""Fused CUDA attention kernels, called directly because torch's public functions return no log-sum-exp.
 
 Both run contiguous spans of queries and keys, compute logits in float32 without storing them, and take the output and
-the log-sum-exp of whole rows in their backward pass, so that the bands of a distance method can be merged outside.
+the log-sum-exp of complete rows in their backward pass, so that the bands of a distance method can be merged outside.
 Causal spans align the last query with the last key. The log-sum-exp is in nats.
 
 Axes: T tokens, N heads, K key-value heads, H per head, S spans. Query head n reads key-value head n // (N / K).
@@ -19,7 +19,7 @@ from lab.model.attention.segments import Spans
 
 HALF = (torch.float16, torch.bfloat16)
 WIDEST_HEAD = 256  # flash attention's limit
-HEAD_MULTIPLE = 8  # what both kernels need head_dim to be divisible by, in every dtype
+HEAD_MULTIPLE = 8  # both kernels need head_dim to be divisible by this, in every dtype
 LSE_MULTIPLE = 32  # the efficient kernel pads its log-sum-exp to this
 UNMASKED, LOWER_RIGHT = 0, 2  # the efficient kernel's numbers for its masks
 
@@ -138,4 +138,5 @@ class EfficientSpans(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Run the kernel's backward pass."""
-        return *efficient_backward(grads[0], *ctx.saved_tensors, ctx.spans, causal=True), None
+        q, k, v, out, lse = ctx.saved_tensors
+        return *efficient_backward(grads[0], q, k, v, out, lse, ctx.spans, causal=True), None

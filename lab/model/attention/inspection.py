@@ -1,7 +1,7 @@
-"""What attention computes inside a decoder, for measurements: queries, keys and logits, layer by layer.
+"""Queries, keys and logits of a decoder's attention, layer by layer, for measurements.
 
-Queries and keys are taken before they are rotated, so that one forward pass serves every shift of the positions and
-every rounding of what is rotated. Logits come in blocks of queries: no (T, T) matrix of all heads ever exists.
+Queries and keys are recorded before rotation, so that one forward pass is enough for every shift of the positions and
+every rounding of rotated values. Logits are computed in blocks of queries, never as a (T, T) matrix of all heads.
 
 Axes: B batch, N heads, T tokens, H per head, Q queries of a block, K keys.
 """
@@ -17,7 +17,7 @@ from torch import Tensor
 from lab.model.attention.layout import Layout
 from lab.model.decoder import Attention, Block, Decoder
 
-BLOCK_LOGITS = 2**22  # logits of one block at most, 16 MiB in float32; measured, larger ones are slower on a CPU
+BLOCK_LOGITS = 2**22  # most logits of a block, 16 MiB in float32; larger blocks were measured to be slower on a CPU
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,6 @@ class LayerInputs:
 def layer_inputs(decoder: Decoder, tokens: Tensor, *, shift: int = 0) -> Iterator[LayerInputs]:
     """Run a decoder over rows of one text each, the first token at position `shift`, and yield every layer's inputs.
 
-    The layers compute as in any forward pass of the decoder.
 
     Shapes: tokens int64 (B, T).
     """

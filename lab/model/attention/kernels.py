@@ -1,4 +1,4 @@
-"""Kernels that attend within one tile and return the log-sum-exp of the logits too.
+"""Kernels that attend within one tile and also return the log-sum-exp of the logits.
 
 Axes: B batch, T tokens, N heads, K key-value heads, H per head. Query head n reads key-value head n // (N / K). A
 causal tile is square, and query r sees keys 0 to r; otherwise every query sees every key. Logits are q.k / sqrt(H).
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from lab.model.attention import devices
 
-SCORE_ELEMENTS = 1 << 25  # logits that the matmul kernel holds at a time
-ONE_QUERY_ELEMENTS = 1 << 20  # keys that come from memory on a CPU, which plain products read faster than flash does
+SCORE_ELEMENTS = 1 << 25  # logits that the matmul kernel stores at a time
+ONE_QUERY_ELEMENTS = 1 << 20  # more exceed a CPU's caches, and plain products then read faster than flash attention
 
 
 class TileKernel(Protocol):
@@ -85,7 +85,8 @@ def blocks(q: Tensor, k: Tensor) -> Iterator[slice]:
 
 def grouped(x: Tensor, k: Tensor) -> Tensor:
     """Group query heads by the key-value head they read: (B, N, T, H) to (B, K, N / K, T, H)."""
-    return x.unflatten(1, (k.shape[1], -1))
+    groups: Tensor = x.unflatten(1, (k.shape[1], -1))
+    return groups
 
 
 class CpuFlash:
@@ -128,7 +129,7 @@ def suits_one_query(q: Tensor, v: Tensor) -> bool:
 
 
 def one_query(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Attend from one query of each head, by plain products; keys first, which MKL reads the fastest.
+    """Attend from one query of each head by plain products; keys come first, the fastest order in MKL.
 
     Shapes: q (B, N, 1, H); k, v (B, K, Tk, H); returns (B, N, 1, H) and the log-sum-exp (B, N, 1).
     """

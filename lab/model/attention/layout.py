@@ -1,4 +1,4 @@
-"""What attention needs besides q, k and v, made once per forward pass and shared by all layers."""
+"""The inputs of attention besides q, k and v, built once per forward pass and shared by all layers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PositionMap = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class BandTile:
-    """A tile in places of the row, the number of its band, and whether no tile before it has any of its queries."""
+    """A tile in indices of the row, the number of its band, and whether no earlier tile has any of its queries."""
 
     band: int
     tile: Tile
@@ -98,12 +98,12 @@ class Layout:
         )
 
     def last_query(self) -> Layout:
-        """Lay out the row's last query alone, with the keys as they are."""
+        """Restrict the layout to the row's last query, with all keys."""
         return self.queries(slice(-1, None), self.k_pos.shape[-1])
 
     def queries(self, part: slice, n_keys: int) -> Layout:
-        """Lay out some of a causal row's queries, the last of which is aligned with key number `n_keys`."""
-        assert self.segments is None, "a packed row is attended whole"
+        """Restrict the layout of a causal row to some queries, the last aligned with key number `n_keys`."""
+        assert self.segments is None, "the queries of a packed row are never restricted"
         q_pos = self.q_pos[..., part]
         return replace(
             self,
@@ -114,9 +114,9 @@ class Layout:
         )
 
     def steps(self) -> Iterator[Layout]:
-        """Lay out the forward passes that read this one's new tokens one at a time, each with the keys up to its own.
+        """Yield the layouts of forward passes over the new tokens one at a time, each with the keys up to its own.
 
-        They share the rotations made here. The keys before the new tokens must be rotated already.
+        They share this layout's rotations. The keys before the new tokens must be rotated already.
         """
         n_new = self.q_pos.shape[-1]
         past = self.k_pos.shape[-1] - n_new
@@ -133,12 +133,12 @@ class Layout:
 
     @cached_property
     def cache(self) -> dict[Any, Any]:
-        """What a backend computes once and reuses in all layers."""
+        """Values that a backend computes once and reuses in all layers."""
         return {}
 
     @cached_property
     def tiles(self) -> list[BandTile]:
-        """The bands' tiles, in places of the row, for ids that count up by one, or any ids under plain distance."""
+        """The bands' tiles, in indices of the row, for ids that count up by one, or any ids under plain distance."""
         n_q, n_k = self.q_pos.shape[-1], self.k_pos.shape[-1]
         lengths = (n_k,) if self.segments is None else self.segments.lengths
         anchors = self.segments.anchors if self.segments is not None else None
@@ -178,7 +178,7 @@ class Layout:
         return (q if factor is None else q * factor[:, None, :, None]).to(dtype)
 
     def logit_factor(self, layer: int, dtype: torch.dtype) -> Tensor | None:
-        """Return what multiplies the logits of each query, (B or 1, Tq), or None where that is one."""
+        """Return the factor on the logits of each query, (B or 1, Tq), or None if it is one."""
         factor = None
         if self.frequencies.scales_logits:
             factor = self.frequencies.logit_factor(self.q_pos, layer)
@@ -211,9 +211,9 @@ def inside(segments: Segments) -> Tensor:
 
 
 def document_segments(q_pos: Tensor, k_pos: Tensor, doc_ids: Tensor) -> Segments | None:
-    """Describe rows of documents as segments of one packed row, or return None where they cannot be.
+    """Describe rows of documents as segments of one packed row, or return None if that is impossible.
 
-    They can when each document is contiguous and its ids ascend. Padding (-1) becomes segments of its own.
+    Each document must be contiguous with ascending ids. Padding (-1) becomes separate segments.
 
     Shapes: q_pos and k_pos (T,) or (B, T); doc_ids (B, T).
     """

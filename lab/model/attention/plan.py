@@ -1,11 +1,11 @@
-"""Which kernel attends under a layout: planned from the backend, the layout and the tensors' sizes, then run.
+"""Choose the kernel that attends under a layout, from the backend, the layout and the tensors' sizes.
 
     reference                        by definition, from the matrix of relative positions
     flex                             any mask and any ids, pair by pair
     sdpa, varlen, flash, xformers    one causal call per row or segment, for a method of one band
     flash_tiles, matmul_tiles        the bands tile by tile
     flash_rounds, efficient_rounds   the bands by fused GPU kernels, many tiles in one call
-    dense                            a dense mask, for ids and masks that no tiles describe
+    dense                            a dense mask, for ids and masks that cannot be cut into tiles
 
 Axes: B batch, T tokens, N heads, K key-value heads, H per head.
 """
@@ -26,8 +26,8 @@ from lab.model.attention.flex import attend_flex
 from lab.model.attention.kernels import CpuFlash, Matmul
 from lab.model.attention.layout import Layout
 from lab.model.attention.reference import reference
-from lab.model.attention.rounds import attend_rounds
-from lab.model.attention.tiles import attend_tiles
+from lab.model.attention.rounds import AttentionInRounds
+from lab.model.attention.tiles import TiledAttention, attend_tiles
 
 Kernel = Callable[[Tensor, list[Tensor], Tensor, Layout, int], Tensor]
 
@@ -41,10 +41,10 @@ KERNELS: dict[str, Kernel] = {
     "reference": lambda q, keys, v, layout, layer: reference(q, keys[0], v, layout, layer),
     "flex": attend_flex,
     **{name: partial(attend_whole, backend=name) for name in backends.BACKENDS},
-    "flash_tiles": partial(attend_tiles, kernel=CpuFlash()),
-    "matmul_tiles": partial(attend_tiles, kernel=Matmul()),
-    "flash_rounds": partial(attend_rounds, kernel=fused.Flash()),
-    "efficient_rounds": partial(attend_rounds, kernel=fused.Efficient()),
+    "flash_tiles": partial(attend_tiles, run=TiledAttention, kernel=CpuFlash()),
+    "matmul_tiles": partial(attend_tiles, run=TiledAttention, kernel=Matmul()),
+    "flash_rounds": partial(attend_tiles, run=AttentionInRounds, kernel=fused.Flash()),
+    "efficient_rounds": partial(attend_tiles, run=AttentionInRounds, kernel=fused.Efficient()),
     "dense": attend_dense,
 }
 
@@ -58,7 +58,7 @@ class Plan:
     dtype: torch.dtype
 
     def keys(self, k: Tensor) -> list[Tensor]:
-        """Rotate keys once per key map; the reference takes them as they are.
+        """Rotate keys once per key map; the reference takes unrotated keys.
 
         Shapes: (B, K, Tk, H), each of the results too.
         """
@@ -76,7 +76,7 @@ class Plan:
 
 
 def plan_for(backend: str, layout: Layout, q: Tensor, v: Tensor) -> Plan:
-    """Plan attention from queries to values like these, of which v may lack those that a cache holds.
+    """Plan attention for such queries and values; v may lack those in a cache.
 
     Raises: ConfigError for a backend that is unknown, unavailable or cannot run the layout; MissingPackage.
     """
@@ -91,7 +91,7 @@ def plan_for(backend: str, layout: Layout, q: Tensor, v: Tensor) -> Plan:
 
 
 def kernel_for(backend: str, layout: Layout, q: Tensor, v: Tensor) -> str:
-    """Choose the kernel that runs a layout the fastest."""
+    """Choose the fastest kernel for a layout."""
     if backend in ("flex", "reference"):
         return backend
     whole = runs_whole(layout)

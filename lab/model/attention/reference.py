@@ -1,4 +1,4 @@
-"""Attention by definition, which every other backend is tested against.
+"""Attention by definition; every other backend is tested against it.
 
 Axes: B batch, T tokens, N heads, K key-value heads, H per head. Query head n reads key-value head n // (N / K).
 """
@@ -11,7 +11,7 @@ from torch import Tensor
 from lab.model.attention.layout import Layout
 from lab.positions import Distance
 
-REFERENCE_ROWS = 64  # query rows whose (rows, Tk, H/2) angles are held at a time
+REFERENCE_ROWS = 64  # query rows whose (rows, Tk, H/2) angles are stored at a time
 
 
 def reference(q: Tensor, k: Tensor, v: Tensor, layout: Layout, layer: int) -> Tensor:

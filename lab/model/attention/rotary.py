@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Rotation:
-    """Cosines and sines of position * inv_freq, (B or 1, 1, T, H/2), made once per forward pass for all layers."""
+    """Cosines and sines of position * inv_freq, (B or 1, 1, T, H/2), computed once per forward pass for all layers."""
 
     cos_B1TH: Tensor
     sin_B1TH: Tensor
@@ -35,7 +35,7 @@ class Rotation:
         return rotated if out is None else out.copy_(rotated)
 
     def rotate_back(self, x_BNTH: Tensor) -> Tensor:
-        """Rotate every pair by the negative angle, as the backward pass needs too."""
+        """Rotate every pair by the negative angle, for the backward pass."""
         return Rotation(self.cos_B1TH, -self.sin_B1TH).rotate(x_BNTH)
 
     def at(self, part: slice) -> Rotation:
@@ -44,7 +44,7 @@ class Rotation:
 
 
 def rotated_in_place(first: Tensor, second: Tensor, cos: Tensor, sin: Tensor, out: Tensor | None) -> Tensor:
-    """Rotate the halves of each head without gradients and without temporaries, which cost the most on CPUs.
+    """Rotate the halves of each head without gradients or temporaries, which are the main cost on CPUs.
 
     Shapes: first, second (B, N, T, H/2); cos, sin (B or 1, 1, T, H/2), of one dtype; returns (B, N, T, H).
     """

@@ -1,8 +1,8 @@
 """Running a method's bands in rounds of tiles, for kernels that run many spans in one call.
 
-The tiles of a round belong to one band and have no query in common, so that one call runs them all and their output is
-merged into that of the rows at once: as in tiles.py, by log-sum-exp, and with the same gradient. The number of rounds
-depends on the method, never on the number of segments or their length.
+The tiles of a round belong to one band and have no query in common, so that one call runs them all. Their output is
+merged as in tiles.py, by log-sum-exp and with the same gradient. The number of rounds depends on the method only, not
+on the number or length of the segments.
 
 Axes: B batch, T tokens, N heads, K key-value heads, H per head.
 """
@@ -86,7 +86,7 @@ def rounds_of(layout: Layout, batch: int) -> list[Round]:
     """Sort the tiles of a layout into rounds, band by band, once for all layers."""
     key = ("rounds", batch)
     if key not in layout.cache:
-        layout.cache[key] = [laid_out(draft, batch, layout.k_pos.device) for draft in drafts_of(layout)]
+        layout.cache[key] = [round_of(draft, batch, layout.k_pos.device) for draft in drafts_of(layout)]
     made: list[Round] = layout.cache[key]
     return made
 
@@ -105,23 +105,12 @@ def drafts_of(layout: Layout) -> list[Draft]:
     return sorted(drafts, key=lambda draft: draft.band)
 
 
-def laid_out(draft: Draft, batch: int, device: torch.device) -> Round:
-    """Find the tokens of a round's tiles; an upper tile is a causal one in reverse order."""
+def round_of(draft: Draft, batch: int, device: torch.device) -> Round:
+    """Collect the tokens of a round's tiles; an upper tile is a causal one in reverse order."""
     queries = Places.of([(tile.q, tile.shape == "upper") for tile in draft.tiles], batch, device)
     keys = Places.of([(tile.k, tile.shape == "upper") for tile in draft.tiles], batch, device)
     spans = Spans.of([len(t.q) for t in draft.tiles] * batch, [len(t.k) for t in draft.tiles] * batch, device)
     return Round(draft.band, draft.causal, queries, keys, spans)
-
-
-def attend_rounds(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int, kernel: FusedKernel) -> Tensor:
-    """Attend over the tiles of a layout.
-
-    Shapes: q (B, N, Tq, H), not rotated; keys: one (B, K, Tk, H) per key map, rotated; v (B, K, Tk, H); returns
-        (B, N, Tq, H). A query that no tile covers, one of padding, gets zeros.
-    """
-    factor = layout.logit_factor(layer, layout.q_rotations[0].cos_B1TH.dtype)
-    out: Tensor = AttentionInRounds.apply(q, v, factor, layout, kernel, *keys)
-    return out
 
 
 class AttentionInRounds(torch.autograd.Function):
@@ -135,12 +124,12 @@ class AttentionInRounds(torch.autograd.Function):
         batch, heads, n_q, width = q.shape
         out = torch.zeros(batch, n_q, heads, width, dtype=torch.float32, device=q.device)
         lse = torch.full((batch, n_q, heads), -torch.inf, dtype=torch.float32, device=q.device)
-        band, turned = -1, q
+        band, rotated = -1, q
         for part in rounds_of(layout, batch):
             if part.band != band:
-                band, turned = part.band, placed(q, layout, part.band, factor, v.dtype)
-            tensors = (part.keys.take(x.transpose(1, 2)) for x in (keys[layout.key_of_band[band]], v))
-            found = kernel.forward(part.queries.take(turned), *tensors, part.spans, part.causal)
+                band, rotated = part.band, rotated_queries(q, layout, part.band, factor, v.dtype)
+            k_part, v_part = (part.keys.take(x.transpose(1, 2)) for x in (keys[layout.key_of_band[band]], v))
+            found = kernel.forward(part.queries.take(rotated), k_part, v_part, part.spans, part.causal)
             merge(out, lse, part.queries, *found)
         ctx.layout, ctx.kernel = layout, kernel
         ctx.save_for_backward(q, v, factor, out, lse, *keys)
@@ -156,31 +145,31 @@ class AttentionInRounds(torch.autograd.Function):
         dk, dv = [zeros_by_token(k) for k in keys], zeros_by_token(v)
         rounds = rounds_of(layout, len(q))
         for band in range(len(layout.distance.bands)):
-            turned, key = placed(q, layout, band, factor, v.dtype), layout.key_of_band[band]
+            rotated, key = rotated_queries(q, layout, band, factor, v.dtype), layout.key_of_band[band]
             dq_band = zeros_by_token(q)
             for part in (part for part in rounds if part.band == band):
                 k_part, v_part = (part.keys.take(x.transpose(1, 2)) for x in (keys[key], v))
-                grad_part, q_part, out_part, lse_part = (part.queries.take(x) for x in (grad, turned, out, lse))
-                shares = kernel.backward(
+                grad_part, q_part, out_part, lse_part = (part.queries.take(x) for x in (grad, rotated, out, lse))
+                grads_part = kernel.backward(
                     grad_part, q_part, k_part, v_part, out_part, lse_part.T, part.spans, part.causal
                 )
-                part.queries.put(dq_band, part.queries.take(dq_band) + shares[0])
-                part.keys.add(dk[key], shares[1].float())
-                part.keys.add(dv, shares[2].float())
+                part.queries.put(dq_band, part.queries.take(dq_band) + grads_part[0])
+                part.keys.add(dk[key], grads_part[1].float())
+                part.keys.add(dv, grads_part[2].float())
             back = layout.q_rotations[band].rotate_back(dq_band.transpose(1, 2))
             dq += back if factor is None else back * factor[:, None, :, None]
         k_grads = (x.transpose(1, 2).to(v.dtype) for x in dk)
         return dq.to(q.dtype), dv.transpose(1, 2).to(v.dtype), None, None, None, *k_grads
 
 
-def placed(q: Tensor, layout: Layout, band: int, factor: Tensor | None, dtype: torch.dtype) -> Tensor:
+def rotated_queries(q: Tensor, layout: Layout, band: int, factor: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Rotate and scale queries (B, N, T, H) for a band and transpose them to (B, T, N, H)."""
     q = layout.q_rotations[band].rotate(q)
     return (q if factor is None else q * factor[:, None, :, None]).to(dtype).transpose(1, 2)
 
 
 def zeros_by_token(x: Tensor) -> Tensor:
-    """Make float32 zeros (B, T, N, H) for a gradient of (B, N, T, H)."""
+    """Allocate float32 zeros (B, T, N, H) for a gradient of (B, N, T, H)."""
     return torch.zeros_like(x.transpose(1, 2), dtype=torch.float32, memory_format=torch.contiguous_format)
 
 
@@ -189,8 +178,8 @@ def merge(out: Tensor, lse: Tensor, places: Places, part: Tensor, part_lse: Tens
 
     Shapes: out (B, T, N, H); lse (B, T, N); part (n, N, H); part_lse (N, n).
     """
-    before, found = places.take(lse), part_lse.T
-    total = torch.logaddexp(before, found)
-    shares = [(x - total).exp()[..., None] for x in (before, found)]
-    places.put(out, places.take(out) * shares[0] + part * shares[1])
+    before, added = places.take(lse), part_lse.T
+    total = torch.logaddexp(before, added)
+    weights = [(x - total).exp()[..., None] for x in (before, added)]
+    places.put(out, places.take(out) * weights[0] + part * weights[1])
     places.put(lse, total)

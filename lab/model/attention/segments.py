@@ -1,7 +1,7 @@
-"""Where the segments of a packed row begin and end, and the spans of queries and keys that kernels run.
+"""The segments of a packed row, and the spans of queries and keys that kernels run.
 
 A packed row is a sequence of segments; tokens from `cu_seqlens[-1]` on are padding, neither attended nor scored.
-The layout is made once per micro-batch and shared by all layers.
+Segments are built once per micro-batch and shared by all layers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lab.errors import DataError
 
-HOST = "cpu"  # device of the lengths, whatever the default device is
+HOST = "cpu"  # device of the lengths, whatever the default device
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +103,7 @@ class Segments:
             raise DataError(
                 f"cu_seqlens={cu_seqlens.tolist()}: must start at 0, never decrease and end at {n_tokens} or before"
             )
-        lengths = tuple(n for n in lengths if n)  # an empty segment holds nothing to attend
+        lengths = tuple(n for n in lengths if n)  # kernels take no empty segments
         return cls.from_lengths(lengths, n_tokens, cu_seqlens.device)
 
     @property
@@ -126,17 +126,17 @@ class Segments:
     @cached_property
     def doc_ids(self) -> Tensor:
         """Number of each token's segment, int64 (n_tokens,); -1 for padding."""
-        lengths = torch.tensor([*self.lengths, self.n_tokens - self.n_real], device=HOST)
-        ids = torch.tensor([*range(len(self.lengths)), -1], device=HOST)
-        return ids.repeat_interleave(lengths).to(self.cu_seqlens.device)
+        return self.per_token(range(len(self.lengths)))
 
     @cached_property
     def anchor_of(self) -> Tensor | None:
         """Place of each token's anchor, int64 (n_tokens,), -1 for none; None where there are no anchors."""
-        if self.anchors is None:
-            return None
+        return None if self.anchors is None else self.per_token(self.anchors)
+
+    def per_token(self, numbers: Sequence[int]) -> Tensor:
+        """Repeat each segment's number for its tokens; -1 for padding."""
         lengths = torch.tensor([*self.lengths, self.n_tokens - self.n_real], device=HOST)
-        return torch.tensor([*self.anchors, -1], device=HOST).repeat_interleave(lengths).to(self.cu_seqlens.device)
+        return torch.tensor([*numbers, -1], device=HOST).repeat_interleave(lengths).to(self.cu_seqlens.device)
 
     @cached_property
     def spans(self) -> Spans:

@@ -21,14 +21,22 @@ from lab.model.attention.layout import Layout
 from lab.positions.regions import Tile
 
 
-def attend_tiles(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int, kernel: TileKernel) -> Tensor:
-    """Attend over the tiles of a layout.
+def attend_tiles(
+    q: Tensor,
+    keys: list[Tensor],
+    v: Tensor,
+    layout: Layout,
+    layer: int,
+    run: type[torch.autograd.Function],
+    kernel: Any,
+) -> Tensor:
+    """Attend over the tiles of a layout, which `run` passes to the kernel one by one or in rounds.
 
     Shapes: q (B, N, Tq, H), not rotated; keys: one (B, K, Tk, H) per key map, rotated; v (B, K, Tk, H); returns
         (B, N, Tq, H). A query that no tile covers, one of padding, gets zeros.
     """
     factor = layout.logit_factor(layer, layout.q_rotations[0].cos_B1TH.dtype)
-    out: Tensor = TiledAttention.apply(q, v, factor, layout, kernel, *keys)
+    out: Tensor = run.apply(q, v, factor, layout, kernel, *keys)
     return out
 
 

@@ -1,4 +1,4 @@
-"""Which keys each query sees, as one predicate for dense masks and for kernels that evaluate it pair by pair."""
+"""The keys that each query sees, as one predicate for dense masks and for kernels that evaluate it pair by pair."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Visibility:
 
     @property
     def rows(self) -> int:
-        """Rows that differ: the batch, or 1 where all are the same."""
+        """Number of distinct rows: the batch, or 1 if all are the same."""
         return max([len(x) for x in (self.doc_ids, self.q_pos, self.k_pos) if x is not None], default=1)
 
     def sees(self, row: Tensor, q: Tensor, k: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ def pick(x: Tensor, row: Tensor, column: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class GivenMask:
-    """A mask that the caller made.
+    """A mask given by the caller.
 
     Shapes: seen (B or 1, n_q, n_k), true where a query sees a key.
     """

@@ -1,9 +1,9 @@
 """Greedy generation with a key cache, for a batch of prompts of one length; no prompt is padded.
 
-The answer to a prompt does not depend on the other prompts of its batch. Kernels round differently for other numbers
-of rows and for a prefix that is read separately, by far less than NEAR roundings of the largest logit; so where two
-tokens come that close, the row is generated again alone, as a batch of one prompt. Half precision gets no such check:
-its roundings are as large as the differences that decide.
+The answer to a prompt does not depend on the other prompts of its batch. Kernels round differently for other numbers of
+rows and for a prefix that is read separately, by far less than NEAR rounding errors of the largest logit; if two tokens
+are that close, the row is generated again alone, as a batch of one prompt. Half precision has no such check: its
+rounding errors are as large as the differences between tokens.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ NEAR = 1024
 CACHE_BYTES = 1 << 31  # for the keys and values of rows that are generated together
 ACTIVATION_BYTES = 1 << 29  # for one pass over prompts; a longer prompt is read in chunks
 CPU_TOKENS = 4096  # more tokens of several rows at a time exceed a CPU's caches
-KEPT_FRAC = 0.75  # the cache is compacted when at most this share of its rows still runs
+KEPT_FRAC = 0.75  # the cache is compacted when at most this share of its rows is still running
 
 
 class Stops(NamedTuple):
-    """What ends a row before its last token, and how ranks agree that all rows have ended."""
+    """The conditions that end a row early, and how ranks agree that all rows have ended."""
 
     stop_id: int | None
     ended: Ended | None
@@ -76,10 +76,10 @@ def greedy(
     A row ends with the token `stop_id`, or when `ended` returns true for it. `ended` receives the answers so far
     of rows that have not ended, int64 (rows, n), after every new token but the last possible one, and returns bool
     (rows,). It must decide each row by that row alone: rows come in any order and number, and some come twice. The
-    token that ends a row is kept, for the caller to cut.
+    token that ends a row is kept; the caller removes it.
 
-    The common prefix of several prompts is read once. The weights are used as they are; no random number is drawn and
-    no mode is changed, so that generating during training does not affect it.
+    The common prefix of several prompts is read once. No weights, random states or modes change, so that generating
+    during training does not affect it.
 
     `agree` returns the largest of a number over all ranks, which must run the same forward passes where the model is
     sharded; every rank has the same number of prompts. Their prefixes are not shared.
@@ -98,10 +98,10 @@ def greedy(
     for start in range(0, len(prompts), at_once):
         rows = slice(start, min(start + at_once, len(prompts)))
         cache = model.new_cache(rows.stop - start, prompts.shape[1] + n_tokens)
-        logits = read(model, prompts[rows], within(groups, rows), cache)
-        width = max(width, write(model, logits, cache, answers[rows], unsure[rows], stops))
+        logits = prefill(model, prompts[rows], within(groups, rows), cache)
+        width = max(width, decode(model, logits, cache, answers[rows], unsure[rows], stops))
     if len(prompts) > 1:
-        width = max(width, write_alone(model, prompts, answers, unsure, stops))
+        width = max(width, decode_alone(model, prompts, answers, unsure, stops))
     out = answers if order is None else torch.empty_like(answers).index_copy_(0, order, answers)
     return out[:, :width]
 
@@ -113,53 +113,53 @@ def within(groups: list[Group], rows: slice) -> list[Group]:
 
 
 def rows_at_once(model: Decoder, n_tokens: int) -> int:
-    """Count the rows whose keys and values fit into CACHE_BYTES, in the weights' dtype: theirs is not known yet."""
+    """Count the rows whose keys and values fit into CACHE_BYTES, in the weights' dtype, as theirs is not known yet."""
     n_bytes = model.new_cache(1, n_tokens).n_elements * model.embedding.weight.element_size()
     return max(1, CACHE_BYTES // n_bytes)
 
 
-def read(model: Decoder, prompts: Tensor, groups: list[Group], cache: KeyCache) -> Tensor:
+def prefill(model: Decoder, prompts: Tensor, groups: list[Group], cache: KeyCache) -> Tensor:
     """Fill the cache with the prompts, each group's prefix once, and return the logits that follow, (B, V)."""
     n_tokens, logits = prompts.shape[1], []
     for start, stop, prefix in groups:
         if prefix:
-            read_rows(model, prompts[start : start + 1, :prefix], cache, start, 0)
+            prefill_rows(model, prompts[start : start + 1, :prefix], cache, start, 0)
             cache.repeat(start, slice(start + 1, stop), prefix)
         step = max(1, tokens_at_once(model, prompts.device) // (n_tokens - prefix))
         for row in range(start, stop, step):
             part = prompts[row : min(row + step, stop), prefix:]
-            logits.append(read_rows(model, part, cache, row, prefix))
+            logits.append(prefill_rows(model, part, cache, row, prefix))
     cache.select(slice(0, len(prompts)), n_tokens)
     return torch.cat(logits)
 
 
-def read_rows(model: Decoder, tokens: Tensor, cache: KeyCache, row: int, past: int) -> Tensor:
+def prefill_rows(model: Decoder, tokens: Tensor, cache: KeyCache, row: int, past: int) -> Tensor:
     """Continue the cache's rows from `row` on, which hold `past` tokens, and return the last logits."""
     cache.select(slice(row, row + len(tokens)), past)
     step = max(1, ACTIVATION_BYTES // bytes_per_token(model) // len(tokens))
     if not cache.n_maps:
-        step = tokens.shape[1]  # hidden states depend on the length of the text that is read
+        step = tokens.shape[1]  # hidden states depend on the length of the text
     for begin in range(0, tokens.shape[1], step):
-        logits = model(tokens[:, begin : begin + step], cache=cache, last_only=True)
+        logits: Tensor = model(tokens[:, begin : begin + step], cache=cache, last_only=True)
     return logits[:, -1]
 
 
 def tokens_at_once(model: Decoder, device: torch.device) -> int:
-    """Count the tokens that one pass over several rows reads."""
+    """Count the tokens of one pass over several rows."""
     bound = ACTIVATION_BYTES // bytes_per_token(model)
     return min(bound, CPU_TOKENS) if devices.kind(device) == "cpu" else bound
 
 
 def bytes_per_token(model: Decoder) -> int:
-    """Count the bytes that a block holds for a token: residuals, queries, keys, values, the feed-forward layer."""
+    """Count a block's bytes per token: residuals, queries, keys, values, the feed-forward layer."""
     cfg = model.cfg
     return (4 * cfg.d_model + 4 * cfg.width + 3 * cfg.d_ff) * model.embedding.weight.element_size()
 
 
-def write(model: Decoder, logits: Tensor, cache: KeyCache, answers: Tensor, unsure: Tensor, stops: Stops) -> int:
-    """Write the answers of the cache's rows and mark those that rounding could have changed; return their width.
+def decode(model: Decoder, logits: Tensor, cache: KeyCache, answers: Tensor, unsure: Tensor, stops: Stops) -> int:
+    """Generate the answers of the cache's rows and mark those that rounding could have changed; return their width.
 
-    Shapes: logits (B, V), those that follow the prompts; answers int64 (B, n_tokens); unsure bool (B,).
+    Shapes: logits (B, V) after the prompts; answers int64 (B, n_tokens); unsure bool (B,).
     """
     rows = torch.arange(len(answers), device=answers.device)
     running = torch.ones_like(unsure)
@@ -181,9 +181,8 @@ def write(model: Decoder, logits: Tensor, cache: KeyCache, answers: Tensor, unsu
             if not (n_running if stops.agree is None else stops.agree(n_running)):
                 break
             if n_running <= KEPT_FRAC * len(rows) and len(rows) > 1:
-                kept = (
-                    running.nonzero().flatten() if n_running else rows[:1] * 0
-                )  # one row still runs with the other ranks
+                # without a running row one is kept, for the forward passes that other ranks still run
+                kept = running.nonzero().flatten() if n_running else rows[:1] * 0
                 cache.compact(kept)
                 rows, running, token = rows[kept], running[kept], token[kept]
         logits = model(token[:, None], cache=cache, layout=next(layouts), last_only=True)[:, -1]
@@ -191,14 +190,14 @@ def write(model: Decoder, logits: Tensor, cache: KeyCache, answers: Tensor, unsu
 
 
 def step_layouts(model: Decoder, answers: Tensor, cache: KeyCache) -> Iterator[Layout | None]:
-    """Lay out all steps at once; where keys are rotated at every step, leave it to each forward pass."""
+    """Prepare the layouts of all steps; None where each forward pass must rotate all keys."""
     if not cache.n_maps or answers.shape[1] == 1:
         return repeat(None)
     return model.layout(answers[:1, 1:], None, None, None, cache).steps()
 
 
 def is_near(logits: Tensor) -> Tensor | None:
-    """Return which rows have two tokens within NEAR roundings of the largest logit; None in half precision."""
+    """Return which rows have two tokens within NEAR rounding errors of the largest logit; None in half precision."""
     if logits.element_size() < 4:
         return None
     low, high = logits.aminmax(dim=-1, keepdim=True)
@@ -206,12 +205,12 @@ def is_near(logits: Tensor) -> Tensor | None:
     return (logits >= high - margin).sum(-1) > 1
 
 
-def write_alone(model: Decoder, prompts: Tensor, answers: Tensor, unsure: Tensor, stops: Stops) -> int:
+def decode_alone(model: Decoder, prompts: Tensor, answers: Tensor, unsure: Tensor, stops: Stops) -> int:
     """Generate every unsure row again, as a batch of one prompt; return the width of their answers."""
     numbers = unsure.nonzero().flatten().tolist()
     n_alone = len(numbers) if stops.agree is None else stops.agree(len(numbers))
     width = 0
-    for row in numbers + [None] * (n_alone - len(numbers)):  # None runs along with other ranks and is dropped
+    for row in numbers + [None] * (n_alone - len(numbers)):  # None: run with the other ranks, drop the result
         own = slice(row or 0, (row or 0) + 1)
         answer = greedy(model, prompts[own], answers.shape[1], stops.stop_id, ended=stops.ended, agree=stops.agree)
         width = max(width, answer.shape[1])

@@ -1,4 +1,4 @@
-"""Prompts of a batch with a common prefix, which is then read only once."""
+"""Group a batch's prompts by common prefixes, which are then read only once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-LEAST_SHARE = 0.25  # of a prompt that must be shared: reading a shorter prefix apart costs more than it saves
+LEAST_SHARE = 0.25  # of a prompt that must be shared: reading a shorter prefix separately costs more than it saves
 
 
 class Group(NamedTuple):

@@ -22,7 +22,7 @@ from lab.positions import Distance, Frequencies
 NAME = "config.json"
 SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 DEFAULTS = {"rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": False, "use_sliding_window": False}
-FAMILIES: dict[str, dict[str, Any]] = {  # what transformers assumes for keys that config.json leaves out
+FAMILIES: dict[str, dict[str, Any]] = {  # transformers' defaults for keys that config.json leaves out
     "llama": {**DEFAULTS, "num_key_value_heads": None, "max_position_embeddings": 2048},
     "mistral": {**DEFAULTS, "num_key_value_heads": 8, "max_position_embeddings": 131072, "sliding_window": 4096},
     "qwen2": {**DEFAULTS, "num_key_value_heads": 32, "max_position_embeddings": 32768},
@@ -30,13 +30,13 @@ FAMILIES: dict[str, dict[str, Any]] = {  # what transformers assumes for keys th
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Read config.json and fill in what its family assumes.
+    """Read config.json and fill in its family's defaults.
 
     Raises: CheckpointError for a file that is missing or broken; ConfigError for another family.
     """
     path = folder / NAME
     if not path.is_file():
-        raise CheckpointError(f"{folder}: holds no {NAME}; give the folder of a Hugging Face model")
+        raise CheckpointError(f"{folder}: holds no {NAME}; use the folder of a Hugging Face model")
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -90,7 +90,7 @@ def size_faults(settings: Mapping[str, Any]) -> list[str]:
 
 
 def structure_faults(settings: Mapping[str, Any]) -> list[str]:
-    """List what the lab's decoder would compute differently from transformers."""
+    """List the settings under which the lab's decoder would differ from transformers."""
     family, another = settings["model_type"], "use another model"
     faults = []
     if settings["hidden_act"] != "silu":
@@ -107,8 +107,8 @@ def structure_faults(settings: Mapping[str, Any]) -> list[str]:
 
 
 def sliding_faults(settings: Mapping[str, Any]) -> list[str]:
-    """List what makes attention see less than the whole past."""
-    whole = "attention sees the whole past"
+    """List the settings that restrict attention to a part of the preceding tokens."""
+    whole = "attention sees all preceding tokens"
     faults = []
     window, reach = settings.get("sliding_window"), settings["max_position_embeddings"]
     if settings["use_sliding_window"]:
@@ -128,15 +128,15 @@ def hugging_face_settings(
 ) -> dict[str, Any]:
     """Write a decoder's settings as config.json, readable by transformers 4 and 5.
 
-    Biases make it a Qwen2 model; heads that do not divide d_model a Mistral one, for transformers' Llama refuses them.
-    The ids of <bos> and <eos> are not known: null, or transformers would take Llama's 1 and 2.
+    A decoder with biases is saved as Qwen2, one whose heads do not divide d_model as Mistral, since transformers' Llama
+    refuses those. The ids of <bos> and <eos> are unknown and null; otherwise transformers assumes Llama's 1 and 2.
 
-    Raises: ConfigError for positions that config.json cannot express.
+    Raises: ConfigError for positions that config.json does not support.
     """
     if not distance.is_plain or distance.scales_logits:
         name = f"distance={distance.method}" if not distance.is_plain else f"distance.log_n={distance.log_n}"
         raise ConfigError(
-            f"{name}: a Hugging Face folder cannot express it; save with plain distance and use apply() on the "
+            f"{name}: not supported by a Hugging Face folder; save with plain distance and use apply() on the "
             "loaded model"
         )
     rope = rope_settings(frequencies, train_len)

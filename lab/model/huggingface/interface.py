@@ -1,9 +1,9 @@
 """Distance methods inside an unmodified transformers model, through the library's attention interface.
 
-The model passes queries and keys rotated by their own positions p. A band that places a query at a(p) rotates it by
-a further a(p) - p, and a key by b(p) - p: rotations of one pair add up. Keys of an identity map stay as
-they are, so the model's own key cache serves. The rows' visible keys come from the model's attention mask, padding on
-the left included.
+The model passes queries and keys rotated by their own positions p. A band with query map a and key map b rotates
+queries by another a(p) - p and keys by b(p) - p: rotations of one pair add up. Keys of an identity map stay unchanged,
+so the model's own key cache can be used. The visible keys come from the model's attention mask, including padding on
+the left.
 
 Axes: B batch, T tokens, N heads, K key-value heads, H per head.
 """
@@ -55,7 +55,7 @@ class ExtraRotation(Distance):
 
     @property
     def bands(self) -> tuple[Band, ...]:
-        """The method's bands with maps of the rotation that is left to do."""
+        """The method's bands, with maps to the remaining rotation."""
         own = self.own.bands
         places = (place for band in own for place in (band.q_map, band.k_map))
         maps = {place: extra_rotation(place) for place in places}  # bands share key maps
@@ -63,7 +63,7 @@ class ExtraRotation(Distance):
 
 
 def extra_rotation(place: PositionMap) -> PositionMap:
-    """Return the map to the rotation that is left to do for a token rotated by its own position."""
+    """Return the map to the remaining rotation of a token that is rotated by its own position."""
     return no_rotation if place is identity else lambda positions: place(positions) - positions
 
 
@@ -74,7 +74,7 @@ def no_rotation(positions: Tensor) -> Tensor:
 
 @dataclass(eq=False)
 class Applied:
-    """What runs in the attention layers of one model; the layout of the last forward pass serves all its layers."""
+    """A distance method applied to one model; the layout of the last forward pass is shared by all its layers."""
 
     distance: ExtraRotation
     rotary: nn.Module
@@ -82,7 +82,7 @@ class Applied:
     last: tuple[Any, ...] = field(default=())
 
     def layout(self, q: Tensor, n_k: int, mask: Tensor | None, position_ids: Tensor | None) -> Layout:
-        """Return the layout of a forward pass, made at its first layer."""
+        """Return the layout of a forward pass, built at its first layer."""
         key = (position_ids, mask, n_k, q.shape, self.rotary.inv_freq)
         same = len(self.last) and all(a is b for a, b in zip(key[:2], self.last[:2])) and key[2:4] == self.last[2:4]
         if not same or self.last[4] is not key[4]:
@@ -91,7 +91,7 @@ class Applied:
         return made
 
     def make(self, q: Tensor, n_k: int, mask: Tensor | None, position_ids: Tensor | None) -> Layout:
-        """Find the keys' positions and make the layout."""
+        """Compute the keys' positions and build the layout."""
         n_q = q.shape[2]
         visible: Visibility | GivenMask = Visibility(n_q, n_k, q.device)
         if mask is not None:
@@ -116,8 +116,9 @@ class Applied:
 
     @property
     def frequencies(self) -> Frequencies:
-        """The model's own inverse frequencies, whatever scaling made them; its factor is in q and k already."""
-        inv_freq = self.rotary.inv_freq.detach().double().cpu()
+        """The model's own inverse frequencies, with any scaling; q and k already contain its factor."""
+        own: Any = self.rotary.inv_freq
+        inv_freq = own.detach().double().cpu()
         plain = make_frequencies("rope", head_dim=2 * len(inv_freq))
         return Frequencies(plain.config, plain.theta, inv_freq)
 
@@ -152,8 +153,8 @@ def apply(model: Any, *, distance: Distance) -> Any:
     sliding = [getattr(layer, "sliding_window", general) for layer in layers]
     if any(sliding):
         raise ConfigError(
-            f"model={kind}: sliding_window={max(filter(None, sliding))}: a sliding window hides what a distance method "
-            "places; load the model with sliding_window=None"
+            f"model={kind}: sliding_window={max(filter(None, sliding))}: a sliding window hides keys that a distance "
+            "method moves; load the model with sliding_window=None"
         )
     AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, stated_mask)

@@ -1,6 +1,6 @@
 """Llama, Mistral and Qwen2 folders of Hugging Face as decoders, and decoders as such folders.
 
-Neither needs the transformers library. Positions that config.json cannot express are passed to `load_pretrained`.
+Neither needs the transformers library. Positions that config.json does not support are passed to `load_pretrained`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def load_pretrained(
     """
     folder = Path(path)
     if not folder.is_dir():
-        raise CheckpointError(f"{folder}: no such folder; give the folder of a Hugging Face model")
+        raise CheckpointError(f"{folder}: no such folder; use the folder of a Hugging Face model")
     settings = read_settings(folder)
     rope = Rope.read(settings)
     cfg = decoder_config(settings, rope, own_frequencies=frequencies is not None)
@@ -66,12 +66,11 @@ def save_pretrained(
 
     `train_len` becomes max_position_embeddings; left out, it is the frequency method's own length, if it has one.
 
-    Raises: CheckpointError for a path that already holds something; ConfigError for positions that config.json cannot
-        express.
+    Raises: CheckpointError for a path that is not empty; ConfigError for positions that config.json does not support.
     """
     final = Path(path).absolute()
     if final.exists() and not (final.is_dir() and not any(final.iterdir())):
-        raise CheckpointError(f"{path}: already holds something; give a new or an empty folder")
+        raise CheckpointError(f"{path}: is not empty; use a new or an empty folder")
     dtype = str(decoder.embedding.weight.dtype).removeprefix("torch.")
     settings = hugging_face_settings(decoder.cfg, decoder.frequencies, decoder.distance, dtype, train_len)
     tied = decoder.cfg.tie_embeddings

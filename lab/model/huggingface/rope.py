@@ -83,7 +83,7 @@ class Rope:
         return frequencies(READ_AS[self.kind], head_dim=head_dim, theta=float(self.theta), **self.parameters())
 
     def method_faults(self) -> list[str]:
-        """List why the settings are no frequency method: an unknown type or key, a missing or wrong value."""
+        """List why the settings are not a frequency method: an unknown type or key, a missing or wrong value."""
         if self.kind not in TAKES:
             rule = f"must be one of {', '.join(TAKES)}; pass frequencies to load_pretrained"
             return [f"{self.section}.rope_type={self.kind}: {rule}"]
@@ -140,20 +140,20 @@ class Rope:
 def rope_settings(method: Frequencies, train_len: int | None) -> dict[str, Any]:
     """Write a frequency method as transformers 4's settings, which transformers 5 reads as well.
 
-    Raises: ConfigError for a method that these settings cannot express.
+    Raises: ConfigError for a method that these settings do not support.
     Example:
         >>> rope_settings(frequencies("pi", head_dim=4, factor=4.0), train_len=512)
         {'rope_theta': 10000.0, 'rope_scaling': {'rope_type': 'linear', 'factor': 4.0}, 'max_position_embeddings': 512}
     """
     if method.method not in WRITTEN_AS:
         raise ConfigError(
-            f"frequencies={method.method}: a Hugging Face folder cannot express it; save the decoder with abf of the "
+            f"frequencies={method.method}: not supported by a Hugging Face folder; save the decoder with abf of the "
             "same theta and pass frequencies to load_pretrained"
         )
     config: Any = method.config
     kind = WRITTEN_AS[method.method]
     if getattr(config, "length", None) is not None:
-        raise ConfigError(f"frequencies.length={config.length}: a Hugging Face folder cannot express it; leave it out")
+        raise ConfigError(f"frequencies.length={config.length}: not supported by a Hugging Face folder; leave it out")
     theta = method.theta
     if method.method == "ntk":
         theta = scaled_theta(theta, config.factor, head_dim=2 * len(method.inv_freq))
@@ -171,7 +171,7 @@ def rope_settings(method: Frequencies, train_len: int | None) -> dict[str, Any]:
 
 
 def written_length(method: Frequencies, train_len: int | None) -> int | None:
-    """Choose max_position_embeddings: as given, else the length that the method reaches, else unknown.
+    """Choose max_position_embeddings: as given, else the length that the method extends to, else unknown.
 
     Raises: ConfigError for a length that would change what the method computes.
     """

@@ -13,17 +13,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from lab.errors import CheckpointError
-from lab.files import write_json
 
 SINGLE, INDEX, OLD = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
-NO_WEIGHT = "rotary_emb.inv_freq"  # a table in folders of early Llamas, which follows from config.json
+NO_WEIGHT = "rotary_emb.inv_freq"  # a table in folders of early Llamas, computed from config.json here
 FLOATS = ("F64", "F32", "F16", "BF16")
 OUTSIDE = {"embedding": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}
 IN_BLOCK = {
@@ -120,7 +118,7 @@ def weight_files(folder: Path) -> list[Path]:
     if not (folder / INDEX).is_file():
         if list(folder.glob("pytorch_model*.bin")):
             raise CheckpointError(f"{folder}: holds {OLD} only, a pickle; convert it to safetensors")
-        raise CheckpointError(f"{folder}: holds no {SINGLE} and no {INDEX}; give a folder with weights")
+        raise CheckpointError(f"{folder}: holds no {SINGLE} and no {INDEX}; use a folder with weights")
     try:
         shards = sorted(set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -149,34 +147,6 @@ def tensor_faults(wanted: Mapping[str, tuple[int, ...]], stored: Mapping[str, St
 
 def save_tensors(folder: Path, tensors: Mapping[str, Tensor], shard_bytes: int) -> None:
     """Write tensors of Hugging Face's names to one file, or to shards of at most `shard_bytes` and an index."""
-    from safetensors.torch import save_file
+    from huggingface_hub import save_torch_state_dict
 
-    parts = shards({name: tensor.numel() * tensor.element_size() for name, tensor in tensors.items()}, shard_bytes)
-    weight_map: dict[str, str] = {}
-    for n, names in enumerate(parts, start=1):
-        file = SINGLE if len(parts) == 1 else f"model-{n:05d}-of-{len(parts):05d}.safetensors"
-        part = {name: tensors[name].detach().cpu().contiguous() for name in names}
-        save_file(part, folder / file, metadata={"format": "pt"})  # transformers 4 requires it
-        weight_map |= dict.fromkeys(names, file)
-    if len(parts) > 1:
-        total = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-        index: dict[str, Any] = {"metadata": {"total_size": total}, "weight_map": weight_map}
-        write_json(folder / INDEX, index)
-
-
-def shards(sizes_bytes: Mapping[str, int], most_bytes: int) -> list[list[str]]:
-    """Divide names, in order, into files of at most `most_bytes`; a larger tensor has a file of its own.
-
-    Example:
-        >>> shards({"a": 3, "b": 2, "c": 9, "d": 1}, most_bytes=5)
-        [['a', 'b'], ['c'], ['d']]
-    """
-    parts: list[list[str]] = [[]]
-    filled = 0
-    for name, size in sizes_bytes.items():
-        if parts[-1] and filled + size > most_bytes:
-            parts.append([])
-            filled = 0
-        parts[-1].append(name)
-        filled += size
-    return parts
+    save_torch_state_dict(dict(tensors), folder, max_shard_size=shard_bytes)

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from eval.common.subject import as_subject
-from eval.harness.encoding import Encoder
 from eval.harness.model import harness_model
+from eval.harness.options import HarnessOptions
 from lab.loading import open_model
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -27,19 +27,18 @@ class Kept:
     def add_partial(self, kind, arguments, value):
         self.found.append((kind, arguments, value))
 
-    @property
-    def costs(self):
-        return {arguments: value for kind, arguments, value in self.found if kind == "cost"}
+    def of(self, kind):
+        return {arguments: value for name, arguments, value in self.found if name == kind}
 
 
 def subject_of(folder):
     return as_subject(open_model(folder), folder, torch.device("cpu"))
 
 
-def make_model(subject, max_length=64, rows=3, budget=16, chat=None):
+def make_model(subject, folder=Path("none"), **options):
     pytest.importorskip("lm_eval")
-    encoder = Encoder(subject.tokenizer, [], [subject.stop_id], subject.vocab_size, templated=chat is not None)
-    model = harness_model(subject, encoder, max_length, lambda length: rows, budget, chat)
+    options = {"max_length": 64, "batch": 3, "max_gen_toks": 16, **options}
+    model = harness_model(subject, folder, HarnessOptions(tasks="x", **options))
     model.cache_hook = Kept()
     return model
 

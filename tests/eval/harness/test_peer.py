@@ -55,11 +55,11 @@ def hugging_face(folder, **options):
 def ours(folder):
     model = subject_of(folder)
     model = replace(model, stop_id=model.tokenizer.token_to_id("<eos>"))  # which tokenizer_config.json names
-    return make_model(model)
+    return make_model(model, folder, max_length=None)
 
 
 def test_both_read_the_same_window(peer, ours):
-    assert (peer.max_length, ours.subject.model.train_len, peer.max_gen_toks) == (WINDOW, WINDOW, 256)
+    assert (peer.max_length, ours.max_length, peer.max_gen_toks) == (WINDOW, WINDOW, 256)
 
 
 def test_continuations(ours, peer):
@@ -79,7 +79,7 @@ def test_texts(subject, ours, folder):
     ids = subject.tokenizer.encode("One of the magic numbers is 7. " * 30).ids
     lengths = (1, 63, 64, 65, 128, 129, 200)
     texts = [(subject.tokenizer.decode(ids[1 : length + 1]),) for length in lengths]
-    assert [len(ours.encoder.bare(*text)) for text in texts] == list(lengths)
+    assert [len(ours.encoder.encode(*text, bare=True)) for text in texts] == list(lengths)
     expected = asked(hugging_face(folder, add_bos_token=False), "loglikelihood_rolling", texts)
     assert asked(ours, "loglikelihood_rolling", texts) == pytest.approx(expected, abs=TOL * 10)
 

@@ -1,32 +1,22 @@
-"""How eval.harness encodes and scores, against the decoder in a loop and by hand."""
+"""How eval.harness encodes, scores and answers, against the decoder in a loop and by hand."""
 
-import time
+from dataclasses import replace
 
 import pytest
+import torch
 from tokenizers import processors
 
-from eval.harness.encoding import Encoder, ends_of
+from eval.harness import model as harness
+from eval.harness.encoding import Encoder
 from lab.errors import CheckpointError, ConfigError, DataError
 from tests.eval.harness.parts import ROUNDING, asked, by_loop, encoded, greedy_loop, make_model, split
 
 pytest.importorskip("lm_eval")
 LONG = "One of the magic numbers is 12345678."
+CONTEXTS = ("The magic", "One of the", "The numbers are", "mentioned in one", "What", "The", "in the texts below")
 
 
-def test_continuations_equal_the_loop_s(subject):
-    pairs = [
-        (context, continuation)
-        for context in ("The magic numbers", "One of the ", "The numbers are", "", " ")
-        for continuation in (" numbers", "numbers are", " one")
-    ]
-    expected = [by_loop(subject, *split(subject, *pair)) for pair in pairs]
-    for rows in (1, 7):
-        found = asked(make_model(subject, rows=rows), "loglikelihood", pairs)
-        assert [nats for nats, _ in found] == pytest.approx([nats for nats, _ in expected], abs=ROUNDING)
-        assert [flag for _, flag in found] == [flag for _, flag in expected]
-
-
-def test_the_flag_marks_what_greedy_decoding_gives(subject):
+def test_the_flag_marks_what_greedy_decoding_returns(subject):
     requests, flags = [], []
     for context in ("The magic numbers", "One of the", "The numbers are"):
         ids = encoded(subject, context)
@@ -38,94 +28,72 @@ def test_the_flag_marks_what_greedy_decoding_gives(subject):
     assert [flag for _, flag in make_model(subject)._loglikelihood_tokens(requests)] == flags
 
 
-def test_shared_passes_are_run_once_and_share_their_seconds(subject):
-    passes, model, started = [], make_model(subject), time.perf_counter()
+def test_shared_passes_are_run_once(subject):
+    passes, model = [], make_model(subject)
     hook = subject.model.decoder.embedding.register_forward_hook(lambda m, inputs, out: passes.append(inputs[0].shape))
     pairs = [([0, 5, 6], [token]) for token in (7, 8, 9)] + [([0, 5], [6]), ([0, 5], [6, 9])]
     found = model._loglikelihood_tokens([((str(before), str(after)), before, after) for before, after in pairs])
     hook.remove()
     assert [tuple(shape) for shape in passes] == [(1, 3), (1, 2)]  # longest first
     assert found[4][0] == pytest.approx(found[3][0] + found[2][0], abs=ROUNDING)
-    seconds = [seconds for _, _, seconds in model.cache_hook.costs.values()]
-    assert len(seconds) == 5
-    assert 0 < sum(seconds) < time.perf_counter() - started
-
-
-def test_windows_by_hand(subject):
-    """Six tokens in windows of four: the first four after <bos>, then the last two after the three before them."""
-    six = encoded(subject, LONG)[1:7]
-    model = make_model(subject, max_length=4)
-    text = subject.tokenizer.decode(six)
-    first, last = model.windows(text)
-    bos = subject.tokenizer.token_to_id("<bos>")
-    assert (first.inputs, first.targets) == ((bos, *six[:3]), tuple(six[:4]))
-    assert (last.inputs, last.targets) == (tuple(six[1:5]), tuple(six[4:]))
-    expected = by_loop(subject, [bos], six[:4])[0] + by_loop(subject, six[1:4], six[4:])[0]
-    assert asked(model, "loglikelihood_rolling", [(text,)]) == [pytest.approx(expected, abs=ROUNDING)]
 
 
 def test_texts_are_kept_when_their_last_window_is_done(subject):
-    texts = [("One",), ("",), (f"{LONG} " * 3,)]
-    model = make_model(subject, max_length=8, rows=2)
+    texts, model = [("One",), ("",), (f"{LONG} " * 3,)], make_model(subject, max_length=8, batch=2)
     found = asked(model, "loglikelihood_rolling", texts)
-    assert [(args, value) for kind, args, value in model.cache_hook.found if kind != "cost"] == [
-        (texts[number], found[number])
-        for number in (1, 2, 0)  # nothing to do, longest windows, shorter ones
-    ]
-    assert [model.cache_hook.costs[text][:2] for text in texts] == [(1, False), (0, False), (8, False)]
+    kept = model.cache_hook.of("loglikelihood_rolling")
+    assert list(kept.items()) == [(texts[number], found[number]) for number in (2, 0)]  # longest windows first
+    assert found[1] == 0
+    assert model.cache_hook.of("read") == {texts[2]: (8, False), texts[0]: (1, False)}
 
 
 def test_long_contexts_lose_their_beginning(subject):
-    model = make_model(subject, max_length=9)
-    pair = (f"{LONG} " * 3, "The numbers")
+    model, pair = make_model(subject, max_length=9), (f"{LONG} " * 3, "The numbers")
     before, after = split(subject, *pair)
     kept = (before + after)[-10:]  # the last token is only predicted
     ((nats, _),) = asked(model, "loglikelihood", [pair])
     assert nats == pytest.approx(by_loop(subject, kept[: 10 - len(after)], after)[0], abs=ROUNDING)
-    assert model.cache_hook.costs[pair][:2] == (9, True)
+    assert model.cache_hook.of("read") == {pair: (9, True)}
 
 
 def test_what_exactly_fits_is_not_cut(subject):
     before, after = split(subject, "One of the magic numbers", " is 7.")
     total = len(before) + len(after)
-    assert [make_model(subject, total - k).continuation(before, after).cut for k in (1, 2)] == [False, True]
-    model = make_model(subject, len(before) + 3)
+    cut = [make_model(subject, max_length=total - k).continuation(before, after).cut for k in (1, 2)]
+    assert cut == [False, True]
+    model = make_model(subject, max_length=len(before) + 3)
     prompts = [model.prompt("One of the magic numbers", {"max_gen_toks": budget}) for budget in (3, 4)]
     assert [(list(prompt.inputs), prompt.cut) for prompt in prompts] == [(before, False), (before[1:], True)]
 
 
 def test_the_longest_continuation_fills_the_window(subject):
-    nine = encoded(subject, LONG)[1:10]
-    pair = ("", subject.tokenizer.decode(nine))
+    pair = ("", subject.tokenizer.decode(encoded(subject, LONG)[1:10]))
     ((nats, _),) = asked(make_model(subject, max_length=9), "loglikelihood", [pair])
     assert nats == pytest.approx(by_loop(subject, *split(subject, *pair))[0], abs=ROUNDING)
-    with pytest.raises(ConfigError, match="max_length=8: .* 9 tokens; raise"):
-        asked(make_model(subject, max_length=8), "loglikelihood", [pair])
+    for other in (pair, ("The", "")):
+        with pytest.raises(ConfigError, match="--max_length=8: "):
+            asked(make_model(subject, max_length=8), "loglikelihood", [other])
 
 
-@pytest.mark.parametrize("context", ["The", ""])
-def test_an_empty_continuation_is_refused(subject, context):
-    with pytest.raises(DataError, match="no token of its own .*; "):
-        asked(make_model(subject), "loglikelihood", [(context, "")])
-
-
-def test_a_foreign_tokenizer_is_refused(subject):
+def test_a_foreign_tokenizer_is_refused(subject, tmp_path):
+    encoder = Encoder(subject, tmp_path)
+    encoder.vocab_size = 300
     with pytest.raises(DataError, match="more ids than the model's 300; "):
-        Encoder(subject.tokenizer, [], [1], 300).encode(LONG * 9 + " numbers mentioned in the text")
+        encoder.encode(LONG * 9 + " numbers mentioned in the text")
 
 
-def test_an_empty_context_begins_a_document(subject):
-    bos = subject.tokenizer.token_to_id("<bos>")
-    assert make_model(subject).prompt("", {}).inputs == (bos,)
-    model = make_model(subject, chat="a template")
-    ids = encoded(subject, "One")
+def test_an_empty_context_begins_a_document(subject, tmp_path):
+    bos, ids = subject.tokenizer.token_to_id("<bos>"), encoded(subject, "One")
+    model = make_model(subject)
+    assert model.prompt("", {}).inputs == (bos,)
+    model.encoder = Encoder(subject, tmp_path, templated=True)
     found, expected = (asked(model, "loglikelihood", [("", text)])[0] for text in ("<bos>One", "One"))
     assert found == expected == (pytest.approx(by_loop(subject, [bos], ids[1:])[0], abs=ROUNDING), False)
 
 
-def test_a_template_s_special_tokens_are_read(subject):
+def test_a_template_s_special_tokens_are_read(subject, tmp_path):
     bos, eos = (subject.tokenizer.token_to_id(name) for name in ("<bos>", "<eos>"))
-    plain, chat = make_model(subject).encoder, make_model(subject, chat="a template").encoder
+    plain, chat = (Encoder(subject, tmp_path, templated=templated) for templated in (False, True))
     one, two = encoded(subject, "One")[1:], encoded(subject, " two")[1:]
     assert chat.encode("<bos>One<eos> two") == [bos, *one, eos, *two]  # its own <bos>, and no second one
     assert chat.encode("One<eos>") == [bos, *one, eos]
@@ -133,24 +101,100 @@ def test_a_template_s_special_tokens_are_read(subject):
 
 
 def test_the_ends_of_a_folder(subject, tmp_path):
-    tokenizer = subject.tokenizer
-    bos, eos = (tokenizer.token_to_id(name) for name in ("<bos>", "<eos>"))
-    assert ends_of(tmp_path, tokenizer, None) == ([], [])
-    (tmp_path / "config.json").write_text('{"eos_token_id": 9}')
-    assert ends_of(tmp_path, tokenizer, 9) == ([], [9])
-    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [9, 7, 6]}')
-    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": {"content": "<eos>"}, "bos_token": "<bos>"}')
-    assert ends_of(tmp_path, tokenizer, 9) == ([bos], [9, 7, 6, eos])
-    (tmp_path / "generation_config.json").write_text("{")
-    with pytest.raises(CheckpointError, match="generation_config"):
-        ends_of(tmp_path, tokenizer, 9)
-
-
-def test_the_token_of_an_empty_context(subject):
+    bos, eos = (subject.tokenizer.token_to_id(name) for name in ("<bos>", "<eos>"))
     bare = type(subject.tokenizer).from_str(subject.tokenizer.to_str())
     bare.post_processor = processors.ByteLevel(trim_offsets=False)
-    assert Encoder(bare, [5], [6], 400).prefix_id == 5
-    assert Encoder(bare, [], [6, 7], 400).prefix_id == 6
-    assert Encoder(subject.tokenizer, [5], [6], 400).prefix_id == subject.tokenizer.token_to_id("<bos>")
     with pytest.raises(DataError, match="no token begins or ends a document; "):
-        Encoder(bare, [], [], 400)
+        Encoder(replace(subject, tokenizer=bare, stop_id=None), tmp_path)
+    (tmp_path / "config.json").write_text('{"eos_token_id": 9}')
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [9, 7, 6]}')
+    subject = replace(subject, tokenizer=bare, stop_id=9)
+    encoder = Encoder(subject, tmp_path)
+    assert (encoder.prefix_id, encoder.stop_ids) == (9, [9, 7, 6])
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": {"content": "<eos>"}, "bos_token": "<bos>"}')
+    encoder = Encoder(subject, tmp_path)
+    assert (encoder.prefix_id, encoder.stop_ids) == (bos, [9, 7, 6, eos])
+    assert encoder.ended(torch.tensor([[5, 7], [7, 5], [5, 6]]), []).tolist() == [True, False, True]
+    assert encoder.decode([5, 7, 8]) == encoder.decode([5])
+    (tmp_path / "generation_config.json").write_text("{")
+    with pytest.raises(CheckpointError, match="generation_config"):
+        Encoder(subject, tmp_path)
+
+
+def test_the_longest_come_first_and_equal_requests_run_once(subject, monkeypatch):
+    lengths, greedy = [], harness.greedy
+    monkeypatch.setattr(
+        harness, "greedy", lambda d, ids, *a, **k: (lengths.append(ids.shape), greedy(d, ids, *a, **k))[1]
+    )
+    found = asked(make_model(subject, batch=2), "generate_until", [(c, {"max_gen_toks": 3}) for c in CONTEXTS * 2])
+    assert found[: len(CONTEXTS)] == found[len(CONTEXTS) :]
+    assert sum(rows for rows, _ in lengths) == len(CONTEXTS)
+    assert [n for _, n in lengths] == sorted((n for _, n in lengths), reverse=True)
+
+
+def letters(subject, text):
+    return [subject.tokenizer.token_to_id(letter) for letter in text]
+
+
+def scripted(subject, monkeypatch, stops, script):
+    """Answer with the given tokens until they end: the answer and the steps it took."""
+    steps = []
+
+    def generate(decoder, prompts, n_tokens, stop_id, *, ended):
+        ids = torch.tensor([script])
+        steps.append(next((n for n in range(1, n_tokens) if bool(ended(ids[:, :n]).all())), n_tokens))
+        return ids[:, : steps[0]]
+
+    monkeypatch.setattr(harness, "greedy", generate)
+    (answer,) = asked(make_model(subject), "generate_until", [("One", {"until": stops, "max_gen_toks": len(script)})])
+    return answer, steps[0]
+
+
+def test_a_stop_string_in_many_tokens_is_found(subject, monkeypatch):
+    """Every character is a token, and a special one, which is no text, stands within."""
+    bos = subject.tokenizer.token_to_id("<bos>")
+    script = [*letters(subject, "abcde"), bos, *letters(subject, "fghabcdefgh")]
+    assert scripted(subject, monkeypatch, ["cdefgh"], script) == ("ab", 9)
+
+
+def test_a_part_of_a_character_ends_nothing(subject, monkeypatch):
+    """The last 9 of 10 tokens, from the second byte of the first character on, read like the stop string."""
+    text = "\N{LATIN SMALL LETTER E WITH ACUTE}?"
+    script = [*encoded(subject, text)[1:], *letters(subject, "abcdefghi")]
+    assert len(script) == 3 + 9  # two bytes and ?
+    found = scripted(subject, monkeypatch, ["\N{REPLACEMENT CHARACTER}?"], script)
+    assert found == (f"{text}abcdefghi", 12)
+
+
+def test_a_context_leaves_room_for_the_answer(subject):
+    model, request = make_model(subject, max_length=9), ("One of the magic numbers is 7. " * 3, {"max_gen_toks": 4})
+    answer = greedy_loop(subject, encoded(subject, request[0])[-5:], 4)
+    assert asked(model, "generate_until", [request]) == [subject.tokenizer.decode(answer)]
+    assert model.cache_hook.found[0][2] == (9, True)
+    for settings, budget in (({"max_gen_toks": 9}, 9), ({}, 16)):
+        with pytest.raises(ConfigError, match=f"max_length=9: .*answers, of {budget} tokens; "):
+            asked(model, "generate_until", [("One", settings)])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"do_sample": True}, {"temperature": 0.7}, {"do_sample": True, "temperature": 0.0}, {"num_beams": 4}, {"x": 1}],
+    ids=str,
+)
+def test_sampling_is_refused(subject, settings):
+    with pytest.raises(ConfigError, match="generation_kwargs"):
+        make_model(subject).prompt("One", settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "stops", "budget"),
+    [
+        ({"do_sample": False, "temperature": 1, "until": "x", "max_new_tokens": 7}, ("x", "<eos>"), 7),
+        ({"temperature": 0.0, "num_beams": 1, "until": None}, ("<eos>",), 16),
+        ({"max_tokens": 5, "max_gen_toks": 3, "until": ["", "a"]}, ("a", "<eos>"), 3),
+    ],
+    ids=str,
+)
+def test_idle_settings_of_sampling_are_taken(subject, settings, stops, budget):
+    prompt = make_model(subject).prompt("One", settings)
+    assert (prompt.stops, prompt.budget) == (stops, budget)

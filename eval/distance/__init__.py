@@ -1,0 +1,1 @@
+"""Effective distance: the share of numbers found against how far back they are."""

@@ -1,0 +1,43 @@
+"""Name a run by its settings: the config's name and 8 hex digits.
+
+The digits are the SHA-256 of the settings that differ from their defaults, as JSON with sorted keys, without those that
+do not change what a run computes: lab.runs.changes.FREE_TO_CHANGE, which `--resume` lets differ as well. So equal
+settings give equal names on any machine, whether written in the config, on the command line or left at their
+defaults, and a setting that is added to the lab later, at its default, renames nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import MISSING, fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+from lab.runs.changes import FREE_TO_CHANGE, flatten
+from lab.settings import TAGS
+
+if TYPE_CHECKING:
+    from lab.config.experiment import Experiment
+
+AUTO = "auto"  # the run.name that is replaced
+DIGITS = 8
+
+
+def automatic_name(experiment: Experiment, config: str) -> str:
+    """Name a run after its config and what it computes."""
+    chosen = {
+        key: value for key, value in flatten(chosen_settings(experiment)).items() if not key.startswith(FREE_TO_CHANGE)
+    }
+    text = json.dumps(chosen, sort_keys=True)
+    return f"{config}-{hashlib.sha256(text.encode()).hexdigest()[:DIGITS]}"
+
+
+def chosen_settings(section: Any) -> dict[str, Any]:
+    """Return the settings of a section that differ from their defaults, and the tags of unions."""
+    chosen = {}
+    for item in fields(section):
+        value = getattr(section, item.name)
+        default = item.default if item.default_factory is MISSING else item.default_factory()
+        if item.name in TAGS or value != default:
+            chosen[item.name] = chosen_settings(value) if is_dataclass(value) else value
+    return chosen

@@ -1,0 +1,66 @@
+"""Read f at one relative position, and counts that were saved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from lab.counts.position_counts import IntArray
+
+
+class Counted(Protocol):
+    """A counter, or what was saved of one."""
+
+    @property
+    def max_len(self) -> int:
+        """Longest distance plus one."""
+        ...
+
+    def frequency(self) -> IntArray:
+        """Return f(i) for 0 <= i < max_len."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class SavedCounts:
+    """The contents of a counts.npz, or of a file in counts/ of a run folder.
+
+    Shapes: `lengths`, segments of each length, int64 (max_len + 1,); `f` int64 (max_len,).
+    """
+
+    lengths: IntArray
+    f: IntArray
+    tokens: int
+
+    @classmethod
+    def read(cls, path: Path) -> SavedCounts:
+        """Read a file; earlier versions did not save `tokens`, which then follow from the lengths."""
+        with np.load(path) as file:
+            lengths, f = file["lengths"], file["f"]
+            tokens = file["tokens"] if "tokens" in file else lengths @ np.arange(len(lengths))
+        return cls(lengths, f, int(tokens))
+
+    @property
+    def max_len(self) -> int:
+        """Longest distance plus one."""
+        return len(self.f)
+
+    def frequency(self) -> IntArray:
+        """Return f(i) for 0 <= i < max_len."""
+        return self.f
+
+
+def f_at(counts: Counted | None, i: int) -> int | None:
+    """Return f(i); None where nothing was counted: without a counter, or where `i` is beyond what it holds.
+
+    Example:
+        >>> saved = SavedCounts(np.array([0, 1, 0, 1]), np.array([4, 2, 1]), 4)
+        >>> f_at(saved, 1), f_at(saved, 3), f_at(None, 1)
+        (2, None, None)
+    """
+    if counts is None or not 0 <= i < counts.max_len:
+        return None
+    return int(counts.frequency()[i])

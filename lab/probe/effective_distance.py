@@ -1,0 +1,211 @@
+"""Effective distance: the share of numbers found against their distance, and how far back it stays above a threshold.
+
+At each distance d one-number tests of lab.probe.one_number are answered greedily; the number is found if the first
+digits answered are its digits (what follows them is a matter of wording, not of retrieval). A graded score, the
+log-probability in nats of the right number's tokens, each after the right ones, tells models apart that find nothing
+yet.
+
+Reach is the distance at which the share found, fitted by the non-increasing curve nearest in squares and joined
+linearly, falls below a threshold; its limits are those of lab.probe.curve. Nothing is known below the first distance:
+a reach that begins below the threshold is None, and so is a lower limit. An upper limit of None lies beyond the last
+distance.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+
+from lab.data import wording
+from lab.data.synthetic import draw_numbers
+from lab.errors import ConfigError
+from lab.model.loss import IGNORE
+from lab.probe.answering import answered
+from lab.probe.cases import check_spelling
+from lab.probe.config import DISTANCES, ProbeConfig
+from lab.probe.curve import crossing, lower_curve, monotone_shares, upper_curve
+from lab.probe.effective_length import NeedleProbe, ResultStore, Row, Worker
+from lab.probe.haystacks import check_enough
+from lab.probe.interfaces import Retrieves
+from lab.probe.intervals import share_limits
+from lab.probe.one_number import OneNumberCase, OneNumberTest
+
+NEAR = 4  # the first of equally spaced distances is this part of the window; nearer, other things decide than reach
+TOKENS_AT_ONCE = 16_384  # of one pass that scores answers
+
+
+@dataclass(frozen=True)
+class DistanceResult:
+    """The tests of one distance; `low` and `high` are limits of the true share found, `log_prob` a mean in nats.
+
+    `seconds` is the time of all tests, extrapolated from those run now; None if none was run.
+    """
+
+    distance: int
+    tests: int
+    found: int
+    log_prob: float
+    cases: list[Row]
+    low: float
+    high: float
+    seconds: float | None = field(default=None, compare=False)
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the numbers found."""
+        return self.found / self.tests
+
+    @property
+    def length(self) -> int:
+        """The place of the result on a curve."""
+        return self.distance
+
+
+class DistanceProbe:
+    """Draws, runs and scores the one-number tests of one model."""
+
+    def __init__(
+        self,
+        config: ProbeConfig,
+        tokenizer: Tokenizer,
+        haystack: str,
+        *,
+        window: int,
+        stop_id: int | None,
+        device: torch.device | str = "cpu",
+        source: str | None = None,
+    ) -> None:
+        assert config.digits is not None, "the config reader fills it in"
+        self.config, self.tokenizer, self.stop_id, self.device = config, tokenizer, stop_id, device
+        self.test = OneNumberTest(tokenizer, haystack, window, config.digits, config.seed)
+        (number,) = draw_numbers(np.random.default_rng(config.seed), 1, config.digits)
+        answer = wording.answer([number])
+        check_spelling(tokenizer, answer, [number], lambda text: answers(text, number))
+        self.distances = self.choose_distances()
+        if source is not None:
+            check_enough(haystack, tokenizer, len(self.test.reachable), window, source)
+
+    @classmethod
+    def beside(cls, probe: NeedleProbe) -> DistanceProbe | None:
+        """Build the one-number tests of a model whose four-needle tests are built; None where none is asked for.
+
+        Raises: ConfigError, DataError.
+        """
+        same = {name: getattr(probe, name) for name in ("window", "stop_id", "device", "source")}
+        return cls(probe.config, probe.tokenizer, probe.haystack, **same) if probe.config.distance_tests else None
+
+    def choose_distances(self) -> list[int]:
+        """Return the distances that the settings name, or equally spaced ones.
+
+        Raises: ConfigError for a window without room for a test, or a distance outside it.
+        """
+        reachable, window = self.test.reachable, self.test.window
+        if not reachable:
+            least = window + reachable.start - reachable.stop + 1
+            rule = f"a one-number test takes {least} tokens, and the window has {window}"
+            raise ConfigError(f"probe.distance_tests={self.config.distance_tests}: {rule}; set it to 0")
+        if self.config.distances is None:
+            first = min(max(reachable[0], window // NEAR), reachable[-1])
+            points = np.linspace(first, reachable[-1], self.config.distance_points or DISTANCES)
+            return [int(point) for point in np.unique(points.round())]
+        room = f"must be {reachable[0]} to {reachable[-1]}, what a window of {window} tokens has room for"
+        faults = [f"probe.distances={d}: {room}; name others" for d in self.config.distances if d not in reachable]
+        if faults:
+            raise ConfigError(*faults)
+        return list(self.config.distances)
+
+    def run(
+        self, model: Retrieves, worker: Worker = Worker(), store: ResultStore = ResultStore()
+    ) -> Iterator[DistanceResult]:
+        """Probe distance after distance; a collective call. The store keeps the tests of a distance as of a length."""
+        for distance in self.distances:
+            known, began = store.known(distance), time.perf_counter()
+            fresh = self.run_tests(model, distance, known, worker, store)
+            tests = range(self.config.distance_tests)
+            rows = [{"distance": distance, "test": test, **(known.get(test) or fresh[test])} for test in tests]
+            passed = sum(row["found"] for row in rows)
+            limits = share_limits(passed, len(rows), self.config.confidence)
+            log_prob = float(np.mean([row["log_prob"] for row in rows]))
+            seconds = round((time.perf_counter() - began) * len(rows) / len(fresh), 3) if fresh else None
+            yield DistanceResult(distance, len(rows), passed, log_prob, rows, *limits, seconds)
+
+    def run_tests(
+        self, model: Retrieves, distance: int, known: Mapping[int, Row], worker: Worker, store: ResultStore
+    ) -> dict[int, Row]:
+        """Run this process's share of the tests that are not known, and join all rows by number."""
+        tests = [test for test in range(self.config.distance_tests) if test not in known]
+        cases = ((test, self.test.case(distance, test)) for test in worker.part_of(tests))
+        sizes = {"budget": self.test.budget, "rows": self.config.batch}
+        rows: list[tuple[int, Row]] = []
+        for batch in answered(model.generate, self.tokenizer, self.stop_id, cases, **sizes, device=self.device):
+            scores = log_probs(model, [case for _, case, _ in batch], self.test.budget, self.device)
+            done = [
+                (test, judge(case, answer, score)) for (test, case, answer), score in zip(batch, scores, strict=True)
+            ]
+            store.keep(distance, dict(done))
+            rows += done
+        return dict(worker.gather(rows))
+
+
+def judge(case: OneNumberCase, answer: str, log_prob: float) -> Row:
+    """Find the number in an answer."""
+    return {
+        "prompt_hash": case.prompt_hash,
+        "numbers": case.numbers,
+        "answer": answer,
+        "found": int(answers(answer, case.numbers[0])),
+        "log_prob": round(log_prob, 6),
+    }
+
+
+def answers(text: str, number: str) -> bool:
+    """Return whether the first digits of a text are those of a number.
+
+    Example:
+        >>> answers(" 471 and", "471"), answers("4711", "471"), answers("14, 471", "471"), answers("none", "471")
+        (True, True, False, False)
+    """
+    digits = re.search("[0-9]+", text)
+    return digits is not None and digits[0].startswith(number)
+
+
+def log_probs(model: Retrieves, cases: Sequence[OneNumberCase], budget: int, device: torch.device | str) -> list[float]:
+    """Compute the log-probability of each case's number, summed over its tokens, each after the right ones before it.
+
+    Rows have one length, so that sharded ranks make the same passes.
+    """
+    n_prompt = len(cases[0].prompt_ids)
+    tokens = torch.zeros((len(cases), n_prompt + budget), dtype=torch.int64)
+    targets = torch.full_like(tokens, IGNORE)
+    for row, case in enumerate(cases):
+        answer = case.spelling.answer
+        tokens[row, : n_prompt + len(answer)] = torch.tensor([*case.prompt_ids, *answer])
+        for place in case.spelling.scored:
+            targets[row, n_prompt - 1 + place] = answer[place]
+    rows = max(1, TOKENS_AT_ONCE // tokens.shape[1])
+    parts = zip(tokens.to(device).split(rows), targets.to(device).split(rows), strict=True)
+    return [-float(loss) for part in parts for loss in model.losses(*part).double().sum(1).tolist()]
+
+
+def reach(results: Sequence[DistanceResult], threshold: float) -> dict[str, float | int | None]:
+    """Find where the fit of the share found falls below a threshold, with limits; the module's docstring has the Nones.
+
+    Units: tokens, to a tenth.
+    """
+    first, distances = results[0].distance, [result.distance for result in results]
+    curves = lower_curve(results), monotone_shares(results), upper_curve(results)
+    low, fitted, high = (round(crossing(distances, curve, threshold), 1) for curve in curves)
+    is_open = curves[2][-1] >= threshold
+    return {
+        "reach": fitted or None,
+        "reach_low": low or None,
+        "reach_high": None if is_open else high or first,
+        "first_distance": first,
+        "last_distance": distances[-1],
+    }

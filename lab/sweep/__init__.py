@@ -1,0 +1,1 @@
+"""Sweeps in wandb's format, run on this machine without a server."""

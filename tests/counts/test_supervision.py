@@ -1,0 +1,133 @@
+"""Targets by visible context, against a loop over the places of every row, and against the position frequency."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from lab.counts import PositionCounts, targets_by_context, visible_context
+from lab.data.arrangement import interleaved
+from lab.data.module import to_batch
+from lab.data.order import sample_segment
+from lab.data.segments import index_segments
+from lab.data.selecting import Selection
+from lab.errors import DataError
+from lab.skip.longrecipe import LongRecipe
+from tests.data.stores import drawn_lengths, make_store, stream_over
+from tests.data.windows import FIRST, IGNORE, MASKS_AND_CHUNKS, cut, documents_of, row_of, runs_of, without_bos
+
+WINDOW, SEED = 20, 3
+LENGTHS = drawn_lengths(2, 60, 15)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """Documents that begin with BOS, and their store."""
+    documents = documents_of(LENGTHS, bos=True)
+    return documents, make_store(tmp_path_factory.mktemp("store"), [documents[:25], documents[25:]])
+
+
+def packs_of(store, segments, n, **settings):
+    return list(itertools.islice(stream_over(store, segments, seed=SEED, **settings), n))
+
+
+def supervised(packs, size=WINDOW):
+    counts = PositionCounts(size)
+    for pack in packs:
+        counts.add_targets(to_batch(pack)["supervised"])
+    return counts
+
+
+def test_unscored_targets_and_weights_by_hand():
+    # of contexts 0 1 2 | 0 1 the second and the last have no target, nor have two padding tokens
+    scored = np.array([True, False, True, True, False, False, False])
+    counts = PositionCounts(4, weights=np.array([0.25, 9, 1.5, 9]))
+    counts.add_targets(targets_by_context([3, 2], None, scored))
+    assert counts.supervised.tolist() == [2, 0, 1, 0]
+    assert counts.supervised_f().tolist() == [2 * 0.25 + 1.5, 1.5, 1.5, 0]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_with_all_targets_scored_it_is_the_frequency(seed):
+    lengths = np.random.default_rng(seed).integers(0, 33, 12)
+    lengths = [3, 2] if seed == 0 else lengths
+    counts = PositionCounts(32)
+    counts.add_segments(lengths)
+    counts.add_targets(targets_by_context(lengths, None, np.ones(sum(lengths), bool)))
+    assert counts.supervised_f().tolist() == counts.frequency().tolist()
+    assert counts.supervised_f().dtype == np.int64
+    if seed == 0:  # contexts 0 1 2 and 0 1: f = 3 + 2, 2 + 1, 1
+        assert counts.supervised[:4].tolist() == [2, 2, 1, 0]
+        assert counts.supervised_f()[:4].tolist() == [5, 3, 1, 0]
+
+
+@pytest.mark.parametrize("name", MASKS_AND_CHUNKS)
+def test_packs_count_the_targets_of_their_windows(text, name):
+    """A target's context is the number of earlier places that its row's mask shows, in the order trained."""
+    (documents, store), arrangement = text, MASKS_AND_CHUNKS[name]
+    segments = index_segments(store, "concatenated", WINDOW - arrangement.extra_tokens)
+    expected, pairs = np.zeros(WINDOW, dtype=np.int64), 0
+    for sample in range(9):
+        segment = segments[sample_segment(sample, segments.n, SEED)]
+        window = cut(documents, segment.start, segment.length)
+        window = without_bos(window) if arrangement.mask == "anchor" else window
+        order = None
+        if arrangement.chunks:
+            generator = np.random.default_rng([SEED, sample])
+            order = interleaved(np.array(window.documents), arrangement.chunks, generator).tolist()
+        row = row_of(window, arrangement.mask, reset=name.startswith("reset"), order=order, anchor=arrangement.anchor)
+        for m, target in enumerate(row.targets):
+            expected[sum(row.sees(m, n) for n in range(m))] += target != IGNORE
+        pairs += len(row.pairs())
+    packs = packs_of(store, segments, 3, pack_tokens=3 * WINDOW + 7, arrangement=arrangement, look_ahead=9)
+    assert supervised(packs).supervised.tolist() == expected.tolist()
+    contexts = [visible_context(pack.lengths, pack.anchors) for pack in packs]
+    assert sum(int((c + 1).sum()) for c in contexts) == pairs
+
+
+def test_natural_segments_lack_only_the_ends_of_documents(text):
+    (documents, store) = text
+    segments = index_segments(store, "natural", 8)  # most documents are cut
+    packs = packs_of(store, segments, 20, pack_tokens=WINDOW, look_ahead=8)
+    counts, last = supervised(packs), {document[-1] for document in documents}
+    ends = np.zeros(WINDOW, dtype=np.int64)
+    for tokens, targets, _, _ in itertools.chain(*map(runs_of, packs)):
+        counts.add_segments([len(tokens)])
+        assert [y == IGNORE for y in targets] == [False] * (len(tokens) - 1) + [tokens[-1] in last]
+        ends[: len(tokens)] += tokens[-1] in last
+    assert (counts.frequency() - counts.supervised_f()).tolist() == ends.tolist()
+    assert 0 < ends[0] < counts.lengths.sum()
+
+
+def test_samples_of_selected_sentences_count_places_and_not_ids(text):
+    n_ids = FIRST + sum(LENGTHS)
+    selection = Selection(LongRecipe(target_len=WINDOW, selection="unread"), 12, np.arange(n_ids) % 5 == 0, None)
+    segments = index_segments(text[1], "concatenated", WINDOW)
+    packs = packs_of(text[1], segments, 10, pack_tokens=36, look_ahead=6, selection=selection)
+    expected = np.zeros(WINDOW, dtype=np.int64)
+    for _, targets, ids, _ in itertools.chain(*map(runs_of, packs)):
+        for place, target in enumerate(targets):
+            expected[place] += target != IGNORE
+        assert ids[-1] >= len(ids) - 1
+    assert supervised(packs).supervised.tolist() == expected.tolist()
+    assert expected.sum() < sum(sum(pack.lengths) for pack in packs) - len(packs), "some targets are left out"
+
+
+def test_targets_add_up_and_survive_json():
+    one, two = PositionCounts(4), PositionCounts(4)
+    one.add_targets(np.array([3, 1]))
+    two.add_targets(np.array([1, 0, 0, 2**40]))
+    total = PositionCounts.from_dict(json.loads(json.dumps((one + two).to_dict())))
+    assert total == one + two
+    assert total != one
+    assert total.supervised_f().tolist() == [2**40 + 5, 2**40 + 1, 2**40, 2**40]
+    old = PositionCounts.from_dict({"max_len": 3, "lengths": [0, 0, 1, 0], "gapped": [0, 0, 0]})  # before targets
+    assert (old.frequency().tolist(), old.supervised.tolist()) == ([2, 1, 0], [0, 0, 0])
+
+
+def test_what_cannot_be_counted_is_refused():
+    with pytest.raises(DataError, match="^context=3: must be below max_len=3"):
+        PositionCounts(3).add_targets(np.array([0, 0, 0, 1]))
+    with pytest.raises(DataError, match="^weights: must be equal"):
+        PositionCounts(2, weights=np.ones(2)) + PositionCounts(2)

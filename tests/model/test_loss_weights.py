@@ -1,0 +1,109 @@
+"""Loss weights: gradients of the weighted mean over the batch, however it is divided; the plain loss is logged."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import distributed
+from torch.nn import functional as F
+
+from lab.data.module import to_batch
+from lab.data.packing import Pack
+from lab.model.config import DecoderConfig
+from lab.model.loss import IGNORE, summed_cross_entropy
+from lab.model.optim import OptimConfig
+from lab.model.training import Training
+from lab.positions import distance, frequencies
+
+FLOAT64_TOL = 1e-10  # sums of some hundred float64 terms of order ten
+FLOAT32_TOL = 1e-7  # relative: weights are float32 in a batch
+CFG = DecoderConfig(8, 1, 2, 2, 12, 23, False)
+BY_CONTEXT = np.array([0.25, 0.0, 1.5, 3.0, 0.7, 2.0, 1.0, 0.5, 4.0])
+
+
+@pytest.mark.parametrize("chunk", [5, 64])
+def test_both_sums_and_the_gradient_equal_torchs(chunk):
+    g = torch.Generator().manual_seed(0)
+    hidden, head = (torch.randn(n, 6, generator=g, dtype=torch.float64).requires_grad_() for n in (17, 11))
+    targets, weights = torch.randint(0, 11, (17,), generator=g), torch.rand(17, generator=g).double() * 3
+    targets[[2, 16]], weights[5] = IGNORE, 0
+    weighted, plain = summed_cross_entropy(hidden, head, targets, chunk, weights)
+    losses = F.cross_entropy(hidden @ head.T, targets, ignore_index=IGNORE, reduction="none")
+    torch.testing.assert_close(plain, losses.sum(), rtol=0, atol=FLOAT64_TOL)
+    torch.testing.assert_close(weighted, (losses * weights).sum(), rtol=0, atol=FLOAT64_TOL)
+    got = torch.autograd.grad(weighted * 0.7 + plain * 5, (hidden, head))  # the plain sum has no gradient
+    expected = torch.autograd.grad((losses * weights).sum() * 0.7, (hidden, head))
+    for x, y in zip(got, expected, strict=True):
+        torch.testing.assert_close(x, y, rtol=0, atol=FLOAT64_TOL)
+    assert (got[0][[2, 5, 16]] == 0).all()
+
+
+def pack_of(seed, lengths, size=24):
+    """Make a pack of segments whose every second last target, as of documents that end, is none."""
+    rng = np.random.default_rng(seed)
+    tokens, targets = rng.integers(0, CFG.vocab_size, (2, size))
+    ends = list(itertools.accumulate(lengths))
+    targets[[end - 1 for end in ends[::2]]] = IGNORE
+    targets[ends[-1] :] = IGNORE
+    return Pack(tokens, targets, list(lengths), stream=0, state=np.zeros(1, np.int64))
+
+
+PACKS = [pack_of(1, [9, 2, 7]), pack_of(2, [1, 1, 2, 1]), pack_of(3, [8, 8, 8]), pack_of(4, [3, 9])]
+
+
+def training():
+    module = Training(
+        CFG,
+        OptimConfig(clip_norm=1e9),
+        frequencies=frequencies("rope", head_dim=CFG.head_dim, theta=CFG.theta),
+        distance=distance("plain"),
+        backend="sdpa",
+        seed=1,
+        total_steps=9,
+        batch_tokens=24 * len(PACKS),
+        micro_batch_tokens=24,
+    )
+    module.configure_model()
+    return module.double()
+
+
+def weighted_mean(module, packs):
+    """Compute sum of w * loss over sum of w, and the plain sum of losses, target by target from the logits."""
+    losses, weights = [], []
+    for pack in packs:
+        begins = [0, *itertools.accumulate(pack.lengths)]
+        for start, stop in itertools.pairwise(begins):
+            log_p = module.decoder(torch.from_numpy(pack.tokens[None, start:stop]))[0].log_softmax(-1)
+            for context, target in enumerate(pack.targets[start:stop]):
+                if target != IGNORE:
+                    losses.append(-log_p[context, target])
+                    weights.append(np.float32(BY_CONTEXT[context]).item())
+    losses, weights = torch.stack(losses), torch.tensor(weights, dtype=torch.float64)
+    return (losses * weights).sum() / weights.sum(), losses.sum()
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_the_gradient_is_the_weighted_mean_and_the_record_the_plain_one(world, monkeypatch):
+    """Packs divided among ranks, accumulated as Lightning does, averaged as DDP does, sums added by one collective."""
+    ranks = [training() for _ in range(world)]
+    loss, plain = weighted_mean(ranks[0], PACKS)
+    expected = torch.autograd.grad(loss, list(ranks[0].decoder.parameters()))
+    own = 4 // world
+    for rank, module in enumerate(ranks):
+        for number, pack in enumerate(PACKS[rank * own : (rank + 1) * own]):
+            (module.training_step(to_batch(pack, BY_CONTEXT), number) / own).backward()
+    total, calls = sum(module.sums for module in ranks), []
+    for parameters in zip(*(module.parameters() for module in ranks), strict=True):
+        mean = sum(parameter.grad for parameter in parameters) / world
+        for parameter in parameters:
+            parameter.grad = mean.clone()
+    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(distributed, "all_reduce", lambda sums: calls.append(sums.copy_(total)))
+    for module in ranks:
+        module.configure_gradient_clipping(module.configure_optimizers()["optimizer"])
+        for parameter, gradient in zip(module.parameters(), expected, strict=True):
+            torch.testing.assert_close(parameter.grad, gradient, rtol=FLOAT32_TOL, atol=FLOAT64_TOL)
+        assert module.finished.loss_sum == pytest.approx(plain.item(), rel=FLOAT64_TOL)
+        assert module.finished.targets == sum(int((pack.targets != IGNORE).sum()) for pack in PACKS)
+    assert len(calls) == world, "one a rank"

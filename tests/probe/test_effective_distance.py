@@ -1,0 +1,225 @@
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from lab.counts import PositionCounts
+from lab.errors import ConfigError
+from lab.model.decoder import Decoder, DecoderConfig
+from lab.model.loss import IGNORE, target_losses
+from lab.probe.by_distance import found_by_distance
+from lab.probe.config import ProbeConfig
+from lab.probe.distance_records import distance_record, reach_record
+from lab.probe.effective_distance import DistanceProbe, DistanceResult, log_probs, reach
+from lab.probe.effective_length import ResultStore, Worker
+from lab.probe.intervals import share_limits
+from tests.probe.test_effective_length import STOP, Remembering
+from tests.probe.test_one_number import HAYSTACK
+
+WINDOW = 160
+
+
+class Sees:
+    """Reads whole numbers off the last tokens of a prompt, and finds every token of an answer as likely as 1 in 4."""
+
+    def __init__(self, tokenizer, distance):
+        self.tokenizer, self.seen, self.calls = tokenizer, distance + 1, 0
+
+    def generate(self, prompts, n_tokens):
+        self.calls += 1
+        rows = []
+        for prompt in prompts[:, -self.seen :].tolist():
+            numbers = re.findall(r"(?<![0-9])[0-9]{3}(?=\.)", self.tokenizer.decode(prompt)) or ["000"]
+            ids = self.tokenizer.encode(f" {numbers[0]}.", add_special_tokens=False).ids
+            rows.append((ids + [STOP] * n_tokens)[:n_tokens])
+        return torch.tensor(rows)
+
+    def losses(self, tokens, targets):
+        return (targets >= 0) * math.log(4)
+
+
+def make_probe(bpe, **settings):
+    values = {"seed": 3, "digits": 3, "distance_tests": 10, "batch": 4, **settings}
+    return DistanceProbe(ProbeConfig(**values), bpe, HAYSTACK, window=WINDOW, stop_id=STOP)
+
+
+def test_a_model_that_sees_50_tokens_reaches_50(bpe):
+    probe = make_probe(bpe, distances=(40, 50, 51, 60, 90))
+    results = list(probe.run(Sees(bpe, 50)))
+    assert [(r.distance, r.found, r.tests) for r in results] == [(40, 10, 10), (50, 10, 10), (51, 0, 10)] + [
+        (d, 0, 10) for d in (60, 90)
+    ]
+    assert {(r.low, r.high) for r in results} == {share_limits(10, 10, 0.95), share_limits(0, 10, 0.95)}
+    # 1 at 50 and 0 at 51: 0.8 is a fifth of the way. 10 of 10 may be as few as 0.69, 0 of 10 as many as 0.31
+    found = reach(results, 0.8)
+    assert found == {"reach": 50.2, "reach_low": None, "reach_high": 50.3, "first_distance": 40, "last_distance": 90}
+    assert reach(results, 0.5)["reach_low"] == 50.3  # of the way from 0.69 to 0, 0.28
+    assert [row["log_prob"] for r in results for row in r.cases] == [round(-3 * math.log(4), 6)] * 50
+    assert results[0].log_prob == pytest.approx(-3 * math.log(4), abs=1e-6)
+
+
+def curve(*found, tests=10):
+    limits = [share_limits(k, tests, 0.95) for k in found]
+    return [DistanceResult(20 * (k + 1), tests, n, 0.0, [], *limits[k]) for k, n in enumerate(found)]
+
+
+@pytest.mark.parametrize(
+    ("found", "threshold", "expected"),
+    [  # upper limits of 10, 9, 6, 4, 2, 1, 0 of 10: 1, 0.998, 0.878, 0.738, 0.556, 0.445, 0.308; lower one of 10: 0.692
+        pytest.param((10, 10, 6, 2), 0.8, (50.0, None, 64.9), id="between"),  # 60 + 20 (0.878 - 0.8) / (0.878 - 0.556)
+        pytest.param((7, 10, 4, 0), 0.8, (42.2, None, 55.2), id="pooled"),  # 0.85, 0.85, 0.4; high 1, 1, 0.738
+        pytest.param((10, 10, 0, 0), 0.6, (48.0, 42.6, 51.6), id="all_limits"),
+        pytest.param((2, 9, 1, 0), 0.8, (None, None, 47.1), id="below_at_first"),
+        pytest.param((0, 0, 0, 0), 0.8, (None, None, 20), id="certainly_below_at_first"),
+        pytest.param((10, 9, 9, 8), 0.8, (80.0, None, None), id="to_the_end"),
+    ],
+)
+def test_reach_by_hand(found, threshold, expected):
+    values = reach(curve(*found), threshold)
+    assert (values["reach"], values["reach_low"], values["reach_high"]) == expected
+
+
+def test_the_distances_are_those_of_the_settings_or_equally_spaced(bpe):
+    probe = make_probe(bpe)
+    room = probe.test.reachable
+    assert len(probe.distances) == 14
+    assert (probe.distances[0], probe.distances[-1]) == (max(room[0], WINDOW // 4), room[-1])
+    assert np.ptp(np.diff(probe.distances)) <= 1
+    assert len(make_probe(bpe, distance_points=5).distances) == 5
+    assert make_probe(bpe, distances=(50, 70)).distances == [50, 70]
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"distances": (50, 900)}, "probe.distances=900: must be "),
+        ({"distances": (70, 50)}, "distances=[70, 50]: must rise"),
+        ({"distance_points": 3, "distances": (50,)}, "distance_points=3: would be ignored"),
+        ({"distance_points": 3, "distance_tests": 0}, "distance_points=3: would be ignored"),
+        ({"distance_points": 1}, "distance_points=1: must be >= 2"),
+    ],
+)
+def test_wrong_distances_are_one_line(bpe, settings, line):
+    with pytest.raises(ConfigError) as caught:
+        make_probe(bpe, **settings)
+    assert str(caught.value).startswith(line)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_window_without_room_is_refused(bpe):
+    least = WINDOW - len(make_probe(bpe).test.reachable) + 1
+    config = ProbeConfig(digits=3, seed=3)
+    assert DistanceProbe(config, bpe, HAYSTACK, window=least, stop_id=STOP).distances
+    with pytest.raises(ConfigError, match=f"a one-number test takes {least} tokens, and the window has {least - 1}"):
+        DistanceProbe(config, bpe, HAYSTACK, window=least - 1, stop_id=STOP)
+
+
+@pytest.mark.parametrize("lockstep", [False, True], ids=["free", "lockstep"])
+@pytest.mark.parametrize(("tests", "world_size"), [(7, 2), (6, 3), (1, 2)])
+def test_ranks_together_give_the_tests_of_one(bpe, tests, world_size, lockstep):
+    probe = make_probe(bpe, distance_tests=tests, distances=(50,), batch=2)
+    alone = probe.run_tests(Sees(bpe, 80), 50, {}, Worker(), ResultStore())
+    together, calls = {}, set()
+    for rank in range(world_size):
+        model = Sees(bpe, 80)
+        together |= probe.run_tests(model, 50, {}, Worker(rank, world_size, list, lockstep), ResultStore())
+        calls.add(model.calls)
+    assert together == alone
+    assert sorted(alone) == list(range(tests))
+    assert len(calls) == 1 or not lockstep
+
+
+def test_tests_that_are_known_are_not_run_again(bpe):
+    probe = make_probe(bpe, distances=(50, 90))
+    whole = list(probe.run(Sees(bpe, 80)))
+    rows = {(r.distance, case["test"]): case for r in whole for case in r.cases}
+    known = {key: row for key, row in rows.items() if key[1] % 3 == 1 or key[0] == 90}
+    memory = Remembering(known)
+    assert list(probe.run(Sees(bpe, 80), store=memory)) == whole
+    assert sorted(memory.heard) == sorted(rows.keys() - known.keys())
+
+
+def test_log_probabilities_are_those_of_all_logits_in_float64(bpe):
+    # bpe spells " 472." in five tokens: blank, which ends the prompt, three digits, which are scored, stop
+    decoder = Decoder(
+        DecoderConfig(d_model=16, n_layers=2, n_heads=4, n_kv_heads=2, d_ff=24, vocab_size=400, tie_embeddings=False)
+    ).double()
+    probe = make_probe(bpe, distances=(60,))
+    cases = [probe.test.case(60, k) for k in range(3)]
+
+    class Model:
+        def losses(self, tokens, targets):
+            with torch.no_grad():
+                return decoder(tokens, targets=targets, summed=False)
+
+    expected = []
+    for case in cases:
+        ids = [*case.prompt_ids, *bpe.encode(f" {case.numbers[0]}.", add_special_tokens=False).ids[1:]]
+        with torch.no_grad():
+            logits = decoder(torch.tensor([ids]))[0]
+        log_p = torch.log_softmax(logits, -1)
+        first = len(case.prompt_ids)
+        assert bpe.decode(ids[first : first + 3]) == case.numbers[0]
+        expected.append(sum(float(log_p[place - 1, ids[place]]) for place in range(first, first + 3)))
+    assert log_probs(Model(), cases, probe.test.budget, "cpu") == pytest.approx(expected, abs=1e-9)
+
+
+def test_losses_of_targets_add_up_and_are_those_of_torch():
+    generator = torch.Generator().manual_seed(0)
+    hidden, weight = (torch.randn(n, 8, generator=generator, dtype=torch.float64) for n in (23, 11))
+    targets = torch.randint(0, 11, (23,), generator=generator)
+    targets[::4] = IGNORE
+    losses = target_losses(hidden, weight, targets, chunk=5)
+    torch.testing.assert_close(
+        losses, functional.cross_entropy(hidden @ weight.T, targets, ignore_index=IGNORE, reduction="none")
+    )
+
+
+def test_the_records_of_distances(bpe):
+    probe = make_probe(bpe, distances=(40, 60))
+    results = list(probe.run(Sees(bpe, 50)))
+    counts = PositionCounts(60)
+    counts.add_segments([60])  # f(i) = 60 - i, and nothing is known of 60
+    line = distance_record(probe, results[0], {"model": "m"}, counts)
+    names = ("distance", "n", "found", "score", "f", "needles", "digits", "prompt_tokens", "seed", "model")
+    assert [line[name] for name in names] == [40, 10, 10, 1.0, 20, 1, 3, WINDOW - 4, 3, "m"]
+    assert [distance_record(probe, results[k], {}, c)["f"] for k, c in ((1, counts), (0, None))] == [None, None]
+    # from 1 at 40 to 0 at 60
+    assert reach_record(results, 0.8, counts) == {**reach(results, 0.8), "f_at_reach": 60 - 44}
+    nothing = [replace(result, found=0) for result in results]
+    assert reach_record(nothing, 0.8, counts)["f_at_reach"] is None
+
+
+def test_limits_of_needles_are_those_of_whole_cases_drawn_again():
+    rng = np.random.default_rng(1)
+    cases = [
+        {"distances": rng.integers(20, 120, 4).tolist(), "found_each": (rng.random(4) < rng.random()).tolist()}
+        for _ in range(12)
+    ]
+    rows = found_by_distance([*cases, {"found": 2}], [30, 60, 110], confidence=0.9, seed=4, resamples=60)
+    draws, near = np.random.default_rng(4), {30: (0, 45), 60: (45.001, 85), 110: (85.001, 999)}
+    samples = [[cases[k] for k in draws.integers(0, 12, 12)] for _ in range(60)]
+
+    def share(drawn, distance):
+        low, high = near[distance]
+        hits = [h for c in drawn for d, h in zip(c["distances"], c["found_each"], strict=True) if low <= d <= high]
+        return (len(hits), sum(hits), sum(hits) / len(hits)) if hits else None
+
+    for row in rows:
+        n, found, score = share(cases, row["distance"])
+        shares = [s[2] for drawn in samples if (s := share(drawn, row["distance"]))]
+        assert (row["n"], row["found"], row["score"]) == (n, found, pytest.approx(score))
+        assert (row["low"], row["high"]) == pytest.approx(tuple(np.quantile(shares, [0.05, 0.95])))
+    assert sum(row["n"] for row in rows) == 48, "each number is near one of the distances"
+
+
+def test_numbers_that_stand_and_fall_together_get_wider_limits():
+    together = [{"distances": [30] * 4, "found_each": [k % 2 == 0] * 4} for k in range(20)]
+    apart = [{"distances": [30], "found_each": [k % 2 == 0]} for k in range(80)]
+    wide, narrow = (found_by_distance(cases, [30], confidence=0.95, seed=0)[0] for cases in (together, apart))
+    assert (wide["n"], wide["score"]) == (narrow["n"], narrow["score"]) == (80, 0.5)
+    assert 1.7 < (wide["high"] - wide["low"]) / (narrow["high"] - narrow["low"]) < 2.3  # sqrt(4)

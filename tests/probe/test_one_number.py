@@ -1,0 +1,113 @@
+import re
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from lab.errors import DataError
+from lab.probe.needles import make_case
+from lab.probe.one_number import OneNumberTest
+from lab.probe.string_needles import make_case as string_case
+
+QUESTION = "\n\nWhat are the magic numbers mentioned in the provided text? The numbers are"  # 76 characters
+NEEDLE = " One of the magic numbers is "  # 29 characters
+HAYSTACK = " ".join(f"bake{'.' if k % 7 == 6 else ''}" for k in range(4000))
+
+
+def bytewise(merges=()):
+    tokenizer = Tokenizer(models.BPE({b: k for k, b in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=bool(merges))
+    tokenizer.decoder = decoders.ByteLevel()
+    if merges:
+        trainer = trainers.BpeTrainer(
+            vocab_size=700, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        )
+        tokenizer.train_from_iterator(merges, trainer)
+    return tokenizer
+
+
+@pytest.fixture(scope="module", params=["bpe", "bytewise", "merged_digits"])
+def tokenizer(request):
+    """Digits apart after <bos>; a token for every byte; and numbers of one to four tokens, their blank included."""
+    if request.param == "bpe":
+        return request.getfixturevalue("bpe")
+    numbers = np.random.default_rng(0).integers(100, 999, 400)
+    return bytewise([QUESTION, NEEDLE, *map(" {}.".format, numbers)] if request.param == "merged_digits" else ())
+
+
+def make_test(tokenizer, window=320, digits=3, seed=5):
+    return OneNumberTest(tokenizer, HAYSTACK, window, digits, seed)
+
+
+def test_a_case_placed_by_hand():
+    # 4 bytes for the answer "472." leave 196: 66 of haystack, the needle's 29 + 4, 20 of haystack, 76 of the question
+    # and the blank before every answer. From the number's first digit on, 3 bytes of needle, 20 and 77 follow: 100
+    test = make_test(bytewise(), window=200)
+    text = test.tokenizer.decode(test.case(100, 0).prompt_ids)
+    assert len(text) == 196
+    assert (text[66:95], text[119:]) == (NEEDLE, f"{QUESTION} ")
+    assert re.fullmatch(r"[0-9]{3}\.", text[95:99])
+    assert f"{text[:66]}{text[99:119]}" in HAYSTACK, "one contiguous piece of the haystack"
+    assert text[99] == "b" or text[99:101] == " b", "the needle is where a word begins"
+    assert (test.reachable[0], test.reachable[-1]) == (77 + 3, 196 - 1 - 29)
+
+
+def test_the_distance_is_exact_and_the_window_filled_at_every_distance(tokenizer):
+    test = make_test(tokenizer)
+    for distance in test.reachable[:: max(1, len(test.reachable) // 40)]:
+        for number in range(3):
+            case = test.case(distance, number)
+            answer = tokenizer.encode(f" {case.numbers[0]}.", add_special_tokens=False).ids
+            assert len(case.prompt_ids) + test.budget == 320
+            blank = answer[:1] if tokenizer.decode(answer[:1]) == " " else []
+            assert case.prompt_ids[len(case.prompt_ids) - len(blank) :] == blank
+            assert [*blank, *case.spelling.answer] == answer
+            assert len(case.spelling.answer) <= test.budget
+            place = len(case.prompt_ids) - 1 - distance
+            before, upto = (tokenizer.decode(case.prompt_ids[:n]) for n in (place, place + 1))
+            assert before.endswith(("magic numbers is", "magic numbers is "))
+            assert re.search(rf"is {case.numbers[0][0]}[0-9]*$", upto.rstrip("."))
+            text = tokenizer.decode(case.prompt_ids)
+            assert text.endswith(f"{QUESTION} " if blank else QUESTION)
+            assert re.findall(f"{NEEDLE}([0-9]+)[.]", text) == case.numbers
+            assert "info hidden" not in text, "no task line"
+
+
+def test_no_distance_beyond_those_reachable_has_room(tokenizer):
+    test = make_test(tokenizer)
+    first, last = test.case(test.reachable[0], 0), test.case(test.reachable[-1], 0)
+    n_fixed = len(test.ends[0]) + len(first.spelling.needle) + len(test.ends[1])
+    assert test.prompt_tokens - n_fixed == round(first.distances[0] - test.reachable[0]) + len(
+        range(test.reachable.start, test.reachable.stop)
+    ) - 1 + (sum(test.longest[:2]) + 1 - len(first.spelling.needle))
+    assert last.depths[0] * (test.prompt_tokens - n_fixed) <= test.longest[0], "next to nothing stands before it"
+    for distance in (test.reachable[0] - 1, test.reachable[-1] + 1):
+        with pytest.raises(AssertionError):
+            test.case(distance, 0)
+
+
+def test_a_test_follows_from_seed_distance_and_number(bpe):
+    one, same, other = make_test(bpe), make_test(bpe), make_test(bpe, seed=6)
+    hashes = [one.case(d, k).prompt_hash for d in (60, 61) for k in range(20)]
+    assert hashes == [same.case(d, k).prompt_hash for d in (60, 61) for k in range(20)]
+    others = [other.case(d, k).prompt_hash for d in (60, 61) for k in range(20)]
+    assert len({*hashes, *others}) > 70, "a text that repeats itself may give a few prompts twice"
+    shorter = make_test(bpe, window=200)
+    assert [shorter.case(60, k).numbers for k in range(9)] == [one.case(60, k).numbers for k in range(9)]
+
+
+@pytest.mark.parametrize("make", [make_case, string_case], ids=["ours", "string"])
+def test_four_needle_cases_know_their_distances(make):
+    # a token a byte: a number's place in the text is its place in tokens
+    tokenizer = bytewise()
+    for seed in range(5):
+        case = make(tokenizer, HAYSTACK, 1000, 60, np.random.default_rng(seed), digits=6)
+        text = tokenizer.decode(case.prompt_ids)
+        places = [match.start(1) for match in re.finditer(f"{NEEDLE}([0-9]+)[.]", text)]
+        assert case.distances == [len(text) - 1 - place for place in places]
+        assert sorted(case.distances, reverse=True) == case.distances
+
+
+def test_an_empty_haystack_is_refused(bpe):
+    with pytest.raises(DataError, match="haystack"):
+        OneNumberTest(bpe, " ", 320, 3, 0).case(60, 0)

@@ -1,0 +1,124 @@
+"""Loss weights by visible context: by hand, against a linear program, and EXACT's against its buckets one by one."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.optimize import linprog
+
+from lab.errors import ConfigError
+from lab.shape.config import Exact, Power, ShapeConfig, Weights
+from lab.shape.exact import exact_weights
+from lab.shape.weighing import plan_weights, weights_for
+
+WINDOW = 48
+ROUNDING = 1e-9  # targets, of sums of some 10^6
+
+
+def targets_of(seed, window=WINDOW):
+    """Count the contexts of segments of drawn lengths, one by one."""
+    counts = np.zeros(window, dtype=np.int64)
+    for length in np.random.default_rng(seed).lognormal(2.5, 1.1, 800).astype(int) + 1:
+        counts[: min(length, window)] += 1
+    return counts
+
+
+def f_of(values):
+    """Sum over c >= i, for each i."""
+    return np.array([values[i:].sum() for i in range(len(values))])
+
+
+def least_deviation(aim, targets, most):
+    """Solve for the weights that minimise the sum of |f - aim|, as a linear program, and return that sum."""
+    n, total = len(targets), targets.sum()
+    f = np.triu(np.ones((n, n))) * targets / total
+    aim = aim / aim[0]
+    above, below = np.hstack([f, -np.eye(n)]), np.hstack([-f, -np.eye(n)])
+    solution = linprog(
+        np.append(np.zeros(n), np.ones(n)),
+        A_ub=np.vstack([above, below]),
+        b_ub=np.append(aim, -aim),
+        A_eq=np.append(targets / total, np.zeros(n))[None],
+        b_eq=[1.0],
+        bounds=[(0, most)] * n + [(0, None)] * n,
+    )
+    assert solution.success
+    return solution.fun
+
+
+def deviation(weights, aim, targets):
+    return np.abs(f_of(weights * targets) / targets.sum() - aim / aim[0]).sum()
+
+
+def test_weights_by_hand():
+    # n = 4 2 2: g = 8 6 2 falls by 2, 4, 2. Of at most 3/2: from the end 2, then 3 of the 4, so that the first has 3
+    targets = np.array([4, 2, 2])
+    assert weights_for(np.array([8.0, 6, 2]), targets, 8.0).tolist() == [0.5, 2.0, 1.0]
+    assert weights_for(np.array([4.0, 3, 1]), targets, 1.5).tolist() == [0.75, 1.5, 1.0]
+    # n = 1 1 2: g = 4 0 0 wants 4 on the first; of at most 2 it has 2 of the 4, and the second the others
+    assert weights_for(np.array([4.0, 0, 0]), np.array([1, 1, 2]), 2.0).tolist() == [2.0, 2.0, 0.0]
+    # a context that no target has weighs 1 and takes nothing
+    assert weights_for(np.array([6.0, 4, 4, 2]), np.array([2, 0, 2, 2]), 8.0).tolist() == [1.0, 1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("most", [1.0, 1.5, 3.0, 50.0])
+@pytest.mark.parametrize("power", [0.5, 0.85, 1.0, 2.0, 4.0])
+def test_no_weights_come_nearer_to_an_aim_that_falls(power, most):
+    targets = targets_of(0)
+    aim = f_of(targets) ** power
+    weights = weights_for(aim, targets, most)
+    assert 0 <= weights.min() <= weights.max() <= most
+    assert weights @ targets == pytest.approx(targets.sum())
+    assert deviation(weights, aim, targets) == pytest.approx(least_deviation(aim, targets, most), abs=1e-6)
+    if most == 50:
+        np.testing.assert_allclose(f_of(weights * targets), aim * (targets.sum() / aim[0]), atol=ROUNDING)
+
+
+@pytest.mark.parametrize("most", [2.0, 8.0])
+def test_an_aim_that_rises_is_met_nearly_as_well_as_can_be(most):
+    targets, i = targets_of(1), np.arange(WINDOW)
+    aim = f_of(targets) * (1 + 3 * np.exp(-(((i - 36) / 5) ** 2) / 2))
+    assert (np.diff(aim) > 0).any()
+    weights = weights_for(aim, targets, most)
+    assert weights @ targets == pytest.approx(targets.sum())
+    best = least_deviation(aim, targets, most)
+    assert best - 1e-6 <= deviation(weights, aim, targets) <= 1.3 * best
+
+
+def test_a_plan_reports_the_profile_that_targets_show():
+    targets = targets_of(2)
+    config = ShapeConfig(target=Power(exponent=0.7), strategy=Weights(max_weight=3.0), strength=0.6)
+    plan = plan_weights(config, targets)
+    natural, goal = f_of(targets)[1:].astype(float), f_of(targets)[1:] ** 0.7
+    np.testing.assert_allclose(plan.aimed, 0.4 * natural / natural.sum() + 0.6 * goal / goal.sum())
+    pairs = np.zeros(WINDOW)
+    for context, n in enumerate(targets):
+        pairs[: context + 1] += n * plan.weights[context]
+    np.testing.assert_allclose(plan.reached, pairs[1:] / pairs[1:].sum())
+    assert plan.distance == pytest.approx(np.abs(plan.aimed - plan.reached).sum() / 2)
+    assert plan.pairs_per_token == plan.natural_pairs_per_token == pytest.approx(natural.sum() / targets.sum())
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("long_frac", [0.1, 0.25, 0.4])
+def test_exact_weights_bucket_by_bucket(long_frac, exponent):
+    targets, extra = targets_of(4).astype(float), 0.3
+    members = {}
+    for context in range(1, WINDOW):
+        members.setdefault(2 ** int(math.log2(context)), []).append(context)
+    sizes = {b: sum(targets[c] for c in own) for b, own in members.items() if b >= long_frac * WINDOW}
+    ratio = {b: (n / sum(sizes.values())) ** -exponent for b, n in sizes.items()}
+    mean = sum(n * ratio[b] for b, n in sizes.items()) / sum(sizes.values())
+    expected = np.ones(WINDOW)
+    for b in sizes:
+        expected[members[b]] += extra * ratio[b] / mean
+    config = Exact(extra=extra, exponent=exponent, long_frac=long_frac)
+    weights = exact_weights(config, targets)
+    np.testing.assert_allclose(weights, expected)
+    long = expected > 1
+    assert (weights - 1)[long] @ targets[long] == pytest.approx(extra * targets[long].sum())
+    plan = plan_weights(ShapeConfig(target=config, strategy=Weights()), targets.astype(int))
+    np.testing.assert_allclose(plan.weights, expected * targets.sum() / (expected @ targets))
+    assert plan.distance < 1e-9
+    with pytest.raises(ConfigError, match="^shape.target.long_frac=0.9: no target sees"):
+        exact_weights(Exact(long_frac=0.9), targets)

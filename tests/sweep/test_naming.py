@@ -1,0 +1,69 @@
+"""Automatic names: the same for the same settings, however and wherever they are written, and no others."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from lab.config import load_experiment
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = "model: {d_model: 32, n_layers: 2, n_heads: 4, n_kv_heads: 2, d_ff: 64, tie_embeddings: false}\n"
+CHOSEN = {  # of SMALL, by hand: what differs from the defaults, tags, and what follows from others
+    "model.d_ff": 64, "model.d_model": 32, "model.n_heads": 4, "model.n_kv_heads": 2, "model.n_layers": 2,
+    "model.tie_embeddings": False, "model.vocab_size": 640, "probe.digits": 3, "probe.needles": 4, "run.seed": 3,
+}  # fmt: skip
+
+
+def name(path, **overrides):
+    settings = {key.replace("__", "."): value for key, value in overrides.items()}
+    return load_experiment(path, {"run.name": "auto", **settings}).run.name
+
+
+@pytest.fixture
+def small(tmp_path):
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL)
+    return path
+
+
+def test_a_name_is_the_config_and_the_hash_of_what_differs_from_the_defaults(small):
+    digest = hashlib.sha256(json.dumps(CHOSEN, sort_keys=True).encode()).hexdigest()
+    assert name(small, run__seed=3) == f"small-{digest[:8]}"
+
+
+def test_equal_settings_have_equal_names(small, tmp_path):
+    one = name(small, optim__lr=1.0)
+    assert one == name(small, optim__lr=1) == name(small, optim={"lr": 1.0}, optim__weight_decay=0.1)
+    other = tmp_path / "sub" / "small.yaml"
+    other.parent.mkdir()
+    other.write_text("run: {name: auto}\noptim: {lr: 1.0e+0}\nmask: {method: causal}\n" + SMALL)
+    assert load_experiment(other).run.name == one
+    resolved = load_experiment(small, {"run.name": "auto", "optim.lr": 1.0})
+    printed = tmp_path / one / "config.yaml"
+    printed.parent.mkdir()
+    printed.write_text(resolved.to_yaml())
+    assert load_experiment(printed) == resolved
+
+
+def test_what_changes_no_result_changes_no_name(small):
+    free = {"train__threads": 3, "run__folder": "x", "track__every_steps": 7, "train__backend": "sdpa"}
+    assert {name(small, **{key: value}) for key, value in free.items()} == {name(small)}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"run__seed": 1}, {"data__mode": "uniform"}, {"mask": {"method": "document"}, "data__mode": "concatenated"},
+     {"optim__lr": 0.01}, {"data__corpus": {"seed": 1}}],
+    ids=lambda change: next(iter(change)),
+)  # fmt: skip
+def test_every_other_setting_changes_it(small, change):
+    assert name(small, **change) != name(small)
+    joined = {"data__mode": "concatenated"}
+    assert name(small, **joined) != name(small, **joined, mask={"method": "document"})
+
+
+def test_a_section_overrides_only_the_settings_in_it(small):
+    found = load_experiment(small, {"data": {"window": 64, "corpus": {"words": 16}}, "data.folder": "x"}).data
+    assert (found.window, found.corpus.words, found.corpus.documents, found.folder) == (64, 16, 20_000, "x")

@@ -1,0 +1,210 @@
+"""Many runs on one machine: kills, failures, signals and two sweeps side by side, with a small program for lab.fit."""
+
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from lab.config import load_experiment
+from lab.sweep import children, progress, schedule
+from lab.sweep.commands import FitCommand
+from lab.sweep.planning import Run
+
+CONFIG = Path(__file__).resolve().parents[2] / "configs" / "cpu_test.yaml"
+NOTHING = FitCommand([], CONFIG, {})
+LIMIT_S, STEPS = 30, 12
+PROGRAM = """
+import os, signal, sys, time
+place, mode, steps = sys.argv[1:]
+stop = []
+def write(name, line):
+    with open(place + "/" + name, "a") as file: file.write(line + chr(10))
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, lambda n, frame: (write("signals", signal.Signals(n).name), stop.append(n)))
+write("starts", str(os.getpid()))
+done = open(place + "/steps").read().count(chr(10)) if os.path.exists(place + "/steps") else 0
+while done < int(steps):
+    time.sleep(0.02)
+    if stop and mode != "deaf": sys.exit(75)
+    if mode == "fails" and done == 3:
+        print("half a bar", end=chr(13), flush=True); print("ValueError: planted", file=sys.stderr); sys.exit(1)
+    write("steps", str(done))
+    done += 1 if mode != "deaf" else 0
+write("done", "")
+"""
+
+
+@dataclass(frozen=True)
+class Small(Run):
+    """A run of the program above, which continues after its last step as lab.fit --resume does after a checkpoint."""
+
+    mode: str = "trains"
+
+    def words(self, threads=None):
+        return [sys.executable, "-S", "-E", "-c", PROGRAM, str(self.path), self.mode, str(STEPS)]
+
+    def is_finished(self):
+        return (self.path / "done").exists()
+
+
+def experiment(place, **settings):
+    return load_experiment(CONFIG, {"run.folder": str(place), **settings})
+
+
+def runs(place, *modes):
+    experiments = [experiment(place, **{"run.name": f"run_{n}"}) for n in range(len(modes))]
+    return [Small(n, experiments[n], NOTHING, {}, mode) for n, mode in enumerate(modes)]
+
+
+def train(place, modes, jobs):
+    os.setsid()  # so that a signal to this group reaches no process but those of the sweep
+    schedule.POLL_S, schedule.COPY_S = 0.01, 0.05
+    sys.exit(schedule.Schedule(runs(place, *modes), jobs).run(progress.Display()))
+
+
+@contextmanager
+def sweeping(place, *modes, jobs=2):
+    process = multiprocessing.get_context("fork").Process(target=train, args=(place, modes, jobs))
+    process.start()
+    try:
+        yield process
+    finally:
+        for left in [process, *running(place)]:
+            left.kill()
+        process.join(LIMIT_S)
+
+
+def running(place):
+    """List the processes of the runs, whose last words name their folder."""
+    found = [p for p in psutil.process_iter(["cmdline", "status"]) if p.info["status"] != "zombie"]
+    return [p for p in found if str(place) in " ".join((p.info["cmdline"] or [])[-3:])]
+
+
+def wait_for(condition, what):
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def status(process):
+    process.join(LIMIT_S)
+    return process.exitcode
+
+
+def lines(place, run, name):
+    path = place / f"run_{run}" / name
+    return path.read_text().split() if path.exists() else []
+
+
+def test_a_sweep_killed_at_any_moment_and_restarted_ends_with_the_same_finished_runs(tmp_path):
+    moments = random.Random(1)
+    for _ in range(6):
+        with sweeping(tmp_path, *["trains"] * 5) as process:
+            time.sleep(moments.uniform(0.02, 0.3))
+            process.kill()
+            assert status(process) == -signal.SIGKILL
+            wait_for(lambda: not running(tmp_path), "a run outlives its sweep")
+    with sweeping(tmp_path, *["trains"] * 5) as process:
+        assert status(process) == 0
+    for run in range(5):  # no step is missing, and none was done twice
+        assert lines(tmp_path, run, "steps") == [str(step) for step in range(STEPS)]
+        assert (tmp_path / f"run_{run}" / "done").read_text() == "\n"
+
+
+def test_a_failing_run_stops_no_other_and_shows_its_last_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(schedule, "POLL_S", 0.01)
+    whole = schedule.Schedule(runs(tmp_path, "trains", "fails", "trains"), jobs=1)
+    assert whole.run(progress.Display()) == 1
+    assert [state.name for state in whole.states] == ["finished", "failed", "finished"]
+    table = progress.table(whole.states)
+    assert table[2].endswith("status 1: ValueError: planted")
+    assert table[-1] == "3 runs: 1 failed, 2 finished"
+    again = schedule.Schedule(runs(tmp_path, "trains", "trains", "trains"), jobs=3)
+    assert again.run(progress.Display()) == 0
+    assert [len(lines(tmp_path, run, "starts")) for run in range(3)] == [1, 2, 1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1], ids=lambda n: n.name)
+def test_a_signal_reaches_every_run_once_and_the_sweep_resumes(tmp_path, number):
+    with sweeping(tmp_path, "trains", "trains", "trains") as process:
+        wait_for(lambda: all(lines(tmp_path, run, "steps") for run in range(2)), "the runs never started")
+        os.killpg(process.pid, number)  # as a terminal does
+        assert status(process) == 75
+        assert running(tmp_path) == []
+    assert [lines(tmp_path, run, "signals") for run in range(3)] == [["SIGTERM"], ["SIGTERM"], []]
+    with sweeping(tmp_path, "trains", "trains", "trains") as process:
+        assert status(process) == 0
+
+
+def test_a_second_ctrl_c_ends_runs_that_do_not_stop(tmp_path):
+    with sweeping(tmp_path, "deaf", "deaf") as process:
+        wait_for(lambda: all(lines(tmp_path, run, "steps") for run in range(2)), "the runs never started")
+        os.kill(process.pid, signal.SIGINT)
+        wait_for(lambda: all(lines(tmp_path, run, "signals") for run in range(2)), "no run was signalled")
+        os.kill(process.pid, signal.SIGTERM)  # repeated by a launcher; ends nothing
+        time.sleep(0.1)
+        assert len(running(tmp_path)) == 2
+        os.kill(process.pid, signal.SIGINT)
+        assert status(process) == 75
+        assert running(tmp_path) == []
+
+
+def test_two_sweeps_side_by_side_share_the_runs(tmp_path):
+    with sweeping(tmp_path, *["trains"] * 4) as one, sweeping(tmp_path, *["trains"] * 4) as other:
+        assert (status(one), status(other)) == (0, 0)
+    assert [len(lines(tmp_path, run, "starts")) for run in range(4)] == [1] * 4
+
+
+def test_what_a_killed_sweep_leaves_is_taken_over_by_another(tmp_path):
+    with sweeping(tmp_path, "trains") as one:
+        wait_for(lambda: lines(tmp_path, 0, "steps"), "the run never started")
+        with sweeping(tmp_path, "trains") as other:
+            time.sleep(0.05)
+            one.kill()
+            assert status(other) == 0
+    assert lines(tmp_path, 0, "steps") == [str(step) for step in range(STEPS)]
+
+
+def prepares(place, log):
+    real = children.prepare
+    children.prepare = lambda data, **options: (log.open("a").write("x"), real(data, progress=False))
+    small = experiment(place, **{"data.folder": str(place), "data.corpus.documents": 60})
+    children.prepare_once(Run(0, small, NOTHING, {}))
+
+
+def test_shards_are_prepared_once_by_processes_side_by_side(tmp_path):
+    fork = multiprocessing.get_context("fork")
+    both = [fork.Process(target=prepares, args=(tmp_path, tmp_path / "log")) for _ in range(2)]
+    for process in both:
+        process.start()
+    assert [status(process) for process in both] == [0, 0]
+    assert (tmp_path / "log").read_text() == "x"
+
+
+def test_threads_are_those_set_or_begun_with_or_a_part_of_the_cores(tmp_path, monkeypatch):
+    monkeypatch.setattr("lab.sweep.planning.cores", lambda: 8)
+    free, bound = (Run(0, experiment(tmp_path, **{"train.threads": n}), NOTHING, {}) for n in (None, 3))
+    assert [free.threads(3), free.threads(16), bound.threads(2)] == [2, 1, 3]
+    assert (free.words(2)[-1], bound.words(2)[-1]) == ("--train.threads=2", "--resume")
+    free.path.mkdir()
+    (free.path / "environment.json").write_text('{"threads": 5}')
+    assert free.threads(3) == 5
+
+
+def test_progress_is_read_from_the_records(tmp_path):
+    (run,) = runs(tmp_path, "trains")
+    run.path.mkdir()
+    (run.path / "metrics.jsonl").write_text('{"step": 1, "consumed_tokens": 10240}\n{"step": 2, "consu')
+    probe = '{"consumed_tokens": 8192, "effective_length": null, "first_length": 64, "reach": 71.4}\n'
+    (run.path / "probes.jsonl").write_text(probe)
+    state = progress.State(run, "running", began=(time.monotonic() - 60, 0))
+    assert state.row()[2:] == ("running", "50%", "10,240", "<64", "71", "1 min", "")

@@ -1,0 +1,80 @@
+"""Real sweeps of lab.fit: killed and restarted, and as a SLURM array run by stand-ins of sbatch and srun."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from lab.config import load_experiment
+from lab.sweep.__main__ import main
+from tests.test_fit import CONFIG, ROOT, assert_same_run, fit
+
+LIMIT_S = 300
+SWEEP = {
+    "method": "grid",
+    "program": "lab.fit",
+    "command": ["${env}", "${interpreter}", "-m", "${program}", str(CONFIG), "--track.wandb=online", "${args}"],
+    "parameters": {"run.seed": {"values": [0, 1]}},
+}
+SRUN = '#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nSLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=1 exec "$@"\n'
+
+
+@pytest.fixture
+def words(tmp_path):
+    (tmp_path / "sweep.yaml").write_text(json.dumps(SWEEP))
+    where = [f"--run.folder={tmp_path / 'runs'}", f"--data.folder={tmp_path / 'shards'}"]
+    return [sys.executable, "-m", "lab.sweep", str(tmp_path / "sweep.yaml"), *where]
+
+
+def run(words, **variables):
+    return subprocess.run(
+        words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S, env=os.environ | variables
+    )
+
+
+def test_mistakes_are_status_2_and_a_dry_run_starts_nothing(words, tmp_path, capsys):
+    arguments = words[3:]
+    assert [main([*arguments, "--seeds=0"]), main([*arguments, "--index=2"]), main([*arguments, "--seed=1"])] == [2] * 3
+    beginnings = "--seeds=0: must be >= 1; ", "--index=2: must be < 2, ", "--seed=1: would be ignored, "
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.startswith(words) for line, words in zip(lines, beginnings, strict=True)] == [True] * 3
+    assert main([*arguments, "--dry_run", "--seeds=3", "--jobs=2"]) == 0
+    listed = capsys.readouterr().out
+    assert (listed.count("-m lab.fit"), "3 runs: 3 waiting" in listed) == (3, True)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_ends_with_the_runs_of_one_that_was_not(words, tmp_path):
+    names = [load_experiment(CONFIG, {"run.name": "auto", "run.seed": seed}).run.name for seed in (0, 1)]
+    sweep = subprocess.Popen([*words, "--jobs=2"], cwd=ROOT)
+    metrics, deadline = tmp_path / "runs" / names[0] / "metrics.jsonl", time.monotonic() + LIMIT_S
+    while not metrics.exists() or metrics.read_text().count("\n") < 10:
+        assert time.monotonic() < deadline, "the run never got that far"
+        time.sleep(0.02)
+    sweep.send_signal(signal.SIGKILL)
+    sweep.wait(LIMIT_S)
+    done = run([*words, "--jobs=1"])
+    assert (done.returncode, "2 runs: 2 finished" in done.stdout) == (0, True), done.stderr
+    assert len(list((tmp_path / "shards").glob("synthetic-*"))) == 1
+    for seed, name in enumerate(names):
+        assert_same_run(tmp_path / "runs" / name, fit(tmp_path, f"whole_{seed}", f"--run.seed={seed}"))
+    assert "2 runs: 2 finished" in run(words).stdout
+
+
+@pytest.mark.slow
+def test_the_array_of_slurm_trains_each_run_by_its_task(words, tmp_path):
+    script = run([*words, "--slurm"]).stdout
+    assert "#SBATCH --array=0-1\n" in script
+    (tmp_path / "srun").write_text(SRUN)
+    (tmp_path / "srun").chmod(0o755)
+    (tmp_path / "array.sh").write_text(script)
+    task = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_CPUS_PER_TASK": "1", "SLURM_JOB_ID": "7"}
+    tasks = [run(["bash", str(tmp_path / "array.sh")], SLURM_ARRAY_TASK_ID=str(k), **task) for k in (0, 1, 0)]
+    assert [done.returncode for done in tasks] == [0, 0, 0], tasks
+    assert [done.stdout.count("already finished") for done in tasks] == [0, 0, 1]
+    assert "2 runs: 2 finished" in run([*words, "--dry_run"]).stdout
