@@ -15,7 +15,9 @@ from eval.lines.__main__ import LinesOptions
 from eval.methods.__main__ import MethodsOptions
 from eval.passkey.__main__ import PasskeyOptions
 from eval.perplexity.__main__ import PerplexityOptions
+from eval.plan.options import PlanOptions
 from eval.precision.__main__ import PrecisionOptions
+from eval.report.__main__ import ReportOptions
 from eval.ruler.options import RulerOptions
 from lab import cli, command
 from lab.command import Syntax
@@ -32,7 +34,9 @@ OPTIONS = {
     "methods": MethodsOptions,
     "passkey": PasskeyOptions,
     "perplexity": PerplexityOptions,
+    "plan": PlanOptions,
     "precision": PrecisionOptions,
+    "report": ReportOptions,
     "ruler": RulerOptions,
     "longrecipe": Recipe,
 }
