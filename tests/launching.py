@@ -10,9 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from tests.test_fit import ROOT
+from tests.forked import LIMIT_S, ROOT, Forked
 
-LIMIT_S = 150  # for whatever is waited for; the machines of tests are slow
 OWN = ("SLURM", "TORCHELASTIC", "MASTER_", "RANK", "LOCAL_", "WORLD_SIZE", "NODE_RANK", "GROUP_", "ROLE_", "OMP_NUM")
 SBATCH = {  # what the shell of a batch script sees, where `#SBATCH --ntasks=1` was asked for
     "SLURM_JOB_ID": "1234",
@@ -54,31 +53,39 @@ def torchrun(words, *options, workers=2):
     return [python, *TORCHRUN, *(options or ("--standalone",)), f"--nproc-per-node={workers}", dash_m, *rest]
 
 
+def interpreter(words, variables):
+    """Start a command in an interpreter of its own, as a launcher does."""
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(words, cwd=ROOT, env=variables, start_new_session=True, **streams)
+
+
+def copy(words, variables):
+    """Start a command at once; its rank is not in what the system knows of it."""
+    return Forked(words, env=variables, merged=True)
+
+
 class Processes:
     """Everything that runs for one place: launchers, training processes, loaders."""
 
-    def __init__(self, place: Path, commands: list[tuple[list[str], dict[str, str]]]):
+    def __init__(self, place: Path, commands: list[tuple[list[str], dict[str, str]]], start):
         self.place = place
-        self.started = [
-            subprocess.Popen(
-                words, cwd=ROOT, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
-            )
-            for words, variables in commands
-        ]
+        self.started = [start(words, variables) for words, variables in commands]
 
     def running(self):
-        """List the processes whose command line names the place; forked loaders have their parent's."""
+        """List the processes of the sessions started, and those whose command line names the place."""
+        sessions = {process.pid for process in self.started}
         found = []
         for process in psutil.process_iter():
             try:
-                if any(str(self.place) in word for word in process.cmdline()) and process.status() != "zombie":
+                named = any(str(self.place) in word for word in process.cmdline())
+                if (named or os.getsid(process.pid) in sessions) and process.status() != "zombie":
                     found.append(process)
-            except psutil.NoSuchProcess:
+            except (psutil.NoSuchProcess, ProcessLookupError):
                 continue
         return found
 
     def ranks(self):
-        """List the training processes in order of rank; launchers and loaders are none."""
+        """List the training processes of interpreters in order of rank; launchers and loaders are none."""
         launched = [p for p in self.running() if "torch.distributed.run" not in p.cmdline()]
         numbers = {p.pid for p in launched}
         parents = {p.pid: p.ppid() for p in launched}
@@ -102,12 +109,12 @@ class Processes:
         while not metrics.exists() or metrics.read_text().count("\n") < lines:
             assert time.monotonic() < deadline, "the run never got that far"
             ended = [p for p in self.started if p.poll() is not None]
-            assert not ended, ended[0].communicate()[0].decode()[-3000:]
+            assert not ended, ended[0].communicate()[0][-3000:]
             time.sleep(0.02)
 
     def finish(self):
         """Wait for the end and return each exit status and output."""
-        outputs = [process.communicate(timeout=LIMIT_S)[0].decode() for process in self.started]
+        outputs = [process.communicate(timeout=LIMIT_S)[0] for process in self.started]
         return [process.returncode for process in self.started], outputs
 
     def left(self, seconds: float = 10.0):
@@ -125,8 +132,8 @@ def is_loader(process):
 
 
 @contextmanager
-def running(place, commands):
-    processes = Processes(place, commands)
+def running(place, commands, start=copy):
+    processes = Processes(place, commands, start)
     try:
         yield processes
     finally:

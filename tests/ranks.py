@@ -2,15 +2,16 @@
 
 import contextlib
 import io
-import multiprocessing
 import os
 import queue
 import socket
 import time
 import traceback
-from pathlib import Path
 
-CONFIG = Path(__file__).resolve().parents[1] / "configs" / "cpu_test.yaml"
+from lab.config import load_experiment
+from tests.fits import CONFIG
+from tests.forked import CONTEXT
+
 LIMIT_S = 240  # for one job on a busy machine
 POLL_S = 1.0
 
@@ -19,6 +20,9 @@ def serve(rank, world, port, jobs, answers):
     """Run jobs as one rank; the variables are those that Lightning's own launcher sets."""
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NODE_RANK": "0", "OMP_NUM_THREADS": "1"}
     os.environ |= {"LOCAL_RANK": str(rank), "RANK": str(rank), "WORLD_SIZE": str(world), "OMP_WAIT_POLICY": "PASSIVE"}
+    from torch import set_num_threads
+
+    set_num_threads(1)  # torch is loaded, and reads no variable any more
     while True:
         job, arguments = jobs.get()
         try:
@@ -31,14 +35,13 @@ class Ranks:
     """So many processes on this machine; `run` gives one job to all and returns their results by rank."""
 
     def __init__(self, world):
-        context = multiprocessing.get_context("spawn")
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        self.jobs = [context.Queue() for _ in range(world)]
-        self.answers = context.Queue()
+        self.jobs = [CONTEXT.Queue() for _ in range(world)]
+        self.answers = CONTEXT.Queue()
         self.processes = [
-            context.Process(target=serve, args=(rank, world, port, self.jobs[rank], self.answers), daemon=True)
+            CONTEXT.Process(target=serve, args=(rank, world, port, self.jobs[rank], self.answers), daemon=True)
             for rank in range(world)
         ]
         for process in self.processes:
@@ -94,7 +97,6 @@ class Pool:
 
 def train(settings, resume=False):
     """Train cpu_test.yaml under other settings as one of the ranks, and return the exit status."""
-    from lab.config import load_experiment
     from lab.session import run_experiment
 
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):

@@ -1,11 +1,11 @@
 """Several processes train what one trains: same losses, counts, probes, on gloo."""
 
-from pathlib import Path
+import shutil
 
-import numpy as np
 import pytest
 
-from tests.test_fit import fit, records
+from tests.fits import assert_equal_training, command, fit
+from tests.launching import environment, port, running, task
 
 LOSS_TOLERANCE = 1e-5  # sums in another order
 
@@ -20,32 +20,25 @@ def alone(place):
     return fit(place, "alone")
 
 
-def assert_equal_training(run: Path, alone: Path) -> None:
-    ours, theirs = records(run), records(alone)
-    np.testing.assert_allclose([r["loss"] for r in ours], [r["loss"] for r in theirs], atol=LOSS_TOLERANCE)
-    assert [r["consumed_tokens"] for r in ours] == [r["consumed_tokens"] for r in theirs]
-    np.testing.assert_array_equal(np.load(run / "counts.npz")["f"], np.load(alone / "counts.npz")["f"])
-    names = [path.name for path in sorted((alone / "cases").iterdir())]
-    assert [path.name for path in sorted((run / "cases").iterdir())] == names
-    for mine, other in zip(records(run, "probes.jsonl"), records(alone, "probes.jsonl"), strict=True):
-        assert mine.keys() == other.keys()
-        apart = ("held_out_loss", "model", "seconds")
-        assert {k: v for k, v in mine.items() if k not in apart} == {k: v for k, v in other.items() if k not in apart}
-        assert mine.get("held_out_loss") == pytest.approx(other.get("held_out_loss"), abs=LOSS_TOLERANCE)
+def fit_as_tasks(place, name, *options):
+    """Train as two tasks of srun, which loads torch in none of them."""
+    node = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port())}
+    words = command(place, name, *options)
+    with running(place, [(words, environment(**task(n, 2) | node)) for n in range(2)]) as processes:
+        statuses, outputs = processes.finish()
+    assert statuses == [0, 0], outputs
+    return place / "runs" / name
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_two_processes_train_as_one(place, alone, strategy):
-    run = fit(place, strategy, "--train.devices=2", f"--train.strategy={strategy}")
-    assert_equal_training(run, alone)
+@pytest.mark.parametrize(("strategy", "start"), [("ddp", fit), ("fsdp", fit_as_tasks)], ids=["ddp", "fsdp"])
+def test_two_processes_train_as_one(place, alone, strategy, start):
+    run = start(place, strategy, f"--train.strategy={strategy}", "--train.devices=2")
+    assert_equal_training(run, alone, LOSS_TOLERANCE)
 
 
 def test_a_run_goes_on_with_another_number_of_processes(place, alone):
-    half = ("--train.checkpoint_every_tokens=8192",)
-    run = fit(place, "moved", *half)
+    run = shutil.copytree(alone, place / "runs" / "moved")
     for path in sorted((run / "checkpoints").glob("tokens-*"))[1:]:
-        for file in path.iterdir():
-            file.unlink()
-        path.rmdir()
-    fit(place, "moved", *half, "--resume", "--train.devices=2")
-    assert_equal_training(run, alone)
+        shutil.rmtree(path)
+    fit_as_tasks(place, "moved", "--train.devices=2", "--resume")
+    assert_equal_training(run, alone, LOSS_TOLERANCE)

@@ -1,81 +1,31 @@
 """The whole program, run as a user runs it."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from lab.counts import SavedCounts, f_at
+from tests.fits import (
+    FRACTIONS,
+    ROOT,
+    assert_same_run,
+    command,
+    exact_metrics,
+    fit,
+    interrupt,
+    probed,
+    read_cases,
+    records,
+)
+from tests.forked import LIMIT_S, run
 
-ROOT = Path(__file__).resolve().parents[1]
-CONFIG = ROOT / "configs" / "cpu_test.yaml"
-FRACTIONS = ("0.125", "0.25", "0.5", "0.75")
-EXACT = ("step", "consumed_tokens", "loss", "lr", "grad_norm", *(f"f_at_{x}L" for x in FRACTIONS), "share_le_half")
 LOSS_TOLERANCE = 2e-3  # float32 on another processor: other kernels, other rounding, 20 steps of it
-LONG = ("--train.tokens=200000", "--train.checkpoint_every_tokens=30000", "--probe.every_tokens=60000")
-
-
-def command(place: Path, name: str, *options: str, module: str = "lab.fit", config: Path = CONFIG) -> list[str]:
-    where = [f"--run.folder={place / 'runs'}", f"--data.folder={place / 'shards'}", f"--run.name={name}"]
-    return [sys.executable, "-m", module, str(config), *where, *options]
-
-
-def fit(place: Path, name: str, *options: str, status: int = 0, config: Path = CONFIG) -> Path:
-    done = subprocess.run(
-        command(place, name, *options, config=config), cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == status, done.stderr[-3000:]
-    assert "Traceback" not in done.stderr
-    return place / "runs" / name
-
-
-def records(run: Path, name: str = "metrics.jsonl") -> list[dict]:
-    return [json.loads(line) for line in (run / name).read_text().splitlines()]
-
-
-def exact_metrics(run: Path) -> list[tuple]:
-    return [tuple(record[key] for key in EXACT) for record in records(run)]
-
-
-def probed(run: Path) -> list[dict]:
-    """Leave out what two runs cannot have in common: their names, the time they took, weights before they are saved."""
-    apart = ("model", "seconds", "weights")
-    return [{k: v for k, v in record.items() if k not in apart} for record in records(run, "probes.jsonl")]
-
-
-def assert_same_run(run: Path, other: Path) -> None:
-    assert exact_metrics(run) == exact_metrics(other)
-    assert probed(run) == probed(other)
-    assert [p.read_text() for p in sorted((run / "cases").iterdir())] == [
-        p.read_text() for p in sorted((other / "cases").iterdir())
-    ]
-    files = sorted(path.relative_to(run) for path in [run / "counts.npz", *run.glob("counts/*")])
-    assert files == sorted(path.relative_to(other) for path in [other / "counts.npz", *other.glob("counts/*")])
-    for file in files:
-        for key in ("f", "lengths", "tokens"):
-            np.testing.assert_array_equal(np.load(run / file)[key], np.load(other / file)[key])
-
-
-def interrupt(place: Path, name: str, number: signal.Signals, lines: int, *options: str) -> tuple[int, str]:
-    """Start the long run and send its process group a signal once metrics.jsonl has so many lines."""
-    words = command(place, name, *LONG, *options)
-    process = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    metrics = place / "runs" / name / "metrics.jsonl"
-    deadline = time.monotonic() + 120
-    while not metrics.exists() or metrics.read_text().count("\n") < lines:
-        assert time.monotonic() < deadline, "the run never got that far"
-        assert process.poll() is None, "the run ended before the signal"
-        time.sleep(0.02)
-    os.killpg(process.pid, number)  # as a terminal does: a background process gets it too
-    _, errors = process.communicate(timeout=120)
-    return process.returncode, errors
+LONG = ("--train.tokens=81920", "--train.checkpoint_every_tokens=12288", "--probe.every_tokens=24576")
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +33,24 @@ def place(tmp_path_factory):
     return tmp_path_factory.mktemp("fit")
 
 
+def without(packages, words):
+    """Write code that does what `python -m lab.fit ...` does where some packages are missing."""
+    return (
+        f"import sys, runpy\nfor name in {packages!r}: sys.modules[name] = None\nsys.argv = {words[2:]!r}\n"
+        "runpy.run_module('lab.fit', run_name='__main__', alter_sys=True)"
+    )
+
+
 @pytest.fixture(scope="module")
 def finished(place):
-    return fit(place, "finished")
+    """A run in an interpreter of its own, with the bare packages only."""
+    # matplotlib cannot be blocked here: torchmetrics, which Lightning loads, imports it wherever it is installed
+    extras = ["wandb", "datasets", "pyarrow", "zstandard", "pandas", "flash_attn", "xformers"]
+    words = [sys.executable, "-c", without(extras, command(place, "finished"))]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "Traceback" not in done.stderr
+    return place / "runs" / "finished"
 
 
 @pytest.fixture(scope="module")
@@ -137,13 +102,15 @@ def test_every_probe_has_its_own_counts(finished):
         assert [f_at(counts, i) for i in (12, 72, 96)] == [line["f_at_0.125L"], line["f_at_0.75L"], None]
 
 
-def test_probing_changes_nothing(place, finished):
-    without = fit(place, "unprobed", "--probe.every_tokens=null", "--probe.loss_tokens=0")
-    assert exact_metrics(without) == exact_metrics(finished)
-
-
-def test_background_packing_changes_nothing(place, finished):
-    assert exact_metrics(fit(place, "prefetched", "--data.prefetch=2")) == exact_metrics(finished)
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(["--probe.every_tokens=null", "--probe.loss_tokens=0"], id="probing"),
+        pytest.param(["--data.prefetch=2"], id="background_packing"),
+    ],
+)
+def test_what_changes_no_number(place, finished, options, request):
+    assert exact_metrics(fit(place, request.node.callspec.id, *options)) == exact_metrics(finished)
 
 
 def test_reference_backend_trains_the_same(place, finished):
@@ -153,62 +120,45 @@ def test_reference_backend_trains_the_same(place, finished):
 
 
 def test_ctrl_c_saves_and_resumes_bit_for_bit(place, long):
-    status, errors = interrupt(place, "stopped", signal.SIGINT, 40, "--data.prefetch=2")
+    stopped = place / "runs" / "stopped"
+    status, errors = interrupt(command(place, "stopped", *LONG, "--data.prefetch=2"), stopped, signal.SIGINT, 20)
     assert status == 75
     assert "--resume" in errors
     assert "Traceback" not in errors
-    assert len(records(place / "runs" / "stopped")) < len(records(long))
+    assert len(records(stopped)) < len(records(long))
     assert_same_run(fit(place, "stopped", *LONG, "--resume"), long)
 
 
 def test_kill_loses_nothing_saved_and_resumes_bit_for_bit(place, long):
-    status, _ = interrupt(place, "killed", signal.SIGKILL, 80)
-    assert status == -signal.SIGKILL
-    run = place / "runs" / "killed"
-    newest = sorted((run / "checkpoints").glob("tokens-*"))[-1]
+    killed = place / "runs" / "killed"
+    assert interrupt(command(place, "killed", *LONG), killed, signal.SIGKILL, 32)[0] == -signal.SIGKILL
+    newest = sorted((killed / "checkpoints").glob("tokens-*"))[-1]
     state = newest / "state.ckpt"
     state.write_bytes(state.read_bytes()[:-100])  # the newest is broken as well: the one before it serves
     assert_same_run(fit(place, "killed", *LONG, "--resume"), long)
 
 
+def refused(place, name, *options):
+    done = run(*command(place, name, *options)[1:])
+    assert done.returncode == 2, done.stderr[-3000:]
+    return done.stderr.splitlines()
+
+
 def test_second_run_is_refused_and_resuming_a_finished_one_reports(place, finished):
-    done = subprocess.run(command(place, "finished"), cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert done.stderr.startswith("run.name=finished: ")
+    (line,) = refused(place, "finished")
+    assert line.startswith("run.name=finished: ")
     before = (finished / "metrics.jsonl").read_bytes()
-    done = subprocess.run(command(place, "finished", "--resume"), cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "already finished" in done.stdout
+    assert "already finished" in run(*command(place, "finished", "--resume")[1:]).stdout
     assert (finished / "metrics.jsonl").read_bytes() == before
 
 
 def test_resume_refuses_other_settings(place, finished):
-    words = command(place, "finished", "--resume", "--optim.lr=0.001", "--data.window=80")
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["data.window=80", "optim.lr=0.001"]
-
-
-def test_trains_with_the_bare_packages_only(place, finished):
-    # matplotlib cannot be blocked here: torchmetrics, which Lightning loads, imports it wherever it is installed
-    blocked = ["wandb", "datasets", "pyarrow", "zstandard", "pandas", "flash_attn", "xformers"]
-    code = (
-        f"import sys, runpy\nfor name in {blocked!r}: sys.modules[name] = None\n"
-        f"sys.argv = {command(place, 'bare')[2:]!r}\n"
-        "runpy.run_module('lab.fit', run_name='__main__', alter_sys=True)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert exact_metrics(place / "runs" / "bare") == exact_metrics(finished)
+    lines = refused(place, "finished", "--resume", "--optim.lr=0.001", "--data.window=80")
+    assert [line.split(":")[0] for line in lines] == ["data.window=80", "optim.lr=0.001"]
 
 
 def test_dashboard_without_its_package_is_one_line(place):
-    code = (
-        "import sys, runpy\nsys.modules['wandb'] = None\n"
-        f"sys.argv = {command(place, 'nowandb', '--track.wandb=offline')[2:]!r}\n"
-        "runpy.run_module('lab.fit', run_name='__main__', alter_sys=True)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run("-c", without(["wandb"], command(place, "nowandb", "--track.wandb=offline")))
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith("wandb: not installed")
 
@@ -221,15 +171,14 @@ def test_dashboard_mirrors_offline(place, finished):
 
 
 def test_probe_afterwards_gives_what_training_gave(place, finished):
-    words = [sys.executable, "-m", "eval.probe", str(finished), "-o", str(place / "again")]
-    subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    again = place / "again"
+    assert run("-m", "eval.probe", finished, "-o", again).returncode == 0
     last = max(record["consumed_tokens"] for record in records(finished))
     during = [r for r in probed(finished) if r["consumed_tokens"] == last and "length" in r]
-    assert [r for r in probed(place / "again") if "length" in r] == during
-    names = {r["model"] for folder in (finished, place / "again") for r in records(folder, "probes.jsonl")}
-    assert names == {finished.name}
-    cases = f"cases/tokens-{last:015d}.jsonl"
-    assert (place / "again" / cases).read_text() == (finished / cases).read_text()
+    assert [r for r in probed(again) if "length" in r] == during
+    assert {r["model"] for folder in (finished, again) for r in records(folder, "probes.jsonl")} == {finished.name}
+    cases = f"tokens-{last:015d}.jsonl"
+    assert read_cases(again)[cases] == read_cases(finished)[cases]
 
 
 def test_a_broken_shard_is_one_line(place, finished):
@@ -238,12 +187,10 @@ def test_a_broken_shard_is_one_line(place, finished):
     whole = tokens.read_bytes()
     tokens.write_bytes(whole[:-8])
     try:
-        done = subprocess.run(command(place, "broken"), cwd=ROOT, capture_output=True, text=True, check=False)
+        (line,) = refused(place, "broken")
     finally:
         tokens.write_bytes(whole)
-    assert done.returncode == 2
-    assert "train.tokens.bin" in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert "train.tokens.bin" in line
 
 
 @pytest.mark.slow  # encodes the whole standard library

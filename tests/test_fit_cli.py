@@ -2,13 +2,13 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from lab.config import load_experiment
+from tests.forked import ROOT, run
+from tests.refusals import check_faults
 
-ROOT = Path(__file__).resolve().parents[1]
 CONFIG = "configs/cpu_test.yaml"
 WATCH = (  # runs lab.fit as `python -m` does and says on stdout at the end whether torch was loaded
     "import atexit, runpy, sys; sys.argv = ['lab.fit', *sys.argv[1:]]; "
@@ -18,9 +18,7 @@ WATCH = (  # runs lab.fit as `python -m` does and says on stdout at the end whet
 
 
 def fit(*words):
-    return subprocess.run(
-        [sys.executable, "-m", "lab.fit", *words], cwd=ROOT, capture_output=True, text=True, check=False, timeout=100
-    )
+    return run("-m", "lab.fit", *words)
 
 
 @pytest.mark.parametrize(
@@ -49,8 +47,7 @@ def fit(*words):
 def test_a_mistake_is_status_2_and_a_line_each(words, lines):
     done = fit(*words)
     assert (done.returncode, done.stdout) == (2, "")
-    told = done.stderr.splitlines()
-    assert [a.startswith(b) for a, b in zip(told, lines, strict=True)] == [True] * len(lines)
+    check_faults(done.stderr.splitlines(), lines)
 
 
 def test_a_broken_file_is_status_2_and_one_line(tmp_path):

@@ -1,24 +1,13 @@
 """Masks and skips as settings of a run: rules between sections, whole runs, what they count and how they resume."""
 
-import itertools
-import json
-import shutil
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-import torch
 
-from lab.config import load_experiment
-from lab.data.module import PackedData
 from lab.errors import ConfigError
-from lab.settings import parse_overrides
-from lab.source.weights import read_weights
+from tests.fits import SPEED, UNPROBED, cut_after, load, records, train
+from tests.refusals import refused
+from tests.replay import assert_same_weights, pairs_of, replayed
 
-ROOT = Path(__file__).resolve().parents[1]
-CONFIG = ROOT / "configs" / "cpu_test.yaml"
 JOINED = ("--data.mode=concatenated",)
 ANCHOR = (*JOINED, "--mask.method=anchor")
 STRING = ("--position.distance.method=string", "--position.distance.shift=32", "--position.distance.window=8")
@@ -33,100 +22,48 @@ RUNS = {
     "longrecipe": ("--skip.method=longrecipe", f"--skip.target_len={TARGET_LEN}"),
 }
 SKIPS = ("pose", "rpes", "longrecipe")
-UNPROBED = ("--probe.every_tokens=null", "--probe.loss_tokens=0")
-SAVED = ("--train.keep_checkpoints=9",)
-TRAIN_ALL = """
-import json, sys
-from pathlib import Path
-from lab.config import load_experiment
-from lab.session import run_experiment
-from lab.settings import parse_overrides
-from lab.source.weights import read_weights
-config, words = Path(sys.argv[1]), json.loads(sys.argv[2])
-raise SystemExit(max(run_experiment(load_experiment(config, parse_overrides(w)), False, "again") for w in words))
-"""
-
-
-def load(*words):
-    return load_experiment(CONFIG, parse_overrides(words))
+SHORT = (*UNPROBED, "--train.tokens=10240", "--train.checkpoint_every_tokens=4096", "--train.keep_checkpoints=9")
 
 
 # rules between sections
 
-MODE = "needs windows of several documents; set data.mode: concatenated"
-WHOLE = "goes with mask: causal without chunks; leave one of them out"
-FROM_0 = (
-    "training with it needs ids that count up from 0 in every document; use plain distance, and the method when "
-    "evaluating"
-)
+MODE, WHOLE = "needs windows of several documents", "goes with mask: causal without chunks"
+FROM_0 = "position.distance.method=string: training with it needs ids that count up from 0 in every document"
+POSE = ("--skip.method=pose", "--skip.target_len=200")
+RPES = ("--skip.method=rpes", "--skip.target_len=200")
+DOCUMENT = (*JOINED, *STRING, "--mask.method=document")
+COUNTED, NOTHING = "the longest distance counted plus one", "must be > data.window=96, or there is nothing to skip"
+REFUSED = {
+    "document_by_document": (["--mask.method=document"], [f"mask.method=document: {MODE}"]),
+    "anchor_by_document": (["--mask.method=anchor"], [f"mask.method=anchor: {MODE}"]),
+    "chunks_of_one_document": (["--mask.chunks=3"], [f"mask.chunks=3: {MODE}"]),
+    "anchor_in_uniform_lengths": (
+        ["--mask.method=anchor", "--mask.chunks=3", "--data.mode=uniform"],
+        [f"mask.method=anchor: {MODE}"],
+    ),
+    "skip_anchor": ([*ANCHOR, *POSE], [f"skip.method=pose: {WHOLE}"]),
+    "skip_chunks": ([*JOINED, "--mask.chunks=2", *RPES], [f"skip.method=rpes: {WHOLE}"]),
+    "nothing_to_skip": ([RPES[0], "--skip.target_len=96"], [f"skip.target_len=96: {NOTHING}"]),
+    "string_anchor": ([*ANCHOR, *STRING], [FROM_0]),
+    "string_running": ([*DOCUMENT, "--mask.ids=running"], [FROM_0]),
+    "string_chunks": ([*DOCUMENT, "--mask.chunks=2"], [FROM_0]),
+    "string_skip": ([*STRING, *POSE], [FROM_0]),
+    "all_at_once": (
+        [*STRING, "--mask.method=anchor", POSE[0], "--skip.target_len=90"],
+        [f"mask.method=anchor: {MODE}", f"skip.method=pose: {WHOLE}", f"skip.target_len=90: {NOTHING}", FROM_0],
+    ),
+    "count_beyond_the_window": (["--count.positions=[95,96]"], [f"count.positions=96: must be < 96, {COUNTED}"]),
+    "count_beyond_the_target": (
+        [*RPES, "--count.positions=[199,200]"],
+        [f"count.positions=200: must be < 200, {COUNTED}"],
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("words", "faults"),
-    [
-        pytest.param(["--mask.method=document"], [f"mask.method=document: {MODE}"], id="document_by_document"),
-        pytest.param(["--mask.method=anchor"], [f"mask.method=anchor: {MODE}"], id="anchor_by_document"),
-        pytest.param(["--mask.chunks=3"], [f"mask.chunks=3: {MODE}"], id="chunks_of_one_document"),
-        pytest.param(
-            ["--mask.method=anchor", "--mask.chunks=3", "--data.mode=uniform"],
-            [f"mask.method=anchor: {MODE}"],
-            id="anchor_in_uniform_lengths",
-        ),
-        pytest.param(
-            [*ANCHOR, "--skip.method=pose", "--skip.target_len=200"], [f"skip.method=pose: {WHOLE}"], id="skip_anchor"
-        ),
-        pytest.param(
-            [*JOINED, "--mask.chunks=2", "--skip.method=rpes", "--skip.target_len=200"],
-            [f"skip.method=rpes: {WHOLE}"],
-            id="skip_chunks",
-        ),
-        pytest.param(
-            ["--skip.method=rpes", "--skip.target_len=96"],
-            ["skip.target_len=96: must be > data.window=96, or there is nothing to skip; raise it"],
-            id="nothing_to_skip",
-        ),
-        pytest.param([*ANCHOR, *STRING], [f"position.distance.method=string: {FROM_0}"], id="string_anchor"),
-        pytest.param(
-            [*JOINED, *STRING, "--mask.method=document", "--mask.ids=running"],
-            [f"position.distance.method=string: {FROM_0}"],
-            id="string_running",
-        ),
-        pytest.param(
-            [*JOINED, *STRING, "--mask.method=document", "--mask.chunks=2"],
-            [f"position.distance.method=string: {FROM_0}"],
-            id="string_chunks",
-        ),
-        pytest.param(
-            [*STRING, "--skip.method=pose", "--skip.target_len=200"],
-            [f"position.distance.method=string: {FROM_0}"],
-            id="string_skip",
-        ),
-        pytest.param(
-            [*STRING, "--mask.method=anchor", "--skip.method=pose", "--skip.target_len=90"],
-            [
-                f"mask.method=anchor: {MODE}",
-                f"skip.method=pose: {WHOLE}",
-                "skip.target_len=90: must be > data.window=96, or there is nothing to skip; raise it",
-                f"position.distance.method=string: {FROM_0}",
-            ],
-            id="all_at_once",
-        ),
-        pytest.param(
-            ["--count.positions=[95,96]"],
-            ["count.positions=96: must be < 96, the longest distance counted plus one; leave it out"],
-            id="count_beyond_the_window",
-        ),
-        pytest.param(
-            ["--skip.method=rpes", "--skip.target_len=200", "--count.positions=[199,200]"],
-            ["count.positions=200: must be < 200, the longest distance counted plus one; leave it out"],
-            id="count_beyond_the_target",
-        ),
-    ],
-)
-def test_masks_and_skips_that_do_not_fit_the_run_are_refused(words, faults):
-    with pytest.raises(ConfigError) as caught:
+@pytest.mark.parametrize(("words", "starts"), REFUSED.values(), ids=REFUSED)
+def test_masks_and_skips_that_do_not_fit_the_run_are_refused(words, starts):
+    with refused(*starts, error=ConfigError):
         load(*words)
-    assert list(caught.value.faults) == faults
 
 
 @pytest.mark.parametrize(
@@ -170,64 +107,23 @@ def test_the_counter_reaches_as_far_as_the_ids():
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """Train every run of RUNS, in one process after one another."""
+    """Train every run of RUNS."""
     place = tmp_path_factory.mktemp("masks")
-    where = [f"--run.folder={place / 'runs'}", f"--data.folder={place / 'shards'}", *UNPROBED, *SAVED]
-    words = [[*where, f"--run.name={name}", *own] for name, own in RUNS.items()]
-    start(["-c", TRAIN_ALL, str(CONFIG), json.dumps(words)])
+    for name, own in RUNS.items():
+        train(place, name, *SHORT, *own)
     return place
-
-
-def start(words):
-    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
-def records(run):
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
-def replayed(run):
-    """Take the packs of all 20 steps again, from the run's own config."""
-    experiment = load_experiment(run / "config.yaml")
-    train = experiment.train
-    data = PackedData(
-        experiment.data,
-        seed=experiment.run.seed,
-        micro_batch_tokens=train.micro_batch_tokens,
-        n_streams=train.n_packs,
-        mask=experiment.mask,
-        skip=experiment.skip,
-    )
-    data.setup("fit")
-    assert (train.steps, train.n_packs) == (20, 2)
-    return experiment, [list(itertools.islice(data.stream(j), train.steps)) for j in range(train.n_packs)]
-
-
-def pairs_of(pack):
-    """List the distance of every pair of the dense mask of a pack."""
-    n = sum(pack.lengths)
-    run_of = np.repeat(np.arange(len(pack.lengths)), pack.lengths)
-    ids = pack.position_ids
-    if ids is None:
-        ids = np.concatenate([np.arange(length) for length in pack.lengths])
-    places = np.arange(n)
-    sees = (run_of[:, None] == run_of) & (places[:, None] >= places)
-    if pack.anchors is not None:
-        sees |= np.array(pack.anchors)[run_of][:, None] == places
-    return (ids[:n, None] - ids[:n])[sees]
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_counts_every_pair_that_attention_saw(place, name):
     """In every line of metrics.jsonl, at the positions that belong to the longest distance, and in counts.npz."""
     run = place / "runs" / name
-    experiment, streams = replayed(run)
+    experiment, steps = replayed(run)
+    assert (len(steps), len(steps[0])) == (10, 2)
     reach, lines = experiment.reach, records(run)
     assert reach == (TARGET_LEN if name in SKIPS else 96)
     found = np.zeros(reach, dtype=np.int64)
-    for step, (line, packs) in enumerate(zip(lines, zip(*streams, strict=True), strict=True), start=1):
+    for step, (line, packs) in enumerate(zip(lines, steps, strict=True), start=1):
         for pack in packs:
             found += np.bincount(pairs_of(pack), minlength=reach)
         assert (line["step"], line["consumed_tokens"]) == (step, found[0])
@@ -239,7 +135,7 @@ def test_a_run_counts_every_pair_that_attention_saw(place, name):
     assert lines[-1]["loss"] < lines[0]["loss"]
     counts = np.load(run / "counts.npz")
     np.testing.assert_array_equal(counts["f"], found)
-    assert counts["tokens"] == sum(sum(pack.lengths) for stream in streams for pack in stream)
+    assert counts["tokens"] == sum(sum(pack.lengths) for packs in steps for pack in packs)
 
 
 def test_the_distances_that_masks_and_skips_show(place):
@@ -257,24 +153,14 @@ def test_the_distances_that_masks_and_skips_show(place):
     assert len({frequencies[name][0] for name in SKIPS}) == len({frequencies[name].sum() for name in SKIPS}) == 1
 
 
-def test_an_anchored_run_resumes_bit_for_bit(place):
-    whole, cut = place / "runs" / "anchor_chunks", place / "runs" / "resumed"
-    shutil.copytree(whole, cut)
-    saved = sorted((cut / "checkpoints").glob("tokens-*"))
-    assert len(saved) == 3
-    for checkpoint in saved[1:]:
-        shutil.rmtree(checkpoint)
+def test_an_anchored_run_resumes_bit_for_bit(place, capsys):
+    whole = place / "runs" / "anchor_chunks"
+    assert len(list((whole / "checkpoints").glob("tokens-*"))) == 3
+    cut = cut_after(whole, place / "runs" / "resumed")
     (cut / "counts.npz").unlink()
-    words = [f"--run.folder={place / 'runs'}", f"--data.folder={place / 'shards'}", *UNPROBED, *SAVED]
-    said = start(["-m", "lab.fit", str(CONFIG), *words, "--run.name=resumed", "--resume", *RUNS["anchor_chunks"]])
-    assert "; continues at " in said
-    speed = ("tokens_per_s", "mfu", "mfu_pairs")
-    again, before = (
-        [{k: v for k, v in line.items() if k not in speed} for line in records(run)] for run in (cut, whole)
-    )
-    assert again == before
+    train(place, "resumed", *SHORT, *RUNS["anchor_chunks"], resume=True)
+    assert "; continues at " in capsys.readouterr().out
+    assert records(cut, without=SPEED) == records(whole, without=SPEED)
     for key in ("f", "lengths", "tokens"):
         np.testing.assert_array_equal(np.load(cut / "counts.npz")[key], np.load(whole / "counts.npz")[key])
-    states = [read_weights(run) for run in (cut, whole)]
-    assert states[0].keys() == states[1].keys()
-    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+    assert_same_weights(cut, whole)

@@ -1,31 +1,17 @@
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.forked import run
+from tests.refusals import check_faults
+
 CONFIG = "configs/cpu_test.yaml"
 
 
 def prepare(*words):
-    return subprocess.run(
-        [sys.executable, "-m", "lab.prepare", *words],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
-
-
-def expect_mistake(done, start):
-    assert done.returncode == 2, done.stderr
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
-    assert line.startswith(start)
+    return run("-m", "lab.prepare", *words)
 
 
 @pytest.fixture
@@ -51,32 +37,27 @@ def shards(tmp_path):
     }
 
 
-@pytest.mark.parametrize(
-    ("words", "start"),
-    [
-        pytest.param(["--verify"], "CONFIG: must be the first argument, a YAML file; ", id="flag_only"),
-        pytest.param(["nowhere.yaml"], "nowhere.yaml: no such file; ", id="missing_file"),
-        pytest.param(
-            [CONFIG, "--data.windw=3"], "data.windw=3: unknown setting; did you mean data.window?", id="unknown"
-        ),
-        pytest.param([CONFIG, "--workers=0"], "--workers=0: must be a whole number >= 1; ", id="no_worker"),
-        pytest.param([CONFIG, "--workers", "many"], "--workers=many: must be a whole number >= 1; ", id="word_worker"),
-        pytest.param([CONFIG, "--workers"], "--workers: has no value; write --workers=value", id="workers_alone"),
-        pytest.param(
-            [CONFIG, "--task=4/4"], "--task=4/4: must be I/N with 0 <= I < N; for instance 0/64", id="share_4_4"
-        ),
-        pytest.param([CONFIG, "--task=3"], "--task=3: must be I/N with 0 <= I < N; ", id="share_3"),
-        pytest.param([CONFIG, "--task=-1/4"], "--task=-1/4: must be I/N with 0 <= I < N; ", id="share_negative"),
-        pytest.param([CONFIG, "--task=a/b"], "--task=a/b: must be I/N with 0 <= I < N; ", id="share_words"),
-        pytest.param(
-            [CONFIG, "--data.corpus.name=text", "--data.corpus.path=/nowhere"],
-            "data.corpus.path=/nowhere: no such file or folder; give one with .jsonl",
-            id="missing_corpus",
-        ),
-    ],
-)
+SHARE, WHOLE = "must be I/N with 0 <= I < N; for instance", "must be a whole number >= 1; "
+MISTAKES = {
+    "--verify": "CONFIG: must be the first argument, a YAML file; ",
+    "nowhere.yaml": "nowhere.yaml: no such file; ",
+    f"{CONFIG} --data.windw=3": "data.windw=3: unknown setting; did you mean data.window?",
+    f"{CONFIG} --workers=0": f"--workers=0: {WHOLE}",
+    f"{CONFIG} --workers many": f"--workers=many: {WHOLE}",
+    f"{CONFIG} --workers": "--workers: has no value; ",
+    f"{CONFIG} --task=4/4": f"--task=4/4: {SHARE}",
+    f"{CONFIG} --task=3": f"--task=3: {SHARE}",
+    f"{CONFIG} --task=-1/4": f"--task=-1/4: {SHARE}",
+    f"{CONFIG} --task=a/b": f"--task=a/b: {SHARE}",
+    f"{CONFIG} --data.corpus.name=text --data.corpus.path=/nowhere": "data.corpus.path=/nowhere: no such file",
+}
+
+
+@pytest.mark.parametrize(("words", "start"), MISTAKES.items(), ids=MISTAKES)
 def test_a_mistake_is_status_2_and_one_line(words, start):
-    expect_mistake(prepare(*words), start)
+    done = prepare(*words.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    check_faults(done.stderr.splitlines(), [start])
 
 
 def test_preparing_says_what_there_is_and_what_was_left_out(text_words, tmp_path):
@@ -100,7 +81,7 @@ def test_preparing_says_what_there_is_and_what_was_left_out(text_words, tmp_path
 
 def test_shares_of_a_job_array_complete_to_the_same(text_words, tmp_path):
     for share in ("1/2", "0/2"):
-        done = prepare(*text_words, f"--task={share}")
+        done = prepare(*text_words, f"--task={share}", "--workers=1")
         assert done.returncode == 0, done.stderr
     by_shares = shards(tmp_path)
     whole = [word.replace(str(tmp_path / "shards"), str(tmp_path / "other" / "shards")) for word in text_words]
@@ -108,29 +89,29 @@ def test_shares_of_a_job_array_complete_to_the_same(text_words, tmp_path):
     assert shards(tmp_path / "other") == by_shares
 
 
+def expect_mistake(done, start):
+    """Check a fault after a progress bar."""
+    assert done.returncode == 2
+    check_faults(done.stderr.splitlines()[-1:], [start])
+    assert "Traceback" not in done.stderr
+
+
 def test_verify_names_a_flipped_byte(text_words, tmp_path):
-    assert prepare(*text_words).returncode == 0
+    assert prepare(*text_words, "--workers=1").returncode == 0
     (path,) = (tmp_path / "shards").glob("*/task-00001/train.tokens.bin")
     data = bytearray(path.read_bytes())
     data[3] ^= 1
     path.write_bytes(data)
-    expect_mistake_last_line(prepare(*text_words, "--verify"), f"{path}: SHA-256 differs from its manifest; delete ")
-
-
-def expect_mistake_last_line(done, start):
-    """Like expect_mistake, after a progress bar."""
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith(start)
-    assert "Traceback" not in done.stderr
+    expect_mistake(prepare(*text_words, "--verify"), f"{path}: SHA-256 differs from its manifest")
 
 
 def test_an_empty_corpus_is_status_2_and_leaves_nothing(text_words, tmp_path):
     for path in (tmp_path / "corpus").iterdir():
         path.write_text("no JSON\n")
-    expect_mistake_last_line(prepare(*text_words), "data.corpus: empty, ")
+    expect_mistake(prepare(*text_words), "data.corpus: empty, ")
     assert shards(tmp_path) == {}
 
 
 def test_a_folder_that_cannot_be_made_is_status_2(text_words, tmp_path):
     (tmp_path / "shards").write_text("a file where the folder should be")
-    expect_mistake_last_line(prepare(*text_words), "data.folder=")
+    expect_mistake(prepare(*text_words), "data.folder=")

@@ -1,8 +1,6 @@
 """lab.prepare with upsampling and related order: what it prints, draws and refuses."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +9,9 @@ from lab.data.preparation import shard_folder
 from lab.errors import ConfigError, LabError
 from lab.prepare import SYNTAX, carry_out, parse
 from tests.data.slim import SOURCES, slim_corpus, word_tokenizer
+from tests.fits import CONFIG
+from tests.forked import run
 
-ROOT = Path(__file__).resolve().parents[1]
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -26,7 +25,7 @@ def words(tmp_path):
     slim_corpus(tmp_path / "corpus")
     tokenizer = word_tokenizer(tmp_path)
     return [
-        str(ROOT / "configs" / "cpu_test.yaml"),
+        str(CONFIG),
         "--data.corpus.name=slimpajama",
         f"--data.corpus.path={tmp_path / 'corpus'}",
         "--data.tokenizer.method=file",
@@ -98,14 +97,7 @@ def test_mistakes_are_one_line(words, tmp_path):
 
 
 def test_a_threshold_beyond_all_documents_is_status_2(words):
-    done = subprocess.run(
-        [sys.executable, "-m", "lab.prepare", *words, "--data.upsample.longer_than=4096"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
+    done = run("-m", "lab.prepare", *words, "--data.upsample.longer_than=4096")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[-1].startswith("data.upsample.longer_than=4096: nothing to upsample, the longest ")
     assert "Traceback" not in done.stderr

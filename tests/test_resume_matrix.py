@@ -3,11 +3,10 @@
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
+from tests.fits import assert_equal_training, read_cases, records
 from tests.ranks import train
-from tests.test_fit import records
 
 LOSS_TOLERANCE = 1e-5  # sums in another order
 STEPS, SAVED = 6, 3  # saved at an odd step
@@ -69,27 +68,15 @@ def left_at(run, step, copy):
             shutil.rmtree(folder)
 
 
-def assert_same_training(run, expected):
-    ours, theirs = records(run), records(expected)
-    assert [r["step"] for r in ours] == [r["step"] for r in theirs]
-    assert [r["consumed_tokens"] for r in ours] == [r["consumed_tokens"] for r in theirs]
-    np.testing.assert_allclose([r["loss"] for r in ours], [r["loss"] for r in theirs], rtol=0, atol=LOSS_TOLERANCE)
-    assert [r["lr"] for r in ours] == [r["lr"] for r in theirs]
-    np.testing.assert_array_equal(np.load(run / "counts.npz")["f"], np.load(expected / "counts.npz")["f"])
-    for name in ("cases", "counts", "checkpoints"):
-        assert sorted(p.name for p in (run / name).iterdir()) == sorted(p.name for p in (expected / name).iterdir())
-    assert [p.read_text() for p in (run / "cases").iterdir()] == [p.read_text() for p in (expected / "cases").iterdir()]
-    for mine, other in zip(records(run, "probes.jsonl"), records(expected, "probes.jsonl"), strict=True):
-        apart = ("held_out_loss", "model", "seconds")
-        assert {k: v for k, v in mine.items() if k not in apart} == {k: v for k, v in other.items() if k not in apart}
-        assert mine.get("held_out_loss") == pytest.approx(other.get("held_out_loss"), abs=LOSS_TOLERANCE)
-
-
 def check(place, ranks, trained, before, after, tied):
     name = f"{before}-{after}-{tied}"
     left_at(trained(before, tied), SAVED, place / "runs" / name)
     ranks(WORLDS[after]).run(train, settings(place, name, after, tied), True)
-    assert_same_training(place / "runs" / name, trained("one", tied))
+    run, expected = place / "runs" / name, trained("one", tied)
+    assert_equal_training(run, expected, LOSS_TOLERANCE)
+    assert read_cases(run) == read_cases(expected)
+    ours, theirs = ({path.name for path in (folder / "checkpoints").iterdir()} for folder in (run, expected))
+    assert ours == theirs
 
 
 def id_of(case):

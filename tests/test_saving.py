@@ -14,8 +14,8 @@ from lab.files import sha256
 from lab.runs.checkpoints import candidates, newest, publish
 from lab.runs.shards import ShardWriter, write_shards
 from lab.runs.state import packed
+from tests.fits import exact_metrics, records
 from tests.ranks import train
-from tests.test_fit import exact_metrics, records
 
 STEPS = 6
 SETTINGS = {

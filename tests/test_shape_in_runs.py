@@ -2,20 +2,17 @@
 
 import json
 import shutil
-import subprocess
-import sys
-from pathlib import Path
+from contextlib import redirect_stdout
+from io import StringIO
 
 import numpy as np
 import pytest
 
 from eval.shape.__main__ import main
-from lab.config import load_experiment
 from lab.errors import ConfigError
-from lab.settings import parse_overrides
+from tests.fits import CONFIG, cut_after, load, records, train
+from tests.refusals import refused
 
-ROOT = Path(__file__).resolve().parents[1]
-CONFIG = ROOT / "configs" / "cpu_test.yaml"
 JOINED = ("--data.mode=concatenated",)
 CHOOSE = ("--shape.target.exponent=0.85",)
 PACK = ("--shape.target.exponent=0.85", "--shape.strategy.method=pack", *JOINED)
@@ -30,78 +27,46 @@ WEIGHTS = ("--shape.strategy.method=weights", "--shape.target.exponent=0.7")
 LARGE = ("--data.corpus.documents=1500", "--probe.every_tokens=null", "--probe.loss_tokens=0", "--probe.tests=1")
 
 
-def load(*words):
-    return load_experiment(CONFIG, parse_overrides(words))
+MODE, WITHOUT = "data.mode={}: shape.strategy.method={}", "shape plans for mask: causal without chunks"
+REFUSED = {
+    "mode": (PACK[:2], MODE.format("natural", "pack joins documents")),
+    "joined": ((*CHOOSE, *JOINED), MODE.format("concatenated", "choose draws documents as they are")),
+    "skip": (
+        (*CHOOSE, "--skip.method=pose", "--skip.target_len=200"),
+        "skip.method=pose: would be ignored, shape decides the ids",
+    ),
+    "mask": ((*PACK, "--mask.method=document"), f"mask.method=document: {WITHOUT}"),
+    "chunks": ((*PACK, "--mask.chunks=2"), f"mask.chunks=2: {WITHOUT}"),
+    "target_len": (
+        (*SKIP[:2], "--shape.strategy.target_len=96", *JOINED),
+        "shape.strategy.target_len=96: must be > data.window=96, or there is nothing to skip",
+    ),
+    "weights_skip": (
+        (*WEIGHTS, "--skip.method=pose", "--skip.target_len=200"),
+        "skip.method=pose: weights count tokens, not ids with gaps",
+    ),
+    "weights_mask": (
+        (*WEIGHTS, *JOINED, "--mask.method=anchor"),
+        "mask.method=anchor: shape plans for mask: causal or document without chunks",
+    ),
+    "weights_mode": (
+        (*WEIGHTS, "--data.mode=uniform"),
+        "data.mode=uniform: shape.strategy.method=weights counts targets of documents or full windows",
+    ),
+    "max_weight": ((*WEIGHTS, "--shape.strategy.max_weight=0.5"), "shape.strategy.max_weight=0.5: must be >= 1"),
+    "up_to": (
+        ("--shape.target.method=flat", "--shape.target.up_to=96"),
+        "shape.target.up_to=96: must be < 96, the longest distance plus one",
+    ),
+    "unknown": (("--shape.target.height=2.0",), "shape.target.height=2.0: unknown setting"),
+    "strength": (("--shape.strength=1.5",), "shape.strength=1.5: must be <= 1"),
+}
 
 
-@pytest.mark.parametrize(
-    ("words", "faults"),
-    [
-        (PACK[:2], ["data.mode=natural: shape.strategy.method=pack joins documents; set data.mode: concatenated"]),
-        (
-            (*CHOOSE, *JOINED),
-            [
-                "data.mode=concatenated: shape.strategy.method=choose draws documents as they are; set data.mode: "
-                "natural"
-            ],
-        ),
-        (
-            (*CHOOSE, "--skip.method=pose", "--skip.target_len=200"),
-            ["skip.method=pose: would be ignored, shape decides the ids; leave it out"],
-        ),
-        (
-            (*PACK, "--mask.method=document"),
-            ["mask.method=document: shape plans for mask: causal without chunks; leave the mask out"],
-        ),
-        (
-            (*PACK, "--mask.chunks=2"),
-            ["mask.chunks=2: shape plans for mask: causal without chunks; leave the mask out"],
-        ),
-        (
-            (*SKIP[:2], "--shape.strategy.target_len=96", *JOINED),
-            [
-                "shape.strategy.target_len=96: must be > data.window=96, or there is nothing to skip; raise it",
-            ],
-        ),
-        (
-            (*WEIGHTS, "--skip.method=pose", "--skip.target_len=200"),
-            ["skip.method=pose: weights count tokens, not ids with gaps; leave it out"],
-        ),
-        (
-            (*WEIGHTS, *JOINED, "--mask.method=anchor"),
-            ["mask.method=anchor: shape plans for mask: causal or document without chunks; leave the mask out"],
-        ),
-        (
-            (*WEIGHTS, "--data.mode=uniform"),
-            ["data.mode=uniform: shape.strategy.method=weights counts targets of documents or full windows; set"],
-        ),
-        (
-            (*WEIGHTS, "--shape.strategy.max_weight=0.5"),
-            ["shape.strategy.max_weight=0.5: must be >= 1"],
-        ),
-        (
-            ("--shape.target.method=flat", "--shape.target.up_to=96"),
-            ["shape.target.up_to=96: must be < 96, the longest distance plus one; leave it out"],
-        ),
-        (
-            ("--shape.target.height=2.0",),
-            ["shape.target.height=2.0: unknown setting; shape.target has method, exponent"],
-        ),
-        (
-            ("--shape.strength=1.5",),
-            ["shape.strength=1.5: must be <= 1; Share of the target"],
-        ),
-    ],
-    ids=[
-        *("mode", "joined", "skip", "mask", "chunks", "target_len", "weights_skip", "weights_mask", "weights_mode"),
-        *("max_weight", "up_to", "unknown", "strength"),
-    ],
-)
-def test_shapes_that_do_not_fit_the_run_are_refused(words, faults):
-    with pytest.raises(ConfigError) as refused:
+@pytest.mark.parametrize(("words", "start"), REFUSED.values(), ids=REFUSED)
+def test_shapes_that_do_not_fit_the_run_are_refused(words, start):
+    with refused(start, error=ConfigError):
         load(*words)
-    lines = str(refused.value).splitlines()
-    assert [line[: len(fault)] for line, fault in zip(lines, faults, strict=True)] == faults
 
 
 def test_the_counter_reaches_as_far_as_the_ids():
@@ -110,46 +75,16 @@ def test_the_counter_reaches_as_far_as_the_ids():
 
 
 RUNS = {"choose": CHOOSE, "pack": PACK, "skip": SKIP, "weights": WEIGHTS}
-RUN_ALL = """
-import json, sys
-from pathlib import Path
-from lab.config import load_experiment
-from lab.errors import LabError
-from lab.session import run_experiment
-from lab.settings import parse_overrides
-config = Path(sys.argv[1])
-for words, resume in json.loads(sys.argv[2]):
-    try:
-        run_experiment(load_experiment(config, parse_overrides(words)), resume, "again")
-    except LabError as error:
-        print("refused:", error)
-"""
-
-
-def run_all(place, *starts):
-    """Start runs in one process, one after another: (name, settings, resume)."""
-    where = [f"--run.folder={place / 'runs'}", f"--data.folder={place / 'shards'}", *LARGE]
-    words = [[[*where, f"--run.name={name}", *own], resume] for name, own, resume in starts]
-    command = [sys.executable, "-c", RUN_ALL, str(CONFIG), json.dumps(words)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.splitlines()
-
-
-def last_line(run):
-    return json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """Train every run of RUNS, and start one whose target is out of reach."""
+    """Train every run of RUNS."""
     place = tmp_path_factory.mktemp("shapes")
-    out = run_all(
-        place,
-        *((name, words, False) for name, words in RUNS.items()),
-        ("flat", ("--shape.target.method=flat",), False),
-    )
-    (place / "out.txt").write_text("\n".join(out))
+    for name, words in RUNS.items():
+        with redirect_stdout(StringIO()) as printed:
+            train(place, name, *LARGE, *words)
+        (place / f"{name}.txt").write_text(printed.getvalue())
     return place
 
 
@@ -157,7 +92,7 @@ def place(tmp_path_factory):
 def test_a_run_shows_about_what_was_planned(place, name, tolerance):
     """20,480 tokens are some 400 segments, so the profile counted is that of the plan up to their draw."""
     record = json.loads((place / "runs" / name / "shape.json").read_text())
-    lines = (place / "out.txt").read_text().splitlines()
+    lines = (place / f"{name}.txt").read_text().splitlines()
     (line,) = [line for line in lines if line.startswith(f"shape: {name} for ")]
     assert f"total variation {record['total_variation']:.3f}" in line
     edges = np.array(record["edges"])
@@ -172,7 +107,7 @@ def test_a_run_shows_about_what_was_planned(place, name, tolerance):
 def test_a_run_records_both_sides_of_f(place):
     weighed, chosen = (np.load(place / "runs" / name / "counts.npz") for name in ("weights", "choose"))
     for counts, name in ((weighed, "weights"), (chosen, "choose")):
-        last = last_line(place / "runs" / name)
+        last = records(place / "runs" / name)[-1]
         weights = counts.get("weights", np.ones(96))
         for i in (12, 48, 72):
             (column,) = {f"supervised_f_{i}", f"supervised_f_at_{i / 96:g}L"} & last.keys()
@@ -186,33 +121,27 @@ def test_a_run_records_both_sides_of_f(place):
 
 
 def test_a_target_out_of_reach_is_one_line_before_training(place):
-    lines = (place / "out.txt").read_text().splitlines()
-    (line,) = [line for line in lines if line.startswith("refused: ")]
-    assert line.startswith("refused: shape.strength=1: choose comes within a total variation of 0.2")
+    with refused("shape.strength=1: choose comes within a total variation of 0.2", error=ConfigError):
+        train(place, "flat", *LARGE, "--shape.target.method=flat")
     assert not (place / "runs" / "flat").exists()
 
 
-def test_a_run_goes_on_only_with_the_plan_it_was_begun_with(place):
-    starts = []
-    for name, key in (("choose", "draws"), ("weights", "weights")):
-        run, other = place / "runs" / f"begun_{name}", place / "runs" / f"other_{name}"
-        shutil.copytree(place / "runs" / name, run)
-        shutil.rmtree(sorted((run / "checkpoints").glob("tokens-*"))[-1])
-        shutil.copytree(run, other)
-        record = json.loads((other / "shape.json").read_text())
-        record[key][0] += 1
-        (other / "shape.json").write_text(json.dumps(record))
-        starts += [(run.name, RUNS[name], True), (other.name, RUNS[name], True)]
-    refused = [line for line in run_all(place, *starts) if line.startswith("refused: ")]
-    for line, name in zip(refused, ("choose", "weights"), strict=True):
-        record, runs = place / "runs" / f"other_{name}" / "shape.json", (name, f"begun_{name}")
-        assert line.startswith(f"refused: {record}: the plan made now is another one")
-        whole, again = (np.load(place / "runs" / run / "counts.npz") for run in runs)
-        assert whole.files == again.files
-        for key in whole:
-            np.testing.assert_array_equal(whole[key], again[key])
-        whole, again = (last_line(place / "runs" / run)["loss"] for run in runs)
-        assert whole == again
+@pytest.mark.parametrize(("name", "key"), [("choose", "draws"), ("weights", "weights")])
+def test_a_run_goes_on_only_with_the_plan_it_was_begun_with(place, name, key):
+    whole = place / "runs" / name
+    begun = cut_after(whole, place / "runs" / f"begun_{name}", n=-1)
+    other = shutil.copytree(begun, place / "runs" / f"other_{name}")
+    record = json.loads((other / "shape.json").read_text())
+    record[key][0] += 1
+    (other / "shape.json").write_text(json.dumps(record))
+    with refused(f"{other / 'shape.json'}: the plan made now is another one"):
+        train(place, other.name, *LARGE, *RUNS[name], resume=True)
+    train(place, begun.name, *LARGE, *RUNS[name], resume=True)
+    counts = [np.load(run / "counts.npz") for run in (whole, begun)]
+    assert counts[0].files == counts[1].files
+    for array in counts[0]:
+        np.testing.assert_array_equal(counts[0][array], counts[1][array])
+    assert records(whole)[-1]["loss"] == records(begun)[-1]["loss"]
 
 
 def test_the_command_plans_and_draws(place, capsys):

@@ -1,13 +1,12 @@
 """A signal by any way that launchers pass one on: the run saves, ends with its status, leaves nothing, and resumes."""
 
 import signal
-import subprocess
-import sys
 
 import pytest
 
-from tests.launching import SBATCH, environment, patched, port, running, task, torchrun
-from tests.test_fit import ROOT, assert_same_run, command, fit, records
+from tests.fits import assert_same_run, command, fit, records
+from tests.forked import run
+from tests.launching import SBATCH, copy, environment, interpreter, patched, port, running, task, torchrun
 
 SHORT = ("--probe.every_tokens=null", "--probe.loss_tokens=0", "--data.prefetch=2")
 TWO = ("--train.devices=2", "--train.strategy=ddp")
@@ -40,9 +39,9 @@ def commands(launcher, place, name, *options):
     }[launcher]
 
 
-def check_stop(launcher, place, name, number, to):
+def check_stop(launcher, place, name, number, to, start=copy):
     run = place / "runs" / name
-    with running(place, commands(launcher, place, name)) as processes:
+    with running(place, commands(launcher, place, name), start) as processes:
         processes.wait_for(run, 4)
         processes.send(number, to)
         statuses, outputs = processes.finish()
@@ -55,7 +54,7 @@ def check_stop(launcher, place, name, number, to):
 
 
 def check_resumption(launcher, place, name):
-    with running(place, commands(launcher, place, name, "--resume")) as processes:
+    with running(place, commands(launcher, place, name, "--resume"), interpreter) as processes:
         statuses, outputs = processes.finish()
         assert set(statuses) == {0}, outputs
         assert processes.left() == []
@@ -63,7 +62,7 @@ def check_resumption(launcher, place, name):
 
 
 def test_a_signal_to_torchrun_and_its_workers_in_a_slurm_job_is_saved(place):
-    check_stop("torchrun", place, "torchrun", signal.SIGTERM, "all")
+    check_stop("torchrun", place, "torchrun", signal.SIGTERM, "all", interpreter)
 
 
 def test_a_warning_to_sruns_tasks_is_saved(place):
@@ -87,8 +86,7 @@ def test_only_a_second_ctrl_c_ends_a_run_at_once():
         "signal.raise_signal(signal.SIGINT)\n"
         "print('never')"
     )
-    words = [sys.executable, "-c", code]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=150)
+    done = run("-c", code)
     assert (done.stdout.split(), done.returncode) == (["True", "saves"], -signal.SIGINT), done.stderr
 
 
@@ -98,7 +96,7 @@ def test_only_a_second_ctrl_c_ends_a_run_at_once():
 @pytest.mark.parametrize("launcher", ["alone", "lightning", "srun", "torchrun", "two_agents", "by_hand"])
 def test_every_signal_by_every_way(place, launcher, to, number):
     name = f"{launcher}_{to}_{number.name}"
-    check_stop(launcher, place, name, number, to)
+    check_stop(launcher, place, name, number, to, interpreter)
     if number == signal.SIGTERM:
         check_resumption(launcher, place, name)
 

@@ -3,9 +3,6 @@
 import dataclasses
 import json
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +14,7 @@ from lab.config import load_experiment
 from lab.data.config import Bpe, TokenizerFile
 from lab.data.module import PackedData
 from lab.data.preparation import prepare, shard_folder
-from lab.errors import CheckpointError, ConfigError, LabError
+from lab.errors import CheckpointError, ConfigError
 from lab.loading import open_model
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
@@ -25,10 +22,15 @@ from lab.model.huggingface import save_pretrained
 from lab.session import check_vocabulary
 from lab.source.inherit import base_for
 from lab.source.weights import read_weights, start_from
+from tests.fits import records
+from tests.forked import run
 from tests.opened import CONSUMED, SIZES, write_run
+from tests.refusals import check_faults, refused
 
-ROOT = Path(__file__).resolve().parents[1]
 LOSS_TOLERANCE = 1e-5  # of a mean near 6 nats: float32, in packs against one row at a time
+TRAIN = {"tokens": 4096, "batch_tokens": 512, "micro_batch_tokens": 256, "checkpoint_every_tokens": 2048}
+TRAIN |= {"accelerator": "cpu", "precision": "fp32", "threads": 1}
+OWN = {"method": "bpe", "vocab_size": 400, "sample_documents": 100}
 PI = {"frequency": {"method": "pi", "factor": 2.0}}
 
 
@@ -89,12 +91,6 @@ def long_train(window):
     return {"tokens": 200 * window, "batch_tokens": window, "micro_batch_tokens": window}
 
 
-def faults(*arguments):
-    with pytest.raises(LabError) as caught:
-        load_experiment(*arguments)
-    return type(caught.value), str(caught.value).splitlines()
-
-
 # what is taken over
 
 
@@ -132,14 +128,8 @@ def test_a_hugging_face_folder_is_taken_over(eos, source, hub, write):
 
 def test_the_method_of_a_hugging_face_folder_is_taken_over(tmp_path, source, write):
     pytest.importorskip("safetensors")
-    decoder = open_model(
-        source,
-        {
-            "position.frequency.method": "yarn",
-            "position.frequency.factor": 4.0,
-            "position.frequency.train_len": 64,
-        },
-    ).decoder
+    yarn = {"method": "yarn", "factor": 4.0, "train_len": 64}
+    decoder = open_model(source, {f"position.frequency.{name}": value for name, value in yarn.items()}).decoder
     save_pretrained(decoder, tmp_path / "yarn")
     tokenizer = {"method": "file", "path": str(source), "eos": "<eos>"}
     experiment = load_experiment(write(tmp_path / "yarn", data={"tokenizer": tokenizer}))
@@ -151,25 +141,21 @@ def test_the_method_of_a_hugging_face_folder_is_taken_over(tmp_path, source, wri
 @pytest.mark.parametrize("missing", ["tokenizer.json", "tokenizer_config.json"])
 def test_a_folder_that_names_no_end_of_text_leaves_the_tokenizer_to_the_config(missing, hub, write):
     (hub / missing).unlink()
-    own = {"method": "bpe", "vocab_size": 400, "sample_documents": 100}
-    assert load_experiment(write(hub, data={"tokenizer": own})).data.tokenizer == Bpe(
-        vocab_size=400, sample_documents=100
-    )
+    assert load_experiment(write(hub, data={"tokenizer": OWN})).data.tokenizer == Bpe(**OWN)
 
 
 def test_what_the_config_says_goes_before_the_source(extended, write):
-    own = {"method": "bpe", "vocab_size": 400, "sample_documents": 100}
     file = write(
         extended,
         model={"theta": 300.0, "head_chunk": 64, "d_model": 16},
         position={"frequency": {"method": "abf", "theta": 1e5}},
-        data={"tokenizer": own},
+        data={"tokenizer": OWN},
     )
     experiment = load_experiment(file, {"position.distance.method": "rerope", "position.distance.window": 9})
     assert (experiment.model.theta, experiment.model.head_chunk) == (300.0, 64)
     assert experiment.position.frequency.method == "abf"
     assert experiment.position.distance.method == "rerope"
-    assert experiment.data.tokenizer == Bpe(vocab_size=400, sample_documents=100)
+    assert experiment.data.tokenizer == Bpe(**OWN)
     assert load_experiment(file, {"model.theta": 200.0}).model.theta == 200.0
 
 
@@ -181,23 +167,22 @@ def test_a_config_without_a_start_is_left_alone(source):
 # the rotary base
 
 
-@pytest.mark.parametrize(
-    ("length", "base"),  # arXiv:2411.13476: 1M for 32K, 5M for 64K, 10M for 128K, and 50M for 256K
-    [
-        (16_383, None),
-        (16_384, 1e6),
-        (32_768, 1e6),
-        (32_769, 5e6),
-        (65_536, 5e6),
-        (65_537, 1e7),
-        (131_072, 1e7),
-        (131_073, 5e7),
-        (262_144, 5e7),
-        (1_000_000, 5e7),
-    ],
-)
-def test_the_table_of_bases(length, base):
-    assert base_for(length) == base
+BASES = {  # arXiv:2411.13476: 1M for 32K, 5M for 64K, 10M for 128K, and 50M for 256K
+    16_383: None,
+    16_384: 1e6,
+    32_768: 1e6,
+    32_769: 5e6,
+    65_536: 5e6,
+    65_537: 1e7,
+    131_072: 1e7,
+    131_073: 5e7,
+    262_144: 5e7,
+    1_000_000: 5e7,
+}
+
+
+def test_the_table_of_bases():
+    assert {length: base_for(length) for length in BASES} == BASES
 
 
 @pytest.mark.parametrize("kind", ["run", "hugging_face"])
@@ -249,40 +234,30 @@ def test_the_base_follows_the_window_only_upwards(source, hub, write):
 
 def test_a_shape_that_contradicts_the_source_is_a_line_each(source, hub, write):
     for path in (source, hub):
-        kind, lines = faults(write(path, model={"d_model": 32, "n_heads": 4, "d_ff": 64, "tie_embeddings": True}))
-        assert kind is ConfigError
-        assert lines == [
-            f"model.{name}: the weights of start.path={path} have {theirs}; leave it out"
-            for name, theirs in (("d_model=32", 16), ("d_ff=64", 24), ("tie_embeddings=True", False))
-        ]
-    (line,) = faults(write(source), {"model.n_layers": 2})[1]
-    assert line == f"model.n_layers=2: the weights of start.path={source} have 3; leave it out"
+        weights = f"the weights of start.path={path} have"
+        with refused(
+            f"model.d_model=32: {weights} 16",
+            f"model.d_ff=64: {weights} 24",
+            f"model.tie_embeddings=True: {weights} False",
+            error=ConfigError,
+        ):
+            load_experiment(write(path, model={"d_model": 32, "n_heads": 4, "d_ff": 64, "tie_embeddings": True}))
+    with refused(f"model.n_layers=2: the weights of start.path={source} have 3", error=ConfigError):
+        load_experiment(write(source), {"model.n_layers": 2})
 
 
-def test_no_folder_is_one_line(tmp_path, write):
-    kind, (line,) = faults(write(tmp_path / "x"))
-    assert kind is CheckpointError
-    assert line.startswith(f"start.path={tmp_path / 'x'}: no such folder; ")
-
-
-def test_a_folder_that_is_neither_is_one_line(tmp_path, write):
-    kind, (line,) = faults(write(tmp_path))
-    assert kind is CheckpointError
-    assert line.startswith(f"start.path={tmp_path}: holds neither a run nor a config.json; ")
-
-
-def test_another_family_is_one_line(hub, write):
+def test_a_source_that_is_no_model_is_one_line(tmp_path, source, hub, write):
+    with refused(f"start.path={tmp_path / 'x'}: no such folder", error=CheckpointError):
+        load_experiment(write(tmp_path / "x"))
+    (tmp_path / "empty").mkdir()
+    with refused(f"start.path={tmp_path / 'empty'}: holds neither a run nor a config.json", error=CheckpointError):
+        load_experiment(write(tmp_path / "empty"))
     settings = json.loads((hub / "config.json").read_text())
     (hub / "config.json").write_text(json.dumps({**settings, "model_type": "gpt2"}))
-    assert faults(write(hub)) == (
-        ConfigError,
-        ["model_type=gpt2: must be one of llama, mistral, qwen2; use a model of these families"],
-    )
-
-
-def test_an_unknown_setting_is_one_line(source, write):
-    (line,) = faults(write(source, start={"path": str(source), "pth": 1}))[1]
-    assert line == "start.pth=1: unknown setting; did you mean start.path?"
+    with refused("model_type=gpt2: must be one of llama, mistral, qwen2", error=ConfigError):
+        load_experiment(write(hub))
+    with refused("start.pth=1: unknown setting; did you mean start.path?", error=ConfigError):
+        load_experiment(write(source, start={"path": str(source), "pth": 1}))
 
 
 def test_a_tokenizer_of_another_vocabulary_is_one_line(source, write, tmp_path):
@@ -294,12 +269,9 @@ def test_a_tokenizer_of_another_vocabulary_is_one_line(source, write, tmp_path):
     (other / "tokenizer.json").write_text(text.replace('"<bos>"', '"<start>"'), encoding="utf-8")
     tokenizer = {"method": "file", "path": str(source / "tokenizer.json"), "eos": "<eos>"}
     for path in (other, other / "checkpoints" / f"tokens-{CONSUMED:015d}"):
-        with pytest.raises(ConfigError) as caught:
+        rule = f"data.tokenizer: is not the one that start.path={path} was trained with (2 entries differ)"
+        with refused(rule, error=ConfigError):
             check_vocabulary(load_experiment(write(path, data={"tokenizer": tokenizer})))
-        assert str(caught.value) == (
-            f"data.tokenizer: is not the one that start.path={path} was trained with (2 entries differ); leave "
-            "data.tokenizer out"
-        )
     experiment = load_experiment(write(other, data={"tokenizer": tokenizer}))
     shutil.rmtree(other)
     check_vocabulary(experiment)  # a resumed run, whose source is gone
@@ -312,27 +284,20 @@ def test_more_tokens_than_rows_is_one_line(source, write, tmp_path):
     (narrow / "config.yaml").write_text(yaml.safe_dump(settings))
     experiment = load_experiment(write(narrow))
     prepare(experiment.data, progress=False)
-    with pytest.raises(ConfigError) as caught:
+    with refused("model.vocab_size=300: the tokenizer has 400 tokens; use 400", error=ConfigError):
         check_vocabulary(experiment)
-    assert str(caught.value) == "model.vocab_size=300: the tokenizer has 400 tokens; use 400 or more"
 
 
 def test_weights_that_do_not_fit_are_named(source):
-    sizes = {**SIZES, "d_ff": 20, "n_layers": 4}
+    name, where = "blocks.{}.feed_forward.{}.weight is {}, the model's is {}", f"start.path={source}: "
+    shapes = [("gate", "24 x 16", "20 x 16"), ("out", "16 x 24", "16 x 20"), ("up", "24 x 16", "20 x 16")]
     with pytest.raises(ConfigError) as caught:
-        start_from(Decoder(DecoderConfig(**sizes, vocab_size=400)), source)
-    end = "; leave the model's sizes out"
-    assert str(caught.value).splitlines()[:3] == [
-        f"start.path={source}: blocks.0.feed_forward.gate.weight is 24 x 16, the model's is 20 x 16{end}",
-        f"start.path={source}: blocks.0.feed_forward.out.weight is 16 x 24, the model's is 16 x 20{end}",
-        f"start.path={source}: blocks.0.feed_forward.up.weight is 24 x 16, the model's is 20 x 16{end}",
-    ]
+        start_from(Decoder(DecoderConfig(**{**SIZES, "d_ff": 20, "n_layers": 4}, vocab_size=400)), source)
+    check_faults(caught.value.faults[:3], [where + name.format(0, *shape) for shape in shapes])
     assert len(caught.value.faults) == 8
     with pytest.raises(ConfigError) as caught:
         start_from(Decoder(DecoderConfig(**{**SIZES, "n_layers": 4}, vocab_size=400)), source)
-    assert str(caught.value).splitlines()[0] == (
-        f"start.path={source}: blocks.3.attention.k.weight is missing, the model's is 8 x 16{end}"
-    )
+    check_faults(caught.value.faults[:1], [where + "blocks.3.attention.k.weight is missing, the model's is 8 x 16"])
 
 
 # what a run begins with
@@ -386,14 +351,12 @@ def test_a_config_reads_back_when_the_source_is_gone(source, extended, hub, writ
 
 
 def fit(*words):
-    done = subprocess.run(
-        [sys.executable, "-m", "lab.fit", *map(str, words)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = run("-m", "lab.fit", *words)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def losses(run):
-    return [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+def losses(folder):
+    return [line["loss"] for line in records(folder)]
 
 
 def loss_of(decoder, experiment):
@@ -423,33 +386,25 @@ def test_a_run_begins_with_the_sources_loss_and_resumes_without_the_source(sourc
     there = shutil.copytree(source, tmp_path / "there")
     file = write(
         there,
-        train={
-            "tokens": 4096,
-            "batch_tokens": 512,
-            "micro_batch_tokens": 256,
-            "accelerator": "cpu",
-            "precision": "fp32",
-            "threads": 1,
-            "checkpoint_every_tokens": 2048,
-        },
+        train=TRAIN,
         optim={"lr": 1e-2, "warmup_steps": 1},
         probe={"every_tokens": None, "tests": 1, "step": 16, "max_length": 224, "loss_tokens": 0},
         track={"every_steps": 1},
     )
     fit(file)
-    run = tmp_path / "runs" / "run"
-    experiment = load_experiment(run / "config.yaml")
-    whole = losses(run)
+    folder = tmp_path / "runs" / "run"
+    experiment = load_experiment(folder / "config.yaml")
+    whole = losses(folder)
     expected = loss_of(open_model(source).decoder, experiment)
     assert whole[0] == pytest.approx(expected, abs=LOSS_TOLERANCE)
     assert abs(whole[0] - loss_of(Decoder(experiment.model, seed=0), experiment)) > 0.1, "random weights differ"
     assert abs(whole[-1] - whole[0]) > 0.01, "the run has moved on"
     shutil.rmtree(there)
-    first, last = sorted((run / "checkpoints").glob("tokens-*"))
+    first, last = sorted((folder / "checkpoints").glob("tokens-*"))
     trained = read_weights(last)
     shutil.rmtree(last)
-    fit(run / "config.yaml", "--resume")
-    assert losses(run) == whole
+    fit(folder / "config.yaml", "--resume")
+    assert losses(folder) == whole
     again = read_weights(last)
     assert first.exists()
     assert all(torch.equal(again[name], tensor) for name, tensor in trained.items())

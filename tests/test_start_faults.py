@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from lab.data.preparation import marked
-from lab.data.text_files import Document, DroppedDocument, to_conversation
+from lab.data.text_files import Document
 from lab.data.tokenizer import special_ends
 from lab.errors import CheckpointError, ConfigError
 from lab.source.describe import Source, end_token
@@ -46,13 +46,6 @@ def test_special_tokens_before_and_after_a_text_are_told_apart(template, ends):
     assert scored == [True] * len(ends[0]) + [False, True, True] + [True] * len(ends[1])
     talk = Document("a a", "tag", (("a", False), ("b", True)))
     assert marked(talk, ids, ends, [], lambda text: [4])[0] == [*ends[0], 4, 4, *ends[1]]
-
-
-def test_a_turn_of_an_odd_speaker_is_skipped():
-    turns = [{"from": ["x"], "value": "Hi"}]
-    assert to_conversation({"conversations": turns}, "part") == DroppedDocument(
-        "a turn without a known 'from' and a text 'value'"
-    )
 
 
 def test_a_source_without_a_tokenizer_asks_for_one(tmp_path):

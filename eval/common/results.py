@@ -55,6 +55,10 @@ class Results:
         """Return the finished row of the same name."""
         return self.known.get(self.name(row))
 
+    def alike(self, row: Mapping[str, Any], fields: Sequence[str]) -> list[Row]:
+        """List the rows that agree with one in some fields."""
+        return [other for other in self if all(other.get(field) == row[field] for field in fields)]
+
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append rows; they are on the disk when this returns."""
         new = [dict(row) for row in rows]

@@ -7,7 +7,6 @@ digit. What follows it in the answer does not count.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -75,20 +74,3 @@ def answer_budget(writer: Writer, digits: int, wanted: int | None, default: int)
     if wanted is not None and wanted < least:
         raise ConfigError(f"--answer_budget={wanted}: a number of {digits} digits takes {least} tokens; raise it")
     return wanted or max(default, least)
-
-
-def grid_table(scores: Mapping[tuple[str, str], float], corner: str) -> str:
-    """Lay a grid of shares out for reading, in percent: a row for each first word, a column for each second.
-
-    Example:
-        >>> print(grid_table({("0%", "128"): 1.0, ("0%", "256"): 0.25, ("100%", "128"): 0.5}, "depth"))
-        depth          128     256
-        0%             100      25
-        100%            50       -
-    """
-    rows, columns = (list(dict.fromkeys(key[axis] for key in scores)) for axis in (0, 1))
-    lines = [f"{corner:<10}" + "".join(f"{column:>8}" for column in columns)]
-    for row in rows:
-        cells: Sequence[float | None] = [scores.get((row, column)) for column in columns]
-        lines.append(f"{row:<10}" + "".join(f"{'-' if x is None else format(100 * x, '.0f'):>8}" for x in cells))
-    return "\n".join(lines)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,10 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from eval.common.command import Request
-from eval.common.results import shortened
 from lab.choices import computes_in_bf16
 from lab.data.preparation import end_of_document
 from lab.data.tokenizer import needed
 from lab.errors import ConfigError
-from lab.files import writing
 from lab.loading import OpenedModel, open_model
 from lab.model.attention.inspection import token_losses
 from lab.model.generation.generate import greedy
@@ -29,7 +26,6 @@ from lab.positions import Distance
 from lab.runs.checkpoints import Checkpoint, folder_name
 from lab.runs.environment import commit, processor
 
-NOT_IN_DIGEST = ("rows", "device")  # options that change no number
 SUBJECT = ("model", "checkpoint", "weights", "method", "precision")  # what names a subject in rows
 
 
@@ -153,32 +149,6 @@ def doublings(first: int, last: int) -> tuple[int, ...]:
         ((2, 4, 8), (8,))
     """
     return tuple(2**k for k in range(last.bit_length()) if first <= 2**k <= last) or (last,)
-
-
-def result_files(kind: str, request: Request, model: OpenedModel) -> tuple[Path, Path | None]:
-    """Name the files of results and of the picture, and make their folder before time is spent on them.
-
-    The names follow from the checkpoint and the settings, so that the same measurement lands in the same place.
-
-    Raises: ConfigError where the folder cannot be made.
-    """
-    settings = {key: value for key, value in asdict(request.options).items() if key not in NOT_IN_DIGEST}
-    text = json.dumps({**settings, "method": model.method}, sort_keys=True)
-    digest = shortened(text)
-    if model.folder is None or model.consumed_tokens is None:
-        stem = Path("runs") / f"{kind}-{model.name}-{digest}"
-    else:
-        stem = model.folder / "eval" / f"{kind}-{model.consumed_tokens:015d}-{digest}"
-    rows = Path(request.options.rows or f"{stem}.jsonl")
-    with writing(f"--rows={rows}", "file"):
-        rows.parent.mkdir(parents=True, exist_ok=True)
-    picture = request.picture or Path(f"{stem}.png")
-    return rows, picture if request.plots else None
-
-
-def title(model: OpenedModel, texts: int) -> str:
-    """Head a picture."""
-    return f"{model.name}: {model.method}; {texts} text{'s' * (texts != 1)}"
 
 
 def source(model: OpenedModel, device: torch.device) -> dict[str, Any]:

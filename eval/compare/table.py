@@ -1,255 +1,233 @@
-"""Lays results out as one table: a line for each task, a column for each model and method, as text, CSV or HTML."""
+"""Lays results out as one table: a line for each task, a column for each model and method, or for what --by names.
+
+A cell of several runs that differ only in their seed (lab/runs/arms.py) is the mean over these, with its limits.
+Where a seed failed at the first value tested, so that its number is only known to lie below, so does the mean. The
+k-th checkpoints of such runs, whose tokens differ by less than a batch, count as one.
+"""
 
 from __future__ import annotations
 
-import csv
-import html
-import io
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import difflib
+import itertools
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from eval.compare.records import Record
-from eval.compare.results import LEVEL, Verdict, adjust, compare
+import numpy as np
+import pandas as pd
 
-COLUMNS = ("model", "checkpoint", "method")  # what a column is, where --by says nothing
-WIDER = ("precision", "weights")  # and where two results of one task would else stand in one cell
-FIELDS = (*COLUMNS, *WIDER)
-CHOICES = ("model", "checkpoint", "method", "precision", "length", "task")
-Name = tuple[str, ...]
+from eval.common.statistics import holm
+from eval.compare.differences import compare
+from lab.errors import ConfigError
+from lab.runs.arms import ONLY, differing, mean_with_limits, name_arms
+
+COLUMNS = ["model", "checkpoint", "method"]  # what a column is, unless --by names it
+WIDER = ["precision", "weights"]  # and where two results of one task would else be in one cell
+LINE = ["evaluation", "unit", "task", "length"]
+OF_RUN = ["model", "checkpoint", "weights"]  # follow from a run's settings
+TEXTS = ["haystack", "texts", "seed"]  # drawn from a run's own corpus
+RANGES = {"share": (0, 1), "percent": (0, 100), "tokens": (0, np.inf), "pairs": (0, np.inf)}  # of units
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Results by line and column, and what differs from the first column of a line."""
+    """Results by `line` and `column`, what all columns have in common, and how many results were left out."""
 
-    by: tuple[str, ...]
-    rest: tuple[str, ...]
-    lines: list[Name]
-    columns: list[Name]
-    cells: dict[tuple[Name, Name], Record]
-    verdicts: dict[tuple[Name, Name], Verdict]
+    cells: pd.DataFrame
+    by: list[str]
+    common: str
     older: int
     again: int
 
     @property
-    def common(self) -> str:
-        """Name what all columns have in common."""
-        alike = [{column[k] for column in self.columns} for k in range(len(self.by))]
-        return ", ".join(word for values in alike for word in values if len(values) == 1 and word)
-
-    @property
-    def headings(self) -> list[str]:
-        """Name the columns by the fields that tell them apart; by the first where there is one column."""
-        varying = [k for k in range(len(self.by)) if len({column[k] for column in self.columns}) > 1] or [0]
-        return [", ".join(column[k] for k in varying) for column in self.columns]
-
-    def is_best(self, line: Name, column: Name) -> bool:
-        """Return whether no column of a line does better, and one does worse."""
-        row = [self.cells[line, other] for other in self.columns if (line, other) in self.cells]
-        mine = self.cells[line, column]
-        scores = [record.score for record in row]
-        if len(set(scores)) < 2 or mine.higher_is_better is None:
-            return False
-        return mine.score == (max(scores) if mine.higher_is_better else min(scores))
+    def name(self) -> str | None:
+        """Name of what the columns are, where that is one setting or column of the rows."""
+        return self.by[0] if len(self.by) == 1 and self.by[0] not in (*COLUMNS, *WIDER, *LINE) else None
 
 
-def arrange(records: Sequence[Record], by: Sequence[str] | None) -> Grid:
-    """Put results into lines and columns and test the differences.
+def arrange(records: pd.DataFrame, by: Sequence[str] = ()) -> Grid:
+    """Put results into lines and columns, fold seeds, and test the differences to the first column.
 
-    Of one model and method, the newest checkpoint stands in the table, unless columns are asked for by it. A result
-    given twice is the one of more tests, or the later one.
+    The newest checkpoint of a model and method is taken, unless columns are asked for by it. Of a result that appears
+    twice, the one of more tests is taken, or the later one.
+
+    Raises: ConfigError for a field that no record has.
     """
-    kept = list(records) if by is not None and "checkpoint" in by else newest(records)
-    fields = widened(kept) if by is None else tuple(by)
-    rest = () if by is None else tuple(name for name in FIELDS if name not in fields)
-    cells: dict[tuple[Name, Name], Record] = {}
-    again = 0
-    for record in kept:
-        place = line_of(record, fields, rest), column_of(record, fields)
-        there = cells.get(place)
-        again += there is not None
-        if there is None or record.n >= there.n:
-            cells[place] = record
-    lines = sorted({line for line, _ in cells}, key=lambda line: sort_key(line, cells))
-    columns = list(dict.fromkeys(column for _, column in cells))
-    if "length" in fields:
-        columns.sort(key=lambda column: int(column[fields.index("length")].replace(",", "") or 0))
-    verdicts = differences(lines, columns, cells)
-    return Grid(fields, rest, lines, columns, cells, verdicts, len(records) - len(kept), again)
+    frame = with_arms(records)
+    added = [add_field(frame, name) for name in by]
+    if "model" in by:
+        frame["model"] = records.model
+    newest = frame.checkpoint.groupby([frame.evaluation, frame.model, frame.method]).transform("max")
+    kept = frame.copy() if "checkpoint" in by else frame[frame.checkpoint == newest].copy()
+    lines, columns = choose_keys(kept, by, any(added))
+    by_tests = kept.sort_values("n", kind="stable", na_position="first")
+    once = by_tests.drop_duplicates([*lines, *columns, "run_seed"], keep="last").sort_index()
+    groups = once.groupby([*lines, *columns], sort=False, dropna=False)
+    cells = pd.DataFrame([fold(rows) for _, rows in groups])
+    cells["line"] = line_names(cells, lines)
+    common = add_columns(cells, columns, by)
+    judge(cells)
+    cells = cells.sort_values([*(name for name in LINE if name in lines), "line", "number"], ignore_index=True)
+    return Grid(cells, columns, common, len(frame) - len(kept), len(kept) - len(once))
 
 
-def newest(records: Sequence[Record]) -> list[Record]:
-    """Keep each model's and method's newest checkpoint in each evaluation."""
-    last: dict[tuple[str, ...], str] = {}
-    for record in records:
-        name = (record.evaluation, record.model, record.method)
-        last[name] = max(last.get(name, ""), record.checkpoint or "")
-    return [r for r in records if (r.checkpoint or "") == last[r.evaluation, r.model, r.method]]
+def choose_keys(frame: pd.DataFrame, by: Sequence[str], is_setting: bool) -> tuple[list[str], list[str]]:
+    """Choose the fields of lines and of columns, so that no cell holds results that cannot be compared."""
+    lines = [name for name in LINE if name not in by]
+    lines += varying(frame, lines, add_alike(frame, by, is_setting))
+    if not by:
+        return lines, COLUMNS + varying(frame, lines + COLUMNS, WIDER)
+    lines += [name for name in COLUMNS + WIDER if name not in by and not (is_setting and name in OF_RUN)]
+    settings = [name for name in frame if "." in name and name not in by]
+    return lines + varying(frame, [*lines, *by], settings), list(by)
 
 
-def widened(records: Sequence[Record]) -> tuple[str, ...]:
-    """Choose the fields of columns so that results of other weights or precision stand apart."""
-    fields: tuple[str, ...] = COLUMNS
-    for name in WIDER:
-        values: dict[tuple[Name, Name], set[str]] = {}
-        for record in records:
-            place = line_of(record, fields, ()), column_of(record, fields)
-            values.setdefault(place, set()).add(value_of(record, name))
-        fields += (name,) if any(len(each) > 1 for each in values.values()) else ()
-    return fields
+def varying(frame: pd.DataFrame, keys: list[str], names: Sequence[str]) -> list[str]:
+    """List the fields in which results of equal keys differ."""
+    groups = frame.groupby(keys, dropna=False)
+    return [name for name in names if groups[name].nunique(dropna=False).max() > 1]
 
 
-def column_of(record: Record, fields: Sequence[str]) -> Name:
-    """Name a result's column."""
-    return tuple(value_of(record, name) for name in fields)
+def with_arms(records: pd.DataFrame) -> pd.DataFrame:
+    """Add the settings in which runs differ, and name models by their arms, whose checkpoints get common names."""
+    frame, has = records.copy(), records.run != ""
+    settings = dict(zip(frame.run[has], frame.settings[has], strict=True))
+    for name in differing(settings):
+        frame[name] = [str(known.get(name)) for known in frame.settings]
+    arms = name_arms(settings)
+    frame["arm"] = [arms.get(run, model) for run, model in zip(frame.run, frame.model, strict=True)]
+    models = frame.groupby("arm").model.unique()
+    frame["model"] = frame.arm.map({arm: arm_name(str(arm), list(names)) for arm, names in models.items()})
+    frame["run_seed"] = [str(known.get("run.seed")) for known in frame.settings]
+    frame["length"] = frame.length.fillna(0).astype(int)
+    frame["weights"] = frame.weights.mask(has)  # follow from run and checkpoint
+    checkpoints = frame.checkpoint.fillna("").astype(str)
+    number = checkpoints.groupby([frame.arm, records.model, frame.evaluation]).rank("dense")
+    frame["checkpoint"] = checkpoints.groupby([frame.arm, frame.evaluation, number]).transform("first")
+    return frame
 
 
-def value_of(record: Record, name: str) -> str:
-    """Write one field of a result."""
-    value = getattr(record, name)
-    return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def line_of(record: Record, fields: Sequence[str], rest: Sequence[str]) -> Name:
-    """Name what results must agree in to stand in one line: all that is no column."""
-    own = [value_of(record, name) for name in ("evaluation", "task", "length", *rest) if name not in fields]
-    loose = {"length": ("asked",), "task": ("asked",)}  # said again by lines of line retrieval
-    passed_over = {word for name in fields for word in loose.get(name, ())}
-    alike = [f"{name}={value}" for name, value in record.alike if name not in passed_over]
-    return (*own, record.unit, *alike)
-
-
-def sort_key(line: Name, cells: Mapping[tuple[Name, Name], Record]) -> tuple[str, str, int, Name]:
-    """Order lines by evaluation, task and length."""
-    record = next(record for (other, _), record in cells.items() if other == line)
-    return record.evaluation, record.task, record.length or 0, line
-
-
-def differences(
-    lines: Sequence[Name], columns: Sequence[Name], cells: Mapping[tuple[Name, Name], Record]
-) -> dict[tuple[Name, Name], Verdict]:
-    """Compare every result with the first column of its line, where that has one."""
-    places = [(line, column) for line in lines for column in columns[1:]]
-    asked = [place for place in places if place in cells and (place[0], columns[0]) in cells]
-    raw = {str(k): compare(cells[line, columns[0]], cells[line, column]) for k, (line, column) in enumerate(asked)}
-    return dict(zip(asked, adjust(raw).values(), strict=True))
-
-
-def labels(grid: Grid) -> list[str]:
-    """Name the lines by what tells them apart."""
-    records = [next(record for (line, _), record in grid.cells.items() if line == own) for own in grid.lines]
-    varying = [name for name in grid.rest if len({getattr(record, name) for record in records}) > 1]
-    firsts = []
-    for record in records:
-        words = [record.evaluation, *(value_of(record, name) for name in ("task",) if name not in grid.by)]
-        if "length" not in grid.by and record.length is not None and f"{record.length} " not in record.task:
-            words.append(f"{record.length:,} tokens")
-        firsts.append(" ".join([*words, *(value_of(record, name) for name in varying)]))
-    counts, out = Counter(firsts), []
-    for first, record in zip(firsts, records, strict=True):
-        twins = [other for text, other in zip(firsts, records, strict=True) if text == first]
-        apart = [f"{k}={v}" for k, v in record.alike if len({dict(t.alike).get(k) for t in twins}) > 1]
-        out.append(" ".join([first, *apart]) if counts[first] > 1 else first)
-    return out
-
-
-def number(record: Record) -> str:
-    """Write a score with its interval, shares in percent.
+def arm_name(arm: str, models: Sequence[str]) -> str:
+    """Name an arm in the table: its only run, else its settings, else the beginning that its runs' names share.
 
     Example:
-        >>> from types import SimpleNamespace as Row
-        >>> number(Row(unit="share", score=0.5, low=0.25, high=0.75, n=8))
-        '50.0 (25.0 to 75.0), n=8'
+        >>> arm_name("window=96", ["a-0"]), arm_name("window=96", ["a-0", "a-1"]), arm_name("all", ["a-0", "a-1"])
+        ('a-0', 'window=96', 'a-*')
     """
-    factor = 100 if record.unit == "share" else 1
-    shown = [None if x is None else factor * x for x in (record.score, record.low, record.high)]
-    form = ".1f" if record.unit in ("share", "percent") else ".4g"
-    limits = f" ({shown[1]:{form}} to {shown[2]:{form}})" if None not in shown else ""
-    return f"{shown[0]:{form}}{limits}, n={record.n:,}"
+    if len(models) == 1 or arm != ONLY:
+        return models[0] if len(models) == 1 else arm
+    alike = itertools.takewhile(lambda letters: len({*letters}) == 1, zip(*models, strict=False))
+    start = "".join(letters[0] for letters in alike).rstrip("-_.0123456789")
+    return f"{start}-*" if start else " + ".join(models)
 
 
-def mark(verdict: Verdict | None) -> str:
-    """Mark a difference: * significant, ? not tested."""
-    return "" if verdict is None else "*" if verdict.significant else "?" if verdict.test is None else ""
+def add_field(frame: pd.DataFrame, name: str) -> bool:
+    """Add a column that --by names, of the records or of the runs' settings, and return whether it is a setting.
+
+    A setting may be named by its last part; of several the one of the fewest parts is meant.
+
+    Raises: ConfigError.
+    """
+    if name in (*COLUMNS, *WIDER, *LINE):
+        return False
+    columns, settings = ({key: None for known in frame[of] for key in known} for of in ("row", "settings"))
+    ends = sorted((s for s in settings if s == name or s.endswith(f".{name}")), key=lambda s: s.count("."))
+    if name not in columns and not ends:
+        near = difflib.get_close_matches(name, [*COLUMNS, *WIDER, *LINE, *columns, *settings], n=1)
+        hint = f"did you mean {near[0]}?" if near else f"use {', '.join(COLUMNS)}, length, task, or a setting"
+        raise ConfigError(f"--by={name}: no record and no config.yaml has this field; {hint}")
+    values = [row.get(name) for row in frame.row] if name in columns else [s.get(ends[0]) for s in frame.settings]
+    frame[name] = [x if x is None or isinstance(x, int | float | str) else json.dumps(x) for x in values]
+    return name not in columns
 
 
-def legend(grid: Grid) -> list[str]:
-    """Explain what the marks mean, by which tests, and what was left out."""
-    heading = grid.headings[0]
-    tests = Counter(verdict.test for verdict in grid.verdicts.values() if verdict.test)
-    out = [f"All columns: {grid.common}."] if grid.common else []
-    out.append("Shares in percent, with intervals where they are known; the best of a line is bold.")
-    if tests:
-        named = ", ".join(f"{name} ({count})" for name, count in tests.items())
-        total = f"p adjusted for {sum(tests.values())} comparisons (Holm)"
-        out.append(f"* differs from {heading} at {LEVEL:g}: {named}; {total}.")
-    untested = sum(verdict.test is None for verdict in grid.verdicts.values())
-    if untested:
-        out.append(f"? no test ({untested}): neither outcomes of the same tests nor shares of tests are recorded.")
-    if grid.older:
-        out.append(f"{grid.older:,} results of older checkpoints are left out; --by=checkpoint shows them.")
-    if grid.again:
-        out.append(f"{grid.again:,} results appear twice; those of more tests, or the later ones, are shown.")
+def add_alike(frame: pd.DataFrame, by: Sequence[str], by_setting: bool) -> list[str]:
+    """Add what the results of a line agree in, and list its names.
+
+    Where some arm has several seeds, the seed of the tests, which may be the run's, is no criterion; where columns are
+    settings of runs, neither are the texts of the runs' own corpora.
+    """
+    known = pd.DataFrame(list(frame.alike), index=frame.index)
+    of_run = TEXTS if by_setting else ["seed"] if frame.groupby("arm").run_seed.nunique().max() > 1 else []
+    repeated = ["asked"] if {"length", "task"} & {*by} else []  # in the names of lines of line retrieval
+    names = [name for name in known if name not in (*by, *repeated)]
+    for name in names:
+        frame[name] = known[name].map(json.dumps)
+        if name in of_run:
+            frame[name] = frame[name].mask(frame.settings.map(bool))
+    return names
+
+
+def fold(rows: pd.DataFrame) -> dict[str, Any]:
+    """Fold the records of one cell, one for each seed, into their mean; a single one keeps its own limits."""
+    bounds = rows.score.fillna(rows.below).astype(float)
+    is_below = bool(rows.score.isna().any())
+    cell: dict[str, Any] = rows.iloc[-1].to_dict() | {
+        "seeds": len(rows),
+        "by_seed": dict(zip(rows.run_seed, bounds, strict=True)),
+    }
+    if len(rows) == 1:
+        return cell
+    mean, low, high = mean_with_limits(bounds.tolist())
+    if is_below:
+        return cell | {"score": np.nan, "below": mean, "low": np.nan, "high": np.nan, "by_seed": {}}
+    least, most = RANGES.get(rows.unit.iloc[0], (-np.inf, np.inf))
+    return cell | {"score": mean, "low": float(np.clip(low, least, most)), "high": float(np.clip(high, least, most))}
+
+
+def line_names(cells: pd.DataFrame, lines: Sequence[str]) -> pd.Series:
+    """Name lines by evaluation, task and length, and by what tells lines of one such name apart."""
+    shown = pd.Series("", index=cells.index)
+    for name in ("evaluation", "task"):
+        shown = shown + (cells[name] + " " if name in lines else "")
+    if "length" in lines:
+        is_named = [f"{n} " in f"{task} " or n == 0 for n, task in zip(cells.length, cells.task, strict=True)]
+        shown = shown.where(is_named, shown + cells.length.map("{:,} tokens ".format))
+    first = shown.str.strip()
+    out = first
+    for name in (name for name in lines if name not in LINE):
+        value = cells[name].astype(str)
+        words = out + " " + (value if name in (*COLUMNS, *WIDER) else f"{name}=" + value)
+        out = out.where(cells[name].fillna("").groupby(first).transform("nunique") <= 1, words)
     return out
 
 
-def markdown(grid: Grid) -> str:
-    """Write the table as Markdown, which is also how it is printed."""
-    table = [["", *grid.headings]]
-    for line, label in zip(grid.lines, labels(grid), strict=True):
-        table.append([label, *(cell(grid, line, column, "**{}**") for column in grid.columns)])
-    widths = [max(len(row[k]) for row in table) for k in range(len(table[0]))]
-    rows = [
-        "| " + " | ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)) + " |" for row in table
-    ]
-    rows.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
-    return "\n".join([*rows, "", *(f"{text}  " for text in legend(grid))])
+def add_columns(cells: pd.DataFrame, columns: list[str], by: Sequence[str]) -> str:
+    """Name and number the columns, numbers of --by rising, and return what all have in common."""
+    keys = list(cells[columns].astype(object).itertuples(index=False, name=None))
+    unique = list(dict.fromkeys(keys))
+    if by:
+        unique.sort(key=lambda key: [x if isinstance(x, int | float) and not pd.isna(x) else 0 for x in key])
+    differ = [k for k in range(len(columns)) if len({key[k] for key in unique}) > 1]
+    cells["number"] = [unique.index(key) for key in keys]
+    cells["column"] = [", ".join(spelt(key[k]) for k in differ or [0]) for key in keys]
+    return ", ".join(filter(None, (spelt(unique[0][k]) for k in range(len(columns)) if k not in differ)))
 
 
-def cell(grid: Grid, line: Name, column: Name, bold: str) -> str:
-    """Write one cell; a dash where there is no result."""
-    record = grid.cells.get((line, column))
-    if record is None:
-        return "-"
-    text = number(record)
-    return (bold.format(text) if grid.is_best(line, column) else text) + mark(grid.verdicts.get((line, column)))
+def spelt(value: Any) -> str:
+    """Write a value of a heading.
+
+    Example:
+        >>> spelt(1024), spelt(2048.0), spelt(None), spelt(0.25), spelt(True)
+        ('1,024', '2,048', '', '0.25', 'True')
+    """
+    if pd.isna(value):
+        return ""
+    is_whole = isinstance(value, int | float) and not isinstance(value, bool) and value == int(value)
+    return f"{int(value):,}" if is_whole else str(value)
 
 
-def as_csv(grid: Grid) -> str:
-    """Write one line for each result, with all that is known of it."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    names = ("evaluation", "task", "length", *FIELDS)
-    writer.writerow([*names, "protocol", "n", "score", "low", "high", "unit", "best", "test", "p", "p_adjusted"])
-    for line in grid.lines:
-        for column in grid.columns:
-            record = grid.cells.get((line, column))
-            if record is not None:
-                verdict = grid.verdicts.get((line, column), Verdict(None))
-                alike = " ".join(f"{name}={value}" for name, value in record.alike)
-                known = [record.n, record.score, record.low, record.high, record.unit, grid.is_best(line, column)]
-                judged = [verdict.test, verdict.raw_p, verdict.p]
-                writer.writerow([*(getattr(record, name) for name in names), alike, *known, *judged])
-    return out.getvalue()
-
-
-def as_html(grid: Grid) -> str:
-    """Write a page that needs no other file."""
-    head = "".join(f"<th>{html.escape(text)}</th>" for text in ("", *grid.headings))
-    body = []
-    for line, label in zip(grid.lines, labels(grid), strict=True):
-        data = []
-        for column in grid.columns:
-            text = html.escape(cell(grid, line, column, "{}"))
-            best = (line, column) in grid.cells and grid.is_best(line, column)
-            data.append(f"<td><b>{text}</b></td>" if best else f"<td>{text}</td>")
-        body.append(f"<tr><th>{html.escape(label)}</th>{''.join(data)}</tr>")
-    style = "table{border-collapse:collapse}td,th{border:1px solid #999;padding:2px 8px;text-align:left}"
-    notes = "".join(f"<p>{html.escape(text)}</p>" for text in legend(grid))
-    rows = "\n".join([f"<tr>{head}</tr>", *body])
-    top = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Results</title><style>{style}</style>'
-    return f"{top}\n<table>\n{rows}\n</table>\n{notes}\n</html>\n"
-
-
-WRITERS = {".md": markdown, ".csv": as_csv, ".html": as_html}
+def judge(cells: pd.DataFrame) -> None:
+    """Mark the best of every line, and test every result against the first column of its line."""
+    value = cells.score.astype(float) * cells.better
+    best = value.groupby(cells.line)
+    cells["best"] = (value == best.transform("max")) & (best.transform("nunique") > 1) & (cells.better != 0)
+    records = list(cells.itertuples())
+    base = {record.line: record for record in records if record.number == 0}
+    found = {r.Index: compare(base[r.line], r) for r in records if r.number and r.line in base}
+    adjusted = holm({str(index): p for index, (_, p) in found.items() if p is not None})
+    cells["compared"] = [index in found for index in cells.index]
+    cells["test"] = [found.get(index, (None, None))[0] for index in cells.index]
+    cells["p"] = [found.get(index, (None, None))[1] for index in cells.index]
+    cells["p_adjusted"] = pd.Series([adjusted.get(str(index)) for index in cells.index], dtype=float)

@@ -28,16 +28,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 from tqdm import tqdm
 
 from eval.common.command import Request, run
-from eval.common.counted import counts_of
 from eval.common.distance_methods import read_distance
-from eval.common.needle_tests import haystack_of
+from eval.common.needle_tests import counts_of, haystack_of
 from eval.common.results import FinishedTests, shortened, write_rows
 from eval.common.subject import Subject, open_subject, refuse_idle_distance, result_folder
 from eval.distance.picture import draw_distances
@@ -45,7 +43,6 @@ from eval.distance.series import Series, four_needles, key_of
 from eval.distance.table import table
 from lab.command import start
 from lab.config import DEFAULT_DIGITS
-from lab.counts import f_at
 from lab.data.tokenizer import check_ids
 from lab.errors import ConfigError, DataError
 from lab.positions import Distance
@@ -81,7 +78,7 @@ class DistanceOptions(Section):
     confidence: Annotated[float, Gt(0), Lt(1)] = 0.95
     """Probability with which limits hold the true share, at least."""
     seed: NonNegative | None = None
-    """Seed of the tests; left out, the run's, or 0."""
+    """Seed of the tests; left out, the run's probe.seed, or 0."""
     batch: Positive | None = None
     """Tests that generate side by side; left out, as in the run's own probe, or 64."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
@@ -126,9 +123,8 @@ def make_probe(subject: Subject, options: DistanceOptions) -> DistanceProbe:
     if window is None:
         raise DataError("config.json: names no max_position_embeddings; add the model's training window")
     own = ProbeConfig() if experiment is None else experiment.probe
-    seed = 0 if experiment is None else experiment.run.seed
     haystack, source = haystack_of(subject, options.haystack, own.haystack)
-    shared = ("haystack", "threshold", "confidence", "batch", "digits")
+    shared = ("haystack", "threshold", "confidence", "batch", "digits", "seed")
     given: dict[str, Any] = {name: getattr(options, name) for name in shared if getattr(options, name) is not None}
     asked = {name: getattr(options, option) for option, name in OF_PROBE.items()}
     grid = {} if options.distances is None and options.points is None else {"distances": None, "distance_points": None}
@@ -140,7 +136,6 @@ def make_probe(subject: Subject, options: DistanceOptions) -> DistanceProbe:
             config,
             subject.tokenizer,
             haystack,
-            seed=options.seed if options.seed is not None else seed,
             window=window,
             stop_id=subject.stop_id,
             device=subject.device,
@@ -202,15 +197,15 @@ def summed(
 ) -> Series:
     """Collect what was found under one method, with f from the model's counter."""
     about = {**subject.row, "metric": "found_by_distance"}
-    frequency_at = partial(f_at, counts_of(subject.model))
-    rows = [distance_record(probe, result, frequency_at, about) for result in results]
+    counts = counts_of(subject)
+    rows = [distance_record(probe, result, about, counts) for result in results]
     reach = {
         **subject.row,
         "metric": "reach",
         "threshold": probe.config.threshold,
         "confidence": probe.config.confidence,
     }
-    reach |= {"n": probe.config.distance_tests, **reach_record(results, probe.config.threshold, frequency_at)}
+    reach |= {"n": probe.config.distance_tests, **reach_record(results, probe.config.threshold, counts)}
     return Series(subject.model.method, results, rows, reach, four.get(subject.model.method, []))
 
 

@@ -22,17 +22,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import torch
 from tqdm import tqdm
 
 from eval.common.command import Options, Request, run
-from eval.common.documents import draw_texts
-from eval.common.results import write_rows
-from eval.common.subject import device_for, doublings, refuse_idle_distance, result_files, source, title
+from eval.common.subject import device_for, doublings, refuse_idle_distance
+from eval.common.tables import to_text
+from eval.common.texts import result_files, texts_of, write_results
 from eval.entropy.attention_entropy import attention_entropy
 from eval.entropy.picture import draw_entropy
 from lab.command import STARTS_ANEW, start
@@ -77,35 +79,16 @@ def measure(request: Request) -> str:
     n_tokens = options.text_tokens(model.train_len)
     visible = sorted({*(options.lengths or (*doublings(2, n_tokens), n_tokens))})
     refuse_idle_distance(request.overrides, model.decoder.distance, n_tokens)
-    rows, picture = result_files("entropy", request, model)
-    curves = text_curves(model, options, n_tokens, device)
-    known = {**source(model, device), "seed": options.seed}
-    write_rows(rows, [{**known, **row} for row in records(curves, visible, model)], f"--rows={rows}")
-    lines = [table(curves.mean(0), visible), f"written to {rows}"]
-    if picture is not None:
-        draw_entropy(curves.mean(0), title(model, len(curves)), model.train_len, picture)
-        lines.append(f"picture: {picture}")
-    return "\n".join(lines)
+    files = result_files("entropy", request, model)
+    texts = tqdm(texts_of(model, options, n_tokens, device), desc="entropy", unit="text")
+    curves = torch.cat([attention_entropy(model.decoder, text[None]) for text in texts]).cpu().numpy()
+    mean = curves.mean(0)
 
+    def draw(title: str, picture: Path) -> None:
+        draw_entropy(mean, title, model.train_len, picture)
 
-def text_curves(model: OpenedModel, options: EntropyOptions, n_tokens: int, device: torch.device) -> Curves:
-    """Compute every text's entropy.
-
-    Shapes: float64 (texts, n_layers, n_tokens).
-    Raises: LabError.
-    """
-    texts = draw_texts(
-        options.text,
-        model.experiment.data if model.experiment is not None else None,
-        model.tokenizer,
-        n_tokens=n_tokens,
-        texts=options.texts,
-        seed=options.seed,
-        vocab_size=model.decoder.cfg.vocab_size,
-    )
-    bar = tqdm(torch.from_numpy(texts).to(device), desc="entropy", unit="text")
-    curves: Curves = torch.cat([attention_entropy(model.decoder, text[None]) for text in bar]).cpu().numpy()
-    return curves
+    where = write_results(files, model, request, device, records(curves, visible, model), draw)
+    return f"{table(mean, visible)}\n{where}"
 
 
 def records(curves: Curves, visible: Sequence[int], model: OpenedModel) -> Iterator[dict[str, Any]]:
@@ -129,11 +112,11 @@ def records(curves: Curves, visible: Sequence[int], model: OpenedModel) -> Itera
 
 def table(curves: Curves, visible: Sequence[int]) -> str:
     """Lay the curves out for reading: a row for each layer, a column for each number of visible tokens."""
-    columns = [count - 1 for count in visible]
-    lines = [f"{'visible tokens':<14}" + "".join(f"{count:>8,}" for count in visible)]
-    lines += [f"layer {layer:<8}" + "".join(f"{x:>8.3f}" for x in row[columns]) for layer, row in enumerate(curves)]
-    uniform = "".join(f"{np.log(count):>8.3f}" for count in visible)
-    return "\n".join([*lines, f"{'uniform, ln n':<14}{uniform}"])
+    columns = pd.Index([f"{count:,}" for count in visible])
+    layers = pd.Index([f"layer {layer}" for layer in range(len(curves))], name="visible tokens")
+    frame = pd.DataFrame(curves[:, np.array(visible) - 1], layers, columns)
+    frame.loc["uniform, ln n"] = np.log(visible)
+    return to_text(frame, ".3f")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eval.common.command import CellOptions, Request
+from eval.common.distance_methods import DERIVED
 from eval.common.method_settings import setting
 from lab.config import load_experiment
 from lab.model.huggingface.config import read_settings
@@ -17,7 +18,6 @@ from lab.schema import NonNegative, Positive, field_docs
 from lab.source.place import CONFIG, find_place
 
 DISTANCE = "position.distance."
-DERIVED = ("string", "dca", "self_extend", "rerope")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,12 +8,18 @@ from typing import Any
 
 import numpy as np
 
+from eval.common.tables import to_text
 from eval.impact.impactful import BoolArray, FloatArray, IntArray, Tally
 from eval.impact.token_classes import CLASSES, vocabulary_classes
 
 SHOWN = 12  # rows of the printed table
 MANY = 0.9  # of all sentences: a selection that hardly selects
-HEAD = f"{'occurrences':>12} {'marked':>8} {'of marked':>10} {'of all':>8} {'rate':>7} {'mean change':>12}"
+FORMS = {
+    "occurrences": ",",
+    "marked": ",",
+    **dict.fromkeys(("of marked", "of all", "rate"), ".1%"),
+    "mean change": ".3f",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +85,8 @@ def rows_of(tally: Tally, labels: Labels, chosen: Sequence[int] | None) -> list[
 def summary(result: dict[str, Any]) -> str:
     """Lay the classes and the first types out for reading; a star marks types that were taken."""
     by, types = result["options"]["by"], result["types"]
-    lines = [] if by == "class" else [*table("class", result["classes"]), ""]
-    lines += [*table(by, types[:SHOWN]), ""]
+    lines = [] if by == "class" else [table("class", result["classes"]), ""]
+    lines += [table(by, types[:SHOWN]), ""]
     if len(types) > SHOWN:
         lines[-1:] = [f"... and {len(types) - SHOWN:,} more", ""]
     n_chosen = sum(row["chosen"] for row in types)
@@ -93,13 +99,12 @@ def summary(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def table(title: str, rows: Iterable[dict[str, Any]]) -> list[str]:
-    """Lay labels out, a line each."""
-    lines = [f"{title:<14}{HEAD}"]
-    for row in rows:
-        name = f"{row['label']}{' *' * row.get('chosen', False)}"
-        lines.append(
-            f"{name:<14}{row['occurrences']:>12,} {row['marked']:>8,} {row['share_of_marked']:>10.1%} "
-            f"{row['share_of_all']:>8.1%} {row['rate']:>7.1%} {row['mean_change']:>12.3f}"
-        )
-    return lines
+def table(title: str, rows: Iterable[dict[str, Any]]) -> str:
+    """Lay labels out for reading, a line each."""
+    columns = {"occurrences": "occurrences", "marked": "marked", "share_of_marked": "of marked"}
+    columns |= {"share_of_all": "of all", "rate": "rate", "mean_change": "mean change"}
+    shown = [
+        {title: row["label"] + " *" * row.get("chosen", False)} | {columns[name]: row[name] for name in columns}
+        for row in rows
+    ]
+    return to_text(shown, FORMS)

@@ -34,6 +34,7 @@ from eval.common.results import Results, Row
 from eval.common.retrieval import answer_budget, judge, summed
 from eval.common.running import Done, Wanted, fill, run_tests
 from eval.common.subject import SUBJECT, Subject, doublings, open_subject, refuse_idle_distance, result_folder
+from eval.common.tables import limits, to_text
 from eval.lines.cases import HIGHEST, LEAST_LINES, Lines
 from eval.lines.picture import draw_lines
 from lab.command import start
@@ -90,7 +91,7 @@ def measure(request: Request) -> str:
     rows = measure_sizes(request, subject, writer, tests, budget, asked, cells)
     lines = [table(rows), f"written to {cells.path}"]
     if request.plots:
-        alike = [row for row in cells if all(row.get(key) == rows[0][key] for key in COMPARED_BY)]
+        alike = cells.alike(rows[0], COMPARED_BY)
         picture = cells.path.with_suffix(".png")
         draw_lines(alike, subject.model.train_len, picture)
         lines.append(f"picture: {picture}")
@@ -206,16 +207,18 @@ def describe(subject: Subject, options: LinesOptions, budget: int) -> dict[str, 
 def table(rows: Sequence[Row]) -> str:
     """Lay the rows out for reading."""
     first = rows[0]
-    lines = [
-        f"{first['model']}: {first['method']}; {first['protocol']} protocol, {first['n']} tests each",
-        "",
-        f"{'lines':>11}{'tokens':>9}{'range':>9}{'score (%)':>11}{'95% limits':>16}",
+    title = f"{first['model']}: {first['method']}; {first['protocol']} protocol, {first['n']} tests each"
+    shown = [
+        {
+            "lines": "-".join(f"{number:,}" for number in dict.fromkeys(row["lines"].values())),
+            "tokens": row["length"],
+            "range": row["range"],
+            "score (%)": 100 * row["score"],
+            "95% limits": limits(row, ".1f", 100),
+        }
+        for row in rows
     ]
-    for row in rows:
-        count = "-".join(f"{number:,}" for number in dict.fromkeys(row["lines"].values()))
-        limits = f"{100 * row['low']:.1f} to {100 * row['high']:.1f}"
-        lines.append(f"{count:>11}{row['length']:>9,}{row['range']:>9}{100 * row['score']:>11.1f}{limits:>16}")
-    return "\n".join(lines)
+    return f"{title}\n\n{to_text(shown, {'tokens': ',', 'score (%)': '.1f'})}"
 
 
 def main(arguments: Sequence[str]) -> int:

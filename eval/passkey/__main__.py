@@ -35,9 +35,10 @@ from eval.common.cases import Writer
 from eval.common.command import CellOptions, Request, run
 from eval.common.needle_tests import haystack_of
 from eval.common.results import Results, Row
-from eval.common.retrieval import answer_budget, grid_table, judge, summed
+from eval.common.retrieval import answer_budget, judge, summed
 from eval.common.running import Done, Wanted, fill, run_tests
 from eval.common.subject import SUBJECT, Subject, doublings, open_subject, refuse_idle_distance, result_folder
+from eval.common.tables import pivot, to_text
 from eval.passkey.cases import DIGITS, Passkey, Protocol
 from eval.passkey.picture import draw_grid
 from lab.command import start
@@ -104,10 +105,10 @@ def measure(request: Request) -> str:
     cells = Results(result_folder(KIND, request, subject) / f"{KIND}.jsonl", NAMED_BY)
     rows = measure_grid(subject, writer, tests, options, budget, lengths, cells)
     title = f"{rows[0]['model']}: {rows[0]['method']}; {rows[0]['protocol']} protocol, {options.tests} tests a cell"
-    scores = {(f"{row['depth']:.0%}", f"{row['length']:,}"): row["score"] for row in rows}
-    lines = [title, "", grid_table(scores, "depth"), f"written to {cells.path}"]
+    grid = 100 * pivot(rows, "depth", "length").rename(index="{:.0%}".format, columns="{:,}".format)
+    lines = [title, "", to_text(grid, ".0f"), f"written to {cells.path}"]
     if request.plots:
-        drawn = [row for row in cells if all(row.get(key) == rows[0][key] for key in ALIKE)]
+        drawn = cells.alike(rows[0], ALIKE)
         picture = cells.path.with_name(f"{KIND}-{cells.digest({**rows[0], 'length': None, 'depth': None})}.png")
         draw_grid(drawn, title, subject.model.train_len, picture)
         lines.append(f"picture: {picture}")

@@ -34,6 +34,7 @@ from eval.common.results import Results, Row
 from eval.common.running import Done, Wanted, fill
 from eval.common.sliding import CONFIDENCE, TextLosses, text_losses, windows
 from eval.common.subject import SUBJECT, Subject, doublings, open_subject, refuse_idle_distance, result_folder
+from eval.common.tables import limits, to_text
 from eval.perplexity.picture import draw_perplexity
 from lab.command import start
 from lab.schema import Positive
@@ -126,7 +127,7 @@ def measure(request: Request) -> str:
     lines = [table(rows), f"written to {cells.path}"]
     if request.plots:
         picture = cells.path.with_suffix(".png")
-        alike = [row for row in cells if all(row.get(key) == rows[0][key] for key in COMPARED_BY)]
+        alike = cells.alike(rows[0], COMPARED_BY)
         draw_perplexity(alike, subject.model.train_len, picture)
         lines.append(f"picture: {picture}")
     return "\n".join(lines)
@@ -188,15 +189,17 @@ def documents_of(losses: TextLosses) -> list[Row]:
 def table(rows: Sequence[Row]) -> str:
     """Lay the rows out for reading."""
     first = rows[0]
-    lines = [
-        f"{first['model']}: {first['method']}; {first['n']} documents, {first['source']}, stride {first['stride']}",
-        "",
-        f"{'context':>9}{'perplexity':>12}{'95% interval':>22}{'scored tokens':>15}",
+    title = f"{first['model']}: {first['method']}; {first['n']} documents, {first['source']}, stride {first['stride']}"
+    shown = [
+        {
+            "context": row["length"],
+            "perplexity": row["score"],
+            "95% interval": limits(row),
+            "scored tokens": row["scored_tokens"],
+        }
+        for row in rows
     ]
-    for row in rows:
-        limits = "-" if row["low"] is None else f"{row['low']:.4g} to {row['high']:.4g}"
-        lines.append(f"{row['length']:>9,}{row['score']:>12.4f}{limits:>22}{row['scored_tokens']:>15,}")
-    return "\n".join(lines)
+    return f"{title}\n\n{to_text(shown, {'context': ',', 'perplexity': '.4f', 'scored tokens': ','})}"
 
 
 def main(arguments: Sequence[str]) -> int:

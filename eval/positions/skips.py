@@ -15,6 +15,7 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from eval.common.plots import percent
+from eval.common.tables import to_text
 from eval.positions.matrix import LONGEST, FloatArray, IntArray, facts_text
 from lab.counts import PositionCounts
 from lab.schema import NonNegative, Positive, Section
@@ -124,16 +125,15 @@ def compared(config: Any, options: SkipOptions) -> list[Measures]:
 def table(columns: list[Measures]) -> str:
     """Lay the measures out, a column for each kind of ids."""
     target_len = len(columns[0].shares)
-    rows = [
-        ["ids", *(c.name for c in columns)],
-        ["mean pair distance", *(f"{c.mean_distance:.1f}" for c in columns)],
-        ["mean run length", *(f"{c.mean_run_length:.2f}" for c in columns)],
-        ["largest id", *(f"{c.largest}" for c in columns)],
-    ]
-    for i in dict.fromkeys(quarter * target_len // 4 for quarter in QUARTERS):
-        rows.append([f"f({i}) / f(0)", *(percent(float(c.shares[i])) for c in columns)])
-    width = max(len(word) for row in rows for word in row[1:])
-    return "\n".join(f"{row[0]:<27}" + "  ".join(word.rjust(width) for word in row[1:]) for row in rows)
+    quarters = dict.fromkeys(quarter * target_len // 4 for quarter in QUARTERS)
+    rows = {
+        "mean pair distance": [f"{c.mean_distance:.1f}" for c in columns],
+        "mean run length": [f"{c.mean_run_length:.2f}" for c in columns],
+        "largest id": [f"{c.largest}" for c in columns],
+        **{f"f({i}) / f(0)": [percent(float(c.shares[i])) for c in columns] for i in quarters},
+    }
+    names = [c.name for c in columns]
+    return to_text([{"ids": row} | dict(zip(names, values, strict=True)) for row, values in rows.items()])
 
 
 def heading(config: Any, options: SkipOptions) -> str:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -28,9 +29,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from eval.common.command import Options, Request, run
-from eval.common.documents import draw_texts
-from eval.common.results import write_rows
-from eval.common.subject import device_for, doublings, refuse_idle_distance, result_files, source, title
+from eval.common.subject import device_for, doublings, refuse_idle_distance
+from eval.common.texts import result_files, texts_of, write_results
 from eval.precision.results import Measured, draw, records, tables
 from eval.precision.shift_difference import (
     ARITHMETICS,
@@ -102,24 +102,10 @@ def measure(request: Request) -> str:
     faults = shift_faults(model.decoder, longest, options.all_shifts)
     if faults:
         raise ConfigError(*faults)
-    texts = draw_texts(
-        options.text,
-        model.experiment.data if model.experiment is not None else None,
-        model.tokenizer,
-        n_tokens=longest,
-        texts=options.texts,
-        seed=options.seed,
-        vocab_size=model.decoder.cfg.vocab_size,
-    )
-    rows, picture = result_files("precision", request, model)
-    measured = measure_texts(model.decoder, options, torch.from_numpy(texts).to(device), n_tokens, lengths)
-    known = {**source(model, device), "seed": options.seed}
-    write_rows(rows, [{**known, **row} for row in records(measured)], f"--rows={rows}")
-    lines = [tables(measured), f"written to {rows}"]
-    if picture is not None:
-        draw(measured, title(model, len(texts)), picture)
-        lines.append(f"picture: {picture}")
-    return "\n".join(lines)
+    texts, files = texts_of(model, options, longest, device), result_files("precision", request, model)
+    measured = measure_texts(model.decoder, options, texts, n_tokens, lengths)
+    where = write_results(files, model, request, device, records(measured), partial(draw, measured))
+    return f"{tables(measured)}\n{where}"
 
 
 def measure_texts(

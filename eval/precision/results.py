@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
+from eval.common.tables import to_text
 from eval.precision.picture import draw_precision
 from eval.precision.shift_difference import REFERENCE
 
@@ -71,18 +73,26 @@ def first(profile: Values) -> dict[str, float | None]:
 
 def tables(measured: Measured) -> str:
     """Lay D and D_logit out for reading, means over texts."""
-    curves = list(measured.differences)
-    n_texts = len(measured.by_length[curves[0]])
-    heads = "".join(f"{f'{weights} {arithmetic}':>20}" for weights, arithmetic in curves)
-    shares = [first(measured.by_token[curve].mean(0)[measured.shifts.index(0)])["first_token_frac"] for curve in curves]
-    lines = [f"D (Eq. 4): {measured.n_tokens:,} tokens, mean over n = {n_texts}", f"{'shift':>12}{heads}"]
-    for number, shift in enumerate(measured.shifts):
-        lines.append(f"{shift:>12,}" + "".join(f"{v[:, number].mean():>20.3g}" for v in measured.differences.values()))
-    lines.append(f"{'first token':>12}" + "".join(f"{'-' if s is None else f'{s:.1%}':>20}" for s in shares))
-    lines += ["", f"D_logit (Eq. 5): shift 0 against {REFERENCE}", f"{'tokens':>12}{heads}"]
-    for number, length in enumerate(measured.lengths):
-        lines.append(f"{length:>12,}" + "".join(f"{v[:, number].mean():>20.3g}" for v in measured.by_length.values()))
-    return "\n".join(lines)
+    at_0 = measured.shifts.index(0)
+    shares = [first(terms.mean(0)[at_0])["first_token_frac"] for terms in measured.by_token.values()]
+    by_shift = means(measured.differences, "shift", measured.shifts)
+    by_shift.loc["first token"] = ["-" if share is None else f"{share:.1%}" for share in shares]
+    n_texts = len(next(iter(measured.by_length.values())))
+    return "\n".join(
+        [
+            f"D (Eq. 4): {measured.n_tokens:,} tokens, mean over n = {n_texts}",
+            to_text(by_shift),
+            "",
+            f"D_logit (Eq. 5): shift 0 against {REFERENCE}",
+            to_text(means(measured.by_length, "tokens", measured.lengths)),
+        ]
+    )
+
+
+def means(curves: dict[Curve, Values], name: str, at: Sequence[int]) -> pd.DataFrame:
+    """Write the means over texts, a column for each weights and arithmetic."""
+    columns = {" ".join(curve): values.mean(0) for curve, values in curves.items()}
+    return pd.DataFrame(columns, pd.Index([f"{number:,}" for number in at], name=name)).map("{:.3g}".format)
 
 
 def draw(measured: Measured, title: str, output: Path) -> None:

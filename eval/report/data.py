@@ -19,14 +19,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import yaml
 from scipy.stats import t
 
-from lab.errors import CheckpointError, ConfigError
+from lab.errors import ConfigError
+from lab.runs.arms import flat, name_arms, read_settings
 from lab.runs.folder import RunFolder
 
 Row = dict[str, Any]
-NOT_OF_THE_ARM = ("run.", "track.", "train.threads", "train.devices", "train.accelerator", "probe.batch")
 POINTS = 96  # of f(i) that are kept for a run
 REACH = ("reach", "reach_low", "reach_high", "first_distance", "f_at_reach")
 LENGTH = ("effective_length", "low", "high", "first_length", "f_at_effective_length")
@@ -67,7 +66,7 @@ def read_runs(paths: Sequence[Path]) -> Runs:
     for path in paths:
         if not (path / "config.yaml").is_file():
             raise ConfigError(f"{path}: not a run folder, it has no config.yaml; name run folders")
-    settings = {name: dict(flat(read_yaml(path / "config.yaml"))) for name, path in folders.items()}
+    settings = {name: read_settings(path) for name, path in folders.items()}
     arms = name_arms(settings)
     found: dict[str, list[Row]] = {kind: [] for kind in COLUMNS}
     runs = []
@@ -82,46 +81,6 @@ def read_runs(paths: Sequence[Path]) -> Runs:
     frames = {kind: pd.DataFrame(rows).reindex(columns=list(COLUMNS[kind])) for kind, rows in found.items()}
     environment = pd.DataFrame({name: read_environment(path) for name, path in folders.items()}).T
     return Runs(pd.DataFrame(runs), **frames, settings=pd.DataFrame(settings).T, environment=environment)
-
-
-def read_yaml(path: Path) -> Row:
-    """Read a YAML file.
-
-    Raises: CheckpointError.
-    """
-    try:
-        return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError, yaml.YAMLError) as error:
-        raise CheckpointError(f"{path}: not a run's config; restore it") from error
-
-
-def flat(values: Row, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Go through nested settings by their dotted names.
-
-    Example:
-        >>> dict(flat({"a": {"b": 1, "c": [2, 3]}, "d": None}))
-        {'a.b': 1, 'a.c': '[2, 3]', 'd': None}
-    """
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", str(value) if isinstance(value, list) else value
-
-
-def name_arms(settings: dict[str, Row]) -> dict[str, str]:
-    """Name the arm of every run by the settings that differ between arms; all in one arm have the name of all runs.
-
-    Example:
-        >>> name_arms({"a": {"data.window": 96, "run.seed": 0}, "b": {"data.window": 192, "run.seed": 0}})
-        {'a': 'window=96', 'b': 'window=192'}
-    """
-    keys = sorted({key for each in settings.values() for key in each if not key.startswith(NOT_OF_THE_ARM)})
-    differing = [key for key in keys if len({str(each.get(key)) for each in settings.values()}) > 1]
-    return {
-        name: ", ".join(f"{key.split('.')[-1]}={each[key]}" for key in differing if each.get(key) is not None) or "all"
-        for name, each in settings.items()
-    }
 
 
 def summaries(path: Path) -> Iterator[Row]:

@@ -17,11 +17,14 @@ import re
 import statistics
 from collections.abc import Sequence
 
+from scipy.stats import binomtest
+
 from eval.common.results import Row
 from eval.common.running import Outcome
 
 CONTROL = re.compile(r"[\x00-\x1f]")
-Z = 1.959964  # of a two-sided interval of 95%
+CONFIDENCE = 0.95
+ROUNDING = 9  # decimals of a sum of scores, which adds up halves and thirds
 
 
 def clean(answer: str) -> str:
@@ -54,19 +57,24 @@ def any_part(answer: str, expected: Sequence[str]) -> float:
     return float(any(part.lower() in answer.lower() for part in expected))
 
 
-def interval(mean: float, n: int) -> tuple[float, float]:
-    """Return the 95% interval of a mean of `n` scores between 0 and 1.
+def interval(scores: Sequence[float]) -> tuple[float, float]:
+    """Return Wilson's 95% interval of the mean of scores between 0 and 1.
 
-    Wilson's; wider than need be for scores between 0 and 1, whose variance is at most p (1 - p). scipy's takes whole
-    numbers of successes alone.
+    Of partial scores, whose variance is at most that of scores of 0 and 1 with the same mean, the sum is rounded down
+    for the lower limit and up for the upper one.
 
     Example:
-        >>> [round(bound, 4) for bound in interval(0.5, 10)]
+        >>> [round(limit, 4) for limit in interval([1.0] * 5 + [0.0] * 5)]
         [0.2366, 0.7634]
+        >>> [round(limit, 4) for limit in interval([0.5] * 9 + [0.0])]  # 4 and 5 of 10
+        [0.1682, 0.7634]
     """
-    middle = (mean + Z**2 / (2 * n)) / (1 + Z**2 / n)
-    half = Z / (1 + Z**2 / n) * math.sqrt(mean * (1 - mean) / n + Z**2 / (4 * n**2))
-    return max(0.0, min(mean, middle - half)), min(1.0, max(mean, middle + half))  # rounding aside
+    total = round(sum(scores), ROUNDING)
+    low, high = (
+        binomtest(int(passed), len(scores)).proportion_ci(CONFIDENCE, method="wilson")
+        for passed in (math.floor(total), math.ceil(total))
+    )
+    return float(low.low), float(high.high)
 
 
 def summed(outcome: Outcome) -> Row:
@@ -76,7 +84,7 @@ def summed(outcome: Outcome) -> Row:
     """
     records, scores = outcome.records, [float(record["score"]) for record in outcome.records]
     mean = sum(scores) / len(scores)
-    low, high = interval(mean, len(scores))
+    low, high = interval(scores)
     std = 100 * statistics.stdev(scores) if len(scores) > 1 else None
     row = {"score": 100 * mean, "low": 100 * low, "high": 100 * high, "std": std, "seconds": outcome.seconds}
     counted = (("examples", "example"), ("made_up_words", "made_up_words"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from eval.common.tables import pivot, to_text
 from eval.ruler.tasks import ALL, CATEGORIES, TASKS
 
 LLAMA2_7B_AT_4K = 85.6  # percent; what RULER calls a satisfactory score
@@ -73,20 +74,16 @@ def summary(scores: Scores, threshold: float) -> dict[str, Any]:
 
 def table(scores: Scores, threshold: float) -> str:
     """Lay scores and averages out for reading: a row for each task, a column for each length."""
-    lengths = lengths_of(scores)
-    names = [task.name for task in ALL if (task.name, lengths[0]) in scores]
-    by_length = {length: averages(scores, length) for length in lengths}
-    lines = [f"{'task':<20}" + "".join(f"{length:>9,}" for length in lengths)]
-    lines += [row(name, [scores[name, length] for length in lengths]) for name in names]
-    lines.append("-" * len(lines[0]))
-    for name in by_length[lengths[0]]:
-        shown = f"average of {len(names)}" if name == "average" else name
-        lines.append(row(shown, [by_length[length][name] for length in lengths]))
-    reached = effective_length(scores, threshold)
+    by_length = {f"{length:,}": averages(scores, length) for length in lengths_of(scores)}
+    tasks = [{"task": task, "length": f"{length:,}", "score": score} for (task, length), score in scores.items()]
+    names = [task.name for task in ALL if task.name in {row["task"] for row in tasks}]
+    each = to_text(pivot(tasks, "task", "length").loc[names, list(by_length)], ".1f")
+    rows = [
+        {"over tasks": f"average of {len(names)}" if name == "average" else name, "length": length, "score": score}
+        for length, known in by_length.items()
+        for name, score in known.items()
+    ]
+    means = to_text(pivot(rows, "over tasks", "length"), ".1f")
     which = "all 13 tasks" if len(names) == len(ALL) else f"{len(names)} of 13 tasks"
-    return "\n".join([*lines, f"effective length {reached:,} at threshold {threshold:g}, over {which}"])
-
-
-def row(name: str, values: Sequence[float]) -> str:
-    """Lay one row of the table out."""
-    return f"{name:<20}" + "".join(f"{value:>9.1f}" for value in values)
+    reached = effective_length(scores, threshold)
+    return f"{each}\n\n{means}\n\neffective length {reached:,} at threshold {threshold:g}, over {which}"

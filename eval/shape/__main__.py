@@ -20,7 +20,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
+from eval.common.tables import to_text
 from eval.shape.picture import draw_shape
 from lab.command import Syntax, Words, run, start
 from lab.config import Experiment, load_experiment
@@ -77,14 +79,21 @@ def table(plan: Plan) -> str:
     cuts = np.searchsorted(plan.edges, np.arange(PARTS + 1) * window // PARTS)
     heads = [f"{plan.edges[low]:,}-{plan.edges[high] - 1:,}" for low, high in itertools.pairwise(cuts)]
     head = "share of the pairs at distance" if plan.weights is None else "share of supervised pairs at"
-    lines = [f"{head:<32}" + "".join(f"{part:>14}" for part in heads)]
-    for name in ("natural", "aimed", "reached"):
-        shares = np.add.reduceat(getattr(plan, name), cuts[:-1])
-        lines.append(f"{name:<32}" + "".join(f"{value:>14.1%}" for value in shares))
-    if plan.weights is not None:
-        weights = (plan.weights[plan.edges[[low, high]] - [0, 1]] for low, high in itertools.pairwise(cuts))
-        lines.append(f"{'loss weights, first to last':<32}" + "".join(f"{f'{a:.2f}-{b:.2f}':>14}" for a, b in weights))
-    return "\n".join([*lines, f"{'total variation, aimed to reached':<34}{plan.distance:>12.4f}"])
+    rows = [
+        {head: name} | dict(zip(heads, shares, strict=True))
+        for name in ("natural", "aimed", "reached")
+        for shares in [np.add.reduceat(getattr(plan, name), cuts[:-1])]
+    ]
+    text = to_text(rows, dict.fromkeys(heads, ".1%"))
+    return f"{text}\n{weights_line(plan, cuts)}total variation, aimed to reached: {plan.distance:.4f}"
+
+
+def weights_line(plan: Plan, cuts: npt.NDArray[np.int64]) -> str:
+    """Write the first and last loss weight of each part; nothing where none are planned."""
+    if plan.weights is None:
+        return ""
+    ends = (plan.weights[plan.edges[[low, high]] - [0, 1]] for low, high in itertools.pairwise(cuts))
+    return f"loss weights of the parts, first to last: {', '.join(f'{a:.2f}-{b:.2f}' for a, b in ends)}\n"
 
 
 def costs(cost: Cost, tokens: int) -> str:

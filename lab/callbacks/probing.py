@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any
 
 import lightning
@@ -19,7 +18,7 @@ from torch import Tensor, distributed
 from lab.callbacks.counting import Counting, crossed
 from lab.callbacks.recording import Recording, mirror
 from lab.callbacks.stopping import Stopping
-from lab.counts import PositionCounts, f_at
+from lab.counts import PositionCounts, SavedCounts
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder
 from lab.model.generation.generate import greedy
@@ -100,9 +99,10 @@ class Probing(Callback):
             self.report(f"probing: distance {found.distance} {found.accuracy:.2f}")
             if self.stopping.agree(trainer, module):
                 return
+        saved = computed(counts)
         summary = {
-            **summary_record(self.probe, lengths, self.about(self.probe.device, module.consumed), counts),
-            **self.distance_summary(lengths, distances, counts),
+            **summary_record(self.probe, lengths, self.about(self.probe.device, module.consumed), saved),
+            **self.distance_summary(lengths, distances, saved),
         }
         if self.loss is not None:
             summary |= self.held_out_losses(model)
@@ -118,7 +118,7 @@ class Probing(Callback):
             self.latest = shown_length(summary["effective_length"], summary.get("first_length"))
 
     def distance_summary(
-        self, lengths: list[LengthResult], distances: list[DistanceResult], counts: PositionCounts
+        self, lengths: list[LengthResult], distances: list[DistanceResult], counts: SavedCounts
     ) -> dict[str, Any]:
         """Summarize the one-number tests, and, at the same distances, the four-needle tests that fit the window."""
         if self.distances is None:
@@ -127,7 +127,7 @@ class Probing(Callback):
         cases = [case for result in lengths if result.length <= probe.test.window for case in result.cases]
         rows = found_by_distance(cases, probe.distances, confidence=config.confidence, seed=probe.test.seed)
         return {
-            **reach_record(distances, config.threshold, partial(f_at, counts)),
+            **reach_record(distances, config.threshold, counts),
             "needles_by_distance": rows,
         }
 
@@ -143,10 +143,10 @@ class Probing(Callback):
         consumed = summary["consumed_tokens"]
         self.folder.write_counts_at(consumed, counts)
         self.folder.write_cases(consumed, [case for result in (*lengths, *distances) for case in result.cases])
-        about = self.about(self.probe.device, consumed)
-        lines = [length_record(self.probe, result, about, counts) for result in lengths]
+        about, saved = self.about(self.probe.device, consumed), computed(counts)
+        lines = [length_record(self.probe, result, about, saved) for result in lengths]
         if self.distances is not None:
-            lines += [distance_record(self.distances, result, partial(f_at, counts), about) for result in distances]
+            lines += [distance_record(self.distances, result, about, saved) for result in distances]
         for line in (*lines, summary):
             self.folder.append("probes.jsonl", line)
         curve = {f"accuracy_{result.length}": result.accuracy for result in lengths}
@@ -195,6 +195,11 @@ class ModelInTraining:
         with torch.no_grad(), self.context():
             losses: Tensor = self.decoder(tokens, targets=targets, summed=False)
         return losses
+
+
+def computed(counts: PositionCounts) -> SavedCounts:
+    """Compute f once for all lines of a probe; under a distance method it takes long."""
+    return SavedCounts(counts.lengths, counts.frequency(), counts.tokens)
 
 
 def gather(rows: list[Any]) -> list[Any]:

@@ -59,7 +59,7 @@ class ProbeConfig(Section):
     distance_tests: NonNegative = 100
     """One-number tests at each distance (lab/probe/effective_distance.py); 0 for none."""
     distance_points: Annotated[int, Ge(2)] | None = None
-    """Number of distances, equally spaced from the smallest to the largest that fits the window; left out, 14."""
+    """Number of distances, equally spaced from a quarter of the window to the largest that fits; left out, 14."""
     distances: tuple[Positive, ...] | None = None
     """Distances to test, in tokens, rising; left out, `distance_points` of them."""
     loss_tokens: NonNegative = 65_536

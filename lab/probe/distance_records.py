@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lab.counts import Counted, f_at
 from lab.probe.effective_distance import DistanceProbe, DistanceResult, reach
 
 Record = dict[str, Any]
-FrequencyAt = Callable[[int], int | None]
 
 
 def distance_record(
-    probe: DistanceProbe, result: DistanceResult, frequency_at: FrequencyAt, about: Mapping[str, Any]
+    probe: DistanceProbe, result: DistanceResult, about: Mapping[str, Any], counts: Counted | None
 ) -> Record:
-    """Build the line of one distance; `about` holds what was probed, with which code and hardware."""
+    """Build the line of one distance; `about` holds what was probed, with which code and hardware.
+
+    `f` is how often training had seen the distance when it was probed, null where that was not counted.
+    """
     return {
         **about,
         "distance": result.distance,
@@ -25,7 +28,7 @@ def distance_record(
         "low": result.low,
         "high": result.high,
         "confidence": probe.config.confidence,
-        "f": frequency_at(result.distance),
+        "f": f_at(counts, result.distance),
         "log_prob": round(result.log_prob, 6),
         **one_number_tests(probe),
         "seconds": result.seconds,
@@ -44,8 +47,8 @@ def one_number_tests(probe: DistanceProbe) -> Record:
     }
 
 
-def reach_record(results: Sequence[DistanceResult], threshold: float, frequency_at: FrequencyAt) -> Record:
+def reach_record(results: Sequence[DistanceResult], threshold: float, counts: Counted | None) -> Record:
     """Build what a summary says of reach."""
     found = reach(results, threshold)
     at = found["reach"]
-    return {**found, "f_at_reach": None if at is None else frequency_at(int(at))}
+    return {**found, "f_at_reach": None if at is None else f_at(counts, int(at))}

@@ -35,6 +35,7 @@ from lab.probe.intervals import share_limits
 from lab.probe.needles import found
 from lab.probe.one_number import OneNumberCase, OneNumberTest
 
+NEAR = 4  # the first of equally spaced distances is this part of the window; nearer, other things decide than reach
 TOKENS_AT_ONCE = 16_384  # of one pass that scores answers
 
 
@@ -74,7 +75,6 @@ class DistanceProbe:
         tokenizer: Tokenizer,
         haystack: str,
         *,
-        seed: int,
         window: int,
         stop_id: int | None,
         device: torch.device | str = "cpu",
@@ -82,8 +82,8 @@ class DistanceProbe:
     ) -> None:
         assert config.digits is not None, "the config reader fills it in"
         self.config, self.tokenizer, self.stop_id, self.device = config, tokenizer, stop_id, device
-        self.test = OneNumberTest(tokenizer, haystack, window, config.digits, seed)
-        (number,) = draw_numbers(np.random.default_rng(seed), 1, config.digits)
+        self.test = OneNumberTest(tokenizer, haystack, window, config.digits, config.seed)
+        (number,) = draw_numbers(np.random.default_rng(config.seed), 1, config.digits)
         answer = wording.answer([number])
         check_spelling(tokenizer, answer, [number], lambda text: found(text, [number]) == 1)
         self.distances = self.choose_distances()
@@ -96,7 +96,7 @@ class DistanceProbe:
 
         Raises: ConfigError, DataError.
         """
-        same = {name: getattr(probe, name) for name in ("seed", "window", "stop_id", "device", "source")}
+        same = {name: getattr(probe, name) for name in ("window", "stop_id", "device", "source")}
         return cls(probe.config, probe.tokenizer, probe.haystack, **same) if probe.config.distance_tests else None
 
     def choose_distances(self) -> list[int]:
@@ -110,7 +110,8 @@ class DistanceProbe:
             rule = f"a one-number test takes {least} tokens, and the window has {window}"
             raise ConfigError(f"probe.distance_tests={self.config.distance_tests}: {rule}; set it to 0")
         if self.config.distances is None:
-            points = np.linspace(reachable[0], reachable[-1], self.config.distance_points or DISTANCES)
+            first = min(max(reachable[0], window // NEAR), reachable[-1])
+            points = np.linspace(first, reachable[-1], self.config.distance_points or DISTANCES)
             return [int(point) for point in np.unique(points.round())]
         room = f"must be {reachable[0]} to {reachable[-1]}, what a window of {window} tokens has room for"
         faults = [f"probe.distances={d}: {room}; name others" for d in self.config.distances if d not in reachable]

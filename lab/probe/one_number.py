@@ -3,11 +3,13 @@
 A case is a piece of haystack with one needle in it, the question and the answer's first words, without a task line.
 Prompt and answer fill the window, whatever the distance:
 
-    place     0 .. | needle ... number . | haystack | question, first words | answer
+    place     0 .. | needle ... number . | haystack | question, first words | number .
                                 |<------------------ d ----------------->|
     d = last token of the prompt - first token of the needle's number
 
 The wording is that of `lab.data.wording`, in which the synthetic corpus asks about a single number as about several.
+Tokens that begin every answer, such as a blank, belong to the prompt: what is left to answer is the number, so that a
+model that retrieves but does not keep to the wording is not taken for one that cannot retrieve.
 With four needles two suffice, so that the nearest two decide, and a task line and four answers leave little of a small
 window to look back over; here the distance is the only thing that changes.
 """
@@ -33,7 +35,7 @@ STREAM = 1  # keeps the draws of a distance apart from those of a four-needle le
 class Spelling:
     """A number in tokens: its needle, the index in it of the number's first token, its answer, the number's part.
 
-    `scored` holds the indices of the answer's tokens that hold the number's digits.
+    `answer` leaves out what begins every answer; `scored` holds the indices of its tokens that hold the digits.
     """
 
     needle: list[int]
@@ -73,14 +75,25 @@ class OneNumberTest:
 
     @cached_property
     def ends(self) -> tuple[list[int], list[int]]:
-        """Tokens that begin every prompt, and the question with the answer's first words, which end it."""
-        return special_ends(self.tokenizer)[0], plain_ids(self.tokenizer, wording.QUESTION + wording.ANSWER_PREFIX)
+        """Tokens that begin every prompt, and those that end it: question, first words, what begins every answer."""
+        tail = plain_ids(self.tokenizer, wording.QUESTION + wording.ANSWER_PREFIX)
+        return special_ends(self.tokenizer)[0], tail + self.lead
+
+    @cached_property
+    def samples(self) -> list[str]:
+        """Numbers whose tokens stand for those of all."""
+        return draw_numbers(np.random.default_rng(0), SAMPLE_NUMBERS, self.digits)
+
+    @cached_property
+    def lead(self) -> list[int]:
+        """Tokens before the number with which every answer begins; none where the number's first token differs."""
+        leads = {tuple(ids[: digits[0]]) for ids, digits in map(self.answer, self.samples)}
+        return list(leads.pop()) if len(leads) == 1 else []
 
     @cached_property
     def longest(self) -> tuple[int, int, int]:
         """Most tokens of a needle before its number's first, of one after it, and of an answer."""
-        numbers = draw_numbers(np.random.default_rng(0), SAMPLE_NUMBERS, self.digits)
-        spelled = [self.spell(number) for number in numbers]
+        spelled = [self.spell(number) for number in self.samples]
         return max(s.place for s in spelled), max(s.after for s in spelled), max(len(s.answer) for s in spelled)
 
     @property
@@ -102,12 +115,16 @@ class OneNumberTest:
 
     def spell(self, number: str) -> Spelling:
         """Encode a number's needle and answer."""
+        ids, digits = self.answer(number)
+        needle, n = plain_ids(self.tokenizer, wording.NEEDLE.format(number=number)), len(self.lead)
+        return Spelling(needle, number_place(self.tokenizer, number), ids[n:], [k - n for k in digits])
+
+    def answer(self, number: str) -> tuple[list[int], list[int]]:
+        """Encode a whole answer; return its tokens, and the indices of those that hold the number's digits."""
         text = wording.answer([number])
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         start = text.index(number)
-        digits = [k for k, (a, b) in enumerate(encoding.offsets) if b > start and a < start + len(number)]
-        needle = plain_ids(self.tokenizer, wording.NEEDLE.format(number=number))
-        return Spelling(needle, number_place(self.tokenizer, number), encoding.ids, digits)
+        return encoding.ids, [k for k, (a, b) in enumerate(encoding.offsets) if b > start and a < start + len(number)]
 
     def case(self, distance: int, test: int) -> OneNumberCase:
         """Draw one test.
@@ -134,5 +151,5 @@ class OneNumberTest:
         while True:
             (number,) = draw_numbers(generator, 1, self.digits)
             spelling = self.spell(number)
-            if spelling.fits(*self.longest):
+            if self.answer(number)[0][: len(self.lead)] == self.lead and spelling.fits(*self.longest):
                 return number, spelling

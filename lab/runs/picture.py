@@ -1,6 +1,8 @@
-"""One picture of a run: position frequency, loss, and accuracy by length during training.
+"""One picture of a run: position frequency, loss, and accuracy by length during training; or of several runs.
 
-python -m eval.picture RUN [-o PICTURE.png]
+    python -m eval.picture RUN [RUN ...] [-o PICTURE.png]
+
+Several runs are drawn as in lab/runs/arms_picture.py, to runs.png unless -o names another file.
 """
 
 from __future__ import annotations
@@ -12,37 +14,29 @@ from typing import Any
 import numpy as np
 
 from lab.command import Syntax, Words, run
-from lab.errors import CheckpointError, ConfigError, MissingPackage
-from lab.plots import BLUE, GREY, ORANGE
+from lab.errors import CheckpointError, ConfigError
+from lab.plots import BLUE, GREY, ORANGE, canvas
+from lab.runs.arms_picture import draw_arms
 from lab.runs.folder import RunFolder
 
 
 def draw_run(run: Path, output: Path | None = None) -> Path:
-    """Draw a run folder's picture and return where it is.
+    """Draw a run folder's picture and return its path.
 
-    Raises: MissingPackage without matplotlib, CheckpointError for a folder that is no run.
+    Raises: MissingPackage without matplotlib, CheckpointError for a folder without counts.npz.
     """
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingPackage("matplotlib", "drawing pictures", "plot") from error
-    folder = RunFolder(run)
+    folder, output = RunFolder(run), output or run / "picture.png"
     if not (run / "counts.npz").exists():
         raise CheckpointError(f"{run}: holds no counts.npz; use the folder of a run that has saved a checkpoint")
-    with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
-        figure = Figure(figsize=(13, 3.9), layout="constrained")
+    counts, probes = np.load(run / "counts.npz"), list(folder.read("probes.jsonl"))
+    with canvas(output, 13, 3.9) as figure:
         left, middle, right = figure.subplots(1, 3)
-        counts = np.load(run / "counts.npz")
-        lengths = counts["lengths"]
-        tokens = counts["tokens"] if "tokens" in counts else lengths @ np.arange(len(lengths))  # of older runs
-        draw_frequency(left, counts["f"], int(tokens), gaps=bool(tokens != lengths @ np.arange(len(lengths))))
-        draw_loss(middle, list(folder.read("metrics.jsonl")), list(folder.read("probes.jsonl")))
-        draw_accuracy(right, figure, list(folder.read("probes.jsonl")), len(counts["f"]))
+        full = counts["lengths"] @ np.arange(len(counts["lengths"]))
+        tokens = counts.get("tokens", full)  # which older runs lack
+        draw_frequency(left, counts["f"], int(tokens), gaps=bool(tokens != full))
+        draw_loss(middle, list(folder.read("metrics.jsonl")), probes)
+        draw_accuracy(right, figure, probes, len(counts["f"]))
         figure.suptitle(run.name, fontsize=10)
-        output = output or run / "picture.png"
-        output.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(output, dpi=130)
     return output
 
 
@@ -110,9 +104,11 @@ def main(arguments: Sequence[str]) -> int:
     """Draw the picture that the command line asks for and return the exit status."""
 
     def draw(words: Words) -> str:
-        if len(words.places) != 1 or words.settings:
-            given = [*words.places[1:], *(f"--{name}" for name in words.settings)]
-            raise ConfigError(f"{' '.join(given)}: not an option; write RUN [-o PICTURE.png]")
-        return str(draw_run(Path(words.places[0]), Path(words.options.o) if words.options.o else None))
+        runs = [Path(word) for word in words.places]
+        if not runs or words.settings:
+            given = " ".join(f"--{name}" for name in words.settings) or "RUN"
+            raise ConfigError(f"{given}: not an option; write RUN [RUN ...] [-o PICTURE.png]")
+        output = Path(words.options.o) if words.options.o else None
+        return str(draw_run(runs[0], output) if len(runs) == 1 else draw_arms(runs, output or Path("runs.png")))
 
     return run(__doc__, arguments, draw, syntax=Syntax(places=None, values=("-o",)))

@@ -4,15 +4,21 @@ import os
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from benchmarks import record
+from benchmarks.gpu import fits
+from benchmarks.gpu import tests as gpu_tests
+from benchmarks.gpu.sizes import TOY
+from benchmarks.gpu.stage import Options, Skipped, outcome_of
 from benchmarks.on_gpu import STAGES, Stage, run_stages
+from tests.forked import ROOT, Forked, run
 
-ROOT = Path(__file__).resolve().parents[2]
-NEEDS_A_GPU = {"gpu tests", "litgpt"}  # stages that have nothing to measure where the tests run
+NEEDS_A_GPU = {"gpu tests", "litgpt"}  # stages with nothing to measure where the tests run
 
 
 def ends(pid, within_s):
@@ -80,34 +86,40 @@ def test_the_command_is_stopped_with_all_its_processes(tmp_path):
 
 
 def test_a_stage_that_is_none_is_a_mistake(tmp_path):
-    words = [sys.executable, "-m", "benchmarks.on_gpu", "--out", str(tmp_path), "--only=rooofs"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+    done = run("-m", "benchmarks.on_gpu", "--out", tmp_path, "--only=rooofs")
     assert done.returncode == 2
     assert "rooofs" in done.stderr
 
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
-    """The records of the whole command at toy size."""
-    out = tmp_path_factory.mktemp("on_gpu")
-    words = [sys.executable, "-m", "benchmarks.on_gpu", "--toy", "--out", str(out)]
-    env = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=900)
-    assert done.returncode == 0, done.stderr
-    assert not (out / "work").exists()
-    return record.read(out / "results.jsonl")
+    """Measure the cases of every stage at toy size in this process, but for the runs that stages start and kill."""
+    options = Options(tmp_path_factory.mktemp("on_gpu"), TOY)
+    (options.out / "logs").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fits, "subprocess", SimpleNamespace(Popen=started))
+        modules = {stage.name: import_module(stage.module) for stage in STAGES if stage.name != "gpu tests"}
+        return {
+            name: {case: outcome_of(measure) for case, measure in module.cases(options)}
+            for name, module in modules.items()
+        }
+
+
+def started(words, cwd, stdout, stderr):
+    return Forked(words, cwd, output=stdout.name)
+
+
+def figures(toy, stage):
+    return {case: outcome["figures"] for case, outcome in toy[stage].items() if outcome["status"] == "ok"}
 
 
 def test_every_stage_measures_at_toy_size(toy):
-    assert {r.stage for r in toy} == {stage.name for stage in STAGES}
-    measured = {r.stage for r in toy if r.status == "ok"}
-    assert measured == {stage.name for stage in STAGES} - NEEDS_A_GPU
-    assert {r.status for r in toy} == {"ok", "skipped"}
-    assert {r.benchmark for r in toy} == {"on_gpu"}
+    assert {name for name in toy if figures(toy, name)} == toy.keys() - NEEDS_A_GPU
+    assert {outcome["status"] for cases in toy.values() for outcome in cases.values()} == {"ok", "skipped"}
 
 
 def test_fsdp_trains_what_one_process_trains_though_it_was_killed(toy):
-    [fsdp] = [r.figures for r in toy if r.stage == "fsdp"]
+    [fsdp] = figures(toy, "fsdp").values()
     assert fsdp["steps"] == 20
     assert fsdp["killed_at_step"] < 20
     assert fsdp["largest_loss_difference"] < 1e-5
@@ -115,8 +127,38 @@ def test_fsdp_trains_what_one_process_trains_though_it_was_killed(toy):
 
 
 def test_the_bands_and_the_probe_have_ratios(toy):
-    bands = [r for r in toy if r.stage == "bands"]
-    assert {r.case.split()[0] for r in bands} == {"string", "dca", "self_extend", "rerope", "leaky_rerope"}
-    assert all(r.figures["ratio_to_plain"] > 0 for r in bands)
-    [probe] = [r.figures for r in toy if r.stage == "probe"]
+    bands = figures(toy, "bands")
+    assert {case.split()[0] for case in bands} == {"string", "dca", "self_extend", "rerope", "leaky_rerope"}
+    assert all(case["ratio_to_plain"] > 0 for case in bands.values())
+    [probe] = figures(toy, "probe").values()
     assert probe["whole_roof"] > 1
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome"),
+    [("pass", {"passed": 1}), ("assert False", RuntimeError), ("pytest.skip('no GPU')", Skipped)],
+    ids=["passed", "failed", "skipped"],
+)
+def test_the_gpu_tests_are_counted(body, outcome, tmp_path, monkeypatch):
+    (tmp_path / "tests").mkdir()
+    test = f"import pytest\n@pytest.mark.gpu\ndef test_it():\n    {body}\ndef test_other():\n    assert False\n"
+    (tmp_path / "tests" / "test_a.py").write_text(test)
+    monkeypatch.setattr(gpu_tests, "ROOT", tmp_path)
+    if isinstance(outcome, dict):
+        assert outcome.items() <= gpu_tests.run_tests().items()
+    else:
+        with pytest.raises(outcome, match="1 failed|1 skipped"):
+            gpu_tests.run_tests()
+
+
+@pytest.mark.slow  # the stages as processes: what each measures, and what becomes of any, is tested above
+def test_the_whole_command_measures_every_stage(tmp_path):
+    words = [sys.executable, "-m", "benchmarks.on_gpu", "--toy", "--out", str(tmp_path)]
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=900)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "work").exists()
+    records = record.read(tmp_path / "results.jsonl")
+    assert {r.stage for r in records} == {stage.name for stage in STAGES}
+    assert {r.stage for r in records if r.status == "ok"} == {stage.name for stage in STAGES} - NEEDS_A_GPU
+    assert {r.benchmark for r in records} == {"on_gpu"}

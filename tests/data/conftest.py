@@ -1,6 +1,7 @@
 import pytest
 
 from lab.data.preparation import prepare
+from tests.data.slim import slim, slim_corpus, word_tokenizer
 from tests.data.stores import text_config, write_corpus
 
 
@@ -11,3 +12,16 @@ def made(tmp_path):
     config = text_config(tmp_path)
     prepare(config, progress=False)
     return config, texts
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory):
+    """A tokenizer of whole words."""
+    return word_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture
+def config(tmp_path, tokenizer):
+    """An upsampled corpus of SlimPajama's form."""
+    slim_corpus(tmp_path / "corpus")
+    return slim(tmp_path, tokenizer)

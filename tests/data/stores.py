@@ -1,16 +1,16 @@
 """Small token stores with known documents, and shards read back from the format that lab/data/shards.py documents."""
 
 import json
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from lab.data.config import Bpe, DataConfig, Text
 from lab.data.packing import PackStream
 from lab.data.shards import ShardWriter, TokenStore, token_dtype
 from lab.errors import DataError
+from tests import refusals
 
 WORDS = ["alpha", "beta", "gamma", "delta", "Ärger", "三", "12", "é"]
 
@@ -25,14 +25,7 @@ def make_store(folder: Path, shards: list[list[list[int]]], vocab_size: int = 60
     return TokenStore.open(folder, "train")
 
 
-@contextmanager
-def refused(start, error=DataError):
-    """Expect an error of one line that begins with `start` and names a remedy."""
-    with pytest.raises(error) as caught:
-        yield
-    (line,) = str(caught.value).splitlines()
-    assert line.startswith(start), line
-    assert line.partition("; ")[2], line
+refused = partial(refusals.refused, error=DataError)
 
 
 def stream_over(store, segments, **settings):

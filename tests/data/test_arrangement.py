@@ -188,18 +188,6 @@ def test_no_target_crosses_a_document_with_chunks(name):
         assert all(scored[token] == 50 for token in window.tokens if token not in ends)
 
 
-def test_chunks_of_all_masks_are_those_of_one_shuffle():
-    window = drawn_window(3)
-    ((row, *_),) = arrange(MASKS["causal"], window, chunks=3)
-    for name in ("running", "anchor_of_another_token"):
-        placed = {
-            place: token
-            for tokens, _, ids, _ in arrange(MASKS[name], window, chunks=3)
-            for token, place in zip(tokens, ids, strict=True)
-        }
-        assert [placed[place] for place in sorted(placed)] == [ANCHOR] * MASKS[name].extra_tokens + row
-
-
 # interleaving
 
 
@@ -220,14 +208,37 @@ def test_interleaving_is_a_permutation_in_order_within_each_document(chunks):
             assert len(breaks) <= min(chunks, len(places)), "no more chunks than were asked for"
 
 
-def test_every_cut_and_every_shuffle_is_equally_likely():
-    # a b c in two chunks, a|bc or ab|c, each 1/2; d whole. Their three shuffles, each 1/3, put d first (1/3 for both
-    # cuts together), last (1/3), or between the chunks (1/6 each).
-    expected = {(3, 0, 1, 2): 1 / 3, (0, 1, 2, 3): 1 / 3, (0, 3, 1, 2): 1 / 6, (0, 1, 3, 2): 1 / 6}
+# documents, chunks, and the probability of each order
+# - a b c in two chunks, a|bc or ab|c, each 1/2; d whole. Their three shuffles, each 1/3, put d first (1/3 for both cuts
+#   together), last (1/3), or between the chunks (1/6 each).
+# - documents of fewer tokens than chunks, a b and c d: the six ways of merging them, each as likely.
+ORDERS = {
+    "cuts_and_shuffles": (
+        [0, 0, 0, 1],
+        2,
+        {(3, 0, 1, 2): 1 / 3, (0, 1, 2, 3): 1 / 3, (0, 3, 1, 2): 1 / 6, (0, 1, 3, 2): 1 / 6},
+    ),
+    "more_chunks_than_tokens": (
+        [0, 0, 1, 1],
+        5,
+        dict.fromkeys(
+            [(0, 1, 2, 3), (0, 2, 1, 3), (0, 2, 3, 1), (2, 0, 1, 3), (2, 0, 3, 1), (2, 3, 0, 1)],
+            1 / 6,
+        ),
+    ),
+}
+
+
+def chi_square(drawn, expected, n):
+    assert set(drawn) <= set(expected)
+    return sum((drawn[way] - n * p) ** 2 / (n * p) for way, p in expected.items())
+
+
+@pytest.mark.parametrize(("documents", "chunks", "expected"), ORDERS.values(), ids=ORDERS)
+def test_every_cut_and_every_shuffle_is_equally_likely(documents, chunks, expected):
     rng, n = np.random.default_rng(1), 3000
-    drawn = Counter(tuple(interleaved(np.array([0, 0, 0, 1]), 2, rng).tolist()) for _ in range(n))
-    assert set(drawn) == set(expected)
-    assert sum((drawn[order] - n * p) ** 2 / (n * p) for order, p in expected.items()) < CHI_SQUARE
+    drawn = Counter(tuple(interleaved(np.array(documents), chunks, rng).tolist()) for _ in range(n))
+    assert chi_square(drawn, expected, n) < CHI_SQUARE
 
 
 def test_all_sets_of_cuts_are_equally_likely():
@@ -235,17 +246,7 @@ def test_all_sets_of_cuts_are_equally_likely():
     # two cuts. Each of the places 1 .. 4 is a cut in half of the 6 sets of two, so that d stands there with 1/4 * 1/2.
     rng, n = np.random.default_rng(2), 3000
     at = Counter(interleaved(np.array([0] * 5 + [1]), 3, rng).tolist().index(5) for _ in range(n))
-    expected = {0: 1 / 4, 5: 1 / 4, **dict.fromkeys(range(1, 5), 1 / 8)}
-    assert sum((at[place] - n * p) ** 2 / (n * p) for place, p in expected.items()) < CHI_SQUARE
-
-
-def test_a_document_of_fewer_tokens_than_chunks_is_cut_between_all_its_tokens():
-    # two documents of two tokens in up to five chunks: the six ways of merging a b and c d, each as likely
-    rng, n = np.random.default_rng(3), 3000
-    drawn = Counter(tuple(interleaved(np.array([0, 0, 1, 1]), 5, rng).tolist()) for _ in range(n))
-    ways = [(0, 1, 2, 3), (0, 2, 1, 3), (0, 2, 3, 1), (2, 0, 1, 3), (2, 0, 3, 1), (2, 3, 0, 1)]
-    assert sorted(drawn) == ways
-    assert sum((drawn[way] - n / 6) ** 2 / (n / 6) for way in ways) < CHI_SQUARE
+    assert chi_square(at, {0: 1 / 4, 5: 1 / 4, **dict.fromkeys(range(1, 5), 1 / 8)}, n) < CHI_SQUARE
 
 
 # edges

@@ -146,11 +146,6 @@ def test_a_broken_parquet_file_is_one_line(tmp_path, damage):
         read_all(Text(path=str(tmp_path)))
 
 
-def test_a_missing_path_is_one_line(tmp_path):
-    with refused(f"data.corpus.path={tmp_path / 'nowhere'}: no such file or folder; "):
-        open_corpus(DataConfig(corpus=Text(path=str(tmp_path / "nowhere"))))
-
-
 def test_a_folder_without_text_is_one_line(tmp_path):
     (tmp_path / "notes.md").write_text("words")
     (tmp_path / "folder.txt").mkdir()

@@ -18,7 +18,7 @@ from lab.data.shards import ShardWriter, TokenStore
 from lab.errors import ConfigError
 from lab.masks import Anchor, Document
 from lab.model.config import DecoderConfig
-from tests.data.slim import documents, slim, slim_corpus, word_tokenizer
+from tests.data.slim import documents
 from tests.data.stores import folder_bytes, make_store
 
 VOCAB = 60_000
@@ -220,10 +220,8 @@ def test_the_order_does_not_depend_on_what_other_documents_are_copied(tmp_path):
 
 
 @pytest.fixture
-def config(tmp_path):
-    slim_corpus(tmp_path / "corpus")
-    tokenizer = word_tokenizer(tmp_path)
-    return slim(tmp_path, tokenizer, upsample=None, mode="concatenated", order="related")
+def config(config):
+    return replace(config, upsample=None, mode="concatenated", order="related")
 
 
 def test_the_derived_shards_hold_the_same_documents_in_another_order(config):

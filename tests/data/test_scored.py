@@ -14,7 +14,7 @@ from lab.data.config import Bpe, Conversations, DataConfig, Text, TokenizerFile
 from lab.data.preparation import prepare, shard_folder
 from lab.data.segments import index_segments
 from lab.data.shards import ShardWriter, TokenStore
-from lab.data.text_files import Document, DroppedDocument, to_conversation
+from lab.data.text_files import DroppedDocument, to_conversation
 from tests.data.stores import drawn_lengths, numbered_documents, refused, stream_over
 from tests.data.windows import IGNORE, runs_of
 
@@ -135,6 +135,7 @@ NO_RESPONSE = "a conversation without a response"
         ({"conversations": [{"value": "Hi"}]}, BAD_TURN),
         ({"conversations": [{"from": "bing", "value": "Hi"}]}, BAD_TURN),
         ({"conversations": [{"from": "gpt"}]}, BAD_TURN),
+        ({"conversations": [{"from": ["x"], "value": "Hi"}]}, BAD_TURN),
         (turns(("human", "Hi"), ("gpt", 3)), BAD_TURN),
         (turns(("human", "Hi")), NO_RESPONSE),
         (turns(("human", "Hi"), ("gpt", " \n")), NO_RESPONSE),
@@ -354,8 +355,3 @@ def test_targets_of_prompts_and_tags_are_ignored_by_hand(mode, window, tmp_path,
             ("ASSISTANT:", " ", "Hello.", "\n", "<eos>", "<bos>", "news"): [" ", "Hello.", "\n", "<eos>"] + [None] * 3,
             ("\n", "USER:", " ", "Hi", "\n", "ASSISTANT:", " "): [None] * 5 + [" ", "Hello."],
         }
-
-
-def test_a_document_in_parts_is_a_document():
-    document = to_conversation(turns(("gpt", "Hi")), "place")
-    assert document == Document("ASSISTANT: Hi\n", "place", (("ASSISTANT:", False), (" Hi\n", True)))

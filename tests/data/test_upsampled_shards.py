@@ -15,30 +15,8 @@ from lab.data.config import Conversations, DataConfig, Upsample
 from lab.data.derivation import derive_task, order_of, plan, shards_in
 from lab.data.preparation import is_prepared, prepare, shard_folder, summarise, verify
 from lab.data.shards import ShardWriter, TokenStore
-from tests.data.slim import (
-    LONG,
-    SHARE,
-    SOURCES,
-    TASKS,
-    documents,
-    flat,
-    slim,
-    slim_corpus,
-    tokens_by_class,
-    word_tokenizer,
-)
+from tests.data.slim import LONG, SHARE, SOURCES, TASKS, documents, flat, slim, slim_corpus, tokens_by_class
 from tests.data.stores import folder_bytes, refused
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return word_tokenizer(tmp_path_factory.mktemp("tokenizer"))
-
-
-@pytest.fixture
-def config(tmp_path, tokenizer):
-    slim_corpus(tmp_path / "corpus")
-    return slim(tmp_path, tokenizer)
 
 
 def test_every_copy_is_a_document_of_its_base_shard_as_often_as_the_weights_say(config):
@@ -82,13 +60,6 @@ def test_the_held_out_split_is_carried_over(config):
     assert len(flat(documents(config, "held_out"))) > 5
     tokenizers = [(shard_folder(c) / "tokenizer.json").read_bytes() for c in (config, config.base)]
     assert tokenizers[0] == tokenizers[1]
-
-
-def test_copies_do_not_stand_beside_each_other(config):
-    prepare(config, progress=False)
-    for shard in documents(config):
-        assert max(Counter(shard).values()) > 1
-        assert all(one != other for one, other in zip(shard, shard[1:]))
 
 
 def test_long_and_short_documents_of_all_sources_are_mixed(config):

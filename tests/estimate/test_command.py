@@ -1,7 +1,6 @@
 """The command lines: a folder without any file, what fits and what does not, and wrong options."""
 
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -12,8 +11,8 @@ from lab.estimate.memory import Memory
 from lab.estimate.report import Gpus, assumed_bytes, refuse_too_large
 from lab.fit import SYNTAX, parse, read_arguments
 from tests.estimate.small import small
+from tests.forked import run
 from tests.opened import SIZES
-from tests.test_fit_cli import ROOT
 
 RUN = {
     "model": {**SIZES, "vocab_size": 300},
@@ -128,9 +127,6 @@ def test_a_wrong_option_is_status_2_and_one_line(written, capsys, words, line):
 
 
 def test_the_command_refuses_with_status_2_and_one_line(written):
-    words = [sys.executable, "-m", "lab.fit", written(RUN), "--dry_run", "--memory_gib=1"]
-    done = subprocess.run(
-        words, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False, timeout=100
-    )
+    done = run("-m", "lab.fit", written(RUN), "--dry_run", "--memory_gib=1", cwd=Path.cwd())
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.stderr
     assert "--memory_gib=1" in done.stderr

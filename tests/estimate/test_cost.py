@@ -8,7 +8,7 @@ from lab.counts import PositionCounts
 from lab.estimate.cost import cost_of, counts_bytes, paper_utilisation, shard_tokens_of
 from lab.runs.folder import RunFolder
 from tests.estimate.small import small
-from tests.test_fit_cli import ROOT
+from tests.forked import ROOT
 
 
 def test_the_papers_run_takes_the_papers_time():

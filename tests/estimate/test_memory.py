@@ -1,6 +1,7 @@
 """Memory on fake tensors against counts by hand and against what a real run keeps."""
 
 import dataclasses
+import functools
 
 import pytest
 import torch
@@ -32,7 +33,13 @@ THIRD_TIED = {"parameters": 1724, "gradients": 1724, "optimizer": 2 * 1724 + 20 
 #   loss, and 2 x 2 random states of 8 bytes: 676 bytes.
 PER_TOKEN, ONCE = 1028, 676
 SIZES = DecoderConfig(64, 3, 4, 2, 160, 300, False, head_chunk=64)
+
 TOLERANCE = 0.1  # what a real run keeps against the tracker's count; the latter has the views' bases too
+
+
+@functools.cache
+def measured(**settings):
+    return memory_of(small(**settings))
 
 
 @pytest.mark.parametrize(
@@ -47,30 +54,30 @@ TOLERANCE = 0.1  # what a real run keeps against the tracker's count; the latter
     ],
 )
 def test_parameters_gradients_and_optimizer_equal_a_count_by_hand(settings, expected):
-    assert memory_of(small(**settings)).held == expected
+    assert measured(**settings).held == expected
 
 
 @pytest.mark.parametrize("tokens", [128, 256, 384])
 def test_activations_equal_a_count_by_hand_and_grow_with_the_pack(tokens):
-    assert memory_of(small(micro_batch_tokens=tokens)).kept == PER_TOKEN * tokens + ONCE
+    assert measured(micro_batch_tokens=tokens).kept == PER_TOKEN * tokens + ONCE
 
 
 def test_activations_do_not_depend_on_the_window():
-    assert memory_of(small(window=128)).kept == memory_of(small(window=32)).kept
+    assert measured(window=128).kept == measured(window=32).kept
 
 
 def test_recompute_keeps_a_residual_stream_for_each_block():
     # of a block's 116 numbers its input of 8 is left: 16 + 9 + 8 + 4 = 37; token, target and, in the layout that the
     # blocks hold, the document, of 8 bytes each: 172 bytes a token. Once: the head's gradient and the loss
-    assert memory_of(small(recompute=True)).kept == 172 * 128 + 160 * 4 + 4
+    assert measured(recompute=True).kept == 172 * 128 + 160 * 4 + 4
 
 
 def test_the_peak_has_the_gradients_only_where_they_are_kept_between_packs():
     once = {"batch_tokens": 128, "tokens": 128}
-    several, one = memory_of(small()), memory_of(small(**once))
+    several, one = measured(), measured(**once)
     assert several.peak["gradients"] == 5280
     assert one.peak["gradients"] < 5280  # set to None after a step, they come back one by one
-    assert memory_of(small(strategy="ddp", devices=3, batch_tokens=384)).peak["gradients"] == 5280  # DDP's buckets
+    assert measured(strategy="ddp", devices=3, batch_tokens=384).peak["gradients"] == 5280  # DDP's buckets
 
 
 @pytest.mark.parametrize(
@@ -81,7 +88,7 @@ def test_the_peak_has_the_gradients_only_where_they_are_kept_between_packs():
     ],
 )
 def test_masks_hold_no_square_of_the_window(settings):
-    causal, masked = memory_of(small()), memory_of(small(**settings))
+    causal, masked = measured(), measured(**settings)
     # an anchor adds gathered keys and values, 2 x 4 numbers for each token and block, and one more key a window
     assert causal.kept <= masked.kept <= causal.kept + 2 * 2 * 4 * 4 * (128 + 4) + 16 * 128
 

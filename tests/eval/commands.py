@@ -19,6 +19,11 @@ def rows_in(path):
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
+def words_of(text):
+    """Split every line into its words, so that no test depends on the width of a column."""
+    return [line.split() for line in text.splitlines() if line]
+
+
 def rows_named(name):
     return lambda folder: rows_in(folder / name)
 

@@ -1,4 +1,4 @@
-"""eval.compare: which rows share a line, which differences are significant, and by which test."""
+"""eval.compare: which rows share a line, what is folded, which differences are significant, and by which test."""
 
 import csv
 import itertools
@@ -10,135 +10,47 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest, fisher_exact, ttest_rel
+import yaml
+from scipy.stats import fisher_exact, ttest_ind, ttest_rel
 
 from eval.common.statistics import holm
 from eval.compare.__main__ import main
+from eval.compare.differences import FISHER, LIMITS, MCNEMAR, PAIRED_T, SEEDS, SEEDS_PAIRED, compare, paired_t
 from eval.compare.records import read_records
-from eval.compare.results import FISHER, LIMITS, MCNEMAR, PAIRED_T, compare, paired, paired_t
-from eval.compare.table import arrange, markdown
+from eval.compare.table import arrange
+from eval.compare.writing import WRITERS, spread
 from eval.perplexity.__main__ import main as perplexity
-from lab.errors import DataError
+from lab.errors import ConfigError, DataError
 from lab.probe.intervals import exact_limits
 from lab.probe.sequential import sequential_design
 from tests.eval.commands import runner
 
 ROOT = Path(__file__).resolve().parents[2]
 SUBJECT = {"model": "m", "checkpoint": "tokens-1", "weights": "w", "precision": "float32", "method": "rope+plain"}
-PASSKEY = {
-    **SUBJECT,
-    "metric": "passkey",
-    "protocol": "passkey",
-    "digits": 5,
-    "filler": None,
-    "answer_budget": 12,
-    "seed": 0,
-    "length": 128,
-    "depth": 0.5,
-    "n": 10,
-    "passed": 3,
-    "score": 0.3,
-    "low": 0.07,
-    "high": 0.65,
-}
-NEEDLES = {"needles": 4, "digits": 3, "required": 2, "answer_budget": 20, "haystack": "h"}
-ROWS = {  # a row of every kind, with its evaluation, task, unit and score
-    "passkey": (PASSKEY, "depth 50%", "share", 0.3),
-    "ruler": (
-        {**SUBJECT, "protocol": "ruler", "version": 1, "task": "vt", "length": 512, "n": 20, "seed": 0, "score": 55.0},
-        *("vt", "percent", 55.0),
-    ),
-    "lines": (
-        {
-            **SUBJECT,
-            "metric": "line_retrieval",
-            "protocol": "longeval",
-            "answer_budget": 32,
-            "by": "lines",
-            "asked": 20,
-            "length": 400,
-            "n": 5,
-            "passed": 4,
-            "score": 0.8,
-            "seed": 0,
-        },
-        *("20 lines", "share", 0.8),
-    ),
-    "perplexity": (
-        {
-            **SUBJECT,
-            "metric": "perplexity",
-            "protocol": "sliding-window",
-            "texts": "t",
-            "stride": 8,
-            "length": 64,
-            "n": 3,
-            "score": 9.5,
-            "low": 9.0,
-            "high": 10.0,
-            "seed": 0,
-        },
-        *("stride 8", "perplexity", 9.5),
-    ),
-    "methods": (
-        {
-            **SUBJECT,
-            **NEEDLES,
-            "metric": "needles_by_method",
-            "protocol": "ours",
-            "length": 192,
-            "n": 8,
-            "passed": 6,
-            "score": 0.75,
-        },
-        *("2 of 4 needles", "share", 0.75),
-    ),
+LIMITED = {"low": 0.07, "high": 0.65}
+NEEDLES = {"needles": 4, "digits": 3, "required": 2, "answer_budget": 20, "haystack": "h", "protocol": "ours"}
+PASSKEY = {**SUBJECT, "metric": "passkey", "protocol": "passkey", "digits": 5, "filler": None, "answer_budget": 12}
+PASSKEY |= {"seed": 0, "length": 128, "depth": 0.5, "n": 10, "passed": 3, "score": 0.3, **LIMITED}
+LINES = {**SUBJECT, "metric": "line_retrieval", "protocol": "longeval", "answer_budget": 32, "by": "lines", "asked": 20}
+PERPLEXITY = {**SUBJECT, "metric": "perplexity", "protocol": "sliding-window", "texts": "t", "stride": 8, "length": 64}
+PERPLEXITY |= {"n": 3, "score": 9.5, "low": 9.0, "high": 10.0, "seed": 0}
+THIRDS = {**SUBJECT, **NEEDLES, "metric": "failures_by_third", "length": 192, "tests": 8, "third": "first"}
+HEATMAP = {**SUBJECT, **NEEDLES, "metric": "found_by_depth", "length": 192, "tests": 8, "depths": 4, "from_depth": 0.0}
+RULER = {**SUBJECT, "protocol": "ruler", "version": 1, "task": "vt", "length": 512, "n": 20, "seed": 0, "score": 55.0}
+HARNESS = {**SUBJECT, "protocol": "lm-eval-0.4.13", "task": "mmlu", "metric": "acc", "filter": "none", "length": 2048}
+METHODS = {**SUBJECT, **NEEDLES, "metric": "needles_by_method", "length": 192, "n": 8, "passed": 6, "score": 0.75}
+ROWS = {  # a row of every kind, with its task, unit, what passed, and whether higher is better
+    "passkey": (PASSKEY, "depth 50%", "share", 3, 1),
+    "ruler": (RULER, "vt", "percent", None, 1),
+    "lines": (LINES | {"length": 400, "n": 5, "passed": 4, "score": 0.8, "seed": 0}, "20 lines", "share", 4, 1),
+    "perplexity": (PERPLEXITY, "stride 8", "perplexity", None, -1),
+    "methods": (METHODS, "2 of 4 needles", "share", 6, 1),
     "heatmap": (
-        {
-            **SUBJECT,
-            **NEEDLES,
-            "metric": "found_by_depth",
-            "protocol": "ours",
-            "length": 192,
-            "tests": 8,
-            "depths": 4,
-            "n": 8,
-            "from_depth": 0.0,
-            "to_depth": 0.25,
-            "found": 2,
-            "score": 0.25,
-        },
-        *("depth 0% to 25%", "share", 0.25),
+        HEATMAP | {"n": 8, "to_depth": 0.25, "found": 2, "score": 0.25},
+        *("depth 0% to 25%", "share", 2, 1),
     ),
-    "thirds": (
-        {
-            **SUBJECT,
-            **NEEDLES,
-            "metric": "failures_by_third",
-            "protocol": "ours",
-            "length": 192,
-            "tests": 8,
-            "third": "first",
-            "n": 6,
-            "failures": 3,
-            "score": 0.5,
-        },
-        *("failures in the first third", "share", 0.5),
-    ),
-    "harness": (
-        {
-            **SUBJECT,
-            "protocol": "lm-eval-0.4.13",
-            "task": "mmlu",
-            "metric": "acc",
-            "filter": "none",
-            "length": 2048,
-            "n": 12,
-            "score": 0.5,
-            "higher_is_better": True,
-        },
-        *("mmlu acc", "score", 0.5),
-    ),
+    "thirds": (THIRDS | {"n": 6, "failures": 3, "score": 0.5}, "failures in the first third", "share", 3, 0),
+    "harness": (HARNESS | {"n": 12, "score": 0.5, "higher_is_better": True}, "mmlu acc", "score", None, 1),
 }
 
 
@@ -148,8 +60,18 @@ def write(folder, *rows, name="rows.jsonl"):
     return folder
 
 
-def records_of(*folders):
-    return read_records(list(folders))[0]
+def grid_of(*folders, by=()):
+    return arrange(read_records(list(folders))[0], by)
+
+
+def compared(*folders):
+    """Compare the first two results, as read."""
+    cells = grid_of(*folders, by=["checkpoint", "method"]).cells
+    return compare(*itertools.islice(cells.itertuples(), 2))
+
+
+def table_of(grid):
+    return {(cell.line, cell.column): cell for cell in grid.cells.itertuples()}
 
 
 def passkey(folder, passes, name="a", hashes=None, **changes):
@@ -163,129 +85,117 @@ def passkey(folder, passes, name="a", hashes=None, **changes):
     return {**row, **changes}
 
 
+def shares(**scores):
+    return [{**PASSKEY, "method": name, "passed": round(10 * share), "score": share} for name, share in scores.items()]
+
+
 @pytest.mark.parametrize("evaluation", ROWS)
 def test_a_row_of_every_kind(tmp_path, evaluation):
-    row, task, unit, score = ROWS[evaluation]
-    (record,) = records_of(write(tmp_path, row))
-    assert (record.evaluation, record.task, record.unit, record.score) == (evaluation, task, unit, score)
-    assert (record.model, record.method, record.n) == ("m", "rope+plain", row["n"])
-    assert record.passed == {"passkey": 3, "lines": 4, "methods": 6, "heatmap": 2, "thirds": 3}.get(evaluation)
-    assert record.higher_is_better == {"perplexity": False, "thirds": None}.get(evaluation, True)
+    row, task, unit, passed, better = ROWS[evaluation]
+    (record,) = read_records([write(tmp_path, row)])[0].replace({np.nan: None}).itertuples()
+    assert (record.evaluation, record.task, record.unit, record.score) == (evaluation, task, unit, row["score"])
+    assert (record.model, record.method, record.n, record.passed) == ("m", "rope+plain", row["n"], passed)
+    assert record.better == better
 
 
 def test_all_kinds_stand_in_one_table(tmp_path):
     rows = [row for row, *_ in ROWS.values()]
-    others = [{**row, "method": "rope+string"} for row in rows]
-    grid = arrange(records_of(write(tmp_path, *rows, *others)), None)
-    assert grid.headings == ["rope+plain", "rope+string"]
-    assert (len(grid.lines), len(grid.cells)) == (len(ROWS), 2 * len(ROWS))
+    grid = grid_of(write(tmp_path, *rows, *({**row, "method": "rope+string"} for row in rows)))
+    assert spread(grid).shape == (len(ROWS), 2)
+    assert list(spread(grid)) == ["rope+plain", "rope+string"]
+    assert "-" not in spread(grid).to_numpy()
 
 
 @pytest.mark.parametrize(
     ("evaluation", "change"),
     [
-        ("passkey", {"protocol": "lab"}),
-        ("passkey", {"seed": 1}),
-        ("passkey", {"filler": "other"}),
-        ("passkey", {"depth": 0.25}),
-        ("passkey", {"answer_budget": 13}),
-        ("ruler", {"source": "essays"}),
-        ("ruler", {"version": 2}),
+        *(("passkey", {name: value}) for name, value in {"protocol": "lab", "seed": 1, "filler": "other"}.items()),
+        *(("passkey", {name: value}) for name, value in {"depth": 0.25, "answer_budget": 13}.items()),
+        *(("ruler", {name: value}) for name, value in {"source": "essays", "version": 2}.items()),
         ("lines", {"by": "length"}),
-        ("perplexity", {"texts": "other"}),
-        ("perplexity", {"stride": 16}),
-        ("perplexity", {"length": 128}),
-        ("methods", {"needles": 8}),
-        ("methods", {"required": 4}),
-        ("methods", {"haystack": "other"}),
-        ("heatmap", {"depths": 8}),
-        ("heatmap", {"tests": 9}),
+        *(("perplexity", {name: value}) for name, value in {"texts": "other", "stride": 16, "length": 128}.items()),
+        *(("methods", {name: value}) for name, value in {"needles": 8, "required": 4, "haystack": "other"}.items()),
+        *(("heatmap", {name: value}) for name, value in {"depths": 8, "tests": 9}.items()),
         ("thirds", {"digits": 6}),
-        ("harness", {"fewshot": 5}),
-        ("harness", {"metric": "acc_norm"}),
-        ("harness", {"filter": "strict"}),
-        ("harness", {"limit": 5}),
+        *(("harness", {name: value}) for name, value in {"fewshot": 5, "metric": "f1", "limit": 5}.items()),
     ],
     ids=str,
 )
 def test_what_cannot_be_compared_shares_no_line(tmp_path, evaluation, change):
     row = ROWS[evaluation][0]
-    grid = arrange(records_of(write(tmp_path, row, {**row, "method": "other", **change})), None)
-    assert (len(grid.lines), len(grid.columns)) == (2, 2)
-    assert not grid.verdicts
-    assert markdown(grid).count(" - ") == 2
+    grid = grid_of(write(tmp_path, row, {**row, "method": "other", **change}))
+    assert (spread(grid) == "-").to_numpy().tolist() in ([[False, True], [True, False]], [[True, False], [False, True]])
+    assert not grid.cells.compared.any()
 
 
 def test_mcnemar_on_the_same_tests(tmp_path):
     # 9 tests that the second passes alone, 1 that the first does: 2 (C(10,0) + C(10,1)) / 2^10 = 22 / 1024
     first, second = [0] * 9 + [1] + [1] * 5, [1] * 9 + [0] + [1] * 5
     rows = [passkey(tmp_path, first), passkey(tmp_path, second, "b")]
-    verdict = compare(*records_of(write(tmp_path, *rows)))
-    assert (verdict.test, verdict.raw_p) == (MCNEMAR, 22 / 1024)
-    assert verdict.raw_p == pytest.approx(binomtest(1, 10).pvalue)
+    assert compared(write(tmp_path, *rows)) == (MCNEMAR, 22 / 1024)
 
 
-def test_tests_that_are_not_all_recorded_are_not_taken_for_all(tmp_path):
-    rows = [passkey(tmp_path, [1, 1, 1]), passkey(tmp_path, [0, 0, 0], "b")]
-    for name in "ab":
-        file = tmp_path / f"{name}-cases/x.jsonl"
-        file.write_text("".join(file.read_text().splitlines(keepends=True)[:2]))
-    assert compare(*records_of(write(tmp_path, *rows))).test == FISHER
-
-
-@pytest.mark.parametrize("why", ["other_prompts", "no_cases", "another_n"])
+@pytest.mark.parametrize("why", ["other_prompts", "no_cases", "another_n", "lost_cases"])
 def test_fisher_where_tests_are_not_the_same(tmp_path, why):
-    first, second = [1] * 3, [0] * 3
     changes = {"no_cases": {"cases": "none.jsonl"}}.get(why, {})
     hashes = ["q0", "q1", "q2"] if why == "other_prompts" else None
-    second = [0] * 4 if why == "another_n" else second
-    rows = [passkey(tmp_path, first), passkey(tmp_path, second, "b", hashes, **changes)]
-    verdict = compare(*records_of(write(tmp_path, *rows)))
+    second = [0] * 4 if why == "another_n" else [0] * 3
+    rows = [passkey(tmp_path, [1] * 3), passkey(tmp_path, second, "b", hashes, **changes)]
+    if why == "lost_cases":
+        for file in tmp_path.glob("*-cases/x.jsonl"):
+            file.write_text("".join(file.read_text().splitlines(keepends=True)[:2]))
     # 3 of 3 against 0 of 3: two tables of 1 / C(6,3) each; against 0 of 4: one of 1 / C(7,3), the other end is likelier
     expected = 1 / math.comb(7, 3) if why == "another_n" else 2 / math.comb(6, 3)
-    assert (verdict.test, verdict.raw_p) == (FISHER, pytest.approx(expected))
-
-
-def test_fisher_by_counting_all_tables(tmp_path):
-    rows = [{**PASSKEY, "n": n, "passed": a, "score": a / n, "method": m} for m, n, a in (("a", 11, 9), ("b", 8, 2))]
-    outcomes = [1] * 11 + [0] * 8  # which 11 tests are in the first row
-    found = math.comb(11, 9) * math.comb(8, 2)
-    ways = [math.comb(11, k) * math.comb(8, 11 - k) for k in range(3, 12)]
-    expected = sum(way for way in ways if way <= found) / math.comb(len(outcomes), 11)
-    verdict = compare(*records_of(write(tmp_path, *rows)))
-    assert verdict.raw_p == pytest.approx(expected)
-    assert verdict.raw_p == pytest.approx(fisher_exact([[9, 2], [2, 6]]).pvalue)
+    assert compared(write(tmp_path, *rows)) == (FISHER, pytest.approx(expected))
 
 
 def test_paired_t():
-    rng = np.random.default_rng(0)
-    first, second = rng.normal(size=(2, 12))
+    first, second = np.random.default_rng(0).normal(size=(2, 12))
     assert paired_t(second - first) == pytest.approx(ttest_rel(first, second).pvalue)
     # d = 1, 2, 3: mean 2, s 1, t = 2 sqrt(3); with two degrees of freedom P(T > t) = (1 - t / sqrt(2 + t^2)) / 2
     assert paired_t([1.0, 2.0, 3.0]) == pytest.approx(1 - 2 * math.sqrt(3) / math.sqrt(14))
     assert paired_t([2.0, 2.0]) is None
-    keys = range(12)
-    verdict = paired(dict(zip(keys, first, strict=True)), dict(zip(reversed(keys), second[::-1], strict=True)))
-    assert (verdict.test, verdict.raw_p) == (PAIRED_T, pytest.approx(ttest_rel(first, second).pvalue))
 
 
-def test_perplexities_are_compared_by_the_documents_losses(tmp_path):
-    losses = {"a": [(4.0, 2), (3.0, 3), (8.0, 4)], "b": [(5.0, 2), (6.0, 3), (9.0, 4)]}
-    for name, pairs in losses.items():
-        write(tmp_path / "c-cases", *({"test": k, "nll": x, "tokens": t} for k, (x, t) in enumerate(pairs)), name=name)
-    rows = [{**ROWS["perplexity"][0], "method": name, "cases": f"c-cases/{name}"} for name in losses]
-    found = compare(*records_of(write(tmp_path, *rows)))
-    assert (found.test, found.raw_p) == (PAIRED_T, pytest.approx(ttest_rel([2, 1, 2], [2.5, 2, 2.25]).pvalue))
+WORDS = {**ROWS["harness"][0], "n": 3, "metric": "word_perplexity", "higher_is_better": False}
+
+
+@pytest.mark.parametrize(
+    ("row", "first", "second", "expected"),
+    [
+        (  # losses per token 2, 1, 2 and 2.5, 2, 2.25, of documents and of the harness's texts
+            PERPLEXITY,
+            *(
+                [{"nll": x, "tokens": t} for x, t in each]
+                for each in ([(4, 2), (3, 3), (8, 4)], [(5, 2), (6, 3), (9, 4)])
+            ),
+            (PAIRED_T, ttest_rel([2, 1, 2], [2.5, 2, 2.25]).pvalue),
+        ),
+        (
+            WORDS,
+            [{"scores": {"word_perplexity": pair}} for pair in [(-4.0, 2), (-3.0, 3), (-8.0, 4)]],
+            [{"scores": {"word_perplexity": pair}} for pair in [(-5.0, 2), (-6.0, 3), (-9.0, 4)]],
+            (PAIRED_T, ttest_rel([2, 1, 2], [2.5, 2, 2.25]).pvalue),
+        ),
+        (
+            WORDS | {"metric": "acc"},
+            [{"scores": {"acc": x}} for x in (0, 0, 1)],
+            [{"scores": {"acc": x}} for x in (1, 1, 1)],
+            (MCNEMAR, 0.5),
+        ),
+    ],
+    ids=["documents", "harness_texts", "harness_scores"],
+)
+def test_outcomes_of_each_kind(tmp_path, row, first, second, expected):
+    for name, tests in (("a", first), ("b", second)):
+        write(tmp_path / "c-cases", *({"test": k, **test} for k, test in enumerate(tests)), name=name)
+    rows = [{**row, "method": name, "cases": f"c-cases/{name}"} for name in "ab"]
+    assert compared(write(tmp_path, *rows)) == (expected[0], pytest.approx(expected[1]))
 
 
 def test_a_score_without_outcomes_has_no_test(tmp_path):
-    row = ROWS["perplexity"][0]
-    grid = arrange(records_of(write(tmp_path, row, {**row, "method": "b", "score": 5.0})), None)
-    (verdict,) = grid.verdicts.values()
-    assert (verdict.test, verdict.p, verdict.significant) == (None, None, False)
-    text = markdown(grid)
-    assert "**5 (9 to 10), n=3**?" in text
-    assert "? no test (1)" in text
+    grid = grid_of(write(tmp_path, PERPLEXITY, {**PERPLEXITY, "method": "b", "score": 5.0}))
+    assert spread(grid, "**{}**").to_numpy().tolist() == [["9.5 (9 to 10), n=3", "**5 (9 to 10), n=3**?"]]
 
 
 def test_all_comparisons_of_a_table_are_corrected_together(tmp_path):
@@ -295,82 +205,71 @@ def test_all_comparisons_of_a_table_are_corrected_together(tmp_path):
         for name, pair in counts.items()
         for depth, passed in zip((0.0, 1.0), pair, strict=True)
     ]
-    grid = arrange(records_of(write(tmp_path, *rows)), None)
+    grid = grid_of(write(tmp_path, *rows))
     raw = {
         (name, k): fisher_exact([[10, 0], [counts[name][k], 10 - counts[name][k]]]).pvalue
         for name, k in itertools.product("bc", (0, 1))
     }
-    expected = holm(raw)
-    lines = {line[1]: line for line in grid.lines}
-    for (name, k), p in expected.items():
-        column = next(column for column in grid.columns if name in column)
-        verdict = grid.verdicts[lines[("depth 0%", "depth 100%")[k]], column]
-        assert (verdict.p, verdict.significant) == (pytest.approx(p), p <= 0.05)
-    text = markdown(grid)
-    assert text.count("*\n") + text.count("* ") >= sum(p <= 0.05 for p in expected.values())
-    assert "p adjusted for 4 comparisons (Holm)" in text
+    cells = table_of(grid)
+    for (name, k), p in holm(raw).items():
+        cell = cells[f"passkey depth {k:.0%} 128 tokens", name]
+        assert cell.p_adjusted == pytest.approx(p)
+        assert spread(grid).loc[cell.line, name].endswith("*") == (p <= 0.05)
 
 
 def test_the_best_of_a_line(tmp_path):
-    def bold(row, *scores, key="score"):
-        rows = [{**row, key: score, "method": str(k)} for k, score in enumerate(scores)]
-        grid = arrange(records_of(write(tmp_path, *rows)), None)
-        return [grid.is_best(grid.lines[0], column) for column in grid.columns]
+    def best(row, *scores):
+        return grid_of(
+            write(tmp_path, *({**row, "score": x, "method": str(k)} for k, x in enumerate(scores)))
+        ).cells.best
 
-    assert bold(PASSKEY, 0.1, 0.3, 0.3) == [False, True, True]
-    assert bold(ROWS["perplexity"][0], 9.0, 8.0, 8.5) == [False, True, False]
-    assert bold(ROWS["thirds"][0], 0.5, 0.6, key="share") == [False, False]
-    assert bold(PASSKEY, 0.1) == [False]
-    assert bold(PASSKEY, 0.1, 0.1) == [False, False]
+    assert best(PASSKEY, 0.1, 0.3, 0.3).tolist() == [False, True, True]
+    assert best(PERPLEXITY, 9.0, 8.0, 8.5).tolist() == [False, True, False]
+    for row, scores in ((ROWS["thirds"][0], (0.5, 0.6)), (PASSKEY, (0.1,)), (PASSKEY, (0.1, 0.1))):
+        assert not best(row, *scores).any()
 
 
 def needle_tests(founds, length=128):
-    return [
-        {"length": length, "test": k, "prompt_hash": f"p{k}", "numbers": ["123", "456"], "found": found}
-        for k, found in enumerate(founds)
-    ]
+    return [{"length": length, "test": k, "prompt_hash": f"p{k}", "found": found} for k, found in enumerate(founds)]
 
 
 def probe_row(consumed, passed, tests=4, length=128, **changes):
     known = {"consumed_tokens": consumed, "length": length, "tests": tests, "passed": passed, "n": tests}
     about = {**SUBJECT, "model": "wide", "checkpoint": f"tokens-{consumed:015d}", "weights": None}
-    return {
-        **about,
-        **NEEDLES,
-        **known,
-        "accuracy": passed / tests,
-        "score": passed / tests,
-        "protocol": "ours",
-        **changes,
-    }
+    return {**about, **NEEDLES, **known, "accuracy": passed / tests, "score": passed / tests, **changes}
 
 
 def test_probes_take_their_tests_from_cases(tmp_path):
     run = tmp_path / "wide"
-    write(run, probe_row(7, 1), {"effective_length": 0}, probe_row(9, 3), name="probes.jsonl")
+    write(run, probe_row(7, 1), probe_row(9, 3), name="probes.jsonl")
     write(run / "cases", *needle_tests([0, 2, 1, 1]), name=f"tokens-{7:015d}.jsonl")
     write(run / "cases", *needle_tests([2, 1, 2, 2]), name=f"tokens-{9:015d}.jsonl")
-    first, second = records_of(run)
-    assert (first.model, first.task, second.checkpoint) == ("wide", "2 of 4 needles", f"tokens-{9:015d}")
-    verdict = compare(first, second)
     # passed with two numbers: 0 1 0 0 and 1 0 1 1, four tests apart: 2 (1 + 4) / 16
-    assert (verdict.test, verdict.raw_p) == (MCNEMAR, 10 / 16)
-    grid = arrange([second, first], None)
-    assert (grid.older, [record.checkpoint for record in grid.cells.values()]) == (1, [f"tokens-{9:015d}"])
-    grid = arrange([first, second], ["checkpoint"])
-    assert (len(grid.lines), len(grid.columns), grid.older) == (1, 2, 0)
+    assert compared(run) == (MCNEMAR, 10 / 16)
+    grid = grid_of(run)
+    assert (grid.older, grid.cells.checkpoint.tolist()) == (1, [f"tokens-{9:015d}"])
+    assert spread(grid_of(run, by=["checkpoint"])).shape == (1, 2)
+
+
+def test_method_rows_take_their_tests_from_the_files_beside_them(tmp_path):
+    base = {**METHODS, "length": 128, "n": 4, "seed": 0}
+    rows = [{**base, "method": name, "passed": passed, "score": passed / 4} for name, passed in (("a", 1), ("b", 3))]
+    for name, founds in (("a", [0, 2, 1, 1, 4]), ("b", [2, 1, 2, 3, 0]), ("c", [4, 4, 4, 4])):
+        key = {"weights": "w-long", "method": name, "precision": "fp32", "protocol": "ours", "haystack": "h-long"}
+        head = {"key": {**key, "needles": 4, "digits": 3, "answer_budget": 20, "seed": 0}}
+        write(tmp_path, head, *needle_tests(founds), name=f"tests-1-{name}.jsonl")
+    assert compared(write(tmp_path, *rows, name="methods.jsonl")) == (MCNEMAR, 10 / 16)
 
 
 def test_lengths_that_stopped_early_are_compared_by_their_limits(tmp_path):
     """2 and 18 of 20: the limits meet at 1/2 where P(X <= 2) = (1 + 20 + 190) / 2^20 = a / 4."""
     stops = {"tests": 20, "thresholds": [0.8], "error": 0.0, "round": 20}  # one look, at all tests
-    run = write(tmp_path / "a", probe_row(7, 2, 20, stops=stops), probe_row(9, 18, 20), name="probes.jsonl")
-    verdict = compare(*records_of(run))
-    assert (verdict.test, verdict.raw_p) == (LIMITS, pytest.approx(4 * 211 / 2**20, rel=1e-4))
+    found = compared(write(tmp_path / "a", probe_row(7, 2, 20, stops=stops), probe_row(9, 18, 20)))
+    assert found == (LIMITS, pytest.approx(4 * 211 / 2**20, rel=1e-4))
     same = write(tmp_path / "b", probe_row(7, 2, 20, stops=stops), probe_row(9, 3, 20, stops=stops))
-    assert compare(*records_of(same)).raw_p == 1
+    assert compared(same)[1] == 1
     far = write(tmp_path / "c", probe_row(7, 0, 500, stops={**stops, "tests": 500}), probe_row(9, 500, 500))
-    assert compare(*records_of(far)).raw_p == 1e-12
+    assert compared(far)[1] == 1e-12
 
 
 def test_equal_models_that_stop_early_seldom_differ(tmp_path):
@@ -384,104 +283,136 @@ def test_equal_models_that_stop_early_seldom_differ(tmp_path):
     pairs = [(a, b) for a, b in np.argwhere(differ | differ.T)[::97]]
     assert pairs
     for a, b in pairs:
-        rows = [probe_row(k, int(passed[k]), int(tests[k]), stops=stops) for k in (int(a), int(b))]
-        p = compare(*records_of(write(tmp_path / f"{a}-{b}", *rows))).raw_p
-        assert p <= 0.05
+        rows = [probe_row(n, int(passed[k]), int(tests[k]), stops=stops) for n, k in ((7, a), (9, b))]
+        _, p = compared(write(tmp_path / f"{a}-{b}", *rows))
         ends = [exact_limits(design, row["n"], row["passed"], 1 - p / 2) for row in rows]
         (_, touching), (other, _) = sorted(ends)
         assert touching == pytest.approx(other, abs=1e-5)
+        assert p <= 0.05
     for share in (0.1, 0.5, 0.75, 0.8, 0.9):
         chance = design.stopping_probabilities(np.array([share]))[0]
         assert chance @ (differ | differ.T) @ chance <= 0.05
 
 
-def test_method_rows_take_their_tests_from_the_files_beside_them(tmp_path):
-    base = {**ROWS["methods"][0], "length": 128, "n": 4, "seed": 0}
-    rows = [{**base, "method": name, "passed": passed, "score": passed / 4} for name, passed in (("a", 1), ("b", 3))]
-    for name, founds in (("a", [0, 2, 1, 1, 4]), ("b", [2, 1, 2, 3, 0]), ("c", [4, 4, 4, 4])):
-        key = {"weights": "w-long", "method": name, "precision": "fp32", "protocol": "ours", "haystack": "h-long"}
-        head = {"key": {**key, "needles": 4, "digits": 3, "answer_budget": 20, "seed": 0}}
-        write(tmp_path, head, *needle_tests(founds), name=f"tests-1-{name}.jsonl")
-    verdict = compare(*records_of(write(tmp_path, *rows, name="methods.jsonl")))
-    assert (verdict.test, verdict.raw_p) == (MCNEMAR, 10 / 16)
-
-
-def test_harness_rows_take_the_scores_of_their_metric(tmp_path):
-    for name, acc, f1 in (("a", [0, 0, 1], [0.1, 0.2, 0.9]), ("b", [1, 1, 1], [0.3, 0.1, 0.8])):
-        cases = [{"test": k, "prompt_hash": str(k), "scores": {"acc": acc[k], "f1": f1[k]}} for k in range(3)]
-        write(tmp_path / "harness-cases", *cases, name=f"{name}.jsonl")
-    row = {**ROWS["harness"][0], "n": 3}
-    rows = [{**row, "method": m, "metric": s, "cases": f"harness-cases/{m}.jsonl"} for s in ("acc", "f1") for m in "ab"]
-    acc_a, acc_b, f1_a, f1_b = records_of(write(tmp_path, *rows))
-    assert (compare(acc_a, acc_b).test, compare(acc_a, acc_b).raw_p) == (MCNEMAR, 0.5)
-    found = compare(f1_a, f1_b)
-    assert (found.test, found.raw_p) == (PAIRED_T, pytest.approx(ttest_rel([0.1, 0.2, 0.9], [0.3, 0.1, 0.8]).pvalue))
-
-
-def test_harness_texts_are_compared_by_loss(tmp_path):
-    losses = {"a": [(-4.0, 2), (-3.0, 3), (-8.0, 4)], "b": [(-5.0, 2), (-6.0, 3), (-9.0, 4)]}
-    for name, pairs in losses.items():
-        cases = [{"test": k, "prompt_hash": str(k), "scores": {"word_perplexity": p}} for k, p in enumerate(pairs)]
-        write(tmp_path / "harness-cases", *cases, name=f"{name}.jsonl")
-    row = {**ROWS["harness"][0], "n": 3, "metric": "word_perplexity", "higher_is_better": False}
-    found = compare(
-        *records_of(write(tmp_path, *({**row, "method": m, "cases": f"harness-cases/{m}.jsonl"} for m in losses)))
-    )
-    # losses per word 2, 1, 2 and 2.5, 2, 2.25
-    assert (found.test, found.raw_p) == (PAIRED_T, pytest.approx(ttest_rel([2, 1, 2], [2.5, 2, 2.25]).pvalue))
-
-
 def test_other_weights_stand_apart_and_repeated_results_are_counted(tmp_path):
-    other = {**PASSKEY, "weights": "other"}
-    grid = arrange(records_of(write(tmp_path, PASSKEY, other)), None)
-    assert (len(grid.lines), len(grid.columns), grid.headings) == (1, 2, ["w", "other"])
-    again = {**PASSKEY, "n": 20, "passed": 9, "score": 0.45}
-    grid = arrange(records_of(write(tmp_path, again, PASSKEY)), None)
-    assert (grid.again, [record.n for record in grid.cells.values()]) == (1, [20])
+    grid = grid_of(write(tmp_path, PASSKEY, {**PASSKEY, "weights": "other"}))
+    assert list(spread(grid)) == ["w", "other"]
+    grid = grid_of(write(tmp_path, {**PASSKEY, "n": 20, "passed": 9, "score": 0.45}, PASSKEY))
+    assert (grid.again, grid.cells.n.tolist()) == (1, [20])
 
 
-def test_columns_by_length(tmp_path):
-    rows = [{**PASSKEY, "length": length} for length in (1024, 128, 512)]
-    grid = arrange(records_of(write(tmp_path, *rows)), ["length"])
-    assert (grid.headings, len(grid.lines)) == (["128", "512", "1,024"], 1)
+def write_run(folder, window, seed, passed, **summary):
+    """Make a run folder with one probe, its tests drawn with the run's own seed from its own corpus."""
+    name, haystack, consumed = f"w{window}-{seed}", f"text of {window}", 1000 + seed
+    config = {"run": {"name": name, "seed": seed}, "data": {"window": window}, "position": {"distance": {"window": 3}}}
+    run = folder / name
+    about = {"model": name, "seed": seed, "haystack": haystack}
+    row = probe_row(consumed, passed, 10, **about)
+    last = {**row, "threshold": 0.8, "tests": 10, **summary}
+    last = {key: value for key, value in last.items() if key not in ("length", "accuracy", "score", "passed", "n")}
+    write(run, row, last, name="probes.jsonl")
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    return run
+
+
+@pytest.fixture
+def windows(tmp_path):
+    found = {(96, 0): (2, 64), (96, 1): (4, 96), (96, 2): (6, 80), (192, 0): (8, None), (192, 1): (9, 160)}
+    return [
+        write_run(tmp_path, *key, passed, effective_length=length, low=0, high=None, first_length=64)
+        for key, (passed, length) in found.items()
+    ]
+
+
+def test_seeds_are_folded_into_their_mean_with_limits(windows):
+    cells = table_of(grid_of(*windows, by=["window"]))
+    first, second = cells["probe 2 of 4 needles 128 tokens", "96"], cells["probe 2 of 4 needles 128 tokens", "192"]
+    # .2, .4, .6: mean .4, s .2, t_2 = 4.3027: .4 -+ .4968, of which a share has the part above 0
+    assert (first.score, first.low, first.high) == (pytest.approx(0.4), 0, pytest.approx(0.8968, abs=1e-4))
+    assert (first.seeds, second.seeds, second.score) == (3, 2, pytest.approx(0.85))
+    assert (second.test, second.p) == (SEEDS, ttest_ind([0.2, 0.4, 0.6], [0.8, 0.9], equal_var=False).pvalue)
+    same = grid_of(*windows[:2], *windows[3:], by=["data.window"]).cells
+    assert (same.test == SEEDS_PAIRED).sum() == 1
+    length = cells["probe effective length at 0.8", "96"], cells["probe effective length at 0.8", "192"]
+    assert (length[0].score, length[0].low, length[0].high) == pytest.approx((80, 40.257, 119.743), abs=1e-3)
+    assert (math.isnan(length[1].score), length[1].below) == (True, 112)  # one seed is below 64, the other 160
+    assert spread(grid_of(*windows, by=["window"])).loc[length[1].line].tolist() == [
+        "80 (40.3 to 119.7), 3 seeds",
+        "<112, 2 seeds",
+    ]
+
+
+def test_a_single_seed_keeps_its_own_limits_and_its_name(windows):
+    table = spread(grid_of(windows[0], windows[3]))
+    assert list(table) == [f"w96-0, tokens-{1000:015d}", f"w192-0, tokens-{1000:015d}"] or list(table) == [
+        "w96-0",
+        "w192-0",
+    ]
+    assert table.loc["probe effective length at 0.8"].tolist() == ["64 (0 or more), n=10", "<64, n=10"]
+
+
+@pytest.mark.parametrize(
+    ("by", "columns", "lines"),
+    [
+        ("window", ["96", "192"], 2),  # data.window, which has fewer parts than position.distance.window
+        ("position.distance.window", ["3"], 4),  # arms of one column keep lines of their own
+        ("run.seed", ["0", "1", "2"], 4),
+        ("model", ["w96-0", "w96-1", "w96-2", "w192-0", "w192-1"], 2 + 1),
+        ("needles", ["4"], None),
+    ],
+)
+def test_columns_by_any_setting_or_column(windows, by, columns, lines):
+    table = spread(grid_of(*windows, by=[by]))
+    assert list(table) == columns
+    assert lines is None or len(table) == lines
+
+
+def test_fields_are_sorted_as_numbers_and_unknown_ones_are_refused(tmp_path):
+    folder = write(tmp_path, *({**PASSKEY, "length": length} for length in (1024, 128, 512)))
+    assert spread(grid_of(folder, by=["length"])).columns.tolist() == ["128", "512", "1,024"]
+    with pytest.raises(ConfigError, match="--by=legnth: .*; did you mean length?"):
+        grid_of(folder, by=["legnth"])
 
 
 run = runner(main)
 
 
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_every_format(windows, tmp_path, capsys, suffix):
+    status, out, _ = run([*windows, "--by=window", "-o", tmp_path / f"t{suffix}"], capsys)
+    assert (status, "4 results in 2 lines" in out) == (0, True)
+    text = (tmp_path / f"t{suffix}").read_text()
+    cell = {".csv": ",40.25", ".html": "&lt;112, 2 seeds</td>"}.get(suffix, "<112, 2 seeds")
+    bold = {".md": "**85.0", ".html": "font-weight: bold", ".tex": "\\bfseries 85.0", ".txt": "^85.0", ".csv": ",True,"}
+    assert cell in text
+    assert bold[suffix] in text
+
+
 def test_real_rows_of_a_run(run_folder, tmp_path, capsys):
     base = [run_folder, "--documents=3", "--lengths=24", "--stride=8", "-o", tmp_path / "a"]
-    assert perplexity([str(word) for word in base]) == 0
     string = ["--position.distance.method=string", "--position.distance.shift=8", "--position.distance.window=1"]
-    assert perplexity([str(word) for word in [*base, *string]]) == 0
-    first, second = records_of(tmp_path / "a")
-    tests = [
-        [json.loads(x) for x in (tmp_path / "a" / r.row["cases"]).read_text().splitlines()] for r in (first, second)
-    ]
-    for record, each in zip((first, second), tests, strict=True):
-        loss = sum(test["nll"] for test in each) / sum(test["tokens"] for test in each)
-        assert math.exp(loss) == pytest.approx(record.score)
-    means = [[test["nll"] / test["tokens"] for test in each] for each in tests]
+    assert [perplexity([str(word) for word in words]) for words in (base, [*base, *string])] == [0, 0]
     capsys.readouterr()
-    status, out, _ = run([tmp_path / "a", "-o", tmp_path / "t.csv"], capsys)
-    assert (status, "2 results in 1 lines" in out) == (0, True)
-    rows = list(csv.DictReader((tmp_path / "t.csv").open()))
-    assert [row["method"] for row in rows] == ["rope+plain", "rope+string(shift=8,window=1)"]
-    assert rows[1]["test"] == PAIRED_T
-    assert float(rows[1]["p"]) == pytest.approx(ttest_rel(*means).pvalue)
-    assert float(rows[0]["score"]) == first.score
-    assert run([tmp_path / "a", "-o", tmp_path / "t.html"], capsys)[0] == 0
-    page = (tmp_path / "t.html").read_text()
-    assert "perplexity stride 8 24 tokens" in page
-    assert page.count("<td>") == 2
+    assert run([tmp_path / "a", "-o", tmp_path / "t.csv"], capsys)[0] == 0
+    cells = list(csv.DictReader((tmp_path / "t.csv").open()))
+    assert [cell["method"] for cell in cells] == ["rope+plain", "rope+string(shift=8,window=1)"]
+    tests = [
+        [json.loads(x) for x in (tmp_path / "a" / json.loads(row)["cases"]).read_text().splitlines()]
+        for row in (tmp_path / "a" / "perplexity.jsonl").read_text().splitlines()
+    ]
+    for cell, each in zip(cells, tests, strict=True):
+        loss = sum(test["nll"] for test in each) / sum(test["tokens"] for test in each)
+        assert math.exp(loss) == pytest.approx(float(cell["score"]))
+    means = [[test["nll"] / test["tokens"] for test in each] for each in tests]
+    assert (cells[1]["test"], float(cells[1]["p"])) == (PAIRED_T, pytest.approx(ttest_rel(*means).pvalue))
     done = subprocess.run(
-        [sys.executable, "-m", "eval.compare", str(tmp_path / "a")],
+        *([sys.executable, "-m", "eval.compare", str(tmp_path / "a")],),
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout.splitlines()[0].split("|")[2].strip() == "rope+plain"
+    assert "perplexity stride 8 24 tokens" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -489,7 +420,7 @@ def test_real_rows_of_a_run(run_folder, tmp_path, capsys):
     [
         (["none"], "none: no such file or folder"),
         (["empty"], "empty: no results"),
-        (["rows.jsonl", "--by=size"], "--by=size: unknown field"),
+        (["rows.jsonl", "--by=zzzz"], "--by=zzzz: no record"),
         (["rows.jsonl", "--by=model,model"], "is given twice"),
         (["rows.jsonl", "--sort=n"], "--sort=n: unknown setting"),
         (["rows.jsonl", "-o", "t.pdf"], "-o t.pdf: must end in"),

@@ -14,7 +14,7 @@ from eval.entropy.attention_entropy import attention_entropy, entropy
 from eval.entropy.picture import smoothed
 from lab.loading import open_model
 from lab.positions import distance, frequencies
-from tests.eval.commands import check_faults, rows_in, runner
+from tests.eval.commands import check_faults, rows_in, runner, words_of
 from tests.model.attention_by_hand import TINY, drawn, entropy_of, logits_by_distance, projections, tiny
 from tests.model.test_bands_in_attention import METHODS
 from tests.runs.test_picture import size_of
@@ -226,11 +226,9 @@ def test_many_layers_and_short_texts_are_drawn(tmp_path):
 
 def test_the_table_has_a_column_for_each_number():
     curves = np.arange(8.0).reshape(2, 4)
-    assert table(curves, [1, 3]).split("\n") == [
-        "visible tokens       1       3",
-        "layer 0          0.000   2.000",
-        "layer 1          4.000   6.000",
-        "uniform, ln n    0.000   1.099",
+    assert words_of(table(curves, [1, 3])) == [
+        *(["visible", "tokens", "1", "3"], ["layer", "0", "0.000", "2.000"], ["layer", "1", "4.000", "6.000"]),
+        ["uniform,", "ln", "n", "0.000", "1.099"],
     ]
 
 

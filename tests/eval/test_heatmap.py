@@ -22,7 +22,7 @@ from lab.probe.config import ProbeConfig
 from lab.probe.effective_length import NeedleProbe, Worker
 from lab.probe.needles import found
 from lab.probe.string_needles import found as found_anywhere
-from tests.eval.commands import runner
+from tests.eval.commands import runner, words_of
 from tests.opened import CONSUMED
 from tests.runs.test_picture import size_of
 
@@ -159,12 +159,9 @@ def test_tables_and_picture(tmp_path):
     pytest.importorskip("matplotlib")
     cells = {64: depth_rows(TESTS, found, 4, 0.95), 96: depth_rows(TESTS[2:3], found, 4, 0.95)}
     thirds = {64: third_rows(TESTS, found, 0, 0.95), 96: third_rows(TESTS[2:3], found, 0, 0.95)}
-    assert found_table(cells).splitlines() == [
-        "depth           64      96",
-        "0%-25%          50     100",
-        "25%-50%         75     100",
-        "50%-74%        100     100",
-        "74%-99%         75     100",
+    assert words_of(found_table(cells)) == [
+        *(["depth", "64", "96"], ["0%-25%", "50", "100"], ["25%-50%", "75", "100"]),
+        *(["50%-74%", "100", "100"], ["74%-99%", "75", "100"]),
     ]
     lines = thirds_table({64: TESTS, 96: TESTS[2:3]}, thirds, 0.95).splitlines()
     assert lines[0] == "share of failures by third of the text, 0.95 limits"

@@ -1,7 +1,6 @@
 """Small Hugging Face folders and decoders for the tests; transformers is the independent side of every comparison."""
 
 import json
-from contextlib import contextmanager
 
 import pytest
 import torch
@@ -59,19 +58,6 @@ ROPES = {  # theta 1000 and 8 pairs: within 32 tokens pair 0 makes 5 rotations, 
         "high_freq_factor": 4.0,
     },
 }
-
-
-@contextmanager
-def faults(error, *rules):
-    """Expect an error of these lines, `{}` in them any text, each followed by some remedy."""
-    with pytest.raises(error) as caught:
-        yield
-    for line, rule in zip(str(caught.value).splitlines(), rules, strict=True):
-        begin, _, end = rule.partition("{}")
-        found, _, remedy = line.rpartition("; ")
-        assert found.startswith(begin), line
-        assert found.endswith(end), line
-        assert remedy, line
 
 
 def tokens_of(length, vocab=SIZES["vocab_size"]):

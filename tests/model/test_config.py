@@ -8,6 +8,7 @@ import torch
 from lab.errors import ConfigError
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
+from tests.refusals import refused
 
 TINY = DecoderConfig(16, 2, 4, 2, 24, 23, tie_embeddings=False, attention_width=40, qkv_bias=True)
 
@@ -23,15 +24,23 @@ def test_counts_by_hand():
     assert TINY.flops_per_token(3.0) == 6 * 6512 + 960 * 3
 
 
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"qkv_bias": False}, {"attention_width": None}, {"attention_width": 8, "n_kv_heads": 4}],
-    ids=["both", "width", "biases", "narrow"],
+    [
+        {},
+        {"qkv_bias": False},
+        {"attention_width": None},
+        {"attention_width": 8, "n_kv_heads": 4},
+        {"d_model": 12, "n_layers": 3, "n_heads": 6, "n_kv_heads": 1, "d_ff": 7, "attention_width": None},
+    ],
+    ids=["both", "width", "biases", "narrow", "plain"],
 )
-def test_counted_parameters_are_those_of_the_model(changes):
-    cfg = dataclasses.replace(TINY, **changes)
+def test_counted_parameters_are_those_of_the_model(changes, tied):
+    cfg = dataclasses.replace(TINY, tie_embeddings=tied, **changes)
     model = Decoder(cfg)
-    assert cfg.n_parameters() == sum(p.numel() for p in model.parameters())
+    counted = sum(p.numel() for p in model.parameters())
+    assert cfg.n_parameters() == dataclasses.replace(cfg, tie_embeddings=not tied).n_parameters(tied) == counted
     assert model(torch.tensor([[1, 2, 3]])).shape == (1, 3, 23)
 
 
@@ -55,21 +64,19 @@ def test_without_a_seed_nothing_is_drawn_on_the_meta_device():
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "rules"),
     [
-        ({"attention_width": 42}, "n_heads=4: must divide attention_width=42; use 3"),
-        ({"attention_width": None, "n_heads": 3}, "n_heads=3: must divide d_model=16; use 2"),
-        ({"attention_width": 20}, "n_heads=4: head_dim 5 must be even; use another number of heads"),
-        ({"attention_width": 40, "n_kv_heads": 3}, "n_kv_heads=3: must divide n_heads=4; use 2"),
+        ({"attention_width": 42}, ["n_heads=4: must divide attention_width=42; use 3"]),
+        ({"attention_width": None, "n_heads": 3}, ["n_heads=3: must divide d_model=16; use 2"]),
+        ({"attention_width": 20}, ["n_heads=4: head_dim 5 must be even"]),
+        ({"n_kv_heads": 3}, ["n_kv_heads=3: must divide n_heads=4; use 2"]),
+        ({"attention_width": 0}, ["attention_width=0: must be >= 1"]),
+        ({"d_ff": 0}, ["d_ff=0: must be >= 1"]),
+        ({"theta": 0.0}, ["theta=0.0: must be > 0"]),
+        ({"n_layers": 0, "vocab_size": -1}, ["n_layers=0: must be >= 1", "vocab_size=-1: must be >= 1"]),
     ],
-    ids=["width", "d_model", "odd", "kv_heads"],
+    ids=["width", "d_model", "odd", "kv_heads", "no_width", "d_ff", "theta", "two_at_once"],
 )
-def test_heads_that_do_not_fit_are_refused(changes, message):
-    with pytest.raises(ConfigError) as caught:
+def test_sizes_that_make_no_decoder_are_refused(changes, rules):
+    with refused(*rules, error=ConfigError):
         dataclasses.replace(TINY, **changes)
-    assert str(caught.value) == message
-
-
-def test_a_width_of_zero_is_refused():
-    with pytest.raises(ConfigError, match=r"^attention_width=0: must be >= 1"):
-        dataclasses.replace(TINY, attention_width=0)

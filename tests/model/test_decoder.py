@@ -3,10 +3,9 @@ import dataclasses
 import pytest
 import torch
 
-from lab.errors import ConfigError, DataError
+from lab.errors import DataError
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder, DecoderConfig
-from lab.model.generation.generate import greedy
 
 FLOAT64_TOL = 1e-11  # logits of order ten after some thousand float64 operations
 LLAMA_TOL = 2e-5  # relative; transformers computes norms and cosines in float32 even for float64 weights
@@ -45,21 +44,6 @@ def test_operations_per_token_by_hand():
     assert PAPER.flops_per_token_causal(2048) == 7_389_315_072 + 553_648_128 == 7_942_963_200
     assert PAPER.flops_per_token_causal(4096) == 7_389_315_072 + 1_107_296_256 == 8_496_611_328
     assert PAPER.flops_per_token(1024.0) == 7_942_963_200
-
-
-@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-@pytest.mark.parametrize(
-    "sizes",
-    [(16, 2, 4, 2, 24, 23), (8, 1, 2, 2, 4, 5), (12, 3, 6, 1, 7, 11)],
-    ids=lambda sizes: "x".join(map(str, sizes)),
-)
-def test_counted_parameters_are_those_of_the_model(sizes, tied):
-    cfg = DecoderConfig(*sizes, tie_embeddings=tied)
-    real = {id(p): p.numel() for p in Decoder(cfg).parameters()}
-    assert cfg.n_parameters() == sum(real.values())
-    assert cfg.n_parameters(tie_embeddings=not tied) == sum(
-        p.numel() for p in Decoder(dataclasses.replace(cfg, tie_embeddings=not tied)).parameters()
-    )
 
 
 def llama_of(model):
@@ -165,24 +149,6 @@ def test_loss_is_the_cross_entropy_of_the_logits():
     torch.testing.assert_close(model(tokens, targets=targets), expected, rtol=0, atol=FLOAT64_TOL * 100)
 
 
-@pytest.mark.parametrize("prompt_len", [1, 6])
-def test_cached_generation_equals_running_the_whole_row_each_time(prompt_len):
-    model, prompts = decoder(), tokens_of(10, 3, prompt_len)
-    row = prompts
-    with torch.no_grad():
-        for _ in range(12):
-            row = torch.cat([row, model(row)[:, -1].argmax(-1, keepdim=True)], dim=1)
-    assert greedy(model, prompts, 12).tolist() == row[:, prompt_len:].tolist()
-    assert greedy(model, prompts, 1).tolist() == row[:, prompt_len : prompt_len + 1].tolist()
-
-
-def test_generation_ends_when_every_row_has_stopped():
-    model, prompts = decoder(), tokens_of(10, 1, 6)
-    whole = greedy(model, prompts, 12)[0].tolist()
-    stop = whole[4]
-    assert greedy(model, prompts, 12, stop_id=stop)[0].tolist() == whole[: whole.index(stop) + 1]
-
-
 def test_chunks_through_the_cache_equal_one_pass():
     model, tokens = decoder(), tokens_of(11, 2, 9)
     cache = model.new_cache(2, 9)
@@ -222,29 +188,6 @@ def test_weights_are_drawn_with_the_published_spread(name, std):
     relative_error = 5 / (2 * weight.numel()) ** 0.5  # five standard errors of a standard deviation
     assert float(weight.std()) == pytest.approx(std, rel=relative_error)
     assert abs(float(weight.mean())) < 5 * std / weight.numel() ** 0.5
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"n_heads": 5}, "n_heads=5: must divide d_model=16; use 4"),
-        ({"n_heads": 16, "n_kv_heads": 16}, "n_heads=16: head_dim 1 must be even; use another number of heads"),
-        ({"n_kv_heads": 3}, "n_kv_heads=3: must divide n_heads=4; use 2"),
-        ({"d_ff": 0}, "d_ff=0: must be >= 1"),
-        ({"theta": 0.0}, "theta=0.0: must be > 0"),
-        (
-            {"n_layers": 0, "vocab_size": -1},
-            "n_layers=0: must be >= 1\nvocab_size=-1: must be >= 1; Rows of the embedding; in a run config it "
-            "follows the tokenizer when left out",
-        ),
-    ],
-    ids=["n_heads", "odd_head_dim", "n_kv_heads", "d_ff", "theta", "two_at_once"],
-)
-def test_sizes_that_make_no_decoder_are_refused(changes, message):
-    with pytest.raises(ConfigError) as caught:
-        dataclasses.replace(TINY, **changes)
-    for line, start in zip(str(caught.value).splitlines(), message.splitlines(), strict=True):
-        assert line.startswith(start)  # a range is followed by the setting's meaning
 
 
 def test_segments_that_do_not_describe_the_tokens_are_refused():

@@ -1,6 +1,5 @@
 """Generation against whole forward passes without a cache, one for every token."""
 
-import dataclasses
 import itertools
 import threading
 
@@ -10,37 +9,10 @@ import torch
 from lab.model.attention import backends, kernels
 from lab.model.attention.cache import KeyCache
 from lab.model.attention.rotary import Rotation
-from lab.model.decoder import Decoder, DecoderConfig
 from lab.model.generation import generate
 from lab.model.generation.generate import greedy
 from lab.model.huggingface import load_pretrained
-from lab.positions import distance, frequencies
-
-TINY = DecoderConfig(d_model=32, n_layers=3, n_heads=4, n_kv_heads=2, d_ff=48, vocab_size=61, tie_embeddings=False)
-DISTANCES = {
-    "plain": distance("plain"),
-    "string": distance("string", shift=7, window=3),
-    "dca": distance("dca", chunk=6, train_len=10),
-    "self_extend": distance("self_extend", group=3, window=5),
-    "rerope": distance("rerope", window=6, log_n=8),
-    "leaky_rerope": distance("leaky_rerope", window=6, leak=1.5),
-}
-FREQUENCIES = {
-    "rope": frequencies("rope", head_dim=8),
-    "pi": frequencies("pi", head_dim=8, factor=4.0),
-    "llama3": frequencies("llama3", head_dim=8, factor=8.0, train_len=64),
-    "yarn": frequencies("yarn", head_dim=8, factor=4.0, train_len=16),
-    "entropy_abf": frequencies("entropy_abf", head_dim=8, train_len=6),
-}
-DYNAMIC = frequencies("dynamic_ntk", head_dim=8, theta=100.0, factor=4.0, train_len=8)
-methods = pytest.mark.parametrize("method", DISTANCES.values(), ids=DISTANCES)
-
-
-def decoder(rotary=FREQUENCIES["rope"], method=DISTANCES["plain"], dtype=torch.float64, **settings):
-    model = Decoder(dataclasses.replace(TINY, **settings), frequencies=rotary, distance=method, seed=3).to(dtype)
-    for p in model.parameters():  # the published initialisation is too small for attention to matter
-        torch.nn.init.normal_(p, std=0.3, generator=torch.Generator().manual_seed(p.numel()))
-    return model.eval()
+from tests.model.methods import DISTANCES, DYNAMIC, FREQUENCIES, decoder, every_distance, every_frequency, tokens
 
 
 def nearly_tied(seed):
@@ -51,10 +23,6 @@ def nearly_tied(seed):
         noise = torch.randn(30, 32, generator=generator)
         model.head.weight[30:] = model.head.weight[:30] * (1 + 1e-7 * noise)
     return model
-
-
-def tokens(seed, *shape, vocab=60):
-    return torch.randint(1, vocab, shape, generator=torch.Generator().manual_seed(seed))
 
 
 @torch.no_grad()
@@ -76,14 +44,14 @@ def reads(model):
     return sizes
 
 
-@methods
-@pytest.mark.parametrize("rotary", FREQUENCIES.values(), ids=FREQUENCIES)
+@every_distance
+@every_frequency
 def test_answers_are_those_of_whole_passes(method, rotary):
     model, prompts = decoder(rotary, method), tokens(1, 7, 19)
     assert greedy(model, prompts, 12).tolist() == by_whole_passes(model, prompts, 12).tolist()
 
 
-@methods
+@every_distance
 def test_steps_that_attend_by_plain_products(method, monkeypatch):
     model, prompts = decoder(FREQUENCIES["entropy_abf"], method), tokens(1, 5, 1)
     expected = by_whole_passes(model, prompts, 24).tolist()
@@ -96,7 +64,7 @@ def test_steps_that_attend_by_plain_products(method, monkeypatch):
     assert len(calls) >= 24 * 3
 
 
-@methods
+@every_distance
 def test_answers_that_stop_at_different_times(method):
     model, prompts = decoder(FREQUENCIES["yarn"], method), tokens(2, 20, 11, vocab=9)
     whole = by_whole_passes(model, prompts, 14)
@@ -130,7 +98,7 @@ def up_to_the_rule(limit, answer, stop_id=None):
 
 
 @pytest.mark.parametrize("stops", [False, True], ids=["rule", "rule-and-stop-token"])
-@methods
+@every_distance
 def test_answers_that_a_rule_ends(method, stops):
     model, prompts = decoder(FREQUENCIES["yarn"], method), tokens(2, 20, 11, vocab=9)
     prompts[4:9, :6] = prompts[4, :6].clone()
@@ -167,13 +135,13 @@ def test_near_ties_that_a_rule_ends_come_out_alike_in_every_batch():
 
 @pytest.mark.parametrize("n_tokens", [1, 2])
 @pytest.mark.parametrize("length", [1, 2, 3])
-@methods
+@every_distance
 def test_the_shortest_prompts_and_answers(method, length, n_tokens):
     model, prompts = decoder(FREQUENCIES["entropy_abf"], method), tokens(3, 3, length)
     assert greedy(model, prompts, n_tokens).tolist() == by_whole_passes(model, prompts, n_tokens).tolist()
 
 
-@methods
+@every_distance
 @pytest.mark.parametrize("shared", [0, 1, 4, 5, 12, 15, 16])
 def test_shared_beginnings_of_any_length(method, shared):
     model = decoder(FREQUENCIES["llama3"], method)
@@ -213,19 +181,14 @@ def test_frequencies_that_follow_the_length_share_no_beginning(monkeypatch):
     assert sizes[0] == prompts.numel()
 
 
-@pytest.mark.parametrize("stop_id", [None, 7], ids=["whole", "stopping"])
 @pytest.mark.parametrize("seed", range(2))
-def test_near_ties_come_out_alike_in_every_batch(seed, stop_id):
+def test_near_ties_come_out_alike_in_every_batch(seed):
     model, prompts = nearly_tied(seed), tokens(seed, 50, 24, vocab=30)
     prompts[10:20, :17] = prompts[10, :17].clone()
-    alone = [greedy(model, prompt[None], 6, stop_id)[0].tolist() for prompt in prompts]
-    for size in (2, 7, 50):
-        answers = [row for part in prompts.split(size) for row in greedy(model, part, 6, stop_id).tolist()]
-        assert [up_to_list(stop_id, row) for row in answers] == [up_to_list(stop_id, row) for row in alone]
-
-
-def up_to_list(stop_id, row):
-    return row[: row.index(stop_id) + 1] if stop_id in row else row
+    alone = torch.cat([greedy(model, prompt[None], 6) for prompt in prompts])
+    for size, stop_id in itertools.product((2, 7, 50), (None, 7)):
+        answers = [row for part in prompts.split(size) for row in up_to(stop_id, greedy(model, part, 6, stop_id))]
+        assert answers == up_to(stop_id, alone)
 
 
 def test_every_share_of_ranks_gives_the_same_answers():
@@ -259,7 +222,7 @@ def test_rows_that_have_stopped_leave_the_batch():
         assert needed <= size <= max(needed / generate.KEPT_FRAC, 1)
 
 
-@methods
+@every_distance
 def test_memory_bounds_change_no_answer(method, monkeypatch):
     model, prompts = decoder(FREQUENCIES["yarn"], method), tokens(11, 9, 20)
     prompts[2:6, :8] = prompts[2, :8]

@@ -8,7 +8,8 @@ import torch
 from lab.errors import CheckpointError, ConfigError
 from lab.model.huggingface import load_pretrained, save_pretrained
 from lab.positions import frequencies
-from tests.model.folders import ROPES, YARN, edit, edit_tensors, faults
+from tests.model.folders import ROPES, YARN, edit, edit_tensors
+from tests.refusals import refused
 
 LLAMA3 = {name: value for name, value in ROPES["llama3"].items() if name != "low_freq_factor"}
 TYPES = "must be one of default, linear, dynamic, yarn, llama3"
@@ -79,7 +80,7 @@ SETTINGS = [  # what config.json holds, and the faults
 )
 def test_settings_that_are_not_understood_are_refused_by_name(settings, rules, folder):
     edit(folder, **settings)
-    with faults(ConfigError, *rules):
+    with refused(*rules, error=ConfigError):
         load_pretrained(folder)
 
 
@@ -90,10 +91,10 @@ def test_parameters_out_of_range_are_refused_by_the_method(folder):
 
 
 def test_a_missing_size_and_foreign_frequencies_are_refused(folder):
-    with faults(ConfigError, "frequencies.head_dim=16: must be 8, that of the folder"):
+    with refused("frequencies.head_dim=16: must be 8, that of the folder", error=ConfigError):
         load_pretrained(folder, frequencies=frequencies("rope", head_dim=16))
     edit(folder, drop=["vocab_size"])
-    with faults(ConfigError, "vocab_size: missing from config.json"):
+    with refused("vocab_size: missing from config.json", error=ConfigError):
         load_pretrained(folder)
 
 
@@ -136,7 +137,7 @@ TENSORS = {  # a change of the tensors, one of config.json, and the faults
 def test_tensors_that_do_not_fit_are_refused_by_name(change, settings, rules, folder):
     edit_tensors(folder, change)
     edit(folder, **settings)
-    with faults(CheckpointError, *rules):
+    with refused(*rules, error=CheckpointError):
         load_pretrained(folder)
 
 
@@ -180,5 +181,5 @@ FILES = {  # damage to the folder, and the fault after the folder's name
 @pytest.mark.parametrize(("damage", "rule"), FILES.values(), ids=FILES)
 def test_files_that_are_missing_or_broken_are_refused_by_name(damage, rule, folder):
     damage(folder)
-    with faults(CheckpointError, f"{folder}{rule}"):
+    with refused(f"{folder}{rule}", error=CheckpointError):
         load_pretrained(folder)

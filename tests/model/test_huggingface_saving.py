@@ -20,7 +20,6 @@ from tests.model.folders import (
     assert_same_logits,
     assert_same_state,
     decoder,
-    faults,
     lengths_for,
     logits_of,
     opened,
@@ -28,6 +27,7 @@ from tests.model.folders import (
     safetensors_torch,
     tokens_of,
 )
+from tests.refusals import refused
 
 ENTROPY = {"method": "entropy_abf", "theta": 500.0, "train_len": 16}
 
@@ -169,7 +169,7 @@ SAVES = {
 
 @pytest.mark.parametrize(("make", "train_len", "rule"), SAVES.values(), ids=SAVES)
 def test_positions_that_a_folder_cannot_express_are_refused_by_name(make, train_len, rule, tmp_path):
-    with faults(ConfigError, rule):
+    with refused(rule, error=ConfigError):
         save_pretrained(make(), tmp_path / "model", train_len=train_len)
     assert list(tmp_path.iterdir()) == []
 
@@ -177,7 +177,7 @@ def test_positions_that_a_folder_cannot_express_are_refused_by_name(make, train_
 def test_a_folder_that_holds_something_is_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("kept")
     for path in (tmp_path, tmp_path / "notes.txt"):
-        with faults(CheckpointError, f"{path}: is not empty"):
+        with refused(f"{path}: is not empty", error=CheckpointError):
             save_pretrained(decoder(), path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
     (tmp_path / "empty").mkdir()

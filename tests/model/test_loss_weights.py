@@ -52,7 +52,7 @@ def pack_of(seed, lengths, size=24):
 PACKS = [pack_of(1, [9, 2, 7]), pack_of(2, [1, 1, 2, 1]), pack_of(3, [8, 8, 8]), pack_of(4, [3, 9])]
 
 
-def training(n_packs):
+def training():
     module = Training(
         CFG,
         OptimConfig(clip_norm=1e9),
@@ -61,7 +61,7 @@ def training(n_packs):
         backend="sdpa",
         seed=1,
         total_steps=9,
-        batch_tokens=24 * n_packs,
+        batch_tokens=24 * len(PACKS),
         micro_batch_tokens=24,
     )
     module.configure_model()
@@ -83,51 +83,27 @@ def weighted_mean(module, packs):
     return (losses * weights).sum() / weights.sum(), losses.sum()
 
 
-def step(module, packs):
-    """Run one step of a rank, accumulating as Lightning does, without a group of processes."""
-    for number, pack in enumerate(packs):
-        (module.training_step(to_batch(pack, BY_CONTEXT), number) / len(packs)).backward()
-
-
-def test_the_gradient_is_the_weighted_mean_and_the_record_the_plain_one():
-    module = training(4)
-    loss, plain = weighted_mean(module, PACKS)
-    expected = torch.autograd.grad(loss, list(module.decoder.parameters()))
-    step(module, PACKS)
-    module.configure_gradient_clipping(module.configure_optimizers()["optimizer"])
-    for parameter, gradient in zip(module.decoder.parameters(), expected, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient, rtol=FLOAT32_TOL, atol=FLOAT64_TOL)
-    assert module.finished.loss_sum == pytest.approx(plain.item(), rel=FLOAT64_TOL)
-    assert module.finished.targets == sum(int((pack.targets != IGNORE).sum()) for pack in PACKS)
-
-
-def test_ranks_that_share_a_batch_step_as_one(monkeypatch):
-    """Two ranks of two packs each: gradients averaged as DDP does, sums added by the one collective there is."""
-    alone, halves = training(4), [training(4), training(4)]
-    step(alone, PACKS)
-    alone.configure_gradient_clipping(alone.configure_optimizers()["optimizer"])
-    for half, packs in zip(halves, (PACKS[:2], PACKS[2:]), strict=True):
-        step(half, packs)
-    total = halves[0].sums + halves[1].sums
-    for parameters in zip(*(half.parameters() for half in halves), strict=True):
-        mean = sum(p.grad for p in parameters) / 2
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_the_gradient_is_the_weighted_mean_and_the_record_the_plain_one(world, monkeypatch):
+    """Packs divided among ranks, accumulated as Lightning does, averaged as DDP does, sums added by one collective."""
+    ranks = [training() for _ in range(world)]
+    loss, plain = weighted_mean(ranks[0], PACKS)
+    expected = torch.autograd.grad(loss, list(ranks[0].decoder.parameters()))
+    own = 4 // world
+    for rank, module in enumerate(ranks):
+        for number, pack in enumerate(PACKS[rank * own : (rank + 1) * own]):
+            (module.training_step(to_batch(pack, BY_CONTEXT), number) / own).backward()
+    total, calls = sum(module.sums for module in ranks), []
+    for parameters in zip(*(module.parameters() for module in ranks), strict=True):
+        mean = sum(parameter.grad for parameter in parameters) / world
         for parameter in parameters:
             parameter.grad = mean.clone()
     monkeypatch.setattr(distributed, "is_initialized", lambda: True)
-    calls = []
     monkeypatch.setattr(distributed, "all_reduce", lambda sums: calls.append(sums.copy_(total)))
-    for half in halves:
-        half.configure_gradient_clipping(half.configure_optimizers()["optimizer"])
-        assert half.finished.loss_sum == pytest.approx(alone.finished.loss_sum, rel=FLOAT64_TOL)
-        for mine, theirs in zip(half.parameters(), alone.parameters(), strict=True):
-            torch.testing.assert_close(mine.grad, theirs.grad, rtol=FLOAT64_TOL, atol=FLOAT64_TOL)
-    assert len(calls) == 2, "one collective a rank and step"
-
-
-def test_weights_of_1_change_nothing():
-    plain, weighted = training(1), training(1)
-    plain.training_step(to_batch(PACKS[0]), 0).backward()
-    weighted.training_step(to_batch(PACKS[0], np.ones(9)), 0).backward()
-    assert plain.sums.tolist() == weighted.sums.tolist()
-    for mine, theirs in zip(plain.parameters(), weighted.parameters(), strict=True):
-        assert torch.equal(mine.grad, theirs.grad)
+    for module in ranks:
+        module.configure_gradient_clipping(module.configure_optimizers()["optimizer"])
+        for parameter, gradient in zip(module.parameters(), expected, strict=True):
+            torch.testing.assert_close(parameter.grad, gradient, rtol=FLOAT32_TOL, atol=FLOAT64_TOL)
+        assert module.finished.loss_sum == pytest.approx(plain.item(), rel=FLOAT64_TOL)
+        assert module.finished.targets == sum(int((pack.targets != IGNORE).sum()) for pack in PACKS)
+    assert len(calls) == world, "one a rank"

@@ -17,8 +17,8 @@ from lab.model.generation.generate import greedy
 from lab.model.sharding import build
 from lab.positions import distance, frequencies
 from lab.runs.folder import RunFolder
-from tests.ranks import CONFIG, meet, train
-from tests.test_fit import records
+from tests.fits import CONFIG, records
+from tests.ranks import meet, train
 
 CFG = DecoderConfig(d_model=16, n_layers=2, n_heads=2, n_kv_heads=1, d_ff=23, vocab_size=51, tie_embeddings=False)
 TIED = dataclasses.replace(CFG, tie_embeddings=True)

@@ -1,8 +1,11 @@
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 import torch
 
 from lab.data.preparation import shard_folder
-from lab.probe.held_out import HeldOutLoss
+from lab.probe.held_out import HeldOutLoss, context_loss
 from tests.data.stores import read_shard
 
 PACK = 128
@@ -18,7 +21,7 @@ class Counter:
         self.calls += 1
         assert tokens.shape == targets.shape == (1, PACK)
         assert segments.n_tokens == PACK
-        return targets[targets >= 0].double().sum()
+        return targets * (targets >= 0)
 
 
 def held_out(config, tokens, rank=0, world_size=1):
@@ -27,7 +30,7 @@ def held_out(config, tokens, rank=0, world_size=1):
 
 def sums(*arguments):
     model = Counter()
-    return held_out(*arguments).sums(model).tolist(), model.calls
+    return held_out(*arguments).sums(model).sum(0).tolist(), model.calls
 
 
 @pytest.mark.parametrize(("tokens", "packs"), [(PACK, 1), (3 * PACK, 3), (3 * PACK + 127, 3), (1, 1)])
@@ -59,3 +62,27 @@ def test_what_is_scored_is_held_out_text(prepared):
         for length in pack.lengths:
             assert tuple(pack.tokens[begin : begin + length].tolist()) in pieces
             begin += length
+
+
+def test_loss_by_visible_context_by_hand(prepared):
+    # documents of 6 and 3 tokens, the last target of each not scored, and 119 tokens of padding; a window of 64
+    targets = np.full(PACK, -100)
+    targets[:5], targets[6:8] = (10, 20, 30, 40, 50), (1, 2)
+    probe = held_out(prepared, PACK)
+    probe.packs = [SimpleNamespace(tokens=np.zeros(PACK, dtype=np.int64), targets=targets, lengths=[6, 3])]
+    sums = probe.sums(Counter())
+    # c = 0: 10 and 1; 1: 20 and 2; 2 and 3: 30 and 40; 4: 50
+    assert sums.tolist() == [[11, 2], [22, 2], [70, 2], [50, 1], *[[0, 0]] * 4]
+    assert context_loss(sums) == {"0": 5.5, "1": 11.0, "2": 35.0, "4": 50.0}
+
+
+def test_loss_by_visible_context_by_brute_force(prepared):
+    probe, expected = held_out(prepared, 4 * PACK), {}
+    for pack in probe.packs:
+        begins = np.cumsum([0, *pack.lengths])
+        for place, target in enumerate(pack.targets):
+            if target >= 0:
+                earlier = place - max(begin for begin in begins if begin <= place)
+                fewest = max([0, *(2**k for k in range(9) if 2**k <= earlier)])
+                expected.setdefault(str(fewest), []).append(int(target))
+    assert context_loss(probe.sums(Counter())) == pytest.approx({k: np.mean(v) for k, v in expected.items()})

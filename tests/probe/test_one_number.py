@@ -40,16 +40,16 @@ def make_test(tokenizer, window=320, digits=3, seed=5):
 
 
 def test_a_case_placed_by_hand():
-    # 5 bytes for the answer " 472." leave 195: 65 of haystack, the needle's 29 + 4, 21 of haystack, 76 of the question.
-    # From the number's first digit on, 3 bytes of needle, 21 and 76 follow: 100
+    # 4 bytes for the answer "472." leave 196: 66 of haystack, the needle's 29 + 4, 20 of haystack, 76 of the question
+    # and the blank before every answer. From the number's first digit on, 3 bytes of needle, 20 and 77 follow: 100
     test = make_test(bytewise(), window=200)
     text = test.tokenizer.decode(test.case(100, 0).prompt_ids)
-    assert len(text) == 195
-    assert (text[65:94], text[98 : 98 + 21], text[119:]) == (NEEDLE + "", text[98:119], QUESTION)
-    assert re.fullmatch(r"[0-9]{3}\.", text[94:98])
-    assert f"{text[:65]}{text[98:119]}" in HAYSTACK, "one contiguous piece of the haystack"
-    assert text[98] == "b" or text[98:100] == " b", "the needle is where a word begins"
-    assert (test.reachable[0], test.reachable[-1]) == (76 + 3, 195 - 1 - 29)
+    assert len(text) == 196
+    assert (text[66:95], text[119:]) == (NEEDLE, f"{QUESTION} ")
+    assert re.fullmatch(r"[0-9]{3}\.", text[95:99])
+    assert f"{text[:66]}{text[99:119]}" in HAYSTACK, "one contiguous piece of the haystack"
+    assert text[99] == "b" or text[99:101] == " b", "the needle is where a word begins"
+    assert (test.reachable[0], test.reachable[-1]) == (77 + 3, 196 - 1 - 29)
 
 
 def test_the_distance_is_exact_and_the_window_filled_at_every_distance(tokenizer):
@@ -59,14 +59,16 @@ def test_the_distance_is_exact_and_the_window_filled_at_every_distance(tokenizer
             case = test.case(distance, number)
             answer = tokenizer.encode(f" {case.numbers[0]}.", add_special_tokens=False).ids
             assert len(case.prompt_ids) + test.budget == 320
-            assert len(answer) <= test.budget
-            assert case.spelling.answer == answer
+            blank = answer[:1] if tokenizer.decode(answer[:1]) == " " else []
+            assert case.prompt_ids[len(case.prompt_ids) - len(blank) :] == blank
+            assert [*blank, *case.spelling.answer] == answer
+            assert len(case.spelling.answer) <= test.budget
             place = len(case.prompt_ids) - 1 - distance
             before, upto = (tokenizer.decode(case.prompt_ids[:n]) for n in (place, place + 1))
             assert before.endswith(("magic numbers is", "magic numbers is "))
             assert re.search(rf"is {case.numbers[0][0]}[0-9]*$", upto.rstrip("."))
             text = tokenizer.decode(case.prompt_ids)
-            assert text.endswith(QUESTION)
+            assert text.endswith(f"{QUESTION} " if blank else QUESTION)
             assert re.findall(f"{NEEDLE}([0-9]+)[.]", text) == case.numbers
             assert "info hidden" not in text, "no task line"
 

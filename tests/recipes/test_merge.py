@@ -1,11 +1,7 @@
 """Merged models: every weight a weighted sum, positions that are chosen, and a line for every mistake."""
 
 import dataclasses
-import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,13 +13,14 @@ from lab.model.decoder import Decoder
 from lab.model.huggingface import save_pretrained
 from lab.positions import frequencies
 from lab.recipes.merge import main, read_shares
+from tests.fits import CONFIG, UNPROBED, settings_of
+from tests.forked import run as start
 from tests.model.folders import assert_same_logits, opened, safetensors_torch, theirs, tokens_of
 from tests.opened import CONSUMED, SIZES, write_run
+from tests.refusals import check_faults
 
-ROOT = Path(__file__).resolve().parents[2]
 CFG = DecoderConfig(**SIZES, vocab_size=400)
 ONE_STEP = 2**-23  # of float32, relative: a fused multiply-add rounds to the other side now and then
-ONE_SHAPE = "merge models of one shape"
 
 
 def filled(number, cfg=CFG, method="rope", **parameters):
@@ -194,20 +191,9 @@ def test_a_model_of_transformers_own_making(tmp_path, merged, capsys):
 
 
 def test_two_runs_as_a_user_merges_them(tmp_path):
-    config = ROOT / "configs" / "cpu_test.yaml"
-    places = [f"--run.folder={tmp_path / 'runs'}", f"--data.folder={tmp_path / 'shards'}"]
-    short = ["--train.tokens=8192", "--probe.every_tokens=null", "--probe.loss_tokens=0", "--probe.tests=1"]
-    words = ["lab.fit", str(config), *places, *short, "--run.name=a"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    words = ["lab.fit", CONFIG, *settings_of(tmp_path, "a"), *UNPROBED, "--train.tokens=8192"]
     for command in (words, ["lab.merge", "runs/a", "runs/a", "-o", "merged"]):
-        done = subprocess.run(
-            [sys.executable, "-m", *command],
-            cwd=tmp_path,
-            env={**environment, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = start("-m", *command, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     assert done.stdout == "merged: 0.5 runs/a + 0.5 runs/a, 56,992 parameters; with a tokenizer.json\n"
     ours = open_model(tmp_path / "merged").decoder.state_dict()
@@ -242,18 +228,16 @@ def test_the_positions_named_are_kept(kept, theta, train_len, original, extended
 
 def test_a_window_that_is_given_is_written(tmp_path, original, extended, merged):
     assert open_model(merged(original, extended, "--positions", original, "--train_len", 640)).train_len == 640
-
-
-def test_a_window_that_is_given_is_written_where_positions_are_alike(original, tmp_path, merged):
+    shutil.rmtree(tmp_path / "merged")
     other = save(tmp_path / "other", drawn(2), train_len=128)
     assert open_model(merged(original, other, "--train_len", 96)).train_len == 96
 
 
-def test_dynamic_ntk_allows_no_other_window(prepared, tmp_path, refused):
+def test_the_length_of_dynamic_ntk_is_its_own(prepared, tmp_path, merged, refused):
     method = {"frequency": {"method": "dynamic_ntk", "factor": 4.0, "train_len": 32}}
-    run = write_run(tmp_path / "dynamic", prepared, position=method)
-    said = refused(run, run, "--train_len", 96)
-    assert said == "train_len=96: must be 32, that of the frequencies; leave it out\n"
+    run = write_run(tmp_path / "dynamic", prepared, position=method)  # trained with windows of 64
+    refused(run, run, "--train_len", 96, rules=["train_len=96: must be 32, that of the frequencies"])
+    assert open_model(merged(run, run)).method == "dynamic_ntk(factor=4,train_len=32)+plain"
 
 
 def test_a_method_with_parameters_is_kept(tmp_path, original, merged):
@@ -261,13 +245,6 @@ def test_a_method_with_parameters_is_kept(tmp_path, original, merged):
     model = open_model(merged(original, yarn, "--positions", yarn))
     assert model.method == "yarn(factor=4,train_len=64)+plain"
     assert model.train_len == 256
-
-
-def test_the_length_of_dynamic_ntk_is_its_own(prepared, tmp_path, merged):
-    method = {"frequency": {"method": "dynamic_ntk", "factor": 4.0, "train_len": 32}}
-    run = write_run(tmp_path / "dynamic", prepared, position=method)  # trained with windows of 64
-    model = open_model(merged(run, run))
-    assert model.method == "dynamic_ntk(factor=4,train_len=32)+plain"
 
 
 def test_the_longest_window_is_written_where_positions_are_alike(tmp_path, merged):
@@ -301,72 +278,48 @@ def test_no_tokenizer_is_made_up(original, merged):
 
 @pytest.fixture
 def refused(tmp_path, capsys):
-    """A function that merges in vain and returns what was said."""
+    """A function that merges in vain and compares what is said with rules."""
 
-    def merge(*words, output=None):
+    def merge(*words, rules, output=None):
         folder = output or tmp_path / "merged"
         before = sorted(tmp_path.rglob("*"))
         assert main([*map(str, words), "-o", str(folder)]) == 2
         told = capsys.readouterr()
         assert told.out == ""
         assert sorted(tmp_path.rglob("*")) == before, "nothing is left behind"
-        return told.err
+        check_faults(told.err.splitlines(), rules)
 
     return merge
 
 
-USAGE = "write MODEL MODEL --weights W W --positions MODEL -o FOLDER"
-EXAMPLE = "write for instance --weights 0.5 0.5"
+TOO_FEW, WHOLE = "must be two models or more, before the options", "must be a whole number of tokens >= 1"
+MISTAKES = {
+    "a": f"MODEL=a: {TOO_FEW}",
+    "a b": "-o: must be given, the folder to write",
+    "a b -o": "-o: has no value",
+    "a b -o c --positions": "--positions: has no value",
+    "a b -o c --train_len 0": f"--train_len=0: {WHOLE}",
+    "a b -o c --train_len 1e3": f"--train_len=1e3: {WHOLE}",
+    "a b --dtype=bf16 -o c": "--dtype=bf16: not an option",
+    "--weights 1 0 a b -o c": f"MODEL=: {TOO_FEW}",
+    "a b --positions c -o c": "--positions=c: must be one of the models; use one of a, b",
+    "a b --weights 0.5 -o c": "--weights=0.5: must be 2 numbers, one for each model",
+    "a b -o c --weights": "--weights: has no value",
+    "a b --weights half 0.5 -o c": "--weights=half 0.5: must be numbers",
+    "a b --weights nan 1 -o c": "--weights=nan 1: must be finite",
+    "a b --weights inf 0 -o c": "--weights=inf 0: must be finite",
+    "a b --weights 0.5 0.6 -o c": "--weights=0.5 0.6: must sum to 1, not 1.1",
+    "a b -o c": "a: no such folder",
+}
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["a"], "MODEL=a: must be two models or more, before the options; see --help"),
-        (["a", "b"], "-o: must be given, the folder to write; for instance -o merged"),
-        (["a", "b", "-o"], "-o: has no value; write it after a space"),
-        (["a", "b", "-o", "c", "--positions"], "--positions: has no value; write it after a space"),
-        (
-            ["a", "b", "-o", "c", "--train_len", "0"],
-            "--train_len=0: must be a whole number of tokens >= 1; leave it out for the models' own",
-        ),
-        (
-            ["a", "b", "-o", "c", "--train_len", "1e3"],
-            "--train_len=1e3: must be a whole number of tokens >= 1; leave it out for the models' own",
-        ),
-        (["a", "b", "--dtype=bf16", "-o", "c"], f"--dtype=bf16: not an option; {USAGE}"),
-        (
-            ["--weights", "1", "0", "a", "b", "-o", "c"],
-            "MODEL=: must be two models or more, before the options; see --help",
-        ),
-        (["a", "b", "--positions", "c", "-o", "c"], "--positions=c: must be one of the models; use one of a, b"),
-        (
-            ["a", "b", "--weights", "0.5", "-o", "c"],
-            "--weights=0.5: must be 2 numbers, one for each model; leave it out for equal shares",
-        ),
-        (
-            ["a", "b", "-o", "c", "--weights"],
-            "--weights: has no value; write it after a space",
-        ),
-        (["a", "b", "--weights", "half", "0.5", "-o", "c"], f"--weights=half 0.5: must be numbers; {EXAMPLE}"),
-        (["a", "b", "--weights", "nan", "1", "-o", "c"], f"--weights=nan 1: must be finite; {EXAMPLE}"),
-        (["a", "b", "--weights", "inf", "0", "-o", "c"], f"--weights=inf 0: must be finite; {EXAMPLE}"),
-        (
-            ["a", "b", "--weights", "0.5", "0.6", "-o", "c"],
-            "--weights=0.5 0.6: must sum to 1, not 1.1; divide each by their sum",
-        ),
-        (
-            ["a", "b", "-o", "c"],
-            "a: no such folder; use a run folder, a checkpoint in it, or a Hugging Face folder",
-        ),
-    ],
-    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
-)
-def test_a_mistake_on_the_command_line_is_one_line(words, line, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(("words", "rule"), MISTAKES.items(), ids=MISTAKES)
+def test_a_mistake_on_the_command_line_is_one_line(words, rule, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(words) == 2
+    assert main(words.split()) == 2
     told = capsys.readouterr()
-    assert (told.out, told.err) == ("", f"{line}\n")
+    assert told.out == ""
+    check_faults(told.err.splitlines(), [rule])
 
 
 def test_shares_may_be_rounded_decimals():
@@ -374,20 +327,13 @@ def test_shares_may_be_rounded_decimals():
     assert sum(read_shares(["0.1"] * 10, 10)) != 1.0
 
 
-def test_a_folder_that_holds_something_is_refused(original, tmp_path, refused):
+def test_a_folder_that_cannot_be_filled_is_refused(original, tmp_path, refused):
     (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "notes.txt").touch()
-    line = "is not empty; use a new or an empty folder\n"
-    assert refused(original, original, output=tmp_path / "full") == f"{tmp_path / 'full'}: {line}"
-    file = tmp_path / "full" / "notes.txt"
-    assert refused(original, original, output=file) == f"{file}: {line}"
-
-
-def test_a_folder_that_cannot_be_made_is_refused(original, refused):
-    folder = original / "config.json" / "merged"
-    assert refused(original, original, output=folder) == (
-        f"{folder}: cannot be written (Not a directory); name another folder\n"
-    )
+    notes, inside = tmp_path / "full" / "notes.txt", original / "config.json" / "merged"
+    notes.touch()
+    for folder in (tmp_path / "full", notes):
+        refused(original, original, output=folder, rules=[f"{folder}: is not empty"])
+    refused(original, original, output=inside, rules=[f"{inside}: cannot be written (Not a directory)"])
 
 
 def test_an_empty_folder_is_filled(original, tmp_path, merged):
@@ -395,69 +341,55 @@ def test_an_empty_folder_is_filled(original, tmp_path, merged):
     assert_same_bits(merged(original, original), original)
 
 
-def test_other_shapes_are_refused_by_name(original, tmp_path, refused):
-    narrow = save(tmp_path / "narrow", filled(1.0, dataclasses.replace(CFG, n_layers=1, d_ff=20)))
-    lines = [f"blocks.0.feed_forward.{part}.weight" for part in ("gate", "up", "out")]
-    shapes = ["20 x 16 in {b}, 24 x 16 in {a}", "20 x 16 in {b}, 24 x 16 in {a}", "16 x 20 in {b}, 16 x 24 in {a}"]
-    missing = ["attention_norm.weight: missing in {b}, 16 in {a}"]
-    missing += [f"attention.{x}.weight: missing in {{b}}, {n} x 16 in {{a}}" for x, n in zip("qkv", (16, 8, 8))]
-    missing += ["attention.out.weight: missing in {b}, 16 x 16 in {a}"]
-    told = [f"{name}: {text}" for name, text in zip(lines, shapes, strict=True)]
-    told += [f"blocks.1.{text}" for text in missing]
-    # of the 9 weights of each lost block, 18 in all, 5 are named
-    told += ["13 more weights do not match"]
-    expected = "".join(f"{text}; {ONE_SHAPE}\n" for text in told).format(a=original, b=narrow)
-    assert refused(original, narrow) == expected
+FEED_FORWARD = "blocks.0.feed_forward.{}.weight: {} in {{b}}, {} in {{a}}"
+OTHER = {  # changes of the second model, and the faults
+    "shapes": (
+        {"n_layers": 1, "d_ff": 20},
+        *(FEED_FORWARD.format(part, "20 x 16", "24 x 16") for part in ("gate", "up")),
+        FEED_FORWARD.format("out", "16 x 20", "16 x 24"),
+        "blocks.1.attention_norm.weight: missing in {b}, 16 in {a}",
+        *(
+            f"blocks.1.attention.{x}.weight: missing in {{b}}, {n} x 16 in {{a}}"
+            for x, n in (("q", 16), ("k", 8), ("v", 8), ("out", 16))
+        ),
+        "13 more weights do not match",  # of the 9 weights of each lost block, 18 in all, 5 are named
+    ),
+    "heads": (
+        {"n_heads": 2, "n_kv_heads": 1},
+        "model.n_heads: 2 in {b}, 4 in {a}",
+        "model.n_kv_heads: 1 in {b}, 2 in {a}",
+    ),
+    "norm_eps": ({"norm_eps": 1e-6}, "model.norm_eps: 1e-06 in {b}, 1e-05 in {a}"),
+    "tied": ({"tie_embeddings": True}, "model.tie_embeddings: True in {b}, False in {a}"),
+}
+
+
+@pytest.mark.parametrize(("changes", "rules"), [(c, rules) for c, *rules in OTHER.values()], ids=OTHER)
+def test_other_shapes_and_settings_are_refused_by_name(changes, rules, original, tmp_path, refused):
+    other = save(tmp_path / "other", drawn(1, dataclasses.replace(CFG, **changes)))
+    refused(original, other, rules=[rule.format(a=original, b=other) for rule in rules])
 
 
 def test_weights_that_only_a_later_model_has_are_refused_by_name(original, tmp_path, refused):
     biased = save(tmp_path / "biased", filled(1.0, dataclasses.replace(CFG, n_layers=3, qkv_bias=True)))
-    told = refused(original, original, biased).splitlines()
-    assert told[0] == f"blocks.0.attention.q.bias: 16 in {biased}, missing in {original}; {ONE_SHAPE}"
-    assert told[8] == f"1 more weights do not match; {ONE_SHAPE}"
-    assert len(told) == 9
+    first = f"blocks.0.attention.q.bias: 16 in {biased}, missing in {original}"
+    refused(original, original, biased, rules=[first, *[""] * 7, "1 more weights do not match"])
 
 
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"n_heads": 2, "n_kv_heads": 1}, ["n_heads: 2 in {b}, 4 in {a}", "n_kv_heads: 1 in {b}, 2 in {a}"]),
-        ({"norm_eps": 1e-6}, ["norm_eps: 1e-06 in {b}, 1e-05 in {a}"]),
-        ({"tie_embeddings": True}, ["tie_embeddings: True in {b}, False in {a}"]),
-    ],
-    ids=["heads", "norm_eps", "tied"],
-)
-def test_settings_that_shapes_do_not_show_are_refused_by_name(changes, text, original, tmp_path, refused):
-    other = save(tmp_path / "other", drawn(1, dataclasses.replace(CFG, **changes)))
-    expected = "".join(f"model.{line}; {ONE_SHAPE}\n" for line in text).format(a=original, b=other)
-    assert refused(original, other) == expected
-
-
-def test_positions_that_differ_must_be_chosen(original, extended, refused):
-    assert refused(original, extended) == (
-        f"--positions: must be given, the positions differ ({original} has rope+plain at theta 500.0, {extended} has "
-        "rope+plain at theta 5000000.0); name the model to keep them from\n"
-    )
-
-
-def test_positions_that_differ_in_the_last_digits_must_be_chosen(tmp_path, original, refused):
-    other = save(tmp_path / "other", drawn(1, theta=500.0000001))
-    assert refused(original, other).startswith("--positions: must be given, the positions differ (")
-
-
-def test_positions_that_are_equal_leave_no_choice(original, refused):
-    assert refused(original, original, "--positions", original) == (
-        f"--positions={original}: would be ignored, all models have rope+plain at theta 500.0; leave it out\n"
-    )
+def test_positions_must_be_chosen_where_they_differ_and_only_there(tmp_path, original, extended, refused):
+    method = "has rope+plain at theta"
+    both = f"({original} {method} 500.0, {extended} {method} 5000000.0)"
+    refused(original, extended, rules=[f"--positions: must be given, the positions differ {both}"])
+    last_digits = save(tmp_path / "other", drawn(1, theta=500.0000001))
+    refused(original, last_digits, rules=["--positions: must be given, the positions differ ("])
+    alike = f"--positions={original}: would be ignored, all models have rope+plain at theta 500.0"
+    refused(original, original, "--positions", original, rules=[alike])
 
 
 def test_a_distance_method_is_refused(prepared, tmp_path, refused):
     string = {"distance": {"method": "string", "shift": 20, "window": 4}}
     run = write_run(tmp_path / "string", prepared, position=string)
-    assert refused(run, run) == (
-        "distance=string: not supported by a Hugging Face folder; save with plain distance and use apply() on the "
-        "loaded model\n"
-    )
+    refused(run, run, rules=["distance=string: not supported by a Hugging Face folder"])
 
 
 def test_other_tokenizers_are_refused(bpe, original, tmp_path, refused):
@@ -467,6 +399,4 @@ def test_other_tokenizers_are_refused(bpe, original, tmp_path, refused):
     text = (other / "tokenizer.json").read_text(encoding="utf-8")
     assert text.count('"<eos>"') > 1
     (other / "tokenizer.json").write_text(text.replace('"<eos>"', '"<end>"'), encoding="utf-8")
-    assert refused(original, other) == (
-        f"{other}: its tokenizer is not that of {original} (2 entries differ); merge models of one tokenizer\n"
-    )
+    refused(original, other, rules=[f"{other}: its tokenizer is not that of {original} (2 entries differ)"])

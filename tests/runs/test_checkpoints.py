@@ -8,6 +8,7 @@ from lab.errors import CheckpointError
 from lab.files import publish_folder
 from lab.runs import checkpoints
 from lab.runs.checkpoints import newest, open_checkpoint, publish, temporary_folder
+from tests.refusals import refused
 
 
 def save(root, tokens, keep=2):
@@ -80,10 +81,8 @@ def test_a_broken_newest_is_passed_over_and_named(tmp_path, name):
 def test_a_broken_one_that_was_asked_for_is_refused(tmp_path, name):
     folder = save(tmp_path, 100).folder
     BREAKS[name](folder)
-    with pytest.raises(CheckpointError) as caught:
+    with refused(f"{folder}: ", error=CheckpointError):
         open_checkpoint(folder)
-    assert str(caught.value).startswith(f"{folder}: ")
-    assert str(caught.value).endswith("; use another checkpoint")
 
 
 def test_a_run_folder_opens_its_newest_and_a_checkpoint_itself(tmp_path):
@@ -97,11 +96,9 @@ def test_a_run_folder_opens_its_newest_and_a_checkpoint_itself(tmp_path):
 def test_a_run_folder_without_a_whole_one_is_one_line(tmp_path, broken):
     if broken:
         flip(save(tmp_path / "checkpoints", 100).state)
-    with pytest.raises(CheckpointError) as caught:
+    reason = " ({}state.ckpt is not what was written)" if broken else "; "
+    with refused(f"{tmp_path}: holds no whole checkpoint{reason}", error=CheckpointError):
         open_checkpoint(tmp_path)
-    assert str(caught.value).startswith(f"{tmp_path}: holds no whole checkpoint")
-    assert ("state.ckpt is not what was written" in str(caught.value)) == broken
-    assert "\n" not in str(caught.value)
 
 
 def test_what_a_kill_left_half_written_is_no_checkpoint(tmp_path):
@@ -126,10 +123,7 @@ def test_a_save_that_dies_leaves_the_others_whole(tmp_path, monkeypatch, step):
         patch.setattr("lab.files.sync_folder" if step == "sync" else "pathlib.Path.rename", fail)
         with pytest.raises(OSError, match="killed"):
             save(tmp_path, 300)
-    assert [path.name for path in checkpoints.candidates(tmp_path)] == [
-        "tokens-000000000000200",
-        "tokens-000000000000100",
-    ]
+    assert [int(path.name[7:]) for path in checkpoints.candidates(tmp_path)] == [200, 100]
     found, passed = newest(tmp_path)
     assert (found.consumed_tokens, passed) == (200, [])
     assert save(tmp_path, 300).consumed_tokens == newest(tmp_path)[0].consumed_tokens == 300

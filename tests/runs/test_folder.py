@@ -7,6 +7,7 @@ from lab.counts import PositionCounts
 from lab.errors import CheckpointError
 from lab.files import write_atomic, write_json
 from lab.runs.folder import RunFolder
+from tests.refusals import refused
 
 
 def lines(path):
@@ -26,25 +27,16 @@ def test_a_file_that_is_not_there_has_no_records(tmp_path):
     assert list(RunFolder(tmp_path).read("probes.jsonl")) == []
 
 
-@pytest.mark.parametrize("cut", [1, 5, 14])
-def test_a_cut_last_line_is_ignored(tmp_path, cut):
-    whole = '{"step": 1}\n{"step": 2}\n'
-    (tmp_path / "metrics.jsonl").write_text(whole + '{"step": 3, "loss": 1}'[:cut])
+@pytest.mark.parametrize("last", ["{", '{"ste', '{"step": 3, "l', '{"step": 22}'])  # the last may have been 222
+def test_a_last_line_without_its_end_is_ignored(tmp_path, last):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n' + last)
     assert list(RunFolder(tmp_path).read("metrics.jsonl")) == [{"step": 1}, {"step": 2}]
-
-
-def test_a_last_line_is_whole_only_with_its_end(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 22}')  # may have been 222
-    assert list(RunFolder(tmp_path).read("metrics.jsonl")) == [{"step": 1}]
 
 
 def test_a_broken_line_in_the_middle_is_named(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": \n{"step": 3}\n')
-    with pytest.raises(CheckpointError) as caught:
+    with refused(f"{tmp_path / 'metrics.jsonl'}: line 2 is not JSON (", error=CheckpointError):
         list(RunFolder(tmp_path).read("metrics.jsonl"))
-    assert str(caught.value).startswith(f"{tmp_path / 'metrics.jsonl'}: line 2 is not JSON (")
-    assert str(caught.value).endswith("correct or delete the line")
-    assert "\n" not in str(caught.value)
 
 
 def test_rewind_drops_what_came_after_the_checkpoint(tmp_path):
@@ -78,13 +70,10 @@ def test_rewind_drops_a_probe_that_was_cut_short(tmp_path):
     assert [r["consumed_tokens"] for r in folder.read("probes.jsonl")] == [100, 100]
 
 
-def test_rewind_of_an_empty_folder_makes_nothing(tmp_path):
-    RunFolder(tmp_path).rewind(0)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_rewind_to_the_end_changes_nothing(tmp_path):
+def test_rewind_of_an_empty_folder_or_to_the_end_changes_nothing(tmp_path):
     folder = RunFolder(tmp_path)
+    folder.rewind(0)
+    assert list(tmp_path.iterdir()) == []
     folder.append("metrics.jsonl", {"consumed_tokens": 100, "loss": 0.1})
     before = (tmp_path / "metrics.jsonl").read_bytes()
     folder.rewind(100)

@@ -1,15 +1,16 @@
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
+from lab.plots import canvas
+from lab.runs.arms import mean_with_limits, name_arms, read_settings
+from lab.runs.arms_picture import accuracy, draw, reach
 from lab.runs.picture import draw_run, main
+from tests.forked import run as start
 
 pytest.importorskip("matplotlib")
-ROOT = Path(__file__).resolve().parents[2]
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -30,6 +31,24 @@ def write_run(folder, parts=("counts", "metrics", "probes")):
             rows.append({"consumed_tokens": tokens, "effective_length": 4, "threshold": 0.8, "held_out_loss": 5.5})
         (folder / "probes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
+
+
+def write_arms(folder):
+    """Two arms: windows 8 with seeds 0 and 1, and 16 with one seed whose probes are by distance, too."""
+    folder.mkdir()
+    runs = []
+    for name, window, seed in (("a-0", 8, 0), ("a-1", 8, 1), ("b", 16, 0)):
+        run = write_run(folder / name)
+        config = {"run": {"name": name, "seed": seed}, "data": {"window": window}, "probe": {"threshold": 0.8}}
+        (run / "config.yaml").write_text(yaml.safe_dump(config))
+        rows = [{"consumed_tokens": 16 + seed, "length": n, "tests": 4, "score": 0.5 * seed} for n in (4, 8)]
+        summary = {"consumed_tokens": 16 + seed, "effective_length": 4, "smooth": 4.5 + seed, "held_out_loss": 5.0}
+        if name == "b":
+            rows += [{"consumed_tokens": 16, "distance": n, "score": 0.5, "n": 4} for n in (2, 4)]
+            summary |= {"reach": None, "first_distance": 2}
+        (run / "probes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, summary]))
+        runs.append(run)
+    return runs
 
 
 def size_of(path):
@@ -64,9 +83,7 @@ def test_a_folder_that_is_no_run_is_one_line(tmp_path, exists):
     run = tmp_path / "run"
     if exists:
         write_run(run, ())
-    done = subprocess.run(
-        [sys.executable, "-m", "eval.picture", str(run)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = start("-m", "eval.picture", run)
     assert done.returncode == 2
     assert done.stderr.startswith(f"{run}: holds no counts.npz; ")
     assert done.stdout == ""
@@ -85,11 +102,44 @@ def test_an_output_in_a_folder_that_is_not_there_is_one_line_or_made(tmp_path, c
     [
         ([], 2, ""),
         (["--help"], 0, ""),
-        (["a", "b"], 2, "b: not an option; write RUN [-o PICTURE.png]"),
+        (["a", "--by=b"], 2, "--by: not an option; "),
         (["a", "-o"], 2, "-o: has no value; write it after a space"),
     ],
-    ids=["nothing", "help", "two_runs", "no_output"],
+    ids=["nothing", "help", "option", "no_output"],
 )
 def test_the_command_line_answers_mistakes(capsys, words, status, start):
     assert main(words) == status
     assert capsys.readouterr().err.startswith(start)
+
+
+def test_runs_that_differ_in_their_seed_are_one_curve_with_a_band(tmp_path, capsys):
+    runs = write_arms(tmp_path / "runs")
+    settings = {run.name: read_settings(run) for run in runs}
+    assert name_arms(settings) == {"a-0": "window=8", "a-1": "window=8", "b": "window=16"}
+    assert main([*map(str, runs), "-o", str(tmp_path / "arms.png")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'arms.png'}\n"
+    assert min(size_of(tmp_path / "arms.png")) > 700
+    with canvas(tmp_path / "x.png", 3, 3) as figure:
+        axes = figure.subplots()
+        draw(axes, [[(1.0, 2.0), (2.0, 5.0)], [(1.2, 4.0)]], {"color": "black"})
+        (line,), (band,) = axes.lines, axes.collections
+        assert line.get_xydata().tolist() == [[1.1, 3.0], [2.0, 5.0]]
+        # two seeds, 2 and 4: 3 -+ 12.706 * sqrt(2) / sqrt(2); the second point has one seed and no limits
+        assert sorted({round(y, 3) for _, y in band.get_paths()[0].vertices}) == [-9.706, 15.706]
+
+
+def test_points_of_a_probe():
+    by_length = [{"consumed_tokens": 2, "length": 8, "score": 0.5}, {"consumed_tokens": 1, "length": 8, "score": 1.0}]
+    old = [*by_length, {"consumed_tokens": 2, "effective_length": 0, "smooth": 0.0}]
+    assert (accuracy(old), reach(old)) == ([(8, 0.5)], [(2e-6, 0.0)])
+    new = [*old[:2], {"consumed_tokens": 2, "distance": 4, "score": 0.25}]
+    new.append({"consumed_tokens": 2, "effective_length": None, "smooth": None, "reach": 3.5})
+    assert (accuracy(new), reach(new)) == ([(4, 0.25)], [(2e-6, 3.5)])
+
+
+def test_seeds_without_a_spread_have_no_limits():
+    # 1, 2, 3: mean 2, s 1, t_2 = 4.302653: 2 -+ 4.302653 / sqrt(3)
+    assert mean_with_limits([1.0, 2.0, 3.0]) == pytest.approx((2, 2 - 2.484138, 2 + 2.484138), abs=1e-6)
+    for values in ([2.0], [2.0, 2.0]):
+        mean, *limits = mean_with_limits(values)
+        assert (mean, np.isnan(limits).all()) == (2, True)

@@ -23,6 +23,7 @@ from lab.runs.checkpoints import Checkpoint, newest, open_checkpoint, publish
 from lab.runs.shards import ShardWriter, finish_writing, read_shards, write_shards
 from lab.runs.state import load_weights, packed, read_state, read_weights_of, restore_tensors, tensors_to_save
 from tests.ranks import meet
+from tests.refusals import refused
 
 CFG = DecoderConfig(d_model=8, n_layers=2, n_heads=2, n_kv_heads=1, d_ff=8, vocab_size=13, tie_embeddings=True)
 TENSORS = {"a.weight": torch.arange(15.0).view(5, 3), "optimizer.a.weight.exp_avg": torch.arange(5.0) - 2}
@@ -175,10 +176,8 @@ def test_tensors_of_other_names_or_shapes_are_one_line(tmp_path):
     save(tmp_path, TENSORS)
     folder = newest(tmp_path)[0].folder
     for wanted in ({"b.weight": torch.zeros(5, 3)}, {"a.weight": torch.zeros(3, 5)}):
-        with pytest.raises(CheckpointError) as caught:
+        with refused(f"{folder}: cannot be read (", error=CheckpointError):
             read_shards(wanted, folder)
-        assert str(caught.value).startswith(f"{folder}: cannot be read (")
-        assert "\n" not in str(caught.value)
 
 
 class Attack:
@@ -202,10 +201,8 @@ def test_what_a_checkpoint_holds_is_not_run(tmp_path):
     saved = open_checkpoint(tmp_path)
     load_weights(torch.nn.Module(), saved)
     for read in (read_state, read_weights_of):
-        with pytest.raises(CheckpointError) as caught:
+        with refused(f"{saved.state}: cannot be read (", error=CheckpointError):
             read(saved)
-        assert str(caught.value).startswith(f"{saved.state}: cannot be read (")
-        assert "\n" not in str(caught.value)
     assert not trace.exists()
 
 
@@ -214,17 +211,14 @@ def test_what_a_checkpoint_holds_is_not_run(tmp_path):
 )
 def test_a_state_that_is_none_is_one_line(tmp_path, junk):
     (tmp_path / "state.ckpt").write_bytes(junk)
-    with pytest.raises(CheckpointError) as caught:
+    with refused(f"{tmp_path / 'state.ckpt'}: ", error=CheckpointError):
         read_state(Checkpoint(tmp_path, 1))
-    assert str(caught.value).startswith(f"{tmp_path / 'state.ckpt'}: ")
-    assert "\n" not in str(caught.value)
 
 
 def test_a_broken_shard_that_the_manifest_matches_is_one_line(tmp_path):
     (tmp_path / "weights-00000.safetensors").write_bytes(b"\xff" * 100)
-    with pytest.raises(CheckpointError) as caught:
+    with refused("", error=CheckpointError):
         read_shards({"a.weight": torch.zeros(5, 3)}, tmp_path)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_save_in_the_background_writes_what_was_there_when_it_began(tmp_path):

@@ -18,7 +18,8 @@ from lab.sweep import children, progress, schedule
 from lab.sweep.commands import FitCommand
 from lab.sweep.planning import Run
 
-ROOT = Path(__file__).resolve().parents[2]
+CONFIG = Path(__file__).resolve().parents[2] / "configs" / "cpu_test.yaml"
+NOTHING = FitCommand([], CONFIG, {})
 LIMIT_S, STEPS = 30, 12
 PROGRAM = """
 import os, signal, sys, time
@@ -54,11 +55,13 @@ class Small(Run):
         return (self.path / "done").exists()
 
 
+def experiment(place, **settings):
+    return load_experiment(CONFIG, {"run.folder": str(place), **settings})
+
+
 def runs(place, *modes):
-    names = [{"run.name": f"run_{n}", "run.folder": str(place)} for n in range(len(modes))]
-    config = ROOT / "configs" / "cpu_test.yaml"
-    experiments = [load_experiment(config, name) for name in names]
-    return [Small(n, experiments[n], FitCommand([], config, {}), {}, mode) for n, mode in enumerate(modes)]
+    experiments = [experiment(place, **{"run.name": f"run_{n}"}) for n in range(len(modes))]
+    return [Small(n, experiments[n], NOTHING, {}, mode) for n, mode in enumerate(modes)]
 
 
 def train(place, modes, jobs):
@@ -80,15 +83,9 @@ def sweeping(place, *modes, jobs=2):
 
 
 def running(place):
-    """List the processes of the runs, which name their folder."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if any(word.startswith(str(place)) for word in process.cmdline()[-3:]) and process.status() != "zombie":
-                found.append(process)
-        except psutil.NoSuchProcess:
-            continue
-    return found
+    """List the processes of the runs, whose last words name their folder."""
+    found = [p for p in psutil.process_iter(["cmdline", "status"]) if p.info["status"] != "zombie"]
+    return [p for p in found if str(place) in " ".join((p.info["cmdline"] or [])[-3:])]
 
 
 def wait_for(condition, what):
@@ -178,21 +175,15 @@ def test_what_a_killed_sweep_leaves_is_taken_over_by_another(tmp_path):
 
 
 def prepares(place, log):
-    prepare, children.prepare = (
-        children.prepare,
-        lambda *a, **k: (log.open("a").write("x"), prepare(*a, **k, progress=False)),
-    )
-    experiment = load_experiment(
-        ROOT / "configs" / "cpu_test.yaml", {"data.folder": str(place), "data.corpus.documents": 60}
-    )
-    children.prepare_once(Run(0, experiment, FitCommand([], Path(), {}), {}))
+    real = children.prepare
+    children.prepare = lambda data, **options: (log.open("a").write("x"), real(data, progress=False))
+    small = experiment(place, **{"data.folder": str(place), "data.corpus.documents": 60})
+    children.prepare_once(Run(0, small, NOTHING, {}))
 
 
 def test_shards_are_prepared_once_by_processes_side_by_side(tmp_path):
-    both = [
-        multiprocessing.get_context("fork").Process(target=prepares, args=(tmp_path, tmp_path / "log"))
-        for _ in range(2)
-    ]
+    fork = multiprocessing.get_context("fork")
+    both = [fork.Process(target=prepares, args=(tmp_path, tmp_path / "log")) for _ in range(2)]
     for process in both:
         process.start()
     assert [status(process) for process in both] == [0, 0]
@@ -200,20 +191,10 @@ def test_shards_are_prepared_once_by_processes_side_by_side(tmp_path):
 
 
 def test_threads_are_those_set_or_begun_with_or_a_part_of_the_cores(tmp_path, monkeypatch):
-    config = ROOT / "configs" / "cpu_test.yaml"
     monkeypatch.setattr("lab.sweep.planning.cores", lambda: 8)
-    free, bound = (
-        Run(
-            0,
-            load_experiment(config, {"run.folder": str(tmp_path), "train.threads": threads}),
-            FitCommand([], config, {}),
-            {},
-        )
-        for threads in (None, 3)
-    )
+    free, bound = (Run(0, experiment(tmp_path, **{"train.threads": n}), NOTHING, {}) for n in (None, 3))
     assert [free.threads(3), free.threads(16), bound.threads(2)] == [2, 1, 3]
-    assert free.words(2)[-1] == "--train.threads=2"
-    assert not any("threads" in word for word in bound.words(2))
+    assert (free.words(2)[-1], bound.words(2)[-1]) == ("--train.threads=2", "--resume")
     free.path.mkdir()
     (free.path / "environment.json").write_text('{"threads": 5}')
     assert free.threads(3) == 5

@@ -34,11 +34,6 @@ def test_a_grid_is_the_product_by_name_the_last_name_fastest(tmp_path):
     assert settings_of(tmp_path, "grid", parameters, run_cap=3) == expected[:3]
 
 
-def test_equal_values_count_once_and_whole_floats_are_written_whole(tmp_path):
-    found = settings_of(tmp_path, "grid", {"a": {"values": [1.0, 1, 0.5, True, "1"]}})
-    assert [(type(run["a"]), run["a"]) for run in found] == [(int, 1), (float, 0.5), (bool, True), (str, "1")]
-
-
 def test_nested_parameters_are_sections(tmp_path):
     nested = {
         "z": {"parameters": {"n": {"values": [1, 2]}, "m": {"parameters": {"k": {"value": 3}}}}},

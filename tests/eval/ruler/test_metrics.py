@@ -1,8 +1,5 @@
 """RULER's scores by hand."""
 
-import math
-import random
-
 import pytest
 
 from eval.ruler.metrics import all_parts, any_part, clean, interval
@@ -48,15 +45,16 @@ def test_an_expected_string_across_a_control_character_is_not_found():
 
 
 def test_the_interval_solves_its_equation():
-    """Both bounds b of Wilson's interval satisfy (mean - b)^2 = z^2 b (1 - b) / n."""
-    draw = random.Random(0)
-    for _ in range(200):
-        mean, n = draw.random(), draw.randint(1, 500)
-        low, high = interval(mean, n)
-        assert 0 <= low < mean < high <= 1
-        for bound in (low, high):
-            assert (mean - bound) ** 2 == pytest.approx(1.959964**2 * bound * (1 - bound) / n, rel=1e-9, abs=1e-15)
-    assert interval(0.0, 20)[0] == 0.0
-    assert interval(1.0, 20)[1] == pytest.approx(1.0, abs=1e-15)
-    assert interval(1.0, 20)[0] == pytest.approx(1 / (1 + 1.959964**2 / 20), rel=1e-12)
-    assert math.isclose(interval(0.0, 20)[1], 1 - interval(1.0, 20)[0], rel_tol=1e-12)
+    """Both bounds b of Wilson's interval satisfy (mean - b)^2 = z^2 b (1 - b) / n, z = 1.959964."""
+    for passed, n in ((1, 2), (3, 10), (77, 500), (499, 500)):
+        for bound in interval([1.0] * passed + [0.0] * (n - passed)):
+            assert (passed / n - bound) ** 2 == pytest.approx(1.959964**2 * bound * (1 - bound) / n, rel=1e-5)
+    # none of 20: 0 and z^2 / (20 + z^2) = 3.841459 / 23.841459
+    assert interval([0.0] * 20) == (0.0, pytest.approx(0.161125, abs=1e-6))
+
+
+def test_partial_scores_widen_the_interval_to_whole_sums():
+    """A sum of 2 1/3 lies between 2 and 3 of 4; thirds that add up to 2 are 2, whatever the rounding."""
+    whole = [interval([1.0] * k + [0.0] * (4 - k)) for k in (2, 3)]
+    assert interval([1.0, 1.0, 1 / 3, 0.0]) == (whole[0][0], whole[1][1])
+    assert interval([1 / 3] * 3 + [1.0]) == whole[0]

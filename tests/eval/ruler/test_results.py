@@ -4,6 +4,7 @@ import pytest
 
 from eval.ruler.results import averages, effective_length, over_checkpoints, summary, table
 from eval.ruler.tasks import ALL
+from tests.eval.commands import words_of
 
 # niah 8 x 90, vt 60, cwe 40, fwe 80, qa 30 and 50: retrieval 90, tracing 60, aggregation 60, answering 40;
 # average (720 + 60 + 40 + 80 + 30 + 50) / 13 = 980 / 13
@@ -49,15 +50,11 @@ def test_checkpoints_weigh_alike():
 
 def test_the_table_shows_tasks_categories_and_the_average():
     scores = {("fwe", 512): 1.25, ("vt", 512): 100.0, ("fwe", 16384): 0.0, ("vt", 16384): 50.0}
-    assert table(scores, 50.0).split("\n") == [
-        "task                      512   16,384",
-        "vt                      100.0     50.0",
-        "fwe                       1.2      0.0",
-        "--------------------------------------",
-        "multi-hop tracing       100.0     50.0",
-        "aggregation               1.2      0.0",
-        "average of 2             50.6     25.0",
-        "effective length 512 at threshold 50, over 2 of 13 tasks",
+    assert words_of(table(scores, 50.0)) == [
+        *(["task", "512", "16,384"], ["vt", "100.0", "50.0"], ["fwe", "1.2", "0.0"]),
+        *(["over", "tasks", "512", "16,384"], ["multi-hop", "tracing", "100.0", "50.0"], ["aggregation", "1.2", "0.0"]),
+        ["average", "of", "2", "50.6", "25.0"],
+        ["effective", "length", "512", "at", "threshold", "50,", "over", "2", "of", "13", "tasks"],
     ]
     assert table(SCORES, 85.6).endswith("effective length 0 at threshold 85.6, over all 13 tasks")
 

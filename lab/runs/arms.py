@@ -1,0 +1,85 @@
+"""Arms: runs that differ in nothing but their seed, their name and how they were computed.
+
+A number of an arm is the mean over its seeds, with 95% limits of the t distribution,
+
+    mean +- t_(n-1, 0.975) s / sqrt(n),     s the standard deviation of the n seeds
+
+One seed has no limits, nor have seeds whose numbers are all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from scipy.stats import t as student
+
+from lab.errors import CheckpointError
+
+Row = dict[str, Any]
+CONFIDENCE = 0.95
+NOT_OF_THE_ARM = ("run.", "track.", "train.threads", "train.devices", "train.accelerator", "probe.batch")
+ONLY = "all"  # name of an arm without others
+
+
+def read_settings(run: Path) -> Row:
+    """Read the settings of a run's config.yaml by their dotted names.
+
+    Raises: CheckpointError.
+    """
+    path = run / "config.yaml"
+    try:
+        return dict(flat(dict(yaml.safe_load(path.read_text(encoding="utf-8")))))
+    except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
+        raise CheckpointError(f"{path}: not a run's config; restore it") from error
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Go through nested settings by their dotted names.
+
+    Example:
+        >>> dict(flat({"a": {"b": 1, "c": [2, 3]}, "d": None}))
+        {'a.b': 1, 'a.c': '[2, 3]', 'd': None}
+    """
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", str(value) if isinstance(value, list) else value
+
+
+def differing(settings: Mapping[str, Row]) -> list[str]:
+    """List the settings that tell arms apart."""
+    keys = sorted({key for each in settings.values() for key in each if not key.startswith(NOT_OF_THE_ARM)})
+    return [key for key in keys if len({str(each.get(key)) for each in settings.values()}) > 1]
+
+
+def name_arms(settings: Mapping[str, Row]) -> dict[str, str]:
+    """Name the arm of every run by the settings that differ between arms; all in one arm have the name of all runs.
+
+    Example:
+        >>> name_arms({"a": {"data.window": 96, "run.seed": 0}, "b": {"data.window": 192, "run.seed": 0}})
+        {'a': 'window=96', 'b': 'window=192'}
+    """
+    keys = differing(settings)
+    return {
+        name: ", ".join(f"{key.split('.')[-1]}={each[key]}" for key in keys if each.get(key) is not None) or ONLY
+        for name, each in settings.items()
+    }
+
+
+def mean_with_limits(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the mean over seeds and its limits, which are nan where there are none.
+
+    Example:
+        >>> [round(x, 3) for x in mean_with_limits([1.0, 2.0, 3.0])], mean_with_limits([2.0])
+        ([2.0, -0.484, 4.484], (2.0, nan, nan))
+    """
+    n, mean = len(values), float(np.mean(values))
+    if n < 2 or len(set(values)) == 1:
+        return mean, np.nan, np.nan
+    low, high = student.interval(CONFIDENCE, n - 1, mean, np.std(values, ddof=1) / np.sqrt(n))
+    return mean, float(low), float(high)

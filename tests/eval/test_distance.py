@@ -1,0 +1,208 @@
+"""The command that measures effective distance."""
+
+import json
+import re
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from eval.common.distance_methods import read_distance
+from eval.common.results import FinishedTests
+from eval.distance.__main__ import main
+from eval.distance.picture import draw_distances
+from eval.distance.series import Series
+from eval.distance.table import table
+from lab.counts import PositionCounts
+from lab.data.preparation import prepare
+from lab.errors import ConfigError
+from lab.positions.dca import Dca
+from lab.positions.plain import Plain
+from lab.positions.string import String
+from lab.probe.effective_distance import DistanceResult
+from lab.runs.folder import packed_counts
+from tests.eval.test_probe import Counted
+from tests.opened import CONSUMED, write_run
+
+GRID = "--points=3 --tests=4 --batch=3"
+METHODS = "--distance=plain --distance string:shift=40,window=8"
+
+
+@pytest.fixture(scope="module")
+def wide_run(prepared, tmp_path_factory):
+    """A small run with a window that a one-number test fits into, whose checkpoint has counted."""
+    wide = replace(prepared, window=128)
+    prepare(wide, progress=False)
+    return write_run(tmp_path_factory.mktemp("wide") / "wide", wide)
+
+
+@pytest.fixture
+def distance(wide_run, tmp_path, capsys):
+    """Run the command into a folder of its own; gives status, folder and what was printed."""
+
+    def run(words="", model=wide_run, folder="out"):
+        status = main([str(model), *shlex.split(f"{GRID} {words}"), "-o", str(tmp_path / folder)])
+        return status, tmp_path / folder, capsys.readouterr()
+
+    return run
+
+
+def rows_of(folder):
+    (path,) = folder.glob("distance-*.jsonl")
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_every_method_gets_the_same_tests_and_a_table(distance):
+    status, folder, said = distance(METHODS)
+    assert (status, said.err.count("Traceback")) == (0, 0)
+    rows = rows_of(folder)
+    methods = ["rope+plain", "rope+string(shift=40,window=8)"]
+    assert [(row["method"], row["metric"]) for row in rows] == [
+        (method, metric) for method in methods for metric in ["found_by_distance"] * 3 + ["reach"]
+    ]
+    assert {(row["n"], row["needles"], row["f"]) for row in rows if "distance" in row} == {(4, 1, None)}
+    assert all(row["reach"] is None and row["reach_high"] is not None for row in rows if row["metric"] == "reach")
+    files = [[json.loads(line) for line in path.read_text().splitlines()] for path in folder.glob("tests-*.jsonl")]
+    (key, *one), (other_key, *other) = files
+    assert key["key"]["method"] != other_key["key"]["method"]
+    assert [(r["distance"], r["test"], r["prompt_hash"]) for r in one] == [
+        (r["distance"], r["test"], r["prompt_hash"]) for r in other
+    ]
+    assert [r["log_prob"] for r in one] != [r["log_prob"] for r in other]
+    assert said.out.count("reach <") == 2
+    assert f"written to {folder}" in said.out
+
+
+def test_a_stopped_measurement_goes_on_and_ends_as_one_that_was_not(distance, monkeypatch):
+    whole = distance(METHODS, folder="whole")[1]
+    with monkeypatch.context() as patch:
+        Counted(patch, stop_after=17)  # 12 of the first method, and a batch of 3, one of 1 and one of 3 of the second
+        status, folder, said = distance(METHODS)
+    assert status == 75
+    assert re.search(r"stopped; 7 finished tests are in .*; the same command continues\n$", said.err)
+    assert not list(folder.glob("distance-*.jsonl"))
+    counted = Counted(monkeypatch)
+    assert distance(METHODS)[0] == 0
+    assert counted.prompts == 24 - 19
+    untimed = [[{k: v for k, v in row.items() if k != "seconds"} for row in rows_of(f)] for f in (folder, whole)]
+    assert untimed[0] == untimed[1]
+    assert distance(f"{METHODS} --tests=6 --threshold=0.5 --confidence=0.9")[0] == 0
+    assert counted.prompts == 24 - 19 + 2 * 3 * 2, "tests that are there are taken up"
+
+
+def test_f_and_recorded_needles_stand_beside_what_is_found(distance, wide_run):
+    counts = PositionCounts(100)
+    counts.add_segments([100, 60, 60])
+    checkpoint = wide_run / f"checkpoints/tokens-{CONSUMED:012d}"
+    case = {"length": 128, "test": 0, "distances": [90, 80], "found_each": [True, False], "found": 1}
+    try:
+        (checkpoint / "counts.npz").write_bytes(packed_counts(counts))
+        (wide_run / "cases").mkdir()
+        lines = (case, {**case, "length": 300}, {"distance": 80, "test": 0, "found": 0})
+        (wide_run / f"cases/tokens-{CONSUMED:015d}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+        _, folder, said = distance("--distances=80,95,100")
+    finally:
+        (checkpoint / "counts.npz").unlink(missing_ok=True)
+    rows = rows_of(folder)
+    assert [row["f"] for row in rows if row["metric"] == "found_by_distance"] == [
+        20,
+        5,
+        None,
+    ]  # 100 - d, and no counter
+    four = [(row["distance"], row["n"], row["found"]) for row in rows if row["metric"] == "needles_by_distance"]
+    assert four == [(80, 1, 0), (95, 1, 1)]
+    assert "four-needle tests of training, at the nearest distance: 80: 0.00 of 1, 95: 1.00 of 1" in said.out
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("--distance=strng", "--distance.method=strng: unknown; did you mean string?"),
+        ("--distance=string:shift", "--distance=string:shift: must be NAME or NAME:parameter=value,...;"),
+        ("--distance=string:shift=x", "--distance.shift=x: must be a whole number; "),
+        ("--distance=string:shift=500,window=8", "--distance=string:shift=500,window=8: changes nothing in 128 tokens"),
+        ("--distance plain plain", "--distance=plain: is given twice; keep one"),
+        (
+            "--distance=plain --position.distance.method=rerope --position.distance.window=9",
+            "--position.distance.method: would be ignored beside --distance; leave one of them out",
+        ),
+        ("--distances=7", "--points=3: would be ignored; leave it or distances out"),
+        ("--threshold=2", "--threshold=2: must be <= 1; Share of numbers"),
+    ],
+)
+def test_wrong_words_are_one_line(distance, words, line):
+    status, folder, said = distance(words)
+    assert status == 2
+    assert said.err.startswith(line)
+    assert not list(folder.glob("*"))
+
+
+def test_methods_as_words():
+    assert read_distance("plain", 192, 192) == Plain()
+    assert read_distance("string:shift=64,window=32", 192, 192) == String(shift=64, window=32)
+    assert read_distance("dca:train_len=128,chunk=96", 192, 192) == Dca(train_len=128, chunk=96)
+    assert read_distance("string", 192, 192) == String(shift=64, window=32)  # a third, and half of that
+    with pytest.raises(ConfigError, match="--distance.shift: must be set"):
+        read_distance("string:window=3", 192, 192)
+
+
+def test_a_hugging_face_folder_needs_a_haystack_only(hugging_face_folder, text_file, tmp_path, capsys):
+    words = [str(hugging_face_folder), "--tests=2", "--points=2", "-o", str(tmp_path)]
+    assert main(words) == 2
+    assert capsys.readouterr().err.startswith("--haystack: must be set")
+    assert main([*words, f"--haystack={text_file}", "--digits=3"]) == 0
+    assert {row["f"] for row in rows_of(tmp_path) if "distance" in row} == {None}
+
+
+def one_series(counted=True):
+    results = [DistanceResult(d, 10, k, -0.5, [], 0.1 * k - 0.1, 0.1 * k + 0.05) for d, k in ((50, 9), (100, 6))]
+    rows = [
+        {"distance": r.distance, "found": r.found, "n": 10, "score": r.accuracy, "low": r.low, "high": r.high}
+        | {"log_prob": -1.234, "f": 4321 if counted else None}
+        for r in results
+    ]
+    reach = {"threshold": 0.8, "confidence": 0.9, "reach": 75.0, "reach_low": None, "reach_high": None}
+    reach |= {"first_distance": 50, "last_distance": 100, "f_at_reach": 4321}
+    four = [{"distance": 50, "n": 4, "found": 3, "score": 0.75, "low": 0.5, "high": 1.0}]
+    return Series("rope+plain", results, rows, reach, four)
+
+
+def test_the_table_by_hand():
+    assert table(one_series()).splitlines() == [
+        "",
+        "rope+plain",
+        "distance  found  tests  share   0.9 limits         log p              f",
+        "      50      9     10  0.900   0.800 to 0.950      -1.23          4,321",
+        "     100      6     10  0.600   0.500 to 0.650      -1.23          4,321",
+        "four-needle tests of training, at the nearest distance: 50: 0.75 of 4",
+        "reach 75.0 at threshold 0.8, within <50 to the end; f 4,321",
+    ]
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_the_picture_holds_shares_limits_fit_reach_window_and_f(tmp_path, monkeypatch, counted):
+    figure = pytest.importorskip("matplotlib.figure")
+    drawn = []
+    monkeypatch.setattr(figure.Figure, "savefig", lambda self, path, **settings: drawn.append(self))
+    draw_distances([one_series(counted), one_series(counted)], "title", 128, tmp_path / "x.png")
+    above, *below = drawn[0].axes
+    assert len(below) == counted
+    shapes = [tuple(map(tuple, line.get_xydata().round(6).tolist())) for line in above.lines]
+    assert shapes.count(((50.0, 0.9), (100.0, 0.6))) == 4, "shares and fit of two methods"
+    assert shapes.count(((75.0, 0.8),)) == 2
+    bars = [path.vertices.round(6).tolist() for container in above.collections for path in container.get_paths()]
+    assert bars.count([[100.0, 0.5], [100.0, 0.65]]) == 2
+    assert bars.count([[50.0, 0.5], [50.0, 1.0]]) == 2, "four needles"
+    assert {text.get_text() for text in above.texts} == {"threshold 0.8", "training window 128"}
+    colours = [line.get_color() for line in above.lines if len(line.get_xydata()) == 2 and line.get_linestyle() == "-"]
+    assert len(set(colours)) == 2
+    if counted:
+        assert below[0].lines[0].get_xydata().tolist() == [[50.0, 4321.0], [100.0, 4321.0]]
+        assert below[0].get_shared_x_axes().joined(above, below[0])
+
+
+def test_finished_tests_are_kept_by_the_field_asked_for(tmp_path):
+    store = FinishedTests(tmp_path, 1, {"a": 1}, "distance")
+    store.keep(50, {3: {"found": 1}})
+    again = FinishedTests(tmp_path, 1, {"a": 1}, "distance")
+    assert again.known(50) == {3: {"distance": 50, "test": 3, "found": 1}}

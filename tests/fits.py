@@ -1,0 +1,122 @@
+"""Runs of configs/cpu_test.yaml: their settings, their commands, and what two of them have in common."""
+
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from lab.config import Experiment, load_experiment
+from lab.settings import parse_overrides
+from tests.forked import LIMIT_S, ROOT, Forked, run
+
+CONFIG = ROOT / "configs" / "cpu_test.yaml"
+UNPROBED = ("--probe.every_tokens=null", "--probe.loss_tokens=0", "--probe.tests=1", "--probe.max_length=128")
+FRACTIONS = ("0.125", "0.25", "0.5", "0.75")
+EXACT = ("step", "consumed_tokens", "loss", "lr", "grad_norm", *(f"f_at_{x}L" for x in FRACTIONS), "share_le_half")
+SPEED = ("tokens_per_s", "mfu", "mfu_pairs")
+
+
+def load(*words: str) -> Experiment:
+    return load_experiment(CONFIG, parse_overrides(words))
+
+
+def settings_of(place: Path, name: str) -> list[str]:
+    return [f"--run.folder={place / 'runs'}", f"--data.folder={place / 'shards'}", f"--run.name={name}"]
+
+
+def command(place: Path, name: str, *options: str, config: Path = CONFIG) -> list[str]:
+    return [sys.executable, "-m", "lab.fit", str(config), *settings_of(place, name), *options]
+
+
+def fit(place: Path, name: str, *options: str, config: Path = CONFIG) -> Path:
+    done = run(*command(place, name, *options, config=config)[1:])
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "Traceback" not in done.stderr
+    return place / "runs" / name
+
+
+def records(run: Path, name: str = "metrics.jsonl", without: Iterable[str] = ()) -> list[dict]:
+    lines = map(json.loads, (run / name).read_text().splitlines())
+    return [{key: value for key, value in line.items() if key not in without} for line in lines]
+
+
+def exact_metrics(run: Path) -> list[tuple]:
+    return [tuple(record[key] for key in EXACT) for record in records(run)]
+
+
+def probed(run: Path) -> list[dict]:
+    """Leave out what two runs cannot have in common: their names, the time they took, weights before they are saved."""
+    return records(run, "probes.jsonl", without=("model", "seconds", "weights"))
+
+
+def read_cases(run: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in (run / "cases").iterdir()}
+
+
+def assert_same_run(run: Path, other: Path) -> None:
+    assert exact_metrics(run) == exact_metrics(other)
+    assert probed(run) == probed(other)
+    assert read_cases(run) == read_cases(other)
+    files = counts_of(run)
+    assert files == counts_of(other)
+    for file in files:
+        for key in ("f", "lengths", "tokens"):
+            np.testing.assert_array_equal(np.load(run / file)[key], np.load(other / file)[key])
+
+
+def counts_of(run: Path) -> list[Path]:
+    return sorted(path.relative_to(run) for path in [run / "counts.npz", *run.glob("counts/*")])
+
+
+def assert_equal_training(run: Path, other: Path, atol: float) -> None:
+    """Compare runs of several strategies, whose losses are sums in another order."""
+    ours, theirs = records(run), records(other)
+    np.testing.assert_allclose([r["loss"] for r in ours], [r["loss"] for r in theirs], rtol=0, atol=atol)
+    for key in ("step", "consumed_tokens", "lr"):
+        assert [r[key] for r in ours] == [r[key] for r in theirs]
+    np.testing.assert_array_equal(np.load(run / "counts.npz")["f"], np.load(other / "counts.npz")["f"])
+    assert counts_of(run) == counts_of(other)
+    assert read_cases(run).keys() == read_cases(other).keys()
+    apart = ("held_out_loss", "model", "seconds")
+    lines = [records(folder, "probes.jsonl") for folder in (run, other)]
+    plain = [[{k: v for k, v in line.items() if k not in apart} for line in own] for own in lines]
+    assert plain[0] == plain[1]
+    held_out = [[line["held_out_loss"] for line in own if "held_out_loss" in line] for own in lines]
+    np.testing.assert_allclose(*held_out, rtol=0, atol=atol)
+
+
+def interrupt(words: list[str], run: Path, number: signal.Signals, lines: int) -> tuple[int, str]:
+    """Start a run and send its process group a signal once metrics.jsonl has so many lines."""
+    process = Forked(words)
+    metrics, deadline = run / "metrics.jsonl", time.monotonic() + LIMIT_S
+    try:
+        while not metrics.exists() or metrics.read_text().count("\n") < lines:
+            assert time.monotonic() < deadline, "the run never got that far"
+            assert process.returncode is None, f"the run ended before the signal: {process.communicate()[1][-3000:]}"
+            time.sleep(0.01)
+        os.killpg(process.pid, number)  # as a terminal does: a background process gets it too
+        return process.wait(), process.communicate()[1]
+    finally:
+        process.kill()
+
+
+def train(place: Path, name: str, *options: str, resume: bool = False) -> Path:
+    """Train in this process, for tests of what a run leaves."""
+    from lab.session import run_experiment
+
+    assert run_experiment(load(*settings_of(place, name), *options), resume, "again") == 0
+    return place / "runs" / name
+
+
+def cut_after(run: Path, copy: Path, n: int = 1) -> Path:
+    """Copy a run as it was after its first checkpoints."""
+    shutil.copytree(run, copy)
+    for checkpoint in sorted((copy / "checkpoints").glob("tokens-*"))[n:]:
+        shutil.rmtree(checkpoint)
+    return copy

@@ -1,0 +1,84 @@
+"""Commands as processes of their own that start at once: copies of a process that has torch and Lightning loaded."""
+
+import contextlib
+import multiprocessing
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LIMIT_S = 150  # for whatever is waited for; the machines of tests are slow
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["lab.session", "lab.loading", "matplotlib.figure", "eval.probe.__main__"])
+
+
+def become(words, cwd, variables, output, errors):
+    """Run what the interpreter would run for `-m MODULE ...` or `-c CODE ...`, in a session of its own."""
+    multiprocessing.set_start_method(None, force=True)  # what an interpreter starts with
+    os.setsid()
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(variables)
+    for number, path in ((1, output), (2, errors)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    kind, what, *arguments = words
+    sys.argv = [what if kind == "-m" else kind, *arguments]
+    if kind == "-m":
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+    else:
+        exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})
+
+
+class Forked:
+    """What tests use of subprocess.Popen; `words` begin with the interpreter and -m or -c."""
+
+    def __init__(self, words, cwd=ROOT, env=None, output=None, merged=False):
+        self.folder = tempfile.TemporaryDirectory()
+        self.output = Path(output or Path(self.folder.name) / "output")
+        self.errors = self.output if merged else Path(self.folder.name) / "errors"
+        variables = dict(os.environ if env is None else env)
+        arguments = ([str(word) for word in words[1:]], str(cwd), variables, str(self.output), str(self.errors))
+        self.process = CONTEXT.Process(target=become, args=arguments)
+        self.process.start()
+        self.pid = self.process.pid
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *reason):
+        self.process.join()
+
+    @property
+    def returncode(self):
+        return self.process.exitcode
+
+    poll = returncode.fget
+
+    def wait(self, timeout=LIMIT_S):
+        self.process.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired(str(self.output), timeout)
+        return self.returncode
+
+    def communicate(self, timeout=LIMIT_S):
+        self.wait(timeout)
+        return tuple(path.read_text() if path.exists() else "" for path in (self.output, self.errors))
+
+    def kill(self):
+        """Kill the process and what it has started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+
+def run(*words, cwd=ROOT, env=None, timeout=LIMIT_S):
+    """Do what the interpreter would for `-m MODULE ...` or `-c CODE ...`; return its exit status and output."""
+    process = Forked([sys.executable, *words], cwd, env)
+    try:
+        output, errors = process.communicate(timeout)
+    finally:
+        process.kill()
+    return subprocess.CompletedProcess(words, process.returncode, output, errors)

@@ -1,0 +1,41 @@
+"""A small decoder, and the position methods with parameters that matter in it."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from lab.model.decoder import Decoder, DecoderConfig
+from lab.positions import distance, frequencies
+
+TINY = DecoderConfig(d_model=32, n_layers=3, n_heads=4, n_kv_heads=2, d_ff=48, vocab_size=61, tie_embeddings=False)
+DISTANCES = {
+    "plain": distance("plain"),
+    "string": distance("string", shift=7, window=3),
+    "dca": distance("dca", chunk=6, train_len=10),
+    "self_extend": distance("self_extend", group=3, window=5),
+    "rerope": distance("rerope", window=6, log_n=8),
+    "leaky_rerope": distance("leaky_rerope", window=6, leak=1.5),
+}
+FREQUENCIES = {
+    "rope": frequencies("rope", head_dim=8),
+    "pi": frequencies("pi", head_dim=8, factor=4.0),
+    "llama3": frequencies("llama3", head_dim=8, factor=8.0, train_len=64),
+    "yarn": frequencies("yarn", head_dim=8, factor=4.0, train_len=16),
+    "entropy_abf": frequencies("entropy_abf", head_dim=8, train_len=6),
+}
+DYNAMIC = frequencies("dynamic_ntk", head_dim=8, theta=100.0, factor=4.0, train_len=8)
+every_distance = pytest.mark.parametrize("method", DISTANCES.values(), ids=DISTANCES)
+every_frequency = pytest.mark.parametrize("rotary", FREQUENCIES.values(), ids=FREQUENCIES)
+
+
+def decoder(rotary=FREQUENCIES["rope"], method=DISTANCES["plain"], dtype=torch.float64, *, backend="auto", **settings):
+    cfg = dataclasses.replace(TINY, **settings)
+    model = Decoder(cfg, frequencies=rotary, distance=method, backend=backend, seed=3).to(dtype)
+    for p in model.parameters():  # the published initialisation is too small for attention to matter
+        torch.nn.init.normal_(p, std=0.3, generator=torch.Generator().manual_seed(p.numel()))
+    return model.eval()
+
+
+def tokens(seed, *shape, vocab=60):
+    return torch.randint(1, vocab, shape, generator=torch.Generator().manual_seed(seed))

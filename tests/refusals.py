@@ -1,0 +1,25 @@
+"""What every refusal has, in one line for each fault: the field with its value, the rule that it breaks, a remedy."""
+
+from contextlib import contextmanager
+
+import pytest
+
+from lab.errors import LabError
+
+
+def check_faults(lines, rules):
+    """Compare each line with the rule that it begins with, `{}` in which is any text; some remedy must follow."""
+    for line, rule in zip(lines, rules, strict=True):
+        begin, _, end = rule.partition("{}")
+        found, _, remedy = line.rpartition("; ")
+        assert line.startswith(begin), line
+        assert found.endswith(end), line
+        assert remedy, line
+
+
+@contextmanager
+def refused(*rules, error=LabError):
+    """Expect an error of these lines."""
+    with pytest.raises(error) as caught:
+        yield
+    check_faults(str(caught.value).splitlines(), rules)
