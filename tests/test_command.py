@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from eval.distance.__main__ import DistanceOptions
 from eval.entropy.__main__ import EntropyOptions
 from eval.heatmap.__main__ import HeatmapOptions
 from eval.lines.__main__ import LinesOptions
@@ -23,10 +24,12 @@ from lab.command import Syntax
 from lab.errors import ConfigError
 from lab.recipes.impact_config import ImpactConfig
 from lab.recipes.recipe import Recipe
+from lab.sweep.__main__ import Options as SweepOptions
 from tests.forked import ROOT
 from tests.refusals import refused
 
 OPTIONS = {
+    "distance": DistanceOptions,
     "entropy": EntropyOptions,
     "heatmap": HeatmapOptions,
     "impact": ImpactConfig,
@@ -39,6 +42,7 @@ OPTIONS = {
     "report": ReportOptions,
     "ruler": RulerOptions,
     "longrecipe": Recipe,
+    "sweep": SweepOptions,
 }
 SOME = {  # settings that the others must list
     "fit": ("optim.lr", "start.path", "skip.target_len", "memory_gib"),
@@ -53,7 +57,7 @@ SHORT = 50  # lines of a help that is read at once
 def main_of(name):
     module = {"longrecipe": "lab.recipes.longrecipe", "merge": "lab.recipes.merge", "picture": "lab.runs.picture"}
     place = module.get(name, cli.COMMANDS[name][0])
-    package = place.startswith("eval.") and (ROOT / place.replace(".", "/")).is_dir()
+    package = (ROOT / place.replace(".", "/")).is_dir()
     module = importlib.import_module(f"{place}.__main__" if package else place)
     return module.read_arguments if name == "fit" else module.main
 
