@@ -23,7 +23,7 @@ COMMANDS = {  # name: module and purpose
     "longrecipe": ("lab.longrecipe", "extend a model by LongRecipe"),
     "merge": ("lab.merge", "merge trained models"),
     "probe": ("eval.probe", "effective context length"),
-    "distance": ("eval.distance", "share found by distance"),
+    "distance": ("eval.distance", "share of numbers found by distance, and how far back"),
     "heatmap": ("eval.heatmap", "numbers found by depth and length"),
     "methods": ("eval.methods", "position methods on the same tests"),
     "ruler": ("eval.ruler", "RULER's 13 tasks"),

@@ -13,7 +13,7 @@ import numpy as np
 
 from lab.config import Experiment, load_experiment
 from lab.settings import parse_overrides
-from tests.forked import LIMIT_S, ROOT, Forked, run
+from tests.forked import LIMIT_S, ROOT, Forked, python
 
 CONFIG = ROOT / "configs" / "cpu_test.yaml"
 UNPROBED = ("--probe.every_tokens=null", "--probe.loss_tokens=0", "--probe.tests=1", "--probe.max_length=128")
@@ -35,7 +35,7 @@ def command(place: Path, name: str, *options: str, config: Path = CONFIG) -> lis
 
 
 def fit(place: Path, name: str, *options: str, config: Path = CONFIG) -> Path:
-    done = run(*command(place, name, *options, config=config)[1:])
+    done = python(*command(place, name, *options, config=config)[1:])
     assert done.returncode == 0, done.stderr[-3000:]
     assert "Traceback" not in done.stderr
     return place / "runs" / name

@@ -74,7 +74,7 @@ class Forked:
             os.killpg(self.pid, signal.SIGKILL)
 
 
-def run(*words, cwd=ROOT, env=None, timeout=LIMIT_S):
+def python(*words, cwd=ROOT, env=None, timeout=LIMIT_S):
     """Do what the interpreter would for `-m MODULE ...` or `-c CODE ...`; return its exit status and output."""
     process = Forked([sys.executable, *words], cwd, env)
     try:

@@ -8,28 +8,23 @@ import sys
 
 import pytest
 
-from eval.distance.__main__ import DistanceOptions
 from eval.entropy.__main__ import EntropyOptions
 from eval.heatmap.__main__ import HeatmapOptions
 from eval.lines.__main__ import LinesOptions
 from eval.methods.__main__ import MethodsOptions
 from eval.passkey.__main__ import PasskeyOptions
 from eval.perplexity.__main__ import PerplexityOptions
-from eval.plan.options import PlanOptions
 from eval.precision.__main__ import PrecisionOptions
-from eval.report.__main__ import ReportOptions
 from eval.ruler.options import RulerOptions
 from lab import cli, command
 from lab.command import Syntax
 from lab.errors import ConfigError
 from lab.recipes.impact_config import ImpactConfig
 from lab.recipes.recipe import Recipe
-from lab.sweep.__main__ import Options as SweepOptions
 from tests.forked import ROOT
 from tests.refusals import refused
 
 OPTIONS = {
-    "distance": DistanceOptions,
     "entropy": EntropyOptions,
     "heatmap": HeatmapOptions,
     "impact": ImpactConfig,
@@ -37,19 +32,20 @@ OPTIONS = {
     "methods": MethodsOptions,
     "passkey": PasskeyOptions,
     "perplexity": PerplexityOptions,
-    "plan": PlanOptions,
     "precision": PrecisionOptions,
-    "report": ReportOptions,
     "ruler": RulerOptions,
     "longrecipe": Recipe,
-    "sweep": SweepOptions,
 }
 SOME = {  # settings that the others must list
+    "distance": ("distances", "position.distance.method"),
     "fit": ("optim.lr", "start.path", "skip.target_len", "memory_gib"),
     "harness": ("tasks", "limit"),
+    "plan": ("corpus", "measure"),
     "positions": ("leak", "counts", "sentence_tokens", "samples"),
     "prepare": ("data.window", "data.upsample.share"),
     "probe": ("sequential", "thresholds"),
+    "report": ("threshold", "title"),
+    "sweep": ("jobs", "seeds"),
 }
 SHORT = 50  # lines of a help that is read at once
 
@@ -57,7 +53,7 @@ SHORT = 50  # lines of a help that is read at once
 def main_of(name):
     module = {"longrecipe": "lab.recipes.longrecipe", "merge": "lab.recipes.merge", "picture": "lab.runs.picture"}
     place = module.get(name, cli.COMMANDS[name][0])
-    package = (ROOT / place.replace(".", "/")).is_dir()
+    package = (ROOT / place.replace(".", "/") / "__main__.py").exists()
     module = importlib.import_module(f"{place}.__main__" if package else place)
     return module.read_arguments if name == "fit" else module.main
 

@@ -22,7 +22,7 @@ from tests.fits import (
     read_cases,
     records,
 )
-from tests.forked import LIMIT_S, run
+from tests.forked import LIMIT_S, python
 
 LOSS_TOLERANCE = 2e-3  # float32 on another processor: other kernels, other rounding, 20 steps of it
 LONG = ("--train.tokens=81920", "--train.checkpoint_every_tokens=12288", "--probe.every_tokens=24576")
@@ -139,7 +139,7 @@ def test_kill_loses_nothing_saved_and_resumes_bit_for_bit(place, long):
 
 
 def refused(place, name, *options):
-    done = run(*command(place, name, *options)[1:])
+    done = python(*command(place, name, *options)[1:])
     assert done.returncode == 2, done.stderr[-3000:]
     return done.stderr.splitlines()
 
@@ -148,7 +148,7 @@ def test_second_run_is_refused_and_resuming_a_finished_one_reports(place, finish
     (line,) = refused(place, "finished")
     assert line.startswith("run.name=finished: ")
     before = (finished / "metrics.jsonl").read_bytes()
-    assert "already finished" in run(*command(place, "finished", "--resume")[1:]).stdout
+    assert "already finished" in python(*command(place, "finished", "--resume")[1:]).stdout
     assert (finished / "metrics.jsonl").read_bytes() == before
 
 
@@ -158,7 +158,7 @@ def test_resume_refuses_other_settings(place, finished):
 
 
 def test_dashboard_without_its_package_is_one_line(place):
-    done = run("-c", without(["wandb"], command(place, "nowandb", "--track.wandb=offline")))
+    done = python("-c", without(["wandb"], command(place, "nowandb", "--track.wandb=offline")))
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith("wandb: not installed")
 
@@ -172,7 +172,7 @@ def test_dashboard_mirrors_offline(place, finished):
 
 def test_probe_afterwards_gives_what_training_gave(place, finished):
     again = place / "again"
-    assert run("-m", "eval.probe", finished, "-o", again).returncode == 0
+    assert python("-m", "eval.probe", finished, "-o", again).returncode == 0
     last = max(record["consumed_tokens"] for record in records(finished))
     during = [r for r in probed(finished) if r["consumed_tokens"] == last and "length" in r]
     assert [r for r in probed(again) if "length" in r] == during

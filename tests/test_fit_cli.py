@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from lab.config import load_experiment
-from tests.forked import ROOT, run
+from tests.forked import ROOT, python
 from tests.refusals import check_faults
 
 CONFIG = "configs/cpu_test.yaml"
@@ -18,7 +18,7 @@ WATCH = (  # runs lab.fit as `python -m` does and says on stdout at the end whet
 
 
 def fit(*words):
-    return run("-m", "lab.fit", *words)
+    return python("-m", "lab.fit", *words)
 
 
 @pytest.mark.parametrize(

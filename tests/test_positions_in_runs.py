@@ -6,15 +6,11 @@ import pytest
 from lab.errors import ConfigError
 from lab.session import announce
 from tests.fits import command, load, records
-from tests.forked import run as start
+from tests.forked import python
 from tests.refusals import refused
 
 STRING = ("--position.distance.method=string", "--position.distance.shift=32", "--position.distance.window=8")
-LLAMA3 = (
-    "--position.frequency.method=llama3",
-    "--position.frequency.factor=4",
-    "--position.frequency.train_len=48",
-)
+LLAMA3 = ("--position.frequency.method=llama3", "--position.frequency.factor=4", "--position.frequency.train_len=48")
 
 
 DISTANCE, THETA = "position.distance", "position.frequency.theta=9000.0"
@@ -59,7 +55,7 @@ def test_a_method_for_longer_texts_may_change_nothing_in_training_itself():
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     place = tmp_path_factory.mktemp("place")
-    done = start(*command(place, "string", *STRING, *LLAMA3)[1:])
+    done = python(*command(place, "string", *STRING, *LLAMA3)[1:])
     assert done.returncode == 0, done.stderr[-3000:]
     return place / "runs" / "string", done.stdout
 
@@ -97,7 +93,7 @@ def methods_of(folder):
 def test_a_probe_records_its_methods_with_their_parameters(folder, tmp_path, words, method):
     probes = folder
     if words is not None:
-        done = start("-m", "eval.probe", folder, "--tests=2", "--max_length=128", "-o", tmp_path / "again", *words)
+        done = python("-m", "eval.probe", folder, "--tests=2", "--max_length=128", "-o", tmp_path / "again", *words)
         assert done.returncode == 0, done.stderr[-3000:]
         probes = tmp_path / "again"
     assert methods_of(probes) == {f"llama3(factor=4,train_len=48)+{method}"}

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.forked import run
+from tests.forked import python
 from tests.refusals import check_faults
 
 CONFIG = "configs/cpu_test.yaml"
 
 
 def prepare(*words):
-    return run("-m", "lab.prepare", *words)
+    return python("-m", "lab.prepare", *words)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from lab.errors import ConfigError, LabError
 from lab.prepare import SYNTAX, carry_out, parse
 from tests.data.slim import SOURCES, slim_corpus, word_tokenizer
 from tests.fits import CONFIG
-from tests.forked import run
+from tests.forked import python
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -97,7 +97,7 @@ def test_mistakes_are_one_line(words, tmp_path):
 
 
 def test_a_threshold_beyond_all_documents_is_status_2(words):
-    done = run("-m", "lab.prepare", *words, "--data.upsample.longer_than=4096")
+    done = python("-m", "lab.prepare", *words, "--data.upsample.longer_than=4096")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[-1].startswith("data.upsample.longer_than=4096: nothing to upsample, the longest ")
     assert "Traceback" not in done.stderr

@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from tests.fits import assert_same_run, command, fit, records
-from tests.forked import run
+from tests.forked import python
 from tests.launching import SBATCH, copy, environment, interpreter, patched, port, running, task, torchrun
 
 SHORT = ("--probe.every_tokens=null", "--probe.loss_tokens=0", "--data.prefetch=2")
@@ -86,7 +86,7 @@ def test_only_a_second_ctrl_c_ends_a_run_at_once():
         "signal.raise_signal(signal.SIGINT)\n"
         "print('never')"
     )
-    done = run("-c", code)
+    done = python("-c", code)
     assert (done.stdout.split(), done.returncode) == (["True", "saves"], -signal.SIGINT), done.stderr
 
 

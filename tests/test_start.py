@@ -23,7 +23,7 @@ from lab.session import check_vocabulary
 from lab.source.inherit import base_for
 from lab.source.weights import read_weights, start_from
 from tests.fits import records
-from tests.forked import run
+from tests.forked import python
 from tests.opened import CONSUMED, SIZES, write_run
 from tests.refusals import check_faults, refused
 
@@ -351,7 +351,7 @@ def test_a_config_reads_back_when_the_source_is_gone(source, extended, hub, writ
 
 
 def fit(*words):
-    done = run("-m", "lab.fit", *words)
+    done = python("-m", "lab.fit", *words)
     assert done.returncode == 0, done.stderr[-2000:]
 
 

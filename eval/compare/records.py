@@ -153,7 +153,7 @@ def summaries(row: Row, file: Path) -> Iterator[Row]:
     shared["alike"].pop("seed")  # the number does not belong to one text or to one draw of the tests
     for name, low, high, first, task, unit, better in SUMMARY:
         score, below = row.get(name), row.get(first)
-        if (score is None and below is None) or (unit == "pairs" and not score):
+        if name not in row or (score is None and below is None) or (unit == "pairs" and not score):
             continue
         known = {"score": score, "low": row.get(low), "high": row.get(high), "below": below if score is None else None}
         tests = row.get("tests", row.get("n")) if unit == "tokens" else None

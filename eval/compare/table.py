@@ -189,7 +189,7 @@ def line_names(cells: pd.DataFrame, lines: Sequence[str]) -> pd.Series:
     for name in (name for name in lines if name not in LINE):
         value = cells[name].astype(str)
         words = out + " " + (value if name in (*COLUMNS, *WIDER) else f"{name}=" + value)
-        out = out.where(cells[name].fillna("").groupby(first).transform("nunique") <= 1, words)
+        out = out.where(value.groupby(first).transform("nunique") <= 1, words)
     return out
 
 

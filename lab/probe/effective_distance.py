@@ -1,8 +1,9 @@
 """Effective distance: the share of numbers found against their distance, and how far back it stays above a threshold.
 
-At each distance d one-number tests of lab.probe.one_number are answered greedily and passed by a whole number; beside
-them stands a graded score, the log-probability of the right number's tokens after the right tokens before them, in
-nats, which tells models apart that find nothing yet.
+At each distance d one-number tests of lab.probe.one_number are answered greedily; the number is found if the first
+digits answered are its digits (what follows them is a matter of wording, not of retrieval). A graded score, the
+log-probability in nats of the right number's tokens, each after the right ones, tells models apart that find nothing
+yet.
 
 Reach is the distance at which the share found, fitted by the non-increasing curve nearest in squares and joined
 linearly, falls below a threshold; its limits are those of lab.probe.curve. Nothing is known below the first distance:
@@ -12,6 +13,7 @@ distance.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +34,6 @@ from lab.probe.effective_length import NeedleProbe, ResultStore, Row, Worker
 from lab.probe.haystacks import check_enough
 from lab.probe.interfaces import Retrieves
 from lab.probe.intervals import share_limits
-from lab.probe.needles import found
 from lab.probe.one_number import OneNumberCase, OneNumberTest
 
 NEAR = 4  # the first of equally spaced distances is this part of the window; nearer, other things decide than reach
@@ -85,7 +86,7 @@ class DistanceProbe:
         self.test = OneNumberTest(tokenizer, haystack, window, config.digits, config.seed)
         (number,) = draw_numbers(np.random.default_rng(config.seed), 1, config.digits)
         answer = wording.answer([number])
-        check_spelling(tokenizer, answer, [number], lambda text: found(text, [number]) == 1)
+        check_spelling(tokenizer, answer, [number], lambda text: answers(text, number))
         self.distances = self.choose_distances()
         if source is not None:
             check_enough(haystack, tokenizer, len(self.test.reachable), window, source)
@@ -158,9 +159,20 @@ def judge(case: OneNumberCase, answer: str, log_prob: float) -> Row:
         "prompt_hash": case.prompt_hash,
         "numbers": case.numbers,
         "answer": answer,
-        "found": found(answer, case.numbers),
+        "found": int(answers(answer, case.numbers[0])),
         "log_prob": round(log_prob, 6),
     }
+
+
+def answers(text: str, number: str) -> bool:
+    """Return whether the first digits of a text are those of a number.
+
+    Example:
+        >>> answers(" 471 and", "471"), answers("4711", "471"), answers("14, 471", "471"), answers("none", "471")
+        (True, True, False, False)
+    """
+    digits = re.search("[0-9]+", text)
+    return digits is not None and digits[0].startswith(number)
 
 
 def log_probs(model: Retrieves, cases: Sequence[OneNumberCase], budget: int, device: torch.device | str) -> list[float]:

@@ -16,7 +16,7 @@ from benchmarks.gpu import tests as gpu_tests
 from benchmarks.gpu.sizes import TOY
 from benchmarks.gpu.stage import Options, Skipped, outcome_of
 from benchmarks.on_gpu import STAGES, Stage, run_stages
-from tests.forked import ROOT, Forked, run
+from tests.forked import ROOT, Forked, python
 
 NEEDS_A_GPU = {"gpu tests", "litgpt"}  # stages with nothing to measure where the tests run
 
@@ -86,7 +86,7 @@ def test_the_command_is_stopped_with_all_its_processes(tmp_path):
 
 
 def test_a_stage_that_is_none_is_a_mistake(tmp_path):
-    done = run("-m", "benchmarks.on_gpu", "--out", tmp_path, "--only=rooofs")
+    done = python("-m", "benchmarks.on_gpu", "--out", tmp_path, "--only=rooofs")
     assert done.returncode == 2
     assert "rooofs" in done.stderr
 

@@ -46,12 +46,7 @@ def test_a_line_with_other_fields_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("module", "words", "sizes"),
     [
-        pytest.param(
-            counting,
-            [],
-            {"REPEATS": 1, "SAMPLES": 1, "STEPS": 1, "IDS": 512},
-            id="counting",
-        ),
+        pytest.param(counting, [], {"REPEATS": 1, "SAMPLES": 1, "STEPS": 1, "IDS": 512}, id="counting"),
         pytest.param(
             packed_attention, ["--threads=1"], {"REPEATS": 1, "SHAPES": [(64, 16, 2, 2, 8)]}, id="packed_attention"
         ),

@@ -221,10 +221,7 @@ ORDERS = {
     "more_chunks_than_tokens": (
         [0, 0, 1, 1],
         5,
-        dict.fromkeys(
-            [(0, 1, 2, 3), (0, 2, 1, 3), (0, 2, 3, 1), (2, 0, 1, 3), (2, 0, 3, 1), (2, 3, 0, 1)],
-            1 / 6,
-        ),
+        dict.fromkeys([(0, 1, 2, 3), (0, 2, 1, 3), (0, 2, 3, 1), (2, 0, 1, 3), (2, 0, 3, 1), (2, 3, 0, 1)], 1 / 6),
     ),
 }
 
@@ -281,7 +278,4 @@ def test_a_window_of_one_token(name, chunks):
 
 def test_documents_that_are_a_bos_alone_vanish_behind_the_anchor():
     window = cut([[11, 12], [1], [1, 31]], 0, 5)
-    assert arrange(MASKS["anchor"], window)[1:] == [
-        ([11, 12], [12, IGNORE], [1, 2], True),
-        ([31], [IGNORE], [3], True),
-    ]
+    assert arrange(MASKS["anchor"], window)[1:] == [([11, 12], [12, IGNORE], [1, 2], True), ([31], [IGNORE], [3], True)]

@@ -123,7 +123,7 @@ def test_short_samples_leave_no_room_to_others(text):
 
 
 def test_packs_must_hold_a_sample(text):
-    with pytest.raises(ConfigError, match="train.micro_batch_tokens=11: must hold the longest segment, 12 tokens"):
+    with refused("train.micro_batch_tokens=11: must hold the longest segment, 12 tokens", ConfigError):
         list(itertools.islice(stream_of(text, "all", pack_tokens=BUDGET - 1), 1))
 
 

@@ -11,7 +11,7 @@ from lab.estimate.memory import Memory
 from lab.estimate.report import Gpus, assumed_bytes, refuse_too_large
 from lab.fit import SYNTAX, parse, read_arguments
 from tests.estimate.small import small
-from tests.forked import run
+from tests.forked import python
 from tests.opened import SIZES
 
 RUN = {
@@ -127,6 +127,6 @@ def test_a_wrong_option_is_status_2_and_one_line(written, capsys, words, line):
 
 
 def test_the_command_refuses_with_status_2_and_one_line(written):
-    done = run("-m", "lab.fit", written(RUN), "--dry_run", "--memory_gib=1", cwd=Path.cwd())
+    done = python("-m", "lab.fit", written(RUN), "--dry_run", "--memory_gib=1", cwd=Path.cwd())
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.stderr
     assert "--memory_gib=1" in done.stderr

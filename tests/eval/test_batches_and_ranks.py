@@ -3,17 +3,16 @@
 Rows hold answers and scores; a model with random weights finds next to no number, but its answers differ.
 """
 
-import json
-
 import pytest
 import torch
-from torch import distributed, multiprocessing
+from torch import distributed
 
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.model.generation.generate import greedy
 from lab.positions import distance
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_length import NeedleProbe, Worker
+from tests.ranks import meet
 
 HAYSTACK = " ".join(f"bake{'.' if k % 7 == 6 else ''}" for k in range(4000))
 STOP = 1
@@ -51,14 +50,10 @@ def gather(rows):
     return [row for part in parts for row in part]
 
 
-def rank(number, n_ranks, folder, bpe, tests, batch):
-    """Run one rank's share; the first writes what all found."""
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=number, world_size=n_ranks)
-    rows = run(bpe, tests, batch, worker=Worker(number, n_ranks, gather))
-    if number == 0:
-        (folder / "rows.json").write_text(json.dumps(rows))
-    distributed.destroy_process_group()
+def share(bpe, tests, batch):
+    """Run one rank's share and return what all found."""
+    meet()
+    return run(bpe, tests, batch, worker=Worker(distributed.get_rank(), distributed.get_world_size(), gather))
 
 
 def assert_telling(rows):
@@ -84,8 +79,8 @@ def test_500_tests_in_batches_of_1_7_and_500(bpe, method):
 
 
 @pytest.mark.parametrize("n_ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_tests_shared_by_ranks(bpe, tmp_path, n_ranks):
-    multiprocessing.spawn(rank, (n_ranks, tmp_path, bpe, 30, 7), nprocs=n_ranks)
-    rows = json.loads((tmp_path / "rows.json").read_text())
-    assert_telling(rows)
-    assert rows == run(bpe, 30, 500)
+def test_tests_shared_by_ranks(ranks, bpe, n_ranks):
+    first, *others = ranks(n_ranks).run(share, bpe, 30, 7)
+    assert_telling(first)
+    assert all(rows == first for rows in others)
+    assert first == run(bpe, 30, 500)

@@ -334,7 +334,9 @@ def test_seeds_are_folded_into_their_mean_with_limits(windows):
     same = grid_of(*windows[:2], *windows[3:], by=["data.window"]).cells
     assert (same.test == SEEDS_PAIRED).sum() == 1
     length = cells["probe effective length at 0.8", "96"], cells["probe effective length at 0.8", "192"]
-    assert (length[0].score, length[0].low, length[0].high) == pytest.approx((80, 40.257, 119.743), abs=1e-3)
+    assert (length[0].score, length[0].low, length[0].high) == pytest.approx(
+        (80, 40.2538, 119.7462), abs=1e-3
+    )  # 80 -+ 4.302653 * 16 / sqrt(3)
     assert (math.isnan(length[1].score), length[1].below) == (True, 112)  # one seed is below 64, the other 160
     assert spread(grid_of(*windows, by=["window"])).loc[length[1].line].tolist() == [
         "80 (40.3 to 119.7), 3 seeds",
@@ -344,11 +346,8 @@ def test_seeds_are_folded_into_their_mean_with_limits(windows):
 
 def test_a_single_seed_keeps_its_own_limits_and_its_name(windows):
     table = spread(grid_of(windows[0], windows[3]))
-    assert list(table) == [f"w96-0, tokens-{1000:015d}", f"w192-0, tokens-{1000:015d}"] or list(table) == [
-        "w96-0",
-        "w192-0",
-    ]
-    assert table.loc["probe effective length at 0.8"].tolist() == ["64 (0 or more), n=10", "<64, n=10"]
+    assert list(table) == ["w96-0", "w192-0"]
+    assert table.loc["probe effective length at 0.8"].tolist() == ["64 (0 or more), n=10", "<64, n=10?"]
 
 
 @pytest.mark.parametrize(
@@ -357,7 +356,7 @@ def test_a_single_seed_keeps_its_own_limits_and_its_name(windows):
         ("window", ["96", "192"], 2),  # data.window, which has fewer parts than position.distance.window
         ("position.distance.window", ["3"], 4),  # arms of one column keep lines of their own
         ("run.seed", ["0", "1", "2"], 4),
-        ("model", ["w96-0", "w96-1", "w96-2", "w192-0", "w192-1"], 2 + 1),
+        ("model", ["w96-0", "w96-1", "w96-2", "w192-0", "w192-1"], 3),
         ("needles", ["4"], None),
     ],
 )

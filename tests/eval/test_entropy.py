@@ -1,8 +1,6 @@
 """Attention entropy against definitions, against transformers, and through the command."""
 
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -273,11 +271,3 @@ def test_a_gpu_that_is_not_there_is_one_line(run_folder, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     line = "--device=gpu: this machine has no CUDA device; use cpu or auto\n"
     assert run([run_folder, "--device=gpu"], capsys) == (2, "", line)
-
-
-def test_the_command_runs_as_a_module(tmp_path):
-    words = [sys.executable, "-m", "eval.entropy", str(tmp_path)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"{tmp_path}: holds neither a run nor a config.json; ")
-    assert done.stderr.count("\n") == 1

@@ -22,6 +22,7 @@ from lab.probe.config import ProbeConfig
 from lab.probe.effective_length import NeedleProbe, Worker
 from lab.probe.needles import found
 from lab.probe.string_needles import found as found_anywhere
+from tests.eval.answering import Reader
 from tests.eval.commands import runner, words_of
 from tests.opened import CONSUMED
 from tests.runs.test_picture import size_of
@@ -112,19 +113,8 @@ def test_the_missed_number_that_counts_is_drawn_evenly_and_by_the_tests_own_seed
     assert third_rows(tests, found, 6, 0.95) != third_rows(tests, found, 5, 0.95)
 
 
-class Reader:
-    """Sees the last tokens of a prompt and answers with the numbers that are whole among them."""
-
-    def __init__(self, tokenizer, seen):
-        self.tokenizer, self.seen = tokenizer, seen
-
-    def __call__(self, prompts, n_tokens):
-        rows = []
-        for prompt in prompts[:, -self.seen :].tolist():
-            said = " " + ", ".join(NEEDLE.findall(self.tokenizer.decode(prompt))) + "."
-            ids = self.tokenizer.encode(said, add_special_tokens=False).ids[:n_tokens]
-            rows.append(ids + [STOP] * (n_tokens - len(ids)))
-        return torch.tensor(rows)
+def say_numbers(text):
+    return " " + ", ".join(NEEDLE.findall(text)) + "."
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +125,7 @@ def far_sighted(bpe):
     fixed = probe.shortest() - BUDGET
     hay = 640 - BUDGET - fixed
     seen = round(0.67 * hay) + round(0.75 * fixed)
-    return probe, seen, probe.run_length(Reader(bpe, seen), 640, Worker()).cases
+    return probe, seen, probe.run_length(Reader(bpe, seen, say_numbers), 640, Worker()).cases
 
 
 def test_a_model_that_sees_the_last_tokens_fails_in_the_first_third(far_sighted, bpe):

@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -226,11 +224,3 @@ def test_a_mistake_is_one_line_per_fault(words, lines, base, tuned, tmp_path, mo
     assert len(said) == len(lines)
     assert all(line.startswith(start) for line, start in zip(said, lines)), said
     assert not (tmp_path / "F" / "impact.json").exists()
-
-
-@pytest.mark.slow
-def test_the_command_runs_as_a_module(tmp_path):
-    words = [sys.executable, "-m", "eval.impact", str(tmp_path), str(tmp_path)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "-o: must be given, the folder to write; for instance -o runs/impact\n"

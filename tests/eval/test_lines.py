@@ -4,13 +4,12 @@ import json
 import re
 
 import pytest
-import torch
 
 from eval.common.cases import Writer
 from eval.common.retrieval import summed
 from eval.lines.__main__ import main
 from eval.lines.cases import LEAST_LINES, Lines
-from tests.eval.answering import answered
+from tests.eval.answering import Reader, answered
 from tests.eval.commands import rows_named, runner, words_of
 from tests.eval.test_passkey import bytewise  # noqa: F401
 from tests.runs.test_picture import size_of
@@ -65,20 +64,9 @@ def test_a_length_is_filled_with_lines(request, name):
     assert tests.fitting(writer, 200, BUDGET, 0, 0) == 0
 
 
-class Reader:
-    """Reads the lines that are whole among the last tokens and answers with the one that is asked for."""
-
-    def __init__(self, tokenizer, seen):
-        self.tokenizer, self.seen = tokenizer, seen
-
-    def __call__(self, prompts, n_tokens):
-        rows = []
-        for prompt in prompts[:, -self.seen :].tolist():
-            text = self.tokenizer.decode(prompt)
-            number = dict(LINE.findall(text)).get(QUESTION.search(text)[1], "unknown")
-            ids = self.tokenizer.encode(f"It is <{number}>, not 7.", add_special_tokens=False).ids[:n_tokens]
-            rows.append(ids + [STOP] * (n_tokens - len(ids)))
-        return torch.tensor(rows)
+def say_line(text):
+    """Answer with the line that is asked for, where it is whole in the text."""
+    return f"It is <{dict(LINE.findall(text)).get(QUESTION.search(text)[1], 'unknown')}>, not 7."
 
 
 @pytest.mark.parametrize("name", ["bpe", "bytewise"])
@@ -86,14 +74,18 @@ def test_a_reader_of_the_last_tokens_finds_the_lines_that_lie_there(request, nam
     tokenizer = request.getfixturevalue(name)
     seen = 900
     cases = [Lines("longeval").case(Writer(tokenizer), lines=40, seed=1, index=k) for k in range(24)]
-    outcome = answered(Reader(tokenizer, seen), tokenizer, cases, tmp_path, budget=BUDGET, rows=8, stop_id=STOP)
+    outcome = answered(
+        Reader(tokenizer, seen, say_line), tokenizer, cases, tmp_path, budget=BUDGET, rows=8, stop_id=STOP
+    )
     inside = []
     for case in cases:
         rest = case.prompt[case.prompt.index(f"line {case.facts['name']}:") :]
         inside.append(len(tokenizer.encode(rest, add_special_tokens=False).ids) <= seen)
     assert [record["passed"] for record in outcome.records] == inside
     assert 3 < sum(inside) < 21
-    everything = answered(Reader(tokenizer, 10**6), tokenizer, cases, tmp_path, budget=BUDGET, rows=8, stop_id=STOP)
+    everything = answered(
+        Reader(tokenizer, 10**6, say_line), tokenizer, cases, tmp_path, budget=BUDGET, rows=8, stop_id=STOP
+    )
     assert summed(everything)["score"] == 1
 
 

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +14,7 @@ from eval.common.retrieval import answer_budget, draw_key, first_number, least_b
 from eval.passkey.__main__ import PasskeyOptions, main
 from eval.passkey.cases import Passkey
 from lab.errors import ConfigError, DataError
-from tests.eval.answering import answered
+from tests.eval.answering import Reader, answered
 from tests.eval.commands import rows_named, runner
 from tests.runs.test_picture import size_of
 
@@ -98,20 +96,9 @@ def test_a_test_has_its_key_at_every_length_and_depth(bpe):
     assert len({case_of(bpe, index=k).answers for k in range(20)} | {case_of(bpe, seed=1).answers}) == 21
 
 
-class Reader:
-    """Sees the last tokens of a prompt and answers with the key that is whole among them."""
-
-    def __init__(self, tokenizer, seen, pattern):
-        self.tokenizer, self.seen, self.pattern = tokenizer, seen, pattern
-
-    def __call__(self, prompts, n_tokens):
-        rows = []
-        for prompt in prompts[:, -self.seen :].tolist():
-            match = self.pattern.search(self.tokenizer.decode(prompt))
-            said = f" {match[1]}. I have seen 12." if match else " I do not know."
-            ids = self.tokenizer.encode(said, add_special_tokens=False).ids[:n_tokens]
-            rows.append(ids + [STOP] * (n_tokens - len(ids)))
-        return torch.tensor(rows)
+def say_key(pattern):
+    """Answer with the key that is whole in the text."""
+    return lambda text: f" {match[1]}. I have seen 12." if (match := pattern.search(text)) else " I do not know."
 
 
 @both
@@ -120,7 +107,7 @@ def test_a_reader_of_the_last_tokens_finds_the_keys_that_lie_there(request, name
     """A key at depth d of u units of filler is seen when the text after its first letter fits."""
     tokenizer = request.getfixturevalue(name)
     seen = 450
-    reader = Reader(tokenizer, seen, pattern)
+    reader = Reader(tokenizer, seen, say_key(pattern))
     scores = []
     for depth in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0):
         cases = [case_of(tokenizer, protocol, length=1000, depth=depth, index=k) for k in range(6)]
@@ -287,12 +274,3 @@ def test_every_length_that_is_too_short_is_one_line(run_folder, capsys):
 def test_defaults():
     assert PasskeyOptions().all_depths == pytest.approx([k / 10 for k in range(11)])
     assert (PasskeyOptions().tests, PasskeyOptions(depths=3).all_depths) == (20, [0, 0.5, 1])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("module", ["eval.passkey", "eval.lines"])
-def test_the_commands_run_as_modules(module, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", module, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)

@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -173,13 +171,6 @@ def test_too_few_long_documents_are_one_line(run_folder, prepared, capsys):
         "--documents=10: the held-out split has 0 documents of 4096 tokens or more, the longest has "
         f"{longest}; lower it, --lengths or --min_tokens, or give another --text\n"
     )
-
-
-def test_the_module_runs(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "eval.perplexity", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 
 
 def test_defaults_follow_the_training_window():

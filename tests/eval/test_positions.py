@@ -18,9 +18,9 @@ from lab.positions.dca import Dca
 from lab.runs.folder import RunFolder
 from lab.skip import SKIP_METHODS
 from tests.eval.commands import check_faults, runner
+from tests.runs.test_picture import size_of
 
 ROOT = Path(__file__).resolve().parents[2]
-PNG = b"\x89PNG\r\n\x1a\n"
 
 MATRICES = {
     "plain --length=3": """
@@ -135,12 +135,6 @@ NAMES = ("length", "largest relative position", "distinct", "last row")
 
 
 run = runner(main)
-
-
-def size_of(path):
-    data = path.read_bytes()
-    assert data.startswith(PNG)
-    return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
 
 
 @pytest.mark.parametrize(("words", "matrix"), MATRICES.items(), ids=MATRICES)
@@ -316,13 +310,6 @@ def test_a_wrong_option_is_answered_without_torch():
     code = f"import sys; {words}; print(status, 'torch' in sys.modules, 'matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "2 False False\n"
-
-
-def test_the_command_runs_as_a_module():
-    words = [sys.executable, "-m", "eval.positions", "string", "--shift=1", "--window=0"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "--length: must be set; Length of the text in tokens\n"
 
 
 SEGMENTS = [9, 4, 4, 1, 7, 9, 2]  # tokens, at a training length of 9

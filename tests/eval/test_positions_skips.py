@@ -12,69 +12,42 @@ from eval.positions.skips import SentenceOptions, SkipOptions, compared, drawn_s
 from lab.skip.longrecipe import LongRecipe
 from lab.skip.pose import Pose
 from lab.skip.rpes import Rpes
-from tests.eval.commands import check_faults, runner
+from tests.eval.commands import check_faults, runner, words_of
+from tests.runs.test_picture import size_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARE_TOL = 0.01  # f(i) / f(0) of one sample deviates by 0.03, that of the mean of 200 by 0.002
 
 # 4 tokens in 4 ids leave no choice: the pairs are 1 1 1 2 2 3 apart, 10 / 6 in the mean; f = 4 3 2 1
-TEXTS = {
-    "pose --n_tokens=4 --target_len=4": """\
-method                     pose --target_len=4
-samples                    100 of 4 tokens, seed 0
-gaps                       none, for target_len is n_tokens; raise it
-
-ids                          pose  0 .. 3  0 .. 3
-mean pair distance            1.7     1.7     1.7
-mean run length              4.00    4.00    4.00
-largest id                      3       3       3
-f(1) / f(0)                   75%     75%     75%
-f(2) / f(0)                   50%     50%     50%
-f(3) / f(0)                   25%     25%     25%
-
-the paper on its Figure 3  mean pair distance about half of LongRecipe's (128K window)
-""",
-    "rpes --n_tokens 4 --target_len 4 --samples 7 --seed 3": """\
-method                     rpes --target_len=4
-samples                    7 of 4 tokens, seed 3
-gaps                       none, for target_len is n_tokens; raise it
-
-ids                          rpes  0 .. 3  0 .. 3
-mean pair distance            1.7     1.7     1.7
-mean run length              4.00    4.00    4.00
-largest id                      3       3       3
-f(1) / f(0)                   75%     75%     75%
-f(2) / f(0)                   50%     50%     50%
-f(3) / f(0)                   25%     25%     25%
-
-mean run length in theory  1 / (1 - (n - 1) / T) = 4.00
-the paper on its Figure 3  mean run length nearly 0
-""",
-    # one sentence goes on without a gap: f(8) and f(16) / 4 over ids 0 .. 3 and 0 .. 31, (32 - i) / 32 of these
-    "longrecipe --n_tokens=4 --target_len=32 --sentence_tokens=1e9 --samples=2": """\
-method                     longrecipe --target_len=32
-samples                    2 of 4 tokens, seed 0
-sentences                  geometric lengths, 1e+09 tokens in the mean
-
-ids                        longrecipe      0 .. 3     0 .. 31
-mean pair distance                1.7         1.7        11.0
-mean run length                  4.00        4.00       32.00
-largest id                          3           3          31
-f(8) / f(0)                        0%          0%         75%
-f(16) / f(0)                       0%          0%         50%
-f(24) / f(0)                       0%          0%         25%
-
-the paper on its Figure 3  mean run length 88, mean pair distance about twice that of PoSE (128K window)
-""",
+FULL = [
+    *(["mean", "pair", "distance", *["1.7"] * 3], ["mean", "run", "length", *["4.00"] * 3], ["largest", "id", *"333"]),
+    *([f"f({i})", "/", "f(0)", *[f"{100 - 25 * i}%"] * 3] for i in (1, 2, 3)),
+]
+# one sentence goes on without a gap: f(8) and f(16) / 4 over ids 0 .. 3 and 0 .. 31, (32 - i) / 32 of these
+GAPLESS = [
+    *(
+        line.split()
+        for line in ("mean pair distance 1.7 1.7 11.0", "mean run length 4.00 4.00 32.00", "largest id 3 3 31")
+    ),
+    *(f"f({8 * k}) / f(0) 0% 0% {100 - 25 * k}%".split() for k in (1, 2, 3)),
+]
+TABLES = {  # words: how many lines stand before and behind the table, and the table below its heading
+    "pose --n_tokens=4 --target_len=4": (3, 1, FULL),
+    "rpes --n_tokens 4 --target_len 4 --samples 7 --seed 3": (3, 2, FULL),
+    "longrecipe --n_tokens=4 --target_len=32 --sentence_tokens=1e9 --samples=2": (3, 1, GAPLESS),
 }
 
 
 run = runner(main)
 
 
-@pytest.mark.parametrize(("words", "text"), TEXTS.items(), ids=TEXTS)
-def test_ids_that_leave_no_choice_are_measured_by_hand(capsys, words, text):
-    assert run(words, capsys) == (0, text, "")
+@pytest.mark.parametrize(("words", "before", "behind", "table"), [(w, *t) for w, t in TABLES.items()], ids=TABLES)
+def test_ids_that_leave_no_choice_are_measured_by_hand(capsys, words, before, behind, table):
+    status, out, err = run(words, capsys)
+    heading, shown, remarks = out.split("\n\n")
+    assert (status, err, words_of(shown)[1:]) == (0, "", table)
+    assert (len(heading.splitlines()), len(remarks.splitlines())) == (before, behind)
+    assert ("1 / (1 - (n - 1) / T) = 4.00" in remarks) == words.startswith("rpes")
 
 
 def test_given_samples_are_measured_together():
@@ -205,9 +178,7 @@ def test_a_picture_is_drawn(tmp_path, capsys, words):
     status, out, err = run(f"{words} --plot -o {output}", capsys)
     assert (status, err) == (0, "")
     assert out.endswith(f"\npicture: {output}\n")
-    header = output.read_bytes()[:24]
-    assert header.startswith(b"\x89PNG\r\n\x1a\n")
-    assert [int.from_bytes(header[start : start + 4], "big") for start in (16, 20)] == [1690, 650]
+    assert size_of(output) == (1690, 650)
 
 
 def test_a_picture_is_named_after_the_method_and_the_tokens(tmp_path, capsys, monkeypatch):

@@ -81,10 +81,7 @@ def documents(lengths, padding):
 
 METHODS = {  # the lab's method, and its equation as a function of i = m - n, m and n
     "string": (distance("string", shift=25, window=6), lambda i, m, n: string(i, m, n, 25, 6)),
-    "dca": (
-        distance("dca", chunk=24, train_len=40, window=16),
-        lambda i, m, n: dca(i, m, n, 40, 24, 16),
-    ),
+    "dca": (distance("dca", chunk=24, train_len=40, window=16), lambda i, m, n: dca(i, m, n, 40, 24, 16)),
     "self_extend": (distance("self_extend", group=4, window=16), lambda i, m, n: self_extend(i, m, n, 4, 16)),
     "rerope": (distance("rerope", window=20), lambda i, m, n: min(i, 20)),
     "leaky_rerope": (

@@ -210,11 +210,7 @@ def test_queries_in_parts_equal_one_pass(parameters, rel, chunks):
 FREQUENCIES = {  # method, inverse frequencies at THETA and width 8 (speeds 1, 0.316, 0.1, 0.0316), factor of layer 3
     "pi": ({"method": "pi", "factor": 4.0}, [s / 4 for s in SPEEDS], lambda m: 1.0),
     "ntk": ({"method": "ntk", "factor": 4.0}, [(THETA * 4 ** (8 / 6)) ** (-j / 4) for j in range(4)], lambda m: 1.0),
-    "yarn_scale": (
-        {"method": "yarn", "factor": 1.0, "train_len": 16, "attention_factor": 1.2},
-        SPEEDS,
-        lambda m: 1.44,
-    ),
+    "yarn_scale": ({"method": "yarn", "factor": 1.0, "train_len": 16, "attention_factor": 1.2}, SPEEDS, lambda m: 1.44),
     "entropy_abf": (
         {"method": "entropy_abf", "train_len": 4},
         SPEEDS,

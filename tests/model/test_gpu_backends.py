@@ -4,15 +4,7 @@ import pytest
 
 from lab.model.attention import attend
 from tests.model.dense import dense_attention, rule
-from tests.model.gpu_cases import (
-    assert_equal,
-    documents,
-    exact,
-    kernels,
-    leaves_on,
-    needs,
-    packed_layout,
-)
+from tests.model.gpu_cases import assert_equal, documents, exact, kernels, leaves_on, needs, packed_layout
 
 
 @kernels

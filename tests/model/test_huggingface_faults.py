@@ -38,19 +38,13 @@ SETTINGS = [  # what config.json holds, and the faults
         MISTRAL | {"max_position_embeddings": 8192},
         f"sliding_window=4096: must be null or >= max_position_embeddings=8192, {WHOLE}",
     ),
-    (
-        QWEN2 | {"use_sliding_window": True, "sliding_window": 16},
-        f"use_sliding_window=True: must be false, {WHOLE}",
-    ),
+    (QWEN2 | {"use_sliding_window": True, "sliding_window": 16}, f"use_sliding_window=True: must be false, {WHOLE}"),
     (
         {"layer_types": ["full_attention", "sliding_attention"]},
         f"layer_types[1]=sliding_attention: must be full_attention, {WHOLE}",
     ),
     ({"partial_rotary_factor": 0.5}, f"partial_rotary_factor=0.5: {PAIRS}"),
-    (
-        {"rope_parameters": {"rope_theta": 500.0, "partial_rotary_factor": 0.25}},
-        f"partial_rotary_factor=0.25: {PAIRS}",
-    ),
+    ({"rope_parameters": {"rope_theta": 500.0, "partial_rotary_factor": 0.25}}, f"partial_rotary_factor=0.25: {PAIRS}"),
     (rope(type="longrope"), f"rope_scaling.rope_type=longrope: {TYPES}"),
     ({"rope_parameters": {"rope_type": "proportional"}}, f"rope_parameters.rope_type=proportional: {TYPES}"),
     (

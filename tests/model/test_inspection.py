@@ -9,15 +9,7 @@ from lab.model.attention import attend
 from lab.model.attention.inspection import LayerInputs, LayerLogits, layer_inputs
 from lab.model.decoder import DecoderConfig
 from lab.positions import distance, frequencies
-from tests.model.attention_by_hand import (
-    TINY,
-    drawn,
-    eight_bits,
-    logits_by_distance,
-    logits_of,
-    projections,
-    tiny,
-)
+from tests.model.attention_by_hand import TINY, drawn, eight_bits, logits_by_distance, logits_of, projections, tiny
 from tests.model.test_bands_in_attention import METHODS
 
 TOL = 1e-12  # some dozens of float64 products of order ten

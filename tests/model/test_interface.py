@@ -10,32 +10,13 @@ from lab.positions import distance
 
 transformers = pytest.importorskip("transformers")
 FLOAT32_TOL = 1e-5  # rotations composed in float32 against rotations made at once
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16}
+LLAMA3 |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16}
 FAMILIES = {
     "llama": (transformers.LlamaConfig, {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}),
-    "llama3": (
-        transformers.LlamaConfig,
-        {
-            "rope_parameters": {
-                "rope_type": "llama3",
-                "rope_theta": 100.0,
-                "factor": 4.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 16,
-            }
-        },
-    ),
-    "yarn": (
-        transformers.LlamaConfig,
-        {
-            "rope_parameters": {
-                "rope_type": "yarn",
-                "rope_theta": 100.0,
-                "factor": 4.0,
-                "original_max_position_embeddings": 16,
-            }
-        },
-    ),
+    "llama3": (transformers.LlamaConfig, {"rope_parameters": LLAMA3}),
+    "yarn": (transformers.LlamaConfig, {"rope_parameters": YARN}),
     "mistral": (transformers.MistralConfig, {"sliding_window": None}),
     "qwen2": (transformers.Qwen2Config, {}),
 }

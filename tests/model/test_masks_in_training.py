@@ -236,9 +236,7 @@ def logits_of(module, pack):
     batch = to_batch(pack)
     with torch.no_grad():
         out = module.decoder(
-            batch["tokens"],
-            batch["cu_seqlens"],
-            None if batch["position_ids"] is None else batch["position_ids"][None],
+            batch["tokens"], batch["cu_seqlens"], None if batch["position_ids"] is None else batch["position_ids"][None]
         )
     return out[0, : sum(pack.lengths)]
 

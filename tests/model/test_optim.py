@@ -8,6 +8,7 @@ from lab.model.config import DecoderConfig
 from lab.model.optim import OptimConfig
 from lab.model.training import Training
 from lab.positions import distance, frequencies
+from tests.refusals import refused
 
 SCHEDULE_TOL = 1e-12  # relative; one cosine and a handful of float64 products
 FLOAT64_TOL = 1e-10  # gradients of order one after some thousand float64 operations
@@ -48,22 +49,20 @@ def test_schedule_without_warm_up_and_runs_shorter_than_it():
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "rules"),
     [
-        ({"lr": 1e-3, "min_lr": 2e-3}, "min_lr=0.002: must be <= lr=0.001; lower min_lr or raise lr"),
-        ({"lr": 0.0}, "lr=0.0: must be > 0"),
-        ({"warmup_steps": -1}, "warmup_steps=-1: must be >= 0"),
-        ({"beta2": 1.0}, "beta2=1.0: must be < 1"),
-        ({"clip_norm": 0.0}, "clip_norm=0.0: must be > 0"),
-        ({"beta1": -0.1, "weight_decay": -1.0}, "beta1=-0.1: must be >= 0\nweight_decay=-1.0: must be >= 0"),
+        ({"lr": 1e-3, "min_lr": 2e-3}, ["min_lr=0.002: must be <= lr=0.001"]),
+        ({"lr": 0.0}, ["lr=0.0: must be > 0"]),
+        ({"warmup_steps": -1}, ["warmup_steps=-1: must be >= 0"]),
+        ({"beta2": 1.0}, ["beta2=1.0: must be < 1"]),
+        ({"clip_norm": 0.0}, ["clip_norm=0.0: must be > 0"]),
+        ({"beta1": -0.1, "weight_decay": -1.0}, ["beta1=-0.1: must be >= 0", "weight_decay=-1.0: must be >= 0"]),
     ],
     ids=["floor_above_peak", "lr", "warmup_steps", "beta2", "clip_norm", "two_at_once"],
 )
-def test_settings_out_of_range_are_refused(settings, message):
-    with pytest.raises(ConfigError) as caught:
+def test_settings_out_of_range_are_refused(settings, rules):
+    with refused(*rules, error=ConfigError):
         OptimConfig(**settings)
-    for line, start in zip(str(caught.value).splitlines(), message.splitlines(), strict=True):
-        assert line.startswith(start)  # a range is followed by the setting's meaning
 
 
 def training(clip_norm=1e9, total_steps=100, batch_tokens=16, micro_batch_tokens=8):

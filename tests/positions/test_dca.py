@@ -124,12 +124,7 @@ def test_relative_positions_stay_below_the_pretraining_window(train_len, chunk, 
 
 NAN = math.nan
 ABLATED = {  # arXiv:2402.17463, Figure 2 (a) and (b): c = 10, s = 6; rows of queries 5, 6, 11 and 12
-    "intra": [
-        CHUNK_A,
-        [NAN] * 6 + [0],
-        [NAN] * 6 + CHUNK_A,
-        [NAN] * 12 + [0],
-    ],
+    "intra": [CHUNK_A, [NAN] * 6 + [0], [NAN] * 6 + CHUNK_A, [NAN] * 12 + [0]],
     # 9 - (0 .. 5) for every other chunk
     "intra_inter": [
         CHUNK_A,

@@ -61,11 +61,7 @@ def test_inverse_frequencies_by_hand(theta, parameters, expected):
 def test_ramp_may_begin_and_end_between_pairs(truncate, expected):
     rotations = 2048 / (2 * math.pi)  # of a speed of one within the trained length
     parts = by_parts(
-        factor=4.0,
-        train_len=2048,
-        beta_fast=rotations / 10**1.5,
-        beta_slow=rotations / 10**3.5,
-        truncate=truncate,
+        factor=4.0, train_len=2048, beta_fast=rotations / 10**1.5, beta_slow=rotations / 10**3.5, truncate=truncate
     )
     assert parts.inv_freq.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
 

@@ -29,6 +29,7 @@ from lab.session import run_experiment
 from lab.settings import parse_overrides
 from lab.source.weights import read_weights
 from tests.opened import write_run
+from tests.refusals import check_faults
 from tests.test_config import demo  # noqa: F401  a fixture
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -223,10 +224,8 @@ def test_a_mistake_is_found_before_the_first_stage(words, starts, write, prepare
     assert main([str(write()), *words.split()]) == 2
     told = capsys.readouterr()
     named = {"folder": tmp_path / "recipe", "shards": prepared.folder}
-    lines = told.err.splitlines()
     assert told.out == ""
-    assert len(lines) == len(starts)
-    assert all(line.startswith(start.format(**named)) for line, start in zip(lines, starts, strict=True)), lines
+    check_faults(told.err.splitlines(), [start.format(**named) for start in starts])
 
 
 @pytest.mark.parametrize("missing", ["replay", "folder", "target_len"])

@@ -14,7 +14,7 @@ from lab.model.huggingface import save_pretrained
 from lab.positions import frequencies
 from lab.recipes.merge import main, read_shares
 from tests.fits import CONFIG, UNPROBED, settings_of
-from tests.forked import run as start
+from tests.forked import python
 from tests.model.folders import assert_same_logits, opened, safetensors_torch, theirs, tokens_of
 from tests.opened import CONSUMED, SIZES, write_run
 from tests.refusals import check_faults
@@ -193,7 +193,7 @@ def test_a_model_of_transformers_own_making(tmp_path, merged, capsys):
 def test_two_runs_as_a_user_merges_them(tmp_path):
     words = ["lab.fit", CONFIG, *settings_of(tmp_path, "a"), *UNPROBED, "--train.tokens=8192"]
     for command in (words, ["lab.merge", "runs/a", "runs/a", "-o", "merged"]):
-        done = start("-m", *command, cwd=tmp_path)
+        done = python("-m", *command, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     assert done.stdout == "merged: 0.5 runs/a + 0.5 runs/a, 56,992 parameters; with a tokenizer.json\n"
     ours = open_model(tmp_path / "merged").decoder.state_dict()

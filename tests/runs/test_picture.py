@@ -8,7 +8,7 @@ from lab.plots import canvas
 from lab.runs.arms import mean_with_limits, name_arms, read_settings
 from lab.runs.arms_picture import accuracy, draw, reach
 from lab.runs.picture import draw_run, main
-from tests.forked import run as start
+from tests.forked import python
 
 pytest.importorskip("matplotlib")
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -83,7 +83,7 @@ def test_a_folder_that_is_no_run_is_one_line(tmp_path, exists):
     run = tmp_path / "run"
     if exists:
         write_run(run, ())
-    done = start("-m", "eval.picture", run)
+    done = python("-m", "eval.picture", run)
     assert done.returncode == 2
     assert done.stderr.startswith(f"{run}: holds no counts.npz; ")
     assert done.stdout == ""

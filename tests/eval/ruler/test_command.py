@@ -1,9 +1,7 @@
 """The command from end to end, on small models as they lie on disk."""
 
 import json
-import runpy
 import shutil
-import sys
 
 import pytest
 import torch
@@ -261,17 +259,6 @@ def test_a_model_with_fewer_ids_than_the_tokenizer_is_refused(hugging_face_folde
     status, out, err = run([folder, "--tasks=vt", "--lengths=512", "--tests=2"], capsys)
     assert (status, out) == (2, "")
     assert err == "tokenizer.json: has more ids than the model's 400; give the model's own tokenizer\n"
-
-
-@pytest.mark.filterwarnings("ignore:.*found in sys.modules")
-def test_it_runs_as_a_module(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["eval.ruler", str(tmp_path)])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_module("eval.ruler", run_name="__main__")
-    out, err = capsys.readouterr()
-    assert (ended.value.code, out) == (2, "")
-    assert err.startswith(f"{tmp_path}: holds neither a run nor a config.json; ")
-    assert err.count("\n") == 1
 
 
 def test_the_precision_of_a_run_is_used(run_folder, tmp_path, capsys, monkeypatch):
