@@ -2,7 +2,7 @@
 
     python -m benchmarks.extension [masks | positions | pi,anchor,...] [--seeds 2] [--runs runs] [-o FILE] [--json FILE]
 
-Trains configs/extend_*.yaml from runs/base_192 (configs/base_192.yaml) with each seed, skipping what is finished, and
+Trains configs/extend_*.yaml from runs/base_192 (configs/base_192.yaml) with each seed, skips finished runs, and
 prints for each: f at half and three quarters of the longest distance as shares of f(0), and the supervised f at three
 quarters likewise, counted in the extension alone; held-out loss of the same 384-token documents for all; effective
 length of every seed and the share of tests passed at 384 and 576 tokens; seconds a step. `masks`, what is taken by
