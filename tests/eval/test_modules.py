@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = ("entropy", "heatmap", "impact", "lines", "methods", "passkey", "precision", "probe", "ruler")
+QUICK = ("compare", "perplexity", "picture", "positions")
+OTHERS = ("entropy", "heatmap", "impact", "lines", "methods", "passkey", "precision", "probe", "ruler")
 
 
 @pytest.mark.parametrize(
