@@ -11,10 +11,7 @@ QUICK = ("compare", "perplexity", "picture", "positions")
 OTHERS = ("entropy", "heatmap", "impact", "lines", "methods", "passkey", "precision", "probe", "ruler")
 
 
-@pytest.mark.parametrize(
-    "module",
-    [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)],
-)
+@pytest.mark.parametrize("module", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_a_module_answers_a_wrong_word_with_one_line(tmp_path, module):
     words = [sys.executable, "-m", f"eval.{module}", str(tmp_path)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
