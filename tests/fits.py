@@ -92,9 +92,9 @@ def assert_equal_training(run: Path, other: Path, atol: float) -> None:
         for mine, line in zip(records(run, name), records(other, name), strict=True):
             plain = [{k: v for k, v in one.items() if k not in (*SUMS, "model", "seconds")} for one in (mine, line)]
             assert plain[0] == plain[1]
-            for key in SUMS:  # the log-probability of a number is that of up to six tokens
-                if mine.get(key) is not None:
-                    assert mine[key] == pytest.approx(line[key], rel=0, abs=10 * atol)
+            assert mine.keys() == line.keys()
+            for key in mine.keys() & set(SUMS):  # the log-probability of a number is that of up to six tokens
+                assert mine[key] == (line[key] and pytest.approx(line[key], rel=0, abs=10 * atol))
 
 
 def interrupt(words: list[str], run: Path, number: signal.Signals, lines: int) -> tuple[int, str]:
