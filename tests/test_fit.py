@@ -195,7 +195,7 @@ def test_probe_afterwards_gives_what_training_gave(place, finished):
     assert [r for r in probed(again) if "length" in r] == during
     assert {r["model"] for folder in (finished, again) for r in records(folder, "probes.jsonl")} == {finished.name}
     cases = f"tokens-{last:015d}.jsonl"
-    assert read_cases(again)[cases] == read_cases(finished)[cases]
+    assert read_cases(finished)[cases].startswith(read_cases(again)[cases]), "one-number tests come after"
 
 
 def test_a_broken_shard_is_one_line(place, finished):
