@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = ("entropy", "heatmap", "impact", "lines", "methods", "passkey", "precision", "probe", "ruler")
+QUICK = ("compare", "perplexity", "picture", "positions")
+OTHERS = ("entropy", "heatmap", "impact", "lines", "methods", "passkey", "precision", "probe", "ruler")
 
 
 @pytest.mark.parametrize(
     "module",
-    ["compare", "perplexity", "picture", "positions", *(pytest.param(m, marks=pytest.mark.slow) for m in MODULES)],
+    [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)],
 )
 def test_a_module_answers_a_wrong_word_with_one_line(tmp_path, module):
     words = [sys.executable, "-m", f"eval.{module}", str(tmp_path)]
