@@ -27,10 +27,11 @@ class Sees:
     """Reads whole numbers off the last tokens of a prompt, and finds every token of an answer as likely as 1 in 4."""
 
     def __init__(self, tokenizer, distance):
-        self.tokenizer, self.seen, self.calls = tokenizer, distance + 1, 0
+        self.tokenizer, self.seen, self.calls, self.prompts = tokenizer, distance + 1, 0, 0
 
     def generate(self, prompts, n_tokens):
         self.calls += 1
+        self.prompts += len(prompts)
         rows = []
         for prompt in prompts[:, -self.seen :].tolist():
             numbers = re.findall(r"(?<![0-9])[0-9]{3}(?=\.)", self.tokenizer.decode(prompt)) or ["000"]
@@ -128,6 +129,7 @@ def test_ranks_together_give_the_tests_of_one(bpe, tests, world_size, lockstep):
         model = Sees(bpe, 80)
         together |= probe.run_tests(model, 50, {}, Worker(rank, world_size, list, lockstep), ResultStore())
         calls.add(model.calls)
+        assert model.prompts <= -(-tests // world_size)
     assert together == alone
     assert sorted(alone) == list(range(tests))
     assert len(calls) == 1 or not lockstep
