@@ -52,6 +52,8 @@ def growth_of_length(runs: Runs) -> Figure | None:
 
 def over_tokens(runs: Runs, value: str, title: str, name: str) -> Figure | None:
     """Draw a measure against consumed tokens: the mean of an arm, its runs as points."""
+    import altair as alt
+
     rows = runs.probes.dropna(subset=[value])
     if rows.empty:
         return None
@@ -63,11 +65,12 @@ def over_tokens(runs: Runs, value: str, title: str, name: str) -> Figure | None:
     y = axis(value, y_title, y=True)
     points = base(rows).mark_point(filled=True, size=32, opacity=0.5).encode(x=x, y=y, tooltip=tips(rows), **dots)
     line = base(mean).mark_line(strokeWidth=2).encode(x=x, y=axis("mean", y_title, y=True), **lines)
-    layers = points + line
+    layers = [points, line]
     if len(runs.arms) <= MOST_BANDS:
         low = axis("low", y_title, y=True)
-        layers = base(mean).mark_area(opacity=0.12).encode(x=x, y=low, y2="high:Q", color=lines["color"]) + layers
-    return Figure(name, title, caption_of(runs, value), interactive(layers), "x")
+        band = base(mean).mark_area(opacity=0.12).encode(x=x, y=low, y2="high:Q", color=lines["color"])
+        layers = [band, *layers]
+    return Figure(name, title, caption_of(runs, value), interactive(alt.layer(*layers)), "x")
 
 
 def caption_of(runs: Runs, value: str) -> str:

@@ -38,7 +38,7 @@ def look(
     named = alt.Legend(title=title) if legend and len(values) > 1 else None
     classes: dict[str, Any] = {"color": alt.Color, "shape": alt.Shape, "strokeDash": alt.StrokeDash}
     return {
-        channel: classes[channel](f"{field}:N", scale=scale(values, ranges[channel]), legend=named, sort=list(values))
+        channel: classes[channel](f"{field}:N", scale=scale(values, ranges[channel]), legend=named)
         for channel in ("color", kind)
     }
 
@@ -91,13 +91,14 @@ def by_arm(rows: pd.DataFrame, layers: Any) -> Any:
     import altair as alt
 
     arms = list(dict.fromkeys(rows["arm"]))
-    pick = alt.param(name="pick", value="")
-    chart = alt.layer(*layers, data=rows)
+    chart: Any = alt.layer(*layers, data=rows)
     if len(arms) == 1:
-        return finished(chart.properties(width="container", height=HEIGHT))
-    header = alt.Header(labelLimit=FACET["width"], labelFontWeight="bold")
-    facets = chart.properties(**FACET).facet(facet=alt.Facet("arm:N", title=None, sort=arms, header=header), columns=3)
-    return finished(facets.add_params(pick).transform_filter(CHOSEN))
+        chart = chart.properties(width="container", height=HEIGHT)
+    else:
+        header = alt.Header(labelLimit=FACET["width"], labelFontWeight="bold")
+        facet = alt.Facet("arm:N", title=None, sort=arms, header=header)
+        chart = chart.properties(**FACET).facet(facet=facet, columns=3)
+    return finished(chart.add_params(alt.param(name="pick", value="")).transform_filter(CHOSEN))
 
 
 def words(name: str) -> str:
