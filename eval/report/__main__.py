@@ -119,8 +119,8 @@ def heading(runs: Runs) -> str:
 def provenance(runs: Runs) -> str:
     """Write commits, hardware and versions, each once."""
     kept = [str(name) for name in runs.environment if str(name).startswith(("commit", "versions.", "hardware."))]
-    values = {name.split(".")[-1]: sorted(set(map(str, runs.environment[name].dropna()))) for name in kept}
-    parts = [f"{name} {', '.join(each)}" for name, each in values.items()]
+    values = {name.split(".")[-1]: sorted({*map(str, runs.environment[name].dropna())} - {"[]"}) for name in kept}
+    parts = [f"{name} {', '.join(each)}" for name, each in values.items() if each]
     return f"Computed with {'; '.join(parts)}." if parts else ""
 
 

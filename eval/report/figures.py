@@ -61,7 +61,7 @@ def over_tokens(runs: Runs, value: str, title: str, name: str) -> Figure | None:
     at = rows.groupby(["arm", "probe"], sort=False)["tokens"].mean().reset_index()
     mean = folded(rows, ("arm", "probe"), value).merge(at, on=["arm", "probe"]).rename(columns={"count": "runs"})
     x, y_title = axis("tokens", "consumed tokens", format="~s"), f"{words(value)} (tokens)"
-    dots, lines = look("arm", runs.arms, "shape"), look("arm", runs.arms, "strokeDash", legend=False)
+    dots, lines = look("arm", runs.arms, "shape"), look("arm", runs.arms, "strokeDash")
     y = axis(value, y_title, y=True)
     points = base(rows).mark_point(filled=True, size=32, opacity=0.5).encode(x=x, y=y, tooltip=tips(rows), **dots)
     line = base(mean).mark_line(strokeWidth=2).encode(x=x, y=axis("mean", y_title, y=True), **lines)
@@ -84,7 +84,7 @@ def caption_of(runs: Runs, value: str) -> str:
     missing = int(probed[value].isna().sum())
     if missing:
         verb = "has" if missing == 1 else "have"
-        caption += f" {missing:,} of {len(probed):,} probes {verb} no value, since the first {first[6:]} failed."
+        caption += f" {missing:,} of {len(probed):,} probes {verb} no value: the shortest {first[6:]} tested failed."
     return caption
 
 
@@ -137,7 +137,7 @@ def by_method(runs: Runs, rows: pd.DataFrame, x: str, x_title: str, title: str) 
     at = axis(x, x_title)
     share = alt.Y("share:Q", title=title, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(tickCount=5))
     methods = look("method", runs.methods, "shape", title="position method")
-    lines = look("method", runs.methods, "strokeDash", legend=False)
+    lines = look("method", runs.methods, "strokeDash", title="position method")
     layers = [
         alt.Chart()
         .mark_area(opacity=0.13)

@@ -28,14 +28,12 @@ def base(rows: pd.DataFrame) -> Any:
     return alt.Chart(rows).add_params(alt.param(name="pick", value="")).transform_filter(CHOSEN)
 
 
-def look(
-    field: str, values: Sequence[str], kind: str, *, legend: bool = True, title: str | None = None
-) -> dict[str, Any]:
+def look(field: str, values: Sequence[str], kind: str, *, title: str | None = None) -> dict[str, Any]:
     """Give each value of a field its colour and its shape, or its strokeDash: `kind` is either."""
     import altair as alt
 
     ranges: dict[str, Sequence[Any]] = {"color": COLORS, "shape": SHAPES, "strokeDash": DASHES}
-    named = alt.Legend(title=title) if legend and len(values) > 1 else None
+    named = alt.Legend(title=title, symbolOpacity=1) if len(values) > 1 else None
     classes: dict[str, Any] = {"color": alt.Color, "shape": alt.Shape, "strokeDash": alt.StrokeDash}
     return {
         channel: classes[channel](f"{field}:N", scale=scale(values, ranges[channel]), legend=named)

@@ -13,7 +13,7 @@ from eval.report.data import Runs, folded
 
 MOST_ARMS = 4  # that are named
 FEWEST = 4  # arms that are ranked
-FAR_APART = 2.0  # ratio of two f above which f at the reach is not one number
+FAR_APART = 3.0  # ratio of two f above which f at the reach is not one number
 
 
 def sentences(runs: Runs) -> Iterator[str]:
@@ -81,8 +81,9 @@ def related(runs: Runs) -> str:
     if len(rows) == 1:
         return f"Position frequency: at its reach, f is {span(rows['f_at_reach'])} pairs (n = 1)."
     ratio = float(rows["f_at_reach"].max() / rows["f_at_reach"].min())
-    verdict = "so f alone does not decide reach" if ratio > FAR_APART else "as if f alone decided reach"
-    f = f"f at the reach is {span(rows['f_at_reach'])} pairs, a factor of {ratio:,.2g}, {verdict}"
+    apart = f"{ratio:,.1f}" if ratio < 10 else f"{ratio:,.0f}"
+    verdict = "so f alone does not decide reach" if ratio > FAR_APART else "too close to separate f from other causes"
+    f = f"f at the reach is {span(rows['f_at_reach'])} pairs, a factor of {apart} apart, {verdict}"
     return f"Position frequency: {f} (n = {len(rows)} runs{ranked(rows)})."
 
 

@@ -12,6 +12,7 @@ from eval.report.data import Runs, shares
 from lab.runs.arms import differing
 
 MOST_ROWS = 1500
+LIMITS = {"low": "effective_length_low", "high": "effective_length_high"}
 
 
 class Table(NamedTuple):
@@ -38,7 +39,7 @@ def frames(runs: Runs) -> dict[str, pd.DataFrame]:
     same = settings.loc[:, settings.astype(str).nunique() <= 1]
     heat = runs.needles.groupby(["arm", "length", "part"], sort=False)[["share", "n"]]
     return {
-        "Runs at their last probe": runs.runs,
+        "Runs at their last probe": runs.runs.rename(columns=LIMITS),
         "Reach by position method, last probe": runs.reaches,
         "Settings that differ between arms": apart if len(apart.columns) > 1 else apart.head(0),
         "Numbers found by distance, last probe": shares(runs.distances, "distance"),
@@ -46,7 +47,7 @@ def frames(runs: Runs) -> dict[str, pd.DataFrame]:
         "Needles found by length and tenth of the text, last probe": heat.agg(
             {"share": "mean", "n": "sum"}
         ).reset_index(),
-        "Every probe": runs.probes.drop(columns="probe"),
+        "Every probe": runs.probes.drop(columns="probe").rename(columns=LIMITS),
         "Settings that all share": pd.DataFrame({"setting": same.columns, "value": same.iloc[0].to_numpy()}),
     }
 
