@@ -69,7 +69,7 @@ def over_tokens(runs: Runs, value: str, title: str, name: str) -> Figure | None:
     if len(runs.arms) <= MOST_BANDS:
         low = axis("low", y_title, y=True)
         band = base(mean).mark_area(opacity=0.12).encode(x=x, y=low, y2="high:Q", color=lines["color"])
-        layers = [band, *layers]
+        layers.append(band)  # the first layer decides how the legend looks
     return Figure(name, title, caption_of(runs, value), interactive(alt.layer(*layers)), "x")
 
 
@@ -138,12 +138,11 @@ def by_method(runs: Runs, rows: pd.DataFrame, x: str, x_title: str, title: str) 
     share = alt.Y("share:Q", title=title, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(tickCount=5))
     methods = look("method", runs.methods, "shape", title="position method")
     lines = look("method", runs.methods, "strokeDash", title="position method")
+    chart, low = alt.Chart(), alt.Y("low:Q", title=title)
     layers = [
-        alt.Chart()
-        .mark_area(opacity=0.13)
-        .encode(x=at, y=alt.Y("low:Q", title=title), y2="high:Q", color=lines["color"]),
-        alt.Chart().mark_line(strokeWidth=1.8).encode(x=at, y=share, **lines),
-        alt.Chart().mark_point(filled=True, size=36, opacity=0.9).encode(x=at, y=share, tooltip=tips(shown), **methods),
+        chart.mark_point(filled=True, size=36, opacity=0.9).encode(x=at, y=share, tooltip=tips(shown), **methods),
+        chart.mark_line(strokeWidth=1.8).encode(x=at, y=share, **lines),
+        chart.mark_area(opacity=0.13).encode(x=at, y=low, y2="high:Q", color=lines["color"]),
     ]
     if runs.threshold is not None:
         layers.append(alt.Chart().mark_rule(strokeDash=[4, 4], color="#888888").encode(y=alt.datum(runs.threshold)))
@@ -163,13 +162,11 @@ def heat_map(runs: Runs) -> Figure | None:
     rows = groups.agg(share=("share", "mean"), needles=("n", "sum"), runs=("run", "nunique")).reset_index()
     rows["depth"] = [f"{100 * part // DEPTHS} to {100 * (part + 1) // DEPTHS}%" for part in rows["part"]]
     x = alt.X("length:O", title="length (tokens)", axis=alt.Axis(labelAngle=0, labelOverlap="greedy"))
-    y = alt.Y(
-        "part:O", title="depth (0% is the beginning)", axis=alt.Axis(labelExpr=f"datum.value * {100 // DEPTHS} + '%'")
-    )
+    y = alt.Y("part:O", title="depth", axis=alt.Axis(labelExpr=f"datum.value * {100 // DEPTHS} + '%'"))
     color = alt.Color("share:Q", title="share found", scale=alt.Scale(domain=[0, 1], scheme="viridis"))
     shown = rows.drop(columns="part")
     cells = alt.Chart().mark_rect().encode(x=x, y=y, color=color, tooltip=tips(shown))
-    caption = "Each needle of the four-needle tests at each run's last probe, by the tenth of the text it is hidden in."
+    caption = "Each needle of the four-needle tests at each run's last probe, by the tenth of the text that hides it; 0% is the start."
     title = "Needles found by length and depth"
     return Figure("heat_map", title, caption + of_arms(runs.runs), by_arm(rows, [cells]))
 

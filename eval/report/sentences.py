@@ -67,7 +67,7 @@ def at_end(rows: pd.DataFrame) -> pd.Series:
 
 def mean_of(row: Any, is_open: bool, named: bool) -> str:
     """Write the mean reach of an arm, with its limits over seeds and n."""
-    name, least = f"{row.arm} " if named else "", "at least " if is_open else ""
+    name, least = f"{row.arm}: " if named else "", "at least " if is_open else ""
     limits = "" if np.isnan(row.low) else f"95% limits {max(row.low, 0):,.0f} to {row.high:,.0f}, "
     return f"{name}{least}{row.mean:,.0f} ({limits}n = {row.count})"
 

@@ -81,7 +81,7 @@ def browser(folder):
         os.dup2(ends[1], 4)
 
     words = [CHROMIUM, *FLAGS, f"--user-data-dir={folder}", "about:blank"]
-    process = subprocess.Popen(words, preexec_fn=connect, close_fds=False, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(words, preexec_fn=connect, close_fds=False, stderr=subprocess.DEVNULL)  # noqa: PLW1509
     os.close(to_browser[0])
     os.close(from_browser[1])
     try:
