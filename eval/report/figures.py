@@ -166,7 +166,7 @@ def heat_map(runs: Runs) -> Figure | None:
     color = alt.Color("share:Q", title="share found", scale=alt.Scale(domain=[0, 1], scheme="viridis"))
     shown = rows.drop(columns="part")
     cells = alt.Chart().mark_rect().encode(x=x, y=y, color=color, tooltip=tips(shown))
-    caption = "Each needle of the four-needle tests at each run's last probe, by the tenth of the text that hides it; 0% is the start."
+    caption = "The needles of each run's last probe, by the tenth of the text that hides them; depth 0% is the start."
     title = "Needles found by length and depth"
     return Figure("heat_map", title, caption + of_arms(runs.runs), by_arm(rows, [cells]))
 

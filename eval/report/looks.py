@@ -64,10 +64,8 @@ def tips(rows: pd.DataFrame) -> list[Any]:
 
     filled = [name for name in rows.columns if rows[name].notna().any() and name not in ("probe", "open")]
     numbers = {name for name in filled if pd.api.types.is_numeric_dtype(rows[name])}
-    return [
-        alt.Tooltip(name, title=words(name), **({"format": ",.4~r"} if name in numbers else {"type": "nominal"}))
-        for name in filled
-    ]
+    formats: dict[bool, dict[str, Any]] = {True: {"format": ",.4~r"}, False: {"type": "nominal"}}
+    return [alt.Tooltip(name, title=words(name), **formats[name in numbers]) for name in filled]
 
 
 def interactive(chart: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -68,7 +68,7 @@ def is_numeric(values: pd.Series) -> bool:
     return all(isinstance(value, int | float | np.number) and not isinstance(value, bool) for value in values.dropna())
 
 
-def text_of(value: object) -> str:
+def text_of(value: Any) -> str:
     """Write a value; a number in four digits, without an exponent.
 
     Example:

@@ -13,11 +13,11 @@ FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-
 
 
 class Browser:
-    """One page; `errors` are the exceptions and console errors since it was opened."""
+    """One page; `errors` are its exceptions and console errors, `requests` the addresses it has loaded."""
 
     def __init__(self, send, receive):
         self.send, self.receive = send, receive
-        self.buffer, self.number, self.session, self.errors = b"", 0, None, []
+        self.buffer, self.number, self.session, self.errors, self.requests = b"", 0, None, [], []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Runtime", "Page", "Network"):
@@ -49,6 +49,8 @@ class Browser:
         failed = message.get("method") == "Runtime.exceptionThrown"
         if failed or (message.get("method") == "Runtime.consoleAPICalled" and message["params"]["type"] == "error"):
             self.errors.append(message["params"])
+        if message.get("method") == "Network.requestWillBeSent":
+            self.requests.append(message["params"]["request"]["url"])
         return message
 
     def value(self, expression):
