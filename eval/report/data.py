@@ -163,7 +163,8 @@ def by_depth(needles: Sequence[Row]) -> list[Row]:
     rows = pd.DataFrame(needles)
     rows["part"] = np.minimum((rows["depth"] * DEPTHS + 1e-9).astype(int), DEPTHS - 1)
     out = rows.groupby(["length", "part"])["found"].agg(["mean", "count"]).reset_index()
-    return out.rename(columns={"mean": "share", "count": "n"}).to_dict("records")
+    cells: list[Row] = out.rename(columns={"mean": "share", "count": "n"}).to_dict("records")
+    return cells
 
 
 def folded(rows: pd.DataFrame, by: Iterable[str], value: str) -> pd.DataFrame:

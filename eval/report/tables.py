@@ -79,6 +79,6 @@ def text_of(value: Any) -> str:
         return "" if value is None else str(value)
     if np.isnan(value):
         return ""
-    if value == int(value) or abs(value) >= 1000:
+    if float(value).is_integer() or abs(float(value)) >= 1000:
         return f"{value:,.0f}"
     return np.format_float_positional(float(f"{value:.4g}"), trim="-")
