@@ -7,6 +7,8 @@ export OMP_WAIT_POLICY ?= PASSIVE
 
 fit: .venv/.fit
 	.venv/bin/python -m lab.fit configs/cpu_demo.yaml --resume
+	.venv/bin/python -m eval.distance runs/cpu_demo --plot --distance=plain --distance=string:shift=64,window=32 \
+		--distance=dca:train_len=128,chunk=96
 
 test: check
 	.venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile

@@ -1,8 +1,8 @@
-"""Every way of extending the demo to twice its window, at equal tokens: one table.
+"""Every way of extending base_192 to twice its window, at equal tokens: one table.
 
     python -m benchmarks.extension [masks | positions | pi,anchor,...] [--seeds 2] [--runs runs] [-o FILE] [--json FILE]
 
-Trains configs/extend_*.yaml from runs/cpu_demo (which `make fit` makes) with each seed, skipping what is finished, and
+Trains configs/extend_*.yaml from runs/base_192 (configs/base_192.yaml) with each seed, skips finished runs, and
 prints for each: f at half and three quarters of the longest distance as shares of f(0), and the supervised f at three
 quarters likewise, counted in the extension alone; held-out loss of the same 384-token documents for all; effective
 length of every seed and the share of tests passed at 384 and 576 tokens; seconds a step. `masks`, what is taken by
@@ -31,7 +31,7 @@ from lab.model.attention.segments import Segments
 from lab.probe.curve import shown_length
 from lab.probe.held_out import HeldOutLoss
 
-BASE = Path("runs/cpu_demo")
+BASE = Path("runs/base_192")
 COMMON = Path("configs/extend_full.yaml")  # whose held-out documents all are scored on
 LOSS_TOKENS = 36_864
 POSITIONS = ["full", "pi", "ntk_by_parts", "yarn", "abf", "entropy_abf"]
@@ -123,7 +123,7 @@ def row(name: str, runs: list[dict[str, float]]) -> str:
 
 
 def before() -> str:
-    """Probe the demo itself at the same lengths."""
+    """Probe the base itself at the same lengths."""
     output = BASE / "eval" / "before-extension"
     probe_model(BASE, {"tests": 100, "step": 64, "max_length": 704}, output)
     probes = records(output, "probes.jsonl")
@@ -134,7 +134,7 @@ def before() -> str:
     length = shown_length(probes[-1]["effective_length"], probes[-1]["first_length"])
     weighed = supervised[3 * len(supervised) // 4] / supervised[0]
     return (
-        f"| the demo, before | {half:.3f} | {three_quarters:.3f} | {weighed:.3f} | "
+        f"| base_192, before | {half:.3f} | {three_quarters:.3f} | {weighed:.3f} | "
         f"{common_loss(BASE):.3f} | {length} | "
         f"{accuracy[384]:.2f} | {accuracy[576]:.2f} | |"
     )

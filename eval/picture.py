@@ -1,4 +1,4 @@
-"""python -m eval.picture: one picture of a run; see lab.runs.picture."""
+"""python -m eval.picture: one picture of one run or several; see lab.runs.picture."""
 
 import sys
 

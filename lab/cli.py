@@ -39,7 +39,7 @@ COMMANDS = {  # name: module and purpose
     "impact": ("eval.impact", "impactful tokens of LongRecipe"),
     "plan": ("eval.plan", "reach to expect of a corpus, a window and a number of tokens"),
     "report": ("eval.report", "one page of any number of runs"),
-    "picture": ("eval.picture", "one picture of a run"),
+    "picture": ("eval.picture", "one picture of a run, or of several"),
 }
 
 

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from eval.distance.__main__ import DistanceOptions
 from eval.entropy.__main__ import EntropyOptions
 from eval.heatmap.__main__ import HeatmapOptions
 from eval.lines.__main__ import LinesOptions
@@ -25,6 +26,7 @@ from tests.forked import ROOT
 from tests.refusals import refused
 
 OPTIONS = {
+    "distance": DistanceOptions,
     "entropy": EntropyOptions,
     "heatmap": HeatmapOptions,
     "impact": ImpactConfig,

@@ -88,7 +88,7 @@ def faults_of(*words, text=TEXT, place=None):
 
 @pytest.fixture
 def demo(tmp_path, monkeypatch):
-    """Work where runs/cpu_demo is a run and models/ holds models, as the configs that start from them expect."""
+    """Work where runs/base_192 is a run and models/ holds models, as the configs that start from them expect."""
     shape = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
     shape |= {"intermediate_size": 96, "vocab_size": 32000, "max_position_embeddings": 4096}
     for name in ("llama-2-7b", "llama-3-8b"):
@@ -97,8 +97,8 @@ def demo(tmp_path, monkeypatch):
         (folder / "config.json").write_text(json.dumps(shape))
         (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>"}))
         (folder / "tokenizer.json").write_text("{}")
-    (tmp_path / "runs" / "cpu_demo").mkdir(parents=True)
-    (tmp_path / "runs" / "cpu_demo" / "config.yaml").write_text(load(ROOT / "configs" / "cpu_demo.yaml").to_yaml())
+    (tmp_path / "runs" / "base_192").mkdir(parents=True)
+    (tmp_path / "runs" / "base_192" / "config.yaml").write_text(load(ROOT / "configs" / "base_192.yaml").to_yaml())
     monkeypatch.chdir(tmp_path)
 
 

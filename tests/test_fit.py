@@ -69,10 +69,27 @@ def test_run_folder_is_whole(finished):
     assert environment["threads"] == 1
     assert environment["versions"]["torch"] == torch.__version__
     tests = [json.loads(line) for line in sorted((finished / "cases").iterdir())[0].read_text().splitlines()]
-    assert len(tests) == 2 * 4  # lengths 128 and 144, four tests each
-    assert all(len(test["numbers"]) == 4 and len(test["prompt_hash"]) == 16 for test in tests)
+    assert [len(test["numbers"]) for test in tests] == [4] * 8 + [1] * 8  # two lengths, two distances, four tests each
+    assert all(len(test["prompt_hash"]) == 16 for test in tests)
     assert not list(finished.rglob("*.tmp*"))
     assert not list(finished.rglob(".writing"))
+
+
+def test_a_probe_records_distances_reach_and_loss_by_context(finished):
+    summaries = [record for record in records(finished, "probes.jsonl") if "effective_length" in record]
+    lines = [record for record in records(finished, "probes.jsonl") if "distance" in record]
+    assert len(lines) == 2 * len(summaries)
+    f = np.load(finished / "counts.npz")["f"]
+    assert [line["f"] for line in lines[-2:]] == [f[line["distance"]] for line in lines[-2:]]
+    for summary in summaries:
+        assert summary["reach"] is None, "nothing is learned in 20 steps"
+        assert (summary["first_distance"], summary["last_distance"]) == (lines[0]["distance"], lines[1]["distance"])
+        losses = summary["context_loss"].values()
+        assert min(losses) < summary["held_out_loss"] < max(losses)
+    (cases, *_) = sorted((finished / "cases").iterdir())
+    tests = [json.loads(line) for line in cases.read_text().splitlines()]
+    assert [test["distance"] for test in tests[8:]] == [d for line in lines[:2] for d in [line["distance"]] * 4]
+    assert all(len(test["distances"]) == len(test["found_each"]) == 4 for test in tests[:8])
 
 
 def test_losses_are_the_committed_ones(finished):
@@ -177,8 +194,8 @@ def test_probe_afterwards_gives_what_training_gave(place, finished):
     during = [r for r in probed(finished) if r["consumed_tokens"] == last and "length" in r]
     assert [r for r in probed(again) if "length" in r] == during
     assert {r["model"] for folder in (finished, again) for r in records(folder, "probes.jsonl")} == {finished.name}
-    cases = f"tokens-{last:015d}.jsonl"
-    assert read_cases(again)[cases] == read_cases(finished)[cases]
+    again, whole = (read_cases(folder)[f"tokens-{last:015d}.jsonl"].splitlines() for folder in (again, finished))
+    assert again == [line for line in whole if '"distance"' not in line], "eval.distance is another command"
 
 
 def test_a_broken_shard_is_one_line(place, finished):

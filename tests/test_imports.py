@@ -22,6 +22,7 @@ RANKS = {part: rank for rank, parts in enumerate(LAYERS.split("<")) for part in 
 HEAVY = {  # package: who may import it at module level; everybody else imports it where it is used, or not at all
     "lightning": ("lab.data.module", "lab.model.training", "lab.callbacks", "lab.assembly", "lab.processes"),
     **dict.fromkeys(("wandb", "datasets", "matplotlib", "pyarrow", "zstandard"), ()),
+    "pandas": ("eval",),
     **dict.fromkeys(("transformers", "flash_attn", "xformers", "triton", "lm_eval", "altair", "vl_convert"), ()),
 }
 LIGHT = (  # import no torch, so that a mistake in a config is reported at once

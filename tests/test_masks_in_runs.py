@@ -27,7 +27,7 @@ SHORT = (*UNPROBED, "--train.tokens=10240", "--train.checkpoint_every_tokens=409
 
 # rules between sections
 
-MODE, WHOLE = "needs windows of several documents", "goes with mask: causal without chunks"
+MODE, WHOLE = "needs windows of several documents", "needs mask: causal without chunks"
 FROM_0 = "position.distance.method=string: training with it needs ids that count up from 0 in every document"
 POSE = ("--skip.method=pose", "--skip.target_len=200")
 RPES = ("--skip.method=rpes", "--skip.target_len=200")

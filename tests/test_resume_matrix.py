@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fits import assert_equal_training, read_cases, records
+from tests.fits import assert_equal_training, records
 from tests.ranks import train
 
 LOSS_TOLERANCE = 1e-5  # sums in another order
@@ -74,7 +74,6 @@ def check(place, ranks, trained, before, after, tied):
     ranks(WORLDS[after]).run(train, settings(place, name, after, tied), True)
     run, expected = place / "runs" / name, trained("one", tied)
     assert_equal_training(run, expected, LOSS_TOLERANCE)
-    assert read_cases(run) == read_cases(expected)
     ours, theirs = ({path.name for path in (folder / "checkpoints").iterdir()} for folder in (run, expected))
     assert ours == theirs
 

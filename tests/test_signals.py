@@ -159,9 +159,9 @@ def cut_short(place, name, number, call, *options, status):
 def test_a_probe_that_was_cut_short_is_run_whole_by_the_resumption(place):
     whole = fit(place, "probed", *PROBES)
     first, second, last = sorted({record["consumed_tokens"] for record in records(whole, "probes.jsonl")})
-    # a probe has 5 lengths; the runs begin with the probes number 1 and 2
+    # a probe has 5 lengths and 2 distances; the runs begin with the probes number 1 and 2
     assert cut_short(place, "cut", signal.SIGUSR1, 2, status=75) == ([], first)
-    assert cut_short(place, "cut", signal.SIGKILL, 12, "--resume", status=-signal.SIGKILL) == ([first, second], last)
+    assert cut_short(place, "cut", signal.SIGKILL, 16, "--resume", status=-signal.SIGKILL) == ([first, second], last)
     fit(place, "cut", *PROBES, "--resume")
     assert_same_run(place / "runs" / "cut", whole)
 
@@ -170,7 +170,7 @@ def test_a_probe_that_was_cut_short_is_run_whole_by_the_resumption(place):
 def test_a_stop_in_the_last_probe_leaves_it_to_the_resumption(place):
     whole = fit(place, "unstopped", *PROBES)
     first, second, last = sorted({record["consumed_tokens"] for record in records(whole, "probes.jsonl")})
-    assert cut_short(place, "stopped", signal.SIGTERM, 12, status=75) == ([first, second], last)
+    assert cut_short(place, "stopped", signal.SIGTERM, 16, status=75) == ([first, second], last)
     fit(place, "stopped", *PROBES, "--resume")
     assert_same_run(place / "runs" / "stopped", whole)
 

@@ -50,9 +50,7 @@ def test_special_tokens_before_and_after_a_text_are_told_apart(template, ends):
 
 def test_a_source_without_a_tokenizer_asks_for_one(tmp_path):
     given = {"start": {"path": str(folder_with(tmp_path))}, "data": {"window": 128}}
-    with pytest.raises(
-        ConfigError, match="^data.tokenizer: must be set, start.path=.* holds no tokenizer.json with an"
-    ):
+    with pytest.raises(ConfigError, match="^data.tokenizer: must be set, start.path=.* holds no tokenizer.json with a"):
         inherit({}, given)
 
 

@@ -7,7 +7,7 @@
    with probability 1 - a or more, whatever the tests have in common, so p is conservative.
 2. The outcome of every test is recorded on both sides, of the same tests with the same prompts: McNemar's exact test
    where outcomes are 0 or 1, else the paired t test (of the losses per token where the score is a perplexity).
-3. Both scores are shares of tests passed: Fisher's exact test.
+3. Both scores are shares of independent tests: Fisher's exact test.
 4. Else none, and the table says so.
 
 p is adjusted by Holm's method for all comparisons of the table together. Source: Fisher 1935; Student 1908; Holm 1979.
@@ -51,7 +51,7 @@ def compare(first: Any, second: Any) -> Verdict:
         found = paired(known[0], known[1])
         if found != NONE:
             return found
-    if first.unit == "share":
+    if not (pd.isna(first.passed) or pd.isna(second.passed)):
         return FISHER, float(fisher_exact([[r.passed, r.n - r.passed] for r in (first, second)]).pvalue)
     return NONE
 
@@ -129,10 +129,11 @@ def outcomes(record: Any) -> dict[Any, float] | None:
     path = tests_file(record)
     if path is None or not path.is_file():
         return None
-    found = {}
+    found, place = {}, "distance" if "distance" in record.row else "length"
     for test in tests_in(path, path.stat().st_mtime_ns):
-        is_needle = "found" in test  # whose file holds all lengths, and may hold more tests
-        if "test" in test and not (is_needle and (test["length"] != record.row["length"] or test["test"] >= record.n)):
+        is_needle = "found" in test  # whose file holds all lengths and distances, and may hold more tests
+        own = not is_needle or (test.get(place) == record.row[place] and test["test"] < record.n)
+        if "test" in test and own:
             found[test["test"], test.get("prompt_hash")] = scored(test, record.row)
     values = {key: value for key, value in found.items() if value is not None}
     complete = len(values) == record.n and (pd.isna(record.passed) or sum(values.values()) == record.passed)
@@ -140,19 +141,24 @@ def outcomes(record: Any) -> dict[Any, float] | None:
 
 
 def tests_file(record: Any) -> Path | None:
-    """Find the file of a row's tests: the one it names, a run's cases, or what eval.methods was counted from."""
+    """Find the file of a row's tests: the one it names, one of finished tests, or a run's cases."""
     row: dict[str, Any] = record.row
     folder: Path = record.folder
-    if record.evaluation == "probe":
-        return folder / f"cases/tokens-{row.get('consumed_tokens') or 0:015d}.jsonl" if "length" in row else None
-    if record.evaluation != "methods":
+    if record.evaluation not in ("probe", "methods", "distance"):
         return folder / str(row["cases"]) if row.get("cases") else None
+    kept = None if record.evaluation == "probe" else finished_tests(row, folder)
+    is_single = "length" in row or "distance" in row  # and no summary
+    return kept or (folder / f"cases/tokens-{row.get('consumed_tokens') or 0:015d}.jsonl" if is_single else None)
+
+
+def finished_tests(row: Mapping[str, Any], folder: Path) -> Path | None:
+    """Find the file of finished tests that a row was counted from."""
     names = ("method", "protocol", "needles", "digits", "answer_budget", "seed")
     for path in sorted(folder.glob("tests-*.jsonl")):
         key = next(RunFolder(folder).read(path.name), {}).get("key", {})
-        hashes = all(str(key.get(name)).startswith(str(row[name])) for name in ("weights", "haystack"))
-        same = all(key.get(name) == row[name] for name in names)
-        if same and hashes and key.get("precision") == PRECISIONS.get(row["precision"]):
+        hashes = all(str(key.get(name)).startswith(str(row.get(name))) for name in ("weights", "haystack"))
+        same = all(key.get(name) == row.get(name) for name in names)
+        if same and hashes and key.get("precision") in (row["precision"], PRECISIONS.get(row["precision"])):
             return path
     return None
 
@@ -168,7 +174,7 @@ def scored(test: Mapping[str, Any], row: Mapping[str, Any]) -> float | None:
     if "nll" in test:
         return float(test["nll"] / test["tokens"])
     if "found" in test:
-        return float(test["found"] >= row["required"])
+        return float(test["found"] >= row.get("required", 1))
     value = test["scores"].get(row["metric"]) if "scores" in test else test.get("passed", test.get("score"))
     if isinstance(value, list):  # a log-likelihood and its weight
         return float(-value[0] / value[1])

@@ -51,6 +51,7 @@ KINDS = {  # by what kind_of returns
     "failures_by_third": Kind("thirds", "failures in the {third} third", (*NEEDLES, "tests"), better=0),
     "harness": Kind("harness", "{task} {metric} {filter}", HARNESS, "score", 0),
     "distance": Kind("distance", "numbers found", ("needles", "digits", "answer_budget", "haystack")),
+    "needles_by_distance": Kind("distance", "numbers found, several in a test", ()),
     "probe": Kind("probe", "{required} of {needles} needles", NEEDLES),
 }
 SUMMARY = (  # score, lower and upper limit, first value tested, task, unit, better
@@ -113,7 +114,7 @@ def kind_of(row: Row) -> Kind | None:
         name = "ruler" if protocol == "ruler" else "harness"
     elif name == "line_retrieval":
         name = "lines" if row.get("by") == "lines" else "line_tokens"
-    elif "distance" in row:
+    elif "distance" in row and name not in KINDS:
         name = "distance"
     elif {"accuracy", "tests", "passed", "length"} <= set(row):
         name = "probe"
@@ -138,12 +139,19 @@ def records_of(row: Row, file: Path) -> list[Row]:
             **{name: row.get(name) for name in ("score", "low", "high")},
             "unit": kind.unit,
             "better": {None: kind.better, True: 1, False: -1}[row.get("higher_is_better")],
-            "passed": next((row[name] for name in COUNTED if name in row), None) if kind.unit == "share" else None,
+            "passed": passed(row) if kind.unit == "share" else None,
         }
         return [{**common(row, file, kind.evaluation, kind.alike), **measured}]
     except (KeyError, TypeError, ValueError) as error:
         name = "probe" if kind is None else kind.evaluation
         raise DataError(f"{file}: a row of {name} lacks {error}; measure it again") from error
+
+
+def passed(row: Row) -> int | None:
+    """Count the independent tests that a share counts; numbers of one test depend on each other."""
+    if row.get("metric") == "needles_by_distance":
+        return None
+    return next((row[name] for name in COUNTED if name in row), None)
 
 
 def summaries(row: Row, file: Path) -> Iterator[Row]:
@@ -162,11 +170,13 @@ def summaries(row: Row, file: Path) -> Iterator[Row]:
 
 def common(row: Row, file: Path, evaluation: str, alike: Sequence[str]) -> Row:
     """Collect what all records have; `alike` is what the records of one line agree in."""
+    tokens = row.get("consumed_tokens")
     return {
         "evaluation": evaluation,
         "model": row["model"],
         "method": row["method"],
-        **{name: row.get(name) for name in ("checkpoint", "weights", "precision")},
+        "checkpoint": row.get("checkpoint") or (f"tokens-{tokens:015d}" if tokens else None),
+        **{name: row.get(name) for name in ("weights", "precision")},
         "alike": {name: row.get(name) for name in ("protocol", "seed", *alike)},
         "below": None,
         "row": row,

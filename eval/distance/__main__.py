@@ -66,7 +66,8 @@ class DistanceOptions(Section):
     distances: tuple[Positive, ...] | None = None
     """Distances in tokens, rising, with commas between them; left out, `points` of them."""
     points: Annotated[int, Ge(2)] | None = None
-    """Number of distances, equally spaced over all that are possible; left out, as in the run's own probe, or 14."""
+    """Number of distances, equally spaced from a quarter of the window to the largest that fits; left out, as in the
+    run's own probe, or 14."""
     tests: Positive | None = None
     """Tests at each distance; left out, as in the run's own probe, or 100."""
     digits: Annotated[int, Ge(2), Le(9)] | None = None

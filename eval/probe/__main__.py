@@ -55,6 +55,7 @@ from lab.settings import Raw, validated
 from lab.source.place import find_place
 
 OF_TRAINING = ("every_tokens", "loss_tokens")  # settings of the probe section
+OF_DISTANCE = ("distances", "distance_points", "distance_tests")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,14 +191,16 @@ def main(arguments: Sequence[str]) -> int:
 
     def measure(words: Words) -> str:
         rule = "is a setting of training, which no probe of a checkpoint reads; leave it out"
-        faults = [f"--{name}={words.settings[name]}: {rule}" for name in OF_TRAINING if name in words.settings]
+        rules = dict.fromkeys(OF_TRAINING, rule)
+        rules |= dict.fromkeys(OF_DISTANCE, "belongs to one-number tests; use python -m eval.distance")
+        faults = [f"--{name}={words.settings[name]}: {rules[name]}" for name in rules if name in words.settings]
         if faults:
             raise ConfigError(*faults)
         place = Path(words.options.o) if words.options.o else None
         return probe_model(Path(words.places[0]), words.settings, place, plots=words.options.plot)
 
     def settings() -> list[str]:
-        names = {item.name for item in fields(ProbeConfig)} - {*OF_TRAINING}
+        names = {item.name for item in fields(ProbeConfig)} - {*OF_TRAINING, *OF_DISTANCE}
         return ["Settings (default of a Hugging Face folder; meaning):", "", *settings_lines(ProbeConfig, names)]
 
     syntax = Syntax(flags=("--plot",), values=("-o",), bare=bare_settings(ProbeConfig), missing=MODEL)

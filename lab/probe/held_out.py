@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lab.counts import visible_context
 from lab.data.config import DataConfig
 from lab.data.packing import PackStream
 from lab.data.preparation import shard_folder
@@ -65,7 +66,8 @@ def bucket_of(lengths: Sequence[int], n_tokens: int) -> Tensor:
         >>> bucket_of([6, 2], 9)
         tensor([0, 1, 2, 2, 3, 3, 0, 1, 0])
     """
-    earlier = np.concatenate([*map(np.arange, lengths), np.zeros(n_tokens - sum(lengths), dtype=np.int64)])
+    earlier = np.zeros(n_tokens, dtype=np.int64)
+    earlier[: sum(lengths)] = visible_context(lengths)
     return torch.from_numpy(np.frexp(earlier)[1].astype(np.int64))  # the exponent is the bit length
 
 

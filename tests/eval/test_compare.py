@@ -243,7 +243,8 @@ def test_probes_take_their_tests_from_cases(tmp_path):
     run = tmp_path / "wide"
     write(run, probe_row(7, 1), probe_row(9, 3), name="probes.jsonl")
     write(run / "cases", *needle_tests([0, 2, 1, 1]), name=f"tokens-{7:015d}.jsonl")
-    write(run / "cases", *needle_tests([2, 1, 2, 2]), name=f"tokens-{9:015d}.jsonl")
+    by_distance = {"distance": 64, "test": 0, "prompt_hash": "q", "found": 1}  # which the file holds, too
+    write(run / "cases", *needle_tests([2, 1, 2, 2]), by_distance, name=f"tokens-{9:015d}.jsonl")
     # passed with two numbers: 0 1 0 0 and 1 0 1 1, four tests apart: 2 (1 + 4) / 16
     assert compared(run) == (MCNEMAR, 10 / 16)
     grid = grid_of(run)
@@ -259,6 +260,22 @@ def test_method_rows_take_their_tests_from_the_files_beside_them(tmp_path):
         head = {"key": {**key, "needles": 4, "digits": 3, "answer_budget": 20, "seed": 0}}
         write(tmp_path, head, *needle_tests(founds), name=f"tests-1-{name}.jsonl")
     assert compared(write(tmp_path, *rows, name="methods.jsonl")) == (MCNEMAR, 10 / 16)
+
+
+def test_numbers_found_by_distance_are_paired_and_those_of_one_test_are_not_independent(tmp_path):
+    base = {key: SUBJECT[key] for key in SUBJECT if key != "checkpoint"} | {"consumed_tokens": 7, "distance": 64}
+    one = {**base, "metric": "found_by_distance", "needles": 1, "digits": 3, "haystack": "h", "seed": 0, "n": 4}
+    several = {**base, "metric": "needles_by_distance", "n": 4, "found": 2, "score": 0.5}
+    for name, founds in (("a", [0, 1, 0, 0, 1]), ("b", [1, 0, 1, 1, 1])):
+        key = {"weights": "w-long", "method": name, "precision": "float32", "haystack": "h-long", "needles": 1}
+        tests = [{"distance": 64, "test": k, "prompt_hash": f"p{k}", "found": x} for k, x in enumerate(founds)]
+        write(tmp_path, {"key": {**key, "digits": 3, "seed": 0}}, *tests, name=f"tests-1-{name}.jsonl")
+    rows = [{**one, "method": name, "found": found, "score": found / 4} for name, found in (("a", 1), ("b", 3))]
+    cells = grid_of(write(tmp_path, *rows, *({**several, "method": name} for name in "ab"))).cells
+    # found alone by one: 0 1 0 0 and 1 0 1 1, four tests apart: 2 (1 + 4) / 16
+    assert cells[cells.number == 1].test.replace({np.nan: None}).tolist() == [MCNEMAR, None]
+    assert cells.p[cells.number == 1].dropna().tolist() == [10 / 16]
+    assert set(cells.checkpoint) == {f"tokens-{7:015d}"}
 
 
 def test_lengths_that_stopped_early_are_compared_by_their_limits(tmp_path):

@@ -20,6 +20,7 @@ from lab.positions.dca import Dca
 from lab.positions.plain import Plain
 from lab.positions.string import String
 from lab.probe.effective_distance import DistanceResult
+from lab.runs.checkpoints import folder_name
 from lab.runs.folder import packed_counts
 from tests.eval.test_probe import Counted
 from tests.opened import CONSUMED, write_run
@@ -40,8 +41,8 @@ def wide_run(prepared, tmp_path_factory):
 def distance(wide_run, tmp_path, capsys):
     """Run the command into a folder of its own; gives status, folder and what was printed."""
 
-    def run(words="", model=wide_run, folder="out"):
-        status = main([str(model), *shlex.split(f"{GRID} {words}"), "-o", str(tmp_path / folder)])
+    def run(words="", grid=GRID, folder="out"):
+        status = main([str(wide_run), *shlex.split(f"{grid} {words}"), "-o", str(tmp_path / folder)])
         return status, tmp_path / folder, capsys.readouterr()
 
     return run
@@ -86,21 +87,21 @@ def test_a_stopped_measurement_goes_on_and_ends_as_one_that_was_not(distance, mo
     assert counted.prompts == 24 - 19
     untimed = [[{k: v for k, v in row.items() if k != "seconds"} for row in rows_of(f)] for f in (folder, whole)]
     assert untimed[0] == untimed[1]
-    assert distance(f"{METHODS} --tests=6 --threshold=0.5 --confidence=0.9")[0] == 0
+    assert distance(f"{METHODS} --threshold=0.5 --confidence=0.9", "--points=3 --tests=6 --batch=9")[0] == 0
     assert counted.prompts == 24 - 19 + 2 * 3 * 2, "tests that are there are taken up"
 
 
 def test_f_and_recorded_needles_stand_beside_what_is_found(distance, wide_run):
     counts = PositionCounts(100)
     counts.add_segments([100, 60, 60])
-    checkpoint = wide_run / f"checkpoints/tokens-{CONSUMED:012d}"
+    checkpoint = wide_run / "checkpoints" / folder_name(CONSUMED)
     case = {"length": 128, "test": 0, "distances": [90, 80], "found_each": [True, False], "found": 1}
     try:
         (checkpoint / "counts.npz").write_bytes(packed_counts(counts))
         (wide_run / "cases").mkdir()
         lines = (case, {**case, "length": 300}, {"distance": 80, "test": 0, "found": 0})
         (wide_run / f"cases/tokens-{CONSUMED:015d}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
-        _, folder, said = distance("--distances=80,95,100")
+        _, folder, said = distance("--distances=80,95,100", "--tests=2")
     finally:
         (checkpoint / "counts.npz").unlink(missing_ok=True)
     rows = rows_of(folder)

@@ -136,7 +136,7 @@ def test_documents_of_just_the_least_tokens_are_taken(prepared, bpe):
 
 
 def test_a_tokenizer_of_another_model_is_refused(bpe, text_file):
-    with pytest.raises(DataError, match="has more ids than the model's 100; give the model's own tokenizer"):
+    with pytest.raises(DataError, match="has more ids than the model's 100; "):
         draw_documents(str(text_file), None, bpe, documents=1, least=10, most=None, seed=0, vocab_size=100)
 
 

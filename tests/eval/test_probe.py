@@ -233,6 +233,7 @@ def test_without_a_folder_results_lie_in_the_run(probe, run_folder):
             "--every_tokens=9",
             "--every_tokens=9: is a setting of training, which no probe of a checkpoint reads; leave ",
         ),
+        ("--distance_tests=9", "--distance_tests=9: belongs to one-number tests; use python -m eval.distance"),
         ("--plots", "--plots: has no value; write --plots=value"),
     ],
 )

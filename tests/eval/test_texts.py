@@ -64,7 +64,7 @@ def test_what_gives_no_texts_is_one_line(bpe, tmp_path, text_file):
         ),
         (ConfigError, {}, "--text: must be set, a Hugging Face folder has no corpus of its own; give a text file"),
         (DataError, {"path": tmp_path / "x.txt"}, f"--text={tmp_path / 'x.txt'}: no such file; give a .txt, "),
-        (DataError, {"path": text_file, "vocab_size": 99}, "tokenizer.json: has more ids than the model's 99; give "),
+        (DataError, {"path": text_file, "vocab_size": 99}, "tokenizer.json: has more ids than the model's 99; "),
         (
             DataError,
             {"path": text_file, "n_tokens": 1001, "texts": 40},

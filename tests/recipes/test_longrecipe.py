@@ -415,7 +415,7 @@ def test_a_signal_reaches_the_stage_once(number, write, launcher, tmp_path):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 75
     assert (tmp_path / "signal").read_text() == str(int(number))
-    assert "the recipe is stopped" in errors
+    assert "the recipe was stopped" in errors
     assert "Traceback" not in errors
 
 

@@ -16,7 +16,7 @@ N = 400
 def settings_of(tmp_path, method, parameters, **options):
     cap = {"run_cap": options.pop("run_cap")} if "run_cap" in options else {}
     path = tmp_path / "sweep.yaml"
-    path.write_text(yaml.safe_dump({"method": method, "parameters": parameters, **cap}))
+    path.write_text(yaml.safe_dump({"method": method, "parameters": parameters, **cap}, sort_keys=False))
     return list(read_sweep(path, **options).settings)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from lab.config import load_experiment
 from lab.sweep.__main__ import main
-from tests.test_fit import CONFIG, ROOT, assert_same_run, fit
+from tests.fits import CONFIG, ROOT, assert_same_run, fit
 
 LIMIT_S = 300
 SWEEP = {

@@ -258,7 +258,8 @@ def test_a_model_with_fewer_ids_than_the_tokenizer_is_refused(hugging_face_folde
     merging.save(str(folder / "tokenizer.json"))
     status, out, err = run([folder, "--tasks=vt", "--lengths=512", "--tests=2"], capsys)
     assert (status, out) == (2, "")
-    assert err == "tokenizer.json: has more ids than the model's 400; give the model's own tokenizer\n"
+    assert err.startswith("tokenizer.json: has more ids than the model's 400; ")
+    assert err.count("\n") == 1
 
 
 def test_the_precision_of_a_run_is_used(run_folder, tmp_path, capsys, monkeypatch):
