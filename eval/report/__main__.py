@@ -1,13 +1,13 @@
 """Make one page of any number of runs: what was asked and found, figures, the tables behind them, provenance.
 
-    python -m eval.report RUN [RUN ...] [-o report.html] [--figures FOLDER] [--threshold=0.8]
+    python -m eval.report RUN [RUN ...] [-o report.html] [--figures FOLDER] [--title=TEXT]
 
     python -m eval.report runs/mini-* -o report.html
     python -m eval.report runs/cpu_demo --figures figures
 
-The page is one file that needs no network. Figures can be hovered, zoomed (mouse wheel) and dragged; a text field picks
-runs; a page that is open loads itself again when the file is made anew. --figures also writes every figure as PNG and
-SVG. It shows what the runs' folders hold: probes of training, and at their last tokens the results in eval/.
+The page is one file that needs no network. Figures can be hovered, zoomed (Ctrl and mouse wheel) and dragged; a text
+field picks runs; a page that is open reloads when the file is written again. --figures also writes every figure as PNG
+and SVG. The page shows what the run folders hold: the probes of training, and results in eval/ at the last probe.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from markupsafe import Markup
 from tqdm import tqdm
 
-from eval.report.data import Runs, differing, read_runs, shared
-from eval.report.figures import Figure, figures, shares
-from eval.report.sentences import sentences
+from eval.report.data import Runs, read_runs
+from eval.report.figures import Figure, figures
+from eval.report.looks import IMAGE_WIDTH
+from eval.report.sentences import counted, sentences
+from eval.report.tables import tables
 from lab.command import Syntax, Words, read_options, run, settings_lines, start
 from lab.errors import MissingPackage
 from lab.files import write_atomic, writing
-from lab.schema import Section, Share
+from lab.schema import Section
 
 PNG_SCALE = 2.0
 
@@ -39,8 +40,6 @@ PNG_SCALE = 2.0
 class ReportOptions(Section):
     """Options of a report."""
 
-    threshold: Share = 0.8
-    """Share of tests that is drawn as the threshold; that of the runs' own probe.threshold is in their reach."""
     title: str | None = None
     """Heading of the page; left out, the names of the runs."""
 
@@ -52,13 +51,13 @@ def make_report(places: Sequence[Path], options: ReportOptions, output: Path, im
     """
     check_packages()
     runs = read_runs(places)
-    drawn = list(figures(runs, options.threshold))
+    drawn = list(figures(runs))
     title = options.title or heading(runs)
-    page = render(runs, drawn, options.threshold, title)
+    data = render(runs, drawn, title).encode()
     with writing(f"-o {output}", "file"):
         output.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(output, page.encode())
-    lines = [f"{output}: {len(runs.runs)} runs, {len(drawn)} figures, {len(page) / 1e6:.1f} MB"]
+        write_atomic(output, data)
+    lines = [f"{output}: {counted(len(runs.runs), 'run')}, {counted(len(drawn), 'figure')}, {len(data) / 1e6:.1f} MB"]
     if images is not None:
         write_images(drawn, images)
         lines.append(f"{images}: {len(drawn)} figures as PNG and SVG")
@@ -78,7 +77,7 @@ def check_packages() -> None:
     altair.data_transformers.disable_max_rows()
 
 
-def render(runs: Runs, drawn: Sequence[Figure], threshold: float, title: str) -> str:
+def render(runs: Runs, drawn: Sequence[Figure], title: str) -> str:
     """Fill in the page."""
     import vl_convert
     from jinja2 import Environment
@@ -87,11 +86,13 @@ def render(runs: Runs, drawn: Sequence[Figure], threshold: float, title: str) ->
     specs: list[Any] = [{"spec": figure.chart.to_dict(), "axis": figure.log} for figure in drawn]
     content = {
         "title": title,
-        "sentences": list(sentences(runs, threshold)),
+        "sentences": list(sentences(runs)),
         "figures": [figure._asdict() for figure in drawn],
-        "tables": [(name, table(frame)) for name, frame in tables(runs).items() if not frame.empty],
+        "tables": list(tables(runs)),
+        "notes": runs.notes,
         "provenance": provenance(runs),
-        "specs": script(json.dumps(specs, allow_nan=False, separators=(",", ":"))),
+        "specs": literal(specs),
+        "members": literal(runs.runs[["run", "arm"]].values.tolist()),
         "bundle": script(bundle()),
     }
     stamp = hashlib.sha256(repr(content).encode()).hexdigest()[:16]
@@ -99,8 +100,13 @@ def render(runs: Runs, drawn: Sequence[Figure], threshold: float, title: str) ->
     return Environment(autoescape=True).from_string(template).render({**content, "stamp": stamp})
 
 
+def literal(value: Any) -> Markup:
+    """Write a value as JSON that is safe inside a script element."""
+    return Markup(json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"))
+
+
 def script(text: str) -> Markup:
-    """Make a text safe inside a script element."""
+    """Make code safe inside a script element."""
     return Markup(text.replace("</script", "<\\/script").replace("<!--", "<\\!--"))
 
 
@@ -110,30 +116,12 @@ def heading(runs: Runs) -> str:
     return names[0] if len(names) == 1 else f"{len(names)} runs: {names[0]} to {names[-1]}"
 
 
-def tables(runs: Runs) -> dict[str, pd.DataFrame]:
-    """Return the tables of the page by title."""
-    return {
-        "Runs at their last probe": runs.runs.dropna(axis="columns", how="all"),
-        "Settings that differ": differing(runs.settings).rename_axis("run").reset_index(),
-        "Numbers found by distance, last probe": shares(runs.distances, "distance"),
-        "Tests passed by length, last probe": shares(runs.lengths, "length"),
-        "Every probe": runs.probes.dropna(axis="columns", how="all"),
-        "Settings that all share": shared(runs.settings),
-    }
-
-
-def table(frame: pd.DataFrame) -> Markup:
-    """Write a table as HTML, its text escaped."""
-    text = frame.to_html(index=False, border=0, na_rep="", float_format=lambda value: f"{value:,.4g}", escape=True)
-    return Markup(text)
-
-
 def provenance(runs: Runs) -> str:
     """Write commits, hardware and versions, each once."""
     kept = [str(name) for name in runs.environment if str(name).startswith(("commit", "versions.", "hardware."))]
-    values = {name.split(".")[-1]: sorted(set(map(str, runs.environment[name].dropna()))) for name in kept}
-    parts = [f"{name} {', '.join(each)}" for name, each in values.items()]
-    return f"Computed with {'; '.join(parts)}."
+    values = {name.split(".")[-1]: sorted({*map(str, runs.environment[name].dropna())} - {"[]"}) for name in kept}
+    parts = [f"{name} {', '.join(each)}" for name, each in values.items() if each]
+    return f"Computed with {'; '.join(parts)}." if parts else ""
 
 
 def write_images(drawn: Sequence[Figure], folder: Path) -> None:
@@ -148,7 +136,7 @@ def write_images(drawn: Sequence[Figure], folder: Path) -> None:
         for figure in tqdm(drawn, desc="figures", unit="figure"):
             spec = figure.chart.to_dict()
             if spec.get("width") == "container":
-                spec["width"] = 640
+                spec["width"] = IMAGE_WIDTH
             (folder / f"{figure.name}.png").write_bytes(vl_convert.vegalite_to_png(spec, scale=PNG_SCALE))
             (folder / f"{figure.name}.svg").write_text(vl_convert.vegalite_to_svg(spec), encoding="utf-8")
 

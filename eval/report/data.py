@@ -2,150 +2,188 @@
 
     runs       one row for each run: arm, seed, window, consumed tokens, last reach and effective length
     probes     one row for each probe: consumed tokens, reach, effective length, f at each, held-out loss
+    reaches    reach under each position method, at the last probe
     distances  share of numbers found by distance under each position method, at the last probe
     lengths    share of tests passed by length under each position method, at the last probe
-    frequency  f(i) of every run, thinned
+    needles    needles of the recorded cases by length and depth, at the last probe, of the first MOST_FACETS arms
+    frequency  f(i) of every run
 
-An arm is a set of runs that differ in nothing but seed and name. It is named by the settings that differ between arms.
+An arm is a set of runs that differ in nothing but seed and name (lab/runs/arms.py). Frames that would make the page too
+large are thinned, and `notes` describes how.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t
 
+from eval.report.reading import Records, Row, read_environment, read_frequency, read_needles, read_records
 from lab.errors import ConfigError
-from lab.runs.arms import flat, name_arms, read_settings
-from lab.runs.folder import RunFolder
+from lab.runs.arms import mean_with_limits, name_arms, read_settings
 
-Row = dict[str, Any]
-POINTS = 96  # of f(i) that are kept for a run
-REACH = ("reach", "reach_low", "reach_high", "first_distance", "f_at_reach")
+POINTS, MOST_POINTS = 96, 9600  # of f(i): of one run, and of all
+MOST_PROBES = 3000  # that figures and tables show
+MOST_FACETS = 12
+DEPTHS = 10  # equal parts of a text
+REACH = ("reach", "reach_low", "reach_high", "first_distance", "last_distance", "f_at_reach")
 LENGTH = ("effective_length", "low", "high", "first_length", "f_at_effective_length")
 COLUMNS = {
-    "probes": ("arm", "run", "tokens", *REACH, *LENGTH, "held_out_loss"),
+    "probes": ("arm", "run", "probe", "tokens", *REACH, *LENGTH, "held_out_loss"),
+    "reaches": ("arm", "run", "method", *REACH, "n"),
     "distances": ("arm", "run", "method", "distance", "score", "low", "high", "n", "f", "log_prob"),
     "lengths": ("arm", "run", "method", "length", "score", "low", "high", "n", "f"),
+    "needles": ("arm", "run", "length", "part", "share", "n"),
     "frequency": ("arm", "run", "i", "f"),
 }
 
 
 @dataclass(frozen=True)
 class Runs:
-    """The frames, and the settings and environment of every run by name."""
+    """The frames, the settings and environment of every run by name, and what was left out."""
 
     runs: pd.DataFrame
     probes: pd.DataFrame
+    reaches: pd.DataFrame
     distances: pd.DataFrame
     lengths: pd.DataFrame
+    needles: pd.DataFrame
     frequency: pd.DataFrame
-    settings: pd.DataFrame
+    settings: Mapping[str, Row]
     environment: pd.DataFrame
+    notes: Sequence[str]
 
     @property
     def arms(self) -> list[str]:
         """The arms, in the order of the runs."""
         return list(dict.fromkeys(self.runs["arm"]))
 
+    @property
+    def methods(self) -> list[str]:
+        """The position methods in the order of every figure, plain first."""
+        names = {*self.distances["method"], *self.lengths["method"]}
+        return sorted(names, key=lambda name: (name != "plain", name))
+
+    @property
+    def threshold(self) -> float | None:
+        """The threshold that all runs were probed with; None where they differ."""
+        values = {each.get("probe.threshold", 0.8) for each in self.settings.values()}
+        return float(values.pop()) if len(values) == 1 else None
+
 
 def read_runs(paths: Sequence[Path]) -> Runs:
     """Read run folders.
 
-    Raises: ConfigError for a folder without config.yaml or of another's name, CheckpointError for broken files.
+    Raises: ConfigError for what is not a run folder or has another's name, CheckpointError for broken files.
     """
-    folders = {path.name: path for path in paths}
-    if len(folders) < len(paths):
-        raise ConfigError("RUNS: two folders have the same name; rename one of them")
-    for path in paths:
-        if not (path / "config.yaml").is_file():
-            raise ConfigError(f"{path}: not a run folder, it has no config.yaml; name run folders")
+    folders = {path.resolve().name: path for path in paths}
+    check_folders(paths)
     settings = {name: read_settings(path) for name, path in folders.items()}
     arms = name_arms(settings)
-    found: dict[str, list[Row]] = {kind: [] for kind in COLUMNS}
-    runs = []
-    for name, path in folders.items():
-        about = {"arm": arms[name], "run": name}
-        probes = [about | summary for summary in summaries(path)]
-        found["probes"] += probes
-        for row in last_rows(path):
-            found["distances" if "distance" in row else "lengths"].append(about | row)
-        found["frequency"] += [about | row for row in frequency_of(path)]
-        runs.append(about | overview(settings[name], probes))
+    records = {name: read_records(path) for name, path in folders.items()}
+    about = {name: {"arm": arms[name], "run": name} for name in folders}
+    found: dict[str, list[Row]] = {
+        kind: [about[name] | row for name, each in records.items() for row in getattr(each, kind)]
+        for kind in ("probes", "reaches", "distances", "lengths")
+    }
+    first = list(dict.fromkeys(arms.values()))[:MOST_FACETS]
+    cases = {name: read_needles(folders[name], each.tokens) for name, each in records.items() if arms[name] in first}
+    found["needles"] = [about[name] | row for name, (rows, _) in cases.items() for row in by_depth(rows)]
+    points = max(24, min(POINTS, MOST_POINTS // len(set(arms.values()))))
+    found["frequency"] = [about[name] | row for name in folders for row in read_frequency(folders[name], points)]
     frames = {kind: pd.DataFrame(rows).reindex(columns=list(COLUMNS[kind])) for kind, rows in found.items()}
+    for kind, by in (("distances", "distance"), ("lengths", "length")):
+        frames[kind] = most_tested(frames[kind], ["run", "method", by])
+    frames["reaches"] = most_tested(frames["reaches"], ["run", "method"])
+    overviews = [about[name] | overview(settings[name], each) for name, each in records.items()]
+    frames["probes"], notes = thinned(frames["probes"])
+    old = sum(left_out for _, left_out in cases.values())
+    if old:
+        notes.append(f"{old:,} recorded cases do not hold which needles were found and are left out of the heat map.")
     environment = pd.DataFrame({name: read_environment(path) for name, path in folders.items()}).T
-    return Runs(pd.DataFrame(runs), **frames, settings=pd.DataFrame(settings).T, environment=environment)
+    return Runs(pd.DataFrame(overviews), **frames, settings=settings, environment=environment, notes=notes)
 
 
-def summaries(path: Path) -> Iterator[Row]:
-    """Read the summary of every probe of training."""
-    for record in RunFolder(path).probes():
-        yield {**record, "tokens": record["consumed_tokens"]}
+def check_folders(paths: Sequence[Path]) -> None:
+    """Check that all are run folders, and that none has the name of another.
+
+    Raises: ConfigError.
+    """
+    faults = []
+    for number, path in enumerate(paths):
+        if not path.is_dir():
+            faults.append(f"{path}: no such folder; name run folders")
+        elif not (path / "config.yaml").is_file():
+            faults.append(f"{path}: not a run folder, it has no config.yaml; name run folders")
+        if path.resolve().name in {other.resolve().name for other in paths[:number]}:
+            faults.append(f"{path}: another folder has the same name; rename one of them")
+    if faults:
+        raise ConfigError(*faults)
 
 
-def last_rows(path: Path) -> Iterator[Row]:
-    """Read the lines of the last probe of training, and those of every evaluation at the same tokens."""
-    last, _ = RunFolder(path).last_probe()
-    for file in [path / "probes.jsonl", *sorted((path / "eval").glob("*/*.jsonl"))]:
-        for row in RunFolder(file.parent).read(file.name):
-            if row.get("consumed_tokens") == last and "score" in row and ({"distance", "length"} & set(row)):
-                yield {**row, "method": short_method(str(row.get("method", "")))}
+def overview(settings: Row, records: Records) -> Row:
+    """Describe where a run ended; an evaluation's reach stands in where training did not probe it."""
+    last = records.probes[-1] if records.probes else {}
+    if "reach" not in last:
+        own = [row for row in records.reaches if row["method"] == "plain"]
+        last = {**last, **{name: own[-1].get(name) for name in REACH if own}}
+    about = {"seed": settings.get("run.seed"), "window": settings.get("data.window"), "tokens": records.tokens or None}
+    return {**about, **{name: last.get(name) for name in (*REACH, *LENGTH, "held_out_loss")}}
 
 
-def short_method(method: str) -> str:
-    """Leave out of a method what is plain.
+def most_tested(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Keep of rows about the same thing the one with most tests, of equals the last."""
+    kept = rows.assign(n=rows["n"].fillna(0)).sort_values("n", kind="stable").drop_duplicates(by, keep="last")
+    return rows.loc[sorted(kept.index)].reset_index(drop=True)
+
+
+def thinned(probes: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """Keep every k-th probe of a run, counted from its last, so that no more than MOST_PROBES are shown."""
+    every = -(-len(probes) // MOST_PROBES)
+    if every < 2:
+        return probes, []
+    from_last = probes.groupby("run")["probe"].transform("max") - probes["probe"]
+    note = f"Of {len(probes):,} probes, one in {every} is shown, each run's last among them; probes.jsonl has all."
+    return probes[from_last % every == 0].reset_index(drop=True), [note]
+
+
+def by_depth(needles: Sequence[Row]) -> list[Row]:
+    """Fold the needles of a run by length and part of the text.
 
     Example:
-        >>> short_method("rope+plain"), short_method("rope+string(shift=64, window=32)")
-        ('plain', 'string(shift=64, window=32)')
+        >>> by_depth([{"length": 64, "depth": 0.12, "found": 1.0}, {"length": 64, "depth": 0.19, "found": 0.0}])
+        [{'length': 64, 'part': 1, 'share': 0.5, 'n': 2}]
     """
-    frequency, _, distance = method.partition("+")
-    return distance if frequency == "rope" else method
-
-
-def frequency_of(path: Path) -> Iterator[Row]:
-    """Read f(i), thinned to POINTS values."""
-    file = path / "counts.npz"
-    if file.exists():
-        f = np.load(file)["f"]
-        for i in np.unique(np.linspace(1, len(f) - 1, POINTS).round().astype(int)):
-            yield {"i": int(i), "f": int(f[i])}
-
-
-def overview(settings: Row, probes: Sequence[Row]) -> Row:
-    """Say where a run ended."""
-    last = max(probes, key=lambda row: row["tokens"], default={})
-    about = {"seed": settings.get("run.seed"), "window": settings.get("data.window")}
-    return {**about, **{name: last.get(name) for name in ("tokens", *REACH, *LENGTH, "held_out_loss")}}
-
-
-def read_environment(path: Path) -> Row:
-    """Read where a run was computed; nothing where it is not recorded."""
-    file = path / "environment.json"
-    values = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    return dict(flat(values if isinstance(values, dict) else {}))
-
-
-def differing(settings: pd.DataFrame) -> pd.DataFrame:
-    """Return the settings that are not the same in all runs, a row for each run."""
-    return settings.loc[:, settings.astype(str).nunique() > 1]
-
-
-def shared(settings: pd.DataFrame) -> pd.DataFrame:
-    """Return the settings that all runs share, a row for each setting."""
-    same = settings.loc[:, settings.astype(str).nunique() <= 1]
-    return pd.DataFrame({"setting": same.columns, "value": same.iloc[0].to_numpy()})
+    if not needles:
+        return []
+    rows = pd.DataFrame(needles)
+    rows["part"] = np.minimum((rows["depth"] * DEPTHS + 1e-9).astype(int), DEPTHS - 1)
+    out = rows.groupby(["length", "part"])["found"].agg(["mean", "count"]).reset_index()
+    cells: list[Row] = out.rename(columns={"mean": "share", "count": "n"}).to_dict("records")
+    return cells
 
 
 def folded(rows: pd.DataFrame, by: Iterable[str], value: str) -> pd.DataFrame:
-    """Fold the runs of an arm: the mean of a value with its n and 95% t limits, which one run has none of."""
-    groups = rows.dropna(subset=[value]).groupby(list(by), sort=False)[value]
-    out = groups.agg(["mean", "std", "count"]).reset_index()
-    half = t.ppf(0.975, (out["count"] - 1).clip(lower=1)) * out["std"] / np.sqrt(out["count"])
-    return out.assign(low=out["mean"] - half, high=out["mean"] + half)
+    """Fold the runs of an arm: the `mean` of a value, limits `low` and `high`, nan for one run, and `count` of runs."""
+    groups = [*by]
+    lists = rows.dropna(subset=[value]).groupby(groups, sort=False)[value].agg(list).reset_index()
+    limits = pd.DataFrame([mean_with_limits(each) for each in lists[value]], columns=["mean", "low", "high"])
+    return lists[groups].assign(**limits, count=lists[value].map(len).astype(int))
+
+
+def shares(rows: pd.DataFrame, x: str) -> pd.DataFrame:
+    """Fold seeds: the mean share with limits over seeds; of one run, the limits of its tests."""
+    by = ("arm", "method", x)
+    if rows.empty:
+        return pd.DataFrame(columns=[*by, "share", "low", "high", "runs", "f", "tests"])
+    mean = folded(rows, by, "score").rename(columns={"mean": "share", "count": "runs"})
+    tests: Any = {name: (name, how) for name, how in (("low", "first"), ("high", "first"), ("f", "mean"), ("n", "sum"))}
+    one = rows.dropna(subset=["score"]).groupby(list(by), sort=False).agg(**tests).reset_index()
+    alone = mean["runs"] == 1
+    for limit in ("low", "high"):
+        mean[limit] = mean[limit].where(~alone, one[limit]).clip(0, 1)
+    return mean.assign(f=one["f"].round(), tests=one["n"])

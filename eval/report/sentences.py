@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,44 +12,64 @@ from scipy.stats import spearmanr
 from eval.report.data import Runs, folded
 
 MOST_ARMS = 4  # that are named
+FEWEST = 4  # arms that are ranked
+FAR_APART = 3.0  # ratio of two f above which f at the reach is not one number
 
 
-def sentences(runs: Runs, threshold: float) -> Iterator[str]:
+def sentences(runs: Runs) -> Iterator[str]:
     """Write what was asked, how far the models reach, and how reach goes with f."""
     yield asked(runs)
-    yield reached(runs, threshold)
+    yield reached(runs)
     yield related(runs)
 
 
 def asked(runs: Runs) -> str:
     """Write what was trained."""
-    n, seeds, tokens = len(runs.runs), runs.runs["seed"].nunique(), runs.runs["tokens"].dropna()
-    counts = (
-        f"{n} run{'s' * (n > 1)}, {len(runs.arms)} arm{'s' * (len(runs.arms) > 1)}, {seeds} seed{'s' * (seeds > 1)}"
-    )
-    length = "" if tokens.empty else f" after {span(tokens)} tokens"
-    windows = " and ".join(f"{window:,}" for window in sorted(runs.runs["window"].dropna().unique()))
-    return f"Asked: how far into their windows of {windows} tokens do these models retrieve{length}? ({counts}.)"
+    tokens, sizes = runs.runs["tokens"].dropna(), sorted(runs.runs["window"].dropna().unique())
+    after = "" if tokens.empty else f" after {span(tokens)} tokens of training"
+    windows = listed([f"{window:,.0f}" for window in sizes])
+    models = "this model" if len(runs.runs) == 1 else "these models"
+    noun = "its window" if len(runs.runs) == 1 else "their windows" if len(sizes) > 1 else "their window"
+    counts = (counted(len(runs.runs), "run"), counted(len(runs.arms), "arm"))
+    seeds = counted(runs.runs["seed"].nunique(), "seed")
+    question = f"how far back in {noun} of {windows} tokens can {models} find a number{after}?"
+    return f"Asked: {question} ({', '.join((*counts, seeds))})"
 
 
-def reached(runs: Runs, threshold: float) -> str:
+def reached(runs: Runs) -> str:
     """Write how many runs fall short, and the mean reach of each arm."""
     known = runs.runs[runs.runs["reach"].notna() | runs.runs["first_distance"].notna()]
     if known.empty:
         return "Found: no run was probed for reach."
-    whole = known[known["reach"].notna() & known["reach_high"].isna()]
-    none = known[known["reach"].isna()]
-    means = folded(known, ("arm",), "reach").head(MOST_ARMS)
-    each = "; ".join(f"{row.arm}: {row.mean:,.0f}{limits(row)}" for row in means.itertuples(index=False))
-    fails = f", {len(none)} fail at the shortest distance tested" if len(none) else ""
-    ends = f"{len(known) - len(whole)} of {len(known)} runs fall short of the farthest distance tested{fails}"
-    return f"Found: {ends}. Mean reach, one number in {threshold:.0%} of the tests: {each or 'none'}."
+    ends = at_end(known)
+    none, n = int(known["reach"].isna().sum()), len(known)
+    parts = [
+        f"{n - int(ends.sum())} of {counted(n, 'run')} {'falls' if n == 1 else 'fall'} short of the farthest distance"
+    ]
+    if none:
+        parts.append(f"{none} of them already at the shortest")
+    where = "its own threshold" if runs.threshold is None else f"{runs.threshold:.0%} of the tests"
+    means = folded(known, ("arm",), "reach")
+    if means.empty:
+        return f"Found: {', '.join(parts)}; there is no reach to compare."
+    open_arms = set(known["arm"][ends])
+    each = "; ".join(mean_of(row, row.arm in open_arms, len(means) > 1) for row in means.head(MOST_ARMS).itertuples())
+    more = f"; {len(means) - MOST_ARMS} more arms are in the tables" if len(means) > MOST_ARMS else ""
+    kind = "Reach" if n == 1 else "Mean reach"
+    left = " of the runs that have one" if none else ""
+    return f"Found: {', '.join(parts)}. {kind}{left} (tokens; one number found in {where}): {each}{more}."
 
 
-def limits(row: object) -> str:
-    """Write n and limits of a mean over seeds."""
-    n, low, high = (getattr(row, name) for name in ("count", "low", "high"))
-    return f" (n = {n})" if n < 2 else f" ({low:,.0f} to {high:,.0f}, n = {n})"
+def at_end(rows: pd.DataFrame) -> pd.Series:
+    """Mark the runs whose reach is the farthest distance tested, so that it may be longer."""
+    return pd.to_numeric(rows["reach"]) >= pd.to_numeric(rows["last_distance"])
+
+
+def mean_of(row: Any, is_open: bool, named: bool) -> str:
+    """Write the mean reach of an arm, with its limits over seeds and n."""
+    name, least = f"{row.arm}: " if named else "", "at least " if is_open else ""
+    limits = "" if np.isnan(row.low) else f"95% limits {max(row.low, 0):,.0f} to {row.high:,.0f}, "
+    return f"{name}{least}{row.mean:,.0f} ({limits}n = {row.count})"
 
 
 def related(runs: Runs) -> str:
@@ -56,15 +77,44 @@ def related(runs: Runs) -> str:
     rows = runs.runs.dropna(subset=["reach", "f_at_reach"])
     rows = rows[rows["f_at_reach"] > 0]
     if rows.empty:
-        return "Position frequency at the reach: nothing to compare."
-    f = f"f at the reach is {span(rows['f_at_reach'])} pairs"
-    if len(rows) < 4:
-        return f"At their reach, {f} (n = {len(rows)}: too few to relate the two)."
-    rho, p = spearmanr(rows["reach"], rows["f_at_reach"])
-    spread = float(np.log10(rows["f_at_reach"].max() / rows["f_at_reach"].min()))
-    word = "f alone does not decide how far a model reaches" if spread > 0.5 else "f there is nearly the same in all"
-    test = f"Spearman {rho:+.2f}, p = {p:.2g}, n = {len(rows)}"
-    return f"At their reach, {f}, {spread:.1f} decades apart: {word} ({test})."
+        return "Position frequency: no run has a reach with f counted there."
+    if len(rows) == 1:
+        return f"Position frequency: at its reach, f is {span(rows['f_at_reach'])} pairs (n = 1)."
+    ratio = float(rows["f_at_reach"].max() / rows["f_at_reach"].min())
+    apart = f"{ratio:,.1f}" if ratio < 10 else f"{ratio:,.0f}"
+    verdict = "so f alone does not decide reach" if ratio > FAR_APART else "too close to separate f from other causes"
+    f = f"f at the reach is {span(rows['f_at_reach'])} pairs, a factor of {apart} apart, {verdict}"
+    return f"Position frequency: {f} (n = {len(rows)} runs{ranked(rows)})."
+
+
+def ranked(rows: pd.DataFrame) -> str:
+    """Write the rank correlation of reach and f over arms; within one, f falls with distance by itself."""
+    means = rows.astype({"reach": float, "f_at_reach": float}).groupby("arm")[["reach", "f_at_reach"]].mean()
+    if len(means) < FEWEST or (means.nunique() < 2).any():
+        return ""
+    rho, p = spearmanr(means["reach"], means["f_at_reach"])
+    value = "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
+    return f"; Spearman's correlation of the two over {len(means)} arms is {rho:+.2f}, {value}"
+
+
+def counted(n: int, noun: str) -> str:
+    """Write a number of things.
+
+    Example:
+        >>> counted(1, "run"), counted(1200, "run")
+        ('1 run', '1,200 runs')
+    """
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def listed(names: list[str]) -> str:
+    """Join names.
+
+    Example:
+        >>> listed(["128"]), listed(["128", "192"]), listed(["128", "192", "256"])
+        ('128', '128 and 192', '128, 192 and 256')
+    """
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else "unknown"
 
 
 def span(values: pd.Series) -> str:

@@ -1,0 +1,102 @@
+"""The parts that all figures of a report share: colours and shapes, axes, tooltips, zooming, the choice of runs.
+
+Arms and position methods differ in colour and also in shape or dash, for readers who do not see the colours. Each has
+the same look in every figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a8a8a", "#882255")  # Okabe and Ito, + 1
+SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right")
+DASHES = ((1, 0), (7, 3), (2, 2), (9, 3, 2, 3), (12, 4))
+HEIGHT = 300
+IMAGE_WIDTH = 640
+FACET = {"width": 240, "height": 160}
+MOST_IN_LEGEND = 24
+CHOSEN = "!isArray(pick) || indexof(pick, datum.run || datum.arm) >= 0"
+
+
+def base(rows: pd.DataFrame) -> Any:
+    """Begin a chart whose rows are those of the runs and arms that the page has put into `pick`."""
+    import altair as alt
+
+    return alt.Chart(rows).add_params(alt.param(name="pick", value="")).transform_filter(CHOSEN)
+
+
+def look(field: str, values: Sequence[str], kind: str, *, title: str | None = None) -> dict[str, Any]:
+    """Give each value of a field its colour and its shape, or its strokeDash: `kind` is either."""
+    import altair as alt
+
+    ranges: dict[str, Sequence[Any]] = {"color": COLORS, "shape": SHAPES, "strokeDash": DASHES}
+    named = alt.Legend(title=title, symbolOpacity=1) if len(values) > 1 else None
+    classes: dict[str, Any] = {"color": alt.Color, "shape": alt.Shape, "strokeDash": alt.StrokeDash}
+    return {
+        channel: classes[channel](f"{field}:N", scale=scale(values, ranges[channel]), legend=named)
+        for channel in ("color", kind)
+    }
+
+
+def scale(values: Sequence[str], looks: Sequence[Any]) -> Any:
+    """Assign looks to values, from the first again where there are more values."""
+    import altair as alt
+
+    return alt.Scale(domain=list(values), range=[looks[k % len(looks)] for k in range(len(values))])
+
+
+def axis(field: str, title: str, *, y: bool = False, log: bool = False, zero: bool = True, **options: Any) -> Any:
+    """Describe the x axis, or the y axis; its ticks depend on its length."""
+    import altair as alt
+
+    size, each = ("height", 50) if y else ("width", 90)
+    ticks = alt.Axis(tickCount=alt.ExprRef(f"max(2, {size} / {each})"), labelOverlap="greedy", **options)
+    limits = alt.Scale(type="log") if log else alt.Scale(zero=zero)
+    return (alt.Y if y else alt.X)(f"{field}:Q", title=title, scale=limits, axis=ticks)
+
+
+def tips(rows: pd.DataFrame) -> list[Any]:
+    """Show the filled columns of a row when it is pointed at."""
+    import altair as alt
+
+    filled = [name for name in rows.columns if rows[name].notna().any() and name not in ("probe", "open")]
+    numbers = {name for name in filled if pd.api.types.is_numeric_dtype(rows[name])}
+    formats: dict[bool, dict[str, Any]] = {True: {"format": ",.4~r"}, False: {"type": "nominal"}}
+    return [alt.Tooltip(name, title=words(name), **formats[name in numbers]) for name in filled]
+
+
+def interactive(chart: Any) -> Any:
+    """Let a chart be dragged, and zoomed by Ctrl and the mouse wheel, which alone scrolls the page."""
+    import altair as alt
+
+    zoom = alt.selection_interval(bind="scales", zoom="wheel![event.ctrlKey || event.metaKey]", name="zoom")
+    return finished(chart.properties(width="container", height=HEIGHT).add_params(zoom))
+
+
+def finished(chart: Any) -> Any:
+    """Put the legend below."""
+    legend = {"orient": "bottom", "columns": 2, "labelLimit": 320, "symbolLimit": MOST_IN_LEGEND, "symbolSize": 70}
+    return chart.configure_legend(**legend)
+
+
+def by_arm(rows: pd.DataFrame, layers: Any) -> Any:
+    """Draw layers for each arm side by side, and those of a single arm as wide as the page."""
+    import altair as alt
+
+    arms = list(dict.fromkeys(rows["arm"]))
+    chart: Any = alt.layer(*layers, data=rows)
+    if len(arms) == 1:
+        chart = chart.properties(width="container", height=HEIGHT)
+    else:
+        header = alt.Header(labelLimit=FACET["width"], labelFontWeight="bold")
+        facet = alt.Facet("arm:N", title=None, sort=arms, header=header)
+        chart = chart.properties(**FACET).facet(facet=facet, columns=3)
+    return finished(chart.add_params(alt.param(name="pick", value="")).transform_filter(CHOSEN))
+
+
+def words(name: str) -> str:
+    """Write a column's name as words."""
+    return name.replace("_", " ")

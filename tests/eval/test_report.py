@@ -1,0 +1,270 @@
+"""eval.report: frames, sentences and pages of hand-made run folders."""
+
+import io
+import json
+import re
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from eval.report.__main__ import main
+from eval.report.data import MOST_PROBES, read_runs, shares
+from eval.report.figures import figures
+from eval.report.sentences import sentences
+from eval.report.tables import tables
+from lab.counts import PositionCounts
+from lab.runs.folder import RunFolder
+from tests.eval.browser import CHROMIUM, browser
+from tests.eval.commands import check_faults, runner
+
+run = runner(main, "figures")
+PLAIN = {"method": "rope+plain"}
+EVIL = "<script>alert(1)</script>"
+
+
+def write_fake(
+    path, *, window=128, seed=0, reaches=(40.0, 90.0), f=(5000, 9000), last=100, cases=(), scores=(1.0, 0.4)
+):
+    """Write a run folder with a probe for each reach."""
+    folder = RunFolder(path)
+    (path / "eval").mkdir(parents=True)
+    settings = {"data": {"window": window}, "run": {"seed": seed, "name": path.name}, "probe": {"threshold": 0.8}}
+    (path / "config.yaml").write_text(yaml.safe_dump(settings))
+    (path / "environment.json").write_text(json.dumps({"commit": "abc", "hardware": {"cpu": "EPYC"}}))
+    counts = PositionCounts(window)
+    counts.add_segments([window] * 10)
+    folder.write_counts(counts)
+    rows = []
+    for number, reach in enumerate(reaches, start=1):
+        about = {"consumed_tokens": number * 1_000_000, **PLAIN}
+        rows += [about | one(20, scores[0]), about | one(last, scores[1])]
+        ends = {"reach": reach, "reach_low": reach, "reach_high": None, "first_distance": 20, "last_distance": last}
+        lengths = {"effective_length": None, "first_length": 64, "f_at_effective_length": None}
+        rows.append(about | ends | lengths | {"f_at_reach": f[number - 1] if reach else None, "held_out_loss": 2.0})
+    folder.write_records("probes.jsonl", rows)
+    folder.write_cases(len(reaches) * 1_000_000, cases)
+    return path
+
+
+def one(distance, score, n=100):
+    limits = {"low": max(score - 0.1, 0), "high": min(score + 0.1, 1)}
+    return {"distance": distance, "n": n, "found": int(n * score), "score": score, "f": 7, "log_prob": -1.0, **limits}
+
+
+def evaluate(path, rows, tokens=2_000_000):
+    about = {"consumed_tokens": tokens, "metric": "found_by_distance"}
+    RunFolder(path / "eval").write_records(f"distance-{tokens:015d}-0a0b0c0d.jsonl", [about | row for row in rows])
+
+
+@pytest.fixture
+def two_arms(tmp_path):
+    """Windows 128, with seeds 0 to 2, and 192, with one."""
+    paths = [write_fake(tmp_path / f"a{k}", seed=k, reaches=(40.0, 80.0 + 10 * k)) for k in range(3)]
+    cases = [{"length": 64, "depths": [0.0, 0.05, 0.5, 1.0], "found_each": [True, False, True, True]}, {"length": 64}]
+    paths.append(write_fake(tmp_path / "b", window=192, cases=cases, reaches=(None, 150.0), last=170))
+    string = {"method": "rope+string(shift=64,window=32)"}
+    four = {"metric": "needles_by_distance", "distance": 20, "score": 0.1, "n": 4, **PLAIN}
+    reach = {"metric": "reach", "reach": 170.0, "n": 100, **string}
+    evaluate(paths[3], [one(20, 0.9, n=400) | PLAIN, one(20, 0.7) | string, four, reach])
+    evaluate(paths[3], [one(20, 0.0) | PLAIN], tokens=1_000_000)
+    RunFolder(paths[3] / "eval").write_records("tests-000000002000000-0a.jsonl", [{"key": {}}, {"distance": 20}])
+    return paths
+
+
+def test_frames_hold_arms_probes_and_the_evaluations_of_the_last_probe(two_arms):
+    runs = read_runs(two_arms)
+    assert list(runs.runs["arm"]) == ["window=128"] * 3 + ["window=192"]
+    assert list(runs.runs["reach"]) == [80, 90, 100, 150]
+    assert list(runs.probes["tokens"]) == [1_000_000, 2_000_000] * 4
+    assert runs.methods == ["plain", "string(shift=64,window=32)"]
+    b = runs.distances[runs.distances["run"] == "b"]
+    found = {(row.method, row.distance): row.score for row in b.itertuples()}
+    assert found == {("plain", 20): 0.9, ("plain", 170): 0.4, ("string(shift=64,window=32)", 20): 0.7}
+    assert list(runs.reaches["reach"]) == [80, 90, 100, 150, 170]
+
+
+def test_seeds_are_folded_with_t_limits_and_one_run_keeps_those_of_its_tests(tmp_path):
+    for k, score in enumerate((0.7, 0.8, 0.9)):
+        write_fake(tmp_path / f"a{k}", seed=k, scores=(1.0, score))
+    write_fake(tmp_path / "b", window=192, scores=(1.0, 0.4))
+    out = shares(read_runs(sorted(tmp_path.iterdir())).distances, "distance").set_index(["arm", "distance"])
+    far = out.loc[("window=128", 100)]
+    # mean .8, s .1, n 3: half width 4.3027 * .1 / sqrt(3) = .24842
+    assert [far["share"], far["low"], far["high"]] == pytest.approx([0.8, 0.55158, 1.0], abs=1e-4)
+    assert far["runs"] == 3
+    assert far["tests"] == 300
+    assert np.isnan(out.loc[("window=128", 20)]["low"])  # equal seeds have no limits
+    assert list(out.loc[("window=192", 100), ["low", "high"]]) == pytest.approx([0.3, 0.5])
+
+
+def test_needles_are_counted_by_tenth_of_the_text_and_old_cases_are_left_out(two_arms):
+    runs = read_runs(two_arms)
+    assert runs.needles[["length", "part", "share", "n"]].values.tolist() == [
+        [64, 0, 0.5, 2],
+        [64, 5, 1.0, 1],
+        [64, 9, 1.0, 1],
+    ]
+    assert any("1 recorded cases" in note for note in runs.notes)
+
+
+def test_probes_are_thinned_and_the_last_is_kept(tmp_path):
+    n = MOST_PROBES + 2
+    runs = read_runs([write_fake(tmp_path / "long", reaches=[50.0] * n, f=[9] * n)])
+    assert len(runs.probes) == n // 2
+    assert runs.probes["tokens"].max() == n * 1_000_000
+    assert len(runs.notes) == 1
+
+
+def test_sentences_name_arms_limits_and_what_may_reach_farther(two_arms):
+    asked, found, related = sentences(read_runs(two_arms))
+    assert asked.startswith("Asked: how far back in their windows of 128 and 192 tokens can these models find a number")
+    assert asked.endswith("after 2M tokens of training? (4 runs, 2 arms, 3 seeds)")
+    # a2 ends at 100, the last distance; mean 90, half width 4.3027 * 10 / sqrt(3) = 24.8
+    means = "window=128: at least 90 (95% limits 65 to 115, n = 3); window=192: 150 (n = 1)."
+    assert found.startswith("Found: 3 of 4 runs fall short of the farthest distance. ")
+    assert found.endswith(means)
+    assert "9K pairs, a factor of 1.0 apart, too close" in related
+
+
+@pytest.mark.parametrize(
+    ("reach", "f", "found", "related"),
+    [
+        (
+            90.0,
+            100,
+            "Found: 1 of 1 run falls short of the farthest distance. Reach (tokens;",
+            "f is 100 pairs (n = 1).",
+        ),
+        (100.0, 100, "Found: 0 of 1 run falls short of the farthest distance. Reach (tokens;", "f is 100 pairs"),
+        (None, None, "Found: 1 of 1 run falls short of the farthest distance, 1 of them already at the", "no run has"),
+    ],
+)
+def test_sentences_of_one_run(tmp_path, reach, f, found, related):
+    said = list(sentences(read_runs([write_fake(tmp_path / "one", reaches=(reach,), f=(f,))])))
+    assert said[1].startswith(found)
+    assert related in said[2]
+    assert "in its window of 128 tokens can this model find" in said[0]
+
+
+def test_f_far_apart_is_said_not_to_decide(tmp_path):
+    paths = [
+        write_fake(tmp_path / f"a{k}", window=128 + k, f=(1, 1000 * 4**k), reaches=(9.0, 60.0 + k)) for k in range(4)
+    ]
+    related = list(sentences(read_runs(paths)))[2]
+    assert "1K to 64K pairs, a factor of 64 apart, so f alone does not decide reach" in related
+    assert "over 4 arms is +1.00, p < 0.001" in related
+
+
+def test_tables_write_numbers_plainly(two_arms):
+    first = next(tables(read_runs(two_arms)))
+    column = first.columns.index("tokens")
+    assert first.is_number[column]
+    assert not first.is_number[0]
+    assert [row[column] for row in first.rows] == ["2,000,000"] * 4
+
+
+def test_page_is_whole_and_escaped_and_its_figures_are_valid(two_arms, tmp_path, capsys):
+    pytest.importorskip("altair")
+    evil = two_arms[0].rename(two_arms[0].with_name("<b>bold<"))
+    page, images = tmp_path / "out" / "report.html", tmp_path / "images"
+    words = [evil, *two_arms[1:], "-o", page, "--figures", images, f"--title={EVIL}"]
+    status, out, err = run(words, capsys)
+    assert (status, err.strip()) == (0, "")
+    assert out.startswith(f"{page}: 4 runs, 6 figures")
+    text = page.read_text()
+    specs = json.loads(re.search(r"const figures = (.*);\n", text)[1])
+    assert len(specs) == 6
+    markup = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+    assert not re.search(r"""\b(src|href)\s*=|url\(|@import|<script|<link""", markup)
+    assert EVIL not in text
+    assert "<b>bold" not in text
+    assert "&lt;script&gt;alert(1)" in text
+    names = sorted(path.stem for path in images.glob("*.png"))
+    assert names == ["by_distance", "frequency", "growth", "heat_map", "loss", "reach_by_f"]
+    for name in names:
+        assert Image.open(io.BytesIO((images / f"{name}.png").read_bytes())).width > 600
+        assert (images / f"{name}.svg").read_text().startswith("<svg")
+
+
+def test_page_of_200_runs_is_small(tmp_path, capsys):
+    pytest.importorskip("altair")
+    for k in range(200):
+        write_fake(tmp_path / f"r{k}", window=128 + k // 4, seed=k % 4)
+    assert run([*sorted(tmp_path.iterdir()), "-o", tmp_path / "page.html"], capsys)[0] == 0
+    assert (tmp_path / "page.html").stat().st_size < 5e6
+
+
+def test_methods_and_arms_look_the_same_in_every_figure(two_arms):
+    pytest.importorskip("altair")
+    looks = {}
+    for figure in figures(read_runs(two_arms)):
+        for domain, colors in re.findall(
+            r'"domain": (\["[^]]*\]), "range": (\["#[^]]*\])', json.dumps(figure.chart.to_dict())
+        ):
+            looks.setdefault(domain, set()).add(colors)
+    assert {tuple(json.loads(domain)) for domain in looks} == {
+        ("window=128", "window=192"),
+        ("plain", "string(shift=64,window=32)"),
+    }
+    assert all(len(colors) == 1 for colors in looks.values())
+
+
+def test_faults_are_one_line_each(tmp_path, capsys):
+    good, other = write_fake(tmp_path / "a"), write_fake(tmp_path / "more" / "a")
+    (tmp_path / "empty").mkdir()
+    broken = write_fake(tmp_path / "broken")
+    for words, start in (
+        ([tmp_path / "none"], f"{tmp_path / 'none'}: no such folder"),
+        ([tmp_path / "empty"], f"{tmp_path / 'empty'}: not a run folder"),
+        ([good, other], f"{other}: another folder has the same name"),
+        ([good, "-o", tmp_path / "empty"], f"-o {tmp_path / 'empty'}: cannot be written"),
+        ([good, "-o", good / "config.yaml" / "x.html"], f"-o {good / 'config.yaml' / 'x.html'}: cannot be written"),
+    ):
+        status, _, err = run(words, capsys)
+        assert status == 2
+        check_faults(err.splitlines(), [start])
+    for text in ("{\n", "3\n", "{}\n", '{"consumed_tokens": null}\n', "\udcff\n"):
+        (broken / "probes.jsonl").write_text(text, errors="surrogateescape")
+        status, _, err = run([broken], capsys)
+        assert status == 2
+        check_faults(err.splitlines(), [f"{broken / 'probes.jsonl'}: "])
+
+
+def test_missing_packages_are_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "altair", None)
+    status, _, err = run([write_fake(tmp_path / "a"), "-o", tmp_path / "x.html"], capsys)
+    assert status == 2
+    assert "altair" in err
+    assert len(err.splitlines()) == 1
+
+
+DRAWN = "views.length === 6 && views.every(view => view)"
+TICKS = "[...document.querySelectorAll('#figure-0 .role-axis-label text')].map(text => text.textContent).join()"
+MARKS = "document.querySelectorAll('#figure-1 .mark-symbol.role-mark path').length"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_page_works_in_a_browser(two_arms, tmp_path, capsys):
+    pytest.importorskip("altair")
+    page = tmp_path / "page.html"
+    run([*two_arms, "-o", page], capsys)
+    with browser(tmp_path / "profile") as chromium:
+        chromium.open(page)
+        chromium.until(DRAWN)
+        assert chromium.value("document.querySelectorAll('.chart svg.marks').length") == 6
+        linear, all_marks = chromium.value(TICKS), chromium.value(MARKS)
+        chromium.value("document.querySelector('[data-figure=\"0\"]').click()")
+        chromium.until(f"{TICKS} !== {json.dumps(linear)}")
+        chromium.value("document.getElementById('pick').value = 'a[12]'")
+        chromium.value("document.getElementById('pick').dispatchEvent(new Event('input'))")
+        chromium.until(f"{MARKS} < {all_marks}")
+        assert (all_marks, chromium.value(MARKS)) == (7, 4)
+        run([*two_arms, "-o", page, "--title=Made anew"], capsys)
+        chromium.until("document.title === 'Made anew'")
+        chromium.until(DRAWN)
+        assert chromium.value("document.getElementById('pick').value") == "a[12]"
+        assert chromium.errors == []
+        assert {url.partition(":")[0] for url in chromium.requests} <= {"file", "data", "blob", "about"}
