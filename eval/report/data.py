@@ -119,14 +119,15 @@ def check_folders(paths: Sequence[Path]) -> None:
 
     Raises: ConfigError.
     """
-    faults = []
-    for number, path in enumerate(paths):
+    faults, names = [], set()
+    for path in paths:
         if not path.is_dir():
             faults.append(f"{path}: no such folder; name run folders")
         elif not (path / "config.yaml").is_file():
             faults.append(f"{path}: not a run folder, it has no config.yaml; name run folders")
-        if path.resolve().name in {other.resolve().name for other in paths[:number]}:
+        if path.resolve().name in names:
             faults.append(f"{path}: another folder has the same name; rename one of them")
+        names.add(path.resolve().name)
     if faults:
         raise ConfigError(*faults)
 
