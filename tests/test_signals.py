@@ -129,7 +129,7 @@ def test_a_fault_in_training_leaves_no_loader(place):
         assert processes.left() == []
 
 
-IN_THE_LAST = 2 * (5 + 2) + 2  # a probe has 5 lengths and 2 distances
+IN_LAST = 2 * (5 + 2) + 2  # a probe has 5 lengths and 2 distances
 PROBES = ("--train.tokens=20480", "--probe.max_length=192", "--probe.loss_tokens=0", "--data.prefetch=2")
 AT_A_CALL = """
 import os, signal
@@ -161,7 +161,7 @@ def test_a_probe_that_was_cut_short_is_run_whole_by_the_resumption(place):
     whole = fit(place, "probed", *PROBES)
     first, second, last = sorted({record["consumed_tokens"] for record in records(whole, "probes.jsonl")})
     assert cut_short(place, "cut", signal.SIGUSR1, 2, status=75) == ([], first)
-    assert cut_short(place, "cut", signal.SIGKILL, IN_THE_LAST, "--resume", status=-signal.SIGKILL) == (
+    assert cut_short(place, "cut", signal.SIGKILL, IN_LAST, "--resume", status=-signal.SIGKILL) == (
         [first, second],
         last,
     )
@@ -173,7 +173,7 @@ def test_a_probe_that_was_cut_short_is_run_whole_by_the_resumption(place):
 def test_a_stop_in_the_last_probe_leaves_it_to_the_resumption(place):
     whole = fit(place, "unstopped", *PROBES)
     first, second, last = sorted({record["consumed_tokens"] for record in records(whole, "probes.jsonl")})
-    assert cut_short(place, "stopped", signal.SIGTERM, IN_THE_LAST, status=75) == ([first, second], last)
+    assert cut_short(place, "stopped", signal.SIGTERM, IN_LAST, status=75) == ([first, second], last)
     fit(place, "stopped", *PROBES, "--resume")
     assert_same_run(place / "runs" / "stopped", whole)
 
