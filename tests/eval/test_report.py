@@ -188,6 +188,7 @@ def test_page_is_whole_and_escaped_and_its_figures_are_valid(two_arms, tmp_path,
         assert (images / f"{name}.svg").read_text().startswith("<svg")
 
 
+@pytest.mark.slow
 def test_page_of_200_runs_is_small(tmp_path, capsys):
     pytest.importorskip("altair")
     for k in range(200):
