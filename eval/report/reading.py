@@ -54,9 +54,7 @@ def read_records(run: Path) -> Records:
     return Records(
         tokens,
         [{**row, "tokens": row["consumed_tokens"], "probe": number} for number, row in enumerate(probes)],
-        of_one_kind(
-            [named(row) for row in rows if {"distance", "score"} <= set(row) and row.get("metric", ONE) == ONE]
-        ),
+        of_one_kind(distances),
         [named(row) for row in rows if {"length", "verdict", "score"} <= set(row) and row.get("protocol") == protocol],
         [named(row) for row in rows if "reach" in row],
     )
