@@ -95,10 +95,7 @@ def read_runs(paths: Sequence[Path]) -> Runs:
     found["needles"] = [about[name] | row for name, (rows, _) in cases.items() for row in by_depth(rows)]
     points = max(24, min(POINTS, MOST_POINTS // len(set(arms.values()))))
     found["frequency"] = [about[name] | row for name in folders for row in read_frequency(folders[name], points)]
-    frames = {kind: pd.DataFrame(rows).reindex(columns=list(COLUMNS[kind])) for kind, rows in found.items()}
-    for kind, by in (("distances", "distance"), ("lengths", "length")):
-        frames[kind] = most_tested(frames[kind], ["run", "method", by])
-    frames["reaches"] = most_tested(frames["reaches"], ["run", "method"])
+    frames = framed(found)
     overviews = [about[name] | overview(settings[name], each) for name, each in records.items()]
     frames["probes"], notes = thinned(frames["probes"])
     old = sum(left_out for _, left_out in cases.values())
@@ -108,19 +105,29 @@ def read_runs(paths: Sequence[Path]) -> Runs:
     return Runs(pd.DataFrame(overviews), **frames, settings=settings, environment=environment, notes=notes)
 
 
+def framed(found: Mapping[str, Sequence[Row]]) -> dict[str, pd.DataFrame]:
+    """Make a frame of each kind of rows, with one row for each thing measured."""
+    frames = {kind: pd.DataFrame(rows).reindex(columns=list(COLUMNS[kind])) for kind, rows in found.items()}
+    for kind, by in (("distances", "distance"), ("lengths", "length")):
+        frames[kind] = most_tested(frames[kind], ["run", "method", by])
+    frames["reaches"] = most_tested(frames["reaches"], ["run", "method"])
+    return frames
+
+
 def check_folders(paths: Sequence[Path]) -> None:
     """Check that all are run folders, and that none has the name of another.
 
     Raises: ConfigError.
     """
-    faults = []
-    for number, path in enumerate(paths):
+    faults, names = [], set()
+    for path in paths:
         if not path.is_dir():
             faults.append(f"{path}: no such folder; name run folders")
         elif not (path / "config.yaml").is_file():
             faults.append(f"{path}: not a run folder, it has no config.yaml; name run folders")
-        if path.resolve().name in {other.resolve().name for other in paths[:number]}:
+        if path.resolve().name in names:
             faults.append(f"{path}: another folder has the same name; rename one of them")
+        names.add(path.resolve().name)
     if faults:
         raise ConfigError(*faults)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from lab.runs.folder import RunFolder
 
 Row = dict[str, Any]
 ONE = "found_by_distance"  # the metric of one-number tests, which training's rows do not name
+TESTS = ("digits", "prompt_tokens", "haystack", "seed")  # what one-number tests are beside their distance
 
 
 @dataclass(frozen=True)
@@ -49,18 +50,25 @@ def read_records(run: Path) -> Records:
     tokens = max((row.get("consumed_tokens") or 0 for row in probes or evaluated), default=0)
     rows = [row for row in (*training, *evaluated) if row.get("consumed_tokens") == tokens]
     protocol = probes[-1].get("protocol") if probes else None
+    distances = [named(row) for row in rows if {"distance", "score"} <= set(row) and row.get("metric", ONE) == ONE]
     return Records(
         tokens,
         [{**row, "tokens": row["consumed_tokens"], "probe": number} for number, row in enumerate(probes)],
-        [named(row) for row in rows if {"distance", "score"} <= set(row) and row.get("metric", ONE) == ONE],
+        of_one_kind(distances),
         [named(row) for row in rows if {"length", "verdict", "score"} <= set(row) and row.get("protocol") == protocol],
         [named(row) for row in rows if "reach" in row],
     )
 
 
+def of_one_kind(rows: Sequence[Row]) -> list[Row]:
+    """Keep of each method the rows whose tests are those of its last row, so that a curve has tests of one kind."""
+    last = {row["method"]: [row.get(name) for name in TESTS] for row in rows}
+    return [row for row in rows if [row.get(name) for name in TESTS] == last[row["method"]]]
+
+
 def results_in(folder: Path) -> list[Path]:
-    """List the files of results, but not those of single tests."""
-    files = sorted(folder.rglob("*.jsonl"))
+    """List the files of results from the oldest on, but not those of single tests."""
+    files = sorted(folder.rglob("*.jsonl"), key=lambda file: (file.stat().st_mtime, file.name))
     return [file for file in files if not file.name.startswith("tests-") and "cases" not in file.parent.name]
 
 

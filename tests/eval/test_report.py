@@ -12,6 +12,7 @@ from PIL import Image
 from eval.report.__main__ import main
 from eval.report.data import MOST_PROBES, read_runs, shares
 from eval.report.figures import figures
+from eval.report.reading import of_one_kind
 from eval.report.sentences import sentences
 from eval.report.tables import tables
 from lab.counts import PositionCounts
@@ -188,6 +189,7 @@ def test_page_is_whole_and_escaped_and_its_figures_are_valid(two_arms, tmp_path,
         assert (images / f"{name}.svg").read_text().startswith("<svg")
 
 
+@pytest.mark.slow
 def test_page_of_200_runs_is_small(tmp_path, capsys):
     pytest.importorskip("altair")
     for k in range(200):
@@ -268,3 +270,9 @@ def test_page_works_in_a_browser(two_arms, tmp_path, capsys):
         assert chromium.value("document.getElementById('pick').value") == "a[12]"
         assert chromium.errors == []
         assert {url.partition(":")[0] for url in chromium.requests} <= {"file", "data", "blob", "about"}
+
+
+def test_a_curve_has_tests_of_one_kind():
+    old, new = {"method": "plain", "prompt_tokens": 187}, {"method": "plain", "prompt_tokens": 188}
+    other = {"method": "string", "prompt_tokens": 187}
+    assert of_one_kind([old, other, new, new]) == [other, new, new]
