@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from benchmarks import record
 from benchmarks.gpu import fits
@@ -96,13 +97,16 @@ def toy(tmp_path_factory):
     """Measure the cases of every stage at toy size in this process, but for the runs that stages start and kill."""
     options = Options(tmp_path_factory.mktemp("on_gpu"), TOY)
     (options.out / "logs").mkdir()
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # as the command does for a toy
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fits, "subprocess", SimpleNamespace(Popen=started))
         modules = {stage.name: import_module(stage.module) for stage in STAGES if stage.name != "gpu tests"}
-        return {
+        yield {
             name: {case: outcome_of(measure) for case, measure in module.cases(options)}
             for name, module in modules.items()
         }
+    torch.set_num_threads(before)
 
 
 def started(words, cwd, stdout, stderr):
