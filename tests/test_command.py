@@ -46,7 +46,7 @@ SOME = {  # settings that the others must list
     "positions": ("leak", "counts", "sentence_tokens", "samples"),
     "prepare": ("data.window", "data.upsample.share"),
     "probe": ("sequential", "thresholds"),
-    "report": ("threshold", "title"),
+    "report": ("title",),
     "sweep": ("jobs", "seeds"),
 }
 SHORT = 50  # lines of a help that is read at once
