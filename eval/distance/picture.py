@@ -10,10 +10,10 @@ import numpy as np
 
 from eval.common.plots import MARKERS, mark_window
 from eval.distance.series import Series
-from lab.plots import GREY, canvas
+from lab.plots import GREY, PALETTE, canvas
 from lab.probe.curve import monotone_shares
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")  # told apart by all eyes
+COLOURS = (*PALETTE, "#000000")
 
 
 def draw_distances(series: Sequence[Series], title: str, window: int, output: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from eval.plan.documents import Documents
 from eval.plan.law import Law
 from eval.plan.options import PlanOptions
-from lab.plots import GREY, canvas
+from lab.plots import GREY, PALETTE, canvas
 
 
 def draw_plan(documents: Documents, options: PlanOptions, laws: Sequence[Law], output: Path) -> None:
@@ -26,9 +26,8 @@ def draw_plan(documents: Documents, options: PlanOptions, laws: Sequence[Law], o
             axes.plot(i, np.exp(needed), color=GREY, linestyle="--", label="f that the law asks for")
             if margin is not None:
                 axes.fill_between(i, np.exp(needed - margin), np.exp(needed + margin), color=GREY, alpha=0.15, lw=0)
-        colors = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
         for number, (window, mode) in enumerate(options.arms):
-            color = colors[number % len(colors)]
+            color = PALETTE[number % len(PALETTE)]
             per_token = documents.frequency(window, mode)
             axes.plot(per_token * options.tokens, color=color, label=f"window {window:,}, {mode}")
             for law in laws:

@@ -11,7 +11,9 @@ from typing import Any
 
 import pandas as pd
 
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a8a8a", "#882255")  # Okabe and Ito, + 1
+from lab.plots import PALETTE
+
+COLORS = (*PALETTE, "#8a8a8a", "#882255")
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right")
 DASHES = ((1, 0), (7, 3), (2, 2), (9, 3, 2, 3), (12, 4))
 HEIGHT = 300

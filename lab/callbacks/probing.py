@@ -108,7 +108,8 @@ class Probing(Callback):
             summary |= self.held_out_losses(model)
         self.remember(module.consumed, summary)
         if trainer.is_global_zero:
-            self.record(trainer, lengths, distances, summary, counts)
+            self.folder.write_counts_at(module.consumed, counts)
+            self.record(trainer, lengths, distances, summary, saved)
         self.recording.pause()
 
     def remember(self, consumed: int, summary: dict[str, Any]) -> None:
@@ -137,16 +138,15 @@ class Probing(Callback):
         lengths: list[LengthResult],
         distances: list[DistanceResult],
         summary: dict[str, Any],
-        counts: PositionCounts,
+        counts: SavedCounts,
     ) -> None:
-        """Write the curves, the summary, every case, and the position frequency at the probe."""
+        """Write the curves, the summary and every case."""
         consumed = summary["consumed_tokens"]
-        self.folder.write_counts_at(consumed, counts)
         self.folder.write_cases(consumed, [case for result in (*lengths, *distances) for case in result.cases])
-        about, saved = self.about(self.probe.device, consumed), computed(counts)
-        lines = [length_record(self.probe, result, about, saved) for result in lengths]
+        about = self.about(self.probe.device, consumed)
+        lines = [length_record(self.probe, result, about, counts) for result in lengths]
         if self.distances is not None:
-            lines += [distance_record(self.distances, result, about, saved) for result in distances]
+            lines += [distance_record(self.distances, result, about, counts) for result in distances]
         for line in (*lines, summary):
             self.folder.append("probes.jsonl", line)
         curve = {f"accuracy_{result.length}": result.accuracy for result in lengths}

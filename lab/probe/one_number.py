@@ -93,7 +93,7 @@ class OneNumberTest:
     @cached_property
     def longest(self) -> tuple[int, int, int]:
         """Most tokens of a needle before its number's first, of one after it, and of an answer."""
-        spelled = [self.spell(number) for number in self.samples]
+        spelled = [self.spell(number, *self.answer(number)) for number in self.samples]
         return max(s.place for s in spelled), max(s.after for s in spelled), max(len(s.answer) for s in spelled)
 
     @property
@@ -113,9 +113,8 @@ class OneNumberTest:
         place, after, _ = self.longest
         return range(len(tail) + after, self.prompt_tokens - len(head) - place)
 
-    def spell(self, number: str) -> Spelling:
-        """Encode a number's needle and answer."""
-        ids, digits = self.answer(number)
+    def spell(self, number: str, ids: list[int], digits: list[int]) -> Spelling:
+        """Encode a number's needle, beside its whole answer as `answer` encodes it."""
         needle, n = plain_ids(self.tokenizer, wording.NEEDLE.format(number=number)), len(self.lead)
         return Spelling(needle, number_place(self.tokenizer, number), ids[n:], [k - n for k in digits])
 
@@ -150,6 +149,7 @@ class OneNumberTest:
         """Draw a number that is no longer in tokens than the sample's longest."""
         while True:
             (number,) = draw_numbers(generator, 1, self.digits)
-            spelling = self.spell(number)
-            if self.answer(number)[0][: len(self.lead)] == self.lead and spelling.fits(*self.longest):
+            ids, digits = self.answer(number)
+            spelling = self.spell(number, ids, digits)
+            if ids[: len(self.lead)] == self.lead and spelling.fits(*self.longest):
                 return number, spelling

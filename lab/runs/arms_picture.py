@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from lab.errors import CheckpointError
-from lab.plots import GREY, canvas
+from lab.plots import GREY, PALETTE, canvas
 from lab.runs.arms import ONLY, mean_with_limits, name_arms, read_settings
 from lab.runs.folder import Record, RunFolder
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222")  # Okabe, Ito 2008
+COLOURS = (*PALETTE, "#222222")
 STYLES = ("-", "--", ":", "-.")
 MARKERS = "osD^vP*"
 MOST_NAMED = 28  # arms that a legend names, all combinations of colour and style

@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 
 from lab.counts import PositionCounts, position_counts
-from lab.data.arrangement import interleaved
-from lab.data.order import sample_segment
 from lab.data.segments import index_segments
 from lab.errors import DataError
 from lab.skip import skip_positions
 from tests.data.stores import drawn_lengths, make_store, stream_over
-from tests.data.windows import MASKS_AND_CHUNKS, cut, documents_of, row_of, without_bos
+from tests.data.windows import MASKS_AND_CHUNKS, documents_of, drawn_row
 
 MAX_LEN, WINDOW, SEED = 64, 20, 3
 SKIPS = ("none", "pose", "rpes", "longrecipe")
@@ -119,14 +117,7 @@ def test_packs_count_what_their_windows_show(texts, name):
     segments = index_segments(store, "concatenated", WINDOW - arrangement.extra_tokens)
     expected = np.zeros(WINDOW, dtype=np.int64)
     for sample in range(12):
-        segment = segments[sample_segment(sample, segments.n, SEED)]
-        window = cut(documents, segment.start, segment.length)
-        window = without_bos(window) if arrangement.mask == "anchor" else window
-        order = None
-        if arrangement.chunks:
-            generator = np.random.default_rng([SEED, sample])
-            order = interleaved(np.array(window.documents), arrangement.chunks, generator).tolist()
-        row = row_of(window, arrangement.mask, reset=name.startswith("reset"), order=order, anchor=arrangement.anchor)
+        row = drawn_row(documents, segments, sample, arrangement, seed=SEED, reset=name.startswith("reset"))
         for m, n in row.pairs():
             expected[row.ids[m] - row.ids[n]] += 1
     for pack_tokens, look_ahead, n in ((WINDOW, 1, 12), (3 * WINDOW + 7, 10, 4)):  # one window a pack, and three

@@ -7,15 +7,20 @@ import numpy as np
 import pytest
 
 from lab.counts import PositionCounts, targets_by_context, visible_context
-from lab.data.arrangement import interleaved
 from lab.data.module import to_batch
-from lab.data.order import sample_segment
 from lab.data.segments import index_segments
 from lab.data.selecting import Selection
 from lab.errors import DataError
 from lab.skip.longrecipe import LongRecipe
 from tests.data.stores import drawn_lengths, make_store, stream_over
-from tests.data.windows import FIRST, IGNORE, MASKS_AND_CHUNKS, cut, documents_of, row_of, runs_of, without_bos
+from tests.data.windows import (
+    FIRST,
+    IGNORE,
+    MASKS_AND_CHUNKS,
+    documents_of,
+    drawn_row,
+    runs_of,
+)
 
 WINDOW, SEED = 20, 3
 LENGTHS = drawn_lengths(2, 60, 15)
@@ -69,14 +74,7 @@ def test_packs_count_the_targets_of_their_windows(text, name):
     segments = index_segments(store, "concatenated", WINDOW - arrangement.extra_tokens)
     expected, pairs = np.zeros(WINDOW, dtype=np.int64), 0
     for sample in range(9):
-        segment = segments[sample_segment(sample, segments.n, SEED)]
-        window = cut(documents, segment.start, segment.length)
-        window = without_bos(window) if arrangement.mask == "anchor" else window
-        order = None
-        if arrangement.chunks:
-            generator = np.random.default_rng([SEED, sample])
-            order = interleaved(np.array(window.documents), arrangement.chunks, generator).tolist()
-        row = row_of(window, arrangement.mask, reset=name.startswith("reset"), order=order, anchor=arrangement.anchor)
+        row = drawn_row(documents, segments, sample, arrangement, seed=SEED, reset=name.startswith("reset"))
         for m, target in enumerate(row.targets):
             expected[sum(row.sees(m, n) for n in range(m))] += target != IGNORE
         pairs += len(row.pairs())

@@ -3,7 +3,10 @@
 import itertools
 from dataclasses import dataclass
 
-from lab.data.arrangement import Arrangement
+import numpy as np
+
+from lab.data.arrangement import Arrangement, interleaved
+from lab.data.order import sample_segment
 
 IGNORE = -100  # torch's own, see torch.nn.CrossEntropyLoss
 BOS, FIRST = 1, 10  # the token that begins documents, and the lowest of all others
@@ -107,3 +110,15 @@ def runs_of(pack):
         ids = range(b - a) if pack.position_ids is None else pack.position_ids[a:b].tolist()
         out.append((pack.tokens[a:b].tolist(), pack.targets[a:b].tolist(), list(ids), anchor))
     return out
+
+
+def drawn_row(documents, segments, sample, arrangement, *, seed, reset):
+    """Cut the window of a sample from its documents and lay it out as a row, in the order that it is shuffled to."""
+    segment = segments[sample_segment(sample, segments.n, seed)]
+    window = cut(documents, segment.start, segment.length)
+    window = without_bos(window) if arrangement.mask == "anchor" else window
+    order = None
+    if arrangement.chunks:
+        generator = np.random.default_rng([seed, sample])
+        order = interleaved(np.array(window.documents), arrangement.chunks, generator).tolist()
+    return row_of(window, arrangement.mask, reset=reset, order=order, anchor=arrangement.anchor)
