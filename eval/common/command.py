@@ -82,7 +82,7 @@ def run(
     *,
     output: Output = "picture",
     lists: tuple[str, ...] = (),
-    stopped: str = command.GOES_ON,
+    stopped: str = command.CONTINUES,
 ) -> int:
     """Read the command line, print what `measure` returns, and return the exit status."""
 

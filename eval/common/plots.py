@@ -1,4 +1,4 @@
-"""What the pictures of several evaluations share: axes in tokens, shares in words, names of curves."""
+"""Parts shared by the evaluations' pictures: axes in tokens, shares as text, names of curves."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def mark_window(axes: Any, train_len: int | None, first: int, last: int) -> None
 
 
 def mark_window_between(panels: Sequence[Any], train_len: int | None, lengths: Sequence[int], **style: Any) -> str:
-    """Mark the training window between the columns of heat maps, and return what a title says of it."""
+    """Mark the training window between the columns of heat maps, and return a note for the title."""
     if train_len is None or not lengths[0] <= train_len < lengths[-1]:
         return ""
     for axes in panels:

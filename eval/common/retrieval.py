@@ -22,7 +22,7 @@ NUMBER = re.compile(r"[0-9]+")
 
 
 def summed(outcome: Outcome) -> Row:
-    """Sum the tests of a cell up: their share that passed, with exact limits, and how long the prompts were."""
+    """Summarize the tests of a cell: the share passed, with exact limits, and the prompts' lengths."""
     tests, passed = len(outcome.records), sum(record["passed"] for record in outcome.records)
     low, high = share_limits(passed, tests, CONFIDENCE)
     tokens = [record["prompt_tokens"] for record in outcome.records]
@@ -43,7 +43,7 @@ def first_number(text: str) -> str | None:
 
 
 def judge(drawn: TextCase, answer: str) -> Row:
-    """Pass an answer whose first number is the hidden one."""
+    """Return whether an answer's first number is the hidden one."""
     (expected,) = drawn.answers
     return {"expected": expected, "answer": answer, "passed": first_number(answer) == expected, **drawn.facts}
 

@@ -48,12 +48,12 @@ from lab.files import write_json, writing
 
 KIND = "harness"
 CASES = f"{KIND}-cases"
-READ_WITH = (*SUBJECT, "length", "max_gen_toks", "chat")  # decides the outcome of a request, beside itself
+READ_WITH = (*SUBJECT, "length", "max_gen_toks", "chat")  # determine, with the request, its outcome
 NAMED_BY = (*READ_WITH, "protocol", "asked", "definition", "num_fewshot", "limit", "seed", "task", "metric", "filter")
 
 
 def measure(request: Request) -> str:
-    """Run the tasks, write down what they score, and return the table to print.
+    """Run the tasks, write their scores, and return the table to print.
 
     Raises: LabError; KeyboardInterrupt.
     """
@@ -85,7 +85,7 @@ def describe(subject: Subject, options: HarnessOptions, length: int) -> Row:
 
 
 def record(results: dict[str, Any], asked: Row, cells: Results) -> list[Row]:
-    """Write down the harness's results of a name, and its rows and tests unless they are there already.
+    """Write the harness's results of a name, and its rows and tests unless they exist already.
 
     Raises: ConfigError where a file cannot be written.
     """
@@ -103,7 +103,7 @@ def record(results: dict[str, Any], asked: Row, cells: Results) -> list[Row]:
 
 
 def notes(request: Request, subject: Subject, rows: Sequence[Row]) -> Iterator[str]:
-    """List what a reader of the scores must know: contexts that were cut, a distance method without effect."""
+    """List notes on the scores: contexts that were cut, a distance method without effect."""
     for task, row in {row["task"]: row for row in rows if row["cut"]}.items():
         contexts = f"{row['cut']:,} of {row['requests']:,} contexts"
         yield f"{task}: {contexts} were longer than the window and lost their beginning; raise --max_length"

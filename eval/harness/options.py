@@ -17,7 +17,7 @@ class HarnessOptions(CellOptions):
     include_path: str | None = None
     """Folder with YAML files of tasks of your own."""
     limit: Positive | None = None
-    """Documents of each task, the first ones; left out, all."""
+    """Number of documents of each task, from the first; left out, all."""
     num_fewshot: NonNegative | None = None
     """Examples before each question; left out, as many as the task sets."""
     max_length: Positive | None = None

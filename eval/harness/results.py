@@ -1,4 +1,4 @@
-"""What lm-evaluation-harness found, as rows and tests.
+"""The results of lm-evaluation-harness, as rows and tests.
 
 The 95% interval of a number is Clopper and Pearson's where every document scores 0 or 1 and the number is their mean,
 and else the harness's standard error times the quantile of Student's t to either side, where it has one.
@@ -96,7 +96,7 @@ def as_number(value: Any) -> Any:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Lay the rows out for reading."""
+    """Format the rows as a table."""
     first, names = rows[0], {"fewshot": "shots", "n": "n", "score": "score"}
     shown = [
         {key: row[key] for key in ("task", "metric", "filter")}

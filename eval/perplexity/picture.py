@@ -37,8 +37,8 @@ def draw_perplexity(rows: Sequence[dict[str, Any]], train_len: int | None, outpu
         mark_window(axes, train_len, lengths[0], lengths[-1])
         axes.set(xlabel="context length (tokens)", ylabel="perplexity")
         first = rows[0]
-        said = (
+        title = (
             f"sliding window, stride {first['stride']}; {first['n']} documents ({first['source']}), 95% over documents"
         )
-        axes.set_title(said, fontsize=9, pad=16)
+        axes.set_title(title, fontsize=9, pad=16)
         figure.legend(loc="outside lower center", ncols=1 if len(curves) < 4 else 2, frameon=False)
