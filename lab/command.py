@@ -140,15 +140,18 @@ def start(main: Callable[[Sequence[str]], int]) -> NoReturn:
     raise SystemExit(main(sys.argv[1:]))
 
 
-def read_options(options_class: type[Any], given: Mapping[str, Any]) -> Any:
-    """Build a command's options from the settings given.
+def read_options(options_class: type[Any], given: Mapping[str, Any], faults: Sequence[str] = ()) -> Any:
+    """Build a command's options from the settings given; `faults` were found elsewhere on the command line.
 
-    Raises: ConfigError, whose lines name fields as they are written on the command line.
+    Raises: ConfigError with all faults, fields named as they are written on the command line.
     """
     try:
-        return validated(options_class, Raw(with_lists(given, options_class), "options"))
+        options = validated(options_class, Raw(with_lists(given, options_class), "options"))
     except ConfigError as error:
-        raise ConfigError(*(f"--{fault}" for fault in error.faults)) from error
+        raise ConfigError(*faults, *(f"--{fault}" for fault in error.faults)) from error
+    if faults:
+        raise ConfigError(*faults)
+    return options
 
 
 def with_lists(given: Mapping[str, Any], options_class: type[Any]) -> dict[str, Any]:

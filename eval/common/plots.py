@@ -67,6 +67,21 @@ def curves_of(rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]
     return curves
 
 
+def draw_curves(figure: Any, rows: Sequence[dict[str, Any]], title: str, factor: float = 1) -> Any:
+    """Draw a line with its limits for each model and method over length, in powers of two, and return the axes."""
+    axes, curves = figure.subplots(), curves_of(rows)
+    for number, (name, curve) in enumerate(curves.items()):
+        lengths, scores = [row["length"] for row in curve], [factor * row["score"] for row in curve]
+        (line,) = axes.plot(lengths, scores, marker=MARKERS[number % len(MARKERS)], markersize=5, label=name)
+        known = [row for row in curve if row["low"] is not None]
+        low, high = ([factor * row[key] for row in known] for key in ("low", "high"))
+        axes.fill_between([row["length"] for row in known], low, high, color=line.get_color(), alpha=0.12, lw=0)
+    axes.set_xscale("log", base=2)
+    axes.set_title(title, fontsize=9, pad=16)
+    figure.legend(loc="outside lower center", ncols=1 if len(curves) < 4 else 2, frameon=False)
+    return axes
+
+
 def mark_window(axes: Any, train_len: int | None, first: int, last: int) -> None:
     """Mark the training window where it lies between two lengths."""
     if train_len is not None and first <= train_len <= last:

@@ -75,13 +75,7 @@ def parse(words: Words) -> Arguments:
         faults.append(f"BASE TUNED={' '.join(models)}: must be two models, the first arguments; see --help")
     if folder is None:
         faults.append("-o: must be given, the folder to write; for instance -o runs/impact")
-    options = None
-    try:
-        options = read_options(ImpactConfig, words.settings)
-    except ConfigError as error:
-        faults += error.faults
-    if faults or options is None:
-        raise ConfigError(*faults)
+    options = read_options(ImpactConfig, words.settings, faults)
     return Arguments(Path(models[0]), Path(models[1]), Path(folder), options)
 
 

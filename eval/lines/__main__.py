@@ -31,14 +31,13 @@ from typing import Any, Literal
 from eval.common.cases import TextCase, Writer
 from eval.common.command import CellOptions, Request, run
 from eval.common.results import Results, Row
-from eval.common.retrieval import answer_budget, judge, summed
+from eval.common.retrieval import answer_budget, choose_lengths, judge, summed
 from eval.common.running import Cell, Done, fill, run_tests
-from eval.common.subject import SUBJECT, Subject, doublings, open_subject, refuse_idle_distance, result_folder
+from eval.common.subject import SUBJECT, Subject, open_subject, refuse_idle_distance, result_folder
 from eval.common.tables import limits, to_text
 from eval.lines.cases import HIGHEST, LEAST_LINES, Lines
 from eval.lines.picture import draw_lines
 from lab.command import start
-from lab.errors import ConfigError
 from lab.schema import Positive
 
 KIND = "lines"
@@ -107,17 +106,9 @@ def sizes(subject: Subject, writer: Writer, tests: Lines, options: LinesOptions,
         return sorted(set(options.lines))
     each = (tests.case(writer, lines=LEAST_LINES, seed=options.seed, index=index) for index in range(options.tests))
     least = budget + max(len(case.prompt_ids) for case in each)
-    faults = [
-        f"--lengths={length}: too short for line retrieval, whose question and {LEAST_LINES} lines take "
-        f"{least - budget} tokens and the answer {budget}; use {least} or more"
-        for length in options.lengths or ()
-        if length < least
-    ]
-    if faults:
-        raise ConfigError(*faults)
     window = subject.model.train_len or MOST_TOKENS
-    lengths = options.lengths or [x for x in doublings(max(1, window // 4), window) if x >= least]
-    return sorted(set(lengths)) or [1 << (least - 1).bit_length()]
+    parts = f"whose question and {LEAST_LINES} lines take {least - budget} tokens and the answer {budget}"
+    return choose_lengths(options.lengths, least, window, window, f"line retrieval, {parts}")
 
 
 def measure_sizes(

@@ -35,15 +35,14 @@ from eval.common.cases import Writer
 from eval.common.command import CellOptions, Request, run
 from eval.common.needle_tests import haystack_of
 from eval.common.results import Results, Row
-from eval.common.retrieval import answer_budget, judge, summed
+from eval.common.retrieval import answer_budget, choose_lengths, judge, summed
 from eval.common.running import Cell, Done, fill, run_tests
-from eval.common.subject import SUBJECT, Subject, doublings, open_subject, refuse_idle_distance, result_folder
+from eval.common.subject import SUBJECT, Subject, open_subject, refuse_idle_distance, result_folder
 from eval.common.tables import pivot, to_text
 from eval.passkey.cases import DIGITS, Passkey, Protocol
 from eval.passkey.picture import draw_grid
 from lab.command import start
 from lab.data.config import Synthetic
-from lab.errors import ConfigError
 from lab.probe.haystacks import check_enough
 from lab.schema import Positive
 
@@ -97,7 +96,10 @@ def measure(request: Request) -> str:
     subject = open_subject(request)
     writer, tests = Writer(subject.tokenizer), make_tests(subject, options)
     budget = answer_budget(writer, tests.digits, options.answer_budget, BUDGET)
-    lengths = choose_lengths(subject, writer, tests, options, budget)
+    least = budget + max(tests.least(writer, options.seed, index) for index in range(options.tests))
+    window = subject.model.train_len or MOST_TOKENS
+    fixed = f"the {tests.protocol} protocol, whose fixed parts take {least - budget} tokens and the answer {budget}"
+    lengths = choose_lengths(options.lengths, least, window, 2 * window, fixed)
     refuse_idle_distance(request.overrides, subject.model.decoder.distance, lengths[-1])
     if options.haystack is not None:
         n_tokens = lengths[-1] - budget - tests.least(writer, options.seed, 0)
@@ -127,29 +129,6 @@ def make_tests(subject: Subject, options: PasskeyOptions) -> Passkey:
         return Passkey(protocol, options.digits or DIGITS)
     filler, _ = haystack_of(subject, options.haystack, None)
     return Passkey(protocol, options.digits or (corpus.digits if isinstance(corpus, Synthetic) else DIGITS), filler)
-
-
-def choose_lengths(
-    subject: Subject, writer: Writer, tests: Passkey, options: PasskeyOptions, budget: int
-) -> Sequence[int]:
-    """Choose the lengths, rising, all of which have room for every test.
-
-    Raises: ConfigError for a length that is asked for and too short.
-    """
-    least = budget + max(tests.least(writer, options.seed, index) for index in range(options.tests))
-    if options.lengths is not None:
-        faults = [
-            f"--lengths={length}: too short for the {tests.protocol} protocol, whose fixed parts take {least - budget} "
-            f"tokens and the answer {budget}; use {least} or more"
-            for length in options.lengths
-            if length < least
-        ]
-        if faults:
-            raise ConfigError(*faults)
-        return sorted(set(options.lengths))
-    window = subject.model.train_len or MOST_TOKENS
-    lengths = [length for length in doublings(max(1, window // 4), 2 * window) if length >= least]
-    return lengths or [1 << (least - 1).bit_length()]
 
 
 def measure_grid(
