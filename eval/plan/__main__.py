@@ -90,7 +90,7 @@ def predictions(documents: Documents, options: PlanOptions, law: Law) -> str:
 
 def target_columns(needed: Needed | None, target: int) -> dict[str, str | None]:
     """Write the tokens that a target takes."""
-    words = ("beyond the window", None, None)
+    words: tuple[str | None, ...] = ("beyond the window", None, None)
     if needed is not None:
         words = tuple(None if value is None else f"{value:.3g}" for value in needed)
     return dict(zip((f"tokens for {target:,}", "from", "to"), words, strict=True))
