@@ -52,6 +52,9 @@ class ReachOptions(Section):
     """Distance in tokens at which f is read; left out, half of the smallest window."""
     last: bool = False
     """Read each run's last probe only."""
+    reached: bool = False
+    """Leave out probes without reach, of models that find nothing at any distance yet: how far reach goes once there is
+    one, whenever it began. This selects by what is explained."""
     resamples: Annotated[int, Ge(100)] = 1000
     """Resamples of whole runs from which limits are taken."""
     confidence: Annotated[float, Gt(0), Lt(1)] = 0.95
@@ -67,10 +70,11 @@ def analyse(runs: Sequence[Path], options: ReachOptions, folder: Path | None, *,
     """
     settings = read_all(runs)
     distance = options.distance or min(int(each["data.window"]) for each in settings.values()) // 2
-    points, without = read_points(runs, settings, distance, last=options.last)
+    every, without = read_points(runs, settings, distance, last=options.last)
+    points = every[np.isfinite(every["low"])].reset_index(drop=True) if options.reached else every
     if points.empty:
         raise DataError(f"RUNS: no probe has reach and f at {distance} tokens; name runs that probed and counted")
-    tables = {"arms": at_the_reach(points), "points": points.set_index("run")}
+    tables = {"arms": at_the_reach(every), "points": points.set_index("run")}
     columns, faults = separable(points, COLUMNS)
     model = fit(points, columns)
     heads = [

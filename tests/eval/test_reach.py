@@ -121,6 +121,10 @@ def test_columns_that_cannot_be_told_apart_are_named():
     # two windows of one corpus: f is tokens times a constant of each window, so that the third follows from two
     two = points[points["arm"].isin(["0", "2"])]
     assert max(inflation(two, COLUMNS).values()) == pytest.approx(1)
+    noise = np.random.default_rng(0).normal(0, 0.005, len(two))  # of counts; only f is then nearly all explained
+    two = two.assign(f=two["f"] * np.exp(noise))
+    shares = inflation(two, COLUMNS)
+    assert shares["window"] < 0.999 < shares["f"]
     assert separable(two, COLUMNS)[0] == ("f", "tokens")
     assert separable(points.assign(section=np.nan), ["section"]) == ((), {"section": "unknown in some points"})
     near = points.assign(tokens=np.where(points["window"] == 128, 1e6, 1.001e6))
@@ -219,6 +223,9 @@ def test_the_command_reads_runs_and_writes_its_tables_and_picture(tmp_path, caps
     assert shown == 24
     assert main([*runs, "--last", "--distance=64", "--resamples=100"]) == 0
     assert "n = 8 probes of 8 runs" in capsys.readouterr().out
+    assert main([*runs, "--reached", "--distance=64", "--resamples=100"]) == 0
+    assert re.match(rf"n = {points['reach'].notna().sum()} probes .* none in 0;", capsys.readouterr().out)
+    assert points["reach"].isna().any()
 
 
 @pytest.mark.parametrize(
