@@ -16,7 +16,8 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from copy import copy
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 import torch
@@ -93,6 +94,16 @@ class DistanceProbe(Probe):
         """
         inputs = {field.name: getattr(probe, field.name) for field in fields(Probe)}
         return cls(**inputs) if probe.config.distance_tests else None
+
+    def in_prompt(self, length: int) -> DistanceProbe:
+        """Return the same tests in prompts that fill `length` tokens with the answer; only distances that fit are kept.
+
+        A test hides the same number at the same distance; what differs is the text before it.
+        """
+        shorter = copy(self)
+        shorter.test = replace(self.test, window=length)
+        shorter.distances = [distance for distance in self.distances if distance in shorter.test.reachable]
+        return shorter
 
     def choose_distances(self) -> list[int]:
         """Return the distances that the settings name, or equally spaced ones.
