@@ -32,7 +32,7 @@ from lab.runs.folder import RunFolder
 from lab.runs.picture import draw_run
 from lab.source.place import tokenizer_of
 
-DONE, STOPPED = 0, 75
+DONE, FAILED, STOPPED = 0, 1, 75
 
 
 def run_experiment(experiment: Experiment, resume: bool, command: str) -> int:
@@ -77,9 +77,11 @@ def run_experiment(experiment: Experiment, resume: bool, command: str) -> int:
         for logger in run.trainer.loggers:
             logger.finalize("finished")
     if run.stopping.stopped:
-        echo(f"stopped after {run.module.consumed:,} tokens, all saved; continue with:\n  {command}", error=True)
+        saved = f"stopped after {run.module.consumed:,} tokens, all saved; continue with:\n  {command}"
+        echo(run.stopping.fault or saved, error=True)
         run.trainer.strategy.barrier()  # a launcher ends the processes that are left once one has exited
-        return STOPPED if launch.returns_status else DONE
+        status = FAILED if run.stopping.fault else STOPPED
+        return status if launch.returns_status else DONE
     if finished:
         return already_finished(experiment, folder, echo)
     if launch.is_first:
