@@ -13,7 +13,7 @@ from lab.files import writing
 STYLE: Any = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 DPI = 130
 BLUE, ORANGE, GREY = "#3366aa", "#cc6622", "#888888"
-PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # told apart by all eyes (Okabe, Ito 2008)
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # colour-blind safe (Okabe, Ito 2008)
 
 
 @contextmanager

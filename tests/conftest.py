@@ -1,4 +1,5 @@
 import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from lab.data import wording
 from lab.data.config import Bpe, DataConfig, Synthetic
@@ -16,6 +17,16 @@ def bpe():
     documents = synthetic_text(Synthetic(words=16, **LENGTHS)).documents(0, 60)
     fixed = wording.TASK + wording.NEEDLE + wording.QUESTION + wording.ANSWER_PREFIX
     return train_bpe([fixed, *documents], vocab_size=400)
+
+
+@pytest.fixture(scope="session")
+def bytewise():
+    """A byte-level BPE without merges and special tokens: a token for every byte, so that places in text are tokens."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({byte: k for k, byte in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ from lab.probe.cases import Case, check_spelling
 
 PROBE_UNITS = 16  # first step of the search, which estimates the slope
 MOST_UNITS = 100  # for each token of room; letters are the smallest units
-GUESSES = 4  # steps by the slope before every other one halves what is left
+GUESSES = 4  # steps by the slope before every other one halves the interval
 
 Compose = Callable[[int], str]
 Score = Callable[[str, Sequence[str]], float]

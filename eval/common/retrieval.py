@@ -19,7 +19,7 @@ from lab.errors import ConfigError
 from lab.probe.intervals import share_limits
 
 CONFIDENCE = 0.95
-SAMPLE = 64  # numbers differ in tokens; the longest of this many stands for all
+SAMPLE = 64  # numbers differ in tokens; the longest of this many is the bound
 NUMBER = re.compile(r"[0-9]+")
 
 
@@ -51,7 +51,7 @@ def judge(drawn: TextCase, answer: str) -> Row:
 
 
 def draw_key(rng: np.random.Generator, digits: int) -> str:
-    """Draw a number of exactly so many digits."""
+    """Draw a number of exactly `digits` digits."""
     return str(rng.integers(10 ** (digits - 1), 10**digits))
 
 
@@ -68,9 +68,9 @@ def least_budget(writer: Writer, digits: int) -> int:
 
 
 def answer_budget(writer: Writer, digits: int, wanted: int | None, default: int) -> int:
-    """Choose the tokens that are left for the answer: those asked for, or the default, or what the answer takes.
+    """Choose the tokens that are left for the answer: as requested, or the default, or as many as the answer takes.
 
-    Raises: ConfigError where an answer does not fit in what is asked for, DataError as `least_budget` does.
+    Raises: ConfigError where an answer does not fit in the requested budget, DataError as `least_budget` does.
     """
     least = least_budget(writer, digits)
     if wanted is not None and wanted < least:
@@ -79,9 +79,9 @@ def answer_budget(writer: Writer, digits: int, wanted: int | None, default: int)
 
 
 def choose_lengths(asked: Sequence[int] | None, least: int, window: int, longest: int, fixed: str) -> list[int]:
-    """Choose lengths with room for `least` tokens, rising: those asked for, or powers of two from window / 4 on.
+    """Choose lengths with room for `least` tokens, rising: as requested, or powers of two from window / 4 on.
 
-    Raises: ConfigError for a length that is asked for and too short; `fixed` describes the fixed parts.
+    Raises: ConfigError for a requested length that is too short; `fixed` describes the fixed parts.
     """
     short = [length for length in asked or () if length < least]
     if short:

@@ -131,7 +131,7 @@ def device_for(name: str) -> torch.device:
 
 
 def refuse_idle_distance(overrides: Mapping[str, Any], distance: Distance, n_tokens: int) -> None:
-    """Refuse a distance method that is asked for and changes nothing in texts of this length.
+    """Refuse a requested distance method that changes nothing in texts of this length.
 
     Raises: ConfigError.
     """

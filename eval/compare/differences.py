@@ -112,7 +112,7 @@ def paired(first: Mapping[Any, float], second: Mapping[Any, float]) -> Verdict:
 
 
 def paired_t(differences: Sequence[float] | np.ndarray) -> float | None:
-    """Return the p of a mean difference of zero; None for one test, or where all differ alike.
+    """Return the p of a mean difference of zero; None for one test, or where all differences are equal.
 
     Example:
         >>> round(paired_t([1.0, 2.0, 3.0]), 4), paired_t([0.0, 0.0]), paired_t([1.0])

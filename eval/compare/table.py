@@ -49,7 +49,7 @@ class Grid:
 def arrange(records: pd.DataFrame, by: Sequence[str] = ()) -> Grid:
     """Put results into lines and columns, fold seeds, and test the differences to the first column.
 
-    The newest checkpoint of a model and method is taken, unless columns are asked for by it. Of a result that appears
+    The newest checkpoint of a model and method is taken, unless the columns are checkpoints. Of a result that appears
     twice, the one of more tests is taken, or the later one.
 
     Raises: ConfigError for a field that no record has.
@@ -177,7 +177,7 @@ def fold(rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def line_names(cells: pd.DataFrame, lines: Sequence[str]) -> pd.Series:
-    """Name lines by evaluation, task and length, and by what tells lines of one such name apart."""
+    """Name lines by evaluation, task and length, and by the fields that distinguish lines of the same name."""
     shown = pd.Series("", index=cells.index)
     for name in ("evaluation", "task"):
         shown = shown + (cells[name] + " " if name in lines else "")

@@ -49,7 +49,7 @@ def spread(grid: Grid, best: str = "{}") -> pd.DataFrame:
 
 
 def legend(grid: Grid, best: str = "is bold") -> list[str]:
-    """Explain what the marks mean, by which tests, and what was left out."""
+    """Explain the marks, the tests, and what was left out."""
     tests, untested = grid.cells.test.value_counts(), int((grid.cells.compared & grid.cells.test.isna()).sum())
     first = grid.cells.column[grid.cells.number == 0].iloc[0]
     named = ", ".join(f"{name} ({count})" for name, count in tests.items())

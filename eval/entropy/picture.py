@@ -11,7 +11,7 @@ import numpy.typing as npt
 from eval.common.plots import power_axis
 from lab.plots import GREY, canvas
 
-NAMED = 10  # layers at most that a legend names; more are told apart by a colour bar
+NAMED = 10  # layers at most that a legend names; more have a colour bar
 LIGHTEST = 0.9  # of the colour map, whose last colours vanish on white
 SMOOTH = 0.04  # share of n to either side that a point of a line averages over; single queries of few texts are noise
 

@@ -39,7 +39,7 @@ class Encoder:
         prefix = [*self.begin_ids[-1:], *named, *self.stop_ids]
         if not prefix:
             raise DataError("tokenizer.json: no token begins or ends a document; set eos_token_id in config.json")
-        self.prefix_id = prefix[0]  # what an empty context stands for
+        self.prefix_id = prefix[0]  # used for an empty context
         texts = (self.tokenizer.decode(ids[:1], skip_special_tokens=False) for ids in (prefix, self.stop_ids))
         self.begin_text, self.end_text = texts
 

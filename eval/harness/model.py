@@ -29,7 +29,7 @@ from eval.harness.scoring import TokenRequest, batches, token_scores
 from lab.errors import ConfigError
 from lab.model.generation.generate import greedy
 
-READ = "read"  # names, in the harness's cache, what was read for a request
+READ = "read"  # key, in the harness's cache, of the tokens read for a request
 MOST_TOKENS = 4096  # of a text, where the training window is not known
 FOLLOWED = ("until", "max_gen_toks", "temperature", "top_p", "top_k")  # the last three change no greedy answer
 IDLE = (("do_sample", False), ("num_beams", 1))

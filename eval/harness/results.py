@@ -58,7 +58,7 @@ def tasks_of(results: Results, name: str) -> Iterator[str]:
 
 
 def tests_of(results: Results, task: str, filtered: str) -> list[Row]:
-    """List every test of a task and filter: its prompt's hash, what was expected and answered, and its scores."""
+    """List every test of a task and filter: its prompt's hash, expected and actual answer, and scores."""
     return [
         {
             "test": sample["doc_id"],

@@ -15,7 +15,7 @@ from lab.model.decoder import Decoder
 class TokenRequest(NamedTuple):
     """A request in tokens: score `targets`, the last len(targets) tokens after `inputs` shifted by one.
 
-    With a `budget`, it asks for an answer of so many tokens, which ends at one of `stops`.
+    With a `budget`, it asks for an answer of that many tokens, which ends at one of `stops`.
     """
 
     inputs: tuple[int, ...]

@@ -49,7 +49,7 @@ from lab.recipes.impact_config import ImpactConfig
 from lab.skip.selection import sentences_with
 from lab.skip.sentences import sentence_ends, split_sentences
 
-STRETCH = 200  # marked targets, at least, that a point of the picture stands for
+STRETCH = 200  # marked targets, at least, for each point of the picture
 MOST_STRETCHES = 40  # points of a line
 PICTURE = "impact.png"
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from lab.plots import canvas
 
-N_COLORS, GREY = 10, 7  # of the colour map, and where grey stands in it: for labels without a colour of their own
+N_COLORS, GREY = 10, 7  # of the colour map, and the index of grey in it: for labels without a colour of their own
 
 
 def draw_shares(

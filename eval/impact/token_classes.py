@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tokenizers import Tokenizer
 
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # stands for a piece of a character
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # decoded from a piece of a character
 CONTEXT = "a"  # text before a token, so that a leading space shows
 
 

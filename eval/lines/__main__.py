@@ -100,7 +100,7 @@ def measure(request: Request) -> str:
 def sizes(subject: Subject, writer: Writer, tests: Lines, options: LinesOptions, budget: int) -> list[int]:
     """List the numbers of lines, or the lengths, all of which have room for every test.
 
-    Raises: ConfigError for lengths that are asked for and too short.
+    Raises: ConfigError for requested lengths that are too short.
     """
     if options.lines is not None:
         return sorted(set(options.lines))

@@ -47,7 +47,7 @@ class Lines:
     def case(self, writer: Writer, *, lines: int, seed: int, index: int) -> TextCase:
         """Draw test `index` of a number of lines; with more lines, those of fewer lines come first.
 
-        The line that is asked for lies at the same share of the record whatever its length.
+        The requested line is at the same fraction of the record whatever its length.
         """
         rng = np.random.default_rng([seed, index])
         share = float(rng.random())
@@ -83,7 +83,7 @@ class Lines:
 
 
 def draw_numbers(seed: int, index: int, lines: int) -> list[int]:
-    """Draw different numbers, the first ones the same however many there are.
+    """Draw different numbers, the first ones independent of their number.
 
     Example:
         >>> draw_numbers(0, 1, 5)[:3] == draw_numbers(0, 1, 3)

@@ -74,7 +74,7 @@ class MethodsOptions(NeedleOptions):
 
     @property
     def chosen(self) -> list[str]:
-        """The methods asked for, rope first."""
+        """The requested methods, rope first."""
         names = [name.strip() for name in self.methods.split(",")]
         return sorted(names, key=lambda name: name != BASE)
 

@@ -18,7 +18,7 @@ Position methods take the place of the model's own, for instance Dual Chunk Atte
 
 Prints a table, and adds a line for each cell to passkey.jsonl in eval/ of the run folder (runs/passkey-NAME for a
 Hugging Face folder) or FOLDER, once it is known, so that a second call continues from there; passkey-cases/ holds
-every test with its key and answer, and the picture, one for each subject and protocol, lies beside them.
+every test with its key and answer, and the picture, one for each subject and protocol, is beside them.
 """
 
 from __future__ import annotations

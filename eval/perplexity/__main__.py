@@ -3,7 +3,7 @@
     python -m eval.perplexity MODEL [--option=value ...] [--plot] [-o FOLDER]
 
 MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
-tokenizer.json. At each context length the same documents are read in windows of so many tokens, moved by the stride;
+tokenizer.json. At each context length the same documents are read in windows of that many tokens, moved by the stride;
 eval/common/sliding.py defines which tokens are scored with which context, and the intervals:
 
     python -m eval.perplexity runs/cpu_demo

@@ -18,13 +18,13 @@ is documents of a natural, uniform or concatenated length, or what a finished ru
     python -m eval.positions string --shift=64 --window=32 --length=192 --plot --counts=runs/cpu_demo
 
 Of a skip method, which gives a short sample ids inside a long target window, it prints how far apart tokens are, how
-long ids go on without a gap, and how often they stand a quarter, a half and three quarters of the window apart;
+long ids go on without a gap, and how often they are a quarter, a half and three quarters of the window apart;
 --plot draws that, and the ids of one sample:
 
     python -m eval.positions pose --n_tokens 2048 --target_len 8192
     python -m eval.positions longrecipe --n_tokens=24000 --target_len=80000 --sentence_tokens=86 --plot
 
-The picture goes to runs/positions-METHOD-TOKENS.png where no -o names another file.
+The picture is runs/positions-METHOD-TOKENS.png unless -o names another file.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Options(Section):
     train_len: Length | None = None
     """Training length L in tokens, of the longest segment; left out, that of --counts or else the text's length."""
     counts: str | None = None
-    """Run folder whose counts.npz says what training has seen."""
+    """Run folder whose counts.npz holds the counts of the training."""
 
     def rules(self) -> list[str]:
         """Refuse two descriptions of the training."""

@@ -24,7 +24,7 @@ SHARES = (0.01, 0.03, 0.1, 0.3, 1.0)  # of the largest f, named beside the colou
 SMOOTH = {"interpolation": "antialiased", "interpolation_stage": "rgba"}  # of more cells than pixels, colours are mixed
 BINS = 16  # of segment lengths
 POINTS = 2048  # of the curve at most
-REACH = 1.25  # how far the axis of the curve goes on at most, in lengths of what training and the method know
+REACH = 1.25  # end of the curve's axis at most, in lengths that training and the method cover
 
 
 def draw(distance: Distance, length: int, training: Training, output: Path) -> None:
@@ -132,7 +132,7 @@ def draw_frequency(axes: Any, distance: Distance, length: int, training: Trainin
 
 
 def draw_used(axes: Any, training: Training, reach: tuple[float, float, float], color: str, words: str) -> None:
-    """Draw f(i) over what is used, `reach` being from where, up to where, and the end of the axis."""
+    """Draw f(i) over the range in use; `reach` is its start, its end, and the end of the axis."""
     start, largest, end = reach
     at = np.linspace(start, min(largest, end), POINTS)
     share = training.share_of(training.frequency_at(at))

@@ -71,7 +71,7 @@ class Measures:
 
 
 def window_faults(config: Any, options: SkipOptions) -> list[str]:
-    """List what is wrong with the target window, as lines that begin with the field."""
+    """List the target window's faults, as lines that begin with the field."""
     if config.target_len > LONGEST:
         rule = f"must be <= {LONGEST}, as f is held in memory; lower it and n_tokens alike"
         return [f"target_len={config.target_len}: {rule}"]

@@ -52,7 +52,7 @@ class Training:
     def frequency_at(self, rel_pos: FloatArray) -> FloatArray:
         """Return f at any relative positions: 0 from L on, nan at nan.
 
-        Between whole positions f is interpolated linearly, which is what Eq. 2 says of them too.
+        Between whole positions f is interpolated linearly, as Eq. 2 does too.
         """
         known = np.append(self.frequency, 0)
         frequency: FloatArray = np.interp(rel_pos, np.arange(len(known)), known)

@@ -45,7 +45,7 @@ def draw_effective_length(axes: Any, values: dict[str, Any], last: int) -> None:
     axes.annotate(f"threshold {threshold:g}{below}", (1, threshold), **RIGHT, va="bottom", color=GREY)
     high = last if values["smooth_high"] is None else values["smooth_high"]
     names = dict.fromkeys(("limits", "smooth", "steps"), "_")
-    if ORANGE not in (line.get_color() for line in axes.lines):  # the first threshold stands for all in the legend
+    if ORANGE not in (line.get_color() for line in axes.lines):  # only the first threshold is in the legend
         names = {"limits": "limits", "smooth": "effective length, smooth", "steps": "by steps"}
     if high > values["smooth_low"] > 0:
         ends = (values["smooth_low"], high)

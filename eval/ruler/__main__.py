@@ -3,7 +3,7 @@
     python -m eval.ruler MODEL [--option=value ...] [--plot] [-o FOLDER]
 
 MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
-tokenizer.json. A test of a length takes exactly or just below so many of the model's own tokens, answer included:
+tokenizer.json. A test of a length takes at most that many of the model's own tokens, answer included:
 
     python -m eval.ruler models/Llama-3.1-8B --haystack=essays/ --squad=dev-v2.0.json --hotpotqa=hotpot_dev.json
     python -m eval.ruler runs/tiny_2k --lengths=1024,2048 --tests=100 --plot

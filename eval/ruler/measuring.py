@@ -78,7 +78,7 @@ def prepare(subject: Subject, options: RulerOptions) -> Bench:
 def answer_budgets(writer: Writer, sources: Sources, options: RulerOptions) -> dict[Task, int]:
     """Choose the answer budgets: as requested, or RULER's; more where an answer takes more.
 
-    Raises: ConfigError with a line for every task whose answers do not fit in what is asked for.
+    Raises: ConfigError with a line for every task whose answers do not fit in the requested budget.
     """
     least = {task: least_budget(writer, sources, task) for task in options.chosen}
     if options.answer_budget is None:

@@ -22,8 +22,8 @@ from eval.ruler.sources import Sources
 from eval.ruler.vt import Tracing
 from lab.errors import ConfigError
 
-SAMPLE = 32  # answers of a task that stand for all
-VERSION = 1  # of the cases; raised with every change to them, so that old results are not taken for new ones
+SAMPLE = 32  # answers of a task, whose longest is taken as the bound
+VERSION = 1  # of the cases; raised with every change to them, so that old results are not reused
 
 Category = Literal["retrieval", "multi-hop tracing", "aggregation", "question answering"]
 
@@ -62,7 +62,7 @@ class Task:
         return {"expected": list(drawn.answers), "answer": answer, "score": score, **drawn.facts}
 
     def turn(self, length: int, budget: int, seed: int, index: int) -> Turn:
-        """Name a test, and seed what is drawn for it."""
+        """Identify a test, and seed its draws."""
         return Turn(length, budget, seed, index, np.random.default_rng([seed, zlib.crc32(self.name.encode()), index]))
 
 

@@ -1,4 +1,4 @@
-"""One picture of a plan: the profiles, and what is drawn to reach them.
+"""One picture of a plan: the profiles, and the draws that reach them.
 
 Left the share of the pairs by distance: natural, aimed at and reached. Right, for segments, the share of the tokens by
 length, natural and planned; for skips, the ids of some samples, one below the other; for loss weights, the weights.

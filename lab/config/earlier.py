@@ -20,7 +20,7 @@ def is_of_run(path: Path) -> bool:
 
 
 def bring_up_to_date(values: dict[str, Any]) -> None:
-    """Replace what an earlier version wrote by what has the same documents and the same tests.
+    """Replace settings of earlier versions by today's settings for the same documents and tests.
 
     Example:
         >>> data = {"window": 100, "corpus": {"median_frac": 0.25}}

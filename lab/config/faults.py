@@ -15,7 +15,7 @@ from lab.skip.config import SkipConfig
 def position_faults(
     position: PositionConfig, model: DecoderConfig, data: DataConfig, train: TrainConfig, probe: ProbeConfig
 ) -> list[str]:
-    """List what is wrong between the position methods and the other sections."""
+    """List the faults between the position methods and the other sections."""
     frequency, distance, window = position.frequency, position.distance, data.window
     longest = max(window, probe.longest(window)) if distance.beyond_training else window
     faults = [f"position.distance.{fault}" for fault in distance.length_faults(longest)]
@@ -41,7 +41,7 @@ def position_faults(
 def mask_faults(
     mask: MaskConfig, skip: SkipConfig | None, data: DataConfig, position: PositionConfig, *, has_gaps: bool
 ) -> list[str]:
-    """List what is wrong between masks, skips and the other sections."""
+    """List the faults between masks, skips and the other sections."""
     inside = mask.method if mask.method != "causal" else "chunks" if mask.chunks is not None else None
     faults = []
     if inside is not None and data.mode != "concatenated":
@@ -76,7 +76,7 @@ def mask_faults(
 def shape_faults(
     shape: ShapeConfig | None, skip: SkipConfig | None, data: DataConfig, mask: MaskConfig, *, reach: int
 ) -> list[str]:
-    """List what is wrong between the shape and the other sections."""
+    """List the faults between the shape and the other sections."""
     if shape is None:
         return []
     method, faults = shape.strategy.method, []

@@ -12,7 +12,7 @@ from lab.counts.position_counts import IntArray
 
 
 class Counted(Protocol):
-    """A counter, or what was saved of one."""
+    """A counter, or a saved one."""
 
     @property
     def max_len(self) -> int:

@@ -1,4 +1,4 @@
-"""How many targets a corpus has by visible context, every segment drawn once.
+"""The number of a corpus's targets by visible context, every segment drawn once.
 
 A document that begins s tokens into a window of T (in mode natural s is 0) is cut into a first piece of at most T - s
 tokens, full ones of T, and what remains. Under mask document, and in mode natural, every piece is a run; under a causal

@@ -48,7 +48,7 @@ def held_out_windows(data: DataConfig, *, length: int, windows: int, seed: int) 
 
 
 def refuse_few(data: DataConfig, *, length: int, windows: int) -> None:
-    """Refuse held-out documents that are too short for so many windows.
+    """Refuse held-out documents that are too short for the number of windows.
 
     Raises: DataError.
     """

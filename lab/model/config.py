@@ -42,7 +42,7 @@ class DecoderConfig(Section):
     """Width of all query heads together; left out, d_model."""
 
     def rules(self) -> list[str]:
-        """List what is wrong between the fields, each as one line."""
+        """List the faults between the fields, each as one line."""
         faults = []
         field = "d_model" if self.attention_width is None else "attention_width"
         if self.width % self.n_heads:

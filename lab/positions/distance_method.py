@@ -72,7 +72,7 @@ class Distance(Section, ABC):
         return self.method == "plain"
 
     def length_faults(self, length: int) -> list[str]:
-        """List what is wrong with the parameters at `length` tokens, as lines that begin with the field."""
+        """List the parameters' faults at `length` tokens, as lines that begin with the field."""
         return []
 
     def shows(self, q_pos: Tensor, k_pos: Tensor) -> Tensor | None:

@@ -1,1 +1,1 @@
-"""The needle test: what it asks, how it is scored, and the effective length that follows from it."""
+"""The needle test: its cases, their scores, and the effective length that follows from them."""

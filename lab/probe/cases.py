@@ -29,7 +29,7 @@ class Case:
 def check_spelling(tokenizer: Tokenizer, text: str, answers: Sequence[str], passes: Callable[[str], bool]) -> None:
     """Refuse a tokenizer in which `text`, which holds the right answers, could not be answered.
 
-    One that sets digits apart is an example. Raises: DataError.
+    For example one that decodes digits with spaces. Raises: DataError.
     """
     spelled = tokenizer.decode(tokenizer.encode(text, add_special_tokens=False).ids)
     if not passes(spelled):

@@ -90,7 +90,7 @@ class ProbeConfig(Section):
         return faults
 
     def distance_faults(self) -> list[str]:
-        """List what is wrong with the settings of the one-number tests."""
+        """List the faults in the settings of the one-number tests."""
         faults = []
         for name, value in (("distance_points", self.distance_points), ("distances", self.distances)):
             if value is not None and not self.distance_tests:

@@ -1,4 +1,4 @@
-"""The lines of probes.jsonl about distances: one for each distance, and what the summary of a probe says of reach."""
+"""The lines of probes.jsonl about distances: one for each distance, and the reach in the summary of a probe."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def one_number_tests(probe: DistanceProbe) -> Record:
 
 
 def reach_record(results: Sequence[DistanceResult], threshold: float, counts: Counted | None) -> Record:
-    """Build what a summary says of reach."""
+    """Build the fields of a summary about reach."""
     found = reach(results, threshold)
     at = found["reach"]
     return {**found, "f_at_reach": None if at is None else f_at(counts, int(at))}

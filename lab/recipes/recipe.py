@@ -161,7 +161,7 @@ def resolve_training(recipe: Recipe, source: Source) -> tuple[dict[str, Experime
     experiments: dict[str, Experiment] = {}
     faults: list[str] = []
     with TemporaryDirectory() as place:
-        later = Path(place) / FOLDERS["extend"]  # stands in for the model that is not trained yet
+        later = Path(place) / FOLDERS["extend"]  # in place of the model that is not trained yet
         starts = {"tune": Path(recipe.base), "extend": Path(recipe.base), "replay": later}
         for stage in TRAINING:
             if stage == "replay" and "extend" not in experiments:

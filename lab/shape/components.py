@@ -1,4 +1,4 @@
-"""What each strategy can draw: segments of a length, or windows whose chunks of contiguous ids are set apart.
+"""The components that a strategy draws: segments of a length, or windows whose chunks of contiguous ids are set apart.
 
 choose and pack draw segments; one of n tokens has max(n - i, 0) pairs at distance i. choose draws the corpus's own, by
 classes of length; pack cuts joined documents to any of a grid of lengths.

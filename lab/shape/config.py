@@ -82,7 +82,7 @@ class Gaps(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Weights(Section):
-    """Weigh the loss of every target by the earlier tokens it sees; what is drawn does not change."""
+    """Weight the loss of every target by the earlier tokens it sees; the draws do not change."""
 
     method: Literal["weights"] = "weights"
     max_weight: Annotated[float, Ge(1)] = 8.0

@@ -33,7 +33,7 @@ GRID = np.linspace(0, 1, 9)
 
 @dataclass(frozen=True, eq=False)
 class Components:
-    """What a strategy can draw.
+    """The components that a strategy can draw.
 
     Shapes: `pairs` float64 (components, bins), `tokens` float64 (components,) of one draw; `limits` float64
     (components,), the most draws of each in draws a token of the whole, inf where there is no limit.

@@ -19,7 +19,7 @@ Source: arXiv:2409.00509, section 4.2 and Algorithm 1. Eq. 6 has a + 1 that woul
 contrary to the text above it. Algorithm 1 has T slots, which overflow T as soon as a sentence has two tokens. Here M,
 its largest g, is what the window leaves. In the released code
 - N slots are drawn from all, and the smallest is replaced by 0, which biases the others towards the end of the window;
-- token index 0 is taken for an empty slot; its id is restored just before the second id, which joins a first sentence
+- token index 0 is treated as an empty slot; its id is restored just before the second id, which joins a first sentence
   of one token to the second sentence;
 - a first stretch, as long as a first chunk of PoSE, is overwritten with ids 0, 1, ... .
 None of the three is done here.

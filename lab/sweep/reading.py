@@ -72,7 +72,7 @@ class Sweep:
 
 
 def read_sweep(path: Path, *, seeds: int | None = None, seed: NonNegative | None = None) -> Sweep:
-    """Read a sweep file; `seeds` replaces the seeds of a grid by the first so many, `seed` is that of random draws.
+    """Read a sweep file; `seeds` is the number of seeds of a grid, from 0, and `seed` that of random draws.
 
     Raises: ConfigError with a line for each fault.
     """
@@ -133,7 +133,7 @@ def distribution_of(keys: Any) -> str | None:
 
 
 def form_fault(keys: Any, distribution: Any) -> str | None:
-    """Return what is wrong with the keys of a parameter, as the end of a line."""
+    """Return the first fault in the keys of a parameter, as the end of a line."""
     if not isinstance(keys, dict) or not keys:
         return "must be a section; write value: or values: below it"
     if distribution is None:

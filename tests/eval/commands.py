@@ -3,6 +3,10 @@
 import json
 from pathlib import Path
 
+from tests.refusals import check_faults
+
+__all__ = ["check_faults", "rows_in", "rows_named", "runner", "words_of"]
+
 
 def runner(main, bar=None):
     """Make what runs a command's words, a list or one string: status, output and errors, but for a progress bar's."""
@@ -26,11 +30,3 @@ def words_of(text):
 
 def rows_named(name):
     return lambda folder: rows_in(folder / name)
-
-
-def check_faults(said, expected):
-    """Check that there is a line for each fault, that begins with field, value and rule, and that has a remedy."""
-    assert len(said) == len(expected), said
-    for line, start in zip(said, expected, strict=True):
-        assert line.startswith(start)
-        assert line.partition("; ")[2]

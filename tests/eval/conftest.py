@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.model.attention.inspection import LayerLogits
 from tests.opened import write_run
 
 
@@ -28,6 +29,20 @@ def text_file(tmp_path):
     path = tmp_path / "words.txt"
     path.write_text(" ".join(f"word {n * n % 97}." for n in range(700)))
     return path
+
+
+@pytest.fixture
+def held_logits(monkeypatch):
+    """The numbers of logits that were computed in one block."""
+    held, true = [], LayerLogits.block
+
+    def block(self, *arguments):
+        logits = true(self, *arguments)
+        held.append(logits.numel())
+        return logits
+
+    monkeypatch.setattr(LayerLogits, "block", block)
+    return held
 
 
 @pytest.fixture(scope="module")

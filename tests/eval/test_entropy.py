@@ -97,20 +97,10 @@ def test_the_size_of_blocks_changes_nothing(most):
     torch.testing.assert_close(found, attention_entropy(decoder, tokens), rtol=0, atol=1e-13)
 
 
-def test_logits_of_a_long_text_are_never_held_at_once(monkeypatch):
-    from lab.model.attention.inspection import LayerLogits
-
-    held, true = [], LayerLogits.block
-
-    def block(self, *arguments):
-        logits = true(self, *arguments)
-        held.append(logits.numel())
-        return logits
-
-    monkeypatch.setattr(LayerLogits, "block", block)
+def test_logits_of_a_long_text_are_never_held_at_once(held_logits):
     attention_entropy(tiny(), drawn(700), most=20_000)
-    assert max(held) <= 20_000
-    assert sum(held) >= 3 * 4 * 700 * 701 / 2
+    assert max(held_logits) <= 20_000
+    assert sum(held_logits) >= 3 * 4 * 700 * 701 / 2
 
 
 def test_entropy_aware_abf_sharpens_layers_from_2_on_beyond_training():

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from eval.common.cases import Writer
 from eval.common.retrieval import answer_budget, draw_key, first_number, least_budget, summed
@@ -28,16 +28,6 @@ TASK = (
 )
 KEY = re.compile(r"The pass key is ([0-9]{5})\. Remember it\. \1 is the pass key\.")
 NEEDLE = re.compile(r"One of the magic numbers is ([0-9]{3})\.")
-
-
-@pytest.fixture(scope="module")
-def bytewise():
-    """A byte-level BPE without merges: a token for every byte."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({byte: k for k, byte in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer
 
 
 both = pytest.mark.parametrize("name", ["bpe", "bytewise"])

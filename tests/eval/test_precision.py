@@ -145,19 +145,9 @@ def test_the_size_of_blocks_changes_nothing(most):
     torch.testing.assert_close(found, key_differences(decoder, tokens, [0, 100], BF16), rtol=0, atol=TOL)
 
 
-def test_logits_of_a_long_text_are_never_held_at_once(monkeypatch):
-    from lab.model.attention.inspection import LayerLogits
-
-    held, true = [], LayerLogits.block
-
-    def block(self, *arguments):
-        logits = true(self, *arguments)
-        held.append(logits.numel())
-        return logits
-
-    monkeypatch.setattr(LayerLogits, "block", block)
+def test_logits_of_a_long_text_are_never_held_at_once(held_logits):
     key_differences(tiny(), drawn(500), [0], BF16, most=20_000)
-    assert max(held) <= 20_000
+    assert max(held_logits) <= 20_000
 
 
 def test_each_shift_has_a_forward_pass_of_its_own_in_the_whole_model():

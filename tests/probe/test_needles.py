@@ -2,7 +2,7 @@ import re
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lab.errors import DataError
 from lab.probe.needles import found, make_case
@@ -27,16 +27,6 @@ def words():
     vocab = {word: k for k, word in enumerate(dict.fromkeys(["?unknown", *re.findall(r"\w+|[^\w\s]+", fixed)]))}
     tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="?unknown"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    return tokenizer
-
-
-@pytest.fixture(scope="module")
-def bytewise():
-    """A byte-level BPE without merges and without special tokens: a token for every byte."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({byte: k for k, byte in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 
 

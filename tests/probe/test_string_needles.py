@@ -2,7 +2,6 @@ import re
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from lab.errors import DataError
 from lab.probe.string_needles import found, make_case, shortest
@@ -17,16 +16,6 @@ NEEDLE = re.compile(r" One of the magic numbers is ([0-9]{6})\.")
 SENTENCES = [f"Sentence {k} has some words in it." for k in range(400)]
 HAYSTACK = " ".join(SENTENCES)
 BUDGET = 24
-
-
-@pytest.fixture(scope="module")
-def bytewise():
-    """A byte-level BPE without merges: a token for every byte, so that places in text are places in tokens."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({byte: k for k, byte in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer
 
 
 def draw(tokenizer, length, *seed, haystack=HAYSTACK):
