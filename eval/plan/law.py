@@ -5,7 +5,9 @@ A model trained on T tokens, of a corpus whose frequency per token is g(i) = f(i
     r = the last i before the first with  T g(i) < F(i),      ln F(i) = a + b ln i
 
 F is fitted by least squares to points (r_k, f_k), the reach of finished runs and the position frequency there; b is 0,
-so that F is a constant, with fewer than FREE_SLOPE distinct reaches. The limits are the prediction interval of one new
+so that F is a constant, with fewer than FREE_SLOPE distinct reaches, or groups of points: seeds of one window differ in
+reach along that window's own f, whose slope is not the law's. Beyond the reaches that it was fitted to, F keeps its
+value at the nearest of them. The limits are the prediction interval of one new
 point under normal residuals:
 
     ln F(i) +- t(n - p) s sqrt(1 + x' (X'X)^-1 x),    x = (1, ln i),  p parameters
@@ -25,7 +27,7 @@ from scipy.stats import t as student
 
 FloatArray = npt.NDArray[np.float64]
 Needed = tuple[float, float | None, float | None]  # tokens, with limits
-FREE_SLOPE = 4  # distinct reaches from which on the slope b is fitted
+FREE_SLOPE = 4  # distinct reaches, and groups, from which on the slope b is fitted
 
 
 class Point(NamedTuple):
@@ -82,12 +84,17 @@ class Law:
     @property
     def has_slope(self) -> bool:
         """Whether the slope was fitted."""
-        return len({point.reach for point in self.points}) >= FREE_SLOPE
+        return frees_slope(self.points)
+
+    def log_i(self, i: FloatArray) -> FloatArray:
+        """Return ln i, within the reaches that the law was fitted to."""
+        reaches = [point.reach for point in self.points]
+        return np.log(np.clip(i, min(reaches), max(reaches)))
 
     def design(self, i: FloatArray) -> FloatArray:
         """Return the rows x of the regression."""
         ones = np.ones_like(i)
-        return np.stack([ones, np.log(i)] if self.has_slope else [ones], axis=-1)
+        return np.stack([ones, self.log_i(i)] if self.has_slope else [ones], axis=-1)
 
     def needed(self, i: float) -> float:
         """Return F(i)."""
@@ -95,7 +102,7 @@ class Law:
 
     def log_needed(self, i: FloatArray) -> FloatArray:
         """Return ln F(i)."""
-        needed: FloatArray = self.intercept + self.slope * np.log(i)
+        needed: FloatArray = self.intercept + self.slope * self.log_i(i)
         return needed
 
     def margin(self, i: FloatArray) -> FloatArray | None:
@@ -147,10 +154,15 @@ def fit(points: Sequence[Point], confidence: float = 0.95) -> Law:
     points = [point for point in points if not point.open]
     assert points, "the caller refuses a law without points"
     x, y = np.log([point.reach for point in points]), np.log([point.f for point in points])
-    if len({point.reach for point in points}) < FREE_SLOPE:
+    if not frees_slope(points):
         return Law(float(y.mean()), 0.0, tuple(points), confidence)
     slope, intercept = np.polyfit(x, y, 1)
     return Law(float(intercept), float(slope), tuple(points), confidence)
+
+
+def frees_slope(points: Sequence[Point]) -> bool:
+    """Return whether points suffice for a slope."""
+    return min(len({point.reach for point in points}), len({point.group for point in points})) >= FREE_SLOPE
 
 
 def last_before(passes: npt.NDArray[np.bool_]) -> int | None:

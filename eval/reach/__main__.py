@@ -83,7 +83,7 @@ def analyse(runs: Sequence[Path], options: ReachOptions, folder: Path | None, *,
     ]
     parts = ["\n".join(heads)]
     if model is None:
-        rule = f"{len(columns)} columns take at least {len(columns) + SPARE}"
+        rule = f"a regression on {', '.join(columns) or 'nothing'} takes at least {len(columns) + SPARE}"
         parts.append(f"no regression: reach was measured in {measured(points).sum()} probes, and {rule}")
     else:
         limits = bootstrap(points, model, options.resamples, options.confidence, options.seed)

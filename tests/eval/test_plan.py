@@ -66,6 +66,19 @@ def test_reach_and_tokens_are_where_the_frequency_meets_the_law():
     assert law.tokens_for(per_token, 5) is None
 
 
+def test_the_slope_is_of_windows_not_of_seeds_and_goes_no_farther_than_they_do():
+    # f falls as 1 / i^3 within each window: seeds of two windows alone would give the law that slope
+    seeds = [Point(f"window {w}", r, w * 1e9 / r**3) for w in (1, 2) for r in (90.0, 100.0, 110.0)]
+    assert fit(seeds).slope == 0
+    law = fit([Point(str(r), r, 1e9 / r**3) for r in (90.0, 100.0, 110.0, 120.0)])
+    assert law.slope == pytest.approx(-3)
+    assert law.needed(1) == pytest.approx(law.needed(90)) == pytest.approx(1e9 / 90**3)
+    assert law.needed(500) == pytest.approx(1e9 / 120**3)
+    falling = np.linspace(1, 0, 129)  # 3000 (1 - i / 128) = 1372, what 90 takes, at i = 69.5
+    assert law.expect(falling, 3000).reach == 69
+    assert law.expect(falling, 6000).reach == 113  # 6000 (1 - i / 128) and 1e9 / i^3: 703 and 693; at 114 656 and 675
+
+
 def test_one_point_gives_no_limits():
     assert fit([Point("a", 10, 90.0)]).expect(np.array([1.0, 0.5]), 200)[1:3] == (None, None)
 
