@@ -63,7 +63,7 @@ class Runs:
 
     @property
     def arms(self) -> list[str]:
-        """The arms, in the order of the runs."""
+        """The arms, by rising settings, as the runs are."""
         return list(dict.fromkeys(self.runs["arm"]))
 
     @property
@@ -79,14 +79,15 @@ class Runs:
         return float(values.pop()) if len(values) == 1 else None
 
 
-def natural(name: str) -> list[tuple[str, int]]:
-    """Return what to sort names by so that numbers in them rise.
+def natural(name: str) -> list[str | float]:
+    """Return what to sort names by so that the numbers in them rise.
 
     Example:
-        >>> sorted(["b(9)", "a(64)", "a(128)"], key=natural)
-        ['a(64)', 'a(128)', 'b(9)']
+        >>> sorted(["b=9", "a=64", "a=128", "a=0.5"], key=natural)
+        ['a=0.5', 'a=64', 'a=128', 'b=9']
     """
-    return [(text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", name)]
+    parts = re.split(r"(\d+(?:\.\d+)?)", name)
+    return [float(part) if place % 2 else part for place, part in enumerate(parts)]
 
 
 def read_runs(paths: Sequence[Path]) -> Runs:
@@ -98,6 +99,7 @@ def read_runs(paths: Sequence[Path]) -> Runs:
     check_folders(paths)
     settings = {name: read_settings(path) for name, path in folders.items()}
     arms = name_arms(settings)
+    folders = dict(sorted(folders.items(), key=lambda item: natural(arms[item[0]])))
     records = {name: read_records(path) for name, path in folders.items()}
     about = {name: {"arm": arms[name], "run": name} for name in folders}
     found: dict[str, list[Row]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from eval.report.crossed import by_two_settings
 from eval.report.curves import by_distance, by_length, by_needles
 from eval.report.data import DEPTHS, Runs, folded
 from eval.report.looks import Figure, axis, base, by_arm, interactive, look, of_arms, tips, words
@@ -144,6 +145,7 @@ DRAWN: tuple[Callable[[Runs], Figure | None], ...] = (
     growth,
     growth_of_length,
     at_frequency,
+    by_two_settings,
     reach_by_method,
     by_shift_and_window,
     by_distance,

@@ -14,12 +14,13 @@ import pandas as pd
 from eval.report.data import MOST_FACETS
 from lab.plots import PALETTE
 
-COLORS = (*PALETTE, "#8a8a8a", "#882255")
+COLORS = (*PALETTE, "#8a8a8a", "#aa4499")
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right")
 DASHES = ((1, 0), (7, 3), (2, 2), (9, 3, 2, 3), (12, 4))
 HEIGHT = 300
 IMAGE_WIDTH = 640
 FACET = {"width": 240, "height": 160}
+EDGE = 6  # pixels from the outer points to the sides, which cut what lies beyond
 MOST_IN_LEGEND = 24
 CHOSEN = "!isArray(pick) || indexof(pick, datum.run || datum.arm) >= 0"
 
@@ -48,7 +49,14 @@ def base(rows: pd.DataFrame) -> Any:
     """Begin a chart whose rows are those of the runs and arms that the page has put into `pick`."""
     import altair as alt
 
-    return alt.Chart(rows).add_params(alt.param(name="pick", value="")).transform_filter(CHOSEN)
+    return picked(alt.Chart(rows))
+
+
+def picked(chart: Any) -> Any:
+    """Let the page choose the rows of a chart."""
+    import altair as alt
+
+    return chart.add_params(alt.param(name="pick", value="")).transform_filter(CHOSEN)
 
 
 def look(
@@ -62,16 +70,17 @@ def look(
 ) -> dict[str, Any]:
     """Give each value of a field its colour and its shape, or its strokeDash: `kind` is either.
 
-    The legend has the values that are `listed`, or all. It leaves out the dash of lines that have points.
+    The legend has the values that are `listed`, or all, as points where the lines have some.
     """
     import altair as alt
 
     ranges: dict[str, Sequence[Any]] = {"color": COLORS, "shape": SHAPES, "strokeDash": DASHES}
-    named = alt.Legend(title=title, symbolOpacity=1, values=listed or values) if len(values) > 1 else None
+    width: dict[str, Any] = {"symbolStrokeWidth": 0} if has_points or kind == "shape" else {}
+    named = alt.Legend(title=title, symbolOpacity=1, values=listed or values, **width) if len(values) > 1 else None
     classes: dict[str, Any] = {"color": alt.Color, "shape": alt.Shape, "strokeDash": alt.StrokeDash}
     return {
-        channel: classes[channel](f"{field}:N", scale=scale(values, ranges[channel]), legend=legend)
-        for channel, legend in (("color", named), (kind, None if has_points else named))
+        channel: classes[channel](f"{field}:N", scale=scale(values, ranges[channel]), legend=named)
+        for channel in ("color", kind)
     }
 
 
@@ -88,7 +97,8 @@ def axis(field: str, title: str, *, y: bool = False, log: bool = False, zero: bo
 
     size, each = ("height", 50) if y else ("width", 90)
     ticks = alt.Axis(tickCount=alt.ExprRef(f"max(2, {size} / {each})"), labelOverlap="greedy", **options)
-    limits = alt.Scale(type="log") if log else alt.Scale(zero=zero)
+    room: dict[str, Any] = {} if y else {"padding": EDGE, "nice": False}
+    limits = alt.Scale(type="log") if log else alt.Scale(zero=zero, **room)
     return (alt.Y if y else alt.X)(f"{field}:Q", title=title, scale=limits, axis=ticks)
 
 
@@ -111,9 +121,10 @@ def interactive(chart: Any) -> Any:
 
 
 def finished(chart: Any) -> Any:
-    """Put the legend below."""
+    """Put the legend below, and set sizes of text that can be read on paper."""
     legend = {"orient": "bottom", "columns": 2, "labelLimit": 320, "symbolLimit": MOST_IN_LEGEND, "symbolSize": 70}
-    return chart.configure_legend(**legend)
+    sizes = {"labelFontSize": 11, "titleFontSize": 12}
+    return chart.configure_legend(**legend, **sizes).configure_axis(**sizes).configure_header(labelFontSize=12)
 
 
 def by_arm(rows: pd.DataFrame, layers: Any, *, height: int | None = None, left: int = 70) -> Any:
@@ -136,7 +147,7 @@ def by_arm(rows: pd.DataFrame, layers: Any, *, height: int | None = None, left: 
             .facet(facet=facet, columns=3)
             .properties(usermeta={"left": left, "arms": len(arms)})
         )
-    return finished(chart.add_params(alt.param(name="pick", value="")).transform_filter(CHOSEN))
+    return finished(picked(chart))
 
 
 def words(name: str) -> str:

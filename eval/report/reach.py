@@ -18,12 +18,13 @@ from eval.report.looks import COLORS, Figure, axis, by_arm, of_arms, scale, tips
 from eval.report.reading import Row
 from lab.runs.arms import mean_with_limits
 
-MEASURED, BEYOND, BELOW = "reach", "at least: the last distance passed", "none: the first distance failed"
-OUTCOMES = {MEASURED: "circle", BEYOND: "triangle-right", BELOW: "triangle-left"}
+MEASURED, BEYOND, BELOW = "reach", "at least: last distance passed", "none: first distance failed"
+HOLLOW = "M-1.1,0L.9,-1.1L.9,1.1ZM-.55,0L.65,.65L.65,-.65Z"  # a triangle to the left with a hole
+OUTCOMES = {MEASURED: "circle", BEYOND: "triangle-right", BELOW: HOLLOW}
 STRING = re.compile(r"string\(shift=(\d+)(?:,window=(\d+))?\)")
 DEFAULT_WINDOW = 128  # of STRING, which names of methods leave out
 BRIGHT = 0.435  # part of the viridis scale above which black has more contrast than white (WCAG 2)
-ROW, CELL = 22, 34  # heights in pixels
+ROW, CELL, NAMES = 22, 34, 200  # pixels: heights, and the width of the names of methods
 
 
 def reach_points(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
@@ -62,21 +63,18 @@ def limits_of(run: pd.Series) -> tuple[float, float]:
 
 
 def reach_marks(points: pd.DataFrame, sides: Row, colors: Row, limits: Row) -> list[Any]:
-    """Draw limits as rules, and a reach by a mark whose shape is its outcome, hollow where there is none.
+    """Draw limits as rules, and a reach by a mark whose shape is its outcome.
 
     `sides` are the channels x and y of a mark, `limits` those of its limits, `colors` the options of its colour.
     """
     import altair as alt
 
-    legend = alt.Legend(title=None, symbolFillColor="#888888", symbolStrokeColor="#888888", columns=1)
+    legend = alt.Legend(title=None, symbolFillColor="#888888", symbolStrokeWidth=0, columns=1)
     shape = alt.Shape("outcome:N", scale=scale([*OUTCOMES], [*OUTCOMES.values()]), legend=legend)
-    hollow = scale([*OUTCOMES], [float(outcome != BELOW) for outcome in OUTCOMES])
-    solid = alt.FillOpacity("outcome:N", scale=hollow, legend=legend)
-    color, fill = alt.Color(**colors), alt.Fill(**{**colors, "legend": None})
-    marks = alt.Chart().mark_point(size=65, strokeWidth=1.6, opacity=1)
+    marks, rules = alt.Chart().mark_point(filled=True, size=80, opacity=1), alt.Chart().mark_rule(strokeWidth=1.6)
     return [
-        alt.Chart().mark_rule(strokeWidth=1.6, opacity=0.6).encode(**{**sides, **limits}, color=color),
-        marks.encode(**sides, shape=shape, color=color, fill=fill, fillOpacity=solid, tooltip=tips(points)),
+        rules.encode(**{**sides, **limits}, color=alt.Color(**colors), opacity=alt.value(0.6)),
+        marks.encode(**sides, shape=shape, color=alt.Color(**colors), tooltip=tips(points)),
     ]
 
 
@@ -89,13 +87,13 @@ def reach_by_method(runs: Runs) -> Figure | None:
         return None
     shown = points[points["arm"].isin(list(dict.fromkeys(points["arm"]))[:MOST_FACETS])]
     present = set(shown["method"])
-    names = alt.Axis(labelLimit=200, grid=True, domain=False, ticks=False)
+    names = alt.Axis(labelLimit=NAMES, grid=True, domain=False, ticks=False)
     y = alt.Y("method:N", title=None, sort=[name for name in runs.methods if name in present], axis=names)
     colors = {"shorthand": "method:N", "scale": scale(runs.methods, COLORS), "legend": None}
     limits = {"x": alt.X("low:Q"), "x2": "high:Q"}
     layers = reach_marks(shown, {"x": axis("reach", "reach (tokens)"), "y": y}, colors, limits)
     caption = "At each run's last probe: means over seeds with 95% limits, or one run with the limits of its tests."
-    chart = by_arm(shown, layers, height=ROW * len(present), left=200)
+    chart = by_arm(shown, layers, height=ROW * len(present), left=NAMES + 5)
     return Figure("reach_by_method", "Reach under each position method", caption + of_arms(points), chart)
 
 
@@ -117,9 +115,9 @@ def by_shift_and_window(runs: Runs) -> Figure | None:
         alt.Chart().mark_text(fontSize=11).encode(x=x, y=y, text="text:N", color=ink),
     ]
     caption = (
-        "Mean reach over seeds at the last probe. + some reach the last distance tested; < none passes the first; "
+        "Means over seeds at the last probe, in tokens. + a run reaches the last distance tested; < all runs fail "
     )
-    caption += "* without runs that fail there."
+    caption += "at the first; * without the runs that fail there."
     chart = by_arm(shown, layers, height=CELL * max(3, shown["window"].nunique()))
     return Figure("shift_and_window", "Reach by STRING's shift and window", caption + of_arms(cells), chart)
 

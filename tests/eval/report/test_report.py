@@ -242,3 +242,37 @@ def test_a_curve_has_tests_of_one_kind():
     old, new = {"method": "plain", "prompt_tokens": 187}, {"method": "plain", "prompt_tokens": 188}
     other = {"method": "string", "prompt_tokens": 187}
     assert of_one_kind([old, other, new, new]) == [other, new, new]
+
+
+PRINTED = "[...document.querySelectorAll('{}')].filter(each => each.getClientRects().length).length"
+INKS = """[...document.querySelectorAll('.mark-text.role-mark text')].map(
+    text => [text.getAttribute('fill'), getComputedStyle(text).fill])"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_page_is_printed_on_white_without_controls_and_fits_a_narrow_window(two_arms, tmp_path, capsys):
+    pytest.importorskip("altair")
+    names = [f"rope+string(shift={shift},window={window})" for shift in (32, 64) for window in (8, 16)]
+    about = {"reach_low": None, "reach_high": None, "first_distance": 20, "last_distance": 170, "n": 100}
+    evaluate(two_arms[3], [{"method": name, "reach": 40.0 * k or None, **about} for k, name in enumerate(names)])
+    page = tmp_path / "page.html"
+    run([*two_arms, "-o", page], capsys)
+    with browser(tmp_path / "profile") as chromium:
+        size = {"width": 420, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        chromium.call("Emulation.setDeviceMetricsOverride", **size)
+        dark = [{"name": "prefers-color-scheme", "value": "dark"}]
+        chromium.call("Emulation.setEmulatedMedia", features=dark)
+        chromium.open(page)
+        chromium.until(DRAWN)
+        wide = "[...document.querySelectorAll('.chart')].filter(each => each.scrollWidth > each.clientWidth).length"
+        assert chromium.value(wide) == 0
+        inks = {tuple(ink) for ink in chromium.value(INKS)}
+        assert inks == {("black", "rgb(0, 0, 0)"), ("white", "rgb(255, 255, 255)")}
+        assert chromium.value("getComputedStyle(document.body).backgroundColor") == "rgb(25, 25, 24)"
+        chromium.call("Emulation.setEmulatedMedia", media="print", features=dark)
+        assert chromium.value("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        for controls in ("input", ".chart summary"):
+            assert chromium.value(PRINTED.format(controls)) == 0
+        assert chromium.value(PRINTED.format(".chart svg.marks")) == 8
+        assert chromium.errors == []
