@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 
 from eval.plan.documents import Documents
 from eval.plan.law import Point
 from lab.config import load_experiment
+from lab.counts import SavedCounts
 from lab.errors import ConfigError
 from lab.runs.folder import RunFolder
 
@@ -79,5 +79,5 @@ def point_of(record: dict[str, Any], measure: str, run: Path, window: int) -> tu
         return None, f"{measure} {reach:g} may lie beyond the longest that was tested"
     if not f:
         return None, f"nothing was counted at {reach:g} tokens"
-    counted = np.load(run / "counts.npz")["f"]
+    counted = SavedCounts.read(run / "counts.npz").f
     return Point(f"window {window:,}", float(reach), float(f), record["consumed_tokens"], counted / counted[0]), ""

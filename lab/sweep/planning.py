@@ -13,7 +13,7 @@ from lab.config.naming import AUTO
 from lab.errors import ConfigError, LabError
 from lab.runs.changes import changes, flatten
 from lab.runs.checkpoints import newest
-from lab.runs.finish import is_finished, recorded_threads
+from lab.runs.finish import is_finished
 from lab.runs.folder import RunFolder
 from lab.sweep.commands import FitCommand, expand, read_command, write_command
 from lab.sweep.reading import Sweep
@@ -36,7 +36,7 @@ class Run:
 
     def threads(self, jobs: int) -> int:
         """Choose CPU threads: those of the config, those the run began with, or its part of the cores."""
-        set_or_begun = self.experiment.train.threads or recorded_threads(self.path)
+        set_or_begun = self.experiment.train.threads or RunFolder(self.path).threads()
         return set_or_begun or max(1, cores() // jobs // self.experiment.train.devices)
 
     def words(self, threads: int | None = None) -> list[str]:
