@@ -20,6 +20,7 @@ from lab.runs import checkpoints
 from lab.runs.changes import changes
 from lab.runs.environment import describe_environment
 from lab.runs.folder import RunFolder
+from lab.runs.state import refuse_incomplete
 
 WEIGHT_BYTES = 12  # the weight and AdamW's two moments, float32 each
 POSITION_BYTES = 32  # of counts.npz: lengths, f, supervised and its f
@@ -99,6 +100,8 @@ def find_start(
         raise CheckpointError(f"{folder.checkpoints}: holds no whole checkpoint ({reason}); restore one, or {RESTART}")
     for line in passed:
         echo(line, error=True)
+    if found is not None:
+        refuse_incomplete(found)
     return found
 
 

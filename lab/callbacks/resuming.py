@@ -8,10 +8,9 @@ import lightning
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from lab.errors import CheckpointError
 from lab.model.sharding import reshard
 from lab.runs.checkpoints import Checkpoint
-from lab.runs.state import read_state, restore_tensors, step_of, tensors_to_save
+from lab.runs.state import read_state, restore_tensors, step_of, streams_of, tensors_to_save
 
 
 def collect(trainer: lightning.Trainer, module: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -33,35 +32,19 @@ def restore(trainer: lightning.Trainer, module: Any, checkpoint: Checkpoint, gro
 
     Raises: CheckpointError.
     """
-    state, data = read_state(checkpoint), trainer.datamodule  # type: ignore[attr-defined]
-    streams = state.get("data", state.get(type(data).__qualname__, {}))
-    refuse_missing(checkpoint, state, streams)
+    state = read_state(checkpoint)
     restore_tensors(module.decoder, trainer.optimizers[0], checkpoint, state, group)
     module.consumed = state["consumed_tokens"]
     schedule = trainer.lr_scheduler_configs[0].scheduler
     schedule.load_state_dict(state["schedule"] if "schedule" in state else state["lr_schedulers"][0])
     for param_group, lr in zip(trainer.optimizers[0].param_groups, schedule.get_last_lr(), strict=True):
         param_group["lr"] = lr
-    data.load_state_dict(streams)
+    trainer.datamodule.load_state_dict(streams_of(state))  # type: ignore[attr-defined]
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         own = state["callbacks"].get(callback.state_key)
         if own:
             callback.load_state_dict(own)
     continue_at(trainer, step_of(state))
-
-
-def refuse_missing(checkpoint: Checkpoint, state: dict[str, Any], streams: dict[str, Any]) -> None:
-    """Refuse a state without which the run would begin anew in some part, such as its data.
-
-    Raises: CheckpointError.
-    """
-    missing = [name for name in ("consumed_tokens", "callbacks") if name not in state]
-    if missing or "streams" not in streams:
-        what = ", ".join([*missing, *(() if "streams" in streams else ("data streams",))])
-        raise CheckpointError(
-            f"{checkpoint.state}: holds no {what}; delete this checkpoint to use the one before it, or begin anew with "
-            "--restart"
-        )
 
 
 def continue_at(trainer: lightning.Trainer, step: int) -> None:
