@@ -56,8 +56,10 @@ def on_disk(path: Path | None = None, needed: int | None = None) -> Iterator[Non
     except OSError as error:
         if error.errno not in DISK:
             raise
-        named = path or Path(error.filename or ".")
-        raise DiskError(disk_fault(named, needed, error.strerror or "")) from error
+        named, reason = path or Path(error.filename or "."), error.strerror or ""
+        if error.errno == errno.EIO:
+            raise DiskError(f"{named}: the disk fails ({reason}); check it and run the same command again") from error
+        raise DiskError(disk_fault(named, needed, reason)) from error
 
 
 def disk_fault(path: Path, needed: int | None, reason: str) -> str:
@@ -80,7 +82,7 @@ def temporary_of(path: Path) -> Path:
 def remove(path: Path) -> None:
     """Delete a file, a link or a folder, if it is there."""
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
 

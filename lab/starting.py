@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,7 +13,7 @@ from lab.command import WRONG, show
 from lab.config import Experiment, load_experiment
 from lab.data.preparation import shard_folder
 from lab.errors import CheckpointError, ConfigError, DiskError
-from lab.files import disk_fault, free_bytes, remove, remove_leftovers, write_atomic, write_json, writing
+from lab.files import disk_fault, free_bytes, remove_leftovers, write_atomic, write_json, writing
 from lab.formats import FORMAT, KEY
 from lab.launch import Launch
 from lab.owner import NAME, Record, in_use, owned
@@ -42,7 +43,7 @@ def own_run(experiment: Experiment, launch: Launch) -> Iterator[None]:
     try:
         with owned(path / NAME, lost=end_at_once(path / NAME)):
             remove_leftovers(path, own=True)
-            remove(path / "checkpoints" / checkpoints.TEMPORARY)
+            shutil.rmtree(path / "checkpoints" / checkpoints.TEMPORARY, ignore_errors=True)
             yield
     finally:
         with suppress(OSError):
@@ -126,7 +127,7 @@ def refuse_full_disk(experiment: Experiment, folder: RunFolder, checkpoint: chec
     weights = experiment.model.n_parameters() * WEIGHT_BYTES
     needed = (2 if checkpoint is None else 1) * (weights + 2 * experiment.reach * POSITION_BYTES)
     if free_bytes(folder.path) < needed:
-        raise DiskError(disk_fault(folder.path, needed, "two checkpoints and counts"))
+        raise DiskError(disk_fault(folder.path, needed, "checkpoints until the first is replaced, and counts"))
 
 
 def start_folder(

@@ -21,7 +21,7 @@ from lab.data.config import Bpe, Conversations, DataConfig, Synthetic
 from lab.data.corpora import open_corpus
 from lab.data.derivation import NEIGHBOURS, RECORD, derive_task, inputs_of, plan, shards_in, similarity_of_neighbours
 from lab.data.shards import SPLITS, ShardWriter, check_shard, read_manifest, token_dtype
-from lab.data.tasks import run_owned, run_tasks, task_name
+from lab.data.tasks import remove_marks, run_owned, run_tasks, task_name
 from lab.data.text_files import Document
 from lab.data.tokenizer import EOS, load_tokenizer, special_ends, train_bpe
 from lab.errors import DataError
@@ -160,6 +160,7 @@ def folder_of_tasks(config: DataConfig, folder: Path) -> Iterator[None]:
     try:
         with owned(folder / NAME, wait=True):
             remove_leftovers(folder)
+            remove_marks(folder)
             yield
     except DataError:
         if not any(folder.glob("task-*")) and not any(folder.glob(".task-*")):

@@ -6,13 +6,14 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from lab.errors import InUse
 from lab.files import on_disk, remove
 from lab.lifetime import end_with
-from lab.owner import owned
+from lab.owner import find_owner, owned
 
 
 def task_name(task: int) -> str:
@@ -29,18 +30,26 @@ def run_owned(run: Callable[[Any], dict[str, Any]], folder: Path, wait: bool, ta
     """
     number, job = task
     name = task_name(number)
-    try:
-        with owned(folder / f".{name}.owner", wait=wait), on_disk(folder / name):
-            try:
-                if not (folder / name).exists():
-                    remove_all(folder, name)
-                    run(job)
-            except BaseException:
-                remove_all(folder, name)
-                raise
-    except InUse:
+    mark = folder / f".{name}.owner"
+    if not wait and find_owner(mark) is not None:
         return False
+    with owned(mark, wait=True), on_disk(folder / name):
+        try:
+            if not (folder / name).exists():
+                remove_all(folder, name)
+                run(job)
+        except BaseException:
+            remove_all(folder, name)
+            raise
     return True
+
+
+def remove_marks(folder: Path) -> None:
+    """Delete the marks of owners that were killed."""
+    for mark in folder.glob(".task-*.owner"):
+        if find_owner(mark) is None:
+            with suppress(InUse), owned(mark):
+                pass
 
 
 def remove_all(folder: Path, name: str) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import struct
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -28,7 +29,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 
 from lab.errors import CheckpointError, LabError
-from lab.files import FileEntry, remove, write_hashed
+from lab.files import FileEntry, write_hashed
 from lab.runs.checkpoints import OPTIMIZER, TEMPORARY, WEIGHTS, temporary_folder
 
 Files = dict[str, FileEntry]
@@ -150,7 +151,7 @@ def finish_writing(future: Future[Any], root: Path) -> None:
 
 def failed_save(error: BaseException, root: Path) -> LabError:
     """Delete what no process writes any more, and return the error for the user."""
-    remove(root / TEMPORARY)
+    shutil.rmtree(root / TEMPORARY, ignore_errors=True)
     first = first_error(error)
     return (
         first
