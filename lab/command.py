@@ -21,8 +21,8 @@ from lab.schema import Section
 from lab.settings import Raw, all_settings, parse_overrides, validated
 
 WRONG, STOPPED = 2, 75
-GOES_ON = "stopped; the same command continues"
-STARTS_ANEW = "stopped; nothing was written"
+CONTINUES = "stopped; the same command continues"
+NOTHING_WRITTEN = "stopped; nothing was written"
 HELP = ("-h", "--help", "--help=all")
 
 
@@ -100,7 +100,7 @@ def help_status(description: str | None, arguments: Sequence[str], settings: Cal
     return 0 if asked else WRONG
 
 
-def failed(error: LabError | KeyboardInterrupt, stopped: str = STARTS_ANEW, *, silent: bool = False) -> int:
+def failed(error: LabError | KeyboardInterrupt, stopped: str = NOTHING_WRITTEN, *, silent: bool = False) -> int:
     """Print why a command ended early and return its exit status."""
     is_signal = isinstance(error, KeyboardInterrupt)
     if not silent:
@@ -115,12 +115,12 @@ def run(
     *,
     syntax: Syntax = Syntax(),
     settings: Callable[[], Iterable[str]] = tuple,
-    stopped: str = STARTS_ANEW,
+    stopped: str = NOTHING_WRITTEN,
 ) -> int:
     """Run a command and return the exit status.
 
     Text that `work` returns is printed; an exit status that it returns is returned. --help prints the description,
-    --help=all also the lines of `settings`. A LabError is printed as it is; a KeyboardInterrupt may hold its own line.
+    --help=all also the lines of `settings`. A LabError is printed unchanged; a KeyboardInterrupt may have its own line.
     """
     status = help_status(description, arguments, settings)
     if status is not None:
@@ -142,15 +142,18 @@ def start(main: Callable[[Sequence[str]], int]) -> NoReturn:
     raise SystemExit(main(sys.argv[1:]))
 
 
-def read_options(options_class: type[Any], given: Mapping[str, Any]) -> Any:
-    """Build a command's options from the settings given.
+def read_options(options_class: type[Any], given: Mapping[str, Any], faults: Sequence[str] = ()) -> Any:
+    """Build a command's options from the settings given; `faults` were found elsewhere on the command line.
 
-    Raises: ConfigError, whose lines name fields as they are written on the command line.
+    Raises: ConfigError with all faults, fields named as they are written on the command line.
     """
     try:
-        return validated(options_class, Raw(with_lists(given, options_class), "options"))
+        options = validated(options_class, Raw(with_lists(given, options_class), "options"))
     except ConfigError as error:
-        raise ConfigError(*(f"--{fault}" for fault in error.faults)) from error
+        raise ConfigError(*faults, *(f"--{fault}" for fault in error.faults)) from error
+    if faults:
+        raise ConfigError(*faults)
+    return options
 
 
 def with_lists(given: Mapping[str, Any], options_class: type[Any]) -> dict[str, Any]:

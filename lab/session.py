@@ -30,7 +30,7 @@ from lab.runs.picture import draw_run
 from lab.source.place import tokenizer_of
 from lab.starting import find_start, own_run, start_folder
 
-DONE, STOPPED = 0, 75
+DONE, FAILED, STOPPED = 0, 1, 75
 
 
 def run_experiment(experiment: Experiment, resume: bool, command: str, *, restart: bool = False) -> int:
@@ -84,9 +84,11 @@ def train(experiment: Experiment, resume: bool, command: str, launch: Launch, ec
         for logger in run.trainer.loggers:
             logger.finalize("finished")
     if run.stopping.stopped:
-        echo(f"stopped after {run.module.consumed:,} tokens, all saved; continue with:\n  {command}", error=True)
+        saved = f"stopped after {run.module.consumed:,} tokens, all saved; continue with:\n  {command}"
+        echo(run.stopping.fault or saved, error=True)
         run.trainer.strategy.barrier()  # a launcher ends the processes that are left once one has exited
-        return STOPPED if launch.returns_status else DONE
+        status = FAILED if run.stopping.fault else STOPPED
+        return status if launch.returns_status else DONE
     if finished:
         return already_finished(experiment, folder, echo)
     if launch.is_first:

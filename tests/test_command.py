@@ -46,6 +46,7 @@ SOME = {  # settings that the others must list
     "positions": ("leak", "counts", "sentence_tokens", "samples"),
     "prepare": ("data.window", "data.upsample.share"),
     "probe": ("sequential", "thresholds"),
+    "reach": ("distance", "last"),
     "report": ("title",),
     "sweep": ("jobs", "seeds"),
 }

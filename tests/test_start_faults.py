@@ -9,7 +9,8 @@ from lab.data.preparation import marked
 from lab.data.text_files import Document
 from lab.data.tokenizer import special_ends
 from lab.errors import CheckpointError, ConfigError
-from lab.source.describe import Source, end_token
+from lab.model.huggingface.config import read_json, token_text
+from lab.source.describe import Source
 from lab.source.inherit import extended_base, inherit
 from lab.source.place import find_place
 
@@ -69,12 +70,13 @@ def test_own_frequencies_replace_those_that_are_not_understood(tmp_path):
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"eos_token": 3}', "{}"])
 def test_a_tokenizer_config_that_names_no_end_token(tmp_path, text):
-    (tmp_path / "tokenizer_config.json").write_text(text)
+    file = tmp_path / "tokenizer_config.json"
+    file.write_text(text)
     if text == "{":
         with pytest.raises(CheckpointError, match="tokenizer_config.json: cannot be read"):
-            end_token(tmp_path)
+            read_json(file)
     else:
-        assert end_token(tmp_path) is None
+        assert token_text(read_json(file), "eos_token") is None
 
 
 @pytest.mark.parametrize("text", ["- 1\n", "model: {d_model: 3}\n", "model: 1\nposition: 2\ndata: 3\n"])

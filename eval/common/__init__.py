@@ -1,1 +1,1 @@
-"""What the evaluations share: models under test, cases, results on disk, texts, statistics."""
+"""Code shared by the evaluations: models under test, cases, results on disk, texts, statistics."""

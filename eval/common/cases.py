@@ -1,6 +1,6 @@
-"""What a case is, and how its haystack is grown until the prompt and the answer's tokens fill the length.
+"""Test cases, and the search for the haystack with which prompt and answer fill the length.
 
-A case is a function of (tokenizer, task, length, seed, index) alone. What is drawn does not depend on the length, so
+A case is a function of (tokenizer, task, length, seed, index) alone. Random draws do not depend on the length, so
 that test k has the same keys, values and questions at every length, and only the haystack grows.
 """
 
@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from lab.errors import DataError
 from lab.probe.cases import Case, check_spelling
 
-PROBE_UNITS = 16  # first step of the search; what it costs tells how far to go
+PROBE_UNITS = 16  # first step of the search, which estimates the slope
 MOST_UNITS = 100  # for each token of room; letters are the smallest units
 GUESSES = 4  # steps by the slope before every other one halves what is left
 
@@ -28,9 +28,9 @@ Score = Callable[[str, Sequence[str]], float]
 
 @dataclass(frozen=True)
 class Turn:
-    """Which test of a task is drawn, and how long it may be.
+    """The index of a test, and how long it may be.
 
-    Units: `length` and `budget`, what is left for the answer, in tokens.
+    Units: `length` and `budget`, the room for the answer, in tokens.
     """
 
     length: int
@@ -47,10 +47,11 @@ class Turn:
 
 @dataclass(frozen=True)
 class Draft:
-    """A case whose haystack has no length yet.
+    """A case before the length of its haystack is chosen.
 
-    `compose` writes the prompt with a number of haystack units, at least `least`; with `most` of them the source is at
-    its end, and `exhausted` says so. `refine` takes the units found and gives a second `compose`, of smaller ones.
+    `compose` returns the prompt with a number of haystack units, at least `least`; with `most` of them the source is
+    used up, and `exhausted` is the message. `refine` takes the units found and returns a second `compose`, of smaller
+    ones.
     """
 
     compose: Compose
@@ -64,7 +65,7 @@ class Draft:
 
 @dataclass(frozen=True, eq=False)
 class TextCase(Case):
-    """One test; `facts` holds what was hidden where, for whoever wants to look into an answer."""
+    """One test; `facts` records what was hidden and where, for analysis."""
 
     prompt: str
     answers: tuple[str, ...]
@@ -72,7 +73,7 @@ class TextCase(Case):
 
 
 class Writer:
-    """Encodes prompts with one tokenizer, from which padding, truncation and ending tokens are taken away."""
+    """Encodes prompts with one tokenizer, without padding, truncation or ending tokens."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = Tokenizer.from_str(tokenizer.to_str())
@@ -95,7 +96,7 @@ class Writer:
 
     def spell(self, answers: Sequence[str]) -> list[int]:
         """Encode all answers as a model would write them."""
-        ids: list[int] = self.tokenizer.encode(said(answers), add_special_tokens=False).ids
+        ids: list[int] = self.tokenizer.encode(answer_text(answers), add_special_tokens=False).ids
         return ids
 
     def check_spelling(self, answers: Sequence[str], score: Score) -> None:
@@ -103,16 +104,16 @@ class Writer:
 
         Raises: DataError.
         """
-        check_spelling(self.tokenizer, said(answers), answers, lambda text: score(text, answers) >= 1)
+        check_spelling(self.tokenizer, answer_text(answers), answers, lambda text: score(text, answers) >= 1)
 
 
-def said(answers: Sequence[str]) -> str:
+def answer_text(answers: Sequence[str]) -> str:
     """Write all answers as a model would."""
     return " " + ", ".join(answers)
 
 
 def finish(draft: Draft, writer: Writer, turn: Turn) -> TextCase:
-    """Grow the haystack as far as it fits; the least must fit.
+    """Grow the haystack to the largest size that fits; the smallest must fit.
 
     Raises: DataError for a source at its end.
     """
@@ -140,7 +141,7 @@ def fit(count: Callable[[int], int], room: int, least: int, most: int | None = N
     """
     low, at_low, step = least, count(least), PROBE_UNITS
     assert at_low <= room, f"{least} units take {at_low} of {room} tokens"
-    while True:  # grow until it is too much
+    while True:  # grow until it no longer fits
         high = low + step if most is None else min(low + step, most)
         at_high = count(high) if high > low else at_low
         if at_high > room:
@@ -152,7 +153,7 @@ def fit(count: Callable[[int], int], room: int, least: int, most: int | None = N
         slope = (at_high - at_low) / (high - low)
         low, at_low = high, at_high
         step = max(1, round((room - at_high) / slope)) if slope > 0 else 2 * step
-    for number in itertools.count():  # then close in
+    for number in itertools.count():  # then narrow the interval
         if high - low <= 1 or at_low == room:
             break
         slope = (at_high - at_low) / (high - low)

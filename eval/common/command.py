@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple
 
 from lab import command
 from lab.command import Syntax, Words, bare_settings, read_options, settings_lines
-from lab.errors import ConfigError
 from lab.schema import NonNegative, Positive, Section
 
 Output = Literal["picture", "folder"]  # what -o names
@@ -82,7 +81,7 @@ def run(
     *,
     output: Output = "picture",
     lists: tuple[str, ...] = (),
-    stopped: str = command.GOES_ON,
+    stopped: str = command.CONTINUES,
 ) -> int:
     """Read the command line, print what `measure` returns, and return the exit status."""
 
@@ -113,13 +112,7 @@ def read_request(words: Words, options_class: type[Section], *, output: Output =
     overrides = {key: value for key, value in words.settings.items() if key.startswith("position.")}
     own = {key: value for key, value in words.settings.items() if key not in overrides}
     faults = picture_faults(words.options.o, plots) if output == "picture" else []
-    options = None
-    try:
-        options = read_options(options_class, own)
-    except ConfigError as error:
-        faults += error.faults
-    if faults:
-        raise ConfigError(*faults)
+    options = read_options(options_class, own, faults)
     place = Path(words.options.o) if words.options.o else None
     distances = tuple(getattr(words.options, "distance", None) or ())
     picture, folder = (place, None) if output == "picture" else (None, place)

@@ -29,7 +29,7 @@ AnyIds = npt.NDArray[Any]  # of any integer type, as they lie in a store
 
 @dataclass(frozen=True, eq=False)
 class Documents:
-    """Documents that were drawn, and what they were drawn from.
+    """The documents drawn, and their source.
 
     `shorter` of the source's documents were left out as too short; `digest` names the tokens that are here.
     """
@@ -60,7 +60,7 @@ def draw_documents(
 ) -> Documents:
     """Draw documents of `least` tokens or more, cut after the first `most`.
 
-    A document of a file begins with the tokenizer's first token; held-out documents are as they are trained on, from
+    A document of a file begins with the tokenizer's first token; held-out documents are those of training, from
     their first token to the one that ends them. Shorter documents are left out and counted.
 
     Raises: LabError where there is no text, or where too few documents are long enough.
@@ -109,7 +109,7 @@ def file_texts(place: Path) -> list[str]:
         if not files:
             raise DataError(f"--text={place}: holds no .txt, .json or .jsonl file; give a folder with text in it")
         return [text for path in files for text in file_texts(path)]
-    whole = read_text(place, "--text")  # which reads a .jsonl line by line, and says what is wrong with it
+    whole = read_text(place, "--text")  # reads a .jsonl line by line and reports its faults
     if place.suffix != ".jsonl":
         return [whole]
     lines = place.read_text(encoding="utf-8").split("\n")
@@ -129,7 +129,7 @@ def draw_texts(
 ) -> npt.NDArray[np.int64]:
     """Draw pieces of a file, or of the corpus where there is none; each begins with the tokenizer's first token.
 
-    Pieces do not overlap, so that texts are independent, and are not cut at documents. `option` is what a command calls
+    Pieces do not overlap, so that texts are independent, and are not cut at documents. `option` is the name of
     their number.
 
     Shapes: int64 (texts, n_tokens).

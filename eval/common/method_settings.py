@@ -1,11 +1,11 @@
 """The settings at which methods are compared: all follow from the training length L and the length T of the tests.
 
-arXiv:2410.18745, section 4.2 (Baselines, Table 1), tests every method at T = L, and has the methods that extrapolate
-believe in two thirds of the training length, so that the test is 3/2 as long:
+arXiv:2410.18745, section 4.2 (Baselines, Table 1), tests every method at T = L. The methods that extrapolate are
+set as if the training length were two thirds of L, so that the test is 3/2 as long:
 
     L' = 2/3 L,   factor = T / L' = 3/2                                                            (T = L)
 
-Shorter tests keep these settings, as the paper sets a model up once. For longer ones, which the paper has not, L' is
+Shorter tests keep these settings, as the paper sets a model up once. For longer ones, which the paper lacks, L' is
 two thirds of the test's length up to the true training length, from where on methods extrapolate for real:
 
     L' = min(L, floor(2/3 T)),   factor = 3/2 for T <= 3/2 L,  else T / L                           (T > L)
@@ -37,7 +37,7 @@ WINDOW = 128  # STRING's W (arXiv:2410.18745, section 4.1)
 
 @dataclass(frozen=True)
 class Setting:
-    """One method as it is compared; `assumed_len` is the training length that it is made to believe in.
+    """One method and its settings in the comparison; `assumed_len` is the training length assumed for it.
 
     `frequency` and `distance` name methods with their parameters; an empty `frequency` is the model's own.
     """
@@ -93,8 +93,8 @@ def setting(method: str, train_len: int, length: int) -> Setting:
     }
     if method == "dca":
         distances["dca"]["window"] = assumed - distances["dca"]["chunk"]
-    believed = assumed if method not in ("rope", "string") else train_len
-    return Setting(method, train_len, believed, frequency, distances.get(method, {"method": "plain"}))
+    training_length = assumed if method not in ("rope", "string") else train_len
+    return Setting(method, train_len, training_length, frequency, distances.get(method, {"method": "plain"}))
 
 
 def group(target: int, assumed: int, window: int) -> int:

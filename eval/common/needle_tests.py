@@ -1,4 +1,4 @@
-"""Four-needle tests of one model at lengths of one's own choice, as eval.heatmap and eval.methods run them.
+"""Four-needle tests of one model at chosen lengths, for eval.heatmap and eval.methods.
 
 Settings left out are those of the run's own probe section. Tests are the probe's: test k of a length is drawn from
 (seed, length, k), and finished ones are shared with eval.probe through its tests-TOKENS-KEY.jsonl.
@@ -31,8 +31,8 @@ from lab.runs.checkpoints import COUNTS, Checkpoint
 from lab.runs.folder import RunFolder
 from lab.schema import NonNegative, Positive, Section
 
-EIGHTHS = 8  # lengths up to the training window where the model brings no probe of its own
-MOST_TOKENS = 4096  # stands for the training window where the model does not tell it
+EIGHTHS = 8  # lengths up to the training window of a model without a probe of its own
+MOST_TOKENS = 4096  # training window of a model that does not state one
 SETTINGS = ("tests", "protocol", "needles", "digits", "required", "answer_budget", "haystack", "seed", "batch")
 
 
@@ -77,7 +77,7 @@ class NeedleOptions(Section):
 
 
 def make_probe(subject: Subject, options: NeedleOptions) -> NeedleProbe:
-    """Build the tests of a model; the probe's own lengths play no part.
+    """Build the tests of a model; the probe's own lengths are not used.
 
     Raises: LabError.
     """
@@ -137,7 +137,7 @@ def haystack_of(subject: Subject, path: str | None, own: str | None) -> tuple[st
 
 
 def probe_config(experiment: Experiment | None, options: NeedleOptions) -> ProbeConfig:
-    """Put the options in the place of the run's own probe settings; another protocol comes with its own sizes.
+    """Replace the run's own probe settings by the options; another protocol brings its own sizes.
 
     Raises: ConfigError, which names options as they are written.
     """
@@ -206,14 +206,14 @@ def finished_tests(subject: Subject, probe: NeedleProbe, folder: Path) -> Finish
     return FinishedTests(folder, model.consumed_tokens or 0, key)
 
 
-def take_up_recorded(subject: Subject, probe: NeedleProbe, finished: FinishedTests, lengths: Sequence[int]) -> int:
-    """Take up the tests that training recorded in cases/ and that this command would run alike; return how many.
+def reuse_recorded(subject: Subject, probe: NeedleProbe, finished: FinishedTests, lengths: Sequence[int]) -> int:
+    """Reuse the tests that training recorded in cases/ and this command would repeat; return how many.
 
-    Alike are tests with the same prompt and answer budget, of the same weights, position methods, precision and kind
+    These are tests with the same prompt and answer budget, of the same weights, position methods, precision and kind
     of device.
     """
     experiment, folder = subject.model.experiment, subject.model.folder
-    if experiment is None or folder is None or not was_trained_alike(subject, probe):
+    if experiment is None or folder is None or not probed_as_in_training(subject, probe):
         return 0
     rows = {}
     for row in RunFolder(folder).read(f"cases/tokens-{subject.model.consumed_tokens:015d}.jsonl"):
@@ -227,8 +227,8 @@ def take_up_recorded(subject: Subject, probe: NeedleProbe, finished: FinishedTes
     return len(rows)
 
 
-def was_trained_alike(subject: Subject, probe: NeedleProbe) -> bool:
-    """Return whether training probed with what this command probes with."""
+def probed_as_in_training(subject: Subject, probe: NeedleProbe) -> bool:
+    """Return whether training's probe computed as this command does."""
     assert subject.model.folder is not None, "asked of runs only"
     trained = load_experiment(subject.model.folder / "config.yaml")
     gpus = gpus_of(subject.model.folder)
@@ -244,7 +244,7 @@ def was_trained_alike(subject: Subject, probe: NeedleProbe) -> bool:
 
 
 def gpus_of(folder: Path) -> list[str] | None:
-    """Read which GPUs a run was made beside; None where it does not tell."""
+    """Read which GPUs a run's machine had; None if that was not recorded."""
     try:
         gpus: list[str] = json.loads((folder / "environment.json").read_text(encoding="utf-8"))["hardware"]["gpus"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -253,5 +253,5 @@ def gpus_of(folder: Path) -> list[str] | None:
 
 
 def run_length(subject: Subject, probe: NeedleProbe, length: int, finished: FinishedTests) -> LengthResult:
-    """Run the tests of a length that are not finished yet, and return what came of all of them."""
+    """Run the tests of a length that are not finished yet, and return the result of all."""
     return probe.run_length(subject.generate, length, Worker(), finished)

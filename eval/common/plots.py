@@ -1,4 +1,4 @@
-"""What the pictures of several evaluations share: axes in tokens, shares in words, names of curves."""
+"""Parts shared by the evaluations' pictures: axes in tokens, shares as text, names of curves."""
 
 from __future__ import annotations
 
@@ -67,6 +67,21 @@ def curves_of(rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]
     return curves
 
 
+def draw_curves(figure: Any, rows: Sequence[dict[str, Any]], title: str, factor: float = 1) -> Any:
+    """Draw a line with its limits for each model and method over length, in powers of two, and return the axes."""
+    axes, curves = figure.subplots(), curves_of(rows)
+    for number, (name, curve) in enumerate(curves.items()):
+        lengths, scores = [row["length"] for row in curve], [factor * row["score"] for row in curve]
+        (line,) = axes.plot(lengths, scores, marker=MARKERS[number % len(MARKERS)], markersize=5, label=name)
+        known = [row for row in curve if row["low"] is not None]
+        low, high = ([factor * row[key] for row in known] for key in ("low", "high"))
+        axes.fill_between([row["length"] for row in known], low, high, color=line.get_color(), alpha=0.12, lw=0)
+    axes.set_xscale("log", base=2)
+    axes.set_title(title, fontsize=9, pad=16)
+    figure.legend(loc="outside lower center", ncols=1 if len(curves) < 4 else 2, frameon=False)
+    return axes
+
+
 def mark_window(axes: Any, train_len: int | None, first: int, last: int) -> None:
     """Mark the training window where it lies between two lengths."""
     if train_len is not None and first <= train_len <= last:
@@ -76,7 +91,7 @@ def mark_window(axes: Any, train_len: int | None, first: int, last: int) -> None
 
 
 def mark_window_between(panels: Sequence[Any], train_len: int | None, lengths: Sequence[int], **style: Any) -> str:
-    """Mark the training window between the columns of heat maps, and return what a title says of it."""
+    """Mark the training window between the columns of heat maps, and return a note for the title."""
     if train_len is None or not lengths[0] <= train_len < lengths[-1]:
         return ""
     for axes in panels:

@@ -1,6 +1,6 @@
-"""Results on disk: rows of .jsonl files, appended whole and known by name, so that a stopped measurement goes on.
+"""Results on disk: rows of .jsonl files, appended whole and known by name, so that a stopped measurement resumes.
 
-A cell is one number of a table, such as one depth at one length. Its row says what was measured, on what and with what,
+A cell is one number of a table, such as one depth at one length. Its row states what was measured, and on what and how,
 and is appended as soon as the number is known; until then the cell's finished tests lie in a file of their own, which
 ends in .part. Rows that agree in the fields they are named by are the same measurement.
 """
@@ -83,7 +83,7 @@ class Results:
         return whole
 
     def started(self, tests: str) -> Results:
-        """Open what is finished of a cell whose tests will lie in the file `tests`."""
+        """Open the finished tests of a cell, whose file will be `tests`."""
         return Results(self.part(tests), ("test",))
 
     def part(self, tests: str) -> Path:
@@ -94,10 +94,10 @@ class Results:
 class FinishedTests(ResultStore):
     """The finished needle tests of one key, in tests-TOKENS-KEY.jsonl; the file's first line holds the key.
 
-    The key is all that decides how a test comes out: checkpoint, position methods, protocol, text, seed. How many tests
-    there are, at which lengths, and what passes is not in it: a probe that asks for more takes up the tests of one that
-    asked for less. `by` is the field that says which length, or distance, a test belongs to. `report` is called with
-    the number of tests just added.
+    The key holds all that decides a test's outcome: checkpoint, position methods, protocol, text, seed. How many tests
+    there are, at which lengths, and what passes is not in it: a probe that asks for more reuses the tests of one that
+    asked for less. `by` is the field of a test's length or distance. `report` is called with the number of tests just
+    added.
     """
 
     def __init__(self, folder: Path, consumed_tokens: int, key: Mapping[str, Any], by: str = "length") -> None:
@@ -126,7 +126,7 @@ class FinishedTests(ResultStore):
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], option: str, other: str = "file") -> None:
-    """Write a file of rows, whole or not at all; `option` is what the command line named it by.
+    """Write a file of rows, whole or not at all; `option` is its name on the command line.
 
     Raises: ConfigError where the file cannot be written.
     """

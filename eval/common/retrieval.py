@@ -7,12 +7,14 @@ digit. What follows it in the answer does not count.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
 from eval.common.cases import TextCase, Writer
 from eval.common.results import Row
 from eval.common.running import Outcome
+from eval.common.subject import doublings
 from lab.errors import ConfigError
 from lab.probe.intervals import share_limits
 
@@ -22,7 +24,7 @@ NUMBER = re.compile(r"[0-9]+")
 
 
 def summed(outcome: Outcome) -> Row:
-    """Sum the tests of a cell up: their share that passed, with exact limits, and how long the prompts were."""
+    """Summarize the tests of a cell: the share passed, with exact limits, and the prompts' lengths."""
     tests, passed = len(outcome.records), sum(record["passed"] for record in outcome.records)
     low, high = share_limits(passed, tests, CONFIDENCE)
     tokens = [record["prompt_tokens"] for record in outcome.records]
@@ -43,7 +45,7 @@ def first_number(text: str) -> str | None:
 
 
 def judge(drawn: TextCase, answer: str) -> Row:
-    """Pass an answer whose first number is the hidden one."""
+    """Return whether an answer's first number is the hidden one."""
     (expected,) = drawn.answers
     return {"expected": expected, "answer": answer, "passed": first_number(answer) == expected, **drawn.facts}
 
@@ -74,3 +76,15 @@ def answer_budget(writer: Writer, digits: int, wanted: int | None, default: int)
     if wanted is not None and wanted < least:
         raise ConfigError(f"--answer_budget={wanted}: a number of {digits} digits takes {least} tokens; raise it")
     return wanted or max(default, least)
+
+
+def choose_lengths(asked: Sequence[int] | None, least: int, window: int, longest: int, fixed: str) -> list[int]:
+    """Choose lengths with room for `least` tokens, rising: those asked for, or powers of two from window / 4 on.
+
+    Raises: ConfigError for a length that is asked for and too short; `fixed` describes the fixed parts.
+    """
+    short = [length for length in asked or () if length < least]
+    if short:
+        raise ConfigError(*(f"--lengths={length}: too short for {fixed}; use {least} or more" for length in short))
+    lengths = asked or [length for length in doublings(max(1, window // 4), longest) if length >= least]
+    return sorted(set(lengths)) or [1 << (least - 1).bit_length()]

@@ -18,8 +18,8 @@ from lab.probe.interfaces import Answers
 Done = Callable[[int], object]  # called with how many more tests are finished
 
 
-class Wanted(NamedTuple):
-    """A cell: what names its row, how many tests it takes, and its name in the progress bar."""
+class Cell(NamedTuple):
+    """A cell: the fields that name its row, its number of tests, and its name in the progress bar."""
 
     row: Row
     tests: int
@@ -27,7 +27,7 @@ class Wanted(NamedTuple):
 
 
 def fill(
-    cells: Results, wanted: Sequence[Wanted], run: Callable[[Row, Done], Row], *, kind: str, unit: str = "test"
+    cells: Results, wanted: Sequence[Cell], run: Callable[[Row, Done], Row], *, kind: str, unit: str = "test"
 ) -> list[Row]:
     """Return the rows of all cells wanted; `run` measures and adds one whose row is not there."""
     rows = []
@@ -67,7 +67,7 @@ def run_tests(
     `case` draws a test, `judge` scores an answer, `done` is called as tests are finished. Seconds are
     those of the tests run now, scaled up to all of them.
 
-    Raises: ConfigError where a test cannot be written down, DataError for a tokenizer that is not the model's.
+    Raises: ConfigError where a test cannot be written, DataError for a tokenizer that is not the model's.
     """
 
     def checked(index: int) -> TextCase:

@@ -77,7 +77,7 @@ def windows(n_tokens: int, context: int, stride: int) -> Iterator[Window]:
 
 @dataclass(frozen=True, eq=False)
 class TextLosses:
-    """What every text has lost.
+    """The loss of every text.
 
     Shapes: nll float64 (texts,), nats; tokens int64 (texts,), scored tokens.
     """

@@ -5,7 +5,7 @@ the one as the other where the methods pass equally often:
 
     p = min(1, 2 P(X <= min(b, c))),   X ~ Binomial(b + c, 1/2)
 
-Tests that both pass or both fail say nothing about the difference. Among m comparisons, p rising, Holm's adjusted
+Tests that both pass or both fail do not inform the comparison. Among m comparisons, p rising, Holm's adjusted
 values are
 
     a_k = max over j <= k of min(1, (m - j + 1) p_j)
@@ -31,7 +31,7 @@ NAME = "exact McNemar on the same tests"
 
 @dataclass(frozen=True)
 class Paired:
-    """Two methods on the same tests: those that only the one passes, and those that only the other does."""
+    """Two methods on the same tests: how many only the first passes, and how many only the second."""
 
     tests: int
     only_first: int
@@ -55,7 +55,7 @@ class Paired:
 
     @property
     def row(self) -> dict[str, Any]:
-        """The comparison as results hold it."""
+        """The comparison as stored in results."""
         counts = {"tests": self.tests, "only_first": self.only_first, "only_second": self.only_second}
         return {**counts, "difference": self.difference, "p": self.p, "test": NAME}
 

@@ -1,4 +1,4 @@
-"""A model ready to be measured: how it is run, what names it in results, and where these go."""
+"""A model under test: how it is run, how results name it, and where they are written."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lab.positions import Distance
 from lab.runs.checkpoints import Checkpoint, folder_name
 from lab.runs.environment import commit, processor
 
-SUBJECT = ("model", "checkpoint", "weights", "method", "precision")  # what names a subject in rows
+SUBJECT = ("model", "checkpoint", "weights", "method", "precision")  # the fields that name a model in rows
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Subject:
 
     @property
     def row(self) -> dict[str, Any]:
-        """What every row of results says of the model, the code and the hardware."""
+        """The fields about the model, the code and the hardware, which every row has."""
         about = source(self.model, self.device)
         return {**about, "checkpoint": self.checkpoint, "weights": self.weights, "precision": self.precision}
 
@@ -77,7 +77,7 @@ def open_subject(request: Request) -> Subject:
 
 
 def as_subject(model: OpenedModel, place: Path, device: torch.device) -> Subject:
-    """Collect what tests need of a model that was opened at `place` and lies on `device`.
+    """Collect what tests need from a model opened at `place` on `device`.
 
     Raises: DataError for a model without a tokenizer.
     """

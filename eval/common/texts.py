@@ -1,4 +1,4 @@
-"""What measurements of a model on pieces of text share: drawing these, and writing what was measured."""
+"""Shared by measurements on pieces of text: drawing the pieces, and writing the results."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def write_results(
     records: Iterable[Row],
     draw: Callable[[str, Path], None],
 ) -> str:
-    """Write the records, draw the picture where one is asked for, and return where both are.
+    """Write the records, draw the picture if requested, and return their files.
 
     Raises: LabError.
     """
@@ -63,7 +63,7 @@ def write_results(
 def result_files(kind: str, request: Request, model: OpenedModel) -> tuple[Path, Path | None]:
     """Name the files of results and of the picture, and make their folder before time is spent on them.
 
-    The names follow from the checkpoint and the settings, so that the same measurement lands in the same place.
+    The names follow from the checkpoint and the settings, so that the same measurement has the same files.
 
     Raises: ConfigError where the folder cannot be made.
     """

@@ -1,7 +1,7 @@
-"""Random words, numbers and uuids, none of which stands inside another of its kind.
+"""Random words, numbers and uuids, none of which is part of another of its kind.
 
-RULER looks for an answer anywhere in what a model says, so that `art` would be found in `party`. The English words of
-words.yaml are chosen against that; made-up words all have the same length and hold no English one.
+RULER looks for an answer anywhere in a model's output, so that `art` would be found in `party`. The English words of
+words.yaml are chosen to avoid that; made-up words all have the same length and contain no English one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def english_set() -> frozenset[str]:
 
 
 def holds_english(word: str) -> bool:
-    """Return whether an English word of the lists stands in another word.
+    """Return whether another word contains an English word of the lists.
 
     Example:
         >>> holds_english("batigero"), holds_english("batigevo")

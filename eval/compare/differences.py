@@ -8,7 +8,7 @@
 2. The outcome of every test is recorded on both sides, of the same tests with the same prompts: McNemar's exact test
    where outcomes are 0 or 1, else the paired t test (of the losses per token where the score is a perplexity).
 3. Both scores are shares of independent tests: Fisher's exact test.
-4. Else none, and the table says so.
+4. Otherwise none, as the table notes.
 
 p is adjusted by Holm's method for all comparisons of the table together. Source: Fisher 1935; Student 1908; Holm 1979.
 """
@@ -30,7 +30,7 @@ from lab.probe.intervals import exact_limits, share_limits
 from lab.probe.sequential import sequential_design
 from lab.runs.folder import RunFolder
 
-LEAST = -12.0  # the smallest p that is told apart, as a power of ten
+LEAST = -12.0  # the smallest p that is resolved, as a power of ten
 MCNEMAR, PAIRED_T, FISHER = "exact McNemar on the same tests", "paired t on the same tests", "Fisher's exact test"
 LIMITS = "exact limits that lie apart, as tests stopped early"
 SEEDS_PAIRED, SEEDS = "paired t over the same seeds", "Welch's t over seeds"

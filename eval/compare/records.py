@@ -51,6 +51,7 @@ KINDS = {  # by what kind_of returns
     "failures_by_third": Kind("thirds", "failures in the {third} third", (*NEEDLES, "tests"), better=0),
     "harness": Kind("harness", "{task} {metric} {filter}", HARNESS, "score", 0),
     "distance": Kind("distance", "numbers found", ("needles", "digits", "answer_budget", "haystack")),
+    "found_by_prompt": Kind("distance", "numbers found in {context} tokens", ("needles", "digits", "haystack")),
     "needles_by_distance": Kind("distance", "numbers found, several in a test", ()),
     "probe": Kind("probe", "{required} of {needles} needles", NEEDLES),
 }

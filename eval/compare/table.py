@@ -1,4 +1,4 @@
-"""Lays results out as one table: a line for each task, a column for each model and method, or for what --by names.
+"""Arranges results in one table: a line for each task, a column for each model and method, or for what --by names.
 
 A cell of several runs that differ only in their seed (lab/runs/arms.py) is the mean over these, with its limits.
 Where a seed failed at the first value tested, so that its number is only known to lie below, so does the mean. The

@@ -76,7 +76,7 @@ def as_markdown(grid: Grid) -> str:
 
 
 def styled(grid: Grid, escape: str) -> Any:
-    """Lay the table out with the best of each line in bold."""
+    """Format the table with the best of each line in bold."""
     table = spread(grid)
     bold = (spread(grid, "^{}") != table).replace({True: "font-weight: bold;", False: ""})
     style = table.style.format(escape=escape).format_index(escape=escape, axis=0).format_index(escape=escape, axis=1)

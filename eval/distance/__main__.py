@@ -12,9 +12,12 @@ the share crosses the threshold (lab/probe/effective_distance.py):
     python -m eval.distance runs/cpu_demo --distance=plain --distance=string:shift=64,window=32 --distance=dca --plot
     python -m eval.distance runs/cpu_demo --distances=64,96,128,160 --tests=400 --threshold=0.5
     python -m eval.distance runs/cpu_demo --position.distance.method=rerope --position.distance.window=96
+    python -m eval.distance runs/cpu_demo --prompt=96,128,160 --plot
     python -m eval.distance models/Llama-3.1-8B --haystack=essays.txt --points=6 --tests=50
 
 --distance may be repeated; every method is put the same tests. A name alone takes the parameters of eval.methods.
+With --prompt the distances are also tested in shorter prompts, to tell distance from the length of the prompt: rows of
+their own, found_by_prompt, that have no part in reach.
 
 Prints a table for each method and writes distance-TOKENS-HASH.jsonl, a line for each distance and one for reach, to
 eval/ of the run folder (runs/distance-NAME for a Hugging Face folder) or FOLDER; the picture lies beside it. The
@@ -28,6 +31,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -39,7 +43,8 @@ from eval.common.needle_tests import counts_of, haystack_of
 from eval.common.results import FinishedTests, shortened, write_rows
 from eval.common.subject import Subject, open_subject, refuse_idle_distance, result_folder
 from eval.distance.picture import draw_distances
-from eval.distance.series import Series, four_needles, key_of
+from eval.distance.prompts import left_out, rows_of, shorter_prompts
+from eval.distance.series import Row, Series, four_needles, key_of
 from eval.distance.table import table
 from lab.command import start
 from lab.config import DEFAULT_DIGITS
@@ -68,6 +73,9 @@ class DistanceOptions(Section):
     points: Annotated[int, Ge(2)] | None = None
     """Number of distances, equally spaced from a quarter of the window to the largest that fits; left out, as in the
     run's own probe, or 14."""
+    prompt: tuple[Positive, ...] | None = None
+    """Also in prompts that take this many tokens with the answer, with commas between several; distances without room
+    are left out."""
     tests: Positive | None = None
     """Tests at each distance; left out, as in the run's own probe, or 100."""
     digits: Annotated[int, Ge(2), Le(9)] | None = None
@@ -94,21 +102,24 @@ def measure(request: Request) -> str:
     options: DistanceOptions = request.options
     subject = open_subject(request)
     probe = make_probe(subject, options)
+    shorter = shorter_prompts(probe, options.prompt or ())
     methods = choose_methods(request, subject, probe.test.window)
     folder = result_folder(KIND, request, subject)
     four = four_needles(subject, probe)
     series = []
-    with tqdm(total=len(methods) * len(probe.distances) * probe.config.distance_tests, desc=KIND, unit="test") as bar:
+    n_distances = sum(len(each.distances) for each in (probe, *shorter))
+    with tqdm(total=len(methods) * n_distances * probe.config.distance_tests, desc=KIND, unit="test") as bar:
         for method in methods:
             subject.model.decoder.distance = method
-            finished = FinishedTests(folder, subject.model.consumed_tokens or 0, key_of(subject, probe), "distance")
-            series.append(summed(subject, probe, run_all(subject, probe, finished, bar), four))
+            results = run_all(subject, probe, folder, bar)
+            rows = [row for each in shorter for row in rows_of(subject, each, run_all(subject, each, folder, bar))]
+            series.append(summed(subject, probe, results, four, rows))
     names = [line.method for line in series]
     digest = shortened(json.dumps([names, probe.distances, asdict(replace(options, device="auto", batch=None))]))
     path = folder / f"{KIND}-{subject.model.consumed_tokens or 0:015d}-{digest}.jsonl"
     write_rows(path, [row for line in series for row in line.lines], f"-o {folder}", "folder")
     title = f"{subject.model.name}, window {probe.test.window:,}; {probe.config.distance_tests} tests at each distance"
-    lines = [title, *(table(line) for line in series), "", f"written to {path}"]
+    lines = [title, *(table(line) for line in series), *left_out(probe, shorter), "", f"written to {path}"]
     if request.plots:
         draw_distances(series, title, probe.test.window, path.with_suffix(".png"))
         lines.append(f"picture: {path.with_suffix('.png')}")
@@ -177,11 +188,12 @@ def choose_methods(request: Request, subject: Subject, window: int) -> list[Dist
     return methods or [own]
 
 
-def run_all(subject: Subject, probe: DistanceProbe, finished: FinishedTests, bar: Any) -> list[DistanceResult]:
+def run_all(subject: Subject, probe: DistanceProbe, folder: Path, bar: Any) -> list[DistanceResult]:
     """Run the tests of one method that are not finished.
 
     Raises: KeyboardInterrupt, which says how to go on.
     """
+    finished = FinishedTests(folder, subject.model.consumed_tokens or 0, key_of(subject, probe), "distance")
     bar.set_postfix_str(subject.model.method)
     known = [test for distance in probe.distances for test in finished.known(distance)]
     bar.update(sum(test < probe.config.distance_tests for test in known))
@@ -194,7 +206,11 @@ def run_all(subject: Subject, probe: DistanceProbe, finished: FinishedTests, bar
 
 
 def summed(
-    subject: Subject, probe: DistanceProbe, results: list[DistanceResult], four: dict[str, list[dict[str, Any]]]
+    subject: Subject,
+    probe: DistanceProbe,
+    results: list[DistanceResult],
+    four: dict[str, list[Row]],
+    shorter: list[Row],
 ) -> Series:
     """Collect what was found under one method, with f from the model's counter."""
     about = {**subject.row, "metric": "found_by_distance"}
@@ -207,7 +223,7 @@ def summed(
         "confidence": probe.config.confidence,
     }
     reach |= {"n": probe.config.distance_tests, **reach_record(results, probe.config.threshold, counts)}
-    return Series(subject.model.method, results, rows, reach, four.get(subject.model.method, []))
+    return Series(subject.model.method, results, rows, reach, four.get(subject.model.method, []), shorter)
 
 
 def main(arguments: Sequence[str]) -> int:

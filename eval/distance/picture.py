@@ -45,7 +45,10 @@ def draw_distances(series: Sequence[Series], title: str, window: int, output: Pa
 
 
 def draw_series(axes: Any, series: Series, colour: str, marker: str) -> None:
-    """Draw one method: shares with their limits, the fit, reach on the threshold, four-needle tests as open markers."""
+    """Draw one method: shares with limits, the fit, reach on the threshold; open markers are four-needle tests.
+
+    Thin lines that end in a number of tokens are shares found in shorter prompts.
+    """
     draw_shares(axes, series.rows, color=colour, marker=marker, markersize=4.5, linestyle="", label=series.method)
     distances = [row["distance"] for row in series.rows]
     axes.plot(distances, monotone_shares(series.results), color=colour, linewidth=1.3)
@@ -56,6 +59,11 @@ def draw_series(axes: Any, series: Series, colour: str, marker: str) -> None:
         label = f"{series.method}, four needles (training)"
         style = {"markerfacecolor": "white", "markersize": 4.5, "linestyle": "", "alpha": 0.7}
         draw_shares(axes, series.four, color=colour, marker=marker, label=label, **style)
+
+    for context in dict.fromkeys(row["context"] for row in series.shorter):
+        x, share = zip(*((r["distance"], r["score"]) for r in series.shorter if r["context"] == context), strict=True)
+        axes.plot(x, share, color=colour, linewidth=0.8, linestyle="--", marker=".", markersize=4)
+        axes.annotate(f"{context:,}", (x[-1], share[-1]), color=colour, xytext=(3, 3), textcoords="offset points")
 
 
 def draw_shares(axes: Any, rows: Sequence[dict[str, Any]], **style: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from eval.common.subject import Subject
@@ -18,19 +18,24 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Series:
-    """One method's results: `rows` by distance, the row of `reach`, and `four`, the four-needle tests by distance."""
+    """One method's results: `rows` by distance, the row of `reach`, and `four`, the four-needle tests by distance.
+
+    `shorter` are rows of the same distances in shorter prompts; they have no part in reach.
+    """
 
     method: str
     results: Sequence[DistanceResult]
     rows: list[Row]
     reach: Row
     four: list[Row]
+    shorter: list[Row] = field(default_factory=list)
 
     @property
     def lines(self) -> list[Row]:
-        """The lines of the file of results; those of four-needle tests say so."""
+        """The lines of the file of results; the metric tells them apart."""
         about = {name: self.reach[name] for name in ("model", "consumed_tokens", "method", "confidence")}
-        return [*self.rows, *({**about, "metric": "needles_by_distance", **row} for row in self.four), self.reach]
+        rows = [*self.rows, *self.shorter]
+        return [*rows, *({**about, "metric": "needles_by_distance", **row} for row in self.four), self.reach]
 
 
 def key_of(subject: Subject, probe: DistanceProbe) -> Row:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from eval.common.tables import pivot, to_text
 from eval.distance.series import Series
 
 
@@ -18,7 +19,17 @@ def table(series: Series) -> str:
     if series.four:
         shares = ", ".join(f"{row['distance']:,}: {row['score']:.2f} of {row['n']}" for row in series.four)
         lines.append(f"four-needle tests of training, at the nearest distance: {shares}")
-    return "\n".join([*lines, reach_line(series.reach)])
+    lines.append(reach_line(series.reach))
+    if series.shorter:
+        lines += ["share found in prompts that take with the answer, in tokens:", by_prompt(series)]
+    return "\n".join(lines)
+
+
+def by_prompt(series: Series) -> str:
+    """Lay out the share found by distance and prompt, the shortest first; distances that do not fit are dashes."""
+    whole = [{**row, "context": "the window"} for row in series.rows]
+    grid = pivot([*whole, *series.shorter], "distance", "context")
+    return to_text(grid[[*grid.columns[1:], "the window"]], ".3f")
 
 
 def reach_line(row: dict[str, Any]) -> str:

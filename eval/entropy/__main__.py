@@ -4,7 +4,7 @@
 
 MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
 tokenizer.json. The entropy of a query's attention weights p, -sum p ln p in nats, is averaged over heads and texts and
-stands against ln n, that of n equal weights (arXiv:2401.07004, Figure 1):
+compared with ln n, that of n equal weights (arXiv:2401.07004, Figure 1):
 
     python -m eval.entropy runs/cpu_demo
     python -m eval.entropy runs/cpu_demo --tokens=768 --texts=40 --plot
@@ -37,7 +37,7 @@ from eval.common.tables import to_text
 from eval.common.texts import result_files, texts_of, write_results
 from eval.entropy.attention_entropy import attention_entropy
 from eval.entropy.picture import draw_entropy
-from lab.command import STARTS_ANEW, start
+from lab.command import NOTHING_WRITTEN, start
 from lab.loading import OpenedModel, open_model
 from lab.schema import Positive
 
@@ -111,7 +111,7 @@ def records(curves: Curves, visible: Sequence[int], model: OpenedModel) -> Itera
 
 
 def table(curves: Curves, visible: Sequence[int]) -> str:
-    """Lay the curves out for reading: a row for each layer, a column for each number of visible tokens."""
+    """Format the curves as a table: a row for each layer, a column for each number of visible tokens."""
     columns = pd.Index([f"{count:,}" for count in visible])
     layers = pd.Index([f"layer {layer}" for layer in range(len(curves))], name="visible tokens")
     frame = pd.DataFrame(curves[:, np.array(visible) - 1], layers, columns)
@@ -121,7 +121,7 @@ def table(curves: Curves, visible: Sequence[int]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    return run(__doc__, EntropyOptions, measure, arguments, stopped=STARTS_ANEW)
+    return run(__doc__, EntropyOptions, measure, arguments, stopped=NOTHING_WRITTEN)
 
 
 if __name__ == "__main__":

@@ -35,10 +35,11 @@ from importlib.metadata import version
 from typing import Any
 
 from eval.common.command import Request, run
+from eval.common.distance_methods import PREFIX, expand_distance, with_derived_parameters
 from eval.common.results import Results, Row, shortened
 from eval.common.subject import SUBJECT, Subject, open_subject, result_folder
 from eval.harness.model import harness_model
-from eval.harness.options import HarnessOptions, spell_out, with_parameters
+from eval.harness.options import HarnessOptions
 from eval.harness.results import rows_of, table, tests_of
 from eval.harness.tasks import definition, evaluate, load_tasks, task_manager
 from lab.command import start
@@ -47,19 +48,19 @@ from lab.files import write_json, writing
 
 KIND = "harness"
 CASES = f"{KIND}-cases"
-READ_WITH = (*SUBJECT, "length", "max_gen_toks", "chat")  # decides the outcome of a request, beside itself
+READ_WITH = (*SUBJECT, "length", "max_gen_toks", "chat")  # determine, with the request, its outcome
 NAMED_BY = (*READ_WITH, "protocol", "asked", "definition", "num_fewshot", "limit", "seed", "task", "metric", "filter")
 
 
 def measure(request: Request) -> str:
-    """Run the tasks, write down what they score, and return the table to print.
+    """Run the tasks, write their scores, and return the table to print.
 
     Raises: LabError; KeyboardInterrupt.
     """
     if request.plots:
         raise ConfigError("--plot: these results have no picture; leave it out, eval.compare makes a table")
     options: HarnessOptions = request.options
-    request = with_parameters(request)
+    request = with_derived_parameters(request, options.max_length)
     manager, subject = task_manager(options), open_subject(request)
     loaded, model = load_tasks(manager, options), harness_model(subject, request.model, options)
     about = describe(subject, options, model.max_length)
@@ -84,7 +85,7 @@ def describe(subject: Subject, options: HarnessOptions, length: int) -> Row:
 
 
 def record(results: dict[str, Any], asked: Row, cells: Results) -> list[Row]:
-    """Write down the harness's results of a name, and its rows and tests unless they are there already.
+    """Write the harness's results of a name, and its rows and tests unless they exist already.
 
     Raises: ConfigError where a file cannot be written.
     """
@@ -102,19 +103,19 @@ def record(results: dict[str, Any], asked: Row, cells: Results) -> list[Row]:
 
 
 def notes(request: Request, subject: Subject, rows: Sequence[Row]) -> Iterator[str]:
-    """List what a reader of the scores must know: contexts that were cut, a distance method without effect."""
+    """List notes on the scores: contexts that were cut, a distance method without effect."""
     for task, row in {row["task"]: row for row in rows if row["cut"]}.items():
         contexts = f"{row['cut']:,} of {row['requests']:,} contexts"
         yield f"{task}: {contexts} were longer than the window and lost their beginning; raise --max_length"
     longest = max((row["longest"] for row in rows), default=0)
-    asked = any(key.startswith("position.distance.") for key in request.overrides)
+    asked = any(key.startswith(PREFIX) for key in request.overrides)
     faults = subject.model.decoder.distance.length_faults(longest) if asked and longest else []
     yield from (f"no text was long enough for the distance method to change anything: {fault}" for fault in faults)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    return run(__doc__, HarnessOptions, measure, spell_out(arguments), output="folder")
+    return run(__doc__, HarnessOptions, measure, expand_distance(arguments), output="folder")
 
 
 if __name__ == "__main__":

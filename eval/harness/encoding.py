@@ -6,7 +6,6 @@ chat template wrote it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,8 @@ from torch import Tensor
 from eval.common.cases import Writer
 from eval.common.subject import Subject
 from lab.data.tokenizer import check_ids, special_ends
-from lab.errors import CheckpointError, ConfigError, DataError, MissingPackage
+from lab.errors import ConfigError, DataError, MissingPackage
+from lab.model.huggingface.config import read_json, token_text
 
 Ids = list[int]
 FILES = ("config", "generation_config", "tokenizer_config")
@@ -48,10 +48,8 @@ class Encoder:
 
         Each file may add tokens that end one, as those of a chat's turns; `stop_id` is known and stays the first.
         """
-        config, generation, names = (read(folder / f"{name}.json") for name in FILES)
-        tokens = [names.get(key) or "" for key in ("bos_token", "eos_token")]
-        texts = [token["content"] if isinstance(token, dict) else token for token in tokens]
-        begin, end = (self.tokenizer.token_to_id(text) for text in texts)
+        config, generation, names = (read_json(folder / f"{name}.json") for name in FILES)
+        begin, end = (self.tokenizer.token_to_id(token_text(names, key) or "") for key in ("bos_token", "eos_token"))
         listed = [stop_id, config.get("eos_token_id"), generation.get("eos_token_id"), end]
         stops = dict.fromkeys(token for each in listed for token in (each if isinstance(each, list) else [each]))
         return [begin] if begin is not None else [], [token for token in stops if token is not None]
@@ -92,17 +90,6 @@ class Encoder:
 
         rows = answers.tolist()
         return torch.tensor([r[-1] in self.stop_ids or (holds_stop(r[-reach:]) and holds_stop(r)) for r in rows])
-
-
-def read(path: Path) -> Any:
-    """Read a JSON file of settings; empty where there is none.
-
-    Raises: CheckpointError.
-    """
-    try:
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({error}); copy the folder again") from error
 
 
 def chat_tokenizer(folder: Path) -> Any:

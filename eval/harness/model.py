@@ -25,7 +25,7 @@ from tqdm import tqdm
 from eval.common.subject import Subject
 from eval.harness.encoding import Encoder, Ids, chat_tokenizer
 from eval.harness.options import HarnessOptions
-from eval.harness.scoring import Asked, batches, token_scores
+from eval.harness.scoring import TokenRequest, batches, token_scores
 from lab.errors import ConfigError
 from lab.model.generation.generate import greedy
 
@@ -43,7 +43,7 @@ class LabModel:
     tokenizer_name = ""
 
     def __init__(self, subject: Subject, encoder: Encoder, options: HarnessOptions, chat: Any = None) -> None:
-        """Take over the options; `chat` is a tokenizer with a chat template."""
+        """Store the options; `chat` is a tokenizer with a chat template."""
         super().__init__()
         self.subject, self.encoder, self.options, self.chat = subject, encoder, options, chat
         self.max_length = options.max_length or subject.model.train_len or MOST_TOKENS
@@ -51,7 +51,7 @@ class LabModel:
         self.tokenizer_name = str(getattr(chat, "name_or_path", ""))
 
     def apply_chat_template(self, chat_history: Sequence[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """Write messages as one text that ends where an answer begins, or where the last message continues."""
+        """Format messages as one text that ends where an answer begins, or where the last message continues."""
         ends = {"add_generation_prompt": add_generation_prompt, "continue_final_message": not add_generation_prompt}
         text: str = self.chat.apply_chat_template(list(chat_history), tokenize=False, **ends)
         return text
@@ -72,7 +72,7 @@ class LabModel:
         """Answer contexts greedily."""
         return self.run("generate_until", [r.args for r in requests], [[self.prompt(*r.args)] for r in requests])
 
-    def continuation(self, before: Ids, after: Ids) -> Asked:
+    def continuation(self, before: Ids, after: Ids) -> TokenRequest:
         """Cut a context so that its continuation can be scored.
 
         Raises: ConfigError for a continuation that is longer than the window, or empty.
@@ -82,9 +82,9 @@ class LabModel:
             raise ConfigError(f"--max_length={self.max_length}: {rule}")
         whole = (before or [self.prefix_token_id]) + after
         ids = whole[-(self.max_length + 1) :]
-        return Asked(tuple(ids[:-1]), len(whole) > len(ids), tuple(after))
+        return TokenRequest(tuple(ids[:-1]), len(whole) > len(ids), tuple(after))
 
-    def windows(self, text: str) -> list[Asked]:
+    def windows(self, text: str) -> list[TokenRequest]:
         """Cut a text to be scored into windows."""
         from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
@@ -92,7 +92,7 @@ class LabModel:
         windows = get_rolling_token_windows(ids, self.prefix_token_id, self.max_length, context_len=1)
         return [self.continuation(*make_disjoint_window(window)) for window in windows]
 
-    def prompt(self, context: str, settings: Mapping[str, Any]) -> Asked:
+    def prompt(self, context: str, settings: Mapping[str, Any]) -> TokenRequest:
         """Cut a context so that the longest answer fits after it.
 
         Raises: ConfigError for an answer that leaves no room, and with a line for each setting that is not followed.
@@ -113,9 +113,9 @@ class LabModel:
         ids = self.encoder.encode(context) or [self.prefix_token_id]
         inputs = ids[-(self.max_length - budget) :]
         stops = tuple(stop for stop in (*wanted["until"], self.encoder.end_text) if stop)
-        return Asked(tuple(inputs), len(ids) > len(inputs), budget=budget, stops=stops)
+        return TokenRequest(tuple(inputs), len(ids) > len(inputs), budget=budget, stops=stops)
 
-    def run(self, kind: str, arguments: Sequence[Any], parts: Sequence[Sequence[Asked]]) -> list[Any]:
+    def run(self, kind: str, arguments: Sequence[Any], parts: Sequence[Sequence[TokenRequest]]) -> list[Any]:
         """Run requests, each of some parts, and put each into the harness's cache as soon as all are done."""
         owners = [number for number, each in enumerate(parts) for _ in each]
         done: list[list[tuple[Any, int]]] = [[] for _ in parts]
@@ -132,7 +132,7 @@ class LabModel:
                 self.cache_hook.add_partial(kind, arguments[number], values[number])
         return values
 
-    def outcomes(self, asked: Sequence[Asked]) -> Iterator[tuple[int, Any, int]]:
+    def outcomes(self, asked: Sequence[TokenRequest]) -> Iterator[tuple[int, Any, int]]:
         """Run requests of one length side by side; yield each one's place, its value, and the tokens of its text."""
         for batch in batches(asked, self.options.rows):
             tokens = torch.tensor(list(batch), device=self.subject.device)
@@ -159,7 +159,7 @@ class LabModel:
 
 
 def harness_model(subject: Subject, folder: Path, options: HarnessOptions) -> Any:
-    """Make a LabModel, of a model opened in a folder, that the harness takes as its own.
+    """Build a LabModel that is a model class of the harness too, from a model opened in a folder.
 
     Raises: LabError.
     """

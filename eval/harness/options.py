@@ -1,23 +1,11 @@
-"""Options of eval.harness, the short form of a distance method, and the parameters of one that is only named.
-
-These follow from the training window and the texts' length, as in eval.methods (eval/common/method_settings.py).
-"""
+"""Options of eval.harness."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eval.common.command import CellOptions, Request
-from eval.common.distance_methods import DERIVED
-from eval.common.method_settings import setting
-from lab.config import load_experiment
-from lab.model.huggingface.config import read_settings
-from lab.positions.methods import DISTANCE_METHODS
-from lab.schema import NonNegative, Positive, field_docs
-from lab.source.place import CONFIG, find_place
-
-DISTANCE = "position.distance."
+from eval.common.command import CellOptions
+from lab.schema import NonNegative, Positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +17,7 @@ class HarnessOptions(CellOptions):
     include_path: str | None = None
     """Folder with YAML files of tasks of your own."""
     limit: Positive | None = None
-    """Documents of each task, the first ones; left out, all."""
+    """Number of documents of each task, from the first; left out, all."""
     num_fewshot: NonNegative | None = None
     """Examples before each question; left out, as many as the task sets."""
     max_length: Positive | None = None
@@ -52,36 +40,3 @@ class HarnessOptions(CellOptions):
         faults = [] if all(self.names) else [f"tasks={self.tasks}: has an empty name; take a comma out"]
         short = ["max_length=1: must be >= 2, a token predicts the next; raise it"]
         return faults + (short if self.max_length == 1 else [])
-
-
-def spell_out(words: Sequence[str]) -> list[str]:
-    """Write --distance and the parameters of its method in full.
-
-    Example:
-        >>> spell_out(["runs/x", "--distance", "string", "--shift=8", "--limit", "5"])
-        ['runs/x', '--position.distance.method', 'string', '--position.distance.shift=8', '--limit', '5']
-    """
-    parts = [word.partition("=") for word in words]
-    named = [value or after for (key, _, value), after in zip(parts, [*words[1:], ""]) if key == "--distance"]
-    method = DISTANCE_METHODS.get(named[0]) if named else None
-    own = {"--distance": "method"} if named else {}
-    own |= {f"--{name}": name for name in (field_docs(method) if method else ())}
-    return [f"--{DISTANCE}{own[key]}{sign}{value}" if key in own else key + sign + value for key, sign, value in parts]
-
-
-def with_parameters(request: Request) -> Request:
-    """Fill in the parameters of a distance method that is only named; the model's weights are not read.
-
-    Raises: LabError for a model that cannot be opened.
-    """
-    given = [key for key in request.overrides if key.startswith(DISTANCE)]
-    method = request.overrides.get(f"{DISTANCE}method")
-    if len(given) != 1 or method not in DERIVED:
-        return request
-    place = find_place(request.model)
-    if place.is_hugging_face:
-        train_len = int(read_settings(place.folder)["max_position_embeddings"])
-    else:
-        train_len = load_experiment(place.home / CONFIG).data.window
-    derived = setting(method, train_len, request.options.max_length or train_len).distance
-    return request._replace(overrides={**request.overrides, **{DISTANCE + name: derived[name] for name in derived}})

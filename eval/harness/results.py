@@ -1,4 +1,4 @@
-"""What lm-evaluation-harness found, as rows and tests.
+"""The results of lm-evaluation-harness, as rows and tests.
 
 The 95% interval of a number is Clopper and Pearson's where every document scores 0 or 1 and the number is their mean,
 and else the harness's standard error times the quantile of Student's t to either side, where it has one.
@@ -15,6 +15,7 @@ import numpy as np
 from scipy.stats import t as student
 
 from eval.common.results import Row
+from eval.common.tables import limits, to_text
 from lab.probe.intervals import share_limits
 
 CONFIDENCE = 0.95
@@ -95,14 +96,13 @@ def as_number(value: Any) -> Any:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Lay the rows out for reading."""
-    first, lines = rows[0], [("task", "metric", "filter", "shots", "n", "score", "95% interval", "longest")]
-    for row in rows:
-        score, limits = ("-" if row[key] is None else f"{row[key]:.4f}" for key in ("score", "low"))
-        limits += "" if row["low"] is None else f" to {row['high']:.4f}"
-        words = (row["task"], row["metric"], row["filter"], str(row["fewshot"]), f"{row['n']:,}")
-        lines.append((*words, score, limits, f"{row['longest']:,}"))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    text = ["  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    """Format the rows as a table."""
+    first, names = rows[0], {"fewshot": "shots", "n": "n", "score": "score"}
+    shown = [
+        {key: row[key] for key in ("task", "metric", "filter")}
+        | {name: row[key] for key, name in names.items()}
+        | {"95% interval": limits(row, ".4f"), "longest": row["longest"]}
+        for row in rows
+    ]
     head = f"{first['model']}: {first['method']}; {first['protocol']}, texts of at most {first['length']:,} tokens"
-    return "\n".join([head, "", *text])
+    return f"{head}\n\n{to_text(shown, {'n': ',', 'score': '.4f', 'longest': ','})}"

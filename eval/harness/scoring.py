@@ -12,7 +12,7 @@ from lab.model.attention.inspection import BLOCK_LOGITS, last_block
 from lab.model.decoder import Decoder
 
 
-class Asked(NamedTuple):
+class TokenRequest(NamedTuple):
     """A request in tokens: score `targets`, the last len(targets) tokens after `inputs` shifted by one.
 
     With a `budget`, it asks for an answer of so many tokens, which ends at one of `stops`.
@@ -25,13 +25,14 @@ class Asked(NamedTuple):
     stops: tuple[str, ...] = ()
 
 
-def batches(asked: Sequence[Asked], rows: Callable[[int], int]) -> Iterator[dict[tuple[int, ...], list[int]]]:
+def batches(asked: Sequence[TokenRequest], rows: Callable[[int], int]) -> Iterator[dict[tuple[int, ...], list[int]]]:
     """Gather requests of one length, budget and stops, longest first: the texts of a batch, each with its requests.
 
     Requests that need the same pass share it, as the one-token choices of a question do.
 
     Example:
-        >>> [list(batch) for batch in batches([Asked(ids, False) for ids in [(1,), (2, 3), (4,), (1,)]], lambda n: 2)]
+        >>> asked = [TokenRequest(ids, False) for ids in [(1,), (2, 3), (4,), (1,)]]
+        >>> [list(batch) for batch in batches(asked, lambda n: 2)]
         [[(2, 3)], [(1,), (4,)]]
     """
     alike: dict[tuple[int, int, tuple[str, ...]], dict[tuple[int, ...], list[int]]] = {}

@@ -21,7 +21,7 @@ RESAMPLES = 1000  # of a metric's documents, for the standard error of those tha
 
 
 def task_manager(options: HarnessOptions) -> Any:
-    """Find the tasks, tags or groups, in one's own folder alone if it has them all.
+    """Find the tasks, tags or groups, in the user's folder alone if it has them all.
 
     Raises: MissingPackage; ConfigError for unknown names.
     """
@@ -36,7 +36,7 @@ def task_manager(options: HarnessOptions) -> Any:
     manager = TaskManager(include_path=folder, include_defaults=False)
     below = [entry for name in options.names for entry in entries(manager, name)]
     if any(entry is None or entry.kind.name == "TAG" for entry in below):  # a tag may have tasks elsewhere
-        manager = TaskManager(include_path=folder)  # reads the harness's thousands, which takes seconds
+        manager = TaskManager(include_path=folder)  # reads thousands of the harness's own, which takes seconds
     faults = []
     for name in (name for name in options.names if name not in manager.all_tasks):
         near = difflib.get_close_matches(name, manager.all_tasks, n=1)
@@ -91,9 +91,9 @@ def load_tasks(manager: Any, options: HarnessOptions) -> dict[str, Any]:
 
 
 def evaluate(model: Any, manager: Any, name: str, loaded: Any, cache: Path, options: HarnessOptions) -> dict[str, Any]:
-    """Have the harness run a loaded task, tag or group; what it prints goes to stderr.
+    """Run a loaded task, tag or group by the harness, whose output goes to stderr.
 
-    Its results are returned with what was read for each task's requests.
+    Return its results, with `reads` for each task.
 
     Raises: LabError.
     """

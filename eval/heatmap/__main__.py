@@ -4,17 +4,17 @@
 
 MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
 tokenizer.json. The tests are the four-needle tests of eval.probe, as in arXiv:2410.18745, Figure 4: each number counts
-at its own depth and length. Below stands in which third of the text failures lie (Table 4), all with exact limits:
+at its own depth and length. The second table has the failures by third (Table 4), all with exact limits.
 
     python -m eval.heatmap runs/cpu_demo --plot
     python -m eval.heatmap runs/tiny_2k --lengths=512,1024,1536,2048 --depths=20 --tests=500 --plot
     python -m eval.heatmap runs/tiny_2k --position.distance.method=string --position.distance.shift=683
     python -m eval.heatmap models/Llama-3.1-8B --haystack=essays.txt --protocol=string --lengths=32768,131072
 
-eval/heatmap/depths.py says how cells and thirds are counted. Tests that training recorded in cases/ with the same
+eval/heatmap/depths.py defines cells and thirds. Tests that training recorded in cases/ with the same
 prompts, and those that eval.probe, eval.methods or an earlier call has finished, are not run again; every
 test that is run is kept in tests-TOKENS-KEY.jsonl at once, so that after Ctrl-C (exit status 75) or a crash the same
-command goes on.
+command continues.
 
 Prints two tables and writes heatmap-TOKENS-HASH.jsonl, a line for each cell and each third, to eval/ of the run folder
 (runs/heatmap-NAME for a Hugging Face folder) or FOLDER; the picture lies beside it.
@@ -36,8 +36,8 @@ from eval.common.needle_tests import (
     finished_tests,
     make_probe,
     own_lengths,
+    reuse_recorded,
     run_length,
-    take_up_recorded,
 )
 from eval.common.results import FinishedTests, shortened, write_rows
 from eval.common.subject import Subject, open_subject, refuse_idle_distance, result_folder
@@ -62,7 +62,7 @@ class HeatmapOptions(NeedleOptions):
 
 
 def measure(request: Request) -> str:
-    """Run what is not finished yet, write all down, and return the tables to print.
+    """Run the unfinished tests, write the results, and return the tables to print.
 
     Raises: LabError, KeyboardInterrupt.
     """
@@ -75,7 +75,7 @@ def measure(request: Request) -> str:
     refuse_idle_distance(request.overrides, subject.model.decoder.distance, lengths[-1])
     folder = result_folder(KIND, request, subject)
     finished = finished_tests(subject, probe, folder)
-    recorded = take_up_recorded(subject, probe, finished, lengths)
+    recorded = reuse_recorded(subject, probe, finished, lengths)
     results = run_all(subject, probe, lengths, finished)
     tests = {length: result.cases for length, result in results.items()}
     about = describe(subject, probe, depths, options.confidence)
@@ -110,7 +110,7 @@ def choose_depths(probe: NeedleProbe, options: HeatmapOptions) -> int:
 def run_all(
     subject: Subject, probe: NeedleProbe, lengths: Sequence[int], finished: FinishedTests
 ) -> dict[int, LengthResult]:
-    """Run the tests of every length, those aside that are finished."""
+    """Run the unfinished tests of every length."""
     out = {}
     with tqdm(total=len(lengths) * probe.config.tests, desc=KIND, unit="test") as bar:
         finished.report = bar.update
@@ -133,7 +133,7 @@ def describe(subject: Subject, probe: NeedleProbe, depths: int, confidence: floa
 
 
 def digest(settings: dict[str, Any]) -> str:
-    """Name settings in file names; the code's commit and the machine are no settings."""
+    """Hash settings for file names; the commit and the machine are not among them."""
     kept = {name: value for name, value in settings.items() if name not in ("commit", "hardware")}
     return shortened(json.dumps(kept, sort_keys=True))
 
@@ -145,7 +145,7 @@ def all_rows(
     thirds: dict[int, list[Row]],
     probe: NeedleProbe,
 ) -> list[Row]:
-    """Write down every cell and every third; `seconds` are those of all tests of the length."""
+    """Write every cell and every third; `seconds` are those of all tests of the length."""
     out = []
     for length, result in results.items():
         shared = {**about, "length": length, "seconds": result.seconds}

@@ -1,6 +1,6 @@
-"""Which of a test's numbers were found, by how deep they stand in the text (arXiv:2410.18745, Figure 4 and Table 4).
+"""Which of a test's numbers were found, by their depth in the text (arXiv:2410.18745, Figure 4 and Table 4).
 
-Depth is the share of the haystack before a needle, 0 at its beginning. The n needles of a test stand one in each n-th
+Depth is the share of the haystack before a needle, 0 at its beginning. The n needles of a test lie one in each n-th
 of the haystack's first 99%, and cells are equal parts of the same 99%, a whole number of them to a needle. So a test
 has one number in a cell at most, the numbers of a cell come from different tests, and the share found has the exact
 limits of Clopper and Pearson.
@@ -22,7 +22,7 @@ from eval.common.statistics import share
 from lab.probe.needles import DEPTH_RANGE
 
 THIRDS = ("0-33%", "33-66%", "66-99%")
-DRAW = 4  # names the draw of a failure beside the draws of the test itself
+DRAW = 4  # keeps the draw of a failure apart from the test's own draws
 Found = Callable[[str, list[str]], int]
 Row = dict[str, Any]
 

@@ -13,7 +13,7 @@ Rows = Mapping[int, Sequence[Row]]
 
 
 def found_table(cells: Rows) -> str:
-    """Lay the heat map out for reading, in percent; depths at which no number was hidden are left out."""
+    """Format the heat map, in percent; depths at which no number was hidden are left out."""
     shown = [
         {"depth": f"{row['from_depth']:.0%}-{row['to_depth']:.0%}", "length": f"{length:,}", "score": row["score"]}
         for length, rows in cells.items()
@@ -23,7 +23,7 @@ def found_table(cells: Rows) -> str:
 
 
 def thirds_table(tests: Rows, thirds: Rows, confidence: float) -> str:
-    """Lay the thirds out for reading: of the tests that miss a number, how many miss it where."""
+    """Format the thirds: of the tests that miss a number, how many miss it where."""
     shown = [
         {
             "length": length,

@@ -5,7 +5,7 @@
 BASE and TUNED are run folders, checkpoints in one, or Hugging Face folders: a model, and the same model after a brief
 training on full windows of the target length. Both score the same windows; at each position the 20% of all targets
 whose logits differ most are marked, and the types that are marked most often are taken (arXiv:2409.00509, section
-4.1; eval/impact/impactful.py says how). Training selects sentences by them, with skip.selection: FOLDER:
+4.1; eval/impact/impactful.py has the method). Training selects sentences by them, with skip.selection: FOLDER:
 
     python -m eval.impact runs/cpu_demo runs/tuned -o runs/impact
     python -m eval.impact runs/cpu_demo runs/tuned -o runs/impact --by=class --windows=60 --coverage=0.6
@@ -56,7 +56,7 @@ PICTURE = "impact.png"
 
 @dataclass(frozen=True)
 class Arguments:
-    """What the command line asks for."""
+    """The parsed command line."""
 
     base: Path
     tuned: Path
@@ -75,13 +75,7 @@ def parse(words: Words) -> Arguments:
         faults.append(f"BASE TUNED={' '.join(models)}: must be two models, the first arguments; see --help")
     if folder is None:
         faults.append("-o: must be given, the folder to write; for instance -o runs/impact")
-    options = None
-    try:
-        options = read_options(ImpactConfig, words.settings)
-    except ConfigError as error:
-        faults += error.faults
-    if faults or options is None:
-        raise ConfigError(*faults)
+    options = read_options(ImpactConfig, words.settings, faults)
     return Arguments(Path(models[0]), Path(models[1]), Path(folder), options)
 
 
@@ -157,7 +151,7 @@ def draw_windows(options: ImpactConfig, tuned: OpenedModel, tokenizer: Tokenizer
     """
     length = options.length or tuned.train_len
     if length is None:
-        raise ConfigError("--length: must be set, TUNED does not say its training window; give the target length")
+        raise ConfigError("--length: must be set, TUNED does not state its training window; give the target length")
     asked: dict[str, int] = {"length": length, "windows": options.windows, "seed": options.seed}
     if options.text is not None:
         return file_windows(options.text, tokenizer, vocab_size=tuned.decoder.cfg.vocab_size, **asked)
@@ -167,7 +161,7 @@ def draw_windows(options: ImpactConfig, tuned: OpenedModel, tokenizer: Tokenizer
 
 
 def score(model: OpenedModel, windows: Windows, device: torch.device, name: str) -> FloatArray:
-    """Compute the logit of every target; the model is on the device only meanwhile.
+    """Compute the logit of every target; the model is on the device during the call only.
 
     Shapes: float64 (windows, length).
     Raises: DataError for a vocabulary larger than the model's.
@@ -193,7 +187,7 @@ def sentence_share(windows: Windows, token_ids: IntArray, tokenizer: Tokenizer) 
 
 
 def write(folder: Path, result: dict[str, Any], targets: IntArray, marked: BoolArray, labels: Labels) -> str:
-    """Write the result and a picture of the labels, and say what was found."""
+    """Write the result and a picture of the labels, and return a summary."""
     write_json(folder / RESULT, result)
     lines = [summary(result), f"written to {folder / RESULT}"]
     n_windows, length = targets.shape

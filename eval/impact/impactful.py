@@ -12,10 +12,10 @@ changes is marked: the nearest whole number of them, and at least one. Equal cha
 
 A label (a token, a class of tokens, a part of speech) is impactful by its rate, marked / occurrences: labels are taken
 from the highest rate on until they hold the share `coverage` of all that is marked. Labels that occur rarely, whose
-rate says little, are passed over.
+rate is unreliable, are skipped.
 
 Source: arXiv:2409.00509, section 4.1 and Figure 4. The paper takes the share among the marked alone, which a
-frequent class leads without changing much, and does not say how many types it takes: rate and coverage are ours. Its
+frequent class leads without changing much, and does not state how many types it takes: rate and coverage are ours. Its
 Eq. 3 sums the change over samples; the text below it, followed here, marks the top 20% at each position.
 """
 
@@ -51,7 +51,7 @@ def mark(changes: FloatArray, scored: BoolArray, top: float) -> BoolArray:
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """What the targets of each label did.
+    """Counts of the targets of each label.
 
     Shapes: `occurrences`, `marked` int64 and `change`, the sum of changes, float64, all (n_labels,).
     """

@@ -1,4 +1,4 @@
-"""What an analysis of impactful tokens found, by label: as rows of impact.json and as text."""
+"""The results of an analysis of impactful tokens by label, as rows of impact.json and as text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from eval.impact.impactful import BoolArray, FloatArray, IntArray, Tally
 from eval.impact.token_classes import CLASSES, vocabulary_classes
 
 SHOWN = 12  # rows of the printed table
-MANY = 0.9  # of all sentences: a selection that hardly selects
+MANY = 0.9  # of all sentences; a selection that holds more removes little
 FORMS = {
     "occurrences": ",",
     "marked": ",",
@@ -24,7 +24,7 @@ FORMS = {
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """The label of every token id, -1 where it has none, and what to call the labels.
+    """The label of every token id, -1 where it has none, and the labels' names.
 
     Shapes: `of_token` int64 (vocab_size,).
     """
@@ -34,7 +34,7 @@ class Labels:
 
     @classmethod
     def by_token(cls, texts: Sequence[str | None]) -> Labels:
-        """Let every token be its own label, called by its text."""
+        """Label every token by its own text."""
         return cls(np.arange(len(texts)), [repr(text or "") for text in texts])
 
     @classmethod
@@ -83,7 +83,7 @@ def rows_of(tally: Tally, labels: Labels, chosen: Sequence[int] | None) -> list[
 
 
 def summary(result: dict[str, Any]) -> str:
-    """Lay the classes and the first types out for reading; a star marks types that were taken."""
+    """Format the classes and the first types as tables; a star marks types that were taken."""
     by, types = result["options"]["by"], result["types"]
     lines = [] if by == "class" else [table("class", result["classes"]), ""]
     lines += [table(by, types[:SHOWN]), ""]
@@ -100,7 +100,7 @@ def summary(result: dict[str, Any]) -> str:
 
 
 def table(title: str, rows: Iterable[dict[str, Any]]) -> str:
-    """Lay labels out for reading, a line each."""
+    """Format labels, a line each."""
     columns = {"occurrences": "occurrences", "marked": "marked", "share_of_marked": "of marked"}
     columns |= {"share_of_all": "of all", "rate": "rate", "mean_change": "mean change"}
     shown = [

@@ -55,7 +55,7 @@ def token_class(text: str) -> str:
 
 
 def token_texts(tokenizer: Tokenizer) -> list[str | None]:
-    """Return every token's text as it stands inside a text, a leading space included; None for a special token.
+    """Return every token's text as it appears inside a text, a leading space included; None for a special token.
 
     Shapes: (vocab_size,), added tokens included.
     """

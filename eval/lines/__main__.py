@@ -4,7 +4,7 @@
 
 MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
 tokenizer.json. Tests have a number of lines, or as many lines as a length in the model's own tokens holds; scores come
-with exact 95% limits. eval/lines/cases.py says what is asked, and every row names its protocol:
+with exact 95% limits. eval/lines/cases.py defines the test, and every row names its protocol:
 
     python -m eval.lines models/Llama-2-7B-chat --lengths=4096,16384 --plot
     python -m eval.lines models/LongChat-7B --lines=200,300,400,500,600,680
@@ -18,7 +18,7 @@ the model's own:
         --position.frequency.train_len=4096
 
 Prints a table, and adds a line for each number of lines or length to lines.jsonl in eval/ of the run folder
-(runs/lines-NAME for a Hugging Face folder) or FOLDER, as soon as it is known, so that a second call goes on from there;
+(runs/lines-NAME for a Hugging Face folder) or FOLDER, once it is known, so that a second call continues from there;
 lines-cases/ holds every test, and the picture shows all that was measured with the same tests.
 """
 
@@ -31,22 +31,21 @@ from typing import Any, Literal
 from eval.common.cases import TextCase, Writer
 from eval.common.command import CellOptions, Request, run
 from eval.common.results import Results, Row
-from eval.common.retrieval import answer_budget, judge, summed
-from eval.common.running import Done, Wanted, fill, run_tests
-from eval.common.subject import SUBJECT, Subject, doublings, open_subject, refuse_idle_distance, result_folder
+from eval.common.retrieval import answer_budget, choose_lengths, judge, summed
+from eval.common.running import Cell, Done, fill, run_tests
+from eval.common.subject import SUBJECT, Subject, open_subject, refuse_idle_distance, result_folder
 from eval.common.tables import limits, to_text
 from eval.lines.cases import HIGHEST, LEAST_LINES, Lines
 from eval.lines.picture import draw_lines
 from lab.command import start
-from lab.errors import ConfigError
 from lab.schema import Positive
 
 KIND = "lines"
-BUDGET = 32  # tokens for the answer, at least: longeval's models say a sentence before the number
+BUDGET = 32  # tokens for the answer, at least: longeval's models write a sentence before the number
 DIGITS = 5  # of the longest number
 MOST_TOKENS = 4096  # of the longest record, where the training window is not known
 SHORT, LONG = 4096, 8092  # tokens (arXiv:2401.07004, section 4.5)
-COMPARED_BY = ("protocol", "answer_budget", "n", "seed", "by")  # rows that agree in these lie in one picture
+COMPARED_BY = ("protocol", "answer_budget", "n", "seed", "by")  # rows that agree in these share a picture
 NAMED_BY = (*SUBJECT, *COMPARED_BY, "asked")
 
 
@@ -62,7 +61,7 @@ class LinesOptions(CellOptions):
     tests: Positive = 50
     """Tests of each number of lines or length."""
     protocol: Literal["longeval", "completion"] = "longeval"
-    """How the prompt ends: with the question, or with the answer's first words, for models that only go on."""
+    """How the prompt ends: with the question, or with the answer's first words, for models that only complete."""
     answer_budget: Positive | None = None
     """Tokens that are left for the answer; left out, 32, or what the number takes where that is more."""
 
@@ -78,7 +77,7 @@ class LinesOptions(CellOptions):
 
 
 def measure(request: Request) -> str:
-    """Measure what is not there yet, write it down, and return the table to print.
+    """Measure what is missing, write it, and return the table to print.
 
     Raises: LabError.
     """
@@ -107,17 +106,9 @@ def sizes(subject: Subject, writer: Writer, tests: Lines, options: LinesOptions,
         return sorted(set(options.lines))
     each = (tests.case(writer, lines=LEAST_LINES, seed=options.seed, index=index) for index in range(options.tests))
     least = budget + max(len(case.prompt_ids) for case in each)
-    faults = [
-        f"--lengths={length}: too short for line retrieval, whose question and {LEAST_LINES} lines take "
-        f"{least - budget} tokens and the answer {budget}; use {least} or more"
-        for length in options.lengths or ()
-        if length < least
-    ]
-    if faults:
-        raise ConfigError(*faults)
     window = subject.model.train_len or MOST_TOKENS
-    lengths = options.lengths or [x for x in doublings(max(1, window // 4), window) if x >= least]
-    return sorted(set(lengths)) or [1 << (least - 1).bit_length()]
+    parts = f"whose question and {LEAST_LINES} lines take {least - budget} tokens and the answer {budget}"
+    return choose_lengths(options.lengths, least, window, window, f"line retrieval, {parts}")
 
 
 def measure_sizes(
@@ -129,7 +120,7 @@ def measure_sizes(
     asked: Sequence[int],
     cells: Results,
 ) -> list[Row]:
-    """Measure every number of lines or length but those whose rows are there.
+    """Measure every number of lines or length whose row is missing.
 
     Raises: ConfigError for a distance method that changes nothing in the longest test.
     """
@@ -139,7 +130,7 @@ def measure_sizes(
     refuse_idle_distance(request.overrides, subject.model.decoder.distance, longest)
     about = describe(subject, options, budget)
     unit = "lines" if by == "lines" else "tokens"
-    wanted = [Wanted({**about, "by": by, "asked": size}, options.tests, f"{size:,} {unit}") for size in asked]
+    wanted = [Cell({**about, "by": by, "asked": size}, options.tests, f"{size:,} {unit}") for size in asked]
 
     def run_one(row: Row, done: Done) -> Row:
         return run_size(subject, options, row, draw(writer, tests, options, budget, by, row["asked"]), cells, done)
@@ -159,7 +150,7 @@ def draw(writer: Writer, tests: Lines, options: LinesOptions, budget: int, by: s
 def run_size(
     subject: Subject, options: LinesOptions, row: Row, cases: Sequence[TextCase], cells: Results, done: Done
 ) -> Row:
-    """Run the tests of one number of lines or length and write them down."""
+    """Run the tests of one number of lines or length and write them."""
     budget = row["answer_budget"]
     tokens = [len(case.prompt_ids) + budget for case in cases]
     file = f"{KIND}-cases/{row['by']}-{row['asked']}-{cells.digest(row)}.jsonl"
@@ -205,7 +196,7 @@ def describe(subject: Subject, options: LinesOptions, budget: int) -> dict[str, 
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Lay the rows out for reading."""
+    """Format the rows as a table."""
     first = rows[0]
     title = f"{first['model']}: {first['method']}; {first['protocol']} protocol, {first['n']} tests each"
     shown = [

@@ -4,10 +4,10 @@
 
 Line names are an adjective and a noun, all different; numbers are uniform from 1 to 50,000, all different, so that a
 number belongs to one line; the line that is asked for is uniform too. Two protocols. `longeval` ends with the question,
-for models that answer questions; `completion` puts the answer's first words after it, for models that only go on.
+for models that answer questions; `completion` puts the answer's first words after it, for models that only complete.
 
 Differences from the released scripts: the words are the lab's own lists; the answer's first number must be the line's
-(theirs takes the last one), which a model that goes on writing cannot spoil.
+(theirs takes the last one), so that text after the answer does not count.
 
 Source: Li et al. 2023, LongChat's LongEval, as arXiv:2401.07004, section 4.5 and Table 3, uses it.
 """

@@ -80,7 +80,7 @@ class MethodsOptions(NeedleOptions):
 
 
 def measure(request: Request) -> str:
-    """Run what is not finished yet, write all down, and return the tables to print.
+    """Run the unfinished tests, write the results, and return the tables to print.
 
     Raises: LabError, KeyboardInterrupt.
     """
@@ -94,7 +94,7 @@ def measure(request: Request) -> str:
     probe = make_probe(subject, options)
     train_len = options.train_len or subject.model.train_len
     if train_len is None:
-        raise ConfigError("--train_len: must be set, the model does not tell its training length")
+        raise ConfigError("--train_len: must be set, the model does not state its training length")
     lengths = choose_lengths(probe, options, train_len)
     probe.check_haystack(lengths[-1])
     settings = {n: [checked(setting(name, train_len, n), n, own) for name in options.chosen] for n in lengths}
@@ -146,7 +146,7 @@ def measure_all(
     cells: Results,
     confidence: float,
 ) -> dict[int, list[Row]]:
-    """Run every method at every length, and judge the differences of a length once all are known."""
+    """Run every method at every length, and test the differences of a length once all are known."""
     out: dict[int, list[Row]] = {}
     total = sum(map(len, settings.values())) * probe.config.tests
     with tqdm(total=total, desc=KIND, unit="test") as bar:
@@ -170,7 +170,7 @@ def measure_all(
 
 
 def with_methods(subject: Subject, setting: Setting, own: Frequencies) -> Subject:
-    """Put a setting's methods into the model, whose weights stay."""
+    """Install a setting's methods in the model; its weights do not change."""
     subject.model.decoder.frequencies, subject.model.decoder.distance = setting.place(own)
     return subject
 
@@ -184,7 +184,7 @@ def run_tests(subject: Subject, probe: NeedleProbe, length: int, cells: Results,
 
 
 def keep(cells: Results, row: Row) -> Row:
-    """Add a row that says more than the one there, and keep its seconds and comparison where this call has none."""
+    """Add a row unless an equal one exists; seconds and comparison that this call lacks are taken from that one."""
     before = cells.find(row)
     if before is None:
         return cells.add(row)

@@ -14,7 +14,7 @@ Row = dict[str, Any]
 
 
 def table(rows: Sequence[Row], length: int, confidence: float) -> str:
-    """Lay the methods of one length out for reading."""
+    """Format the methods of one length as a table."""
     adjusted = holm({row["compared_as"]: row["versus_rope"]["p"] for row in rows if row["versus_rope"]})
     shown = [
         {

@@ -4,7 +4,7 @@
 
 MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
 tokenizer.json. Each cell is a depth at a length, in the model's own tokens, with exact 95% limits;
-eval/passkey/cases.py says what the two protocols ask, and every row names its own:
+eval/passkey/cases.py defines the two protocols, and every row names its own:
 
     python -m eval.passkey models/Llama-2-13B --lengths=4096,8192,16384 --plot
     python -m eval.passkey runs/cpu_demo --lengths=128,192,256,384 --depths=5 --plot
@@ -17,7 +17,7 @@ Position methods take the place of the model's own, for instance Dual Chunk Atte
         --position.distance.train_len=2048 --position.distance.parts=intra_inter
 
 Prints a table, and adds a line for each cell to passkey.jsonl in eval/ of the run folder (runs/passkey-NAME for a
-Hugging Face folder) or FOLDER, as soon as it is known, so that a second call goes on from there; passkey-cases/ holds
+Hugging Face folder) or FOLDER, once it is known, so that a second call continues from there; passkey-cases/ holds
 every test with its key and answer, and the picture, one for each subject and protocol, lies beside them.
 """
 
@@ -35,15 +35,14 @@ from eval.common.cases import Writer
 from eval.common.command import CellOptions, Request, run
 from eval.common.needle_tests import haystack_of
 from eval.common.results import Results, Row
-from eval.common.retrieval import answer_budget, judge, summed
-from eval.common.running import Done, Wanted, fill, run_tests
-from eval.common.subject import SUBJECT, Subject, doublings, open_subject, refuse_idle_distance, result_folder
+from eval.common.retrieval import answer_budget, choose_lengths, judge, summed
+from eval.common.running import Cell, Done, fill, run_tests
+from eval.common.subject import SUBJECT, Subject, open_subject, refuse_idle_distance, result_folder
 from eval.common.tables import pivot, to_text
 from eval.passkey.cases import DIGITS, Passkey, Protocol
 from eval.passkey.picture import draw_grid
 from lab.command import start
 from lab.data.config import Synthetic
-from lab.errors import ConfigError
 from lab.probe.haystacks import check_enough
 from lab.schema import Positive
 
@@ -66,7 +65,7 @@ class PasskeyOptions(CellOptions):
     tests: Positive = 20
     """Tests of each cell."""
     protocol: Literal["passkey", "lab"] | None = None
-    """What is asked: passkey, as the field does, or lab, in the words of the synthetic corpus; left out, lab for runs
+    """Protocol: passkey, the usual one, or lab, in the wording of the synthetic corpus; left out, lab for runs
     on that corpus, else passkey."""
     digits: Annotated[int, Ge(2), Le(9)] | None = None
     """Digits of the number; left out, 5, in the lab's protocol as many as the run's synthetic corpus has."""
@@ -89,7 +88,7 @@ class PasskeyOptions(CellOptions):
 
 
 def measure(request: Request) -> str:
-    """Measure what is not there yet, write it down, and return the table to print.
+    """Measure what is missing, write it, and return the table to print.
 
     Raises: LabError.
     """
@@ -97,7 +96,10 @@ def measure(request: Request) -> str:
     subject = open_subject(request)
     writer, tests = Writer(subject.tokenizer), make_tests(subject, options)
     budget = answer_budget(writer, tests.digits, options.answer_budget, BUDGET)
-    lengths = choose_lengths(subject, writer, tests, options, budget)
+    least = budget + max(tests.least(writer, options.seed, index) for index in range(options.tests))
+    window = subject.model.train_len or MOST_TOKENS
+    fixed = f"the {tests.protocol} protocol, whose fixed parts take {least - budget} tokens and the answer {budget}"
+    lengths = choose_lengths(options.lengths, least, window, 2 * window, fixed)
     refuse_idle_distance(request.overrides, subject.model.decoder.distance, lengths[-1])
     if options.haystack is not None:
         n_tokens = lengths[-1] - budget - tests.least(writer, options.seed, 0)
@@ -129,29 +131,6 @@ def make_tests(subject: Subject, options: PasskeyOptions) -> Passkey:
     return Passkey(protocol, options.digits or (corpus.digits if isinstance(corpus, Synthetic) else DIGITS), filler)
 
 
-def choose_lengths(
-    subject: Subject, writer: Writer, tests: Passkey, options: PasskeyOptions, budget: int
-) -> Sequence[int]:
-    """Choose the lengths, rising, all of which have room for every test.
-
-    Raises: ConfigError for a length that is asked for and too short.
-    """
-    least = budget + max(tests.least(writer, options.seed, index) for index in range(options.tests))
-    if options.lengths is not None:
-        faults = [
-            f"--lengths={length}: too short for the {tests.protocol} protocol, whose fixed parts take {least - budget} "
-            f"tokens and the answer {budget}; use {least} or more"
-            for length in options.lengths
-            if length < least
-        ]
-        if faults:
-            raise ConfigError(*faults)
-        return sorted(set(options.lengths))
-    window = subject.model.train_len or MOST_TOKENS
-    lengths = [length for length in doublings(max(1, window // 4), 2 * window) if length >= least]
-    return lengths or [1 << (least - 1).bit_length()]
-
-
 def measure_grid(
     subject: Subject,
     writer: Writer,
@@ -161,10 +140,10 @@ def measure_grid(
     lengths: Sequence[int],
     cells: Results,
 ) -> list[Row]:
-    """Measure every cell but those whose rows are there."""
+    """Measure every cell whose row is missing."""
     about = describe(subject, tests, options, budget)
     wanted = [
-        Wanted(about | {"length": length, "depth": depth}, options.tests, f"{length:,} tokens at {depth:.0%}")
+        Cell(about | {"length": length, "depth": depth}, options.tests, f"{length:,} tokens at {depth:.0%}")
         for length in lengths
         for depth in options.all_depths
     ]
@@ -174,7 +153,7 @@ def measure_grid(
 def run_cell(
     subject: Subject, writer: Writer, tests: Passkey, options: PasskeyOptions, cells: Results, row: Row, done: Done
 ) -> Row:
-    """Run one cell and write it down."""
+    """Run one cell and write it."""
     where = {"length": row["length"], "budget": row["answer_budget"], "depth": row["depth"], "seed": options.seed}
     file = f"{KIND}-cases/{row['length']}-{row['depth']:.2f}-{cells.digest(row)}.jsonl"
     outcome = run_tests(

@@ -4,21 +4,21 @@
 
 MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
 tokenizer.json. At each context length the same documents are read in windows of so many tokens, moved by the stride;
-eval/common/sliding.py says exactly which tokens are scored with what in sight, and where the intervals come from:
+eval/common/sliding.py defines which tokens are scored with which context, and the intervals:
 
     python -m eval.perplexity runs/cpu_demo
     python -m eval.perplexity runs/tiny_2k --lengths=512,1024,2048,4096 --documents=50 --tokens=16384 --plot
     python -m eval.perplexity models/Llama-2-7B --text=pg19/ --lengths=4096,8192,16384 --plot
 
-Position methods take the place of the model's own. A call adds its rows to those that are there, and the picture shows
+Position methods take the place of the model's own. A call adds its rows to the existing ones, and the picture shows
 all that were measured on the same documents, so that methods and checkpoints are compared by one call for each:
 
     python -m eval.perplexity runs/tiny_2k --lengths=2048,4096 --plot --position.distance.method=dca \
         --position.distance.train_len=2048
 
 Prints a table, and adds a line for each length to perplexity.jsonl in eval/ of the run folder (runs/perplexity-NAME for
-a Hugging Face folder) or FOLDER, as soon as it is known; a second call goes on from there. perplexity-cases/ holds what
-every document lost.
+a Hugging Face folder) or FOLDER, once it is known; a second call continues from there. perplexity-cases/ holds
+every document's loss.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Any
 from eval.common.command import CellOptions, Request, run
 from eval.common.documents import Documents, draw_documents
 from eval.common.results import Results, Row
-from eval.common.running import Done, Wanted, fill
+from eval.common.running import Cell, Done, fill
 from eval.common.sliding import CONFIDENCE, TextLosses, text_losses, windows
 from eval.common.subject import SUBJECT, Subject, doublings, open_subject, refuse_idle_distance, result_folder
 from eval.common.tables import limits, to_text
@@ -42,7 +42,7 @@ from lab.schema import Positive
 PROTOCOL = "sliding-window"
 STRIDE = 256  # tokens (arXiv:2402.17463, section 4.1)
 MOST_TOKENS = 4096  # of the longest context, where the training window is not known
-COMPARED_BY = ("protocol", "texts", "stride", "n")  # rows that agree in these lie in one picture
+COMPARED_BY = ("protocol", "texts", "stride", "n")  # rows that agree in these share a picture
 NAMED_BY = (*SUBJECT, *COMPARED_BY, "length")
 
 
@@ -103,7 +103,7 @@ class PerplexityOptions(CellOptions):
 
 
 def measure(request: Request) -> str:
-    """Measure what is not there yet, write it down, and return the table to print.
+    """Measure what is missing, write it, and return the table to print.
 
     Raises: LabError.
     """
@@ -136,7 +136,7 @@ def measure(request: Request) -> str:
 def measure_contexts(
     subject: Subject, documents: Documents, options: PerplexityOptions, contexts: Sequence[int], cells: Results
 ) -> list[Row]:
-    """Measure every context length but those whose rows are there."""
+    """Measure every context length whose row is missing."""
     stride = options.step(contexts)
     counts = {c: sum(1 for ids in documents.ids for _ in windows(len(ids), c, stride)) for c in contexts}
 
@@ -148,7 +148,7 @@ def measure_contexts(
         return cells.add({**row, **result(losses), "seconds": seconds}, (file, documents_of(losses)))
 
     wanted = [
-        Wanted(describe(subject, documents, options, context, stride), counts[context], f"{context:,} tokens")
+        Cell(describe(subject, documents, options, context, stride), counts[context], f"{context:,} tokens")
         for context in contexts
     ]
     return fill(cells, wanted, run_context, kind="perplexity", unit="window")
@@ -173,7 +173,7 @@ def describe(
 
 
 def result(losses: TextLosses) -> dict[str, Any]:
-    """Sum up one context length."""
+    """Summarize one context length."""
     low, high = losses.limits or (None, None)
     tokens = int(losses.tokens.sum())
     known = {"score": losses.perplexity, "low": low, "high": high, "confidence": CONFIDENCE}
@@ -181,13 +181,13 @@ def result(losses: TextLosses) -> dict[str, Any]:
 
 
 def documents_of(losses: TextLosses) -> list[Row]:
-    """List what every document lost, in nats, over how many tokens."""
+    """List every document's loss in nats and its number of scored tokens."""
     each = zip(losses.nll.tolist(), losses.tokens.tolist(), strict=True)
     return [{"test": number, "nll": nll, "tokens": tokens} for number, (nll, tokens) in enumerate(each)]
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Lay the rows out for reading."""
+    """Format the rows as a table."""
     first = rows[0]
     title = f"{first['model']}: {first['method']}; {first['n']} documents, {first['source']}, stride {first['stride']}"
     shown = [

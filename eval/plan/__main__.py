@@ -10,6 +10,7 @@
 The law is a position frequency F at which a model reaches that far (eval/plan/law.py): fitted to the last probe of the
 runs named, or, without any, to the two models of arXiv:2410.18745. Every group of points (a window; for the paper's,
 a point) is left out in turn and predicted from the others, and the errors are printed: read them before the plan.
+Runs that reach the longest that was tested are not fitted, but predicted: their reach is a lower bound.
 The corpus is a folder of token shards, a CSV file with `length,count` of documents, or the shape of SlimPajama.
 The limits are of one new model of the size and kind of those fitted, no other; another size is flagged.
 Exit status: 0 done; 2 a mistake in the input, one line each on stderr.
@@ -20,10 +21,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import pandas as pd
-
+from eval.common.tables import to_text
 from eval.plan.documents import SLIMPAJAMA, Documents, read_documents
-from eval.plan.law import Expected, Law, Needed, Point, fit
+from eval.plan.held_out import held_out
+from eval.plan.law import Law, Needed, fit
 from eval.plan.options import PlanOptions
 from eval.plan.picture import draw_plan
 from eval.plan.points import Evidence, measured, published
@@ -61,7 +62,7 @@ def frequencies(documents: Documents, options: PlanOptions) -> str:
         f = documents.frequency(window, mode) * options.tokens
         at = {f"f({fraction:g}L)": f"{f[int(fraction * window)]:.3g}" for fraction in FRACTIONS}
         rows.append({"window": f"{window:,}", "mode": mode, **at})
-    return text_of(rows)
+    return to_text(rows)
 
 
 def describe(law: Law, evidence: Evidence) -> str:
@@ -70,30 +71,8 @@ def describe(law: Law, evidence: Evidence) -> str:
     head = (
         f"law of {evidence.source}, models of {evidence.parameters:,.0f} parameters, n = {len(law.points)}: {formula}"
     )
-    rows = [{"point": p.group, "reach": f"{p.reach:,.0f}", "f at the reach": f"{p.f:.3g}"} for p in law.points]
-    return "\n".join([head, text_of(rows)])
-
-
-def held_out(points: Sequence[Point], confidence: float) -> str:
-    """Predict every group of points from the others, and lay out the errors."""
-    groups = list(dict.fromkeys(point.group for point in points))
-    if len(groups) < 2:
-        return f"held out: nothing, all points are of {groups[0]}"
-    rows = []
-    for group in groups:
-        law = fit([point for point in points if point.group != group], confidence)
-        rows += [{"left out": group, **prediction(law, point)} for point in points if point.group == group]
-    return "\n".join(["left out in turn and predicted from the others:", text_of(rows)])
-
-
-def prediction(law: Law, point: Point) -> dict[str, str]:
-    """Predict one point: its reach, or, where its tokens are unknown, its f."""
-    if point.tokens is None or point.per_token is None:
-        f = law.needed(point.reach)
-        return {"was": f"f {point.f:.3g}", "predicted": f"f {f:.3g}", "limits": "", "error": f"{f / point.f - 1:+.0%}"}
-    found = law.expect(point.per_token, point.tokens)
-    error = "" if found.reach is None else f"{found.reach / point.reach - 1:+.0%}"
-    return {"was": f"{point.reach:,.0f}", "predicted": written(found), "limits": limits(found), "error": error}
+    rows = [{"point": p.group, "reach": p.reach, "f at the reach": p.f} for p in law.points]
+    return "\n".join([head, to_text(rows, {"reach": ",.0f", "f at the reach": ".3g"})])
 
 
 def predictions(documents: Documents, options: PlanOptions, law: Law) -> str:
@@ -102,35 +81,19 @@ def predictions(documents: Documents, options: PlanOptions, law: Law) -> str:
     for window, mode in options.arms:
         per_token = documents.frequency(window, mode)
         found = law.expect(per_token, options.tokens)
-        row = {"window": f"{window:,}", "mode": mode, "expected reach": written(found), "limits": limits(found)}
+        row = {"window": f"{window:,}", "mode": mode, "expected reach": found.words, "limits": found.limits}
         if options.target is not None:
             row |= target_columns(law.tokens_for(per_token, options.target), options.target)
         rows.append(row)
-    return "\n".join([f"expected after {options.tokens:.3g} tokens:", text_of(rows)])
+    return "\n".join([f"expected after {options.tokens:.3g} tokens:", to_text(rows)])
 
 
-def target_columns(needed: Needed | None, target: int) -> dict[str, str]:
+def target_columns(needed: Needed | None, target: int) -> dict[str, str | None]:
     """Write the tokens that a target takes."""
-    head = f"tokens for {target:,}"
-    if needed is None:
-        return {head: "beyond the window", "from": "", "to": ""}
-    middle, low, high = (None if value is None else f"{value:.3g}" for value in needed)
-    return {head: middle or "", "from": low or "", "to": high or ""}
-
-
-def written(found: Expected) -> str:
-    """Write a reach; the end of the window as >=.
-
-    Example:
-        >>> written(Expected(1023, None, None, True)), written(Expected(None, 0, 5, False))
-        ('>=1,023', 'none')
-    """
-    return "none" if found.reach is None else f"{'>=' * found.whole}{found.reach:,}"
-
-
-def limits(found: Expected) -> str:
-    """Write the limits of a reach."""
-    return "" if found.low is None else f"{found.low:,}-{found.high or 0:,}"
+    words: tuple[str | None, ...] = ("beyond the window", None, None)
+    if needed is not None:
+        words = tuple(None if value is None else f"{value:.3g}" for value in needed)
+    return dict(zip((f"tokens for {target:,}", "from", "to"), words, strict=True))
 
 
 def flags(options: PlanOptions, evidence: Sequence[Evidence]) -> list[str]:
@@ -146,11 +109,6 @@ def flags(options: PlanOptions, evidence: Sequence[Evidence]) -> list[str]:
         if not 1 / SAME_SIZE <= size / each.parameters <= SAME_SIZE
     ]
     return lines
-
-
-def text_of(rows: Sequence[dict[str, str]]) -> str:
-    """Lay out rows as a table."""
-    return str(pd.DataFrame(rows).to_string(index=False))
 
 
 def main(arguments: Sequence[str]) -> int:

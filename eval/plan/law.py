@@ -32,7 +32,7 @@ class Point(NamedTuple):
     """What a finished model reached: `reach` tokens, at which its position frequency was `f`.
 
     `group` names points that are left out together. `tokens` were consumed, of a corpus whose f(i) / f(0) is
-    `per_token`, (window,); both are None where only f is known.
+    `per_token`, (window,); both are None where only f is known. The reach of an `open` point lies there or beyond.
     """
 
     group: str
@@ -40,6 +40,7 @@ class Point(NamedTuple):
     f: float
     tokens: float | None = None
     per_token: FloatArray | None = None
+    open: bool = False
 
 
 class Expected(NamedTuple):
@@ -52,6 +53,21 @@ class Expected(NamedTuple):
     low: int | None
     high: int | None
     whole: bool
+
+    @property
+    def words(self) -> str:
+        """The reach in words; the end of the window as >=.
+
+        Example:
+            >>> Expected(1023, None, None, True).words, Expected(None, 0, 5, False).words
+            ('>=1,023', 'none')
+        """
+        return "none" if self.reach is None else f"{'>=' * self.whole}{self.reach:,}"
+
+    @property
+    def limits(self) -> str | None:
+        """The limits in words."""
+        return None if self.low is None else f"{self.low:,}-{self.high or 0:,}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,13 +137,14 @@ class Law:
 
 
 def fit(points: Sequence[Point], confidence: float = 0.95) -> Law:
-    """Fit the law to points.
+    """Fit the law to points; those that are open are left out.
 
     Example:
         >>> law = fit([Point("a", 100, 4e6), Point("b", 400, 1e6)])  # two reaches: the constant is their geometric mean
         >>> round(float(np.exp(law.intercept))), law.slope
         (2000000, 0.0)
     """
+    points = [point for point in points if not point.open]
     assert points, "the caller refuses a law without points"
     x, y = np.log([point.reach for point in points]), np.log([point.f for point in points])
     if len({point.reach for point in points}) < FREE_SLOPE:

@@ -21,7 +21,7 @@ PUBLISHED = Path(__file__).with_name("published.yaml")
 
 @dataclass(frozen=True)
 class Evidence:
-    """Points of models of one size, and what was left out; `parameters` counts the model's."""
+    """Points of models of one size, and what the law leaves out; `parameters` counts the model's."""
 
     source: str
     parameters: float
@@ -48,7 +48,7 @@ def measured(runs: Sequence[Path], measure: str) -> list[Evidence]:
 
     Raises: ConfigError for a folder that is not a run's, or where no run has a point.
     """
-    sizes: dict[int, list[tuple[Point | None, str]]] = {}
+    sizes: dict[int, list[tuple[str, Point | None, str]]] = {}
     for run in runs:
         if not (run / "config.yaml").exists():
             raise ConfigError(f"{run}: must be a run folder, with a config.yaml; name run folders")
@@ -56,28 +56,28 @@ def measured(runs: Sequence[Path], measure: str) -> list[Evidence]:
         size = experiment.model.n_parameters()
         last = max(RunFolder(run).probes(), key=lambda record: record["consumed_tokens"], default={})
         point, fault = point_of(last, measure, run, experiment.data.window)
-        sizes.setdefault(size, []).append((point, f"{run.name}: {fault}"))
+        sizes.setdefault(size, []).append((run.name, point, fault))
     out = []
     for size, found in sorted(sizes.items()):
-        points = tuple(point for point, _ in found if point is not None)
-        left_out = tuple(fault for point, fault in found if point is None)
-        if not points:
+        points = tuple(point for _, point, _ in found if point is not None)
+        left_out = tuple(f"{run}: {fault}" for run, _, fault in found if fault)
+        if all(point.open for point in points):
             raise ConfigError(f"RUNS: no point of a model of {size:,} parameters ({'; '.join(left_out)}); name others")
         out.append(Evidence(f"{len(found)} runs", size, points, left_out))
     return out
 
 
 def point_of(record: dict[str, Any], measure: str, run: Path, window: int) -> tuple[Point | None, str]:
-    """Turn a probe's summary into a point, or return why it is none."""
+    """Turn a probe's summary into a point, and return why it is none, or not one to fit the law to."""
     reach, f = record.get(measure), record.get(f"f_at_{measure}")
     high = record.get("reach_high" if measure == "reach" else "high")
     if not record:
         return None, "no probe"
     if reach is None:
         return None, f"{measure} is below the shortest that was tested, or was not probed"
-    if high is None:
-        return None, f"{measure} {reach:g} may lie beyond the longest that was tested"
     if not f:
         return None, f"nothing was counted at {reach:g} tokens"
-    counted = SavedCounts.read(run / "counts.npz").f
-    return Point(f"window {window:,}", float(reach), float(f), record["consumed_tokens"], counted / counted[0]), ""
+    counted = SavedCounts.read(run / "counts.npz").frequency()
+    known = (record["consumed_tokens"], counted / counted[0], high is None)
+    fault = f"{measure} {reach:g} may lie beyond the longest that was tested" if high is None else ""
+    return Point(f"window {window:,}", float(reach), float(f), *known), fault

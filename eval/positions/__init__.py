@@ -1,1 +1,1 @@
-"""Relative positions of a method, and how often training has shown them."""
+"""Relative positions of a method, and how often training has seen them."""

@@ -1,4 +1,4 @@
-"""Show the relative positions that a method gives a text, and how often training has trained them.
+"""Show the relative positions of a text under a method, and how often training has seen them.
 
     python -m eval.positions METHOD --length=TOKENS [--parameter=value ...] [--plot [-o PICTURE.png]]
     python -m eval.positions SKIP --n_tokens=TOKENS --target_len=TOKENS [--option=value ...] [--plot [-o PICTURE.png]]
@@ -57,7 +57,7 @@ Length = Annotated[int, Ge(1), Le(LONGEST)]
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Section):
-    """What the command is given beside a distance method's own parameters."""
+    """Options of the command beside a distance method's own parameters."""
 
     length: Length
     """Length of the text in tokens."""
@@ -69,14 +69,14 @@ class Options(Section):
     """Run folder whose counts.npz says what training has seen."""
 
     def rules(self) -> list[str]:
-        """Refuse two trainings."""
+        """Refuse two descriptions of the training."""
         if self.train is not None and self.counts is not None:
             return [f"train={self.train}: would be ignored, --counts={self.counts} is given; leave one of them out"]
         return []
 
 
 class Request(NamedTuple):
-    """What the command line asks for; without a picture nothing is drawn."""
+    """The parsed command line; without a picture nothing is drawn."""
 
     method: str
     config: Any
@@ -93,7 +93,7 @@ class Kind(NamedTuple):
 
 
 def show_distance(request: Request) -> str:
-    """Print, and where asked draw, the matrix of a distance method.
+    """Print and, if requested, draw the matrix of a distance method.
 
     Raises: LabError.
     """
@@ -110,7 +110,7 @@ def show_distance(request: Request) -> str:
 
 
 def show_skip(request: Request) -> str:
-    """Print, and where asked draw, what a skip method's ids teach.
+    """Print and, if requested, draw the statistics of a skip method's ids.
 
     Raises: LabError.
     """
@@ -141,7 +141,7 @@ SYNTAX = Syntax(
 
 
 def training_of(request: Request) -> Training:
-    """Count or read what training has seen.
+    """Count or read how often training has seen each position.
 
     Raises: LabError.
     """

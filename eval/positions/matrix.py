@@ -81,7 +81,7 @@ def number(value: float) -> str:
 
 
 def matrix_text(distance: Distance, length: int) -> str:
-    """Lay the matrix out, `.` above the diagonal; of a long text the first and last rows and columns."""
+    """Format the matrix, `.` above the diagonal; of a long text the first and last rows and columns."""
     is_whole = length <= WHOLE
     shown = np.arange(length) if is_whole else np.r_[0:EDGE, length - EDGE : length]
     rows = [["." if np.isnan(cell) else number(cell) for cell in row] for row in cells(distance, shown, shown)]
@@ -124,7 +124,7 @@ def resolved(config: Any) -> dict[str, Any]:
 
 
 def facts(distance: Distance, length: int) -> str:
-    """Sum the matrix up in a few lines."""
+    """Summarize the matrix in a few lines."""
     held, row = values(distance, length), last_row(distance, length)
     words = [f"--{name}={json.dumps(value)}" for name, value in resolved(distance).items()]
     lines = {
@@ -140,5 +140,5 @@ def facts(distance: Distance, length: int) -> str:
 
 
 def facts_text(lines: dict[str, str]) -> str:
-    """Write names and what is said of them in two columns."""
+    """Format names and their values in two columns."""
     return "\n".join(f"{name:<27}{text}" for name, text in lines.items())

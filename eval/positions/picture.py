@@ -1,4 +1,4 @@
-"""One picture of a distance method's matrix of relative positions, and of how often training has trained them.
+"""One picture of a distance method's matrix of relative positions, and of how often training has seen them.
 
 Left the matrix (arXiv:2410.18745, Figures 5 and 8), in the middle the same cells by f(rel_pos), right f(i) over i with
 the segments it comes from (Figure 1) and the range that the method uses at this length against that of plain distance.

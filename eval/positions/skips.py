@@ -1,4 +1,4 @@
-"""What a skip method's ids teach at a target window: distances, runs and f(i), beside ids without gaps.
+"""The distances, runs and f(i) of a skip method's ids at a target window, beside ids without gaps.
 
     f(i) = pairs of tokens whose ids are i apart       (arXiv:2410.18745, Eq. 2, over ids instead of places)
 
@@ -23,7 +23,7 @@ from lab.skip import mean_distance, run_lengths, skip_positions_from_config
 from lab.skip.rpes import Rpes, mean_run_length
 
 QUARTERS = (1, 2, 3)  # of the target window, at which f is printed
-FIGURE_3 = {  # what arXiv:2409.00509 says below its Figure 3; the figure's own numbers are not in the text
+FIGURE_3 = {  # from the text below Figure 3 of arXiv:2409.00509, which does not print the figure's numbers
     "pose": "mean pair distance about half of LongRecipe's (128K window)",
     "rpes": "mean run length nearly 0",
     "longrecipe": "mean run length 88, mean pair distance about twice that of PoSE (128K window)",
@@ -32,7 +32,7 @@ FIGURE_3 = {  # what arXiv:2409.00509 says below its Figure 3; the figure's own 
 
 @dataclass(frozen=True, kw_only=True)
 class SkipOptions(Section):
-    """What the command is given beside the parameters of a skip method."""
+    """Options of the command beside the parameters of a skip method."""
 
     n_tokens: Annotated[int, Ge(2), Le(LONGEST)]
     """Tokens n of every sample, two or more, or there is no pair of them."""
@@ -49,7 +49,7 @@ class SkipOptions(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceOptions(SkipOptions):
-    """What is added for a method that breaks ids between sentences."""
+    """Further options of a method that breaks ids between sentences."""
 
     sentence_tokens: Annotated[float, Ge(1)] = 24.0
     """Mean length of a sentence in tokens; lengths are drawn as geometric, each token the last of its sentence with
@@ -58,7 +58,7 @@ class SentenceOptions(SkipOptions):
 
 @dataclass(frozen=True, eq=False)
 class Measures:
-    """What samples of ids teach together.
+    """Statistics of some samples of ids.
 
     Shapes: `shares`, f(i) / f(0), float64 (target_len,).
     """
@@ -123,7 +123,7 @@ def compared(config: Any, options: SkipOptions) -> list[Measures]:
 
 
 def table(columns: list[Measures]) -> str:
-    """Lay the measures out, a column for each kind of ids."""
+    """Format the measures, a column for each kind of ids."""
     target_len = len(columns[0].shares)
     quarters = dict.fromkeys(quarter * target_len // 4 for quarter in QUARTERS)
     rows = {

@@ -1,4 +1,4 @@
-"""How often a training has trained every relative position: that of a finished run, or of documents of a known shape.
+"""How often training has seen every relative position: a finished run, or documents of a known shape.
 
     f(i) = sum over segments s of max(|s| - i, 0)       (arXiv:2410.18745, Eq. 2)
 

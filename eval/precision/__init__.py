@@ -1,1 +1,1 @@
-"""What bfloat16 does to RoPE's shift invariance."""
+"""The effect of bfloat16 on RoPE's shift invariance."""

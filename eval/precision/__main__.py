@@ -1,4 +1,4 @@
-"""Measure what bfloat16 does to RoPE: how much attention changes when all positions are shifted alike.
+"""Measure the effect of bfloat16 on RoPE: how much attention changes when all positions are shifted equally.
 
     python -m eval.precision MODEL [--option=value ...] [--plot [-o PICTURE.png]]
 
@@ -13,7 +13,7 @@ on random ones of the same config:
     python -m eval.precision runs/cpu_demo --shifts=0,2,100 --lengths=64,128,256,512 --plot -o precision.png
     python -m eval.precision models/Llama-2-7B --text=essays.txt --length=4096 --lengths=64,1024,8192 --whole_model=true
 
-eval/precision/shift_difference.py says exactly where rounding happens. Prints two tables, and writes a line for each
+eval/precision/shift_difference.py defines where values are rounded. Prints two tables, and writes a line for each
 of their numbers, and one for each profile by token, to the file that the last line names.
 """
 
@@ -42,7 +42,7 @@ from eval.precision.shift_difference import (
     rebuilt,
     shift_faults,
 )
-from lab.command import STARTS_ANEW, start
+from lab.command import NOTHING_WRITTEN, start
 from lab.errors import ConfigError
 from lab.loading import open_model
 from lab.model.decoder import Decoder
@@ -131,7 +131,7 @@ def measure_texts(
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    return run(__doc__, PrecisionOptions, measure, arguments, stopped=STARTS_ANEW)
+    return run(__doc__, PrecisionOptions, measure, arguments, stopped=NOTHING_WRITTEN)
 
 
 if __name__ == "__main__":

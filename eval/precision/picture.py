@@ -1,4 +1,4 @@
-"""One picture of what shifted positions change in attention: three panels, a line for each weights and arithmetic."""
+"""One picture of attention under shifted positions: three panels, a line for each weights and arithmetic."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def draw_precision(
 
 
 def draw_lines(axes: Any, x: Sequence[int], curves: Curves, **style: Any) -> None:
-    """Draw a line for each curve; what is exactly 0 has no place on a logarithmic axis and leaves a gap."""
+    """Draw a line for each curve; an exact 0 cannot be drawn on a logarithmic axis and leaves a gap."""
     for (weights, arithmetic), values in curves.items():
         shown = np.where(values > 0, values, np.nan)
         label = f"{weights} weights, {arithmetic}"

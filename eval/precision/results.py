@@ -1,4 +1,4 @@
-"""What eval.precision has measured, as results, as tables and as a picture."""
+"""The measurements of eval.precision as results, tables and a picture."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Values = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """What was measured, for each weights and arithmetic.
+    """The measurements for each weights and arithmetic.
 
     Shapes: by_token float64 (texts, len(shifts), n_tokens), the terms of D; by_length float64 (texts, len(lengths)),
         D_logit.
@@ -58,7 +58,7 @@ def records(measured: Measured) -> Iterator[dict[str, Any]]:
 
 
 def summary(values: Values) -> dict[str, Any]:
-    """Sum a number of every text up."""
+    """Summarize a number over all texts."""
     return {
         "value": float(values.mean()),
         "std": float(values.std(ddof=1)) if len(values) > 1 else None,
@@ -72,7 +72,7 @@ def first(profile: Values) -> dict[str, float | None]:
 
 
 def tables(measured: Measured) -> str:
-    """Lay D and D_logit out for reading, means over texts."""
+    """Format D and D_logit as tables, means over texts."""
     at_0 = measured.shifts.index(0)
     shares = [first(terms.mean(0)[at_0])["first_token_frac"] for terms in measured.by_token.values()]
     by_shift = means(measured.differences, "shift", measured.shifts)

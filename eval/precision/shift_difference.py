@@ -1,9 +1,9 @@
-"""What a shift of all positions changes in attention, which in exact arithmetic is nothing.
+"""The change in attention under a shift of all positions, which is zero in exact arithmetic.
 
     D(X, d1, d2) = sum over layers, heads and keys j of n_j sum over queries i of |ATTN_ij(d1) - ATTN_ij(d2)|    (Eq. 4)
     D_logit      = 1/T sum over layers, heads and queries i of |A_i0(d1) - A_i0(d2)|                            (Eq. 5)
 
-ATTN(d) are the attention weights and A(d) the logits, as softmax is given them, when a text of T tokens stands at the
+ATTN(d) are the attention weights and A(d) the logits, as softmax is given them, when a text of T tokens is at the
 positions d .. d + T - 1; n_j = 1 / (T - j), keys counted from 0, is one over the queries that see key j. d2 is
 REFERENCE. Without the sum over keys, D is the profile by token.
 
@@ -35,7 +35,7 @@ from lab.positions.methods import describe
 
 REFERENCE = 16  # d2 in tokens (section 2.2)
 SHIFTS = (0, 2, 4, 6, 8, 10, 12, 14, 15, 17, 18, 20, 22, 50, 100, 200, 500, 1000, 2000)  # d1 (section 2.2)
-SAMPLED = 256  # positions whose pairs are compared to tell whether a method depends on distances alone
+SAMPLED = 256  # positions whose pairs are compared to decide whether a method depends on distances alone
 FIRST_KEY = slice(0, 1)
 
 

@@ -16,12 +16,12 @@ changed; a Hugging Face folder has the section's defaults, steps of an eighth of
     python -m eval.probe models/Llama-3.1-8B --haystack=essays.txt --protocol=string --sequential --step=8192
 
 --sequential stops a length as soon as the verdict that all tests would give is known up to --error. --protocol=string
-takes the wording, numbers, depths and counting of arXiv:2410.18745 (lab/probe/string_needles.py says what differs).
+takes the wording, numbers, depths and counting of arXiv:2410.18745 (lab/probe/string_needles.py lists the differences).
 
 Writes probes.jsonl and cases/ as training does, and with --plot probe.png, to FOLDER; left out, to
 eval/probe-TOKENS-HASH in the run folder, or in runs/probe-NAME for a Hugging Face folder. Every finished test is kept
 in tests-TOKENS-KEY.jsonl, in FOLDER or beside it: after Ctrl-C (exit status 75) or a crash the same command continues,
-and a command that asks for more tests, lengths or thresholds takes up those that are there.
+and a command that asks for more tests, lengths or thresholds reuses the existing ones.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ OF_DISTANCE = ("distances", "distance_points", "distance_tests")
 
 @dataclass(frozen=True, kw_only=True)
 class FolderSettings(Section):
-    """What can be set about a probe of a Hugging Face folder."""
+    """Settings of a probe of a Hugging Face folder."""
 
     probe: ProbeConfig = field(default_factory=ProbeConfig)
     """Settings of the probe."""
@@ -69,7 +69,7 @@ class FolderSettings(Section):
 def probe_model(place: Path, settings: dict[str, Any], output: Path | None, *, plots: bool = False) -> str:
     """Probe a model, write the records, and return the table to print.
 
-    Raises: LabError; KeyboardInterrupt, which says how to go on.
+    Raises: LabError; KeyboardInterrupt, with a line on how to continue.
     """
     if find_place(place).is_hugging_face:
         subject, probe = open_folder(place, settings)
@@ -149,7 +149,7 @@ def complete(config: ProbeConfig, model: OpenedModel, *, has_step: bool) -> Prob
 def run_all(subject: Subject, probe: NeedleProbe, finished: FinishedTests) -> list[LengthResult]:
     """Run all tests that are not finished yet.
 
-    Raises: KeyboardInterrupt, which says how to go on.
+    Raises: KeyboardInterrupt, with a line on how to continue.
     """
     results: list[LengthResult] = []
     try:
@@ -167,7 +167,7 @@ def run_all(subject: Subject, probe: NeedleProbe, finished: FinishedTests) -> li
 
 
 def default_output(subject: Subject, probe: NeedleProbe) -> Path:
-    """Name the output by the checkpoint and the probe's settings, so that the same probe lands in the same place."""
+    """Name the output by the checkpoint and the probe's settings, so that the same probe has the same output."""
     model = subject.model
     settings = {**asdict(probe.config), "method": model.method, "weights": subject.weights}
     digest = shortened(json.dumps(settings, sort_keys=True))

@@ -1,4 +1,4 @@
-"""A probe's results, laid out for reading."""
+"""A probe's results as text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lab.probe.protocols import PROTOCOLS
 
 
 def table(results: Sequence[LengthResult], config: ProbeConfig, summary: dict[str, Any]) -> str:
-    """Lay out the curve, and the effective length at every threshold."""
+    """Format the curve, and the effective length at every threshold."""
     lines = [f"{'length':>8} {'passed':>8} {'tests':>8} {'accuracy':>9}   {config.confidence:.6g} limits"]
     lines += [
         f"{r.length:>8,} {r.passed:>8,} {r.tests:>8,} {r.accuracy:>9.3f}   {r.low:.3f} to {r.high:.3f}" for r in results

@@ -24,8 +24,8 @@ from markupsafe import Markup
 from tqdm import tqdm
 
 from eval.report.data import Runs, read_runs
-from eval.report.figures import Figure, figures
-from eval.report.looks import IMAGE_WIDTH
+from eval.report.figures import figures
+from eval.report.looks import IMAGE_WIDTH, Figure
 from eval.report.sentences import counted, sentences
 from eval.report.tables import tables
 from lab.command import Syntax, Words, read_options, run, settings_lines, start

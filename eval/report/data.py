@@ -4,6 +4,7 @@
     probes     one row for each probe: consumed tokens, reach, effective length, f at each, held-out loss
     reaches    reach under each position method, at the last probe
     distances  share of numbers found by distance under each position method, at the last probe
+    several    the same of tests that hide several numbers, where these were recorded
     lengths    share of tests passed by length under each position method, at the last probe
     needles    needles of the recorded cases by length and depth, at the last probe, of the first MOST_FACETS arms
     frequency  f(i) of every run
@@ -14,6 +15,7 @@ large are thinned, and `notes` describes how.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +38,7 @@ COLUMNS = {
     "probes": ("arm", "run", "probe", "tokens", *REACH, *LENGTH, "held_out_loss"),
     "reaches": ("arm", "run", "method", *REACH, "n"),
     "distances": ("arm", "run", "method", "distance", "score", "low", "high", "n", "f", "log_prob"),
+    "several": ("arm", "run", "method", "distance", "score", "low", "high", "n", "needles"),
     "lengths": ("arm", "run", "method", "length", "score", "low", "high", "n", "f"),
     "needles": ("arm", "run", "length", "part", "share", "n"),
     "frequency": ("arm", "run", "i", "f"),
@@ -50,6 +53,7 @@ class Runs:
     probes: pd.DataFrame
     reaches: pd.DataFrame
     distances: pd.DataFrame
+    several: pd.DataFrame
     lengths: pd.DataFrame
     needles: pd.DataFrame
     frequency: pd.DataFrame
@@ -64,15 +68,25 @@ class Runs:
 
     @property
     def methods(self) -> list[str]:
-        """The position methods in the order of every figure, plain first."""
-        names = {*self.distances["method"], *self.lengths["method"]}
-        return sorted(names, key=lambda name: (name != "plain", name))
+        """The position methods in the order of every figure, plain first, then by name and rising parameters."""
+        names = {*self.distances["method"], *self.lengths["method"], *self.reaches["method"]}
+        return sorted(names, key=lambda name: (name != "plain", natural(name)))
 
     @property
     def threshold(self) -> float | None:
         """The threshold that all runs were probed with; None where they differ."""
         values = {each.get("probe.threshold", 0.8) for each in self.settings.values()}
         return float(values.pop()) if len(values) == 1 else None
+
+
+def natural(name: str) -> list[tuple[str, int]]:
+    """Return what to sort names by so that numbers in them rise.
+
+    Example:
+        >>> sorted(["b(9)", "a(64)", "a(128)"], key=natural)
+        ['a(64)', 'a(128)', 'b(9)']
+    """
+    return [(text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", name)]
 
 
 def read_runs(paths: Sequence[Path]) -> Runs:
@@ -88,7 +102,7 @@ def read_runs(paths: Sequence[Path]) -> Runs:
     about = {name: {"arm": arms[name], "run": name} for name in folders}
     found: dict[str, list[Row]] = {
         kind: [about[name] | row for name, each in records.items() for row in getattr(each, kind)]
-        for kind in ("probes", "reaches", "distances", "lengths")
+        for kind in ("probes", "reaches", "distances", "several", "lengths")
     }
     first = list(dict.fromkeys(arms.values()))[:MOST_FACETS]
     cases = {name: read_needles(folders[name], each.tokens) for name, each in records.items() if arms[name] in first}
@@ -108,7 +122,7 @@ def read_runs(paths: Sequence[Path]) -> Runs:
 def framed(found: Mapping[str, Sequence[Row]]) -> dict[str, pd.DataFrame]:
     """Make a frame of each kind of rows, with one row for each thing measured."""
     frames = {kind: pd.DataFrame(rows).reindex(columns=list(COLUMNS[kind])) for kind, rows in found.items()}
-    for kind, by in (("distances", "distance"), ("lengths", "length")):
+    for kind, by in (("distances", "distance"), ("several", "distance"), ("lengths", "length")):
         frames[kind] = most_tested(frames[kind], ["run", "method", by])
     frames["reaches"] = most_tested(frames["reaches"], ["run", "method"])
     return frames
@@ -180,6 +194,11 @@ def folded(rows: pd.DataFrame, by: Iterable[str], value: str) -> pd.DataFrame:
     lists = rows.dropna(subset=[value]).groupby(groups, sort=False)[value].agg(list).reset_index()
     limits = pd.DataFrame([mean_with_limits(each) for each in lists[value]], columns=["mean", "low", "high"])
     return lists[groups].assign(**limits, count=lists[value].map(len).astype(int))
+
+
+def at_end(rows: pd.DataFrame) -> pd.Series:
+    """Mark the runs whose reach is the farthest distance tested, so that it may be longer."""
+    return pd.to_numeric(rows["reach"]) >= pd.to_numeric(rows["last_distance"])
 
 
 def shares(rows: pd.DataFrame, x: str) -> pd.DataFrame:

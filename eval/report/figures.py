@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
 
-import pandas as pd
-
-from eval.report.data import DEPTHS, MOST_FACETS, Runs, folded, shares
-from eval.report.looks import axis, base, by_arm, interactive, look, tips, words
+from eval.report.curves import by_distance, by_length, by_needles
+from eval.report.data import DEPTHS, Runs, folded
+from eval.report.looks import Figure, axis, base, by_arm, interactive, look, of_arms, tips, words
+from eval.report.reach import by_shift_and_window, reach_by_method
 
 MOST_BANDS = 6  # arms whose limits are drawn
-
-
-class Figure(NamedTuple):
-    """One figure: its name in files, title, what it shows, and the chart.
-
-    `log` is the axis that the reader can make logarithmic, and `is_log` whether it begins so.
-    """
-
-    name: str
-    title: str
-    caption: str
-    chart: Any
-    log: str = ""
-    is_log: bool = False
 
 
 def figures(runs: Runs) -> Iterator[Figure]:
@@ -60,8 +45,9 @@ def over_tokens(runs: Runs, value: str, title: str, name: str) -> Figure | None:
     rows = rows[["arm", "run", "probe", "tokens", value, f"f_at_{value}"]]
     at = rows.groupby(["arm", "probe"], sort=False)["tokens"].mean().reset_index()
     mean = folded(rows, ("arm", "probe"), value).merge(at, on=["arm", "probe"]).rename(columns={"count": "runs"})
+    mean["low"] = mean["low"].clip(0)
     x, y_title = axis("tokens", "consumed tokens", format="~s"), f"{words(value)} (tokens)"
-    dots, lines = look("arm", runs.arms, "shape"), look("arm", runs.arms, "strokeDash")
+    dots, lines = look("arm", runs.arms, "shape"), look("arm", runs.arms, "strokeDash", has_points=True)
     y = axis(value, y_title, y=True)
     points = base(rows).mark_point(filled=True, size=32, opacity=0.5).encode(x=x, y=y, tooltip=tips(rows), **dots)
     line = base(mean).mark_line(strokeWidth=2).encode(x=x, y=axis("mean", y_title, y=True), **lines)
@@ -112,44 +98,11 @@ def frequency(runs: Runs) -> Figure | None:
     arms = look("arm", runs.arms, "strokeDash")
     chart = base(rows).mark_line(strokeWidth=1.8).encode(x=x, y=y, tooltip=tips(rows), **arms)
     caption = "How often training used each relative position" + ("; means over seeds." if len(runs.runs) > 1 else ".")
+    drawn = runs.frequency.groupby("run")["i"].agg(["size", "max"])
+    thinned = drawn[drawn["size"] < drawn["max"]]
+    if len(thinned):
+        caption += f" Drawn at {thinned['size'].max()} of up to {thinned['max'].max():,} positions, equally spaced."
     return Figure("frequency", "Position frequency", caption, interactive(chart), "y", is_log=True)
-
-
-def by_distance(runs: Runs) -> Figure | None:
-    """Share found by distance under each position method."""
-    return by_method(runs, runs.distances, "distance", "distance of the number (tokens)", "share of numbers found")
-
-
-def by_length(runs: Runs) -> Figure | None:
-    """Share passed by length under each position method."""
-    return by_method(runs, runs.lengths, "length", "length (tokens)", "share of tests passed")
-
-
-def by_method(runs: Runs, rows: pd.DataFrame, x: str, x_title: str, title: str) -> Figure | None:
-    """Draw a share against distance or length: methods in colour, arms side by side."""
-    import altair as alt
-
-    mean = shares(rows, x)
-    if mean.empty:
-        return None
-    first = list(dict.fromkeys(mean["arm"]))[:MOST_FACETS]
-    shown = mean[mean["arm"].isin(first)]
-    at = axis(x, x_title)
-    share = alt.Y("share:Q", title=title, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(tickCount=5))
-    methods = look("method", runs.methods, "shape", title="position method")
-    lines = look("method", runs.methods, "strokeDash", title="position method")
-    chart, low = alt.Chart(), alt.Y("low:Q", title=title)
-    layers = [
-        chart.mark_point(filled=True, size=36, opacity=0.9).encode(x=at, y=share, tooltip=tips(shown), **methods),
-        chart.mark_line(strokeWidth=1.8).encode(x=at, y=share, **lines),
-        chart.mark_area(opacity=0.13).encode(x=at, y=low, y2="high:Q", color=lines["color"]),
-    ]
-    if runs.threshold is not None:
-        layers.append(alt.Chart().mark_rule(strokeDash=[4, 4], color="#888888").encode(y=alt.datum(runs.threshold)))
-    caption = "At each run's last probe. Bands are 95% limits: over seeds, or of the tests where an arm has one run."
-    if runs.threshold is not None:
-        caption += " The dashed level is the threshold."
-    return Figure(f"by_{x}", f"{title.capitalize()} by {x}", caption + of_arms(mean), by_arm(shown, layers))
 
 
 def heat_map(runs: Runs) -> Figure | None:
@@ -169,12 +122,6 @@ def heat_map(runs: Runs) -> Figure | None:
     caption = "The needles of each run's last probe, by the tenth of the text that hides them; depth 0% is the start."
     title = "Needles found by length and depth"
     return Figure("heat_map", title, caption + of_arms(runs.runs), by_arm(rows, [cells]))
-
-
-def of_arms(rows: pd.DataFrame) -> str:
-    """Note that not all arms are drawn."""
-    arms = rows["arm"].nunique()
-    return f" The first {MOST_FACETS} of {arms} arms; the tables hold the others." if arms > MOST_FACETS else ""
 
 
 def held_out_loss(runs: Runs) -> Figure | None:
@@ -197,7 +144,10 @@ DRAWN: tuple[Callable[[Runs], Figure | None], ...] = (
     growth,
     growth_of_length,
     at_frequency,
+    reach_by_method,
+    by_shift_and_window,
     by_distance,
+    by_needles,
     by_length,
     heat_map,
     frequency,

@@ -7,10 +7,11 @@ the same look in every figure.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
+from eval.report.data import MOST_FACETS
 from lab.plots import PALETTE
 
 COLORS = (*PALETTE, "#8a8a8a", "#882255")
@@ -23,6 +24,26 @@ MOST_IN_LEGEND = 24
 CHOSEN = "!isArray(pick) || indexof(pick, datum.run || datum.arm) >= 0"
 
 
+class Figure(NamedTuple):
+    """One figure: its name in files, title, what it shows, and the chart.
+
+    `log` is the axis that the reader can make logarithmic, and `is_log` whether it begins so.
+    """
+
+    name: str
+    title: str
+    caption: str
+    chart: Any
+    log: str = ""
+    is_log: bool = False
+
+
+def of_arms(rows: pd.DataFrame) -> str:
+    """Note that not all arms are drawn."""
+    arms = rows["arm"].nunique()
+    return f" The first {MOST_FACETS} of {arms} arms; the tables hold the others." if arms > MOST_FACETS else ""
+
+
 def base(rows: pd.DataFrame) -> Any:
     """Begin a chart whose rows are those of the runs and arms that the page has put into `pick`."""
     import altair as alt
@@ -30,16 +51,27 @@ def base(rows: pd.DataFrame) -> Any:
     return alt.Chart(rows).add_params(alt.param(name="pick", value="")).transform_filter(CHOSEN)
 
 
-def look(field: str, values: Sequence[str], kind: str, *, title: str | None = None) -> dict[str, Any]:
-    """Give each value of a field its colour and its shape, or its strokeDash: `kind` is either."""
+def look(
+    field: str,
+    values: Sequence[str],
+    kind: str,
+    *,
+    title: str | None = None,
+    listed: Sequence[str] | None = None,
+    has_points: bool = False,
+) -> dict[str, Any]:
+    """Give each value of a field its colour and its shape, or its strokeDash: `kind` is either.
+
+    The legend has the values that are `listed`, or all. It leaves out the dash of lines that have points.
+    """
     import altair as alt
 
     ranges: dict[str, Sequence[Any]] = {"color": COLORS, "shape": SHAPES, "strokeDash": DASHES}
-    named = alt.Legend(title=title, symbolOpacity=1) if len(values) > 1 else None
+    named = alt.Legend(title=title, symbolOpacity=1, values=listed or values) if len(values) > 1 else None
     classes: dict[str, Any] = {"color": alt.Color, "shape": alt.Shape, "strokeDash": alt.StrokeDash}
     return {
-        channel: classes[channel](f"{field}:N", scale=scale(values, ranges[channel]), legend=named)
-        for channel in ("color", kind)
+        channel: classes[channel](f"{field}:N", scale=scale(values, ranges[channel]), legend=legend)
+        for channel, legend in (("color", named), (kind, None if has_points else named))
     }
 
 
@@ -84,18 +116,26 @@ def finished(chart: Any) -> Any:
     return chart.configure_legend(**legend)
 
 
-def by_arm(rows: pd.DataFrame, layers: Any) -> Any:
-    """Draw layers for each arm side by side, and those of a single arm as wide as the page."""
+def by_arm(rows: pd.DataFrame, layers: Any, *, height: int | None = None, left: int = 70) -> Any:
+    """Draw layers for each arm side by side, and those of a single arm as wide as the page.
+
+    `left` is the room in pixels that the y axis may take beside several arms.
+    """
     import altair as alt
 
     arms = list(dict.fromkeys(rows["arm"]))
     chart: Any = alt.layer(*layers, data=rows)
     if len(arms) == 1:
-        chart = chart.properties(width="container", height=HEIGHT)
+        chart = chart.properties(width="container", height=height or HEIGHT)
     else:
         header = alt.Header(labelLimit=FACET["width"], labelFontWeight="bold")
         facet = alt.Facet("arm:N", title=None, sort=arms, header=header)
-        chart = chart.properties(**FACET).facet(facet=facet, columns=3)
+        size = {**FACET, "height": height or FACET["height"]}
+        chart = (
+            chart.properties(**size)
+            .facet(facet=facet, columns=3)
+            .properties(usermeta={"left": left, "arms": len(arms)})
+        )
     return finished(chart.add_params(alt.param(name="pick", value="")).transform_filter(CHOSEN))
 
 

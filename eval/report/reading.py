@@ -16,6 +16,7 @@ from lab.runs.folder import RunFolder
 
 Row = dict[str, Any]
 ONE = "found_by_distance"  # the metric of one-number tests, which training's rows do not name
+SEVERAL = "needles_by_distance"
 TESTS = ("digits", "prompt_tokens", "haystack", "seed")  # what one-number tests are beside their distance
 
 
@@ -24,7 +25,7 @@ class Records:
     """The probes of a run and its results at the last of them.
 
     `probes` are the summaries of training's probes in their order; `distances`, `lengths` and `reaches` are the rows at
-    `tokens`, of training and of evaluations.
+    `tokens`, of training and of evaluations; `several` are those of tests that hide several numbers, by distance.
     """
 
     tokens: int
@@ -32,6 +33,7 @@ class Records:
     distances: list[Row]
     lengths: list[Row]
     reaches: list[Row]
+    several: list[Row]
 
 
 def read_records(run: Path) -> Records:
@@ -55,7 +57,15 @@ def read_records(run: Path) -> Records:
         of_one_kind(distances),
         [named(row) for row in rows if {"length", "verdict", "score"} <= set(row) and row.get("protocol") == protocol],
         [named(row) for row in rows if "reach" in row],
+        several_numbers(probes[-1] if probes else {}, rows),
     )
+
+
+def several_numbers(last: Row, rows: Sequence[Row]) -> list[Row]:
+    """Return the tests of several numbers by distance in a probe's summary, or else those that evaluations counted."""
+    about = {name: last[name] for name in ("needles", "method") if name in last}
+    recorded = [named(about | row) for row in last.get(SEVERAL) or ()]
+    return recorded or [named(row) for row in rows if row.get("metric") == SEVERAL]
 
 
 def of_one_kind(rows: Sequence[Row]) -> list[Row]:

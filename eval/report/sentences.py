@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import spearmanr
 
-from eval.report.data import Runs, folded
+from eval.report.data import Runs, at_end, folded
 
 MOST_ARMS = 4  # that are named
 FEWEST = 4  # arms that are ranked
@@ -58,11 +58,6 @@ def reached(runs: Runs) -> str:
     kind = "Reach" if n == 1 else "Mean reach"
     left = " of the runs that have one" if none else ""
     return f"Found: {', '.join(parts)}. {kind}{left} (tokens; one number found in {where}): {each}{more}."
-
-
-def at_end(rows: pd.DataFrame) -> pd.Series:
-    """Mark the runs whose reach is the farthest distance tested, so that it may be longer."""
-    return pd.to_numeric(rows["reach"]) >= pd.to_numeric(rows["last_distance"])
 
 
 def mean_of(row: Any, is_open: bool, named: bool) -> str:

@@ -43,6 +43,7 @@ def frames(runs: Runs) -> dict[str, pd.DataFrame]:
         "Reach by position method, last probe": runs.reaches,
         "Settings that differ between arms": apart if len(apart.columns) > 1 else apart.head(0),
         "Numbers found by distance, last probe": shares(runs.distances, "distance"),
+        "Numbers found by distance, several in a test": shares(runs.several.assign(f=np.nan), "distance"),
         "Tests passed by length, last probe": shares(runs.lengths, "length"),
         "Needles found by length and tenth of the text, last probe": heat.agg(
             {"share": "mean", "n": "sum"}

@@ -14,8 +14,8 @@ tokenizer.json. A test of a length takes exactly or just below so many of the mo
 
 Where no file is given for essays, SQuAD or HotpotQA, made-up text takes its place, and the results name it under
 `standins`; such scores are not those of other people. Prints a table, and writes to the run folder (runs/ruler-NAME for
-a Hugging Face folder), or FOLDER: ruler.jsonl, a line for each checkpoint, task and length, as soon as it is known, so
-that a second call goes on from there; ruler-cases/, every test with what was expected and said; ruler_summary.json.
+a Hugging Face folder), or FOLDER: ruler.jsonl, a line for each checkpoint, task and length, once it is known, so that a
+second call continues from there; ruler-cases/, every test with its expected and actual answer; ruler_summary.json.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Aggregation: the ten words that stand most often in a numbered, shuffled list.
+"""Aggregation: the ten words that occur most often in a numbered, shuffled list.
 
-Ten common words stand `common_repeats` times each, all others `other_repeats` times; the list grows by other words. A
-worked example, a shorter list with its answer, stands first where there is room for both. Words are English as long as
-there are enough, then made up; none stands inside another.
+Ten common words occur `common_repeats` times each, all others `other_repeats` times; the list grows by other words. A
+worked example, a shorter list with its answer, comes first where there is room for both. Words are English as long as
+there are enough, then made up; none is part of another.
 
 From LONG tokens on: 30 and 3 times, an example of 40 words, 10 and 3 times. Shorter, as in RULER: 6 and 1 times, an
 example of 20 words, 3 and 1 times.
@@ -29,7 +29,7 @@ ALL_EXAMPLE_WORDS = 40  # set aside at every length, so that the words of a test
 
 @dataclass(frozen=True, kw_only=True)
 class Repeats:
-    """How often words stand in a list, and the example's."""
+    """How often words occur in a list and in the example's."""
 
     common_repeats: int
     other_repeats: int

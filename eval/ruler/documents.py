@@ -16,8 +16,8 @@ from lab.errors import ConfigError, DataError
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One question; the first `gold` documents answer it, and `most` of them there are, if they end."""
+class Question:
+    """One question; the first `gold` documents answer it, and `most` is their number, if it is limited."""
 
     question: str
     answers: tuple[str, ...]
@@ -45,7 +45,7 @@ class QuestionFile:
     documents: Sequence[str]
     field: str
 
-    def ask(self, seed: int, index: int, rng: np.random.Generator) -> Asked:
+    def ask(self, seed: int, index: int, rng: np.random.Generator) -> Question:
         """Take question `index` of the order that the seed gives.
 
         Raises: ConfigError for more tests than there are questions.
@@ -59,19 +59,19 @@ class QuestionFile:
         have = (
             f"{self.field}: {len(order):,} documents are too short a haystack for length={{length}}; give a larger file"
         )
-        return Asked(
+        return Question(
             entry.question, entry.answers, lambda k: self.documents[order[k]], len(entry.gold), len(order), have
         )
 
 
 @dataclass(frozen=True)
 class MadeUpPeople:
-    """Questions about people who do not exist, without end; with `hops` 2 the answer is in a friend's document."""
+    """Endless questions about fictional people; with `hops` 2 the answer is in a friend's document."""
 
     hops: int
 
-    def ask(self, seed: int, index: int, rng: np.random.Generator) -> Asked:
-        """Make people up and ask for the birthplace of the first, or of the first one's oldest friend."""
+    def ask(self, seed: int, index: int, rng: np.random.Generator) -> Question:
+        """Invent people and ask for the birthplace of the first, or of the first one's oldest friend."""
         names = Distinct(partial(made_up_name, rng))
         towns = Distinct(partial(made_up_town, rng))
         texts: list[str] = []
@@ -83,7 +83,7 @@ class MadeUpPeople:
 
         person, home = names.first(1)[0], towns.first(self.hops)[-1]
         who = person if self.hops == 1 else f"the oldest friend of {person}"
-        return Asked(f"In which town was {who} born?", (home,), document, self.hops, None)
+        return Question(f"In which town was {who} born?", (home,), document, self.hops, None)
 
 
 Questions = QuestionFile | MadeUpPeople
@@ -152,7 +152,7 @@ def read_questions(
 
 
 def squad_entries(content: Mapping[str, Any], number: Callable[[str], int]) -> list[Entry]:
-    """Take SQuAD apart: a question's paragraph is gold, the article's other paragraphs are near."""
+    """Parse SQuAD: a question's paragraph is gold, the article's other paragraphs are near."""
     entries = []
     for article in content["data"]:
         own = [number(paragraph["context"]) for paragraph in article["paragraphs"]]
@@ -166,7 +166,7 @@ def squad_entries(content: Mapping[str, Any], number: Callable[[str], int]) -> l
 
 
 def hotpotqa_entries(content: Sequence[Mapping[str, Any]], number: Callable[[str], int]) -> list[Entry]:
-    """Take HotpotQA apart: paragraphs with supporting facts are gold, the question's others are near."""
+    """Parse HotpotQA: paragraphs with supporting facts are gold, the question's others are near."""
     entries = []
     for item in content:
         own = {title: number(f"{title}\n{''.join(sentences)}") for title, sentences in item["context"]}

@@ -1,9 +1,9 @@
-"""Aggregation: the three coded words that stand most often in a text whose word frequencies follow a zeta law.
+"""Aggregation: the three coded words that occur most often in a text whose word frequencies follow a zeta law.
 
     count(k) = floor(N k^-alpha / zeta(alpha))        k = 1, 2, ... rank of a word, N length of the text in words
 
 Rank 1 is noise, written `...`; the answer is ranks 2, 3 and 4. Coded words are CODED letters drawn at random, one of
-them for every TOKENS_PER_WORD tokens of the length. Unlike in RULER, N is never one at which ranks 4 and 5 stand
+them for every TOKENS_PER_WORD tokens of the length. Unlike in RULER, N is never one at which ranks 4 and 5 occur
 equally often (some below 73 words), and what room is left is filled with more dots.
 
 Source: Hsieh et al. 2024, section 3; NVIDIA/RULER, scripts/data/synthetic/freq_words_extraction.py.
@@ -65,7 +65,7 @@ class FrequentWords:
         )
 
     def counts(self, n_words: int, ranks: int) -> list[int]:
-        """Count how often the words of the first ranks stand in a text of `n_words`.
+        """Count how often the words of the first ranks occur in a text of `n_words`.
 
         Example:
             >>> FrequentWords().counts(100, 6)

@@ -1,4 +1,4 @@
-"""Runs what is not yet known of a model's checkpoints, writes it down test by test, and sums it up."""
+"""Runs the missing tests of a model's checkpoints, writes each when it is done, and summarizes them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from eval.common.cases import TextCase, Writer
 from eval.common.results import Results, Row
-from eval.common.running import Done, Wanted, fill, run_tests
+from eval.common.running import Cell, Done, fill, run_tests
 from eval.common.subject import Subject
 from eval.ruler.metrics import summed
 from eval.ruler.options import RulerOptions
@@ -35,7 +35,7 @@ IDENTITY = (  # rows that agree in these are results of the same measurement
 
 @dataclass(frozen=True)
 class Bench:
-    """What all tests of a call share."""
+    """Shared by all tests of a call."""
 
     options: RulerOptions
     writer: Writer
@@ -76,7 +76,7 @@ def prepare(subject: Subject, options: RulerOptions) -> Bench:
 
 
 def answer_budgets(writer: Writer, sources: Sources, options: RulerOptions) -> dict[Task, int]:
-    """Choose what is left for answers: what is asked for, or RULER's; more where an answer takes more.
+    """Choose the answer budgets: as requested, or RULER's; more where an answer takes more.
 
     Raises: ConfigError with a line for every task whose answers do not fit in what is asked for.
     """
@@ -128,7 +128,7 @@ def rows_in(folder: Path) -> Results:
 def measure_subject(subject: Subject, bench: Bench, cells: Results) -> Scores:
     """Run all tasks at all lengths, but for those whose rows are there."""
     wanted = [
-        Wanted(describe(subject, bench, task, length), bench.options.tests, f"{task.name} at {length:,}")
+        Cell(describe(subject, bench, task, length), bench.options.tests, f"{task.name} at {length:,}")
         for length in bench.lengths
         for task in bench.options.chosen
     ]
@@ -155,7 +155,7 @@ def describe(subject: Subject, bench: Bench, task: Task, length: int) -> dict[st
 
 
 def run_cell(subject: Subject, bench: Bench, cells: Results, row: Row, done: Done) -> Row:
-    """Run what is not finished of one task at one length, and write it down.
+    """Run the unfinished tests of one task at one length, and write them.
 
     Raises: LabError.
     """

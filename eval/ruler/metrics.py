@@ -1,9 +1,9 @@
 """RULER's two scores of an answer, and the interval of a mean score.
 
-    all parts = (expected strings that stand in the answer) / (expected strings)
-    any part  = 1 if one of the expected strings stands in the answer, else 0
+    all parts = (expected strings that occur in the answer) / (expected strings)
+    any part  = 1 if one of the expected strings occurs in the answer, else 0
 
-Upper and lower case are the same, and a string stands in an answer wherever it is a part of it, whole word or not.
+Upper and lower case are the same, and a string occurs in an answer wherever it is a part of it, whole word or not.
 Control characters of an answer become line breaks first. Question answering takes any part, all other tasks all parts.
 
 Source: Hsieh et al. 2024, section 3; NVIDIA/RULER, scripts/eval/evaluate.py and scripts/eval/synthetic/constants.py.
@@ -28,7 +28,7 @@ ROUNDING = 9  # decimals of a sum of scores, which adds up halves and thirds
 
 
 def clean(answer: str) -> str:
-    r"""Make an answer ready to be scored.
+    r"""Prepare an answer for scoring.
 
     Example:
         >>> clean(" 12\x00 34\t")
@@ -38,7 +38,7 @@ def clean(answer: str) -> str:
 
 
 def all_parts(answer: str, expected: Sequence[str]) -> float:
-    """Score the share of the expected strings that stand in the answer.
+    """Score the share of the expected strings that occur in the answer.
 
     Example:
         >>> all_parts("ABC, then abd", ["abc", "ABD", "XYZ", "QRS"])
@@ -48,7 +48,7 @@ def all_parts(answer: str, expected: Sequence[str]) -> float:
 
 
 def any_part(answer: str, expected: Sequence[str]) -> float:
-    """Score 1 where one of the expected strings stands in the answer.
+    """Score 1 where one of the expected strings occurs in the answer.
 
     Example:
         >>> any_part("In Denver, Colorado.", ["Boulder", "denver"]), any_part("In Denver", ["Boulder"])

@@ -1,9 +1,9 @@
 """Retrieval: needles in a haystack, values by key.
 
-A needle says which value a key has. `keys` keys have `values` values each; `queries` of the keys are asked for, and all
+A needle states the value of a key. `keys` keys have `values` values each; `queries` of the keys are asked for, and all
 their values are the answer. The haystack is the noise line again and again, essays, or more needles with other keys.
 
-Needles stand at `depths` of the haystack, drawn without repetition from DEPTHS evenly spaced ones, between lines
+Needles are at `depths` of the haystack, drawn without repetition from DEPTHS evenly spaced ones, between lines
 (noise, needles) or sentences (essays). Where a further needle does not fit in a haystack of needles, a piece of noise
 fills the prompt, so that prompts are as long as they may be.
 
@@ -105,7 +105,7 @@ class Needles:
         return wording.NEEDLE.format(kind=self.value_kind, key=key, value=value)
 
     def prompt(self, context: str, asked: list[str]) -> str:
-        """Put task, haystack, question and the answer's start together; a single value is asked for in the singular."""
+        """Join task, haystack, question and the answer's start; a single value is asked for in the singular."""
         query = ", ".join(asked[:-1]) + ", and " + asked[-1] if len(asked) > 1 else asked[0]
         if self.queries * self.values == 1:
             return wording.NEEDLE_ONE.format(kind=self.value_kind[:-1], context=context, query=query)

@@ -10,14 +10,14 @@ from eval.ruler.results import Scores, averages, effective_length, lengths_of
 from eval.ruler.tasks import CATEGORIES
 from lab.plots import BLUE, GREY, ORANGE, canvas
 
-LOOKS: dict[str, dict[str, Any]] = {  # markers differ in size and shape, for lines may lie upon each other
+LOOKS: dict[str, dict[str, Any]] = {  # markers differ in size and shape, as lines may coincide
     CATEGORIES[0]: {"color": BLUE, "marker": "o", "markersize": 8, "markerfacecolor": "none"},
     CATEGORIES[1]: {"color": ORANGE, "marker": "s", "markersize": 5},
     CATEGORIES[2]: {"color": "#338855", "marker": "^", "markersize": 5},
     CATEGORIES[3]: {"color": "#8855aa", "marker": "x", "markersize": 5},
     "average": {"color": "#222222", "marker": "D", "markersize": 9, "linewidth": 5, "alpha": 0.3},
 }
-CROWDED = 8  # lengths beyond which their names stand aslant
+CROWDED = 8  # number of lengths beyond which their labels are slanted
 
 
 def draw_scores(scores: Scores, title: str, threshold: float, train_len: int | None, output: Path) -> None:

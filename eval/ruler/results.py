@@ -1,4 +1,4 @@
-"""What scores amount to: averages by category and over all tasks, the mean over checkpoints, the effective length."""
+"""Summaries of scores: averages by category and over all tasks, the mean over checkpoints, the effective length."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def effective_length(scores: Scores, threshold: float) -> int:
 
 
 def summary(scores: Scores, threshold: float) -> dict[str, Any]:
-    """Sum the scores up for files."""
+    """Summarize the scores for files."""
     tasks = list(dict.fromkeys(task for task, _ in scores))
     return {
         "tasks": tasks,
@@ -73,7 +73,7 @@ def summary(scores: Scores, threshold: float) -> dict[str, Any]:
 
 
 def table(scores: Scores, threshold: float) -> str:
-    """Lay scores and averages out for reading: a row for each task, a column for each length."""
+    """Format scores and averages: a row for each task, a column for each length."""
     by_length = {f"{length:,}": averages(scores, length) for length in lengths_of(scores)}
     tasks = [{"task": task, "length": f"{length:,}", "score": score} for (task, length), score in scores.items()]
     names = [task.name for task in ALL if task.name in {row["task"] for row in tasks}]

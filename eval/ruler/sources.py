@@ -1,4 +1,4 @@
-"""What tasks take their text from: local files, or stand-ins whose names go into the results."""
+"""The tasks' sources of text: local files, or stand-ins, which the results name."""
 
 from __future__ import annotations
 

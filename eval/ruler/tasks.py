@@ -110,7 +110,7 @@ def make_case(
 ) -> TextCase:
     """Draw test `index` of a task: at most `length` tokens together with the `budget` for the answer.
 
-    Raises: ConfigError for a length without room, DataError for a source or a tokenizer that does not serve.
+    Raises: ConfigError for a length without room, DataError for a source or a tokenizer that cannot be used.
     """
     turn = task.turn(length, budget or task.budget, seed, index)
     draft = task.draft(writer, sources, turn)
@@ -141,7 +141,7 @@ def least_budget(writer: Writer, sources: Sources, task: Task) -> int:
 
 
 def too_short(task: Task, length: int, budget: int, least: int) -> ConfigError:
-    """Report that a length has no room for a task, and which has."""
+    """Return the error for a length without room for a task; it names the least with room."""
     return ConfigError(
         f"--lengths={length}: too short for {task.name}, whose fixed parts take {least - budget} tokens and the answer "
         f"{budget}; use {least} or more, or leave the task out"

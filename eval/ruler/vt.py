@@ -1,10 +1,10 @@
-"""Multi-hop tracing: which variables hold a value that they pass on one to the next.
+"""Multi-hop tracing: which variables hold a value that is passed from one to the next.
 
     VAR A = 12345 ... VAR B = VAR A ... VAR C = VAR B ...
 
 A chain gives a number of 5 digits to its first variable and passes it on in `hops` further statements, in this order,
 anywhere in the noise. The answer is all variables of the first chain. Where there is room, a worked example with short
-names stands first, of at most EXAMPLE_TOKENS and half of the prompt.
+names comes first, of at most EXAMPLE_TOKENS and half of the prompt.
 
 Source: Hsieh et al. 2024, section 3; NVIDIA/RULER, scripts/data/synthetic/variable_tracking.py.
 """

@@ -1,7 +1,7 @@
-"""RULER's prompts, word for word, for a score depends on them (base models' template: text, then the answer's start).
+"""RULER's prompts, verbatim, as scores depend on them (base models' template: text, then the answer's start).
 
 Source: NVIDIA/RULER, scripts/data/synthetic/constants.py and niah.py (Apache 2.0); the spelling is theirs. The answer's
-start has no space after it, as in lm-eval, for most tokenizers join a space to the word that follows.
+start has no space after it, as in lm-eval, as most tokenizers join a space to the word that follows.
 """
 
 NEEDLE = "One of the special magic {kind} for {key} is: {value}."

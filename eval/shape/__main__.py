@@ -1,4 +1,4 @@
-"""Plan the shape of a run's position frequency: how near the target is come, by which draws, at which cost.
+"""Plan the shape of a run's position frequency: how close it comes to the target, by which draws, at which cost.
 
     python -m eval.shape CONFIG [--section.key=value ...] [--plot FILE.png]
 
@@ -50,7 +50,7 @@ def read_experiment(words: Words) -> Experiment:
 
 
 def report(experiment: Experiment, picture: Path | None) -> str:
-    """Plan, and say what comes of it.
+    """Plan, and return the report to print.
 
     Raises: LabError.
     """
@@ -71,7 +71,7 @@ def report(experiment: Experiment, picture: Path | None) -> str:
 
 
 def table(plan: Plan) -> str:
-    """Lay out which share of the pairs stands in each quarter of the window.
+    """Format the share of the pairs in each quarter of the window.
 
     The quarters end at the bins' edges, which are whole distances.
     """
@@ -97,7 +97,7 @@ def weights_line(plan: Plan, cuts: npt.NDArray[np.int64]) -> str:
 
 
 def costs(cost: Cost, tokens: int) -> str:
-    """Lay out the costs."""
+    """Format the costs."""
     return "\n".join(
         [
             f"at {tokens:,} tokens: {cost.repeated_frac:.1%} of them read again; {cost.unread_frac:.1%} of the corpus "

@@ -1,1 +1,1 @@
-"""All that happens now and then during training, as Lightning callbacks."""
+"""Lightning callbacks: counting, probing, checkpoints, records and signals."""

@@ -73,8 +73,8 @@ class Checkpointing(Callback):
     def on_train_batch_end(
         self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Save when an interval has passed, when stopping, and before a probe, which the last step ends with."""
-        if not module.finished:
+        """Save when an interval has passed, on a signal, and before a probe, which the last step ends with."""
+        if not module.finished or self.stopping.fault:
             return
         due = crossed(self.saves.every_tokens, self.saved_at, module.consumed)
         ends = self.stopping.stopped or trainer.global_step >= trainer.max_steps

@@ -59,7 +59,7 @@ class Probing(Callback):
         self.report: Report = lambda line: None
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
-        """Set up the probe before the first step, so that mistakes show at once, and run one that is overdue."""
+        """Set up the probe before the first step, so that faults are reported early, and run an overdue one."""
         self.probe = self.make_probe(module.device)
         self.distances = DistanceProbe.beside(self.probe)
         self.loss = self.make_loss(trainer.global_rank, trainer.world_size, module.device)
@@ -113,7 +113,7 @@ class Probing(Callback):
         self.recording.pause()
 
     def remember(self, consumed: int, summary: dict[str, Any]) -> None:
-        """Take over when the last probe was and what it found; an empty summary stands for none."""
+        """Record when the last probe ran and what it found; an empty summary means none."""
         self.probed_at = consumed
         if summary:
             self.latest = shown_length(summary["effective_length"], summary.get("first_length"))
@@ -198,7 +198,7 @@ class ModelInTraining:
 
 
 def computed(counts: PositionCounts) -> SavedCounts:
-    """Compute f once for all lines of a probe; under a distance method it takes long."""
+    """Compute f once for all lines of a probe; it is slow under a distance method."""
     return SavedCounts(counts.lengths, counts.frequency(), counts.tokens)
 
 

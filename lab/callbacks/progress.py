@@ -47,7 +47,8 @@ class Progress(Callback):
         latest = self.recording.latest
         if latest:
             length = self.probing.latest
-            text = f"loss {latest['loss']:.3f}, {latest['tokens_per_s']:,.0f} tok/s"
+            loss = "-" if latest["loss"] is None else format(latest["loss"], ".3f")
+            text = f"loss {loss}, {latest['tokens_per_s']:,.0f} tok/s"
             self.bar.set_postfix_str(text + ("" if length is None else f", effective length {length}"), refresh=False)
         self.bar.update(module.consumed - self.bar.n)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -20,8 +21,9 @@ from lab.runs.folder import RunFolder
 class Recording(Callback):
     """Means since the last line; f at a few positions, each by its column's name, and the shares of the position mass.
 
-    Units: loss in nats per scored token; tokens_per_s over all ranks, time spent in probes, saving and this
-    callback left out; `mfu` counts full windows, `mfu_pairs` the pairs that were attended.
+    Units: loss in nats per scored token, without the steps that `skipped_steps` counts, which had no update;
+    tokens_per_s over all ranks, time spent in probes, saving and this callback left out; `mfu` counts full windows,
+    `mfu_pairs` the pairs that were attended.
     """
 
     def __init__(
@@ -53,22 +55,24 @@ class Recording(Callback):
         if not module.finished:
             return
         self.busy_s += time.perf_counter() - self.batch_start
-        self.loss_sum += module.finished.loss_sum
-        self.targets += module.finished.targets
+        if not module.finished.skipped:
+            self.loss_sum += module.finished.loss_sum
+            self.targets += module.finished.targets
         if trainer.global_step % self.every_steps == 0 or trainer.global_step == trainer.max_steps:
             self.write_line(trainer, module)
         self.batch_start = time.perf_counter()
 
     def write_line(self, trainer: lightning.Trainer, module: Any) -> None:
-        """Write one line; a collective call."""
+        """Write one line, with null for a value that is not finite; a collective call."""
         counts = self.counting.total()
         tokens_per_s = (module.consumed - self.timed_tokens) / max(self.busy_s, 1e-9)
         record = {
             "step": trainer.global_step,
             "consumed_tokens": module.consumed,
-            "loss": self.loss_sum / max(self.targets, 1),
+            "loss": self.loss_sum / self.targets if self.targets else None,
             "lr": module.finished.lr,
-            "grad_norm": module.finished.grad_norm,
+            "grad_norm": module.finished.grad_norm if math.isfinite(module.finished.grad_norm) else None,
+            "skipped_steps": module.skipped_steps,
             "tokens_per_s": round(tokens_per_s, 1),
             **self.utilisations(counts, tokens_per_s, trainer.world_size),
             **frequency_metrics(counts, self.positions),

@@ -20,6 +20,7 @@ def collect(trainer: lightning.Trainer, module: Any) -> tuple[dict[str, Tensor],
     state = {
         "step": trainer.global_step,
         "consumed_tokens": module.consumed,
+        "skipped_steps": module.skipped_steps,
         "schedule": trainer.lr_scheduler_configs[0].scheduler.state_dict(),
         "data": trainer.datamodule.state_dict(),  # type: ignore[attr-defined]
         "callbacks": {callback.state_key: callback.state_dict() for callback in trainer.callbacks},  # type: ignore[attr-defined]
@@ -34,7 +35,7 @@ def restore(trainer: lightning.Trainer, module: Any, checkpoint: Checkpoint, gro
     """
     state = read_state(checkpoint)
     restore_tensors(module.decoder, trainer.optimizers[0], checkpoint, state, group)
-    module.consumed = state["consumed_tokens"]
+    module.consumed, module.skipped_steps = state["consumed_tokens"], state.get("skipped_steps", 0)
     schedule = trainer.lr_scheduler_configs[0].scheduler
     schedule.load_state_dict(state["schedule"] if "schedule" in state else state["lr_schedulers"][0])
     for param_group, lr in zip(trainer.optimizers[0].param_groups, schedule.get_last_lr(), strict=True):

@@ -1,4 +1,7 @@
-"""Stopping on a signal: the current step or length is finished, a checkpoint saved, the exit status is 75.
+"""Stopping on a signal, or where a loss or gradient is not finite.
+
+On a signal the current step or length is finished, a checkpoint saved, the exit status is 75. After a step without an
+update, if it is one more than allowed, nothing is saved, and the exit status is 1.
 
 A second Ctrl-C ends the process at once. Other signals do not: launchers and clusters repeat them, and a run that is
 already saving must not be killed by a repeated signal.
@@ -8,12 +11,14 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import lightning
 from lightning.pytorch.callbacks import Callback
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # Ctrl-C; kill and preemption; SLURM's warning
+SHOWN = 8  # streams that a fault names
 COPY_S = 1.0  # a Ctrl-C this soon after another is the same one, forwarded by a launcher
 
 
@@ -22,6 +27,7 @@ class Stopping(Callback):
 
     def __init__(self) -> None:
         self.stopped = False
+        self.fault: str | None = None  # why the run cannot go on
         self.asked_at: float | None = None
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
@@ -42,7 +48,16 @@ class Stopping(Callback):
         self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """End the loop once all ranks know, which they do from the step's sums."""
-        if module.finished and module.stop_agreed:
+        if not module.finished:
+            return
+        allowed = module.optim.max_skipped_steps
+        if module.finished.skipped and module.skipped_steps > allowed:
+            self.fault = (
+                f"optim.max_skipped_steps={allowed}: step {trainer.global_step}, which ends at {module.consumed:,} "
+                f"tokens, {not_finite(module.finished.streams)}; resume from the last checkpoint "
+                "with a higher optim.max_skipped_steps, or start another run with a lower optim.lr"
+            )
+        if self.fault or module.stop_agreed:
             self.stop(trainer)
 
     def agree(self, trainer: lightning.Trainer, module: Any) -> bool:
@@ -59,3 +74,16 @@ class Stopping(Callback):
         """Ignore repeated signals once the checkpoint is saved, while the process exits."""
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
+
+
+def not_finite(streams: Sequence[int]) -> str:
+    """Describe a step without an update by the streams whose packs have a loss that is not finite.
+
+    Example:
+        >>> not_finite([0, 3]), not_finite([])
+        ('has a loss that is not finite (streams 0, 3)', 'has a gradient that is not finite (all losses are)')
+    """
+    if not streams:
+        return "has a gradient that is not finite (all losses are)"
+    more = f" and {len(streams) - SHOWN} more" if len(streams) > SHOWN else ""
+    return f"has a loss that is not finite (streams {', '.join(map(str, streams[:SHOWN]))}{more})"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import lightning
@@ -15,24 +14,17 @@ from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.model.optim import OptimConfig
 from lab.model.sharding import build
+from lab.model.step_stats import HostCopy, StepStats
 from lab.positions import Distance, Frequencies
 
-
-@dataclass(frozen=True)
-class StepStats:
-    """Statistics of one optimizer step over all ranks: summed loss in nats, scored tokens, gradient norm, lr."""
-
-    loss_sum: float
-    targets: int
-    grad_norm: float
-    lr: float
+N_SUMS = 5  # of a step: loss, targets, tokens, stop, the targets' loss weights; then a flag for each stream
 
 
 class Training(lightning.LightningModule):
     """Trains a decoder on packs; the gradient is the mean over all scored tokens of the global batch.
 
     With loss weights w it is that of sum of w * loss over sum of w, both over the global batch; the loss that is
-    recorded stays the plain mean.
+    recorded stays the plain mean. A step whose loss or gradient is not finite changes neither weights nor optimizer.
     """
 
     def __init__(
@@ -64,8 +56,8 @@ class Training(lightning.LightningModule):
         self.finished: StepStats | None = None  # set while the hooks after an optimizer step run
         self.stop_asked = False  # this rank received a signal
         self.stop_agreed = False  # any rank received a signal before the last step
-        # of the step so far: loss, targets, tokens, stop, and the targets' loss weights
-        self.sums = torch.zeros(5, dtype=torch.float64, device="cpu")
+        self.skipped_steps = 0  # without an update, over the whole run
+        self.sums = torch.zeros(N_SUMS + batch_tokens // micro_batch_tokens, dtype=torch.float64, device="cpu")
 
     def configure_model(self) -> None:
         """Build the decoder, the same on every rank, with the weights to start from; sharded where there is a mesh."""
@@ -95,28 +87,49 @@ class Training(lightning.LightningModule):
         self.sums[0] += plain.detach()
         self.sums[1:4] += torch.tensor([batch["n_targets"], segments.n_real, float(self.stop_asked)]).to(self.sums)
         self.sums[4] += batch["n_targets"] if weights is None else weights.sum(dtype=torch.float64)
+        self.sums[N_SUMS + batch["stream"]] += ~(torch.isfinite(loss.detach()) & torch.isfinite(plain.detach()))
         return loss / self.micro_batch_tokens
 
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None
     ) -> None:
-        """Scale the gradient to the mean over the global batch's scored tokens, then clip its norm.
+        """Scale the gradient to the mean over the global batch's scored tokens, clip its norm, check that it is finite.
 
         Lightning and the strategies have averaged over packs and ranks, so the missing factor is budget / targets, or
-        budget / the sum of their loss weights.
+        budget / the sum of their loss weights. The optimizer obeys `found_inf` on the device, as under a gradient
+        scaler; sums and norm are those of all ranks, so that all of them skip the same steps.
+
+        Source: torch/optim/adam.py, _fused_adam.
         """
         if distributed.is_available() and distributed.is_initialized():
             distributed.all_reduce(self.sums)
-        loss_sum, targets, tokens, stop, weight = self.sums.tolist()
-        self.sums.zero_()
+        weight = self.sums[4]
+        scale = torch.full_like(weight, self.batch_tokens) / weight.masked_fill(weight == 0, 1.0)
         parameters = [p for p in self.parameters() if p.grad is not None]
         for parameter in parameters:
-            parameter.grad.mul_(self.batch_tokens / (weight or 1.0))  # type: ignore[union-attr]
+            parameter.grad.mul_(scale)  # type: ignore[union-attr]
         norm = torch.nn.utils.clip_grad_norm_(parameters, self.optim.clip_norm)
         norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+        bad = ~torch.isfinite(norm + self.sums[0]) | (self.sums[N_SUMS:].sum() > 0)
+        optimizer.found_inf = bad.float()
+        self.copied = HostCopy(torch.cat([self.sums, norm[None], bad[None]]))
+        self.sums.zero_()
+
+    def optimizer_step(
+        self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Callable[[], Any] | None = None
+    ) -> None:
+        """Run the step and read its statistics, in the only copy that the host waits for, with the update queued."""
+        super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
+        self.read_stats(optimizer.param_groups[0]["lr"])
+
+    def read_stats(self, lr: float) -> None:
+        """Read the statistics of the step that has been queued."""
+        loss_sum, targets, tokens, stop, _, *flags, norm, bad = self.copied.read()
+        streams = tuple(stream for stream, flag in enumerate(flags) if flag)
         self.consumed += int(tokens)
         self.stop_agreed = stop > 0
-        self.finished = StepStats(loss_sum, int(targets), float(norm), optimizer.param_groups[0]["lr"])
+        self.skipped_steps += int(bad)
+        self.finished = StepStats(loss_sum, int(targets), norm, lr, bool(bad), streams)
 
     def configure_optimizers(self) -> Any:
         """AdamW with decay on matrices only, and the schedule by step."""

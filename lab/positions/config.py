@@ -32,7 +32,7 @@ class PositionConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Replaced(Section):
-    """What can be set about a Hugging Face folder."""
+    """Settings of a Hugging Face folder."""
 
     position: PositionConfig = field(default_factory=PositionConfig)
     """Position methods in place of the folder's own."""

@@ -16,11 +16,11 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 
 from lab.data import wording
 from lab.data.synthetic import draw_numbers
@@ -28,9 +28,9 @@ from lab.errors import ConfigError
 from lab.model.loss import IGNORE
 from lab.probe.answering import answered
 from lab.probe.cases import check_spelling
-from lab.probe.config import DISTANCES, ProbeConfig
+from lab.probe.config import DISTANCES
 from lab.probe.curve import crossing, lower_curve, monotone_shares, upper_curve
-from lab.probe.effective_length import NeedleProbe, ResultStore, Row, Worker
+from lab.probe.effective_length import Probe, ResultStore, Row, Worker
 from lab.probe.haystacks import check_enough
 from lab.probe.interfaces import Retrieves
 from lab.probe.intervals import share_limits
@@ -67,38 +67,43 @@ class DistanceResult:
         return self.distance
 
 
-class DistanceProbe:
+@dataclass(eq=False, repr=False)
+class DistanceProbe(Probe):
     """Draws, runs and scores the one-number tests of one model."""
 
-    def __init__(
-        self,
-        config: ProbeConfig,
-        tokenizer: Tokenizer,
-        haystack: str,
-        *,
-        window: int,
-        stop_id: int | None,
-        device: torch.device | str = "cpu",
-        source: str | None = None,
-    ) -> None:
+    def __post_init__(self) -> None:
+        """Check the settings, and choose the distances.
+
+        Raises: ConfigError, DataError.
+        """
+        config, tokenizer = self.config, self.tokenizer
         assert config.digits is not None, "the config reader fills it in"
-        self.config, self.tokenizer, self.stop_id, self.device = config, tokenizer, stop_id, device
-        self.test = OneNumberTest(tokenizer, haystack, window, config.digits, config.seed)
+        self.test = OneNumberTest(tokenizer, self.haystack, self.window, config.digits, config.seed)
         (number,) = draw_numbers(np.random.default_rng(config.seed), 1, config.digits)
         answer = wording.answer([number])
         check_spelling(tokenizer, answer, [number], lambda text: answers(text, number))
         self.distances = self.choose_distances()
-        if source is not None:
-            check_enough(haystack, tokenizer, len(self.test.reachable), window, source)
+        if self.source is not None:
+            check_enough(self.haystack, tokenizer, len(self.test.reachable), self.window, self.source)
 
     @classmethod
-    def beside(cls, probe: NeedleProbe) -> DistanceProbe | None:
+    def beside(cls, probe: Probe) -> DistanceProbe | None:
         """Build the one-number tests of a model whose four-needle tests are built; None where none is asked for.
 
         Raises: ConfigError, DataError.
         """
-        same = {name: getattr(probe, name) for name in ("window", "stop_id", "device", "source")}
-        return cls(probe.config, probe.tokenizer, probe.haystack, **same) if probe.config.distance_tests else None
+        inputs = {field.name: getattr(probe, field.name) for field in fields(Probe)}
+        return cls(**inputs) if probe.config.distance_tests else None
+
+    def in_prompt(self, length: int) -> DistanceProbe:
+        """Return the same tests in prompts that fill `length` tokens with the answer; only distances that fit are kept.
+
+        A test hides the same number at the same distance; what differs is the text before it.
+        """
+        shorter = copy(self)
+        shorter.test = replace(self.test, window=length)
+        shorter.distances = [distance for distance in self.distances if distance in shorter.test.reachable]
+        return shorter
 
     def choose_distances(self) -> list[int]:
         """Return the distances that the settings name, or equally spaced ones.

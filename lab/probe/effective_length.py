@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
@@ -89,27 +89,39 @@ class ResultStore:
         """Store the rows of tests that this process has just finished."""
 
 
-class NeedleProbe:
-    """Draws, runs and scores the tests of one run."""
+@dataclass(eq=False, repr=False)
+class Probe:
+    """The settings, tokenizer and text that the tests of one model are drawn from.
 
-    def __init__(
-        self,
-        config: ProbeConfig,
-        tokenizer: Tokenizer,
-        haystack: str,
-        *,
-        window: int,
-        stop_id: int | None,
-        device: torch.device | str = "cpu",
-        source: str | None = None,
-    ) -> None:
+    `source` is the setting that names the haystack's file; None for text of the corpus.
+
+    Units: `window`, the training window, in tokens.
+    """
+
+    config: ProbeConfig
+    tokenizer: Tokenizer
+    haystack: str
+    _: KW_ONLY
+    window: int
+    stop_id: int | None
+    device: torch.device | str = "cpu"
+    source: str | None = None
+
+
+@dataclass(eq=False, repr=False)
+class NeedleProbe(Probe):
+    """Draws, runs and scores the four-needle tests of one model."""
+
+    def __post_init__(self) -> None:
+        """Check the settings, and choose the lengths.
+
+        Raises: ConfigError, DataError.
+        """
+        config, window = self.config, self.window
         assert config.needles is not None, "the config reader fills it in"
         assert config.digits is not None, "the config reader fills it in"
-        self.config, self.tokenizer, self.haystack = config, tokenizer, haystack
-        self.needles, self.digits = config.needles, config.digits
+        self.needles, self.digits, self.seed = config.needles, config.digits, config.seed
         self.protocol = PROTOCOLS[config.protocol]
-        self.seed, self.window, self.stop_id, self.device = config.seed, window, stop_id, device
-        self.source = source  # the setting that names the haystack's file; None for text of the corpus
         self.check_spelling()
         self.check_budget()
         self.lengths = config.lengths(self.shortest(), window)

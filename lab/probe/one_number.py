@@ -1,7 +1,7 @@
 """The one-number test: a single number hidden an exact number of tokens before the end of the prompt.
 
 A case is a piece of haystack with one needle in it, the question and the answer's first words, without a task line.
-Prompt and answer fill the window, whatever the distance:
+Prompt and answer fill the window, or any shorter length asked for, whatever the distance:
 
     place     0 .. | needle ... number . | haystack | question, first words | number .
                                 |<------------------ d ----------------->|

@@ -37,7 +37,7 @@ from typing import Any
 
 import yaml
 
-from lab.command import GOES_ON, STOPPED, Syntax, Words, run, settings_lines, show
+from lab.command import CONTINUES, STOPPED, Syntax, Words, run, settings_lines, show
 from lab.data.part_of_speech import open_tagger
 from lab.data.preparation import is_prepared
 from lab.data.selecting import RESULT
@@ -269,5 +269,5 @@ def main(arguments: Sequence[str]) -> int:
         lambda words: carry_out(words, arguments),
         syntax=SYNTAX,
         settings=lambda: [heading, "", *settings_lines(Recipe)],
-        stopped=GOES_ON,
+        stopped=CONTINUES,
     )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lab.errors import CheckpointError
-from lab.model.huggingface.config import decoder_config, read_settings
+from lab.model.huggingface.config import decoder_config, read_json, read_settings, token_text
 from lab.model.huggingface.rope import READ_AS, Rope
 from lab.settings import parse_yaml, part
 from lab.source.place import CONFIG, TOKENIZER, find_place, tokenizer_of
@@ -51,20 +50,6 @@ def hugging_face_source(folder: Path, own_frequencies: bool) -> Source:
     rope = Rope.read(settings)
     model = dataclasses.asdict(decoder_config(settings, rope, own_frequencies=own_frequencies))
     position = {} if own_frequencies else {"frequency": {"method": READ_AS[rope.kind], **rope.parameters()}}
-    file, eos = tokenizer_of(folder), end_token(folder)
+    file, eos = tokenizer_of(folder), token_text(read_json(folder / "tokenizer_config.json"), "eos_token")
     tokenizer = None if file is None or eos is None else {"method": "file", "path": str(file), "eos": eos}
     return Source(model, position, tokenizer, settings["max_position_embeddings"])
-
-
-def end_token(folder: Path) -> str | None:
-    """Return the end-of-text token that tokenizer_config.json names, if any."""
-    path = folder / "tokenizer_config.json"
-    if not path.is_file():
-        return None
-    try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error}); copy the folder again") from error
-    token = settings.get("eos_token") if isinstance(settings, dict) else None
-    token = token.get("content") if isinstance(token, dict) else token
-    return token if isinstance(token, str) else None

@@ -54,7 +54,7 @@ class Options(Section):
 
 
 def work(words: Words) -> int:
-    """Read the command line and run the sweep, or what is asked of it.
+    """Read the command line, and run the sweep or print what was requested.
 
     Raises: LabError.
     """

@@ -1,4 +1,4 @@
-"""The command of a sweep file, its macros replaced as wandb's agent replaces them, and what it asks of lab.fit.
+"""The command of a sweep file, its macros replaced as wandb's agent replaces them, and its lab.fit settings.
 
 Source: wandb 0.31, wandb_agent.py and sdk/launch/sweeps/utils.py; ${interpreter} is this Python instead of `python`.
 """
@@ -73,7 +73,7 @@ def macros_of(program: str | None, settings: Settings) -> Mapping[str, list[str]
 
 
 def read_command(words: Sequence[str]) -> FitCommand:
-    """Find what a command asks of lab.fit; the settings it has for wandb's agents only are left out.
+    """Find the config and settings that a command passes to lab.fit, without those for wandb's agents.
 
     Raises: ConfigError where it does not start lab.fit.
     """
@@ -86,7 +86,7 @@ def read_command(words: Sequence[str]) -> FitCommand:
 
 
 def write_command(command: FitCommand) -> list[str]:
-    """Write a command that starts the run or goes on with it."""
+    """Write a command that starts or resumes the run."""
     return [*command.start, str(command.config), "--resume", *map(setting, command.settings.items())]
 
 

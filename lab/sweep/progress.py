@@ -1,4 +1,4 @@
-"""How far the runs of a sweep are, read from their folders, as a table that is redrawn or as lines."""
+"""The progress of a sweep's runs, read from their folders, as a redrawn table or as lines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHOWN_FIRST = ("running", "failed", "stopped", "elsewhere", "waiting", "finished
 
 @dataclass
 class State:
-    """What has become of a run."""
+    """The state of a run."""
 
     run: Run
     name: str = "waiting"
@@ -84,7 +84,7 @@ def measured(probe: dict[str, Any], key: str, first: str) -> str:
 
 
 def table(states: Sequence[State], height: int | None = None) -> list[str]:
-    """Format the runs; those that are finished or wait are left out first where the height does not hold all."""
+    """Format the runs; if the height is too small, finished and waiting ones are left out first."""
     shown = list(states)
     if height is not None and len(shown) > height - 2:
         shown = sorted(states, key=lambda state: SHOWN_FIRST.index(state.name))[: max(0, height - 2)]
@@ -102,7 +102,7 @@ def counted(states: Sequence[State]) -> str:
 
 
 class Display:
-    """Redraws the table in a terminal; writes a line for each change, and now and then for each run, elsewhere."""
+    """Redraws the table in a terminal; elsewhere writes a line for each change, and periodically for each run."""
 
     def __init__(self) -> None:
         self.live = sys.stderr.isatty()

@@ -16,7 +16,7 @@ from lab.settings import Raw, validated
 from lab.sweep.space import FORMS, IN_GRIDS, Parameter, Settings, draws, grid
 
 DEFAULT_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
-SERVED = ("early_terminate", "controller", "scheduler", "metrics", "job", "image_uri")  # keys that wandb's server obeys
+SERVED = ("early_terminate", "controller", "scheduler", "metrics", "job", "image_uri")  # keys for wandb's server
 SEED = "run.seed"
 
 
@@ -27,7 +27,7 @@ class Metric(Section):
     name: str
     """A number that the runs record, for instance effective_length."""
     goal: Literal["minimize", "maximize"] = "minimize"
-    """Which end is the better one."""
+    """Whether small or large values are better."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +39,13 @@ class SweepFile(Section):
     parameters: dict[str, Any]
     """Settings by dotted name, each with value, values, or min and max."""
     command: tuple[Any, ...] = DEFAULT_COMMAND
-    """Words of the command that starts a run, of which ${args} become the settings."""
+    """Words of the command that starts a run; ${args} is replaced by the settings."""
     program: str | None = None
-    """What ${program} becomes."""
+    """Replacement of ${program}."""
     run_cap: Positive | None = None
-    """Most runs."""
+    """Maximum number of runs."""
     metric: Metric | None = None
-    """What wandb compares the runs by."""
+    """Metric that wandb compares the runs by."""
     name: str | None = None
     """Name of the sweep at wandb."""
     description: str | None = None
@@ -120,7 +120,7 @@ def read_parameters(section: Mapping[str, Any], method: str, above: tuple[str, .
 
 
 def distribution_of(keys: Any) -> str | None:
-    """Return the distribution of a parameter: the one it names, or the one that its keys are of."""
+    """Return the distribution of a parameter: the one it names, or the one that its keys imply."""
     if not isinstance(keys, dict) or "distribution" in keys:
         return keys.get("distribution") if isinstance(keys, dict) else None
     if "values" in keys:
@@ -155,7 +155,7 @@ def form_fault(keys: Any, distribution: Any) -> str | None:
 
 
 def value_faults(keys: Mapping[str, Any], distribution: str) -> Iterator[str]:
-    """Yield which values of a parameter its distribution cannot use, as ends of lines, the first of them first."""
+    """Yield the values of a parameter that its distribution cannot use, as ends of fault lines, in order."""
     for key in ("values", "probabilities"):
         if key in keys and not (isinstance(keys[key], list) and keys[key]):
             yield f"{key}={keys[key]}: must be a list; write [...]"

@@ -1,4 +1,4 @@
-"""Run what is left of a sweep, several runs at once, until every run has finished, failed or been stopped.
+"""Train the remaining runs of a sweep, several at once, until each has finished, failed or been stopped.
 
 A failure does not stop the others. A run that another process has locked is waited for, and taken over where that
 process leaves it unfinished. The first signal is passed on to the runs, once, as SIGTERM: they save and end with status
@@ -36,7 +36,7 @@ class Schedule:
         self.passed_on = self.at_once = False
 
     def run(self, display: Display) -> int:
-        """Run all that is not finished and return the exit status."""
+        """Train all unfinished runs and return the exit status."""
         with self.handlers():
             while self.is_left():
                 self.pass_on()
@@ -83,7 +83,7 @@ class Schedule:
                 state.name, state.reason = "failed", f"cannot be started ({error})"
 
     def collect(self) -> None:
-        """Note which runs have ended and how."""
+        """Record which runs have ended, and how."""
         for state in self.states:
             child = self.children.get(state.run.index)
             status = None if child is None else child.poll()
@@ -110,7 +110,7 @@ class Schedule:
 
     @contextmanager
     def handlers(self) -> Iterator[None]:
-        """Note signals, which the loop acts on: a handler could run while a child is being started."""
+        """Record signals, on which the loop acts: a handler could run while a child is being started."""
 
         def note(number: int, frame: Any) -> None:
             now = time.monotonic()

@@ -17,7 +17,7 @@ from lab.sweep.planning import Run
 SCRIPT = """\
 #!/usr/bin/env bash
 # Each task trains one run of {file}; options on sbatch's command line replace those below.
-# Submitted again, tasks whose run is finished end at once and the others go on.
+# When submitted again, tasks of finished runs exit at once and the others resume.
 #SBATCH --job-name={name}
 #SBATCH --array=0-{last}{limit}
 #SBATCH --nodes={nodes}
@@ -56,7 +56,7 @@ def script(file: Path, runs: Sequence[Run], words: Sequence[str], jobs: int | No
 
 
 def become(run: Run) -> int:
-    """Become the process of one run, so that signals and the exit status are its own; return only where there is none.
+    """Replace this process by that of one run, to which signals go; return a status only if there is nothing to run.
 
     Of several tasks the first locks the run and prepares its data.
 

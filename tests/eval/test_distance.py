@@ -3,16 +3,19 @@
 import json
 import re
 import shlex
+import shutil
 from dataclasses import replace
 
 import pytest
 
 from eval.common.distance_methods import read_distance
 from eval.common.results import FinishedTests
+from eval.compare.records import read_records
 from eval.distance.__main__ import main
 from eval.distance.picture import draw_distances
 from eval.distance.series import Series
 from eval.distance.table import table
+from eval.report import reading
 from lab.counts import PositionCounts
 from lab.data.preparation import prepare
 from lab.errors import ConfigError
@@ -202,8 +205,67 @@ def test_the_picture_holds_shares_limits_fit_reach_window_and_f(tmp_path, monkey
         assert below[0].get_shared_x_axes().joined(above, below[0])
 
 
+def test_shorter_prompts_are_thin_lines_that_end_in_their_length(tmp_path, monkeypatch):
+    figure = pytest.importorskip("matplotlib.figure")
+    drawn = []
+    monkeypatch.setattr(figure.Figure, "savefig", lambda self, path, **settings: drawn.append(self))
+    at = ((96, 50, 0.2), (112, 50, 0.3), (112, 60, 0.1))
+    shorter = [{"context": context, "distance": d, "score": share} for context, d, share in at]
+    draw_distances([replace(one_series(), shorter=shorter)], "title", 128, tmp_path / "x.png")
+    above = drawn[0].axes[0]
+    thin = [tuple(map(tuple, line.get_xydata().tolist())) for line in above.lines if line.get_linewidth() == 0.8]
+    assert thin == [((50.0, 0.2),), ((50.0, 0.3), (60.0, 0.1))]
+    assert {text.get_text() for text in above.texts} == {"threshold 0.8", "training window 128", "96", "112"}
+
+
 def test_finished_tests_are_kept_by_the_field_asked_for(tmp_path):
     store = FinishedTests(tmp_path, 1, {"a": 1}, "distance")
     store.keep(50, {3: {"found": 1}})
     again = FinishedTests(tmp_path, 1, {"a": 1}, "distance")
     assert again.known(50) == {3: {"distance": 50, "test": 3, "found": 1}}
+
+
+def test_shorter_prompts_have_rows_of_their_own_and_no_part_in_reach(distance, wide_run, monkeypatch):
+    _, plain, _ = distance("--distances=70,92,105", "--tests=4")
+    counted = Counted(monkeypatch)
+    status, folder, said = distance("--distances=70,92,105 --prompt=100,112,128", "--tests=4", folder="shorter")
+    assert status == 0
+    assert counted.prompts == 4 * (3 + 1 + 2), "of the window, of 100 and of 112 tokens; 128 is the window"
+    rows, alone = ([{k: v for k, v in row.items() if k != "seconds"} for row in rows_of(f)] for f in (folder, plain))
+    assert [row for row in rows if row["metric"] != "found_by_prompt"] == alone
+    shorter = [row for row in rows if row["metric"] == "found_by_prompt"]
+    budget = 128 - rows[0]["prompt_tokens"]
+    assert [(row["context"], row["distance"], row["prompt_tokens"]) for row in shorter] == [
+        (100, 70, 100 - budget), (112, 70, 112 - budget), (112, 92, 112 - budget)
+    ]  # fmt: skip
+    assert "no room in 100 tokens: 92, 105" in said.out
+    table_lines = [line.split() for line in said.out.splitlines()]
+    assert ["distance", "100", "112", "the", "window"] in table_lines
+    assert ["105", "-", "-", "0.000"] in table_lines
+    # the same numbers at the same distance, in other prompts
+    tests = [line for path in folder.glob("tests-*.jsonl") for line in map(json.loads, path.read_text().splitlines())]
+    at_70 = {(test["test"], *test["numbers"]) for test in tests if test.get("distance") == 70}
+    assert (len(at_70), len({test["prompt_hash"] for test in tests if test.get("distance") == 70})) == (4, 12)
+    # readers of the file: the report's curve and reach are those of the window, a comparison has a line for each prompt
+    (wide_run / "eval").mkdir()
+    try:
+        (wide_run / "eval" / "d.jsonl").write_text("".join(json.dumps({**row, "model": "wide"}) + "\n" for row in rows))
+        read = reading.read_records(wide_run)
+        assert {row["prompt_tokens"] for row in read.distances} == {128 - budget}
+        assert len(read.reaches) == 1
+        records, others = read_records([wide_run / "eval" / "d.jsonl"])
+        tasks = sorted(task for task in records.task[records.length == 70] if "several" not in task)
+        assert tasks == ["numbers found", "numbers found in 100 tokens", "numbers found in 112 tokens"]
+        assert others == 0
+    finally:
+        shutil.rmtree(wide_run / "eval")
+
+
+@pytest.mark.parametrize("length", [129, 60])
+def test_a_prompt_beyond_the_window_or_without_room_is_one_line(distance, length):
+    status, folder, said = distance(f"--prompt=100,{length}", "--distances=70 --tests=2")
+    assert status == 2
+    assert said.err.startswith(
+        f"--prompt={length}: must be 128 or less, the window, and have room for a distance of 70"
+    )
+    assert not list(folder.glob("*"))

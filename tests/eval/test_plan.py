@@ -1,6 +1,7 @@
 """The planner: position frequency by mode against brute force, the law against arithmetic by hand."""
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -156,3 +157,30 @@ def test_size_and_base_are_flagged(capsys):
     assert out.count("model.theta=") == 1
     assert main(["--config=configs/cpu_test.yaml", "--window=2048"]) == 0
     assert "extrapolated: the law is of models of 1,300,000,000 parameters" in capsys.readouterr().out
+
+
+def test_a_window_that_is_held_out_is_predicted_with_limits_and_error(tmp_path, capsys):
+    # f(i) = T (L - i) / L of full windows. The law of 64 and 128 is F = sqrt(20,000 * 45,000) = 30,000, so that a
+    # window of 32 after 64,000 tokens, f(i) = 2,000 (32 - i), reaches 17: 16 was measured, +6%
+    for window, reach, tokens, f in ((32, 16, 64_000, 32_000), (64, 44, 64_000, 20_000), (128, 83, 128_000, 45_000)):
+        assert (window - reach) * (tokens // window) == f
+        finished_run(tmp_path / f"w{window}", window, tokens, reach=reach, reach_high=reach + 4.0, f_at_reach=f)
+    # an open reach is predicted, not fitted: the law of the others has F = (32, 20, 45) = 30,652, f(51) = 13,000
+    finished_run(tmp_path / "open", 256, 64_000, reach=204, reach_high=None, f_at_reach=13_000)
+    assert main([str(tmp_path / name) for name in ("w32", "w64", "w128", "open")]) == 0
+    lines = capsys.readouterr().out.split("left out in turn", 1)[1].splitlines()[2:]
+    rows = [re.split(r" {2,}", line.strip()) for line in lines]
+    assert rows[0] == ["window 32", "16", "17", "0-31", "yes", "+6%"]
+    # residuals +-ln 1.5: s = 0.573, the margin t(.975, 1) s sqrt(1 + 1/2) = 12.71 * 0.573 * 1.22 = 8.9 nats
+    by_name = {row[0]: row[1:] for row in rows}
+    assert by_name["window 256"][0] == ">=204"
+    assert by_name["window 256"][1] == str(256 - math.ceil(30_652 / 250))
+    assert by_name["window 256"][3:] == ["-", "-35%"], "133 instead of 204, and no limits to hold an open reach"
+    assert next(line for line in lines if line.startswith("mean error")).endswith("3 of 3 within the limits")
+
+
+def test_a_window_without_others_to_fit_is_named(tmp_path, capsys):
+    finished_run(tmp_path / "a", 64, 64_000, reach=44, reach_high=48.0, f_at_reach=20_000)
+    finished_run(tmp_path / "b", 32, 64_000, reach=30, reach_high=None, f_at_reach=4_000)
+    assert main([str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+    assert "window 64 cannot be predicted: the law would be fitted to no other point" in capsys.readouterr().out

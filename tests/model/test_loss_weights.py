@@ -102,6 +102,7 @@ def test_the_gradient_is_the_weighted_mean_and_the_record_the_plain_one(world, m
     monkeypatch.setattr(distributed, "all_reduce", lambda sums: calls.append(sums.copy_(total)))
     for module in ranks:
         module.configure_gradient_clipping(module.configure_optimizers()["optimizer"])
+        module.read_stats(lr=0.0)
         for parameter, gradient in zip(module.parameters(), expected, strict=True):
             torch.testing.assert_close(parameter.grad, gradient, rtol=FLOAT32_TOL, atol=FLOAT64_TOL)
         assert module.finished.loss_sum == pytest.approx(plain.item(), rel=FLOAT64_TOL)

@@ -37,14 +37,30 @@ def read_settings(folder: Path) -> dict[str, Any]:
     path = folder / NAME
     if not path.is_file():
         raise CheckpointError(f"{folder}: holds no {NAME}; use the folder of a Hugging Face model")
-    try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error}); copy the folder again") from error
-    family = settings.get("model_type") if isinstance(settings, dict) else None
+    settings = read_json(path)
+    family = settings.get("model_type")
     if family not in FAMILIES:
         raise ConfigError(f"model_type={family}: must be one of {', '.join(FAMILIES)}; use a model of these families")
     return {**FAMILIES[family], **settings}
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read the object in a JSON file of the folder; empty if the file is missing or holds something else.
+
+    Raises: CheckpointError for a broken file.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({error}); copy the folder again") from error
+    return content if isinstance(content, dict) else {}
+
+
+def token_text(settings: Mapping[str, Any], key: str) -> str | None:
+    """Return the text of a special token in tokenizer_config.json, which holds it alone or with its properties."""
+    token = settings.get(key)
+    token = token.get("content") if isinstance(token, dict) else token
+    return token if isinstance(token, str) else None
 
 
 def decoder_config(settings: Mapping[str, Any], rope: Rope, *, own_frequencies: bool) -> DecoderConfig:

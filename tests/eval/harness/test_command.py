@@ -11,10 +11,11 @@ import time
 import pytest
 
 from eval.common.command import Request
+from eval.common.distance_methods import expand_distance, with_derived_parameters
 from eval.harness.__main__ import main
 from eval.harness.encoding import Encoder
 from eval.harness.model import LabModel
-from eval.harness.options import HarnessOptions, spell_out, with_parameters
+from eval.harness.options import HarnessOptions
 from tests.eval.harness.parts import ROOT, TASKS, documents, encoded, read_lines, rows_in, subject_of
 
 lm_eval = pytest.importorskip("lm_eval")
@@ -156,8 +157,9 @@ def test_the_short_form_of_a_distance_method(run_folder, tmp_path, run):
     assert "change anything" not in out
     _, out, _ = run(*base, "--distance=string", "--position.distance.shift=60", "--position.distance.window=1")
     assert "no text was long enough for the distance method to change anything: shift=60" in out
+    assert run(*base, "--distance=string:shift=4,window=1")[1].count("string(shift=4,window=1)") == 1
     for words in (["m", "--limit=4"], ["m", "--shift=4"], ["m", "--apply_chat_template", "false"]):
-        assert spell_out(words) == words
+        assert expand_distance(words) == words
 
 
 @pytest.mark.parametrize(
@@ -173,13 +175,13 @@ def test_the_short_form_of_a_distance_method(run_folder, tmp_path, run):
     ids=str,
 )
 def test_a_distance_method_alone_follows_from_the_window(run_folder, hugging_face_folder, method, max_length, expected):
-    options = HarnessOptions(tasks="x", max_length=max_length)
+    options = HarnessOptions(tasks="x")
     named = {"position.distance.method": method, "position.frequency.theta": 9.0}
     for model in (run_folder, hugging_face_folder, next((run_folder / "checkpoints").iterdir())):
-        request = with_parameters(Request(model, options, named, False, None))
+        request = with_derived_parameters(Request(model, options, named, False, None), max_length)
         assert request.overrides == named | {f"position.distance.{name}": value for name, value in expected.items()}
     given = named | {"position.distance.window": 3}
-    assert with_parameters(Request(run_folder, options, given, False, None)).overrides == given
+    assert with_derived_parameters(Request(run_folder, options, given, False, None), None).overrides == given
 
 
 def test_cut_contexts_are_reported(run_folder, tmp_path, run):

@@ -6,7 +6,6 @@ import re
 
 import numpy as np
 import pytest
-import yaml
 from PIL import Image
 
 from eval.report.__main__ import main
@@ -15,48 +14,13 @@ from eval.report.figures import figures
 from eval.report.reading import of_one_kind
 from eval.report.sentences import sentences
 from eval.report.tables import tables
-from lab.counts import PositionCounts
 from lab.runs.folder import RunFolder
 from tests.eval.browser import CHROMIUM, browser
 from tests.eval.commands import check_faults, runner
+from tests.eval.report.fakes import PLAIN, evaluate, one, write_fake
 
 run = runner(main, "figures")
-PLAIN = {"method": "rope+plain"}
 EVIL = "<script>alert(1)</script>"
-
-
-def write_fake(
-    path, *, window=128, seed=0, reaches=(40.0, 90.0), f=(5000, 9000), last=100, cases=(), scores=(1.0, 0.4)
-):
-    """Write a run folder with a probe for each reach."""
-    folder = RunFolder(path)
-    (path / "eval").mkdir(parents=True)
-    settings = {"data": {"window": window}, "run": {"seed": seed, "name": path.name}, "probe": {"threshold": 0.8}}
-    (path / "config.yaml").write_text(yaml.safe_dump(settings))
-    (path / "environment.json").write_text(json.dumps({"commit": "abc", "hardware": {"cpu": "EPYC"}}))
-    counts = PositionCounts(window)
-    counts.add_segments([window] * 10)
-    folder.write_counts(counts)
-    rows = []
-    for number, reach in enumerate(reaches, start=1):
-        about = {"consumed_tokens": number * 1_000_000, **PLAIN}
-        rows += [about | one(20, scores[0]), about | one(last, scores[1])]
-        ends = {"reach": reach, "reach_low": reach, "reach_high": None, "first_distance": 20, "last_distance": last}
-        lengths = {"effective_length": None, "first_length": 64, "f_at_effective_length": None}
-        rows.append(about | ends | lengths | {"f_at_reach": f[number - 1] if reach else None, "held_out_loss": 2.0})
-    folder.write_records("probes.jsonl", rows)
-    folder.write_cases(len(reaches) * 1_000_000, cases)
-    return path
-
-
-def one(distance, score, n=100):
-    limits = {"low": max(score - 0.1, 0), "high": min(score + 0.1, 1)}
-    return {"distance": distance, "n": n, "found": int(n * score), "score": score, "f": 7, "log_prob": -1.0, **limits}
-
-
-def evaluate(path, rows, tokens=2_000_000):
-    about = {"consumed_tokens": tokens, "metric": "found_by_distance"}
-    RunFolder(path / "eval").write_records(f"distance-{tokens:015d}-0a0b0c0d.jsonl", [about | row for row in rows])
 
 
 @pytest.fixture
@@ -173,17 +137,18 @@ def test_page_is_whole_and_escaped_and_its_figures_are_valid(two_arms, tmp_path,
     words = [evil, *two_arms[1:], "-o", page, "--figures", images, f"--title={EVIL}"]
     status, out, err = run(words, capsys)
     assert (status, err.strip()) == (0, "")
-    assert out.startswith(f"{page}: 4 runs, 6 figures")
+    assert out.startswith(f"{page}: 4 runs, 8 figures")
     text = page.read_text()
     specs = json.loads(re.search(r"const figures = (.*);\n", text)[1])
-    assert len(specs) == 6
+    assert len(specs) == 8
     markup = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
     assert not re.search(r"""\b(src|href)\s*=|url\(|@import|<script|<link""", markup)
     assert EVIL not in text
     assert "<b>bold" not in text
     assert "&lt;script&gt;alert(1)" in text
     names = sorted(path.stem for path in images.glob("*.png"))
-    assert names == ["by_distance", "frequency", "growth", "heat_map", "loss", "reach_by_f"]
+    drawn = ["by_distance", "by_needles", "frequency", "growth", "heat_map", "loss", "reach_by_f", "reach_by_method"]
+    assert names == drawn
     for name in names:
         assert Image.open(io.BytesIO((images / f"{name}.png").read_bytes())).width > 600
         assert (images / f"{name}.svg").read_text().startswith("<svg")
@@ -209,6 +174,7 @@ def test_methods_and_arms_look_the_same_in_every_figure(two_arms):
     assert {tuple(json.loads(domain)) for domain in looks} == {
         ("window=128", "window=192"),
         ("plain", "string(shift=64,window=32)"),
+        ("one number in a test", "several numbers in a test"),
     }
     assert all(len(colors) == 1 for colors in looks.values())
 
@@ -242,7 +208,7 @@ def test_missing_packages_are_named(tmp_path, capsys, monkeypatch):
     assert len(err.splitlines()) == 1
 
 
-DRAWN = "views.length === 6 && views.every(view => view)"
+DRAWN = "views.length === 8 && views.every(view => view)"
 TICKS = "[...document.querySelectorAll('#figure-0 .role-axis-label text')].map(text => text.textContent).join()"
 MARKS = "document.querySelectorAll('#figure-1 .mark-symbol.role-mark path').length"
 
@@ -256,7 +222,7 @@ def test_page_works_in_a_browser(two_arms, tmp_path, capsys):
     with browser(tmp_path / "profile") as chromium:
         chromium.open(page)
         chromium.until(DRAWN)
-        assert chromium.value("document.querySelectorAll('.chart svg.marks').length") == 6
+        assert chromium.value("document.querySelectorAll('.chart svg.marks').length") == 8
         linear, all_marks = chromium.value(TICKS), chromium.value(MARKS)
         chromium.value("document.querySelector('[data-figure=\"0\"]').click()")
         chromium.until(f"{TICKS} !== {json.dumps(linear)}")

@@ -1,0 +1,153 @@
+"""Run the miniature of arXiv:2410.18745: train its sweeps, evaluate every run under the distance methods, report.
+
+    python -m benchmarks.miniature [--short] [--jobs 2] [--save FOLDER]
+
+Sweeps: sweeps/{windows,lengths,arms,base}_mini.yaml, 27 runs of 3 seeds. Evaluations (eval.distance):
+STRING and DCA for every run; for those of windows_mini every distance method at several settings (Table 1), and STRING
+at a grid of shifts and windows (Figure 7). Reports: a page for each sweep and one of all, and eval.reach over all runs.
+Runs lie in runs/miniature; with --short, one seed, a third of the tokens and of the tests, in runs/miniature_short.
+
+The same command continues after Ctrl-C or a crash. --save copies what eval.report reads, with no file above 250 KB:
+configs, environments, probes, counts, results, and of the last probe's cases what the heat map needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tqdm import tqdm
+
+from lab.sweep.planning import Run, plan
+from lab.sweep.reading import read_sweep
+
+SWEEPS = ("windows", "lengths", "arms", "base")
+SHORT = ["--train.tokens=1000000", "--probe.distance_tests=32", "--probe.tests=32"]
+CASE_FIELDS = ("length", "depths", "found_each")  # of which the heat map is made
+COMPARED_WINDOW = 192  # whose runs have Figure 7
+SAVED = ("config.yaml", "environment.json", "probes.jsonl", "counts.npz")
+
+
+def main() -> int:
+    """Run all steps and return the exit status of the first that fails."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--save", type=Path)
+    options = parser.parse_args()
+    folder = Path("runs/miniature_short" if options.short else "runs/miniature")
+    given = [f"--run.folder={folder}", *(SHORT if options.short else [])]
+    runs = {}
+    for name in SWEEPS:
+        file, seeds = f"sweeps/{name}_mini.yaml", 1 if options.short else None
+        words = [file, *given, f"--jobs={options.jobs}", *(["--seeds=1"] if seeds else [])]
+        status = command("lab.sweep", *words)
+        if status:
+            return status
+        settings = dict(word.removeprefix("--").split("=") for word in given)
+        runs[name] = plan(read_sweep(Path(file), seeds=seeds, seed=None), settings)
+    known = {run.path: run for name in SWEEPS for run in runs[name]}
+    windows = {run.path for run in runs["windows"]}
+    status = evaluate(
+        [words for path, run in known.items() for words in evaluations(run, path in windows)], options.jobs
+    )
+    status = status or report(folder, {name: [run.path for run in runs[name]] for name in SWEEPS})
+    if options.save is not None and not status:
+        save(known, options.save)
+    return status
+
+
+def command(module: str, *words: str) -> int:
+    """Run a module as a user would, and return its exit status."""
+    return subprocess.run([sys.executable, "-m", module, *words], check=False).returncode
+
+
+def evaluations(run: Run, is_compared: bool) -> Iterator[list[str]]:
+    """List the command lines of eval.distance for one run; those compared get every method."""
+    window = run.experiment.data.window
+    methods = ["string", "dca"]
+    if is_compared:
+        methods += table_1(window)
+        methods += figure_7(window) if window == COMPARED_WINDOW else []
+        for name, more in (("ntk", []), ("yarn", [f"--position.frequency.train_len={2 * window // 3}"])):
+            own = [f"--position.frequency.method={name}", "--position.frequency.factor=1.5", *more]
+            yield [str(run.path), *own]
+    yield [str(run.path), "--plot", *(f"--distance={method}" for method in methods)]
+
+
+def table_1(window: int) -> list[str]:
+    """List the distance methods of Table 1 at settings beside eval.methods' own."""
+    half, third = window // 2, window // 3
+    return [
+        "rerope",
+        f"rerope:window={third}",
+        f"rerope:window={half}",
+        "self_extend",
+        f"self_extend:group=2,window={window // 4}",
+        f"self_extend:group=4,window={third}",
+        f"leaky_rerope:window={third},leak=2.0",
+        f"leaky_rerope:window={half},leak=2.0",
+        f"dca:train_len={half},chunk={3 * half // 4}",
+        f"dca:train_len={third},chunk={window // 4}",
+    ]
+
+
+def figure_7(window: int) -> list[str]:
+    """List STRING at a grid of shifts S and windows W."""
+    shifts, widths = (window // 4, -(-window // 3), window // 2), (window // 12, window // 8, window // 4)
+    return [f"string:shift={shift},window={width}" for shift in shifts for width in widths]
+
+
+def evaluate(lines: Sequence[Sequence[str]], jobs: int) -> int:
+    """Run command lines of eval.distance, some at once, one thread each; stop at the first that fails."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+    def work(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        line = [sys.executable, "-m", "eval.distance", *words]
+        return subprocess.run(line, check=False, capture_output=True, text=True, env=environment)
+
+    with ThreadPoolExecutor(jobs) as pool, tqdm(total=len(lines), desc="eval.distance", unit="command") as bar:
+        for done in pool.map(work, lines):
+            bar.update()
+            if done.returncode:
+                pool.shutdown(cancel_futures=True)
+                print(" ".join(done.args[1:]), done.stderr[-2000:], sep="\n", file=sys.stderr)
+                return done.returncode
+    return 0
+
+
+def report(folder: Path, groups: dict[str, list[Path]]) -> int:
+    """Write a page for each sweep and one of all runs, their figures, and the regression of reach."""
+    every = list(dict.fromkeys(path for paths in groups.values() for path in paths))
+    for name, paths in {**groups, "all": every}.items():
+        place = folder.with_name(f"{folder.name}_report")
+        words = [*map(str, paths), "-o", str(place / f"{name}.html"), "--figures", str(place / name)]
+        status = command("eval.report", *words)
+        if status:
+            return status
+    return command("eval.reach", *map(str, every), "--plot")
+
+
+def save(runs: dict[Path, Run], target: Path) -> None:
+    """Copy what eval.report reads of every run."""
+    for path in runs:
+        copy = target / path.name
+        (copy / "eval").mkdir(parents=True, exist_ok=True)
+        for file in [path / name for name in SAVED] + sorted((path / "eval").glob("distance-*.jsonl")):
+            shutil.copyfile(file, copy / file.relative_to(path))
+        cases = sorted((path / "cases").glob("tokens-*.jsonl"))[-1]
+        (copy / "cases").mkdir(exist_ok=True)
+        rows = [json.loads(line) for line in cases.read_text(encoding="utf-8").splitlines()]
+        kept = [{name: row[name] for name in CASE_FIELDS} for row in rows if "found_each" in row]
+        (copy / "cases" / cases.name).write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Reach explained by position frequency, tokens, window and rotary base in one regression."""

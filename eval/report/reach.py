@@ -1,0 +1,158 @@
+"""Figures of reach under position methods (arXiv 2410.18745, Table 1 and Figure 7).
+
+A reach can lie outside the distances tested: nowhere if the first distance fails, and beyond the last if that passes.
+Both have marks of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from eval.report.data import MOST_FACETS, Runs, at_end
+from eval.report.looks import COLORS, Figure, axis, by_arm, of_arms, scale, tips
+from eval.report.reading import Row
+from lab.runs.arms import mean_with_limits
+
+MEASURED, BEYOND, BELOW = "reach", "at least: the last distance passed", "none: the first distance failed"
+OUTCOMES = {MEASURED: "circle", BEYOND: "triangle-right", BELOW: "triangle-left"}
+STRING = re.compile(r"string\(shift=(\d+)(?:,window=(\d+))?\)")
+DEFAULT_WINDOW = 128  # of STRING, which names of methods leave out
+BRIGHT = 0.435  # part of the viridis scale above which black has more contrast than white (WCAG 2)
+ROW, CELL = 22, 34  # heights in pixels
+
+
+def reach_points(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Fold the runs of each group: a row for the mean reach, and one at the first distance for runs that failed there.
+
+    Limits are over seeds; of one run, those of its tests, which end at the first and last distance.
+    """
+    tested = rows[rows["reach"].notna() | rows["first_distance"].notna()]
+    points = [
+        dict(zip(by, key, strict=True)) | point
+        for key, group in tested.groupby(by, sort=False)
+        for point in points_of(group)
+    ]
+    return pd.DataFrame(points, columns=[*by, "reach", "low", "high", "runs", "outcome"])
+
+
+def points_of(group: pd.DataFrame) -> Iterator[Row]:
+    """Describe the runs of a group that have a reach, and those that have none."""
+    found, failed = group.dropna(subset=["reach"]), group[group["reach"].isna()]
+    if len(found):
+        mean, *over_seeds = mean_with_limits(found["reach"].astype(float).tolist())
+        low, high = over_seeds if len(found) > 1 else limits_of(found.iloc[0])
+        outcome = BEYOND if at_end(found).any() else MEASURED
+        yield {"reach": mean, "low": np.maximum(low, 0), "high": high, "runs": len(found), "outcome": outcome}
+    if len(failed):
+        low, high = (np.nan, np.nan) if len(failed) > 1 else limits_of(failed.iloc[0])
+        first = failed["first_distance"].mean()
+        yield {"reach": first, "low": low, "high": high, "runs": len(failed), "outcome": BELOW}
+
+
+def limits_of(run: pd.Series) -> tuple[float, float]:
+    """Return the limits of one run's tests."""
+    low = run["first_distance"] if pd.isna(run["reach_low"]) else run["reach_low"]
+    high = run["last_distance"] if pd.isna(run["reach_high"]) else run["reach_high"]
+    return low, high
+
+
+def reach_marks(points: pd.DataFrame, sides: Row, colors: Row, limits: Row) -> list[Any]:
+    """Draw limits as rules, and a reach by a mark whose shape is its outcome, hollow where there is none.
+
+    `sides` are the channels x and y of a mark, `limits` those of its limits, `colors` the options of its colour.
+    """
+    import altair as alt
+
+    legend = alt.Legend(title=None, symbolFillColor="#888888", symbolStrokeColor="#888888", columns=1)
+    shape = alt.Shape("outcome:N", scale=scale([*OUTCOMES], [*OUTCOMES.values()]), legend=legend)
+    hollow = scale([*OUTCOMES], [float(outcome != BELOW) for outcome in OUTCOMES])
+    solid = alt.FillOpacity("outcome:N", scale=hollow, legend=legend)
+    color, fill = alt.Color(**colors), alt.Fill(**{**colors, "legend": None})
+    marks = alt.Chart().mark_point(size=65, strokeWidth=1.6, opacity=1)
+    return [
+        alt.Chart().mark_rule(strokeWidth=1.6, opacity=0.6).encode(**{**sides, **limits}, color=color),
+        marks.encode(**sides, shape=shape, color=color, fill=fill, fillOpacity=solid, tooltip=tips(points)),
+    ]
+
+
+def reach_by_method(runs: Runs) -> Figure | None:
+    """Reach under each position method."""
+    import altair as alt
+
+    points = reach_points(runs.reaches, ["arm", "method"])
+    if points["method"].nunique() < 2:
+        return None
+    shown = points[points["arm"].isin(list(dict.fromkeys(points["arm"]))[:MOST_FACETS])]
+    present = set(shown["method"])
+    names = alt.Axis(labelLimit=200, grid=True, domain=False, ticks=False)
+    y = alt.Y("method:N", title=None, sort=[name for name in runs.methods if name in present], axis=names)
+    colors = {"shorthand": "method:N", "scale": scale(runs.methods, COLORS), "legend": None}
+    limits = {"x": alt.X("low:Q"), "x2": "high:Q"}
+    layers = reach_marks(shown, {"x": axis("reach", "reach (tokens)"), "y": y}, colors, limits)
+    caption = "At each run's last probe: means over seeds with 95% limits, or one run with the limits of its tests."
+    chart = by_arm(shown, layers, height=ROW * len(present), left=200)
+    return Figure("reach_by_method", "Reach under each position method", caption + of_arms(points), chart)
+
+
+def by_shift_and_window(runs: Runs) -> Figure | None:
+    """Reach by the shift and window of STRING, for the arms with at least two of each."""
+    import altair as alt
+
+    cells = string_cells(runs.reaches)
+    if cells.empty:
+        return None
+    shown = cells[cells["arm"].isin(list(dict.fromkeys(cells["arm"]))[:MOST_FACETS])]
+    x = alt.X("shift:O", title="shift S", axis=alt.Axis(labelAngle=0))
+    y = alt.Y("window:O", title="window W", sort="descending")
+    most = float(pd.to_numeric(runs.reaches["last_distance"]).max())
+    color = alt.Color("reach:Q", title="reach (tokens)", scale=alt.Scale(domain=[0, most], scheme="viridis"))
+    ink = alt.condition(alt.datum.reach > BRIGHT * most, alt.value("black"), alt.value("white"))
+    layers = [
+        alt.Chart().mark_rect().encode(x=x, y=y, color=color, tooltip=tips(shown.drop(columns="text"))),
+        alt.Chart().mark_text(fontSize=11).encode(x=x, y=y, text="text:N", color=ink),
+    ]
+    caption = (
+        "Mean reach over seeds at the last probe. + some reach the last distance tested; < none passes the first; "
+    )
+    caption += "* without runs that fail there."
+    chart = by_arm(shown, layers, height=CELL * max(3, shown["window"].nunique()))
+    return Figure("shift_and_window", "Reach by STRING's shift and window", caption + of_arms(cells), chart)
+
+
+def string_cells(reaches: pd.DataFrame) -> pd.DataFrame:
+    """Fold the runs of an arm by shift and window, with the text of each cell.
+
+    Example:
+        >>> row = {"arm": "all", "run": "a", "reach": 120.4, "first_distance": 32, "last_distance": 168}
+        >>> names = [f"string(shift={shift},window={window})" for shift in (64, 96) for window in (16, 32)]
+        >>> rows = pd.DataFrame([row | {"method": name, "reach_low": None, "reach_high": None} for name in names])
+        >>> string_cells(rows)[["shift", "window", "text"]].values.tolist()[:2]
+        [[64, 16, '120'], [64, 32, '120']]
+    """
+    settings = reaches["method"].map(lambda name: STRING.fullmatch(str(name)))
+    rows = reaches[settings.notna()]
+    found = [(int(match[1]), int(match[2] or DEFAULT_WINDOW)) for match in settings.dropna()]
+    rows = rows.assign(shift=[shift for shift, _ in found], window=[window for _, window in found])
+    by = ["arm", "shift", "window"]
+    sizes = rows.groupby("arm")[["shift", "window"]].transform("nunique")
+    rows = rows[(sizes >= 2).all(axis="columns")]
+    points = reach_points(rows, by)
+    cells = [{**dict(zip(by, key, strict=True)), **cell_of(group)} for key, group in points.groupby(by, sort=False)]
+    return pd.DataFrame(cells, columns=[*by, "reach", "runs", "failed", "text"])
+
+
+def cell_of(points: pd.DataFrame) -> Row:
+    """Describe one or both points of a cell: the mean of the runs with a reach, and how many have none."""
+    found, failed = points[points["outcome"] != BELOW], points[points["outcome"] == BELOW]
+    none = int(failed["runs"].sum())
+    if found.empty:
+        first = float(failed["reach"].iloc[0])
+        return {"reach": first, "runs": none, "failed": none, "text": f"<{first:,.0f}"}
+    mean, outcome, n = (found[name].iloc[0] for name in ("reach", "outcome", "runs"))
+    text = f"{mean:,.0f}{'+' if outcome == BEYOND else ''}{'*' if none else ''}"
+    return {"reach": mean, "runs": int(n) + none, "failed": none, "text": text}

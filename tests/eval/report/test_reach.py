@@ -1,0 +1,127 @@
+"""eval.report: reach under position methods, and under the shift and window of STRING."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib import colormaps
+
+from eval.report.data import read_runs
+from eval.report.reach import (
+    BELOW,
+    BEYOND,
+    BRIGHT,
+    DEFAULT_WINDOW,
+    MEASURED,
+    by_shift_and_window,
+    reach_by_method,
+    reach_points,
+    string_cells,
+)
+from lab.positions.string import String
+from tests.eval.report.fakes import evaluate, write_fake
+
+
+def reach(method, value, low=None, high=None, **more):
+    return {
+        "metric": "reach",
+        "method": f"rope+{method}",
+        "reach": value,
+        "reach_low": low,
+        "reach_high": high,
+        "first_distance": 20,
+        "last_distance": 100,
+        "n": 100,
+        **more,
+    }
+
+
+@pytest.fixture
+def seeds(tmp_path):
+    """Two seeds of one arm: the methods pass, fail, or pass everything in one or both."""
+    rows = [("plain", 50.0, 60.0), ("rerope(window=9)", None, 70.0), ("dca", None, None), ("self_extend", 90.0, 100.0)]
+    paths = [write_fake(tmp_path / f"a{seed}", seed=seed) for seed in (0, 1)]
+    for seed, path in enumerate(paths):
+        evaluate(path, [reach(row[0], row[1 + seed]) for row in rows])
+    return paths
+
+
+def by_outcome(runs):
+    points = reach_points(runs.reaches, ["arm", "method"])
+    return {(row.method, row.outcome): (row.reach, row.low, row.high, row.runs) for row in points.itertuples()}
+
+
+def test_reach_is_folded_over_seeds_and_failures_are_counted_at_the_first_distance(seeds):
+    points = by_outcome(read_runs(seeds))
+    assert set(points) == {
+        ("plain", MEASURED),
+        ("rerope(window=9)", MEASURED),
+        ("rerope(window=9)", BELOW),
+        ("dca", BELOW),
+        ("self_extend", BEYOND),
+    }
+    # mean 55, s 7.0711, n 2: half width 12.7062 * 7.0711 / sqrt(2) = 63.531; the lower limit would be below 0
+    assert points["plain", MEASURED] == pytest.approx((55, 0, 118.531, 2), abs=1e-3)
+    assert points["self_extend", BEYOND] == pytest.approx((95, 31.469, 158.531, 2), abs=1e-3)
+    assert points["rerope(window=9)", MEASURED] == pytest.approx((70, 20, 100, 1))  # its tests set no limits
+    assert points["rerope(window=9)", BELOW] == pytest.approx((20, 20, 100, 1))
+    assert points["dca", BELOW] == pytest.approx((20, np.nan, np.nan, 2), nan_ok=True)
+
+
+def test_one_run_keeps_the_limits_of_its_tests(tmp_path):
+    path = write_fake(tmp_path / "a", reaches=(None,), f=(None,))
+    evaluate(path, [reach("dca", 70.0, 64.5, 81.0), reach("plain", None, None, 31.0)], tokens=1_000_000)
+    points = by_outcome(read_runs([path]))
+    assert points == {("dca", MEASURED): (70, 64.5, 81, 1), ("plain", BELOW): (20, 20, 31, 1)}
+
+
+def test_methods_are_drawn_in_the_order_of_their_parameters(tmp_path):
+    pytest.importorskip("altair")
+    path, names = write_fake(tmp_path / "a"), [f"string(shift={shift},window=8)" for shift in (128, 16, 64)]
+    evaluate(path, [reach(name, 50.0) for name in names])
+    spec = reach_by_method(read_runs([path])).chart.to_dict()
+    order = spec["layer"][1]["encoding"]["y"]["sort"]
+    assert order == ["plain", *(f"string(shift={shift},window=8)" for shift in (16, 64, 128))]
+
+
+def test_one_method_alone_has_no_figure(tmp_path):
+    assert reach_by_method(read_runs([write_fake(tmp_path / "a")])) is None
+
+
+def test_cells_of_shift_and_window_are_means_and_show_what_was_not_measured(tmp_path):
+    paths = [write_fake(tmp_path / f"a{seed}", seed=seed) for seed in (0, 1)]
+    grid = {(32, 8): (40.0, 50.4), (32, 16): (None, 60.0), (64, 8): (None, None), (64, 16): (90.0, 100.0)}
+    for seed, path in enumerate(paths):
+        names = {f"string(shift={shift},window={window})": each[seed] for (shift, window), each in grid.items()}
+        evaluate(path, [reach(name, value) for name, value in names.items()])
+    runs = read_runs(paths)
+    cells = string_cells(runs.reaches).set_index(["shift", "window"])
+    assert cells["text"].to_dict() == {(32, 8): "45", (32, 16): "60*", (64, 8): "<20", (64, 16): "95+"}
+    assert cells["failed"].to_dict() == {(32, 8): 0, (32, 16): 1, (64, 8): 2, (64, 16): 0}
+    assert by_shift_and_window(runs) is not None
+
+
+@pytest.mark.parametrize("others", [[(64, 8)], [(32, 16), (32, 24)]], ids=["one window", "one shift"])
+def test_a_row_of_settings_is_no_grid(tmp_path, others):
+    path = write_fake(tmp_path / "a")
+    names = [f"string(shift={shift},window={window})" for shift, window in [(32, 8), *others]]
+    evaluate(path, [reach(name, 50.0) for name in names])
+    assert by_shift_and_window(read_runs([path])) is None
+
+
+def test_a_name_without_window_has_the_default():
+    assert String(shift=256).window == DEFAULT_WINDOW
+    names = ["string(shift=256)", "string(shift=512)", "string(shift=256,window=64)"]
+    rows = pd.DataFrame([{"arm": "all", "run": "a", **reach("", 50.0), "method": name} for name in names])
+    cells = string_cells(rows)
+    assert list(zip(cells["shift"], cells["window"], strict=True)) == [(256, 128), (512, 128), (256, 64)]
+
+
+def test_numbers_stand_out_from_every_colour_of_a_cell():
+    def luminance(color):  # WCAG 2
+        parts = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in color[:3]]
+        return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+    for share in np.linspace(0, 1, 1001):
+        cell, ink = luminance(colormaps["viridis"](share)), 0.0 if share > BRIGHT else 1.0
+        light, dark = max(cell, ink), min(cell, ink)
+        assert (light + 0.05) / (dark + 0.05) >= 4.5

@@ -1,0 +1,255 @@
+"""The regression of reach: against values by hand, peers of scipy, and simulated runs whose coefficients are known."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from scipy.optimize import minimize
+from scipy.stats import CensoredData, norm
+
+from eval.reach.__main__ import main
+from eval.reach.points import at_the_reach, bounds
+from eval.reach.regression import fit, inflation, measured, separable
+from eval.reach.resampling import bootstrap, compare, held_out, quantile
+from lab.counts import PositionCounts
+from lab.runs.folder import RunFolder
+
+TRUE = {"f": 0.5, "tokens": 0.2, "window": 0.7}
+NOISE, OF_RUN = 0.10, 0.08  # nats, of a probe and of a whole run
+
+
+def simulated(seed, truth=TRUE, seeds=4, ends=1.0, first=0.2):
+    """Draw probes of runs of three windows and two corpora; reach beyond `ends` times the window is the end.
+
+    Reach at or below `first` windows counts as none.
+    """
+    generator = np.random.default_rng(seed)
+    rows = []
+    for arm, (window, corpus) in enumerate((w, c) for w in (128, 192, 256) for c in (1, 8)):
+        for number in range(seeds):
+            shift = generator.normal(0, OF_RUN)
+            for tokens in (1e6, 2e6, 3e6, 4e6, 5e6):
+                f = tokens / 100 * corpus * (1 - 40 / window)
+                columns = {"f": f, "tokens": tokens, "window": window, "theta": 1000.0, "section": 192.0}
+                y = 4.6 + sum(slope * (np.log(columns[c]) - MIDDLE[c]) for c, slope in truth.items())
+                reach = np.exp(y + shift + generator.normal(0, NOISE))
+                record = {"first_distance": first * window, "last_distance": ends * window}
+                record["reach"] = min(reach, ends * window) if reach > first * window else None
+                rows.append({"run": f"{arm}-{number}", "arm": str(arm), **columns, **bounds(record)})
+    return pd.DataFrame(rows)
+
+
+MIDDLE = {"f": np.log(6e4), "tokens": np.log(2.5e6), "window": np.log(192)}
+COLUMNS = list(TRUE)
+
+
+def frame(y, **columns):
+    return pd.DataFrame({"low": y, "high": y, **columns})
+
+
+def test_without_bounds_it_is_least_squares():
+    # ln x = 1, 2, 3, 4, 5 and y = 2, 3, 5, 6, 9: slope 17/10, intercept -1/10; residuals .4 -.3 0 -.7 .6, squares 1.1
+    points = frame([2.0, 3, 5, 6, 9], x=np.exp([1.0, 2, 3, 4, 5]))
+    model = fit(points, ["x"])
+    assert model.slopes == pytest.approx([1.7], rel=1e-3)
+    assert model.intercept == pytest.approx(-0.1, abs=5e-3)
+    assert model.sigma == pytest.approx(np.sqrt(1.1 / 5), rel=1e-3)
+    assert not model.is_open.any()
+
+
+def test_bounds_count_as_in_scipys_censored_fit():
+    exact, more, less = [1.0, 2.0, 2.5, 4.0], [3.0, 3.5], [0.5, 1.5]
+    low, high = [*exact, *more, -np.inf, -np.inf], [*exact, np.inf, np.inf, *less]
+    model = fit(pd.DataFrame({"low": low, "high": high}), [])
+    mean, sigma = norm.fit(CensoredData(uncensored=exact, right=more, left=less))
+    assert (model.intercept, model.sigma) == pytest.approx((mean, sigma), rel=1e-3)
+
+
+def test_the_fit_is_the_maximum_of_the_likelihood_written_out():
+    points = simulated(1, ends=0.6)
+    exact, end = measured(points), np.isposinf(points["high"])
+    assert min(exact.sum(), end.sum(), (~exact & ~end).sum()) > 5
+    x = np.log(points[COLUMNS]) - pd.Series(MIDDLE)
+
+    def loss(parameters):
+        mean, sigma = parameters[0] + x.to_numpy() @ parameters[1:4], np.exp(parameters[4])
+        each = np.where(end, norm.logsf(points["low"], mean, sigma), norm.logcdf(points["high"], mean, sigma))
+        return -np.where(exact, norm.logpdf(np.where(exact, points["low"], 0), mean, sigma), each).sum()
+
+    best = minimize(loss, [4.6, 0, 0, 0, 0], method="Powell", options={"xtol": 1e-8, "ftol": 1e-12, "maxiter": 20_000})
+    model = fit(points, COLUMNS)
+    assert -model.log_likelihood(points).sum() == pytest.approx(best.fun, abs=0.01)
+    assert model.slopes == pytest.approx(best.x[1:4], abs=5e-3)
+
+
+def test_known_coefficients_are_within_the_limits_and_dropping_the_bounds_is_not():
+    points = simulated(2, ends=0.75)
+    bounded = ~measured(points)
+    assert 0.2 < bounded.mean() < 0.6
+    model = fit(points, COLUMNS)
+    limits = bootstrap(points, model, 200, 0.95, seed=0)
+    assert limits.fitted == 200
+    for column, slope in TRUE.items():
+        assert limits.low[column] < slope < limits.high[column]
+        assert limits.high[column] - limits.low[column] < 0.6
+    dropped = points[~bounded].reset_index(drop=True)
+    biased = bootstrap(dropped, fit(dropped, COLUMNS), 200, 0.95, seed=0)
+    assert biased.high["f"] < TRUE["f"], "reach that is cut off grows less with f"
+
+
+def test_limits_of_whole_runs_are_wider_than_those_of_probes():
+    points = simulated(3, truth={"f": 0.5}, ends=9, first=0)
+    apart = points.assign(run=[str(k) for k in range(len(points))])
+    widths = [
+        (limits := bootstrap(each, fit(each, ["window"]), 200, 0.95, 0)).high["window"] - limits.low["window"]
+        for each in (points, apart)
+    ]
+    assert widths[0] > 1.3 * widths[1]
+    again = bootstrap(points, fit(points, ["window"]), 200, 0.95, 0)
+    assert again.high["window"] - again.low["window"] == widths[0], "seeded"
+
+
+def test_columns_that_cannot_be_told_apart_are_named():
+    points = simulated(0)
+    assert separable(points, [*COLUMNS, "theta"]) == (tuple(COLUMNS), {"theta": "the same in all points"})
+    one_arm = points[points["arm"] == "0"]
+    kept, faults = separable(one_arm, COLUMNS)
+    assert kept == ("f",)
+    assert faults == {"tokens": "not to be told from f (R2 1.0000)", "window": "the same in all points"}
+    # two windows of one corpus: f is tokens times a constant of each window, so that the third follows from two
+    two = points[points["arm"].isin(["0", "2"])]
+    assert max(inflation(two, COLUMNS).values()) == pytest.approx(1)
+    noise = np.random.default_rng(0).normal(0, 0.005, len(two))  # of counts; only f is then nearly all explained
+    two = two.assign(f=two["f"] * np.exp(noise))
+    shares = inflation(two, COLUMNS)
+    assert shares["window"] < 0.999 < shares["f"]
+    assert separable(two, COLUMNS)[0] == ("f", "tokens")
+    assert separable(points.assign(section=np.nan), ["section"]) == ((), {"section": "unknown in some points"})
+    near = points.assign(tokens=np.where(points["window"] == 128, 1e6, 1.001e6))
+    assert separable(near, ["tokens"])[1] == {"tokens": "the same in all points"}, "runs end some tokens apart"
+
+
+def test_a_coefficient_that_bounds_leave_open_is_infinite():
+    # reach was measured at x = 1 only, and is beyond 20 at x = e
+    y = np.log([9.0, 10, 11, 12, 20, 20])
+    points = pd.DataFrame({"low": y, "high": [*y[:4], np.inf, np.inf], "x": np.exp([0, 0, 0, 0, 1.0, 1])})
+    model = fit(points, ["x"])
+    assert model.reported == {"x": np.inf}
+    assert np.isfinite(model.slopes).all()
+    assert quantile([1.0, 2.0, np.inf], 0.975) == np.inf
+    assert fit(points[:4], ["x"][:0]) is not None
+    assert fit(points[:2], []) is None, "two reaches do not give a mean and a deviation"
+
+
+def test_models_are_compared_by_what_was_left_out():
+    points = simulated(4, truth={"f": 0.6}, ends=0.8)
+    models = {"none": (), "f": ("f",), "tokens": ("tokens",), "window": ("window",), "all": tuple(COLUMNS)}
+    for by in ("run", "arm"):
+        table = compare(points, models, by)
+        assert table["log likelihood"].idxmax() in ("f", "all")
+        assert table.loc["f", "log likelihood"] > table.loc[["none", "tokens", "window"], "log likelihood"].max() + 10
+        assert set(table[f"left out by {by}"]) == {points[by].nunique()}
+        assert table.loc["all", "all less it"] == 0
+        assert table.loc["none", "from"] > 0
+    # by hand: the density of one run under the mean and deviation of the others
+    few = frame([1.0, 2, 4, 5, 7], run=list("abbcc"))
+    others = np.array([2.0, 4, 5, 7])
+    assert held_out(few, (), "run")[0] == pytest.approx(norm.logpdf(1, others.mean(), others.std()), rel=1e-3)
+
+
+def test_f_at_the_reach_is_laid_out_by_arm():
+    rows = [("a", "x", 100, 4000), ("a", "x", 100, 400), ("b", "x", 400, 1600), ("c", "y", None, None)]
+    points = pd.DataFrame(
+        [
+            {"run": run, "arm": arm, "reach": reach, "f_at_reach": f}
+            | bounds({"reach": reach, "first_distance": 50, "last_distance": 500})
+            for run, arm, reach, f in [*rows, ("d", "y", 500, 9)]
+        ]
+    ).astype({"reach": float, "f_at_reach": float})
+    table = at_the_reach(points)
+    assert table.loc["x"].tolist() == pytest.approx([2, 0, 2, 0, 200, 800, 400, 1600])  # of the last probes
+    assert table.loc["y", ["none", "measured", "the end"]].tolist() == [1, 0, 1]
+    assert table.loc["y", ["reach", "f at reach"]].isna().all()
+
+
+def write_runs(folder):
+    """Write run folders as training leaves them: reach is the square root of f at 64 tokens, with some noise."""
+    generator = np.random.default_rng(0)
+    for window, documents in ((160, 80), (160, 160), (240, 100), (240, 240)):
+        for seed in (0, 1):
+            run = RunFolder(folder / f"{window}-{documents}-{seed}")
+            (run.path / "counts").mkdir(parents=True)
+            settings = {"run": {"seed": seed}, "data": {"window": window, "corpus": {"median_tokens": documents}}}
+            (run.path / "config.yaml").write_text(yaml.safe_dump({**settings, "model": {"theta": 1000.0}}))
+            counts, records = PositionCounts(window), []
+            for tokens in (120_000, 360_000, 960_000):
+                counts.add_segments([documents] * ((tokens - counts.tokens) // documents))
+                run.write_counts_at(tokens, counts)
+                reach = round(float(np.sqrt(counts.frequency()[64]) / 6 * np.exp(generator.normal(0, 0.05))), 1)
+                found = {"reach": reach, "reach_low": reach - 5, "reach_high": reach + 5, "f_at_reach": 5000}
+                found |= {"reach": None, "reach_low": None, "f_at_reach": None} if reach < 30 else {}
+                found |= {"first_distance": 30, "last_distance": window - 20, "effective_length": None}
+                records.append({"consumed_tokens": tokens, **found})
+            run.write_records("probes.jsonl", records)
+    return sorted(str(path) for path in folder.iterdir())
+
+
+def test_the_command_reads_runs_and_writes_its_tables_and_picture(tmp_path, capsys, monkeypatch):
+    figure = pytest.importorskip("matplotlib.figure")
+    drawn = []
+    monkeypatch.setattr(figure.Figure, "savefig", lambda self, path, **settings: drawn.append(self))
+    runs = write_runs(tmp_path / "runs")
+    words = ["--distance=64", "--resamples=100", "-o", str(tmp_path / "out"), "--plot"]
+    assert main([*runs, *words]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("n = 24 probes of 8 runs in 4 arms; reach measured in ")
+    assert "f at 64 tokens, without it 0 more probes\narms differ in: data.corpus.median_tokens, data.window" in text
+    assert "not in the regression: section, unknown in some points" in text
+    assert "not in the regression: theta, the same in all points" in text
+    assert "one f for all arms? the largest mean is 1 times the smallest" in text
+    found = pd.read_csv(tmp_path / "out" / "coefficients.csv", index_col="column")
+    assert list(found.index) == ["f", "tokens", "window"]
+    assert found.loc["f", "low"] < 0.5 < found.loc["f", "high"]
+    assert found.loc["tokens", "low"] < 0 < found.loc["tokens", "high"]
+    models = pd.read_csv(tmp_path / "out" / "models-by-arm.csv", index_col="model")
+    assert models["log likelihood"].drop("all").idxmax() == "f"
+    points = pd.read_csv(tmp_path / "out" / "points.csv")
+    saved = np.load(f"{runs[0]}/counts/tokens-{120_000:015d}.npz")["f"]
+    assert points["f"][0] == saved[64]
+    axes = drawn[0].axes[0]
+    shown = sum(len(line.get_xdata()) for line in axes.lines if line.get_marker() in "o^v")
+    assert shown == 24
+    assert main([*runs, "--last", "--distance=64", "--resamples=100"]) == 0
+    assert "n = 8 probes of 8 runs" in capsys.readouterr().out
+    assert main([*runs, "--reached", "--distance=64", "--resamples=100"]) == 0
+    assert re.match(rf"n = {points['reach'].notna().sum()} probes .* none in 0;", capsys.readouterr().out)
+    assert points["reach"].isna().any()
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("--distance=64", r"RUNS: must be set; name run folders"),
+        ("{0} {0}", r"160-160-0: must be the name of one folder only; rename the others"),
+        ("nowhere", r"nowhere: must be a run folder, with a config.yaml; name run folders"),
+        ("{0} --plot", r"--plot: needs a folder for the picture; add -o FOLDER"),
+        ("{0} --resamples=5", r"--resamples=5: must be >= 100; "),
+        ("{0} --distance=500", r"RUNS: no probe has reach and f at 500 tokens; name runs that probed and counted"),
+    ],
+)
+def test_a_mistake_is_one_line(tmp_path, capsys, words, line):
+    runs = write_runs(tmp_path / "runs")
+    assert main(words.format(*runs).split()) == 2
+    error = capsys.readouterr().err
+    assert re.match(re.escape(line), error), error
+    assert error.count("\n") == 1
+
+
+def test_too_few_reaches_leave_the_table_of_arms(tmp_path, capsys):
+    runs = write_runs(tmp_path / "runs")
+    assert main([runs[0], runs[-1], "--last"]) == 0
+    text = capsys.readouterr().out
+    assert "no regression: reach was measured in 2 probes, and " in text
+    assert "last probes, geometric means:" in text

@@ -1,0 +1,171 @@
+"""A loss or gradient that is not finite: the update is left out and counted; all ranks stop at one too many."""
+
+import contextlib
+import io
+import shutil
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lab.config import load_experiment
+from lab.data.module import to_batch
+from lab.data.packing import Pack
+from lab.files import sha256
+from lab.model.config import DecoderConfig
+from lab.model.decoder import Decoder
+from lab.model.optim import OptimConfig
+from lab.model.training import Training
+from lab.positions import distance, frequencies
+from lab.runs.checkpoints import candidates
+from tests.fits import CONFIG, exact_metrics, records
+
+STEPS, BAD = 6, 3  # a run's steps, and the one in which something is not finite
+SETTINGS = {
+    "train.tokens": 1024 * STEPS,
+    "train.checkpoint_every_tokens": 1,  # at every step
+    "train.keep_checkpoints": STEPS,
+    "probe.every_tokens": None,
+    "probe.tests": 1,
+    "probe.max_length": 128,
+    "probe.distance_tests": 0,
+    "probe.distance_points": None,
+    "probe.loss_tokens": 0,
+}
+DDP = {"train.devices": 2}
+FSDP = {"train.devices": 2, "train.strategy": "fsdp"}
+ALLOWED = {"optim.max_skipped_steps": 1}
+FACTORS = {"nan": torch.nan, "inf": torch.inf}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("not_finite")
+
+
+def settings(place, name, **others):
+    folders = {"run.folder": str(place), "run.name": name, "data.folder": str(place / "shards")}
+    return SETTINGS | folders | others
+
+
+def train_badly(settings, kind, step=BAD, resume=False):
+    """Train where the last pack of a step, on the last rank, has a bad loss or gradient; return status and errors."""
+    import os
+
+    from lab.session import run_experiment
+
+    own, world = Decoder.forward, settings.get("train.devices", 1)
+    rank = int(os.environ["RANK"]) if world > 1 else 0
+    calls, errors = [], io.StringIO()
+
+    def forward(self, *arguments, **options):
+        loss = own(self, *arguments, **options)
+        calls.append(loss)
+        if rank + 1 < world or len(calls) != step * (2 // world):
+            return loss
+        if kind == "gradient":
+            loss.register_hook(lambda grad: grad * torch.nan)
+            return loss
+        return loss * FACTORS[kind]
+
+    with (
+        patch.object(Decoder, "forward", forward),
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(errors),
+    ):
+        status = run_experiment(load_experiment(CONFIG, settings), resume, "")
+    return status, [line for line in errors.getvalue().splitlines() if line and "%|" not in line]
+
+
+@pytest.mark.parametrize(
+    ("world", "kind", "strategy"),
+    [
+        pytest.param(1, "nan", {}, id="alone_nan"),
+        pytest.param(2, "inf", DDP, id="ddp_inf"),
+        pytest.param(2, "gradient", FSDP, id="fsdp_gradient"),
+        pytest.param(2, "gradient", DDP, id="ddp_gradient", marks=pytest.mark.slow),
+        pytest.param(2, "nan", FSDP, id="fsdp_nan", marks=pytest.mark.slow),
+    ],
+)
+def test_all_ranks_stop_and_keep_the_last_good_checkpoint(place, ranks, world, kind, strategy):
+    name = f"{kind}{world}{strategy.get('train.strategy')}"
+    results = ranks(world).run(train_badly, settings(place, name, **strategy), kind)
+    assert [status for status, _ in results] == [1, 0][:world], "Lightning kills a run whose children fail"
+    assert [lines for _, lines in results][1:] == [[]] * (world - 1)
+    (line,) = results[0][1]
+    assert line.startswith(f"optim.max_skipped_steps=0: step {BAD}, which ends at ")
+    assert ("gradient that is not finite" if kind == "gradient" else "loss that is not finite (streams 1)") in line
+    lines = records(place / name)
+    assert [record["skipped_steps"] for record in lines] == [0, 0, 1]
+    assert lines[-1]["loss"] is None
+    newest, *_ = candidates(place / name / "checkpoints")
+    assert int(newest.name.removeprefix("tokens-")) == lines[BAD - 2]["consumed_tokens"]
+
+
+def hashes(checkpoint):
+    return {path.name: sha256(path) for path in checkpoint.glob("*.safetensors")}
+
+
+@pytest.mark.parametrize(("world", "strategy"), [(1, {}), (2, FSDP)], ids=["alone", "fsdp"])
+def test_a_skipped_step_changes_nothing_and_its_count_survives(place, ranks, world, strategy):
+    name = f"skips{world}"
+    own = settings(place, name, **strategy, **ALLOWED)
+    assert ranks(world).run(train_badly, own, "gradient")[0] == (0, [])
+    whole = records(place / name)
+    assert [record["skipped_steps"] for record in whole] == [0, 0, 1, 1, 1, 1]
+    saved = candidates(place / name / "checkpoints")[::-1]
+    before, after, following = map(hashes, saved[BAD - 2 : BAD + 1])
+    assert before == after
+    assert all(following[file] != after[file] for file in after)
+    states = [torch.load(path / "state.ckpt", weights_only=True) for path in saved]
+    counted = [{int(steps["step"]) for steps in state["optimizer"].values()} for state in states]
+    assert counted == [{1}, {2}, {2}, {3}, {4}, {5}], "Adam's bias correction"
+    assert [state["schedule"]["last_epoch"] for state in states] == [1, 2, 3, 4, 5, 6]
+    copied = f"resumed{world}"
+    for copy in (copied, f"again{world}"):
+        shutil.copytree(place / name, place / copy)
+        for path in saved[BAD + 1 :]:
+            shutil.rmtree(place / copy / "checkpoints" / path.name)
+    resumed = settings(place, copied, **strategy, **ALLOWED)
+    assert ranks(world).run(train_badly, resumed, "gradient", 0, True)[0] == (0, [])
+    assert exact_metrics(place / copied) == exact_metrics(place / name)
+    assert [record["skipped_steps"] for record in records(place / copied)][BAD:] == [1, 1, 1]
+    again = settings(place, f"again{world}", **strategy, **ALLOWED)
+    status, (line,) = ranks(world).run(train_badly, again, "nan", 1, True)[0]
+    assert status == 1
+    assert line.startswith(f"optim.max_skipped_steps=1: step {BAD + 2}, ")
+
+
+class Scalars(TorchDispatchMode):
+    """Counts the scalars that the host waits for."""
+
+    def __init__(self):
+        super().__init__()
+        self.n = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        self.n += function is torch.ops.aten._local_scalar_dense.default
+        return function(*arguments, **(options or {}))
+
+
+def test_the_host_waits_once_in_a_step():
+    config = DecoderConfig(8, 2, 2, 1, 12, 11, tie_embeddings=False)
+    inv_freq = frequencies("rope", head_dim=config.head_dim, theta=config.theta)
+    sizes = {"total_steps": 9, "batch_tokens": 8, "micro_batch_tokens": 8}
+    module = Training(
+        config, OptimConfig(), frequencies=inv_freq, distance=distance("plain"), backend="sdpa", seed=1, **sizes
+    )
+    module.configure_model()
+    optimizer = module.configure_optimizers()["optimizer"]
+    tokens = np.arange(8)
+    batch = to_batch(Pack(tokens, tokens, [8], stream=0, state=np.zeros(1, np.int64)))
+    module.training_step(batch, 0).backward()
+    own, lists = torch.Tensor.tolist, []
+    with Scalars() as scalars, patch.object(torch.Tensor, "tolist", lambda tensor: lists.append(0) or own(tensor)):
+        module.configure_gradient_clipping(optimizer)
+        optimizer.step()
+        module.read_stats(0.1)
+    assert (scalars.n, len(lists)) == (0, 1), "one of each before there was a check"
+    assert module.finished.targets == 8
