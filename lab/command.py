@@ -16,6 +16,7 @@ from itertools import islice, takewhile
 from typing import Any, NamedTuple, NoReturn
 
 from lab.errors import ConfigError, LabError
+from lab.files import on_disk
 from lab.schema import Section
 from lab.settings import Raw, all_settings, parse_overrides, validated
 
@@ -125,7 +126,8 @@ def run(
     if status is not None:
         return status
     try:
-        done = work(syntax.read(arguments))
+        with on_disk():
+            done = work(syntax.read(arguments))
     except (LabError, KeyboardInterrupt) as error:
         return failed(error, stopped)
     if isinstance(done, int):

@@ -28,6 +28,14 @@ class CheckpointError(LabError):
     """A checkpoint or a run folder is missing, corrupt or belongs to another run."""
 
 
+class DiskError(LabError):
+    """A disk is full, or fails."""
+
+
+class InUse(LabError):
+    """Another process writes to the same folder."""
+
+
 class MissingPackage(LabError):
     """An optional package is missing; `extra` is the extra in pyproject.toml that installs it."""
 

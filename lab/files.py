@@ -1,17 +1,27 @@
-"""Atomic files and folders: written under a temporary name, synced, renamed."""
+"""Atomic files and folders: written under a temporary name, synced, renamed; records that may be damaged; full disks.
+
+A temporary name holds host, process and a random number, so that no two processes of any hosts share one.
+"""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import platform
+import re
+import secrets
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypedDict
 
-from lab.errors import ConfigError
+from lab.errors import ConfigError, DiskError, LabError
+
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # full, over a quota, broken
+TEMPORARY = re.compile(r"\..+\.tmp-(?:(?P<host>.+)-(?P<pid>\d+)-r[0-9a-f]{8}|(?P<old>\d+))(?:\.npy)?")  # or as once
 
 
 class FileEntry(TypedDict):
@@ -34,20 +44,130 @@ def writing(named: str, other: str) -> Iterator[None]:
         raise ConfigError(f"{named}: cannot be written ({reason}); name another {other}") from error
 
 
+@contextmanager
+def on_disk(path: Path | None = None, needed: int | None = None) -> Iterator[None]:
+    """Report in one line that a disk is full or fails; without `path` the error must name it.
+
+    Units: `needed` in bytes.
+    Raises: DiskError.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in DISK:
+            raise
+        named, reason = path or Path(error.filename or "."), error.strerror or ""
+        if error.errno == errno.EIO:
+            raise DiskError(f"{named}: the disk fails ({reason}); check it and run the same command again") from error
+        raise DiskError(disk_fault(named, needed, reason)) from error
+
+
+def disk_fault(path: Path, needed: int | None, reason: str) -> str:
+    """Describe what cannot be written, the bytes that it needs, and those that are free."""
+    free = f"{free_bytes(path):,} bytes are free"
+    wants = f"needs {needed:,} bytes, {free}" if needed is not None else f"needs more, {free}"
+    return f"{path}: {wants} ({reason}); make room on this disk and run the same command again"
+
+
+def free_bytes(path: Path) -> int:
+    """Count the free bytes of the file system that holds a path, which may not exist yet."""
+    return shutil.disk_usage(next(folder for folder in [path, *path.absolute().parents] if folder.exists())).free
+
+
+def temporary_of(path: Path) -> Path:
+    """Return a name for a file or folder while it is being written."""
+    return path.with_name(f".{path.name}.tmp-{platform.node()}-{os.getpid()}-r{secrets.token_hex(4)}")
+
+
+def remove(path: Path) -> None:
+    """Delete a file, a link or a folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def remove_leftovers(folder: Path, *, own: bool = False) -> None:
+    """Delete what processes that have ended left half written in a folder and its subfolders.
+
+    In a folder of this process's `own` nobody else writes; elsewhere only names of this host can be judged.
+    """
+    for path in [*folder.glob(".*.tmp-*"), *folder.glob("*/.*.tmp-*")]:
+        found = TEMPORARY.fullmatch(path.name)
+        if found is None:
+            continue
+        is_here = found["host"] in (None, platform.node())
+        if own or (is_here and not is_running(int(found["pid"] or found["old"]))):
+            remove(path)
+
+
+def is_running(pid: int) -> bool:
+    """Return whether this host has such a process."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        pass
+    return True
+
+
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write a file atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    """Write a file atomically.
+
+    Raises: DiskError.
+    """
+    temporary = temporary_of(path)
+    with on_disk(path, len(data)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
 
 
 def write_json(path: Path, value: Any) -> None:
     """Write indented JSON atomically."""
     write_atomic(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def read_object(path: Path, error: type[LabError], remedy: str) -> dict[str, Any]:
+    """Read a file that holds one JSON object.
+
+    Raises: `error` for anything else, whose line ends with the remedy.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as fault:
+        raise error(f"{path}: cannot be read ({fault}); {remedy}") from fault
+    if not isinstance(value, dict):
+        raise error(f"{path}: cannot be read (not a JSON object); {remedy}")
+    return value
+
+
+def entries_of(manifest: dict[str, Any]) -> dict[str, FileEntry] | None:
+    """Return the files that a manifest lists by name, or None unless all are in its own folder.
+
+    Example:
+        >>> entry = {"bytes": 1, "sha256": "00"}
+        >>> entries_of({"files": {"a.bin": entry}}), entries_of({"files": {"../a.bin": entry}})
+        ({'a.bin': {'bytes': 1, 'sha256': '00'}}, None)
+    """
+    files = manifest.get("files")
+    if not isinstance(files, dict):
+        return None
+    plain = all(Path(name).name == name and "\0" not in name for name in files)
+    whole = all(
+        isinstance(entry, dict) and isinstance(entry.get("bytes"), int) and isinstance(entry.get("sha256"), str)
+        for entry in files.values()
+    )
+    return files if plain and whole else None
 
 
 def sha256(path: Path) -> str:
@@ -57,15 +177,22 @@ def sha256(path: Path) -> str:
 
 
 def write_hashed(path: Path, parts: Iterable[bytes | memoryview]) -> FileEntry:
-    """Write a new file in parts, hashing it while writing, and sync it."""
+    """Write a new file in parts, hashing it while writing, and sync it.
+
+    Raises: DiskError.
+    """
     digest, size = hashlib.sha256(), 0
-    with path.open("xb") as file:
-        for part in parts:
-            file.write(part)
-            digest.update(part)
-            size += memoryview(part).nbytes
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with path.open("xb") as file:
+            for part in parts:
+                size += memoryview(part).nbytes
+                file.write(part)
+                digest.update(part)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        with on_disk(path, size):
+            raise
     return {"bytes": size, "sha256": digest.hexdigest()}
 
 
@@ -80,13 +207,16 @@ def sync_folder(folder: Path) -> None:
 
 
 def publish_folder(temporary: Path, final: Path) -> None:
-    """Rename a finished folder to its final name, replacing an existing one."""
-    sync_folder(temporary)
-    if final.exists():
-        shutil.rmtree(final)
-    temporary.rename(final)
-    descriptor = os.open(final.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """Rename a finished folder to its final name, replacing what has that name.
+
+    Raises: DiskError.
+    """
+    with on_disk(final):
+        sync_folder(temporary)
+        remove(final)
+        temporary.rename(final)
+        descriptor = os.open(final.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,20 +1,21 @@
 """Train a model, count its positions, probe its effective length.
 
-    python -m lab.fit CONFIG [--section.key=value ...] [--resume] [--print_config] [--dry_run]
+    python -m lab.fit CONFIG [--section.key=value ...] [--resume | --restart] [--print_config] [--dry_run]
 
 CONFIG is a YAML file of configs/. Every setting can be changed on the command line:
 
     python -m lab.fit configs/cpu_demo.yaml
     python -m lab.fit configs/cpu_demo.yaml --run.name=wide --model.d_model=256 --optim.lr=2e-3
     python -m lab.fit configs/cpu_demo.yaml --resume           continue after Ctrl-C, or start if there is nothing yet
+    python -m lab.fit configs/cpu_demo.yaml --restart          begin anew; the old run folder becomes NAME.before-1
     python -m lab.fit configs/tiny_2k.yaml --print_config      print every setting, parameters, FLOPs and steps
     python -m lab.fit configs/tiny_2k.yaml --dry_run --memory_gib=80       memory of each GPU, hours and bytes on disk
 
 --dry_run trains nothing and needs no GPU, shards or weights; --gpu=H100 and --utilisation=0.4 change the estimated
 hours.
 
-Exit status: 0 done; 1 a loss or gradient is not finite; 2 invalid input, one line per fault on stderr; 75 stopped by a
-signal after saving.
+Exit status: 0 done; 1 a loss or gradient is not finite; 2 invalid input, a full disk or a run folder in use, one line
+per fault on stderr; 75 stopped by a signal after saving.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ from typing import NamedTuple
 
 from lab.command import Syntax, Words, failed, help_status, settings_lines, show
 from lab.config import Experiment, load_experiment
-from lab.errors import LabError
+from lab.errors import ConfigError, LabError
 from lab.estimate.absent import load_without_weights
 from lab.estimate.options import DryRun, separate
+from lab.files import on_disk
 from lab.launch import read_launch
 
 SYNTAX = Syntax(
-    flags=("--resume", "--print_config", "--dry_run"),
+    flags=("--resume", "--restart", "--print_config", "--dry_run"),
     missing="CONFIG: must be the first argument, a YAML file; for instance configs/cpu_demo.yaml",
 )
 
@@ -44,6 +46,7 @@ class Arguments(NamedTuple):
 
     experiment: Experiment
     resume: bool
+    restart: bool
     print_config: bool
     dry_run: DryRun | None
 
@@ -55,9 +58,12 @@ def parse(words: Words) -> Arguments:
     """
     path, options = Path(words.places[0]), words.options
     if not options.dry_run:
-        return Arguments(load_experiment(path, words.settings), options.resume, options.print_config, None)
+        if options.resume and options.restart:
+            raise ConfigError("--restart: contradicts --resume; leave one of them out")
+        experiment = load_experiment(path, words.settings)
+        return Arguments(experiment, options.resume, options.restart, options.print_config, None)
     settings, dry_run = separate(words)
-    return Arguments(load_without_weights(path, settings), False, False, dry_run)
+    return Arguments(load_without_weights(path, settings), False, False, False, dry_run)
 
 
 def settings() -> list[str]:
@@ -90,7 +96,7 @@ def read_arguments(arguments: Sequence[str]) -> Arguments | int:
 
 def resume_command(arguments: Sequence[str]) -> str:
     """Write the command that continues this run."""
-    words = [*arguments] if "--resume" in arguments else [*arguments, "--resume"]
+    words = [word for word in arguments if word not in ("--resume", "--restart")] + ["--resume"]
     return shlex.join(["python", "-m", "lab.fit", *words])
 
 
@@ -102,15 +108,16 @@ if __name__ == "__main__":
     experiment, again = parsed.experiment, resume_command(sys.argv[1:])
     launch = read_launch(os.environ, experiment.train.devices, experiment.train.nodes)
     try:  # torch loads here, after the settings have been checked
-        if parsed.dry_run is not None:
-            from lab.estimate.command import estimate
+        with on_disk():
+            if parsed.dry_run is not None:
+                from lab.estimate.command import estimate
 
-            show(estimate(experiment, parsed.dry_run))
-            status = 0
-        else:
-            from lab.session import run_experiment
+                show(estimate(experiment, parsed.dry_run))
+                status = 0
+            else:
+                from lab.session import run_experiment
 
-            status = run_experiment(experiment, parsed.resume, again)
+                status = run_experiment(experiment, parsed.resume, again, restart=parsed.restart)
     except LabError as error:
         status = failed(error, silent=not launch.prints_faults)
     except KeyboardInterrupt as error:

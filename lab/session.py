@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from lab.assembly import assemble
 from lab.choices import choose_backend, reductions, training_device
 from lab.command import show
-from lab.config import Experiment, load_experiment
+from lab.config import Experiment
 from lab.data.preparation import shard_folder, summarise
 from lab.data.selecting import read_token_types, result_file
 from lab.data.shaped import shape_corpus
@@ -18,36 +17,44 @@ from lab.data.shaping_cost import cost_of, shape_record, summary_of_shape
 from lab.data.shards import TokenStore
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import CheckpointError, ConfigError, MissingPackage
-from lab.files import write_atomic, write_json, writing
+from lab.files import read_object, write_atomic, write_json
 from lab.launch import Launch, find_launch
 from lab.positions.base_bound import base_warning
 from lab.probe.curve import shown_length
 from lab.probe.protocols import window_warning
 from lab.processes import set_threads
 from lab.runs import checkpoints
-from lab.runs.changes import changes
-from lab.runs.environment import describe_environment
 from lab.runs.finish import is_finished
 from lab.runs.folder import RunFolder
 from lab.runs.picture import draw_run
 from lab.source.place import tokenizer_of
+from lab.starting import find_start, own_run, start_folder
 
 DONE, FAILED, STOPPED = 0, 1, 75
 
 
-def run_experiment(experiment: Experiment, resume: bool, command: str) -> int:
-    """Train, record and report; return the exit status.
+def run_experiment(experiment: Experiment, resume: bool, command: str, *, restart: bool = False) -> int:
+    """Train, record and report, as the only process that writes to the run folder; return the exit status.
 
     Raises: LabError for what the user can correct.
     """
     launch = find_launch(os.environ, experiment.train.devices, experiment.train.nodes)
     echo = show if launch.is_first else silent
+    with own_run(experiment, launch):
+        return train(experiment, resume, command, launch, echo, restart=restart)
+
+
+def train(experiment: Experiment, resume: bool, command: str, launch: Launch, echo: Any, *, restart: bool) -> int:
+    """Train, record and report; return the exit status.
+
+    Raises: LabError for what the user can correct.
+    """
     folder = RunFolder(experiment.run.path)
-    checkpoint = find_start(experiment, folder, resume, launch, echo)
+    checkpoint = None if restart else find_start(experiment, folder, resume, launch, echo)
     finished = is_finished(folder, checkpoint, experiment.train.steps)
     if finished and launch.world_size == 1:  # several processes do so together, in trainer.fit
         return already_finished(experiment, folder, echo)
-    threads = set_threads(pick_threads(experiment, folder, resume), launch)
+    threads = set_threads(experiment.train.threads or (folder.threads() if resume else None), launch)
     run = assemble(experiment, folder, launch, start=checkpoint)
     run.data.check_prepared()
     if launch.is_first:
@@ -59,7 +66,7 @@ def run_experiment(experiment: Experiment, resume: bool, command: str) -> int:
         if warning is not None:
             echo(warning)
         shape = planned_shape(experiment, folder, checkpoint)
-        start_folder(experiment, folder, checkpoint, threads)
+        start_folder(experiment, folder, checkpoint, threads, restart=restart)
         if token_types is not None:
             write_atomic(folder.token_types, token_types)
         if shape is not None:
@@ -100,55 +107,6 @@ def silent(text: object, *, error: bool = False) -> None:
     """Print nothing."""
 
 
-def find_start(
-    experiment: Experiment, folder: RunFolder, resume: bool, launch: Launch, echo: Any
-) -> checkpoints.Checkpoint | None:
-    """Find the checkpoint that the run resumes from; None for a new run.
-
-    Only the first process verifies checkpoints; the others receive theirs in trainer.fit.
-
-    Raises: CheckpointError if a run of that name exists and --resume is missing, or its settings differ.
-    """
-    config = folder.path / "config.yaml"
-    started = (folder.path / "metrics.jsonl").exists() or any(folder.checkpoints.glob("tokens-*"))
-    if not (config.exists() and started):
-        return None  # a new run, or one that failed before it trained
-    if not resume:
-        raise CheckpointError(
-            f"run.name={experiment.run.name}: {folder.path} already holds a run; continue with --resume, or choose "
-            "another --run.name"
-        )
-    refuse_changes(experiment, load_experiment(config))
-    if not launch.is_first:
-        return None
-    found, passed = checkpoints.newest(folder.checkpoints)
-    for line in passed:
-        echo(line, error=True)
-    return found
-
-
-def refuse_changes(now: Experiment, before: Experiment) -> None:
-    """Refuse to resume with settings that would make it another run.
-
-    Raises: ConfigError with a line for each setting that differs.
-    """
-    faults = [
-        f"{key}={new}: the run was started with {old}; set it back, or choose another --run.name"
-        for key, old, new in changes(before.to_dict(), now.to_dict())
-    ]
-    if faults:
-        raise ConfigError(*faults)
-
-
-def pick_threads(experiment: Experiment, folder: RunFolder, resume: bool) -> int | None:
-    """Return the threads of the config, or those that a resumed run started with."""
-    path = folder.path / "environment.json"
-    if experiment.train.threads or not resume or not path.exists():
-        return experiment.train.threads
-    threads: int = json.loads(path.read_text(encoding="utf-8"))["threads"]
-    return threads
-
-
 def check_vocabulary(experiment: Experiment) -> None:
     """Refuse a model with fewer embeddings than tokens, and weights that were trained with another tokenizer.
 
@@ -186,7 +144,7 @@ def planned_shape(
     cost = cost_of(shaped, store, experiment.train.tokens)
     record, path = shape_record(shape, shaped.plan, cost), folder.path / "shape.json"
     if checkpoint is not None and path.exists():
-        before = json.loads(path.read_text(encoding="utf-8"))
+        before = read_object(path, CheckpointError, "restore it, or begin anew with --restart")
         if any(before.get(name) != record[name] for name in ("draws", "weights")):
             raise CheckpointError(
                 f"{path}: the plan computed now differs, as the solver or the corpus has changed; continue on the "
@@ -211,25 +169,6 @@ def choose_token_types(
     if checkpoint is not None and result_file(path).is_file() and result_file(path).read_bytes() != kept:
         echo(f"skip.selection={path}: has changed; the run continues with {found}, as it started", error=True)
     return kept
-
-
-def start_folder(
-    experiment: Experiment, folder: RunFolder, checkpoint: checkpoints.Checkpoint | None, threads: int
-) -> None:
-    """Write the files that describe the run; on a resume, add to them and drop records after the checkpoint."""
-    environment = describe_environment(experiment.run.seed, threads)
-    path = folder.path / "environment.json"
-    if checkpoint is not None and path.exists():
-        first = json.loads(path.read_text(encoding="utf-8"))
-        resumes = [*first.get("resumes", []), {"consumed_tokens": checkpoint.consumed_tokens, **environment}]
-        environment = {**first, "resumes": resumes}
-    with writing(f"run.folder={experiment.run.folder}", "folder"):
-        folder.path.mkdir(parents=True, exist_ok=True)
-    folder.rewind(checkpoint.consumed_tokens if checkpoint else -1)
-    write_json(path, environment)
-    tokenizer = shard_folder(experiment.data) / "tokenizer.json"
-    write_atomic(folder.path / "tokenizer.json", tokenizer.read_bytes())
-    write_atomic(folder.path / "config.yaml", experiment.to_yaml().encode("utf-8"))
 
 
 def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) -> str:

@@ -36,6 +36,7 @@ def fit(*words):
             [CONFIG, "--train.tokens"], ["--train.tokens: has no value; write --train.tokens=value"], id="none"
         ),
         pytest.param([CONFIG, "--resum"], ["--resum: has no value; write --resum=value"], id="misspelt_flag"),
+        pytest.param([CONFIG, "--resume", "--restart"], ["--restart: contradicts --resume; "], id="both_flags"),
         pytest.param([CONFIG, "--resume=1"], ["--resume: takes no value; "], id="flag_with_value"),
         pytest.param(
             [CONFIG, "--dry_run", "--resume", "--print_config"],

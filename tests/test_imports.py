@@ -11,10 +11,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = """
-lab.errors < lab.files lab.schema lab.launch lab.lifetime < lab.plots lab.settings < lab.command
+lab.errors < lab.files lab.formats lab.schema lab.launch lab.lifetime < lab.owner lab.plots lab.settings < lab.command
 < lab.positions lab.masks lab.skip lab.shape lab.counts
 < lab.data lab.model lab.runs < lab.probe lab.source lab.processes
-< lab.callbacks lab.config < lab.choices < lab.assembly < lab.loading lab.session < lab.recipes < lab.estimate
+< lab.callbacks lab.config < lab.choices lab.starting < lab.assembly < lab.loading lab.session
+< lab.recipes < lab.estimate
 < lab.fit lab.sweep lab.prepare lab.longrecipe lab.merge lab.cli
 < eval.common < eval
 """  # a part imports itself and the parts before a "<" that precedes it; the packages of eval are parts of one layer

@@ -247,7 +247,7 @@ def gpus_of(folder: Path) -> list[str] | None:
     """Read which GPUs a run's machine had; None if that was not recorded."""
     try:
         gpus: list[str] = json.loads((folder / "environment.json").read_text(encoding="utf-8"))["hardware"]["gpus"]
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
     return gpus
 

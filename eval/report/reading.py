@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -132,10 +130,7 @@ def read_frequency(run: Path, points: int) -> Iterator[Row]:
     file = run / "counts.npz"
     if not file.exists():
         return
-    try:
-        f = SavedCounts.read(file).f
-    except (OSError, ValueError, KeyError, BadZipFile) as error:
-        raise CheckpointError(f"{file}: cannot be read ({error}); restore it") from error
+    f = SavedCounts.read(file).f
     for i in np.unique(np.linspace(1, len(f) - 1, points).round().astype(int)) if len(f) > 1 else ():
         yield {"i": int(i), "f": int(f[i])}
 
@@ -145,9 +140,4 @@ def read_environment(run: Path) -> Row:
 
     Raises: CheckpointError.
     """
-    file = run / "environment.json"
-    try:
-        values = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{file}: not JSON ({error}); restore it") from error
-    return dict(flat(values if isinstance(values, dict) else {}))
+    return dict(flat(RunFolder(run).environment()))

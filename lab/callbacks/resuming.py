@@ -10,7 +10,7 @@ from torch.distributed import ProcessGroup
 
 from lab.model.sharding import reshard
 from lab.runs.checkpoints import Checkpoint
-from lab.runs.state import read_state, restore_tensors, step_of, tensors_to_save
+from lab.runs.state import read_state, restore_tensors, step_of, streams_of, tensors_to_save
 
 
 def collect(trainer: lightning.Trainer, module: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -40,8 +40,7 @@ def restore(trainer: lightning.Trainer, module: Any, checkpoint: Checkpoint, gro
     schedule.load_state_dict(state["schedule"] if "schedule" in state else state["lr_schedulers"][0])
     for param_group, lr in zip(trainer.optimizers[0].param_groups, schedule.get_last_lr(), strict=True):
         param_group["lr"] = lr
-    data = trainer.datamodule  # type: ignore[attr-defined]
-    data.load_state_dict(state["data"] if "data" in state else state.get(type(data).__qualname__, {}))
+    trainer.datamodule.load_state_dict(streams_of(state))  # type: ignore[attr-defined]
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         own = state["callbacks"].get(callback.state_key)
         if own:

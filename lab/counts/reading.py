@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -9,6 +10,8 @@ from typing import Protocol
 import numpy as np
 
 from lab.counts.position_counts import IntArray
+from lab.errors import CheckpointError
+from lab.formats import KEY, refuse_unknown
 
 
 class Counted(Protocol):
@@ -37,11 +40,19 @@ class SavedCounts:
 
     @classmethod
     def read(cls, path: Path) -> SavedCounts:
-        """Read a file; earlier versions did not save `tokens`, which then follow from the lengths."""
-        with np.load(path) as file:
-            lengths, f = file["lengths"], file["f"]
-            tokens = file["tokens"] if "tokens" in file else lengths @ np.arange(len(lengths))
-        return cls(lengths, f, int(tokens))
+        """Read a file; earlier versions did not save `tokens`, which then follow from the lengths.
+
+        Raises: CheckpointError.
+        """
+        try:
+            with path.open("rb") as opened, np.load(opened) as file:
+                refuse_unknown(path, int(file[KEY]) if KEY in file else None, CheckpointError)
+                lengths, f = file["lengths"], file["f"]
+                tokens = file["tokens"] if "tokens" in file else lengths @ np.arange(len(lengths))
+            return cls(lengths, f, int(tokens))
+        except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            reason = str(error).strip("'\"") or type(error).__name__
+            raise CheckpointError(f"{path}: cannot be read ({reason}); restore it") from error
 
     @property
     def max_len(self) -> int:

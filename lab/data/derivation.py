@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from lab.data.shards import SPLITS, Shard, ShardWriter, check_shard, open_shard,
 from lab.data.tasks import task_name
 from lab.data.upsampling import Floats, Ints, copies_of, draw_offsets, refuse_no_change, spread, weigh
 from lab.errors import DataError
-from lab.files import sha256, write_json
+from lab.files import sha256, temporary_of, write_json
 
 RECORD = "upsampling.json"
 NEIGHBOURS = "neighbours.json"  # of a shard, and of the folder
@@ -120,9 +119,8 @@ def plan(
 
 
 def derive_task(folder: Path, job: Job) -> dict[str, Any]:
-    """Derive one shard; unfinished output of an earlier attempt is replaced."""
-    temporary = folder / f".{task_name(job.task)}.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
+    """Derive one shard."""
+    temporary = temporary_of(folder / task_name(job.task))
     manifest = read_manifest(job.shard)
     check_shard(job.shard, manifest, hashes=False)
     marks = (job.shard / f"{SPLITS[0]}.scored.bin").exists()

@@ -279,5 +279,4 @@ class PackedData(lightning.LightningDataModule):
 
     def load_state_dict(self, state_dict: dict[str, Tensor]) -> None:
         """Restore the state of every stream."""
-        if state_dict:
-            self.states = {j: row.numpy() for j, row in enumerate(state_dict["streams"])}
+        self.states = {j: row.numpy() for j, row in enumerate(state_dict["streams"])}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,15 +21,18 @@ from lab.data.config import Bpe, Conversations, DataConfig, Synthetic
 from lab.data.corpora import open_corpus
 from lab.data.derivation import NEIGHBOURS, RECORD, derive_task, inputs_of, plan, shards_in, similarity_of_neighbours
 from lab.data.shards import SPLITS, ShardWriter, check_shard, read_manifest, token_dtype
-from lab.data.tasks import run_tasks, task_name
+from lab.data.tasks import remove_marks, run_owned, run_tasks, task_name
 from lab.data.text_files import Document
 from lab.data.tokenizer import EOS, load_tokenizer, special_ends, train_bpe
 from lab.errors import DataError
-from lab.files import write_atomic, write_json
+from lab.files import read_object, remove_leftovers, temporary_of, write_atomic, write_json
+from lab.formats import FORMAT, KEY, refuse_unknown
+from lab.owner import NAME, owned
 
 BATCH_DOCUMENTS = 256
 HASH_BYTES = 8
 INPUTS = "inputs.json"
+PREPARE_AGAIN = "delete the folder and prepare again"
 TOKENIZER = "tokenizer.json"
 
 RunTask = Callable[[Any], dict[str, Any]]  # a task to its manifest
@@ -69,12 +71,16 @@ def is_prepared(config: DataConfig) -> bool:
     done = folder / "prepared.json"
     if not done.exists():
         return False
-    n_tasks: int = json.loads(done.read_text(encoding="utf-8"))["tasks"]
+    prepared = read_object(done, DataError, PREPARE_AGAIN)
+    refuse_unknown(done, prepared.get(KEY), DataError)
+    n_tasks = prepared.get("tasks")
+    if not isinstance(n_tasks, int):
+        raise DataError(f"{done}: tasks={n_tasks}: must be a number of tasks; {PREPARE_AGAIN}")
     if not all((folder / task_name(task)).exists() for task in range(n_tasks)):
         return False
     if config.base is None or not is_prepared(config.base):
         return True
-    return bool(json.loads((folder / INPUTS).read_text(encoding="utf-8")) == inputs_of(shard_folder(config.base)))
+    return read_object(folder / INPUTS, DataError, PREPARE_AGAIN) == inputs_of(shard_folder(config.base))
 
 
 def prepare(
@@ -95,13 +101,13 @@ def prepare(
         if not is_prepared(config.base):
             return base
     run, jobs = begin(config, folder) if config.base is None else begin_derived(config, config.base, folder, progress)
-    wanted = range(len(jobs)) if tasks is None else tasks
-    todo = [jobs[task] for task in wanted if not (folder / task_name(task)).exists()]
-    bar = tqdm(total=len(todo), desc=f"prepare {config.shard_name}", unit="task", disable=not progress or not todo)
+    todo = [(task, jobs[task]) for task in (range(len(jobs)) if tasks is None else tasks)]
+    n_left = len(undone(folder, todo))
+    bar = tqdm(total=n_left, desc=f"prepare {config.shard_name}", unit="task", disable=not progress or not n_left)
     with bar:
-        for manifest in run_tasks(run, todo, workers):
-            bar.update()
-            bar.set_postfix_str(f"{sum(s['tokens'] for s in manifest['splits'].values()):,} tokens in the last")
+        for wait in (False, True):  # tasks that another process runs come last
+            for done in run_tasks(partial(run_owned, run, folder, wait), undone(folder, todo), workers):
+                bar.update(done)
     prepared = summarise(folder)
     if len(shards_in(folder)) < len(jobs):
         return prepared
@@ -110,8 +116,13 @@ def prepare(
         raise DataError(f"data.corpus: empty, no document to train on was found; check its path ({prepared.summary})")
     if config.order == "related":
         write_json(folder / NEIGHBOURS, similarity_of_neighbours(folder))
-    write_json(folder / "prepared.json", {"identity": config.shard_identity(), "tasks": len(jobs)})
+    write_json(folder / "prepared.json", {KEY: FORMAT, "identity": config.shard_identity(), "tasks": len(jobs)})
     return prepared
+
+
+def undone(folder: Path, tasks: Sequence[tuple[int, Any]]) -> list[tuple[int, Any]]:
+    """List the tasks, each with its number, that have no shard yet."""
+    return [task for task in tasks if not (folder / task_name(task[0])).exists()]
 
 
 def begin(config: DataConfig, folder: Path) -> tuple[RunTask, Sequence[Any]]:
@@ -137,7 +148,7 @@ def begin_derived(config: DataConfig, base: DataConfig, folder: Path, progress: 
 
 @contextmanager
 def folder_of_tasks(config: DataConfig, folder: Path) -> Iterator[None]:
-    """Create the shards' folder, and remove it if the block fails before any task is done.
+    """Create the shards' folder and own it, and remove it if the block fails before any task is done or begun.
 
     Raises: DataError if it cannot be written.
     """
@@ -147,9 +158,12 @@ def folder_of_tasks(config: DataConfig, folder: Path) -> Iterator[None]:
         reason = error.strerror or type(error).__name__
         raise DataError(f"data.folder={config.folder}: cannot be created ({reason}); name another folder") from error
     try:
-        yield
+        with owned(folder / NAME, wait=True):
+            remove_leftovers(folder)
+            remove_marks(folder)
+            yield
     except DataError:
-        if not any(folder.glob("task-*")):
+        if not any(folder.glob("task-*")) and not any(folder.glob(".task-*")):
             shutil.rmtree(folder)
         raise
 
@@ -163,7 +177,7 @@ def refuse_other_inputs(folder: Path, inputs: Mapping[str, int | str]) -> None:
     if not path.exists():
         write_json(path, inputs)
         return
-    before = json.loads(path.read_text(encoding="utf-8"))
+    before = read_object(path, DataError, PREPARE_AGAIN)
     changed = sorted(name for name in before.keys() | inputs.keys() if before.get(name) != inputs.get(name))
     if changed:
         raise DataError(
@@ -182,10 +196,9 @@ def verify(config: DataConfig) -> None:
 
 
 def run_task(config: DataConfig, folder: Path, eos: int, task: int) -> dict[str, Any]:
-    """Tokenize one task into one shard; unfinished output of an earlier attempt is replaced."""
+    """Tokenize one task into one shard."""
     tokenizer = load_tokenizer(folder)
-    temporary = folder / f".{task_name(task)}.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
+    temporary = temporary_of(folder / task_name(task))
     marks = config.tags or isinstance(config.corpus, Conversations)
     writer = ShardWriter(temporary, token_dtype(tokenizer.get_vocab_size()), marks_scored=marks)
     pick, ends = splitter(config.held_out_frac), special_ends(tokenizer)

@@ -11,7 +11,6 @@ Every mode locates segment i without reading the segments before it.
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from lab.data.config import Mode
 from lab.data.order import sample_segment, shuffled
 from lab.data.shards import Shard, TokenStore
 from lab.errors import DataError
+from lab.files import temporary_of
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def cached(path: Path, compute: Callable[[], np.ndarray]) -> np.ndarray:
     if path.exists():
         saved: np.ndarray = np.load(path, mmap_mode="r")
         return saved
-    array, temporary = compute(), path.with_name(f"{path.name}.tmp-{os.getpid()}.npy")
+    array, temporary = compute(), path.with_name(f"{temporary_of(path).name}.npy")
     try:
         np.save(temporary, array)
         temporary.replace(path)

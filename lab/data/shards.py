@@ -2,7 +2,7 @@
 
 A shard is a folder, published by one rename:
 
-    manifest.json      splits, documents, tokens, skips by reason, sources, size and SHA-256 of each file
+    manifest.json      format, splits, documents, tokens, skips by reason, sources, size and SHA-256 of each file
     SPLIT.tokens.bin   token ids, uint16 or uint32, documents end to end, <eos> included
     SPLIT.ends.bin     int64, where each document ends
     SPLIT.sources.bin  uint32, index of each document's source in the manifest
@@ -21,15 +21,16 @@ from typing import Any
 import numpy as np
 
 from lab.errors import DataError
-from lab.files import publish_folder, sha256, write_json
+from lab.files import entries_of, publish_folder, sha256, write_json
+from lab.formats import FORMAT, KEY, refuse_unknown
 
-SPLITS = ("train", "held_out")
+SPLITS, DTYPES = ("train", "held_out"), ("<u2", "<u4")
 VERIFY_BYTES = 2**28  # shards of a smaller total size are hashed when opened; larger ones by --verify only
 
 
 def token_dtype(vocab_size: int) -> str:
     """Choose the narrowest type that holds every id."""
-    return "<u2" if vocab_size <= 2**16 else "<u4"
+    return DTYPES[0] if vocab_size <= 2**16 else DTYPES[1]
 
 
 class ShardWriter:
@@ -64,9 +65,10 @@ class ShardWriter:
             file.close()
         for split in SPLITS:
             self.files[split].close()
-            np.asarray(self.ends[split], dtype="<i8").tofile(self.temporary / f"{split}.ends.bin")
-            np.asarray(self.owners[split], dtype="<u4").tofile(self.temporary / f"{split}.sources.bin")
+            (self.temporary / f"{split}.ends.bin").write_bytes(np.asarray(self.ends[split], dtype="<i8").tobytes())
+            (self.temporary / f"{split}.sources.bin").write_bytes(np.asarray(self.owners[split], "<u4").tobytes())
         manifest = {
+            KEY: FORMAT,
             "dtype": self.dtype,
             "splits": {
                 split: {"documents": len(self.ends[split]), "tokens": self.ends[split][-1] if self.ends[split] else 0}
@@ -86,15 +88,32 @@ class ShardWriter:
 def read_manifest(shard: Path) -> dict[str, Any]:
     """Read a shard's manifest.
 
-    Raises: DataError.
+    Raises: DataError, also for a manifest of another shape or of an unknown format.
     """
     try:
-        manifest: dict[str, Any] = json.loads((shard / "manifest.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"{shard}: its manifest cannot be read ({error}); delete the folder and prepare again"
-        ) from error
-    return manifest
+        manifest = json.loads((shard / "manifest.json").read_text(encoding="utf-8"))
+        fault = fault_of(manifest)
+    except (OSError, ValueError, RecursionError) as error:
+        fault = str(error)
+    if fault is not None:
+        raise DataError(f"{shard}: its manifest cannot be read ({fault}); delete the folder and prepare again")
+    refuse_unknown(shard / "manifest.json", manifest.get(KEY), DataError)
+    read: dict[str, Any] = manifest
+    return read
+
+
+def fault_of(manifest: Any) -> str | None:
+    """Return why a manifest has another shape, or None."""
+    if not isinstance(manifest, dict) or entries_of(manifest) is None:
+        return "it does not list files of its folder"
+    splits, kinds = manifest.get("splits"), {"sources": list, "skips": dict}
+    if manifest.get("dtype") not in DTYPES or not isinstance(splits, dict) or splits.keys() != set(SPLITS):
+        return "it has no dtype, or other splits"
+    sizes = [size.get(unit) for size in splits.values() if isinstance(size, dict) for unit in ("documents", "tokens")]
+    if len(sizes) < 2 * len(SPLITS) or not all(isinstance(size, int) for size in sizes):
+        return "its splits have no sizes"
+    wrong = [name for name, kind in kinds.items() if not isinstance(manifest.get(name), kind)]
+    return f"it has no {wrong[0]}" if wrong else None
 
 
 def check_shard(shard: Path, manifest: dict[str, Any], hashes: bool) -> None:

@@ -1,4 +1,4 @@
-"""Tasks of preparation: their names, and running them in this process or in worker processes."""
+"""Tasks of preparation: their names, their owners, and running them in this process or in worker processes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+from lab.errors import InUse
+from lab.files import on_disk, remove
 from lab.lifetime import end_with
+from lab.owner import find_owner, owned
 
 
 def task_name(task: int) -> str:
@@ -16,8 +21,45 @@ def task_name(task: int) -> str:
     return f"task-{task:05d}"
 
 
-def run_tasks(run: Callable[[Any], dict[str, Any]], todo: Sequence[Any], workers: int) -> Iterator[dict[str, Any]]:
-    """Run tasks in this process or in worker processes, and yield their manifests as they finish."""
+def run_owned(run: Callable[[Any], dict[str, Any]], folder: Path, wait: bool, task: tuple[int, Any]) -> bool:
+    """Run one task as its owner, unless another process has done it; return False where one still runs it.
+
+    Such a process is waited for with `wait`, and its task taken over if it ends early.
+
+    Raises: DiskError.
+    """
+    number, job = task
+    name = task_name(number)
+    mark = folder / f".{name}.owner"
+    if not wait and find_owner(mark) is not None:
+        return False
+    with owned(mark, wait=True), on_disk(folder / name):
+        try:
+            if not (folder / name).exists():
+                remove_all(folder, name)
+                run(job)
+        except BaseException:
+            remove_all(folder, name)
+            raise
+    return True
+
+
+def remove_marks(folder: Path) -> None:
+    """Delete the marks of owners that were killed."""
+    for mark in folder.glob(".task-*.owner"):
+        if find_owner(mark) is None:
+            with suppress(InUse), owned(mark):
+                pass
+
+
+def remove_all(folder: Path, name: str) -> None:
+    """Delete what attempts at a task have left half written."""
+    for leftover in folder.glob(f".{name}.tmp*"):
+        remove(leftover)
+
+
+def run_tasks(run: Callable[[Any], bool], todo: Sequence[Any], workers: int) -> Iterator[bool]:
+    """Run tasks in this process or in worker processes, and yield what they return as they finish."""
     if workers <= 1 or len(todo) <= 1:
         yield from map(run, todo)
         return

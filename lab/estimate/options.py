@@ -12,7 +12,7 @@ from lab.errors import ConfigError
 from lab.model.utilisation import PEAK_FLOPS
 from lab.schema import PositiveFloat, Section
 
-IGNORED = ("resume", "print_config", "launcher")
+IGNORED = ("resume", "restart", "print_config", "launcher")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from lab.counts import SavedCounts
 from lab.errors import CheckpointError
 from lab.plots import GREY, PALETTE, canvas
 from lab.runs.arms import ONLY, mean_with_limits, name_arms, read_settings
@@ -57,7 +58,7 @@ def draw_arm(panels: Sequence[Any], runs: Sequence[Path], number: int, label: st
     look = {"color": COLOURS[number % len(COLOURS)], "linestyle": STYLES[number // len(COLOURS) % len(STYLES)]}
     marked = look | {"marker": MARKERS[number % len(MARKERS)], "markersize": 4}
     probes = [list(RunFolder(run).read("probes.jsonl")) for run in runs]
-    draw(panels[0], [list(enumerate(np.load(run / "counts.npz")["f"])) for run in runs], look | {"label": label})
+    draw(panels[0], [list(enumerate(SavedCounts.read(run / "counts.npz").f)) for run in runs], look | {"label": label})
     measures = (held_out_loss, reach, accuracy)
     for axes, measure in zip(panels[1:], measures, strict=True):
         draw(axes, [measure(each) for each in probes], marked)

@@ -5,9 +5,10 @@ checkpoints/tokens-000010485760/
     optimizer-00000.safetensors  the optimizer's moments in the same way
     state.ckpt                   the rest: step, schedule, counts, data streams, callbacks
     counts.npz                   the position frequency at this point
-    manifest.json                consumed tokens, size and SHA-256 of each file; written last
+    manifest.json                format, consumed tokens, size and SHA-256 of each file; written last
+checkpoints/untrained.json       in their stead until the first one is published: a run that begins at step 0
 
-In checkpoints of earlier versions state.ckpt is Lightning's own file and holds weights and optimizer as well.
+lab/formats.py lists the formats of earlier versions.
 """
 
 from __future__ import annotations
@@ -20,15 +21,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from lab.errors import CheckpointError
-from lab.files import FileEntry, publish_folder, sha256, write_json
+from lab.files import FileEntry, entries_of, publish_folder, read_object, remove, sha256, write_json
+from lab.formats import FORMAT, KEY, refuse_unknown
 
 NAME = re.compile(r"tokens-(\d{15})")
 STATE, COUNTS, MANIFEST = "state.ckpt", "counts.npz", "manifest.json"
 WEIGHTS, OPTIMIZER = "weights", "optimizer"  # beginnings of the names of the files that hold tensors
-TEMPORARY = ".writing"
+TEMPORARY, UNTRAINED = ".writing", "untrained.json"
+RESTORE = "restore it"
+
+
+class UnknownFormat(CheckpointError):
+    """A checkpoint of a format that this version does not read; it is not passed over for an older one."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,7 @@ class Checkpoint:
     @property
     def digest(self) -> str:
         """Identify the weights by the SHA-256 over those of the files that hold them, from the manifest."""
-        files = json.loads((self.folder / MANIFEST).read_text(encoding="utf-8"))["files"]
+        files = read_files(self.folder)
         own = {name: entry["sha256"] for name, entry in files.items() if name.startswith(f"{WEIGHTS}-")}
         if not own:
             return str(files[STATE]["sha256"])
@@ -80,15 +86,33 @@ def publish(
     """
     temporary = root / TEMPORARY
     files = {p.name: written.get(p.name) or entry_of(p) for p in sorted(temporary.iterdir())}
-    write_json(temporary / MANIFEST, {"consumed_tokens": consumed_tokens, "files": files})
+    write_json(temporary / MANIFEST, {KEY: FORMAT, "consumed_tokens": consumed_tokens, "files": files})
     final = root / folder_name(consumed_tokens)
     publish_folder(temporary, final)
+    (root / UNTRAINED).unlink(missing_ok=True)
     others = [path for path in candidates(root) if path != final]
     newer = [path for path in others if path.name > final.name]  # corrupt ones that the run did not resume from
     older = [path for path in others if path.name < final.name]
     for path in [*newer, *older[keep - 1 :]]:
-        shutil.rmtree(path)
+        remove(path)
     return Checkpoint(final, consumed_tokens)
+
+
+def mark_untrained(root: Path) -> None:
+    """Record that no checkpoint has been published yet, so that the run begins at step 0 whatever it has recorded."""
+    write_json(root / UNTRAINED, {KEY: FORMAT, "consumed_tokens": 0})
+
+
+def is_untrained(root: Path) -> bool:
+    """Return whether a run has not published a checkpoint yet.
+
+    Raises: CheckpointError for a mark of an unknown format.
+    """
+    path = root / UNTRAINED
+    if candidates(root) or not path.exists():
+        return False
+    refuse_unknown(path, read_object(path, CheckpointError, RESTORE).get(KEY), CheckpointError)
+    return True
 
 
 def entry_of(path: Path) -> FileEntry:
@@ -97,27 +121,50 @@ def entry_of(path: Path) -> FileEntry:
 
 
 def candidates(root: Path) -> list[Path]:
-    """List the folders that are named as checkpoints, newest first."""
+    """List what is named as a checkpoint, newest first."""
     return sorted((p for p in root.glob("tokens-*") if NAME.fullmatch(p.name)), reverse=True)
 
 
+def read_files(folder: Path) -> dict[str, FileEntry]:
+    """Read from a checkpoint's manifest the size and hash of each of its files.
+
+    Raises: CheckpointError for a manifest of another shape, or of an unknown format.
+    """
+    path = folder / MANIFEST
+    manifest = read_object(path, CheckpointError, RESTORE)
+    refuse_unknown(path, manifest.get(KEY), UnknownFormat)
+    files = entries_of(manifest)
+    if files is None:
+        raise CheckpointError(f"{path}: cannot be read (it does not list files of its folder); {RESTORE}")
+    return files
+
+
 def fault_of(folder: Path) -> str | None:
-    """Return why a checkpoint is unusable, or None if it is complete."""
+    """Return why a checkpoint is unusable, or None if it is complete.
+
+    Raises: CheckpointError for an unknown format, which is not broken.
+    """
     try:
-        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        for name, expected in manifest["files"].items():
+        for name, expected in read_files(folder).items():
             path = folder / name
-            if not path.exists():
+            if not path.is_file():
                 return f"{name} is missing"
             if path.stat().st_size != expected["bytes"] or sha256(path) != expected["sha256"]:
                 return f"{name} is not what was written"
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"{MANIFEST} cannot be read ({error})"
+    except UnknownFormat:
+        raise
+    except CheckpointError as error:
+        return f"{MANIFEST} cannot be read ({error.__cause__ or 'it does not list files of its folder'})"
+    except OSError as error:
+        return f"{error.filename} cannot be read ({error.strerror})"
     return None
 
 
 def newest(root: Path) -> tuple[Checkpoint | None, list[str]]:
-    """Find the newest complete checkpoint; also return a line for each newer one that was skipped."""
+    """Find the newest complete checkpoint; also return a line for each newer one that was skipped.
+
+    Raises: CheckpointError for a newer one of an unknown format.
+    """
     passed: list[str] = []
     for folder in candidates(root):
         fault = fault_of(folder)

@@ -1,12 +1,13 @@
 """The run folder, the primary record of a run; dashboards mirror it.
 
 config.yaml       the resolved experiment
-environment.json  commit, uncommitted changes, versions, hardware, seed, threads; the same for every resume
+environment.json  format, commit, uncommitted changes, versions, hardware, seed, threads; the same for every resume
 metrics.jsonl     one object per logged step
 probes.jsonl      one object per probed length, and one per probe
 cases/            every test of every probe, one file per probe
 counts.npz        `lengths`, the histogram of segment lengths, `f`, the position frequency, `tokens`, consumed,
-                  `supervised`, targets by visible context, `supervised_f`, and `weights`, of the loss, where planned
+                  `supervised`, targets by visible context, `supervised_f`, and `weights`, of the loss, where planned;
+                  `format`
 counts/           the same at every probe, compressed: tokens-000000250000.npz; lab.counts.SavedCounts reads both
 checkpoints/      see lab.runs.checkpoints
 impact.json       the impactful token types that select sentences, copied when the run began
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,9 +26,14 @@ import numpy as np
 
 from lab.counts import PositionCounts
 from lab.errors import CheckpointError
-from lab.files import write_atomic
+from lab.files import on_disk, read_object, write_atomic
+from lab.formats import FORMAT, KEY, refuse_unknown
+from lab.runs.checkpoints import candidates
 
 Record = dict[str, Any]
+RECORDS = ("metrics.jsonl", "probes.jsonl")
+AT_TOKENS = re.compile(r"tokens-(\d{15})")
+REMEDY = "restore it, or begin anew with --restart"
 
 
 class RunFolder:
@@ -37,24 +44,68 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.token_types = path / "impact.json"
 
+    def holds_records(self) -> bool:
+        """Return whether the run has recorded or saved anything."""
+        return any((self.path / name).exists() for name in (*RECORDS, "counts.npz")) or bool(
+            candidates(self.checkpoints)
+        )
+
+    def environment(self) -> Record:
+        """Read environment.json; empty where there is none.
+
+        Raises: CheckpointError, also for a run folder of an unknown format.
+        """
+        path = self.path / "environment.json"
+        found = read_object(path, CheckpointError, REMEDY) if path.exists() else {}
+        refuse_unknown(path, found.get(KEY), CheckpointError)
+        return found
+
+    def threads(self) -> int | None:
+        """Read the CPU threads that the run began with, or None for one that has not begun.
+
+        Raises: CheckpointError.
+        """
+        found = self.environment()
+        threads = found.get("threads")
+        if found and (not isinstance(threads, int) or threads < 1):
+            raise CheckpointError(f"{self.path / 'environment.json'}: threads={threads}: must be >= 1; {REMEDY}")
+        return threads
+
     def append(self, name: str, record: Record) -> None:
-        """Append one complete line to a .jsonl file."""
-        with (self.path / name).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        """Append one complete line to a .jsonl file.
+
+        Raises: DiskError.
+        """
+        line = json.dumps(record).encode() + b"\n"
+        with on_disk(self.path / name, len(line)), (self.path / name).open("ab") as file:
+            file.write(line)
 
     def read(self, name: str) -> Iterator[Record]:
         """Read a .jsonl file; a last line truncated by a crash is left out.
 
-        Raises: CheckpointError for any other broken line.
+        Raises: CheckpointError for any other broken line, or a run folder of an unknown format.
         """
         path = self.path / name
-        lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else []
-        for number, line in enumerate(lines[:-1], start=1):
+        if not path.exists():
+            return
+        self.environment()
+        for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
             try:
                 yield json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 reason = f"line {number} is not JSON ({error})"
                 raise CheckpointError(f"{path}: {reason}; correct or delete the line") from error
+
+    def records(self, name: str) -> Iterator[Record]:
+        """Read a record of training, each line of which has consumed_tokens.
+
+        Raises: CheckpointError.
+        """
+        for number, record in enumerate(self.read(name), start=1):
+            if not isinstance(record, dict) or not isinstance(record.get("consumed_tokens"), int):
+                reason = f"line {number} is not an object with consumed_tokens"
+                raise CheckpointError(f"{self.path / name}: {reason}; correct or delete the line")
+            yield record
 
     def write_records(self, name: str, records: Iterable[Record]) -> None:
         """Replace a .jsonl file atomically."""
@@ -63,19 +114,20 @@ class RunFolder:
     def rewind(self, consumed_tokens: int) -> None:
         """Drop records after a checkpoint, which a resumed run writes again, and incomplete probes."""
         whole = {record["consumed_tokens"] for record in self.probes()}
-        for name in ("metrics.jsonl", "probes.jsonl"):
+        for name in RECORDS:
             if (self.path / name).exists():
-                kept = [r for r in self.read(name) if r["consumed_tokens"] <= consumed_tokens]
+                kept = [r for r in self.records(name) if r["consumed_tokens"] <= consumed_tokens]
                 if name == "probes.jsonl":
                     kept = [r for r in kept if r["consumed_tokens"] in whole]
                 self.write_records(name, kept)
         for path in [*self.path.glob("cases/tokens-*.jsonl"), *self.path.glob("counts/tokens-*.npz")]:
-            if int(path.stem.removeprefix("tokens-")) > consumed_tokens:
+            found = AT_TOKENS.fullmatch(path.stem)
+            if found and int(found[1]) > consumed_tokens:
                 path.unlink()
 
     def probes(self) -> Iterator[Record]:
         """Read the summaries, each the last line of a complete probe."""
-        return (record for record in self.read("probes.jsonl") if "effective_length" in record)
+        return (record for record in self.records("probes.jsonl") if "effective_length" in record)
 
     def last_probe(self) -> tuple[int, Record]:
         """Read the consumed tokens and the summary of the last complete probe; 0 and an empty one before the first."""
@@ -100,7 +152,7 @@ class RunFolder:
 def packed_counts(counts: PositionCounts, save: Callable[..., None] = np.savez) -> bytes:
     """Build the contents of counts.npz."""
     buffer = io.BytesIO()
-    targets: Record = {"supervised": counts.supervised, "supervised_f": counts.supervised_f()}
+    targets: Record = {KEY: FORMAT, "supervised": counts.supervised, "supervised_f": counts.supervised_f()}
     if counts.weights is not None:
         targets["weights"] = counts.weights
     save(buffer, lengths=counts.lengths, f=counts.frequency(), tokens=counts.tokens, **targets)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from lab.command import Syntax, Words, run
+from lab.counts import SavedCounts
 from lab.errors import CheckpointError, ConfigError
 from lab.plots import BLUE, GREY, ORANGE, canvas
 from lab.runs.arms_picture import draw_arms
@@ -28,14 +29,13 @@ def draw_run(run: Path, output: Path | None = None) -> Path:
     folder, output = RunFolder(run), output or run / "picture.png"
     if not (run / "counts.npz").exists():
         raise CheckpointError(f"{run}: holds no counts.npz; use the folder of a run that has saved a checkpoint")
-    counts, probes = np.load(run / "counts.npz"), list(folder.read("probes.jsonl"))
+    counts, probes = SavedCounts.read(run / "counts.npz"), list(folder.read("probes.jsonl"))
     with canvas(output, 13, 3.9) as figure:
         left, middle, right = figure.subplots(1, 3)
-        full = counts["lengths"] @ np.arange(len(counts["lengths"]))
-        tokens = counts.get("tokens", full)  # which older runs lack
-        draw_frequency(left, counts["f"], int(tokens), gaps=bool(tokens != full))
+        full = counts.lengths @ np.arange(len(counts.lengths))
+        draw_frequency(left, counts.f, counts.tokens, gaps=bool(counts.tokens != full))
         draw_loss(middle, list(folder.read("metrics.jsonl")), probes)
-        draw_accuracy(right, figure, probes, len(counts["f"]))
+        draw_accuracy(right, figure, probes, counts.max_len)
         figure.suptitle(run.name, fontsize=10)
     return output
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import struct
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +28,7 @@ from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 
-from lab.errors import CheckpointError
+from lab.errors import CheckpointError, LabError
 from lab.files import FileEntry, write_hashed
 from lab.runs.checkpoints import OPTIMIZER, TEMPORARY, WEIGHTS, temporary_folder
 
@@ -133,7 +134,7 @@ def write_shards(
     try:
         checkpoint.save(tensors, storage_writer=writer, process_group=group)
     except checkpoint.CheckpointException as error:
-        raise CheckpointError(f"{writer.root}: no checkpoint could be written ({reason(error)})") from error
+        raise failed_save(error, writer.root) from error
     return None
 
 
@@ -145,7 +146,18 @@ def finish_writing(future: Future[Any], root: Path) -> None:
     try:
         future.result()
     except checkpoint.CheckpointException as error:
-        raise CheckpointError(f"{root}: no checkpoint could be written ({reason(error)})") from error
+        raise failed_save(error, root) from error
+
+
+def failed_save(error: BaseException, root: Path) -> LabError:
+    """Delete what no process writes any more, and return the error for the user."""
+    shutil.rmtree(root / TEMPORARY, ignore_errors=True)
+    first = first_error(error)
+    return (
+        first
+        if isinstance(first, LabError)
+        else CheckpointError(f"{root}: no checkpoint could be written ({reason(error)})")
+    )
 
 
 def read_shards(tensors: dict[str, Any], folder: Path, group: ProcessGroup | None = None) -> None:
@@ -181,8 +193,13 @@ def stored_weights(folder: Path) -> dict[str, Tensor]:
     }
 
 
+def first_error(error: BaseException) -> BaseException:
+    """Return the first error of any process."""
+    failures = getattr(error, "failures", None)
+    return next(iter(failures.values()))[0] if failures else error
+
+
 def reason(error: BaseException) -> str:
     """Return the first line of the first error."""
-    failures = getattr(error, "failures", None)
-    first = next(iter(failures.values()))[0] if failures else error
+    first = first_error(error)
     return str(first).splitlines()[0] if str(first) else type(first).__name__

@@ -43,6 +43,27 @@ def read_state(checkpoint: Checkpoint) -> dict[str, Any]:
     return state
 
 
+def streams_of(state: dict[str, Any]) -> dict[str, Tensor]:
+    """Return the state of the data streams; Lightning named it by the class of the data module."""
+    found: dict[str, Tensor] = state.get("data", state.get("PackedData", {}))
+    return found
+
+
+def refuse_incomplete(checkpoint: Checkpoint) -> None:
+    """Refuse a checkpoint from which some part of a run, such as its data, would begin anew.
+
+    Raises: CheckpointError.
+    """
+    state = read_state(checkpoint)
+    missing = [name for name in ("consumed_tokens", "callbacks") if name not in state]
+    missing += [] if "streams" in streams_of(state) else ["data streams"]
+    if missing:
+        raise CheckpointError(
+            f"{checkpoint.state}: holds no {', '.join(missing)}; delete this checkpoint to use the one before it, or "
+            "begin anew with --restart"
+        )
+
+
 def step_of(state: dict[str, Any]) -> int:
     """Return the optimizer steps done when a state was saved."""
     return int(state["step"] if "step" in state else state["global_step"])

@@ -6,7 +6,6 @@ does, even where this process is killed. stdout and stderr go to sweep.log in th
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import signal
@@ -17,33 +16,19 @@ from functools import partial
 from pathlib import Path
 
 from lab.data.preparation import is_prepared, prepare
-from lab.files import writing
 from lab.lifetime import end_with
+from lab.owner import NAME, find_owner, lock
 from lab.sweep.planning import Run, cores
 
 LOG = "sweep.log"
 LAST_BYTES = 4096
 
 
-def lock(path: Path, *, wait: bool = False) -> int | None:
-    """Lock a file, and return its open descriptor, or None where another process has locked it.
-
-    Raises: ConfigError where it cannot be written.
-    """
-    with writing(str(path), "folder"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
 def lock_run(run: Run) -> int | None:
-    """Lock a run folder, or return None where another process runs it."""
-    return lock(run.path / ".lock")
+    """Lock a run folder, or return None where another process runs it, of a sweep or by itself."""
+    if find_owner(run.path / NAME) is not None:
+        return None
+    return lock(run.path / ".lock", wait=False)
 
 
 @contextmanager
@@ -99,6 +84,6 @@ def prepare_once(run: Run) -> None:
     data = run.experiment.data
     if not data.embedded or is_prepared(data):
         return
-    with released(lock(Path(data.folder) / ".lock", wait=True)):
+    with released(lock(Path(data.folder) / ".lock")):
         if not is_prepared(data):
             prepare(data, workers=cores())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from lab.config.naming import AUTO
 from lab.errors import ConfigError, LabError
 from lab.runs.changes import changes, flatten
 from lab.runs.checkpoints import newest
-from lab.runs.finish import is_finished, recorded_threads
+from lab.runs.finish import is_finished
 from lab.runs.folder import RunFolder
 from lab.sweep.commands import FitCommand, expand, read_command, write_command
 from lab.sweep.reading import Sweep
@@ -36,8 +37,10 @@ class Run:
 
     def threads(self, jobs: int) -> int:
         """Choose CPU threads: those of the config, those the run began with, or its part of the cores."""
-        set_or_begun = self.experiment.train.threads or recorded_threads(self.path)
-        return set_or_begun or max(1, cores() // jobs // self.experiment.train.devices)
+        begun = None
+        with suppress(LabError):  # lab.fit refuses what cannot be read
+            begun = RunFolder(self.path).threads()
+        return self.experiment.train.threads or begun or max(1, cores() // jobs // self.experiment.train.devices)
 
     def words(self, threads: int | None = None) -> list[str]:
         """Write the command; a run whose config sets threads keeps those."""

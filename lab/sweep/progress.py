@@ -39,7 +39,7 @@ class State:
         if self.name != "running" and self.described[2:3] == (self.name,):
             return self.described
         total, consumed, probe = self.run.experiment.train.tokens, 0, {}
-        with suppress(LabError, ValueError):  # a broken record is for lab.fit to refuse
+        with suppress(LabError, ValueError, TypeError, KeyError):  # a broken record is for lab.fit to refuse
             consumed = consumed_tokens(self.run)
             probe = max(RunFolder(self.run.path).probes(), key=lambda record: record["consumed_tokens"], default={})
         self.described = (

@@ -49,12 +49,13 @@ def test_rewind_drops_what_came_after_the_checkpoint(tmp_path):
         folder.write_counts_at(tokens, PositionCounts(4))
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"consumed_tokens": 150, "lo')
+    (tmp_path / "cases" / "tokens-notes.jsonl").write_text("")
     folder.rewind(200)
     assert [r["consumed_tokens"] for r in folder.read("metrics.jsonl")] == [100, 200]
     assert [r["consumed_tokens"] for r in folder.read("probes.jsonl")] == [100, 100, 200, 200]
     assert (tmp_path / "metrics.jsonl").read_text().endswith("}\n"), "the next line begins a line"
     names = sorted(path.name for path in (tmp_path / "cases").iterdir())
-    assert names == ["tokens-000000000000100.jsonl", "tokens-000000000000200.jsonl"]
+    assert names == ["tokens-000000000000100.jsonl", "tokens-000000000000200.jsonl", "tokens-notes.jsonl"]
     names = sorted(path.name for path in (tmp_path / "counts").iterdir())
     assert names == ["tokens-000000000000100.npz", "tokens-000000000000200.npz"]
 

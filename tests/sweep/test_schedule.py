@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from lab import owner
 from lab.config import load_experiment
 from lab.sweep import children, progress, schedule
 from lab.sweep.commands import FitCommand
@@ -177,6 +178,17 @@ def test_what_a_killed_sweep_leaves_is_taken_over_by_another(tmp_path):
             time.sleep(0.05)
             one.kill()
             assert status(other) == 0
+    assert lines(tmp_path, 0, "steps") == [str(step) for step in range(STEPS)]
+
+
+def test_a_run_that_was_started_by_hand_is_waited_for(tmp_path):
+    hand = owner.Owner(tmp_path / "run_0" / owner.NAME, owner.nobody)
+    hand.take(wait=False)
+    with sweeping(tmp_path, "trains", "trains") as process:
+        wait_for((tmp_path / "run_1" / "done").exists, "the other run never ended")
+        assert lines(tmp_path, 0, "starts") == []
+        hand.release()
+        assert status(process) == 0
     assert lines(tmp_path, 0, "steps") == [str(step) for step in range(STEPS)]
 
 

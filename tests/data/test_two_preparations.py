@@ -1,0 +1,150 @@
+"""Preparations side by side, killed, or on a full disk: the same bytes, nothing done twice, nothing left over."""
+
+import errno
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+
+import pytest
+
+from lab import owner
+from lab.data import preparation
+from lab.data.preparation import is_prepared, prepare, shard_folder
+from lab.data.shards import ShardWriter, TokenStore
+from lab.errors import DataError, DiskError
+from tests.data.stores import folder_bytes, text_config, write_corpus
+from tests.refusals import refused
+
+FORK = multiprocessing.get_context("fork")
+LIMIT_S = 60
+
+
+def prepare_slowly(config, log, machine):
+    """Prepare as on a machine of its own, a moment for each shard, and note each task run."""
+    owner.BEAT_S, owner.POLL_S = 0.05, 0.01
+    if machine is not None:
+        owner.machine = lambda: machine
+    run = preparation.run_task
+
+    def slow(*arguments):
+        with log.open("a") as file:
+            file.write(f"{arguments[-1]}\n")
+        time.sleep(0.1)
+        return run(*arguments)
+
+    preparation.run_task = slow
+    prepare(config, progress=False)
+
+
+def start(config, log, machine=None):
+    process = FORK.Process(target=prepare_slowly, args=(config, log, machine), daemon=True)
+    process.start()
+    return process
+
+
+@pytest.fixture
+def expected(tmp_path):
+    """The bytes of one preparation of six files, and a config that prepares them elsewhere."""
+    write_corpus(tmp_path / "corpus", files=6)
+    alone = text_config(tmp_path, folder=str(tmp_path / "alone"))
+    prepare(alone, progress=False)
+    return folder_bytes(shard_folder(alone)), text_config(tmp_path)
+
+
+@pytest.mark.parametrize("machines", [(None, None), ("one", "other")], ids=["one_host", "two_hosts"])
+def test_two_at_once_share_the_tasks_and_write_the_same_bytes(expected, tmp_path, machines):
+    whole, config = expected
+    both = [start(config, tmp_path / "log", machine) for machine in machines]
+    for process in both:
+        process.join(LIMIT_S)
+    assert [process.exitcode for process in both] == [0, 0]
+    assert sorted((tmp_path / "log").read_text().split()) == [str(task) for task in range(6)]
+    assert folder_bytes(shard_folder(config)) == whole
+
+
+def test_kills_at_any_moment_lose_no_finished_task(expected, tmp_path):
+    whole, config = expected
+    folder, moments = shard_folder(config), random.Random(3)
+    for _ in range(4):
+        process = start(config, tmp_path / "log")
+        time.sleep(moments.uniform(0.02, 0.3))
+        os.kill(process.pid, signal.SIGKILL)
+        process.join(LIMIT_S)
+    done = {path: path.stat().st_ino for path in folder.glob("task-*")}
+    prepare(config, progress=False)
+    assert {path: path.stat().st_ino for path in done} == done
+    assert folder_bytes(folder) == whole
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(expected, monkeypatch):
+    whole, config = expected
+    folder, add, calls = shard_folder(config), ShardWriter.add, []
+
+    def full(self, *arguments):
+        calls.append(arguments)
+        if len(calls) == 100:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        add(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardWriter, "add", full)
+        with refused(f"{folder / 'task-00002'}: needs more, {{}} (No space left on device)", error=DiskError):
+            prepare(config, progress=False)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "inputs.json",
+        "task-00000",
+        "task-00001",
+        "tokenizer.json",
+    ]
+    prepare(config, progress=False)
+    assert folder_bytes(folder) == whole
+
+
+ENTRY = {"bytes": 1, "sha256": "0"}
+GOOD = {"dtype": "<u2", "splits": {s: {"documents": 1, "tokens": 1} for s in ("train", "held_out")}}
+GOOD |= {"sources": ["a"], "skips": {}, "files": {"a": ENTRY}}
+MANIFESTS = {
+    "newer": GOOD | {"format": 9},
+    "outside": GOOD | {"files": {"../../corpus/part0.jsonl": ENTRY}},
+    "absolute": GOOD | {"files": {"/etc/hostname": ENTRY}},
+    "other_type": GOOD | {"dtype": "O"},
+    "tokens_is_a_word": GOOD | {"splits": {s: {"documents": 1, "tokens": "x"} for s in ("train", "held_out")}},
+}
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_a_manifest_of_another_shape_is_one_line(made, name):
+    shard = shard_folder(made[0]) / "task-00001"
+    (shard / "manifest.json").write_text(json.dumps(MANIFESTS[name]))
+    known = "format" not in MANIFESTS[name]
+    rule = f"{shard}: its manifest cannot be read (" if known else f"{shard / 'manifest.json'}: format "
+    with refused(rule, error=DataError):
+        TokenStore.open(shard.parent, "train")
+
+
+BROKEN = [b"[]", b'{"tasks"', b"\xff", b"[" * 100_000]
+PREPARED = [b"{}", b'{"format": 3, "tasks": 3}', b'{"tasks": "x"}']
+FILES = [*(("inputs.json", data) for data in BROKEN), *(("prepared.json", data) for data in BROKEN + PREPARED)]
+
+
+@pytest.mark.parametrize(("name", "data"), FILES, ids=lambda value: str(value)[:20])
+def test_a_broken_record_is_one_line(made, name, data):
+    path = shard_folder(made[0]) / name
+    path.write_bytes(data)
+    with refused(f"{path}: ", error=DataError):
+        is_prepared(made[0])
+        prepare(made[0], progress=False)
+
+
+def test_shards_without_a_number_are_of_the_first_format(made):
+    folder = shard_folder(made[0])
+    before = TokenStore.open(folder, "train").read(0, 10**6).tolist()
+    for path in (folder / "prepared.json", *folder.glob("*/manifest.json")):
+        values = json.loads(path.read_text())
+        assert values.pop("format") == 2
+        path.write_text(json.dumps(values))
+    assert is_prepared(made[0])
+    assert TokenStore.open(folder, "train").read(0, 10**6).tolist() == before

@@ -1,0 +1,186 @@
+"""Runs that are killed, damaged or begun twice go on bit for bit, or are refused in one line and left as they are."""
+
+import json
+import random
+import shutil
+import signal
+import time
+
+import pytest
+import torch
+
+from lab.errors import DiskError, InUse, LabError
+from lab.files import write_json
+from lab.formats import FORMAT
+from lab.owner import NAME, owned
+from lab.runs import checkpoints
+from lab.runs.checkpoints import candidates
+from lab.session import run_experiment
+from tests.fits import UNPROBED, assert_same_run, command, exact_metrics, load, records, settings_of, train
+from tests.forked import LIMIT_S, Forked, python
+from tests.launching import patched
+from tests.refusals import check_faults, refused
+
+SHORT = (*UNPROBED, "--train.tokens=6144", "--train.checkpoint_every_tokens=2048", "--track.picture=false")
+KILL_AT = """
+import itertools, os
+calls = itertools.count(1)
+def fatal(call):
+    return lambda *given, **named: os.kill(os.getpid(), 9) if next(calls) == {at} else call(*given, **named)
+os.replace, os.rename = fatal(os.replace), fatal(os.rename)
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("restart")
+
+
+@pytest.fixture(scope="module")
+def whole(place):
+    return train(place, "whole", *SHORT)
+
+
+def again(place, name, *options, resume=True, **others):
+    return run_experiment(load(*settings_of(place, name), *SHORT, *options), resume, "again", **others)
+
+
+def contents(run):
+    return {str(path.relative_to(run)): path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+
+def killed_at(place, name, at):
+    """Kill a run at its n-th rename, and return the paths of what it has left."""
+    done = python(*patched(command(place, name, *SHORT), KILL_AT.format(at=at))[1:])
+    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    return contents(place / "runs" / name).keys()
+
+
+def check_resumption(place, name, whole):
+    train(place, name, *SHORT, resume=True)
+    run = place / "runs" / name
+    assert_same_run(run, whole)
+    assert [path for path in run.rglob(".*") if path.name != ".lock"] == []
+    assert not (run / "checkpoints" / "untrained.json").exists()
+
+
+MARK, METRICS, COUNTS = "checkpoints/untrained.json", "metrics.jsonl", "counts.npz"
+MOMENTS = {1: set(), 2: {MARK}, 4: {MARK}, 5: {MARK, METRICS}, 7: {MARK, METRICS, COUNTS}}  # by the n-th rename
+
+
+@pytest.mark.parametrize("at", [2, 7, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 4, 5))])
+def test_a_kill_before_the_first_checkpoint_is_resumed_bit_for_bit(place, whole, at):
+    assert killed_at(place, f"killed{at}", at) & {MARK, METRICS, COUNTS} == MOMENTS[at]
+    check_resumption(place, f"killed{at}", whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_a_kill_at_a_random_moment_of_the_first_seconds_is_resumed_bit_for_bit(place, whole, seed):
+    name, process = f"random{seed}", Forked(command(place, f"random{seed}", *SHORT))
+    try:
+        time.sleep(random.Random(seed).uniform(0.1, 4.0))
+    finally:
+        process.kill()
+        process.wait(LIMIT_S)
+    check_resumption(place, name, whole)
+
+
+def without_streams(run):
+    shutil.rmtree(candidates(run / "checkpoints")[0])  # a finished run reads no stream
+    for folder in candidates(run / "checkpoints"):
+        state = torch.load(folder / "state.ckpt", weights_only=True)
+        torch.save(state | {"data": {}}, folder / "state.ckpt")
+        manifest = json.loads((folder / "manifest.json").read_text())
+        manifest["files"]["state.ckpt"] = checkpoints.entry_of(folder / "state.ckpt")
+        write_json(folder / "manifest.json", manifest)
+
+
+def damaged(run):
+    for folder in candidates(run / "checkpoints"):
+        (folder / "state.ckpt").write_bytes(b"")
+
+
+BREAKS = {
+    "damaged": (damaged, "checkpoints: holds no whole checkpoint ({}state.ckpt is not what was written)"),
+    "no_checkpoints": (lambda run: shutil.rmtree(run / "checkpoints"), "checkpoints: holds no whole checkpoint ("),
+    "no_config": (lambda run: (run / "config.yaml").unlink(), "config.yaml: is missing, "),
+    "no_streams": (without_streams, "checkpoints/tokens-{}state.ckpt: holds no data streams"),
+}
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_records_without_a_usable_checkpoint_are_refused_and_kept(place, whole, name):
+    run = place / "runs" / name
+    shutil.copytree(whole, run)
+    change, rule = BREAKS[name]
+    change(run)
+    before = contents(run)
+    with pytest.raises(LabError) as caught:
+        again(place, name)
+    begin, _, end = rule.partition("{}")
+    check_faults([str(caught.value)], [f"{run}/{begin}"])
+    assert end in str(caught.value)
+    assert "--restart" in str(caught.value)
+    assert contents(run) == before
+
+
+def test_a_folder_with_records_needs_a_flag_and_restart_moves_it_aside(place, whole, capsys):
+    run = place / "runs" / "moved"
+    shutil.copytree(whole, run)
+    (run / "config.yaml").unlink()
+    before = contents(run)
+    for resume in (False, True):
+        with pytest.raises(LabError, match="--restart"):
+            again(place, "moved", resume=resume)
+    assert contents(run) == before
+    for number in (1, 2):
+        assert again(place, "moved", resume=False, restart=True) == 0
+        assert f"moved to {run}.before-{number}" in capsys.readouterr().out
+        assert exact_metrics(run) == exact_metrics(whole)
+    assert contents(run.with_name("moved.before-1")) == before
+    assert exact_metrics(run.with_name("moved.before-2")) == exact_metrics(whole)
+
+
+def test_a_run_of_the_format_without_a_number_is_resumed(place, whole):
+    run = place / "runs" / "unnumbered"
+    shutil.copytree(whole, run)
+    shutil.rmtree(candidates(run / "checkpoints")[0])
+    for path in (run / "environment.json", *run.glob("checkpoints/tokens-*/manifest.json")):
+        values = json.loads(path.read_text())
+        assert values.pop("format") == FORMAT
+        write_json(path, values)
+    check_resumption(place, "unnumbered", whole)
+
+
+def test_a_second_process_is_refused_with_the_owner_and_changes_nothing(place, whole):
+    with owned(whole / NAME):
+        before = contents(whole)
+        done = python(*command(place, "whole", *SHORT, "--resume")[1:])
+        assert contents(whole) == before
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    check_faults([line], [f"{whole}: is in use by process "])
+    with owned(whole / NAME), pytest.raises(InUse):
+        again(place, "whole")
+
+
+def test_too_little_room_is_refused_before_anything_is_written(place, whole, monkeypatch):
+    # 56,992 weights of 12 bytes and 96 positions of 32 bytes, twice, in two checkpoints
+    needed = 2 * (56_992 * 12 + 2 * 96 * 32)
+    monkeypatch.setattr("lab.starting.free_bytes", lambda path: needed - 1)
+    with refused(f"{place / 'runs' / 'full'}: needs {needed:,} bytes, ", error=DiskError):
+        again(place, "full")
+    assert not (place / "runs" / "full").exists()
+
+
+def test_leftovers_of_a_kill_are_gone_at_the_next_start(place, whole):
+    run = place / "runs" / "leftovers"
+    shutil.copytree(whole, run)
+    left = [run / ".counts.npz.tmp-12", run / "cases" / ".a.tmp-other-host-5-r0123abcd", run / "checkpoints/.writing"]
+    for path in left:
+        path.mkdir(parents=True)
+        (path / "weights").write_text("half")
+    assert again(place, "leftovers") == 0
+    assert not any(path.exists() for path in left)
+    assert records(run) == records(whole)
