@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from lab.command import show
 
 CONNECT_S, FINISH_S = 7.0, 10.0
 MODES = ("online", "offline", "disabled")
+EXIT_CODES = {"finished": 0, "unfinished": 1}
 
 
 class Dashboard(WandbLogger):
@@ -62,17 +62,24 @@ class Dashboard(WandbLogger):
         try:
             super().log_metrics(metrics, step)
         except Exception as error:  # as above; wandb's own process may have been killed
-            self.broken = True
-            show(f"track.wandb: {first_line(error)}; no longer mirrored, the run folder holds all", error=True)
+            self.fail(error)
 
     def finalize(self, status: str) -> None:
-        """Close the connection that has failed, which would otherwise end the process with a traceback."""
-        super().finalize(status)
-        if self.broken:
-            import wandb
+        """Wait for what is still to be sent when the run is "finished" or "unfinished"; ignore Lightning's own calls."""
+        if self._experiment is None or status not in EXIT_CODES:
+            return
+        import wandb
 
-            with suppress(Exception):
-                wandb.teardown()
+        try:
+            wandb.teardown(EXIT_CODES[status])
+        except Exception as error:  # as above
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """Report the first failure, and try no more."""
+        if not self.broken:
+            show(f"track.wandb: {first_line(error)}; no longer mirrored, the run folder holds all", error=True)
+        self.broken = True
 
 
 def first_line(error: Exception) -> str:
