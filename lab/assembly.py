@@ -168,6 +168,7 @@ def make_probing(
         make_loss=make_loss,
         about=partial(describe_probed, experiment, folder.path.name),
         every_tokens=probe.every_tokens,
+        max_seconds=probe.max_seconds,
         sharded=sharded,
     )
 

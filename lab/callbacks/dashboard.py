@@ -65,7 +65,7 @@ class Dashboard(WandbLogger):
             self.fail(error)
 
     def finalize(self, status: str) -> None:
-        """Wait for what is still to be sent when the run is "finished" or "unfinished"; ignore Lightning's own calls."""
+        """Wait for what is still to be sent, once the run is "finished" or "unfinished"; Lightning ends with others."""
         if self._experiment is None or status not in EXIT_CODES:
             return
         import wandb
