@@ -16,6 +16,7 @@ from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Str
 
 from lab.callbacks.checkpointing import Checkpointing, Saves
 from lab.callbacks.counting import Counting
+from lab.callbacks.dashboard import Dashboard
 from lab.callbacks.probing import Probing
 from lab.callbacks.progress import Progress
 from lab.callbacks.recording import Recording
@@ -167,6 +168,7 @@ def make_probing(
         make_loss=make_loss,
         about=partial(describe_probed, experiment, folder.path.name),
         every_tokens=probe.every_tokens,
+        max_seconds=probe.max_seconds,
         sharded=sharded,
     )
 
@@ -223,16 +225,15 @@ def make_logger(experiment: Experiment) -> Any:
     track = experiment.track
     if track.wandb == "off":
         return False
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # the end would wait for a server that stalls
     try:
         import wandb  # noqa: F401  the logger below would only fail in the middle of the run
     except ModuleNotFoundError as error:
         raise MissingPackage("wandb", f"track.wandb={track.wandb}", "wandb") from error
-    from lightning.pytorch.loggers import WandbLogger
-
-    return WandbLogger(
+    return Dashboard(
+        mode=track.wandb,
         project=track.project or "probe-lab",
         name=experiment.run.name,
         save_dir=str(experiment.run.path),
-        offline=track.wandb == "offline",
         config=experiment.to_dict(),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def train(experiment: Experiment, resume: bool, command: str, launch: Launch, ec
         raise (KeyboardInterrupt if isinstance(error.__context__, KeyboardInterrupt) else error) from None
     finally:
         for logger in run.trainer.loggers:
-            logger.finalize("finished")
+            logger.finalize("unfinished" if sys.exc_info()[0] or run.stopping.stopped else "finished")
     if run.stopping.stopped:
         saved = f"stopped after {run.module.consumed:,} tokens, all saved; continue with:\n  {command}"
         echo(run.stopping.fault or saved, error=True)

@@ -54,7 +54,7 @@ from lab.schema import Section
 from lab.settings import Raw, validated
 from lab.source.place import find_place
 
-OF_TRAINING = ("every_tokens", "loss_tokens")  # settings of the probe section
+OF_TRAINING = ("every_tokens", "loss_tokens", "max_seconds")  # settings of the probe section
 OF_DISTANCE = ("distances", "distance_points", "distance_tests")
 
 

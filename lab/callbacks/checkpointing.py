@@ -78,8 +78,9 @@ class Checkpointing(Callback):
             return
         due = crossed(self.saves.every_tokens, self.saved_at, module.consumed)
         ends = self.stopping.stopped or trainer.global_step >= trainer.max_steps
-        if due or ends or self.probing.is_due(trainer, module):
-            self.save(trainer, module, background=self.saves.background and not ends)
+        probed = self.probing.is_due(trainer, module)
+        if due or ends or probed:
+            self.save(trainer, module, background=self.saves.background and not (ends or probed))
             self.recording.pause()
 
     def on_train_end(self, trainer: lightning.Trainer, module: Any) -> None:

@@ -1,14 +1,17 @@
 """Probe effective length and held-out loss during training, at intervals of consumed tokens and at the end.
 
 A probe follows the checkpoint of its step. A signal ends it between two lengths, and nothing of it is recorded; a
-resumed run finds from the records that a probe is due, and runs all of it before its first step.
+resumed run finds from the records that a probe is due, and runs all of it before its first step. A probe that fails on
+any rank, for whatever reason, is recorded as failed, and training goes on; --resume at its step runs it again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import lightning
 import torch
@@ -16,12 +19,15 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, distributed
 
 from lab.callbacks.counting import Counting, crossed
+from lab.callbacks.guarding import Deadline, WorkFailed, describe, exchange, together
 from lab.callbacks.recording import Recording, mirror
 from lab.callbacks.stopping import Stopping
+from lab.command import show
 from lab.counts import PositionCounts, SavedCounts
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder
 from lab.model.generation.generate import greedy
+from lab.model.sharding import reshard
 from lab.probe.by_distance import found_by_distance
 from lab.probe.curve import shown_length
 from lab.probe.distance_records import distance_record, reach_record
@@ -32,6 +38,15 @@ from lab.probe.records import length_record, summary_record, tests_of
 from lab.runs.folder import RunFolder
 
 Report = Callable[[str], None]
+
+
+class Found(NamedTuple):
+    """What a probe has measured: its tests by length and by distance, its summary, and the counts it quotes."""
+
+    lengths: list[LengthResult]
+    distances: list[DistanceResult]
+    summary: dict[str, Any]
+    counts: SavedCounts
 
 
 class Probing(Callback):
@@ -48,11 +63,12 @@ class Probing(Callback):
         make_loss: Callable[[int, int, torch.device], HeldOutLoss | None],
         about: Callable[[torch.device, int], dict[str, Any]],
         every_tokens: int | None,
+        max_seconds: float | None,
         sharded: bool,
     ) -> None:
         self.folder, self.counting, self.recording, self.stopping = folder, counting, recording, stopping
         self.make_probe, self.make_loss, self.about = make_probe, make_loss, about
-        self.every_tokens, self.sharded = every_tokens, sharded
+        self.every_tokens, self.max_seconds, self.sharded = every_tokens, max_seconds, sharded
         self.trained = False  # whether the run continues after its last step, where only a probe can be left
         self.probed_at = 0
         self.latest: str | None = None
@@ -82,23 +98,47 @@ class Probing(Callback):
             self.run(trainer, module)
 
     def run(self, trainer: lightning.Trainer, module: Any) -> None:
-        """Probe and record; a collective call. A signal ends it with nothing recorded."""
+        """Probe and record, also that it failed; a collective call. A signal ends it with nothing recorded."""
         counts = self.counting.total()
+        try:
+            found = together(lambda: self.measure(trainer, module, counts))
+        except WorkFailed as error:
+            reshard(module.decoder)
+            self.remember(module.consumed, {})
+            self.record_failure(trainer, module, str(error))
+        else:
+            if found is None:
+                return
+            self.remember(module.consumed, found.summary)
+            if trainer.is_global_zero:
+                try:
+                    with rolled_back(self.folder.path / "probes.jsonl"):
+                        self.folder.write_counts_at(module.consumed, counts)
+                        self.record(trainer, *found)
+                except Exception as error:  # of any kind, such as a full disk
+                    self.record_failure(trainer, module, describe(error))
+        self.recording.pause()
+
+    def measure(self, trainer: lightning.Trainer, module: Any, counts: PositionCounts) -> Found | None:
+        """Run the tests and measure the loss, in step with the other ranks; None where a signal ends it."""
         context = trainer.precision_plugin.forward_context
-        model = ModelInTraining(module.decoder, self.probe.stop_id, context, lockstep=self.sharded)
+        deadline = Deadline("probe.max_seconds", self.max_seconds, lockstep=self.sharded)
+        model = ModelInTraining(
+            module.decoder, self.probe.stop_id, context, lockstep=self.sharded, before=deadline.check
+        )
         worker = Worker(trainer.global_rank, trainer.world_size, gather, lockstep=self.sharded)
         lengths: list[LengthResult] = []
         for result in self.probe.run(model.generate, worker):
             lengths.append(result)
             self.report(f"probing: {result.length} tokens {result.accuracy:.2f}")
             if self.stopping.agree(trainer, module):
-                return
+                return None
         distances: list[DistanceResult] = []
         for found in self.distances.run(model, worker) if self.distances else ():
             distances.append(found)
             self.report(f"probing: distance {found.distance} {found.accuracy:.2f}")
             if self.stopping.agree(trainer, module):
-                return
+                return None
         saved = computed(counts)
         summary = {
             **summary_record(self.probe, lengths, self.about(self.probe.device, module.consumed), saved),
@@ -106,11 +146,16 @@ class Probing(Callback):
         }
         if self.loss is not None:
             summary |= self.held_out_losses(model)
-        self.remember(module.consumed, summary)
+        return Found(lengths, distances, summary, saved)
+
+    def record_failure(self, trainer: lightning.Trainer, module: Any, reason: str) -> None:
+        """Write that a probe failed, and why, on stderr and as a line of probes.jsonl where the disk lets it."""
         if trainer.is_global_zero:
-            self.folder.write_counts_at(module.consumed, counts)
-            self.record(trainer, lengths, distances, summary, saved)
-        self.recording.pause()
+            consumed = module.consumed
+            show(f"the probe at {consumed:,} tokens failed ({reason}); training goes on", error=True)
+            with suppress(OSError), rolled_back(self.folder.path / "probes.jsonl"):
+                line = {**self.about(self.probe.device, consumed), "failed": reason}
+                self.folder.append("probes.jsonl", line)
 
     def remember(self, consumed: int, summary: dict[str, Any]) -> None:
         """Record when the last probe ran and what it found; an empty summary means none."""
@@ -157,9 +202,7 @@ class Probing(Callback):
     def held_out_losses(self, model: ModelInTraining) -> dict[str, Any]:
         """Average the held-out loss over all ranks, of all tokens and by visible context; a collective call."""
         assert self.loss is not None, "called only if held-out loss is measured"
-        sums = self.loss.sums(model.score)
-        if distributed.is_available() and distributed.is_initialized():
-            distributed.all_reduce(sums)
+        sums = torch.stack(exchange(self.loss.sums(model.score).cpu())).sum(0)
         loss, scored = sums.sum(0).tolist()
         return {"held_out_loss": loss / max(scored, 1), "context_loss": context_loss(sums)}
 
@@ -168,13 +211,20 @@ class ModelInTraining:
     """The model between two steps, as evaluation uses models, in the training's own precision."""
 
     def __init__(
-        self, decoder: Decoder, stop_id: int | None, context: Callable[[], AbstractContextManager[Any]], lockstep: bool
+        self,
+        decoder: Decoder,
+        stop_id: int | None,
+        context: Callable[[], AbstractContextManager[Any]],
+        *,
+        lockstep: bool,
+        before: Callable[[], None],
     ) -> None:
-        self.decoder, self.stop_id, self.context = decoder, stop_id, context
+        self.decoder, self.stop_id, self.context, self.before = decoder, stop_id, context, before
         self.agree = self.largest if lockstep else None
 
     def generate(self, prompts: Tensor, n_tokens: int) -> Tensor:
         """Continue prompts greedily."""
+        self.before()
         with self.context():
             return greedy(self.decoder, prompts, n_tokens, self.stop_id, agree=self.agree)
 
@@ -186,12 +236,14 @@ class ModelInTraining:
 
     def score(self, tokens: Tensor, targets: Tensor, segments: Segments) -> Tensor:
         """Compute each target's loss in one packed row."""
+        self.before()
         with torch.no_grad(), self.context():
             losses: Tensor = self.decoder(tokens, segments=segments, targets=targets, summed=False)
         return losses
 
     def losses(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Compute each target's loss in rows of one text each."""
+        self.before()
         with torch.no_grad(), self.context():
             losses: Tensor = self.decoder(tokens, targets=targets, summed=False)
         return losses
@@ -204,8 +256,16 @@ def computed(counts: PositionCounts) -> SavedCounts:
 
 def gather(rows: list[Any]) -> list[Any]:
     """Join the rows of all ranks; a collective call."""
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return rows
-    parts: list[list[Any]] = [[] for _ in range(distributed.get_world_size())]
-    distributed.all_gather_object(parts, rows)
-    return [row for part in parts for row in part]
+    return [row for part in exchange(rows) for row in part]
+
+
+@contextmanager
+def rolled_back(path: Path) -> Iterator[None]:
+    """Cut a file to its former size where appending to it fails."""
+    size = path.stat().st_size if path.exists() else 0
+    try:
+        yield
+    except Exception:
+        if path.exists():
+            os.truncate(path, size)
+        raise

@@ -17,6 +17,8 @@ from typing import Any
 import lightning
 from lightning.pytorch.callbacks import Callback
 
+from lab.callbacks.guarding import exchange
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # Ctrl-C; kill and preemption; SLURM's warning
 SHOWN = 8  # streams that a fault names
 COPY_S = 1.0  # a Ctrl-C this soon after another is the same one, forwarded by a launcher
@@ -62,7 +64,7 @@ class Stopping(Callback):
 
     def agree(self, trainer: lightning.Trainer, module: Any) -> bool:
         """End the loop if any rank received a signal, and return whether one did; a collective call."""
-        if trainer.strategy.reduce_boolean_decision(module.stop_asked, all=False):
+        if any(exchange(module.stop_asked)):
             self.stop(trainer)
         return self.stopped
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from lab.schema import NonNegative, Positive, Section, Share
+from lab.schema import NonNegative, Positive, PositiveFloat, Section, Share
 
 ERROR = 0.005  # at each length; with 63 lengths the effective length is unchanged in 99% of models (LOG.md)
 ROUNDS = 20  # of a sequential probe at each length
@@ -64,6 +64,8 @@ class ProbeConfig(Section):
     """Distances to test, in tokens, rising; left out, `distance_points` of them."""
     loss_tokens: NonNegative = 65_536
     """Held-out tokens whose loss is measured with every probe; 0 for none."""
+    max_seconds: PositiveFloat | None = None
+    """Longest time of a probe in training, which then ends at the next batch of tests, as failed; left out, none."""
 
     def rules(self) -> list[str]:
         """Refuse tests that cannot be passed and settings without effect."""

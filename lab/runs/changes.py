@@ -16,6 +16,7 @@ FREE_TO_CHANGE = (  # settings, or sections, that do not change what a run compu
     "train.keep_checkpoints",
     "train.async_checkpoints",
     "optim.max_skipped_steps",
+    "probe.max_seconds",
     "data.prefetch",
     "data.folder",
     "track.",

@@ -3,7 +3,7 @@
 config.yaml       the resolved experiment
 environment.json  format, commit, uncommitted changes, versions, hardware, seed, threads; the same for every resume
 metrics.jsonl     one object per logged step
-probes.jsonl      one object per probed length, and one per probe
+probes.jsonl      one object per probed length, and one per probe; `failed`, the reason, where a probe failed
 cases/            every test of every probe, one file per probe
 counts.npz        `lengths`, the histogram of segment lengths, `f`, the position frequency, `tokens`, consumed,
                   `supervised`, targets by visible context, `supervised_f`, and `weights`, of the loss, where planned;
@@ -112,8 +112,9 @@ class RunFolder:
         write_atomic(self.path / name, "".join(json.dumps(record) + "\n" for record in records).encode())
 
     def rewind(self, consumed_tokens: int) -> None:
-        """Drop records after a checkpoint, which a resumed run writes again, and incomplete probes."""
+        """Drop records after a checkpoint, which a resumed run writes again, and probes incomplete or failed there."""
         whole = {record["consumed_tokens"] for record in self.probes()}
+        whole |= {r["consumed_tokens"] for r in self.records("probes.jsonl") if "failed" in r} - {consumed_tokens}
         for name in RECORDS:
             if (self.path / name).exists():
                 kept = [r for r in self.records(name) if r["consumed_tokens"] <= consumed_tokens]
@@ -130,9 +131,10 @@ class RunFolder:
         return (record for record in self.records("probes.jsonl") if "effective_length" in record)
 
     def last_probe(self) -> tuple[int, Record]:
-        """Read the consumed tokens and the summary of the last complete probe; 0 and an empty one before the first."""
+        """Read the consumed tokens of the last probe, complete or failed, 0 before the first; and the last summary."""
         last = max(self.probes(), key=lambda record: record["consumed_tokens"], default={})
-        return last.get("consumed_tokens", 0), last
+        failed = [record["consumed_tokens"] for record in self.read("probes.jsonl") if "failed" in record]
+        return max([last.get("consumed_tokens", 0), *failed]), last
 
     def write_counts(self, counts: PositionCounts) -> None:
         """Save the position frequency."""

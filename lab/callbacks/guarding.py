@@ -1,0 +1,77 @@
+"""Work of all ranks that may fail on any of them without ending the run, and its time limit.
+
+Between its first and its last step such work communicates by `exchange` only, beside the forward passes of a sharded
+model. A rank that fails joins the next exchange of the others, so that all of them fail there, and none waits. What
+fails on one rank inside a sharded forward pass leaves the others waiting in it, as a hang in a kernel leaves all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from torch import distributed
+
+Result = TypeVar("Result")
+
+
+class WorkFailed(Exception):
+    """The work failed on some rank, as all ranks know."""
+
+
+def exchange(value: Any, reason: str | None = None) -> list[Any]:
+    """Collect a value of every rank, in order; a collective call.
+
+    Raises: WorkFailed on every rank where one has a reason.
+    """
+    parts = [(value, reason)]
+    if distributed.is_available() and distributed.is_initialized():
+        parts = parts * distributed.get_world_size()
+        distributed.all_gather_object(parts, (value, reason))
+    reasons = [f"rank {rank}: {reason}" for rank, (_, reason) in enumerate(parts) if reason]
+    if reasons:
+        raise WorkFailed(reasons[0])
+    return [value for value, _ in parts]
+
+
+def together(work: Callable[[], Result]) -> Result:
+    """Do this rank's part of some work, and return once it has ended well on all ranks; a collective call.
+
+    Raises: WorkFailed on every rank.
+    """
+    try:
+        result = work()
+    except WorkFailed:
+        raise
+    except Exception as error:  # of any kind: what the work measures must not end the run
+        exchange(None, describe(error))
+        raise AssertionError("the exchange raises") from error
+    exchange(None)
+    return result
+
+
+def describe(error: Exception) -> str:
+    """Return the kind of an error and the first line of its text."""
+    return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
+
+
+class Deadline:
+    """A time limit on work, checked before every call of the model.
+
+    With `lockstep`, where all ranks call the model equally often, they exchange whether one is over it, so that none
+    begins a forward pass without the others.
+    """
+
+    def __init__(self, name: str, seconds: float | None, *, lockstep: bool) -> None:
+        self.rule, self.lockstep = f"{name}={seconds}: exceeded", lockstep
+        self.end = None if seconds is None else time.monotonic() + seconds
+
+    def check(self) -> None:
+        """Check the time left.
+
+        Raises: TimeoutError.
+        """
+        over = self.end is not None and time.monotonic() > self.end
+        if any(exchange(over)) if self.lockstep else over:
+            raise TimeoutError(self.rule)
