@@ -26,9 +26,9 @@ class Dashboard(WandbLogger):
     def __init__(self, *, mode: str, **options: Any) -> None:
         import wandb
 
-        limits = {"init_timeout": CONNECT_S, "finish_timeout": FINISH_S}
         wandb.setup(wandb.Settings(login_timeout=CONNECT_S))  # for a key to be entered, at a terminal
-        settings = wandb.Settings(quiet=True, **limits)  # not quiet, it also asks the server for the user's name
+        # not quiet, it also asks the server for the user's name
+        settings = wandb.Settings(quiet=True, init_timeout=CONNECT_S, finish_timeout=FINISH_S)
         super().__init__(mode=mode, settings=settings, **options)
         self.broken = False
 
