@@ -123,7 +123,7 @@ def fit(points: pd.DataFrame, columns: Sequence[str]) -> Regression | None:
     side = np.where(exact, 0, np.where(np.isposinf(points["high"]), -1, 1))  # of z in the probability of a bound
     start = np.append(np.zeros(x.shape[1]), -np.log(max(float(y.std()), LEAST_SIGMA)))
     limits = [(None, None)] * x.shape[1] + [(-np.log(MOST_SIGMA), -np.log(LEAST_SIGMA))]
-    found = minimize(loss, start, (x, y - centre, side), "L-BFGS-B", jac=True, bounds=limits, options={"maxiter": 1000})
+    found = minimize(loss, start, (x, y - centre, side), "TNC", jac=True, bounds=limits, options={"maxfun": 10000})
     d, sigma = found.x[:-1], float(np.exp(-found.x[-1]))
     slopes = d[1:] * sigma / scale
     intercept = float(centre + d[0] * sigma - slopes @ middle)
