@@ -25,6 +25,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from lab.data.preparation import shard_folder
 from lab.sweep.planning import Run, plan
 from lab.sweep.reading import read_sweep
 
@@ -58,7 +59,7 @@ def main() -> int:
     status = evaluate(
         [words for path, run in known.items() for words in evaluations(run, path in windows)], options.jobs
     )
-    status = status or report(folder, {name: [run.path for run in runs[name]] for name in SWEEPS})
+    status = status or report(folder.with_name(f"{folder.name}_report"), runs)
     if options.save is not None and not status:
         save(known, options.save)
     return status
@@ -123,16 +124,29 @@ def evaluate(lines: Sequence[Sequence[str]], jobs: int) -> int:
     return 0
 
 
-def report(folder: Path, groups: dict[str, list[Path]]) -> int:
-    """Write a page for each sweep and one of all runs, their figures, and the regression of reach."""
-    every = list(dict.fromkeys(path for paths in groups.values() for path in paths))
-    for name, paths in {**groups, "all": every}.items():
-        place = folder.with_name(f"{folder.name}_report")
-        words = [*map(str, paths), "-o", str(place / f"{name}.html"), "--figures", str(place / name)]
-        status = command("eval.report", *words)
+def report(place: Path, runs: dict[str, list[Run]]) -> int:
+    """Write a page for each sweep and one of all runs, their figures, the regression of reach, and the plan."""
+    every = list(dict.fromkeys(str(run.path) for group in runs.values() for run in group))
+    windows = runs["windows"]
+    for name, paths in {
+        **{name: [str(run.path) for run in group] for name, group in runs.items()},
+        "all": every,
+    }.items():
+        status = command("eval.report", *paths, "-o", str(place / f"{name}.html"), "--figures", str(place / name))
         if status:
             return status
-    return command("eval.reach", *map(str, every), "--plot")
+    status = command(
+        "eval.reach", *every, "--reached", f"--distance={COMPARED_WINDOW // 2}", "--plot", "-o", str(place)
+    )
+    sizes = sorted({run.experiment.data.window for run in windows})
+    plan_words = [
+        f"--corpus={shard_folder(windows[0].experiment.data)}",
+        f"--window={','.join(map(str, sizes))}",
+        f"--tokens={windows[0].experiment.train.tokens}",
+        "--plot",
+        str(place / "plan.png"),
+    ]
+    return status or command("eval.plan", *(str(run.path) for run in windows), *plan_words)
 
 
 def save(runs: dict[Path, Run], target: Path) -> None:
