@@ -20,7 +20,7 @@ from lab.callbacks.probing import Probing
 from lab.callbacks.progress import Progress
 from lab.callbacks.recording import Recording
 from lab.callbacks.stopping import Stopping
-from lab.choices import choose_backend, computes_in_bf16, method_name, training_device
+from lab.choices import choose_backend, computes_in_bf16, method_name, refuse_too_large, training_device
 from lab.config import Experiment
 from lab.data.module import PackedData
 from lab.data.preparation import end_of_document, shard_folder
@@ -65,6 +65,7 @@ def assemble(
     launch = launch or read_launch(os.environ, experiment.train.devices, experiment.train.nodes)
     train, data = experiment.train, experiment.data
     device = training_device(experiment)
+    refuse_too_large(experiment, device)
     bf16 = computes_in_bf16(experiment, device)
     sharded = train.strategy == "fsdp"
     backend, _ = choose_backend(experiment, device)

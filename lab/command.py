@@ -20,6 +20,7 @@ from lab.schema import Section
 from lab.settings import Raw, all_settings, parse_overrides, validated
 
 WRONG, STOPPED = 2, 75
+MOST_LINES, LONGEST_LINE = 3, 500  # of faults that are printed
 GOES_ON = "stopped; the same command continues"
 STARTS_ANEW = "stopped; nothing was written"
 HELP = ("-h", "--help", "--help=all")
@@ -103,8 +104,25 @@ def failed(error: LabError | KeyboardInterrupt, stopped: str = STARTS_ANEW, *, s
     """Print why a command ended early and return its exit status."""
     is_signal = isinstance(error, KeyboardInterrupt)
     if not silent:
-        show((str(error) or stopped) if is_signal else error, error=True)
+        show((str(error) or stopped) if is_signal else in_short(str(error)), error=True)
     return STOPPED if is_signal else WRONG
+
+
+def in_short(faults: str) -> str:
+    r"""Cut faults down to three lines, the third of which names the fields of the others, and lines in the middle.
+
+    Example:
+        >>> print(in_short("a.b=1: no; x\nc: no; x\nd=2: no; x\ne: no; x"))
+        a.b=1: no; x
+        c: no; x
+        2 more: d, e
+    """
+    lines = faults.splitlines()
+    if len(lines) > MOST_LINES:
+        fields = [line.partition(":")[0].partition("=")[0] for line in lines[MOST_LINES - 1 :]]
+        lines = [*lines[: MOST_LINES - 1], f"{len(fields)} more: {', '.join(fields)}"]
+    half = LONGEST_LINE // 2
+    return "\n".join(line if len(line) <= LONGEST_LINE else f"{line[:half]} ... {line[-half:]}" for line in lines)
 
 
 def run(

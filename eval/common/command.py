@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from lab import command
 from lab.command import Syntax, Words, bare_settings, read_options, settings_lines
 from lab.errors import ConfigError
-from lab.schema import NonNegative, Positive, Section
+from lab.schema import Positive, Section, Seed
 
 Output = Literal["picture", "folder"]  # what -o names
 MODEL = "{word}: MODEL must be the first argument; give a run folder, a checkpoint in it, or a Hugging Face folder"
@@ -24,7 +24,7 @@ class Options(Section):
     """Texts, pieces of the source that do not overlap."""
     text: str | None = None
     """Source of the texts, a .txt, .json or .jsonl file; left out, a run's corpus: held-out documents, fresh filler."""
-    seed: NonNegative = 0
+    seed: Seed = 0
     """Seed of the choice of texts, and of what else is drawn."""
     rows: str | None = None
     """File for the results, one JSON object a line; left out, in eval/ of the run folder, or in runs/."""
@@ -41,7 +41,7 @@ class Options(Section):
 class CellOptions(Section):
     """Options of measurements that are made of cells."""
 
-    seed: NonNegative = 0
+    seed: Seed = 0
     """Seed of all that is drawn."""
     batch: Positive | None = None
     """Rows that the model runs side by side; left out, as many as have 16384 tokens together, 64 at most."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from eval.common.method_settings import setting
 from lab.errors import ConfigError
+from lab.parsing import parse_yaml
 from lab.positions import Distance, distance
 from lab.positions.config import PositionConfig
-from lab.settings import Raw, parse_yaml, validated
+from lab.settings import Raw, validated
 
 DERIVED = ("string", "dca", "self_extend", "rerope")
 

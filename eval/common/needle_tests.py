@@ -29,7 +29,7 @@ from lab.probe.haystacks import load_haystack, read_text
 from lab.probe.protocols import shortest_test
 from lab.runs.checkpoints import COUNTS, Checkpoint
 from lab.runs.folder import RunFolder
-from lab.schema import NonNegative, Positive, Section
+from lab.schema import Positive, Section, Seed
 
 EIGHTHS = 8  # lengths up to the training window where the model brings no probe of its own
 MOST_TOKENS = 4096  # stands for the training window where the model does not tell it
@@ -59,7 +59,7 @@ class NeedleOptions(Section):
     """Text file to hide the numbers in; left out, as in the run's own probe. A Hugging Face folder needs one."""
     confidence: Annotated[float, Gt(0), Lt(1)] = 0.95
     """Probability with which limits hold the true share, at least."""
-    seed: NonNegative | None = None
+    seed: Seed | None = None
     """Seed of the tests; left out, the run's probe.seed, or 0."""
     batch: Positive | None = None
     """Tests that generate side by side; left out, as in the run's own probe, or 64."""

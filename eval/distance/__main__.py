@@ -49,7 +49,7 @@ from lab.positions import Distance
 from lab.probe.config import ProbeConfig
 from lab.probe.distance_records import distance_record, reach_record
 from lab.probe.effective_distance import DistanceProbe, DistanceResult
-from lab.schema import NonNegative, Positive, Section, Share
+from lab.schema import Positive, Section, Seed, Share
 
 KIND = "distance"
 OF_PROBE = {
@@ -78,7 +78,7 @@ class DistanceOptions(Section):
     """Share of numbers that must be found within reach."""
     confidence: Annotated[float, Gt(0), Lt(1)] = 0.95
     """Probability with which limits hold the true share, at least."""
-    seed: NonNegative | None = None
+    seed: Seed | None = None
     """Seed of the tests; left out, the run's probe.seed, or 0."""
     batch: Positive | None = None
     """Tests that generate side by side; left out, as in the run's own probe, or 64."""

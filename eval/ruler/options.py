@@ -10,7 +10,7 @@ from annotated_types import Ge, Le
 
 from eval.ruler.results import LLAMA2_7B_AT_4K
 from eval.ruler.tasks import ALL, TASKS, Task
-from lab.schema import NonNegative, Positive, Section
+from lab.schema import Positive, Section, Seed
 
 BATCH_TOKENS, MOST_ROWS = 65_536, 64  # of prompts side by side where no batch is set
 
@@ -26,7 +26,7 @@ class RulerOptions(Section):
     the training window, or, for a smaller window, the first power of two with room for all tasks."""
     tests: Positive = 500
     """Tests of each task at each length."""
-    seed: NonNegative = 0
+    seed: Seed = 0
     """Seed of the tests."""
     haystack: str | None = None
     """Essays to hide needles in: a text file (.txt, .json with `text`, .jsonl) or a folder; left out, made-up text."""

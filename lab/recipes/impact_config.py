@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from lab.schema import NonNegative, Positive, Section
+from lab.schema import Positive, Section, Seed
 
 PositiveShare = Annotated[float, Gt(0), Le(1)]
 
@@ -33,7 +33,7 @@ class ImpactConfig(Section):
     text: str | None = None
     """Source of the windows, a .txt, .json or .jsonl file; left out, held-out documents of the corpus TUNED was trained
     on, one after the other."""
-    seed: NonNegative = 0
+    seed: Seed = 0
     """Seed of the choice of windows."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """What to compute on; auto takes a GPU where there is one."""

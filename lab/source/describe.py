@@ -11,7 +11,8 @@ from typing import Any
 from lab.errors import CheckpointError
 from lab.model.huggingface.config import decoder_config, read_settings
 from lab.model.huggingface.rope import READ_AS, Rope
-from lab.settings import parse_yaml, part
+from lab.parsing import parse_yaml
+from lab.settings import part
 from lab.source.place import CONFIG, TOKENIZER, find_place, tokenizer_of
 
 FIELD = "start.path="
