@@ -29,7 +29,7 @@ from lab.errors import MissingPackage
 from lab.launch import Launch, read_launch
 from lab.model.training import Training
 from lab.probe.effective_length import NeedleProbe
-from lab.probe.haystacks import load_haystack
+from lab.probe.haystacks import load_haystack, read_text
 from lab.probe.held_out import HeldOutLoss
 from lab.processes import cluster_environment
 from lab.runs.checkpoints import Checkpoint, folder_name
@@ -146,6 +146,8 @@ def make_probing(
 ) -> Probing:
     """Build the probing callback; its tests and held-out text are read when training starts."""
     data, probe, train = experiment.data, experiment.probe, experiment.train
+    if probe.haystack is not None:
+        read_text(Path(probe.haystack))  # a missing one is found before training, not by the first probe
 
     def make_loss(rank: int, world_size: int, device: torch.device) -> HeldOutLoss | None:
         if not probe.loss_tokens:

@@ -15,7 +15,9 @@ import yaml
 from lab.errors import ConfigError
 
 LARGEST = 1 << 16  # characters, aliases expanded; a config of every setting has 4,000
+MOST_NODES = 5000  # keys and values; PyYAML reads so many in half a second
 DEEPEST = 20  # levels; a run's config has 4
+TOO_DEEP = f"nested deeper than {DEEPEST} levels; write settings as section.key"
 TAG = "tag:yaml.org,2002:"
 KEPT = ("null", "merge")  # of PyYAML's own scalars; the others are those of YAML 1.1
 NOWHERE = re.compile("[\0\ud800-\udfff]")  # characters that neither a file name nor UTF-8 can hold
@@ -40,30 +42,39 @@ class Loader(yaml.SafeLoader):
         self.depth = 0
         self.sizes: dict[yaml.Node, int] = {}  # of complete nodes, in characters, aliases expanded
 
-    def refuse(self, place: Any, fault: str) -> NoReturn:
+    def fetch_flow_collection_start(self, TokenClass: Any) -> None:
+        """Read a bracket, unless too many are open: PyYAML reads far ahead of what it composes."""
+        if self.flow_level > DEEPEST:
+            self.refuse(self.get_mark().line, TOO_DEEP)
+        super().fetch_flow_collection_start(TokenClass)
+
+    def refuse(self, line: int, fault: str) -> NoReturn:
         """Raise a fault with its line.
 
         Raises: ConfigError.
         """
-        raise ConfigError(f"{self.name}: line {place.start_mark.line + 1}: {fault}")
+        raise ConfigError(f"{self.name}: line {line + 1}: {fault}")
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """Build a node, unless it is tagged, too deep, too large or contains itself."""
         event = self.peek_event()
+        line = event.start_mark.line
         if getattr(event, "tag", None) is not None:
-            self.refuse(event, f"not YAML (the tag {event.tag} is not read); write the plain value")
+            self.refuse(line, f"not YAML (the tag {event.tag} is not read); write the plain value")
         self.depth += 1
         if self.depth > DEEPEST:
-            self.refuse(event, f"nested deeper than {DEEPEST} levels; settings are section.key, write them so")
+            self.refuse(line, TOO_DEEP)
+        if len(self.sizes) > MOST_NODES:
+            self.refuse(line, f"more than {MOST_NODES:,} keys and values; settings are fewer, take the rest out")
         node: Any = super().compose_node(parent, index)
         self.depth -= 1
         is_alias = isinstance(event, yaml.AliasEvent)
         if is_alias and node not in self.sizes:
-            self.refuse(event, "a section contains itself; write out its values")
+            self.refuse(line, "a section contains itself; write out its values")
         if not is_alias:
             self.sizes[node] = self.size(node, getattr(index, "value", None))
         if self.sizes[node] > LARGEST:
-            self.refuse(event, f"its aliases stand for more than {LARGEST:,} characters; write fewer")
+            self.refuse(line, f"its aliases stand for more than {LARGEST:,} characters; write fewer")
         return node
 
     def size(self, node: Any, key: object) -> int:
@@ -77,7 +88,9 @@ class Loader(yaml.SafeLoader):
             return 1 + sum(self.sizes[part] for part in node.value)
         if NOWHERE.search(node.value):
             of = f"{key}: " if isinstance(key, str) else ""
-            self.refuse(node, f"{of}text with a NUL or half of a surrogate pair; take that character out")
+            self.refuse(
+                node.start_mark.line, f"{of}text with a NUL or half of a surrogate pair; take that character out"
+            )
         return 1 + len(node.value)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -86,9 +99,9 @@ class Loader(yaml.SafeLoader):
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable):
-                self.refuse(key_node, "a key must be a word; write section: or key: value")
+                self.refuse(key_node.start_mark.line, "a key must be a word; write section: or key: value")
             if key in seen:
-                self.refuse(key_node, f"{key} is given twice; keep one of them")
+                self.refuse(key_node.start_mark.line, f"{key} is given twice; keep one of them")
             seen.add(key)
         return super().construct_mapping(node, deep)
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt, Le
 
-from lab.schema import PositiveFloat, Section
+from lab.schema import Section
 
 MOST_PARAMETERS = 10**13
 
@@ -30,7 +30,7 @@ class DecoderConfig(Section):
     """Rows of the embedding; in a run config it follows the tokenizer when left out."""
     tie_embeddings: bool
     """Whether the output head is the embedding; has no default because it changes the parameter count by a fifth."""
-    theta: PositiveFloat = 10000.0
+    theta: Annotated[float, Ge(1), Le(1e15)] = 10000.0
     """Rotary base."""
     norm_eps: Annotated[float, Gt(0), Le(1)] = 1e-5
     """Added to the mean square in RMSNorm."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from lab.schema import Length, NonNegative, PathText, Positive, Section, Seed, Share
+from lab.schema import Length, NonNegative, PathText, Positive, Section, Seed, Share, Tests
 
 ERROR = 0.005  # at each length; with 63 lengths the effective length is unchanged in 99% of models (LOG.md)
 ROUNDS = 20  # of a sequential probe at each length
@@ -24,7 +24,7 @@ class ProbeConfig(Section):
     """Tests as in lab/probe/needles.py (ours), or as in the paper (string), lab/probe/string_needles.py."""
     every_tokens: Positive | None = None
     """Consumed tokens between probes; left out, the run probes at its end only."""
-    tests: Annotated[int, Ge(1), Le(10**6)] = 500
+    tests: Tests = 500
     """Tests at each length."""
     seed: Seed = 0
     """Seed of the tests, whatever run.seed, so that results of runs with different seeds are paired."""
