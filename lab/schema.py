@@ -103,13 +103,14 @@ def broken_rules(value: Any, hint: Any) -> list[str]:
 
 
 def brief(value: object) -> str:
-    """Write a value for an error's line, without the middle of a long one.
+    r"""Write a value for an error's line, without the middle of a long one.
 
     Example:
-        >>> brief([1, 2]), brief("abc"), brief("x" * 5000)
-        ('[1, 2]', 'abc', 'xxxxxxxxxxxxxxxxxxxxxxxx...xxxxxxxxxxxxxxxxxxxxxxxx (5,000 characters)')
+        >>> brief([1, 2]), brief("abc"), brief("a\nb"), brief("x" * 5000)
+        ('[1, 2]', 'abc', '"a\\nb"', 'xxxxxxxxxxxxxxxxxxxxxxxx...xxxxxxxxxxxxxxxxxxxxxxxx (5,000 characters)')
     """
-    text = json.dumps(value, default=str) if isinstance(value, dict | list) else str(value)
+    plain = not isinstance(value, dict | list) and str(value).isprintable()
+    text = str(value) if plain else json.dumps(value, default=str)
     return text if len(text) <= LONGEST_SHOWN else f"{text[:24]}...{text[-24:]} ({len(text):,} characters)"
 
 
