@@ -21,6 +21,7 @@ TOO_DEEP = f"nested deeper than {DEEPEST} levels; write settings as section.key"
 TAG = "tag:yaml.org,2002:"
 KEPT = ("null", "merge")  # of PyYAML's own scalars; the others are those of YAML 1.1
 NOWHERE = re.compile("[\0\ud800-\udfff]")  # characters that neither a file name nor UTF-8 can hold
+BLOCKS = ("|", ">")  # styles of text that is meant to have lines, as the description of a sweep
 SCALARS = {  # in the order tried; a number of more than 40 digits is text
     "bool": (re.compile(r"(true|True|TRUE|false|False|FALSE)$"), "tTfF"),
     "int": (re.compile(r"[-+]?(0|[1-9](_*[0-9]){0,39})$"), "-+0123456789"),
@@ -86,10 +87,11 @@ class Loader(yaml.SafeLoader):
             return 1 + sum(self.sizes[part] for pair in node.value for part in pair)
         if isinstance(node, yaml.SequenceNode):
             return 1 + sum(self.sizes[part] for part in node.value)
-        if NOWHERE.search(node.value):
+        if NOWHERE.search(node.value) or ("\n" in node.value and node.style not in BLOCKS):
             of = f"{key}: " if isinstance(key, str) else ""
             self.refuse(
-                node.start_mark.line, f"{of}text with a NUL or half of a surrogate pair; take that character out"
+                node.start_mark.line,
+                f"{of}text with a line break, a NUL or half of a surrogate pair; take that character out",
             )
         return 1 + len(node.value)
 

@@ -120,9 +120,14 @@ def is_short(path: object) -> bool:
     return len(text) <= LONGEST_PATH and max(map(len, text.split(b"/"))) <= LONGEST_NAME
 
 
-@cache
 def field_docs(config_class: type[Any]) -> dict[str, str]:
     """Read the docstring below each field of a config class, and of those it inherits from, from their source."""
+    found: dict[str, str] = docs_of(config_class)
+    return found
+
+
+def parsed_docs(config_class: type[Any]) -> dict[str, str]:
+    """Parse the source of a config class for `field_docs`."""
     bases = [base for base in config_class.__bases__ if issubclass(base, Section) and base is not Section]
     docs = {name: text for base in bases for name, text in field_docs(base).items()}
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(config_class))).body
@@ -132,6 +137,9 @@ def field_docs(config_class: type[Any]) -> dict[str, str]:
             assert isinstance(field.target, ast.Name), "config fields are plain names"
             docs[field.target.id] = inspect.cleandoc(str(after.value.value))
     return docs
+
+
+docs_of: Any = cache(parsed_docs)  # parsing takes longer than all the rest of reading a config
 
 
 def sections_of(hint: Any) -> list[type[Any]]:

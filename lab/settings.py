@@ -244,7 +244,6 @@ def remedy(root: type[Any], values: Any, keys: Sequence[Any]) -> str:
     return " ".join(text.split()).rstrip(".") or "see --help=all"
 
 
-@cache
 def all_settings(root: type[Any], prefix: str = "") -> list[tuple[str, str, str]]:
     """List every setting as (dotted name, default, meaning), the members of tagged unions in turn."""
     out = []

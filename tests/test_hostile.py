@@ -21,6 +21,8 @@ from lab.errors import ConfigError, LabError
 from lab.fit import read_arguments
 from lab.parsing import DEEPEST, LARGEST, format_yaml, parse_yaml
 from lab.runs.folder import RunFolder
+from lab.settings import parse_overrides
+from tests.eval.harness.parts import TASKS
 from tests.fits import CONFIG, load
 
 TEXT = CONFIG.read_text()
@@ -38,8 +40,8 @@ FILES = {  # what once crashed, hung or trained: text, how its line goes on afte
     "name_of_5_mb": (f"{TEXT}run: {{name: {'x' * 5_000_000}}}\n", "has "),
     "many_keys": ("".join(f"k{n}: 1\n" for n in range(4000)), "line 2501: more than 5,000 keys and values"),
     "comments": ("# x\n" * 100_000, "has "),
-    "nul": (f'{TEXT}run: {{name: "a\\0b"}}\n', "line 34: name: text with a NUL"),
-    "surrogate": (f'{TEXT}run: {{name: "\\ud800"}}\n', "line 34: name: text with a NUL or half of a surrogate"),
+    "nul": (f'{TEXT}run: {{name: "a\\0b"}}\n', "line 34: name: text with a line break"),
+    "surrogate": (f'{TEXT}run: {{name: "\\ud800"}}\n', "line 34: name: text with a line break, a NUL or half of "),
     "beyond_unicode": ('run: {name: "\\UFFFFFFFF"}\n', "not YAML ("),
     "tag": ("run: {seed: !!int x}\n", "line 1: not YAML (the tag tag:yaml.org,2002:int is not read)"),
     "code": ("run: !!python/object/apply:os.system [ls]\n", "line 1: not YAML (the tag "),
@@ -74,7 +76,8 @@ WORDS = {  # what once crashed, hung or trained, on a command line
     "--position.frequency.method=ntk --position.frequency.factor=1e300": "position.frequency.factor=1e+300: must be ",
 }
 EVAL = [name for name, (module, _) in cli.COMMANDS.items() if module.startswith("eval") and name != "report"]
-FIRST = {"positions": ["string"], "plan": ["--window=64"], "shape": [str(CONFIG)], "harness": ["none", "--tasks=x"]}
+HARNESS = ["none", "--tasks=lab_choice", f"--include_path={TASKS}", "--run_own_code"]
+FIRST = {"positions": ["string"], "plan": ["--window=64"], "shape": [str(CONFIG)], "harness": HARNESS}
 
 
 @contextlib.contextmanager
@@ -208,12 +211,12 @@ def check_accepted(experiment, place):
             run.module.configure_model()
 
 
-def check_config(place, text, words=()):
+def check_config(place, text, *words):
     path = place / "made.yaml"
     path.write_text(text)
     with unless_it_hangs():
         try:
-            experiment = load_experiment(path, dict(words))
+            experiment = load_experiment(path, parse_overrides(words))
             (place / "again.yaml").write_text(experiment.to_yaml())
             assert load_experiment(place / "again.yaml") == experiment
         except LabError as error:
@@ -221,12 +224,17 @@ def check_config(place, text, words=()):
     return check_accepted(experiment, place)
 
 
+def word_of(key, value):
+    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**6)
+    return f"--{key}={text.removesuffix('...' + chr(10)).strip()}"
+
+
 def check_words(main, first, key, value, capsys):
-    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**6).removesuffix("...\n").strip()
-    status, lines = lines_of(main, [*first, f"--{key}={text}"], capsys)
+    status, lines = lines_of(main, [*first, word_of(key, value)], capsys)
     if status == 2:
         check_refusal(lines)
-        assert any(key.split(".")[-1] in line or Path(first[0]).name in line for line in lines), lines
+        named = [key.split(".")[-1], Path(first[0]).name, *(word[2:].split("=")[0] for word in first[1:])]
+        assert any(name in line for name in named for line in lines), lines
     else:
         assert not isinstance(status, int) or status == 0
 
@@ -256,7 +264,7 @@ def test_a_mutated_config_is_read_and_built_or_refused(tmp_path, n):
 @pytest.mark.parametrize("n", COUNTS)
 def test_a_mutated_setting_is_read_and_built_or_refused(tmp_path, n):
     draw = given(st.sampled_from(KEYS), VALUES)
-    many(n)(draw(lambda key, value: check_config(tmp_path, TEXT, {key: value}.items())))()
+    many(n)(draw(lambda key, value: check_config(tmp_path, TEXT, word_of(key, value))))()
 
 
 @pytest.mark.parametrize("n", COUNTS)
