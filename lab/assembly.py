@@ -21,7 +21,7 @@ from lab.callbacks.probing import Probing
 from lab.callbacks.progress import Progress
 from lab.callbacks.recording import Recording
 from lab.callbacks.stopping import Stopping
-from lab.choices import choose_backend, computes_in_bf16, method_name, training_device
+from lab.choices import choose_backend, computes_in_bf16, method_name, refuse_too_large, training_device
 from lab.config import Experiment
 from lab.data.module import PackedData
 from lab.data.preparation import end_of_document, shard_folder
@@ -30,7 +30,7 @@ from lab.errors import MissingPackage
 from lab.launch import Launch, read_launch
 from lab.model.training import Training
 from lab.probe.effective_length import NeedleProbe
-from lab.probe.haystacks import load_haystack
+from lab.probe.haystacks import load_haystack, read_text
 from lab.probe.held_out import HeldOutLoss
 from lab.processes import cluster_environment
 from lab.runs.checkpoints import Checkpoint, folder_name
@@ -66,6 +66,7 @@ def assemble(
     launch = launch or read_launch(os.environ, experiment.train.devices, experiment.train.nodes)
     train, data = experiment.train, experiment.data
     device = training_device(experiment)
+    refuse_too_large(experiment, device)
     bf16 = computes_in_bf16(experiment, device)
     sharded = train.strategy == "fsdp"
     backend, _ = choose_backend(experiment, device)
@@ -146,6 +147,8 @@ def make_probing(
 ) -> Probing:
     """Build the probing callback; its tests and held-out text are read when training starts."""
     data, probe, train = experiment.data, experiment.probe, experiment.train
+    if probe.haystack is not None:
+        read_text(Path(probe.haystack))  # a missing one is found before training, not by the first probe
 
     def make_loss(rank: int, world_size: int, device: torch.device) -> HeldOutLoss | None:
         if not probe.loss_tokens:

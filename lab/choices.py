@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from lab.config import Experiment
@@ -9,6 +11,8 @@ from lab.errors import ConfigError
 from lab.model.attention import backends
 from lab.positions import frequencies
 from lab.positions.methods import describe
+
+GIB = 2**30
 
 
 def training_device(experiment: Experiment) -> torch.device:
@@ -24,6 +28,28 @@ def training_device(experiment: Experiment) -> torch.device:
             f"train.devices={experiment.train.devices}: this node has {torch.cuda.device_count()} GPUs; lower it"
         )
     return torch.device("cuda" if available and wanted != "cpu" else "cpu")
+
+
+def refuse_too_large(experiment: Experiment, device: torch.device) -> None:
+    """Refuse a run whose weights, gradients, moments and blocks' inputs alone exceed the memory of this machine.
+
+    Raises: ConfigError.
+    """
+    model, train = experiment.model, experiment.train
+    shares = train.world_size if train.strategy == "fsdp" else 1
+    inputs = train.micro_batch_tokens * model.d_model * model.n_layers * 2  # bytes of bfloat16
+    least = 16 * model.n_parameters() // shares + inputs  # four float32 numbers for each parameter
+    if device.type == "cuda":
+        memory = torch.cuda.get_device_properties(device).total_memory
+    else:
+        least *= train.devices
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if least > memory:
+        need = f"with {model.n_parameters():,} parameters and packs of {train.micro_batch_tokens:,} tokens training"
+        raise ConfigError(
+            f"model.d_model={model.d_model}: {need} takes {least / GIB:,.0f} GiB at least, this machine has "
+            f"{memory / GIB:,.0f}; lower it, n_layers, vocab_size or train.micro_batch_tokens"
+        )
 
 
 def computes_in_bf16(experiment: Experiment, device: torch.device) -> bool:

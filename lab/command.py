@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,12 +18,14 @@ from typing import Any, NamedTuple, NoReturn
 
 from lab.errors import ConfigError, LabError
 from lab.files import on_disk
-from lab.schema import Section
+from lab.schema import Section, brief, is_short
 from lab.settings import Raw, all_settings, parse_overrides, validated
 
 WRONG, STOPPED = 2, 75
+MOST_LINES, LONGEST_LINE = 3, 500  # of faults that are printed
 CONTINUES = "stopped; the same command continues"
 NOTHING_WRITTEN = "stopped; nothing was written"
+NUMBER = re.compile("[0-9]{1,18}")
 HELP = ("-h", "--help", "--help=all")
 
 
@@ -73,6 +76,10 @@ class Syntax(NamedTuple):
                 "takes no value; leave the value out" if name in self.flags else "has no value; write it after a space"
             )
             raise ConfigError(f"{name}: {remedy}") from error
+        named = [getattr(options, name.lstrip("-")) for name in self.values]
+        for path in filter(None, (*rest[: self.places], *named)):
+            if not (path.startswith("--") or is_short(path)):
+                raise ConfigError(f"{brief(path)}: too long for a path; give a shorter one")
         places = list(islice(takewhile(lambda word: not word.startswith("-"), rest), self.places))
         if not places and self.missing:
             raise ConfigError(self.missing.format(word=words[0]))
@@ -104,8 +111,25 @@ def failed(error: LabError | KeyboardInterrupt, stopped: str = NOTHING_WRITTEN, 
     """Print why a command ended early and return its exit status."""
     is_signal = isinstance(error, KeyboardInterrupt)
     if not silent:
-        show((str(error) or stopped) if is_signal else error, error=True)
+        show((str(error) or stopped) if is_signal else in_short(str(error)), error=True)
     return STOPPED if is_signal else WRONG
+
+
+def in_short(faults: str) -> str:
+    r"""Cut faults down to three lines, the third of which names the fields of the others, and lines in the middle.
+
+    Example:
+        >>> print(in_short("a.b=1: no; x\nc: no; x\nd=2: no; x\ne: no; x"))
+        a.b=1: no; x
+        c: no; x
+        2 more: d=2, e
+    """
+    lines = faults.splitlines()
+    if len(lines) > MOST_LINES:
+        fields = [brief(line.partition(": ")[0]) for line in lines[MOST_LINES - 1 :]]
+        lines = [*lines[: MOST_LINES - 1], f"{len(fields)} more: {', '.join(fields)}"]
+    half = LONGEST_LINE // 2
+    return "\n".join(line if len(line) <= LONGEST_LINE else f"{line[:half]} ... {line[-half:]}" for line in lines)
 
 
 def run(
@@ -176,7 +200,7 @@ def as_list(value: Any, kind: str) -> Any:
         return words or value
     if isinstance(value, int) and not isinstance(value, bool):
         return [value]
-    return [int(word) for word in words] if words and all(map(str.isdecimal, words)) else value
+    return [int(word) for word in words] if words and all(NUMBER.fullmatch(word) for word in words) else value
 
 
 def settings_lines(options_class: type[Section], names: Iterable[str] | None = None, prefix: str = "") -> list[str]:

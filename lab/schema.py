@@ -9,9 +9,11 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
+import json
 import math
 import textwrap
 from collections.abc import Collection, Mapping
+from functools import cache
 from numbers import Integral, Real
 from types import UnionType
 from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -22,10 +24,18 @@ from lab.errors import ConfigError
 
 T = TypeVar("T")
 
-Positive = Annotated[int, Ge(1)]
-NonNegative = Annotated[int, Ge(0)]
-PositiveFloat = Annotated[float, Gt(0)]
+MOST = 10**15  # of anything counted; a thousand times the tokens of the longest trainings
+LONGEST_SHOWN = 80  # characters of a value in an error's line
+LONGEST_NAME, LONGEST_PATH = 200, 4000  # bytes; file systems allow 255, of which temporary names take some, and 4095
+
+Positive = Annotated[int, Ge(1), Le(MOST)]
+NonNegative = Annotated[int, Ge(0), Le(MOST)]
+Length = Annotated[int, Ge(1), Le(2**24)]  # of a window or a text in tokens, for which tables and counts are kept
+Tests = Annotated[int, Ge(1), Le(10**6)]  # texts, documents, or whatever is measured one by one
+Seed = Annotated[int, Ge(0), Le(2**63 - 1)]
+PositiveFloat = Annotated[float, Gt(0), Le(1e15)]
 Share = Annotated[float, Ge(0), Le(1)]
+PathText = Annotated[str, "a path"]
 
 RULES: dict[type, tuple[str, str]] = {Ge: ("ge", ">="), Gt: ("gt", ">"), Le: ("le", "<="), Lt: ("lt", "<")}
 
@@ -56,13 +66,13 @@ def range_faults(config: Any) -> list[str]:
     for name, hint in get_type_hints(type(config), include_extras=True).items():
         value = getattr(config, name, None)
         if hint is bool and not isinstance(value, bool):
-            faults.append(f"{name}={value}: must be true or false")
+            faults.append(f"{name}={brief(value)}: must be true or false")
         if value is None and get_origin(hint) is Annotated:
             faults.append(f"{name}={value}: must be set")
         union = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
         for part in (hint, *union):
             if get_origin(part) is Annotated:
-                faults += [f"{name}={value}: must be {rule}" for rule in broken_rules(value, part)]
+                faults += [f"{name}={brief(value)}: must be {rule}" for rule in broken_rules(value, part)]
     if faults:
         docs = field_docs(type(config))
         faults = [f"{fault}; {' '.join(docs[fault.partition('=')[0]].split()).rstrip('.')}" for fault in faults]
@@ -72,12 +82,15 @@ def range_faults(config: Any) -> list[str]:
 def broken_rules(value: Any, hint: Any) -> list[str]:
     """List the constraints of an annotated number that `value` breaks, in words."""
     kind, *constraints = get_args(hint)
+    if hint == PathText:
+        fits = value is None or is_short(value)
+        return [] if fits else [f"a path of at most {LONGEST_PATH:,} bytes, of {LONGEST_NAME} between two slashes"]
     constraints = [constraint for constraint in constraints if type(constraint) in RULES]
     if value is None or not constraints:  # where None is allowed, it means a default
         return []
     if isinstance(value, bool) or not isinstance(value, Integral if kind is int else Real):
         return ["a whole number" if kind is int else "a number"]
-    if not math.isfinite(value):
+    if not isinstance(value, Integral) and not math.isfinite(value):
         return ["finite"]
     out = []
     for constraint in constraints:
@@ -89,8 +102,32 @@ def broken_rules(value: Any, hint: Any) -> list[str]:
     return out
 
 
+def brief(value: object) -> str:
+    r"""Write a value for an error's line, without the middle of a long one.
+
+    Example:
+        >>> brief([1, 2]), brief("abc"), brief("a\nb"), brief("x" * 5000)
+        ('[1, 2]', 'abc', '"a\\nb"', 'xxxxxxxxxxxxxxxxxxxxxxxx...xxxxxxxxxxxxxxxxxxxxxxxx (5,000 characters)')
+    """
+    plain = not isinstance(value, dict | list) and str(value).isprintable()
+    text = str(value) if plain else json.dumps(value, default=str)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:24]}...{text[-24:]} ({len(text):,} characters)"
+
+
+def is_short(path: object) -> bool:
+    """Return whether file systems can hold a path."""
+    text = str(path).encode("utf-8", "replace")
+    return len(text) <= LONGEST_PATH and max(map(len, text.split(b"/"))) <= LONGEST_NAME
+
+
 def field_docs(config_class: type[Any]) -> dict[str, str]:
     """Read the docstring below each field of a config class, and of those it inherits from, from their source."""
+    found: dict[str, str] = docs_of(config_class)
+    return found
+
+
+def parsed_docs(config_class: type[Any]) -> dict[str, str]:
+    """Parse the source of a config class for `field_docs`."""
     bases = [base for base in config_class.__bases__ if issubclass(base, Section) and base is not Section]
     docs = {name: text for base in bases for name, text in field_docs(base).items()}
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(config_class))).body
@@ -100,6 +137,9 @@ def field_docs(config_class: type[Any]) -> dict[str, str]:
             assert isinstance(field.target, ast.Name), "config fields are plain names"
             docs[field.target.id] = inspect.cleandoc(str(after.value.value))
     return docs
+
+
+docs_of: Any = cache(parsed_docs)  # parsing takes longer than all the rest of reading a config
 
 
 def sections_of(hint: Any) -> list[type[Any]]:

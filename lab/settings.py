@@ -1,4 +1,4 @@
-"""Read settings: YAML without duplicate keys, dotted overrides, and one line with a remedy per fault.
+"""Read settings: a YAML file, dotted overrides, and one line with a remedy per fault.
 
 Pydantic checks types and ranges; this file turns its errors into `dotted.field=value: rule; remedy`.
 """
@@ -8,17 +8,16 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
-import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
-import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from lab.errors import ConfigError
-from lab.schema import RULES, field_docs, nearest, sections_of
+from lab.parsing import DEEPEST, LARGEST, parse_yaml
+from lab.schema import RULES, brief, field_docs, nearest, sections_of
 
 TAGS = ("name", "method")  # keys that select a member of a tagged union
 KINDS = {  # beginnings of pydantic's error types
@@ -32,50 +31,9 @@ KINDS = {  # beginnings of pydantic's error types
     "model": "a section",
     "dict": "a section",
 }
-BOOL_TAG, BOOL = "tag:yaml.org,2002:bool", re.compile(r"(true|True|TRUE|false|False|FALSE)$")
-FLOAT = re.compile(r"[-+]?([0-9][0-9_]*)(\.[0-9_]*)?([eE][-+]?[0-9]+)")
+MOST_FAULTS = 20  # looked into; each costs a search for the nearest name
+LONGEST_NAME = 200  # characters of a dotted setting
 reader: Any = cache(TypeAdapter)  # of a config class; building one takes longer than reading
-
-
-class Loader(yaml.SafeLoader):
-    """YAML that refuses duplicate keys, reads 4e-4 as a number, and off, on, yes and no as words, as YAML 1.2 does."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Build a mapping and refuse duplicate keys."""
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, Hashable):
-                line = key_node.start_mark.line + 1
-                raise ConfigError(f"{self.name}: line {line}: a key must be a word; write section: or key: value")
-            if key in seen:
-                line = key_node.start_mark.line + 1
-                raise ConfigError(f"{self.name}: line {line}: {key} is given twice; keep one of them")
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-Loader.yaml_implicit_resolvers = {
-    first: [resolver for resolver in resolvers if resolver[0] != BOOL_TAG]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-Loader.add_implicit_resolver(BOOL_TAG, BOOL, list("tTfF"))
-Loader.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+0123456789"))
-
-
-def parse_yaml(text: str, name: str) -> Any:
-    """Parse YAML; an error names its line.
-
-    Raises: ConfigError.
-    """
-    try:
-        loader = Loader(text)
-        loader.name = name
-        return loader.get_single_data()
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" line {mark.line + 1}:" if mark else ""
-        raise ConfigError(f"{name}:{line} not YAML ({getattr(error, 'problem', error)}); correct the line") from error
 
 
 def part(values: dict[str, Any], key: str) -> dict[str, Any]:
@@ -98,8 +56,9 @@ class Raw:
         Raises: ConfigError for a missing file or one that is not a mapping.
         """
         try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            with path.open("rb") as file:
+                text = file.read(4 * LARGEST + 1).decode("utf-8")  # of a device without an end, too
+        except (OSError, ValueError) as error:  # not UTF-8, or a name with a NUL
             reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
             raise ConfigError(f"{path}: {reason}; use a YAML config, for instance one of configs/") from error
         values = parse_yaml(text, str(path))
@@ -146,6 +105,8 @@ def parse_overrides(arguments: Sequence[str], bare: Sequence[str] = ()) -> dict[
             text = "true"
         elif not equals:
             text = left.pop(0)
+        if len(key) > LONGEST_NAME or key.count(".") > DEEPEST:
+            raise ConfigError(f"--{brief(key)}: no setting has so long a name; --help=all lists them")
         if key in overrides:
             raise ConfigError(f"--{key}: is given twice; keep one of them")
         overrides[key] = parse_yaml(text, f"--{key}")
@@ -157,14 +118,12 @@ def validated(root: type[Any], raw: Raw) -> Any:
 
     Raises: ConfigError with one line for every fault found.
     """
-    try:
-        text = json.dumps(raw.values, default=str)
-    except ValueError as error:
-        raise ConfigError(f"{raw.source}: a section contains itself ({error}); write out its values") from error
+    text = json.dumps(raw.values, default=str)
     try:
         return reader(root).validate_json(text, strict=True)
     except ValidationError as error:
-        lines = [line for item in error.errors(include_url=False) for line in fault_lines(root, raw, item)]
+        found = error.errors(include_url=False)[:MOST_FAULTS]
+        lines = [line for item in found for line in fault_lines(root, raw, item)]
         raise ConfigError(*dict.fromkeys(lines)) from None
 
 
@@ -178,8 +137,7 @@ def fault_lines(root: type[Any], raw: Raw, item: Any) -> Iterator[str]:
         for line in getattr(context["error"], "faults", [str(context["error"])]):
             yield prefix + line
         return
-    value = look_up(raw.values, keys)
-    shown = json.dumps(value, default=str) if isinstance(value, dict | list) else value
+    shown = brief(look_up(raw.values, keys))
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
         yield f"{dotted}={shown}: unknown setting; {suggestion(root, raw.values, keys)}"
     elif kind in ("missing", "missing_argument"):
@@ -187,7 +145,7 @@ def fault_lines(root: type[Any], raw: Raw, item: Any) -> Iterator[str]:
     elif kind in ("union_tag_invalid", "union_tag_not_found"):
         tag = context.get("tag", "")
         hint = nearest(str(tag), context.get("expected_tags", "").replace("'", "").split(", "))
-        yield f"{dotted}.{str(context['discriminator']).strip(chr(39))}={tag}: unknown; {hint}"
+        yield f"{dotted}.{str(context['discriminator']).strip(chr(39))}={brief(tag)}: unknown; {hint}"
     else:
         yield f"{dotted}={shown}: {rule_of(item)}; {remedy(root, raw.values, keys)}"
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from lab import command
 from lab.command import Syntax, Words, bare_settings, read_options, settings_lines
-from lab.schema import NonNegative, Positive, Section
+from lab.schema import PathText, Section, Seed, Tests
 
 Output = Literal["picture", "folder"]  # what -o names
 MODEL = "{word}: MODEL must be the first argument; give a run folder, a checkpoint in it, or a Hugging Face folder"
@@ -19,13 +19,13 @@ MODEL = "{word}: MODEL must be the first argument; give a run folder, a checkpoi
 class Options(Section):
     """Options of measurements on texts."""
 
-    texts: Positive = 10
+    texts: Tests = 10
     """Texts, pieces of the source that do not overlap."""
-    text: str | None = None
+    text: PathText | None = None
     """Source of the texts, a .txt, .json or .jsonl file; left out, a run's corpus: held-out documents, fresh filler."""
-    seed: NonNegative = 0
+    seed: Seed = 0
     """Seed of the choice of texts, and of what else is drawn."""
-    rows: str | None = None
+    rows: PathText | None = None
     """File for the results, one JSON object a line; left out, in eval/ of the run folder, or in runs/."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """What to compute on; auto takes a GPU where there is one."""
@@ -40,9 +40,9 @@ class Options(Section):
 class CellOptions(Section):
     """Options of measurements that are made of cells."""
 
-    seed: NonNegative = 0
+    seed: Seed = 0
     """Seed of all that is drawn."""
-    batch: Positive | None = None
+    batch: Tests | None = None
     """Rows that the model runs side by side; left out, as many as have 16384 tokens together, 64 at most."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """What to compute on; auto takes a GPU where there is one."""

@@ -15,11 +15,12 @@ from eval.common.method_settings import setting
 from lab.config import load_experiment
 from lab.errors import ConfigError
 from lab.model.huggingface.config import read_settings
+from lab.parsing import parse_yaml
 from lab.positions import Distance
 from lab.positions.config import PositionConfig
 from lab.positions.methods import DISTANCE_METHODS
 from lab.schema import field_docs
-from lab.settings import Raw, parse_yaml, validated
+from lab.settings import Raw, validated
 from lab.source.place import CONFIG, find_place
 
 DERIVED = ("string", "dca", "self_extend", "rerope")

@@ -29,7 +29,7 @@ from lab.probe.haystacks import load_haystack, read_text
 from lab.probe.protocols import shortest_test
 from lab.runs.checkpoints import COUNTS, Checkpoint
 from lab.runs.folder import RunFolder
-from lab.schema import NonNegative, Positive, Section
+from lab.schema import Length, PathText, Positive, Section, Seed, Tests
 
 EIGHTHS = 8  # lengths up to the training window of a model without a probe of its own
 MOST_TOKENS = 4096  # training window of a model that does not state one
@@ -40,9 +40,9 @@ SETTINGS = ("tests", "protocol", "needles", "digits", "required", "answer_budget
 class NeedleOptions(Section):
     """Options of the commands that run four-needle tests."""
 
-    lengths: tuple[Positive, ...] | None = None
+    lengths: tuple[Length, ...] | None = None
     """Lengths in tokens, with commas between them, prompt and answer together."""
-    tests: Positive | None = None
+    tests: Tests | None = None
     """Tests at each length; left out, the run's probe.tests, or 500."""
     protocol: Literal["ours", "string"] | None = None
     """Tests as in lab/probe/needles.py (ours), or as in the paper, lab/probe/string_needles.py (string); left out, the
@@ -53,15 +53,15 @@ class NeedleOptions(Section):
     """Digits of each number; left out, as in the run's own probe, or 6."""
     required: Positive | None = None
     """Numbers that must be found for a test to pass; left out, as in the run's own probe, or 2."""
-    answer_budget: Positive | None = None
+    answer_budget: Length | None = None
     """Tokens of each length that are left for the answer; left out, as in the run's own probe, or 64."""
-    haystack: str | None = None
+    haystack: PathText | None = None
     """Text file to hide the numbers in; left out, as in the run's own probe. A Hugging Face folder needs one."""
     confidence: Annotated[float, Gt(0), Lt(1)] = 0.95
     """Probability with which limits hold the true share, at least."""
-    seed: NonNegative | None = None
+    seed: Seed | None = None
     """Seed of the tests; left out, the run's probe.seed, or 0."""
-    batch: Positive | None = None
+    batch: Tests | None = None
     """Tests that generate side by side; left out, as in the run's own probe, or 64."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """What to compute on; auto takes a GPU where there is one."""

@@ -54,7 +54,7 @@ from lab.positions import Distance
 from lab.probe.config import ProbeConfig
 from lab.probe.distance_records import distance_record, reach_record
 from lab.probe.effective_distance import DistanceProbe, DistanceResult
-from lab.schema import NonNegative, Positive, Section, Share
+from lab.schema import Length, PathText, Section, Seed, Share, Tests
 
 KIND = "distance"
 OF_PROBE = {
@@ -68,27 +68,27 @@ OF_PROBE = {
 class DistanceOptions(Section):
     """Options of this command."""
 
-    distances: tuple[Positive, ...] | None = None
+    distances: tuple[Length, ...] | None = None
     """Distances in tokens, rising, with commas between them; left out, `points` of them."""
     points: Annotated[int, Ge(2)] | None = None
     """Number of distances, equally spaced from a quarter of the window to the largest that fits; left out, as in the
     run's own probe, or 14."""
-    prompt: tuple[Positive, ...] | None = None
+    prompt: tuple[Length, ...] | None = None
     """Also in prompts that take this many tokens with the answer, with commas between several; distances without room
     are left out."""
-    tests: Positive | None = None
+    tests: Tests | None = None
     """Tests at each distance; left out, as in the run's own probe, or 100."""
     digits: Annotated[int, Ge(2), Le(9)] | None = None
     """Digits of each number; left out, as in the run's own probe, or 6."""
-    haystack: str | None = None
+    haystack: PathText | None = None
     """Text file to hide the numbers in; left out, as in the run's own probe. A Hugging Face folder needs one."""
     threshold: Share = 0.8
     """Share of numbers that must be found within reach."""
     confidence: Annotated[float, Gt(0), Lt(1)] = 0.95
     """Probability with which limits hold the true share, at least."""
-    seed: NonNegative | None = None
+    seed: Seed | None = None
     """Seed of the tests; left out, the run's probe.seed, or 0."""
-    batch: Positive | None = None
+    batch: Tests | None = None
     """Tests that generate side by side; left out, as in the run's own probe, or 64."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """What to compute on; auto takes a GPU where there is one."""

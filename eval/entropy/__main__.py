@@ -39,7 +39,7 @@ from eval.entropy.attention_entropy import attention_entropy
 from eval.entropy.picture import draw_entropy
 from lab.command import NOTHING_WRITTEN, start
 from lab.loading import OpenedModel, open_model
-from lab.schema import Positive
+from lab.schema import Length, Positive
 
 WINDOWS = 2  # training windows that a text is long, so that both sides of the window are seen
 MOST_TOKENS = 8192  # of a text whose length is not given
@@ -53,7 +53,7 @@ class EntropyOptions(Options):
 
     tokens: Positive | None = None
     """Tokens of each text; left out, the largest of --lengths, or else two training windows, 8192 at most."""
-    lengths: tuple[Positive, ...] | None = None
+    lengths: tuple[Length, ...] | None = None
     """Numbers of visible tokens in the results, with commas between them; left out, powers of two up to --tokens."""
 
     def rules(self) -> list[str]:

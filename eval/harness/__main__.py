@@ -11,7 +11,7 @@ tokenizer.json. Tasks, tags and groups are the harness's, or those of the YAML f
     python -m eval.harness models/Llama-3.1-8B --tasks longbench --distance string --shift 43008 --window 128
     python -m eval.harness models/Llama-3.1-8B --tasks humaneval --confirm_run_unsafe_code
     python -m eval.harness models/Llama-3.1-8B-Instruct --tasks gsm8k --apply_chat_template
-    python -m eval.harness runs/tiny_2k --tasks my_task --include_path my_tasks/ --limit 100
+    python -m eval.harness runs/tiny_2k --tasks my_task --include_path my_tasks/ --run_own_code
 
 --distance NAME is short for --position.distance.method=NAME; that method's parameters follow under their own names, or
 after a colon as in eval.distance. Where none is given, string, dca, self_extend and rerope take those of eval.methods,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eval.common.command import CellOptions
-from lab.schema import NonNegative, Positive
+from lab.schema import Length, NonNegative, PathText, Positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,16 +14,18 @@ class HarnessOptions(CellOptions):
 
     tasks: str
     """Names of tasks, tags or groups, with commas between them."""
-    include_path: str | None = None
+    include_path: PathText | None = None
     """Folder with YAML files of tasks of your own."""
+    run_own_code: bool = False
+    """Run the Python code (!function) that YAML files of --include_path name; read it first."""
     limit: Positive | None = None
     """Number of documents of each task, from the first; left out, all."""
     num_fewshot: NonNegative | None = None
     """Examples before each question; left out, as many as the task sets."""
-    max_length: Positive | None = None
+    max_length: Length | None = None
     """Most tokens of a text, answer included, beyond which contexts lose their beginning; left out, the training
     window."""
-    max_gen_toks: Positive = 256
+    max_gen_toks: Length = 256
     """Most tokens of an answer, where a task sets none."""
     apply_chat_template: bool = False
     """Ask as in a chat, with the template of a Hugging Face folder; earlier examples become turns of it."""

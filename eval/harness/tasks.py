@@ -12,6 +12,8 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from eval.harness.options import HarnessOptions
 from lab.errors import ConfigError, LabError, MissingPackage
 from lab.files import sha256
@@ -26,6 +28,7 @@ def task_manager(options: HarnessOptions) -> Any:
     Raises: MissingPackage; ConfigError for unknown names.
     """
     try:
+        import lm_eval
         from lm_eval.tasks import TaskManager
     except ImportError as error:
         raise MissingPackage("lm-eval", "eval.harness", "harness") from error
@@ -33,6 +36,8 @@ def task_manager(options: HarnessOptions) -> Any:
     folder = options.include_path
     if folder is not None and not Path(folder).is_dir():
         raise ConfigError(f"--include_path={folder}: no such folder; name one with YAML files of tasks")
+    if folder is not None and not options.run_own_code:
+        refuse_code(Path(folder), Path(lm_eval.__file__).parent)
     manager = TaskManager(include_path=folder, include_defaults=False)
     below = [entry for name in options.names for entry in entries(manager, name)]
     if any(entry is None or entry.kind.name == "TAG" for entry in below):  # a tag may have tasks elsewhere
@@ -45,6 +50,28 @@ def task_manager(options: HarnessOptions) -> Any:
     if faults:
         raise ConfigError(*faults)
     return manager
+
+
+def refuse_code(folder: Path, harness: Path) -> None:
+    """Refuse a folder of tasks whose YAML files, or those that they include, name code: any tag, as !function is one.
+
+    Raises: ConfigError, which names one of the files.
+    """
+    left, seen = sorted(folder.rglob("*.y*ml")), set[Path]()
+    while left:
+        path = left.pop().resolve()
+        if path in seen or harness in path.parents or not path.is_file():
+            continue  # the harness's own tasks may be included
+        seen.add(path)
+        try:
+            events = list(yaml.parse(path.read_text(encoding="utf-8"), yaml.SafeLoader))
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise ConfigError(f"--include_path={folder}: {path} cannot be read as YAML; correct the file") from error
+        if any(getattr(event, "tag", None) is not None for event in events):
+            rule = f"{path} names Python code (!function), which would be run"
+            raise ConfigError(f"--include_path={folder}: {rule}; read it, then add --run_own_code")
+        texts = [event.value for event in events if isinstance(event, yaml.ScalarEvent)]
+        left += [path.parent / text for text in texts if text.endswith((".yaml", ".yml")) or "include" in texts]
 
 
 def entries(manager: Any, name: Any) -> Iterator[Any]:

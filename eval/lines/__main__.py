@@ -38,7 +38,7 @@ from eval.common.tables import limits, to_text
 from eval.lines.cases import HIGHEST, LEAST_LINES, Lines
 from eval.lines.picture import draw_lines
 from lab.command import start
-from lab.schema import Positive
+from lab.schema import Length, Tests
 
 KIND = "lines"
 BUDGET = 32  # tokens for the answer, at least: longeval's models write a sentence before the number
@@ -53,16 +53,16 @@ NAMED_BY = (*SUBJECT, *COMPARED_BY, "asked")
 class LinesOptions(CellOptions):
     """Options of this command."""
 
-    lines: tuple[Positive, ...] | None = None
+    lines: tuple[Length, ...] | None = None
     """Numbers of lines, with commas between them; not together with --lengths."""
-    lengths: tuple[Positive, ...] | None = None
+    lengths: tuple[Length, ...] | None = None
     """Lengths in tokens, with commas between them, prompt and answer together, filled with as many lines as they hold;
     left out, without --lines, powers of two from a quarter of the training window up to it, with room for a test."""
-    tests: Positive = 50
+    tests: Tests = 50
     """Tests of each number of lines or length."""
     protocol: Literal["longeval", "completion"] = "longeval"
     """How the prompt ends: with the question, or with the answer's first words, for models that only complete."""
-    answer_budget: Positive | None = None
+    answer_budget: Length | None = None
     """Tokens that are left for the answer; left out, 32, or what the number takes where that is more."""
 
     def rules(self) -> list[str]:

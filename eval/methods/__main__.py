@@ -43,7 +43,7 @@ from lab.errors import ConfigError
 from lab.positions import Frequencies
 from lab.probe.effective_length import LengthResult, NeedleProbe, Row
 from lab.probe.records import tests_of
-from lab.schema import Positive, look_up
+from lab.schema import Length, look_up
 
 KIND = "methods"
 BASE = "rope"
@@ -57,7 +57,7 @@ class MethodsOptions(NeedleOptions):
 
     methods: str = ",".join(METHODS)
     """Methods, with commas between them; rope is what the others are compared to."""
-    train_len: Positive | None = None
+    train_len: Length | None = None
     """Training length in tokens that settings are derived from; left out, the model's training window."""
 
     def rules(self) -> list[str]:

@@ -44,7 +44,7 @@ from eval.passkey.picture import draw_grid
 from lab.command import start
 from lab.data.config import Synthetic
 from lab.probe.haystacks import check_enough
-from lab.schema import Positive
+from lab.schema import Length, PathText, Tests
 
 KIND = "passkey"
 BUDGET = 16  # tokens for the answer, at least
@@ -57,21 +57,21 @@ NAMED_BY = (*ALIKE, "length", "depth")
 class PasskeyOptions(CellOptions):
     """Options of this command."""
 
-    lengths: tuple[Positive, ...] | None = None
+    lengths: tuple[Length, ...] | None = None
     """Lengths in tokens, with commas between them, prompt and answer together; left out, powers of two from a quarter
     of the training window up to twice the window, those with room for a test."""
     depths: Annotated[int, Ge(2), Le(101)] = 11
     """Depths, evenly spaced from the filler's beginning to its end."""
-    tests: Positive = 20
+    tests: Tests = 20
     """Tests of each cell."""
     protocol: Literal["passkey", "lab"] | None = None
     """Protocol: passkey, the usual one, or lab, in the wording of the synthetic corpus; left out, lab for runs
     on that corpus, else passkey."""
     digits: Annotated[int, Ge(2), Le(9)] | None = None
     """Digits of the number; left out, 5, in the lab's protocol as many as the run's synthetic corpus has."""
-    haystack: str | None = None
+    haystack: PathText | None = None
     """Text file to hide the number in, of the lab's protocol; left out, fresh text of the run's corpus."""
-    answer_budget: Positive | None = None
+    answer_budget: Length | None = None
     """Tokens of each length that are left for the answer; left out, 16, or what the number takes where that is more."""
 
     def rules(self) -> list[str]:

@@ -37,7 +37,7 @@ from eval.common.subject import SUBJECT, Subject, doublings, open_subject, refus
 from eval.common.tables import limits, to_text
 from eval.perplexity.picture import draw_perplexity
 from lab.command import start
-from lab.schema import Positive
+from lab.schema import Length, PathText, Positive, Tests
 
 PROTOCOL = "sliding-window"
 STRIDE = 256  # tokens (arXiv:2402.17463, section 4.1)
@@ -50,19 +50,19 @@ NAMED_BY = (*SUBJECT, *COMPARED_BY, "length")
 class PerplexityOptions(CellOptions):
     """Options of this command."""
 
-    lengths: tuple[Positive, ...] | None = None
+    lengths: tuple[Length, ...] | None = None
     """Context lengths in tokens, with commas between them; left out, powers of two from a quarter of the training
     window up to it."""
-    stride: Positive | None = None
+    stride: Length | None = None
     """Tokens that the window moves by, at most the shortest length; left out, 256, or half the shortest length where
     that is less."""
-    documents: Positive = 10
+    documents: Tests = 10
     """Documents, drawn from those that are long enough."""
-    min_tokens: Positive | None = None
+    min_tokens: Length | None = None
     """Tokens of the shortest document that is taken; left out, the longest of --lengths."""
     tokens: Positive | None = None
     """Tokens of each document that are read, from its beginning; left out, all of them."""
-    text: str | None = None
+    text: PathText | None = None
     """Source of the documents: a .txt or .json file, each one document, a .jsonl file with one in each line, or a
     folder of these; left out, the run's held-out documents."""
 

@@ -85,6 +85,8 @@ def read_histogram(path: Path) -> Documents:
     Raises: DataError.
     """
     field = f"--corpus={path}"
+    if path.exists() and not path.is_file():
+        raise DataError(f"{field}: is no file; give slimpajama, a folder of token shards, or a CSV file")
     try:
         columns = pd.read_csv(path)
         lengths, counts = (columns[name].to_numpy(np.float64) for name in ("length", "count"))

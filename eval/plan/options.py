@@ -6,20 +6,20 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt, Le, Lt
 
 from eval.plan.documents import SLIMPAJAMA
 from lab.data.config import Mode
-from lab.schema import Positive, PositiveFloat, Section
+from lab.schema import PathText, Positive, PositiveFloat, Section
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions(Section):
     """Options of the planner."""
 
-    corpus: str = SLIMPAJAMA
+    corpus: PathText = SLIMPAJAMA
     """Folder of token shards, CSV file with `length,count`, or slimpajama, the shape that the paper reports."""
-    window: tuple[Annotated[int, Ge(8)], ...] = (2048, 4096)
+    window: tuple[Annotated[int, Ge(8), Le(2**24)], ...] = (2048, 4096)
     """Training windows in tokens, with commas between them."""
     mode: tuple[Mode, ...] = ("natural",)
     """How documents become segments (data.mode), with commas between several."""
@@ -31,7 +31,7 @@ class PlanOptions(Section):
     """What the runs are read for; the paper's points are effective lengths."""
     confidence: Annotated[float, Gt(0), Lt(1)] = 0.95
     """Probability of the prediction intervals."""
-    config: str | None = None
+    config: PathText | None = None
     """Config of the run that is planned: its rotary base and size are compared with the windows and the law."""
 
     @property

@@ -47,7 +47,7 @@ from lab.command import Syntax, Words, read_options, run, settings_lines, start
 from lab.data.config import Mode
 from lab.errors import ConfigError
 from lab.positions import DISTANCE_METHODS
-from lab.schema import Section, look_up
+from lab.schema import PathText, Section, look_up
 from lab.skip import SKIP_METHODS
 
 PICTURE_ONLY = ("train", "train_len", "counts")
@@ -65,7 +65,7 @@ class Options(Section):
     """Document lengths of the training: natural (as in SlimPajama), uniform or concatenated; left out, natural."""
     train_len: Length | None = None
     """Training length L in tokens, of the longest segment; left out, that of --counts or else the text's length."""
-    counts: str | None = None
+    counts: PathText | None = None
     """Run folder whose counts.npz holds the counts of the training."""
 
     def rules(self) -> list[str]:

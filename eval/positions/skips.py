@@ -18,7 +18,7 @@ from eval.common.plots import percent
 from eval.common.tables import to_text
 from eval.positions.matrix import LONGEST, FloatArray, IntArray, facts_text
 from lab.counts import PositionCounts
-from lab.schema import NonNegative, Positive, Section
+from lab.schema import Section, Seed, Tests
 from lab.skip import mean_distance, run_lengths, skip_positions_from_config
 from lab.skip.rpes import Rpes, mean_run_length
 
@@ -36,9 +36,9 @@ class SkipOptions(Section):
 
     n_tokens: Annotated[int, Ge(2), Le(LONGEST)]
     """Tokens n of every sample, two or more, or there is no pair of them."""
-    samples: Positive = 100
+    samples: Tests = 100
     """Samples whose ids are drawn."""
-    seed: NonNegative = 0
+    seed: Seed = 0
     """Seed of the draws."""
 
     @property

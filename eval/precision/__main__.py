@@ -46,7 +46,7 @@ from lab.command import NOTHING_WRITTEN, start
 from lab.errors import ConfigError
 from lab.loading import open_model
 from lab.model.decoder import Decoder
-from lab.schema import NonNegative, Positive
+from lab.schema import Length, NonNegative
 
 MOST_TOKENS = 512  # of the texts of D, when their length is not given
 LENGTHS = (64, 8192)  # tokens of the texts of D_logit, from and to (section 2.2)
@@ -57,11 +57,11 @@ WINDOWS = 2  # training windows that the longest of them is, at most
 class PrecisionOptions(Options):
     """Options of this command."""
 
-    length: Positive | None = None
+    length: Length | None = None
     """Tokens of the texts of D; left out, the training window, 512 at most."""
     shifts: tuple[NonNegative, ...] | None = None
     """Shifts d1 of D in tokens, with commas between them, against d2 = 16; left out, the paper's; 0 is always added."""
-    lengths: tuple[Positive, ...] | None = None
+    lengths: tuple[Length, ...] | None = None
     """Tokens of the texts of D_logit; left out, powers of two from 64 up to two training windows, 8192 at most."""
     whole_model: bool = False
     """Whether to compute with the whole model in bfloat16 as well, each shift in a forward pass of its own."""

@@ -10,7 +10,7 @@ from annotated_types import Ge, Le
 
 from eval.ruler.results import LLAMA2_7B_AT_4K
 from eval.ruler.tasks import ALL, TASKS, Task
-from lab.schema import NonNegative, Positive, Section
+from lab.schema import Length, PathText, Section, Seed, Tests
 
 BATCH_TOKENS, MOST_ROWS = 65_536, 64  # of prompts side by side where no batch is set
 
@@ -21,27 +21,27 @@ class RulerOptions(Section):
 
     tasks: tuple[str, ...] | None = None
     """Tasks, with commas between them; left out, all 13."""
-    lengths: tuple[Positive, ...] | None = None
+    lengths: tuple[Length, ...] | None = None
     """Lengths in tokens, with commas between them, prompt and answer together; left out, powers of two from 4096 up to
     the training window, or, for a smaller window, the first power of two with room for all tasks."""
-    tests: Positive = 500
+    tests: Tests = 500
     """Tests of each task at each length."""
-    seed: NonNegative = 0
+    seed: Seed = 0
     """Seed of the tests."""
-    haystack: str | None = None
+    haystack: PathText | None = None
     """Essays to hide needles in: a text file (.txt, .json with `text`, .jsonl) or a folder; left out, made-up text."""
-    squad: str | None = None
+    squad: PathText | None = None
     """SQuAD 2.0's JSON file, for qa_1; left out, made-up people."""
-    hotpotqa: str | None = None
+    hotpotqa: PathText | None = None
     """HotpotQA's JSON file, for qa_2; left out, made-up people."""
-    answer_budget: Positive | None = None
+    answer_budget: Length | None = None
     """Tokens of each length that are left for the answer; left out, RULER's, 30 to 128 by task, or what answers take in
     this tokenizer where that is more."""
-    last: Positive | None = None
+    last: Length | None = None
     """Checkpoints of a run folder to average over, the newest ones; left out, MODEL itself."""
     threshold: Annotated[float, Ge(0), Le(100)] = LLAMA2_7B_AT_4K
     """Average score, in percent, that a length must reach for the effective length; RULER's is Llama2-7B's at 4K."""
-    batch: Positive | None = None
+    batch: Tests | None = None
     """Prompts that generate side by side; left out, 65536 tokens of them, 64 prompts at most."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """What to compute on; auto takes a GPU where there is one."""

@@ -6,15 +6,14 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
-
-from lab.config.faults import mask_faults, position_faults, shape_faults
+from lab.config.faults import length_faults, mask_faults, position_faults, shape_faults
 from lab.config.sections import CountConfig, RunConfig, StartConfig, TrackConfig, TrainConfig
 from lab.data.config import Bpe, DataConfig, Synthetic
 from lab.masks import Causal
 from lab.masks.config import MaskConfig
 from lab.model.config import DecoderConfig
 from lab.model.optim import OptimConfig
+from lab.parsing import format_yaml
 from lab.positions import Frequencies
 from lab.positions.config import PositionConfig
 from lab.probe.config import ProbeConfig
@@ -82,6 +81,7 @@ class Experiment(Section):
             for position in self.count.positions or ()
             if position >= self.reach
         ]
+        faults += length_faults(self.reach, self.skip, data, probe)
         faults += position_faults(self.position, self.model, data, train, probe)
         faults += mask_faults(self.mask, self.skip, data, self.position, has_gaps=self.has_gaps)
         faults += shape_faults(self.shape, self.skip, data, self.mask, reach=self.reach)
@@ -137,7 +137,7 @@ class Experiment(Section):
 
     def to_yaml(self) -> str:
         """Write the resolved experiment as YAML that reads back to the same."""
-        return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+        return format_yaml(self.to_dict())
 
     def describe(self) -> str:
         """Format parameters, FLOPs and steps as comment lines."""

@@ -11,6 +11,21 @@ from lab.probe.config import ProbeConfig
 from lab.shape.config import Gaps, ShapeConfig
 from lab.skip.config import SkipConfig
 
+MOST_WINDOWS = 1024  # of a length beyond the training window; papers extend by at most 64
+
+
+def length_faults(reach: int, skip: SkipConfig | None, data: DataConfig, probe: ProbeConfig) -> list[str]:
+    """List lengths out of all proportion to the training window."""
+    target = "skip" if skip is not None else "shape.strategy"
+    lengths = {f"{target}.target_len": reach, "probe.max_length": probe.max_length or 0, "probe.step": probe.step}
+    lengths |= {"probe.distances": max(probe.distances or (0,)), "probe.answer_budget": probe.answer_budget}
+    most = MOST_WINDOWS * data.window
+    return [
+        f"{name}={length}: must be <= {most:,}, {MOST_WINDOWS:,} training windows; lower it or raise data.window"
+        for name, length in lengths.items()
+        if length > most
+    ]
+
 
 def position_faults(
     position: PositionConfig, model: DecoderConfig, data: DataConfig, train: TrainConfig, probe: ProbeConfig

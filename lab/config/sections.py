@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
-from lab.schema import NonNegative, Positive, Section
+from lab.schema import LONGEST_NAME, MOST, Length, NonNegative, PathText, Positive, Section, Seed, brief, is_short
 
 PRECISIONS = Literal["auto", "fp32", "bf16"]
 STRATEGIES = Literal["auto", "single", "ddp", "fsdp"]
@@ -24,11 +24,11 @@ class TrainConfig(Section):
     """Tokens to train on; the steps are this over batch_tokens, rounded up."""
     batch_tokens: Positive = 2048
     """Tokens of a global batch, one optimizer step."""
-    micro_batch_tokens: Positive = 2048
+    micro_batch_tokens: Length = 2048
     """Tokens of a pack, what one device takes at a time; accumulation follows from the devices."""
-    devices: Positive = 1
+    devices: Annotated[int, Ge(1), Le(256)] = 1
     """Processes on a node, one for each device."""
-    nodes: Positive = 1
+    nodes: Annotated[int, Ge(1), Le(100_000)] = 1
     """Nodes; several are started by SLURM or torchrun."""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     """What to run on; auto takes a GPU where there is one."""
@@ -40,11 +40,11 @@ class TrainConfig(Section):
     """Attention kernel; auto chooses by device and prints which and why."""
     recompute: bool = False
     """Whether the backward pass computes each block's activations again: a third more work, far less memory."""
-    threads: Positive | None = None
+    threads: Annotated[int, Ge(1), Le(1024)] | None = None
     """CPU threads of each process, part of what makes two runs equal bit by bit; left out, cores over processes."""
     checkpoint_every_tokens: Positive | None = None
     """Consumed tokens between checkpoints; left out, only at the end and when stopped."""
-    keep_checkpoints: Annotated[int, Ge(2)] = 2
+    keep_checkpoints: Annotated[int, Ge(2), Le(MOST)] = 2
     """Newest checkpoints that are kept."""
     async_checkpoints: bool = False
     """Whether to train on while a checkpoint is written, from a copy of weights and optimizer in CPU memory."""
@@ -104,7 +104,7 @@ class TrainConfig(Section):
 class StartConfig(Section):
     """Trained weights to start from."""
 
-    path: str
+    path: PathText
     """Run folder, checkpoint in it, or Hugging Face folder; shape, tokenizer and positions left out follow it."""
 
 
@@ -142,15 +142,16 @@ class RunConfig(Section):
 
     name: str
     """Name of the run's folder; left out, that of the config file; auto adds 8 digits that identify the settings."""
-    seed: NonNegative = 0
+    seed: Seed = 0
     """Seed of the weights and the data order; probe.seed is that of the tests."""
-    folder: str = "runs"
+    folder: PathText = "runs"
     """Folder that holds the run folders."""
 
     def rules(self) -> list[str]:
         """Refuse a name that is not a folder name."""
-        if self.name in ("", ".", "..") or Path(self.name).name != self.name:
-            return [f"name={self.name}: must be a plain folder name; set run.folder for its place"]
+        if self.name in ("", ".", "..") or Path(self.name).name != self.name or not is_short(self.name):
+            rule = f"must be a plain folder name of at most {LONGEST_NAME} bytes"
+            return [f"name={brief(self.name)}: {rule}; set run.folder for its place"]
         return []
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, ClassVar, Literal
@@ -12,10 +13,11 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import Field
 
 from lab.data.synthetic import NATURAL_LOG_STD, VERSION
-from lab.schema import NonNegative, Positive, PositiveFloat, Section, Share
+from lab.schema import PathText, Positive, Section, Seed, Share
 
 Mode = Literal["natural", "concatenated", "uniform"]
 Order = Literal["corpus", "related"]
+MOST_TOKENS = 1e11  # of a corpus that is generated
 DERIVED_VERSION = 1  # of the derivation of shards; raised with every change to it
 
 
@@ -28,9 +30,9 @@ class Synthetic(Section):
         "section_frac": "section_tokens, which is section_frac * data.window",
     }
     name: Literal["synthetic"] = "synthetic"
-    documents: Positive = 20_000
+    documents: Annotated[int, Ge(1), Le(10**9)] = 20_000
     """Number of documents."""
-    seed: NonNegative = 0
+    seed: Seed = 0
     """Seed of the documents; the run's own seed shuffles them."""
     words: Annotated[int, Ge(8), Le(10_000)] = 48
     """Distinct words of filler."""
@@ -46,12 +48,20 @@ class Synthetic(Section):
     """Probability that a word of filler is a number; repeats and quotes repeat it too."""
     question_prob: Share = 0.95
     """Probability that a long enough section states numbers and ends with the question and answer."""
-    section_tokens: PositiveFloat = 192.0
+    section_tokens: Annotated[float, Ge(1), Le(2**24)] = 192.0
     """Longest section in tokens; repeats, quotes and questions reach back no further than their section."""
-    median_tokens: PositiveFloat = 49.92
+    median_tokens: Annotated[float, Ge(1), Le(2**20)] = 49.92
     """Median document length in tokens; SlimPajama's shape at a window of 192, and at any window of 0.26 times it."""
-    log_std: PositiveFloat = NATURAL_LOG_STD
+    log_std: Annotated[float, Gt(0), Le(3)] = NATURAL_LOG_STD
     """Standard deviation of the logarithm of the document length."""
+
+    def rules(self) -> list[str]:
+        """Refuse a corpus that nothing could hold."""
+        tokens = self.documents * self.median_tokens * math.exp(self.log_std**2 / 2)  # the mean of a log-normal
+        if tokens <= MOST_TOKENS:
+            return []
+        rule = f"makes {tokens:.0e} tokens, more than {MOST_TOKENS:.0e}"
+        return [f"documents={self.documents}: {rule}; lower it, median_tokens or log_std"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +76,7 @@ class Text(Section):
     """Text files: .jsonl, .jsonl.zst, .parquet (a document per row) or .txt (a document per file)."""
 
     name: Literal["text"] = "text"
-    path: str
+    path: PathText
     """A file, or a folder searched at all depths."""
     text_field: str = "text"
     """Field of a row that holds the text."""
@@ -79,11 +89,11 @@ class Slimpajama(Section):
     """SlimPajama-627B: `text` and `meta.redpajama_set_name`, from a folder of its files or streamed from the hub."""
 
     name: Literal["slimpajama"] = "slimpajama"
-    path: str | None = None
+    path: PathText | None = None
     """Folder of .jsonl.zst files; left out, `dataset` is streamed through the datasets package."""
-    dataset: str | None = None
+    dataset: PathText | None = None
     """Name on the hub, or a local folder that the datasets package can load; left out, cerebras/SlimPajama-627B."""
-    tasks: Positive = 512
+    tasks: Annotated[int, Ge(1), Le(10**6)] = 512
     """Tasks that the work is divided into; one shard each, at most one per input file."""
 
     def rules(self) -> list[str]:
@@ -98,7 +108,7 @@ class Conversations(Section):
     """Conversations in ShareGPT's format, a JSON object per line: only the assistant's turns are scored."""
 
     name: Literal["conversations"] = "conversations"
-    path: str
+    path: PathText
     """A .jsonl, .jsonl.zst or .parquet file, or a folder of them, with `conversations`: turns of `from` and `value`."""
 
 
@@ -110,7 +120,7 @@ class Bpe(Section):
     """A byte-level BPE trained on the corpus; every digit is a separate token."""
 
     method: Literal["bpe"] = "bpe"
-    vocab_size: Annotated[int, Ge(260)] = 640
+    vocab_size: Annotated[int, Ge(260), Le(2**22)] = 640
     """Maximum number of tokens, including the 256 bytes and 2 special tokens."""
     sample_documents: Positive = 3000
     """Documents that it is trained on."""
@@ -121,7 +131,7 @@ class TokenizerFile(Section):
     """A tokenizer.json, for instance Llama-3's."""
 
     method: Literal["file"] = "file"
-    path: str
+    path: PathText
     """The file, or a folder that holds it."""
     eos: str
     """Token that ends every document, for Llama-3 "<|end_of_text|>"."""
@@ -140,7 +150,7 @@ class Upsample(Section):
     """Share of each source's tokens in long documents afterwards."""
     tokens: Positive | None = None
     """Approximate number of tokens to train on afterwards; left out, as many as before."""
-    seed: NonNegative = 0
+    seed: Seed = 0
     """Seed of the choice of copied documents, and of their order."""
 
 
@@ -150,7 +160,7 @@ class DataConfig(Section):
 
     corpus: Corpus = field(default_factory=Synthetic)
     tokenizer: TokenizerChoice = field(default_factory=Bpe)
-    window: Annotated[int, Ge(2)] = 128
+    window: Annotated[int, Ge(2), Le(2**24)] = 128
     """Training window L: tokens of the longest segment."""
     mode: Mode = "natural"
     """Documents cut at the window, windows always full, or lengths uniform in 1..L (arXiv:2410.18745, Figure 1)."""
@@ -162,7 +172,7 @@ class DataConfig(Section):
     """Documents in the corpus's order (evenly mixed where upsampled), or related ones of a source as neighbours."""
     tags: bool = False
     """Whether every document begins with its source's name and a line break, which are not scored."""
-    folder: str = "shards"
+    folder: PathText = "shards"
     """Folder that holds the token shards of all corpora."""
     look_ahead: Annotated[int, Ge(1), Le(4096)] = 256
     """Segments a stream may choose from when it fills a pack."""

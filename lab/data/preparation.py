@@ -270,7 +270,7 @@ def obtain_tokenizer(config: DataConfig, folder: Path) -> Tokenizer:
             sample = itertools.chain([wording.TASK + wording.NEEDLE + wording.QUESTION], sample)
         tokenizer = train_bpe(sample, choice.vocab_size)
     else:
-        tokenizer = load_tokenizer(Path(choice.path))
+        tokenizer = load_tokenizer(Path(choice.path), choice.eos)
     write_atomic(path, tokenizer.to_str().encode("utf-8"))
     return tokenizer
 

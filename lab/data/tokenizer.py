@@ -49,8 +49,8 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     return tokenizer
 
 
-def load_tokenizer(path: Path) -> Tokenizer:
-    """Read a tokenizer.json, or the one in a folder.
+def load_tokenizer(path: Path, eos: str | None = None) -> Tokenizer:
+    """Read a tokenizer.json, or the one in a folder; a text that spells a special token, or `eos`, is text.
 
     Raises: DataError for a missing or broken file.
     """
@@ -58,11 +58,20 @@ def load_tokenizer(path: Path) -> Tokenizer:
     if not file.is_file():
         raise DataError(f"data.tokenizer.path={path}: no such file; name a tokenizer.json or a folder with one")
     try:
-        tokenizer = Tokenizer.from_str(file.read_text(encoding="utf-8"))
+        tokenizer = Tokenizer.from_str(with_special(file.read_text(encoding="utf-8"), eos))
     except Exception as error:  # the library raises plain Exception for every broken file
         raise DataError(f"data.tokenizer.path={path}: not a tokenizer.json ({error}); save it again") from error
     tokenizer.encode_special_tokens = True  # <eos> in a text is plain text and ends nothing
     return tokenizer
+
+
+def with_special(text: str, token: str | None) -> str:
+    """Mark an added token of a tokenizer.json as special, as the library encodes texts that spell one that is not."""
+    settings = json.loads(text)
+    ours = [added for added in settings.get("added_tokens", ()) if added["content"] == token]
+    for added in ours:
+        added["special"] = True
+    return json.dumps(settings, ensure_ascii=False) if ours else text
 
 
 def check_ids(ids: npt.ArrayLike, vocab_size: int) -> None:

@@ -5,45 +5,50 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 
-from lab.schema import Positive, PositiveFloat, Section
+from lab.schema import Section
+
+MOST_PARAMETERS = 10**13
 
 
 @dataclass(frozen=True)
 class DecoderConfig(Section):
     """A Llama-family decoder (arXiv:2410.18745, A.2)."""
 
-    d_model: Positive
+    d_model: Annotated[int, Ge(1), Le(2**18)]
     """Width of the residual stream."""
-    n_layers: Positive
+    n_layers: Annotated[int, Ge(1), Le(1024)]
     """Number of blocks."""
-    n_heads: Positive
+    n_heads: Annotated[int, Ge(1), Le(2**14)]
     """Query heads; must divide attention_width (left out, d_model) into an even head_dim."""
-    n_kv_heads: Positive
+    n_kv_heads: Annotated[int, Ge(1), Le(2**14)]
     """Key and value heads (grouped-query attention); must divide n_heads."""
-    d_ff: Positive
+    d_ff: Annotated[int, Ge(1), Le(2**20)]
     """Width of the SwiGLU feed-forward layer."""
-    vocab_size: Positive
+    vocab_size: Annotated[int, Ge(1), Le(2**22)]
     """Rows of the embedding; in a run config it follows the tokenizer when left out."""
     tie_embeddings: bool
     """Whether the output head is the embedding; has no default because it changes the parameter count by a fifth."""
-    theta: PositiveFloat = 10000.0
+    theta: Annotated[float, Ge(1), Le(1e15)] = 10000.0
     """Rotary base."""
-    norm_eps: Annotated[float, Gt(0)] = 1e-5
+    norm_eps: Annotated[float, Gt(0), Le(1)] = 1e-5
     """Added to the mean square in RMSNorm."""
-    embedding_std: PositiveFloat | None = None
+    embedding_std: Annotated[float, Gt(0), Le(1e6)] | None = None
     """Standard deviation of the first embedding; left out, sqrt(2 / (5 d_model)). 1.0 lets small models copy sooner."""
-    head_chunk: Annotated[int, Ge(16)] = 1024
+    head_chunk: Annotated[int, Ge(16), Le(2**24)] = 1024
     """Tokens whose logits exist at a time in the loss."""
     qkv_bias: bool = False
     """Whether queries, keys and values have biases, as Qwen2's do."""
-    attention_width: Positive | None = None
+    attention_width: Annotated[int, Ge(1), Le(2**18)] | None = None
     """Width of all query heads together; left out, d_model."""
 
     def rules(self) -> list[str]:
         """List the faults between the fields, each as one line."""
         faults = []
+        if self.n_parameters() > MOST_PARAMETERS:
+            rule = f"makes {self.n_parameters():,} parameters, more than {MOST_PARAMETERS:,}"
+            faults.append(f"d_model={self.d_model}: {rule}; lower it, n_layers or d_ff")
         field = "d_model" if self.attention_width is None else "attention_width"
         if self.width % self.n_heads:
             faults.append(f"n_heads={self.n_heads}: must divide {field}={self.width}; use {self.near(self.width)}")

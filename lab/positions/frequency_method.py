@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from lab.errors import ConfigError
 from lab.schema import Positive, Section, is_whole
@@ -16,7 +16,7 @@ from lab.schema import Positive, Section, is_whole
 if TYPE_CHECKING:
     from torch import Tensor
 
-Factor = Annotated[float, Ge(1)]
+Factor = Annotated[float, Ge(1), Le(1e6)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from lab.positions.distance_method import Band, Distance, differences, identity
 from lab.positions.regions import Far, Near
@@ -31,7 +31,7 @@ class LeakyRerope(Distance):
     method: Literal["leaky_rerope"] = "leaky_rerope"
     window: NonNegative
     """Window w in tokens, whose distances are kept."""
-    leak: Annotated[float, Ge(1)]
+    leak: Annotated[float, Ge(1), Le(1e6)]
     """How many times slower positions grow beyond the window, at least 1; 1 is plain distance."""
 
     def length_faults(self, length: int) -> list[str]:

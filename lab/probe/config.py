@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from lab.schema import NonNegative, Positive, PositiveFloat, Section, Share
+from lab.schema import Length, NonNegative, PathText, Positive, PositiveFloat, Section, Seed, Share, Tests
 
 ERROR = 0.005  # at each length; with 63 lengths the effective length is unchanged in 99% of models (LOG.md)
 ROUNDS = 20  # of a sequential probe at each length
@@ -24,13 +24,13 @@ class ProbeConfig(Section):
     """Tests as in lab/probe/needles.py (ours), or as in the paper (string), lab/probe/string_needles.py."""
     every_tokens: Positive | None = None
     """Consumed tokens between probes; left out, the run probes at its end only."""
-    tests: Positive = 500
+    tests: Tests = 500
     """Tests at each length."""
-    seed: NonNegative = 0
+    seed: Seed = 0
     """Seed of the tests, whatever run.seed, so that results of runs with different seeds are paired."""
-    step: Positive = 128
+    step: Length = 128
     """Step of the lengths, in tokens; the first is the first multiple with room for a test."""
-    max_length: Positive | None = None
+    max_length: Length | None = None
     """Longest length; every length up to it is probed. Left out, a probe stops at the first length that fails."""
     needles: Annotated[int, Ge(1), Le(16)] | None = None
     """Numbers hidden in each test; left out, as many as the synthetic corpus states, else 4."""
@@ -50,17 +50,17 @@ class ProbeConfig(Section):
     """Maximum probability that a sequential length gets another verdict than with all tests; left out, 0.005."""
     round: Positive | None = None
     """Tests between two checks whether a sequential length may stop; left out, a twentieth of the tests."""
-    answer_budget: Positive = 64
+    answer_budget: Length = 64
     """Tokens of each length that are left for the answer."""
-    batch: Positive = 64
+    batch: Annotated[int, Ge(1), Le(2**16)] = 64
     """Tests that generate together on one device."""
-    haystack: str | None = None
+    haystack: PathText | None = None
     """Text file (.txt, .json with `text`, .jsonl) to hide the numbers in; left out, fresh text of the corpus."""
-    distance_tests: NonNegative = 100
+    distance_tests: Annotated[int, Ge(0), Le(10**6)] = 100
     """One-number tests at each distance (lab/probe/effective_distance.py); 0 for none."""
-    distance_points: Annotated[int, Ge(2)] | None = None
+    distance_points: Annotated[int, Ge(2), Le(1000)] | None = None
     """Number of distances, equally spaced from a quarter of the window to the largest that fits; left out, 14."""
-    distances: tuple[Positive, ...] | None = None
+    distances: tuple[Length, ...] | None = None
     """Distances to test, in tokens, rising; left out, `distance_points` of them."""
     loss_tokens: NonNegative = 65_536
     """Held-out tokens whose loss is measured with every probe; 0 for none."""

@@ -58,6 +58,8 @@ def read_text(path: Path, field: str = "probe.haystack") -> str:
     Raises: DataError, which names the setting that the path comes from.
     """
     try:
+        if path.exists() and not path.is_file():
+            raise DataError(f"{field}={path}: is no file; give a .txt, .json or .jsonl file")
         content = path.read_text(encoding="utf-8")
         if path.suffix == ".jsonl":
             content = "\n".join(json.loads(line)["text"] for line in content.split("\n") if line.strip())

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from lab.schema import NonNegative, Positive, Section
+from lab.schema import PathText, Positive, Section, Seed, Tests
 
 PositiveShare = Annotated[float, Gt(0), Le(1)]
 
@@ -16,7 +16,7 @@ PositiveShare = Annotated[float, Gt(0), Le(1)]
 class ImpactConfig(Section):
     """Options of the analysis (arXiv:2409.00509, section 4.1)."""
 
-    windows: Positive = 50
+    windows: Tests = 50
     """Windows that both models score."""
     length: Annotated[int, Ge(2)] | None = None
     """Tokens of a window, the target length; left out, the training window of TUNED."""
@@ -28,12 +28,12 @@ class ImpactConfig(Section):
     """Share of all marked targets that the selected types cover, the most impactful types first."""
     min_count: Positive = 10
     """Occurrences that a type needs to be selected."""
-    tagger: str | None = None
+    tagger: PathText | None = None
     """spaCy pipeline that labels parts of speech: the name of an installed one, or its folder."""
-    text: str | None = None
+    text: PathText | None = None
     """Source of the windows, a .txt, .json or .jsonl file; left out, held-out documents of the corpus TUNED was trained
     on, one after the other."""
-    seed: NonNegative = 0
+    seed: Seed = 0
     """Seed of the choice of windows."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """What to compute on; auto takes a GPU where there is one."""

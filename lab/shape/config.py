@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import Field
 
-from lab.schema import Positive, PositiveFloat, Section, Share
+from lab.schema import Length, Positive, Section, Share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class Bump(Section):
     """Center of the bump c, as a share of the window."""
     width_frac: Annotated[float, Gt(0), Le(1)] = 0.1
     """Width of the bump w, as a share of the window."""
-    height: PositiveFloat = 2.0
+    height: Annotated[float, Gt(0), Le(1e6)] = 2.0
     """How many times the natural f is added at the center."""
 
 
@@ -47,7 +47,7 @@ class Exact(Section):
     """The natural profile with an extra weight on targets of long visible context: EXACT, arXiv:2605.10544."""
 
     method: Literal["exact"] = "exact"
-    extra: PositiveFloat = 0.15
+    extra: Annotated[float, Gt(0), Le(1e6)] = 0.15
     """Mean extra weight of long targets."""
     exponent: Annotated[float, Ge(0), Le(16)] = 0.5
     """Power of the inverse frequency by which buckets of long targets share the extra weight; 0 is evenly."""
@@ -60,7 +60,7 @@ class Choose(Section):
     """Draw the corpus's own segments by their length, some more often than others."""
 
     method: Literal["choose"] = "choose"
-    max_repeats: PositiveFloat = 8.0
+    max_repeats: Annotated[float, Gt(0), Le(1e6)] = 8.0
     """How many times as often as in the corpus a segment may be drawn, for the same number of tokens."""
 
 
@@ -76,7 +76,7 @@ class Gaps(Section):
     """Assign ids with gaps to the tokens of full windows, in chunks placed as planned."""
 
     method: Literal["skip"] = "skip"
-    target_len: Positive
+    target_len: Length
     """Target window T in tokens, which all ids stay below."""
 
 
@@ -85,7 +85,7 @@ class Weights(Section):
     """Weight the loss of every target by the earlier tokens it sees; the draws do not change."""
 
     method: Literal["weights"] = "weights"
-    max_weight: Annotated[float, Ge(1)] = 8.0
+    max_weight: Annotated[float, Ge(1), Le(1e6)] = 8.0
     """Largest loss weight of a target; the mean is 1."""
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from lab.errors import CheckpointError
 from lab.model.huggingface.config import NAME as HUGGING_FACE
 from lab.runs.checkpoints import NAME as CHECKPOINT_NAME
+from lab.schema import brief, is_short
 
 CONFIG, TOKENIZER = "config.yaml", "tokenizer.json"
 PLACES = "a run folder, a checkpoint in it, or a Hugging Face folder"
@@ -30,6 +31,8 @@ def find_place(path: Path, field: str = "") -> Place:
 
     Raises: CheckpointError for a folder that is missing or none of the three.
     """
+    if not is_short(path):
+        raise CheckpointError(f"{field}{brief(path)}: too long for a path; use {PLACES}")
     folder, home = named(path), home_of(path)
     if not folder.is_dir():
         raise CheckpointError(f"{field}{path}: no such folder; use {PLACES}")

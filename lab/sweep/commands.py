@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from lab.command import Syntax
 from lab.errors import ConfigError
-from lab.settings import parse_yaml
+from lab.parsing import parse_yaml
 from lab.sweep.space import Settings
 
 MACRO, VARIABLE = re.compile(r"\$\{(\w+)\}"), re.compile(r"\$\{envvar:([A-Z0-9_]*)\}")

@@ -46,6 +46,32 @@ def test_a_text_that_spells_a_special_token_stays_text(tmp_path):
     assert load_tokenizer(shard_folder(config)).decode(ids) == text
 
 
+def test_an_end_token_that_its_file_does_not_mark_is_text_too(tmp_path, bpe):
+    """An ordinary text has the same bytes by either file."""
+    written = {}
+    for special in (True, False):
+        settings = json.loads(bpe.to_str())
+        for token in settings["added_tokens"]:
+            token["special"] = special or token["content"] == "<bos>"
+        file = tmp_path / f"{special}.json"
+        file.write_text(json.dumps(settings))
+        for name, text in {"spelled": "a page about <eos> tokens", "ordinary": "a page, <b>bold</b>, 3 < 4"}.items():
+            corpus = tmp_path / f"{name}.jsonl"
+            corpus.write_text(json.dumps({"text": text}))
+            choice = TokenizerFile(path=str(file), eos="<eos>")
+            config = DataConfig(
+                corpus=Text(path=str(corpus)), tokenizer=choice, held_out_frac=0.0, folder=str(tmp_path)
+            )
+            prepare(config, progress=False)
+            shard = shard_folder(config) / "task-00000"
+            ids, _ = read_shard(shard, "train")[0]
+            assert (ids.count(1), ids[-1]) == (1, 1)
+            assert load_tokenizer(shard.parent).decode(ids) == text
+            written[name, special] = (shard / "train.tokens.bin").read_bytes()
+    assert written["ordinary", True] == written["ordinary", False]
+    assert written["spelled", True] == written["spelled", False]
+
+
 def test_the_store_reads_what_the_bytes_hold(made):
     config, _ = made
     folder = shard_folder(config)

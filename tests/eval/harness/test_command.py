@@ -21,7 +21,7 @@ from tests.eval.harness.parts import ROOT, TASKS, documents, encoded, read_lines
 lm_eval = pytest.importorskip("lm_eval")
 CacheHook = pytest.importorskip("lm_eval.api.model").CacheHook
 pytestmark = pytest.mark.usefixtures("harness_files")
-OWN = f"--include_path={TASKS}"
+OWN = (f"--include_path={TASKS}", "--run_own_code")
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def run(capsys):
 def done(run_folder, tmp_path_factory, harness_files):
     """Three tasks, run once."""
     folder = tmp_path_factory.mktemp("harness")
-    words = [str(run_folder), "--tasks", "lab_choice,lab_answer,lab_text", OWN, "-o", str(folder)]
+    words = [str(run_folder), "--tasks", "lab_choice,lab_answer,lab_text", *OWN, "-o", str(folder)]
     assert main(words) == 0
     return folder, words
 
@@ -89,7 +89,7 @@ def check_same(folder, whole, tasks):
 
 @pytest.mark.parametrize("task", ["lab_choice", "lab_text", "lab_answer"])
 def test_after_ctrl_c_the_same_command_continues(done, run_folder, tmp_path, run, passes, monkeypatch, task):
-    words = [run_folder, f"--tasks={task}", OWN, "--batch=1", "-o", tmp_path]
+    words = [run_folder, f"--tasks={task}", *OWN, "--batch=1", "-o", tmp_path]
     add, kept = CacheHook.add_partial, []
 
     def add_and_stop(self, kind, arguments, value):
@@ -114,7 +114,7 @@ def test_after_ctrl_c_the_same_command_continues(done, run_folder, tmp_path, run
 
 @pytest.mark.slow
 def test_after_a_kill_the_same_command_continues(done, run_folder, tmp_path, run, passes):
-    words = [str(run_folder), "--tasks=lab_choice,lab_text", OWN, "--batch=1", "-o", str(tmp_path)]
+    words = [str(run_folder), "--tasks=lab_choice,lab_text", *OWN, "--batch=1", "-o", str(tmp_path)]
     slow = "import sys, time; from eval.harness import __main__ as command, model; scores = model.token_scores; "
     slow += "model.token_scores = lambda *a: time.sleep(0.1) or scores(*a); command.main(sys.argv[1:])"
     process = subprocess.Popen([sys.executable, "-c", slow, *words], cwd=ROOT, stderr=subprocess.DEVNULL)
@@ -134,7 +134,7 @@ def test_after_a_kill_the_same_command_continues(done, run_folder, tmp_path, run
 
 def test_more_documents_take_up_what_is_there(run_folder, tmp_path, run, passes):
     """Three choices a document; another window or method gives other numbers."""
-    words = [run_folder, "--tasks=lab_choice", OWN, "-o", tmp_path]
+    words = [run_folder, "--tasks=lab_choice", *OWN, "-o", tmp_path]
     for options, n_run in (
         (["--limit=3"], 9),
         (["--limit=5"], 6),
@@ -148,7 +148,7 @@ def test_more_documents_take_up_what_is_there(run_folder, tmp_path, run, passes)
 
 
 def test_the_short_form_of_a_distance_method(run_folder, tmp_path, run):
-    base = [run_folder, "--tasks=lab_choice", OWN, "--limit=3", "-o", tmp_path]
+    base = [run_folder, "--tasks=lab_choice", *OWN, "--limit=3", "-o", tmp_path]
     assert run(*base, "--distance", "string")[0] == 0
     assert rows_in(tmp_path, "lab_choice")["acc"]["method"] == "rope+string(shift=22,window=11)"
     status, out, _ = run(*base, "--distance", "string", "--shift=4", "--window=1")
@@ -185,14 +185,14 @@ def test_a_distance_method_alone_follows_from_the_window(run_folder, hugging_fac
 
 
 def test_cut_contexts_are_reported(run_folder, tmp_path, run):
-    status, out, _ = run(run_folder, "--tasks=lab_facts,lab_key", OWN, "-o", tmp_path)
+    status, out, _ = run(run_folder, "--tasks=lab_facts,lab_key", *OWN, "-o", tmp_path)
     facts, key = rows_in(tmp_path, "lab_facts")["score"], rows_in(tmp_path, "lab_key")["score"]
     assert (status, facts["n"], facts["cut"], key["cut"], facts["longest"]) == (0, 4, 4, 4, 64)
     assert "lab_facts: 4 of 4 contexts were longer than the window and lost their beginning; raise --max_length" in out
 
 
 def test_groups_and_examples(run_folder, tmp_path, run):
-    words = [run_folder, OWN, "--max_length=300"]
+    words = [run_folder, *OWN, "--max_length=300"]
     assert run(*words, "--tasks=lab_subjects,lab_steps", "-o", tmp_path)[0] == 0
     parts = [rows_in(tmp_path, f"lab_subject_{name}")["acc"] for name in ("plants", "stones")]
     whole = rows_in(tmp_path, "lab_subjects")["acc"]
@@ -207,7 +207,7 @@ def test_groups_and_examples(run_folder, tmp_path, run):
 
 
 def test_the_seed_draws_the_examples(run_folder, tmp_path, run):
-    words = [run_folder, "--tasks=lab_steps", OWN, "--limit=2", "--max_length=300"]
+    words = [run_folder, "--tasks=lab_steps", *OWN, "--limit=2", "--max_length=300"]
     hashes = []
     for seed, place in ((0, "one"), (1, "one"), (0, "other")):
         assert run(*words, f"--seed={seed}", "-o", tmp_path / place)[0] == 0
@@ -228,7 +228,7 @@ def test_questions_as_a_chat_to_a_hugging_face_folder(hugging_face_folder, tmp_p
     (folder / "tokenizer_config.json").write_text(json.dumps(names))
     prompts, encode = [], Encoder.encode
     monkeypatch.setattr(Encoder, "encode", lambda self, x: prompts.append((x, encode(self, x))) or prompts[-1][1])
-    status, _, err = run(folder, "--tasks=lab_answer", OWN, "--limit=2", "-o", tmp_path, "--apply_chat_template")
+    status, _, err = run(folder, "--tasks=lab_answer", *OWN, "--limit=2", "-o", tmp_path, "--apply_chat_template")
     assert status == 0, err
     row = rows_in(tmp_path, "lab_answer")["exact_match"]
     assert (row["chat"], row["checkpoint"]) == (True, None)
@@ -245,13 +245,13 @@ def test_questions_as_a_chat_to_a_hugging_face_folder(hugging_face_folder, tmp_p
     [
         (["--tasks="], "tasks="),
         ([f"--include_path={TASKS}/none", "--tasks=a"], "no such folder"),
-        ([OWN, "--tasks=lab_choice", "--plot"], "--plot"),
-        ([OWN, "--tasks=lab_choice", "--max_length=1"], "max_length=1"),
-        ([OWN, "--tasks=lab_choice", "--tsks=1"], "unknown setting"),
-        ([OWN, "--tasks=lab_choice", "--distance=strings"], "did you mean string?"),
-        ([OWN, "--tasks=lab_choice", "--distance=leaky_rerope"], "must be set"),
-        ([OWN, "--tasks=lab_choice", "--apply_chat_template"], "has no chat template"),
-        ([OWN, "--tasks=lab_program"], "--confirm_run_unsafe_code"),
+        ([*OWN, "--tasks=lab_choice", "--plot"], "--plot"),
+        ([*OWN, "--tasks=lab_choice", "--max_length=1"], "max_length=1"),
+        ([*OWN, "--tasks=lab_choice", "--tsks=1"], "unknown setting"),
+        ([*OWN, "--tasks=lab_choice", "--distance=strings"], "did you mean string?"),
+        ([*OWN, "--tasks=lab_choice", "--distance=leaky_rerope"], "must be set"),
+        ([*OWN, "--tasks=lab_choice", "--apply_chat_template"], "has no chat template"),
+        ([*OWN, "--tasks=lab_program"], "--confirm_run_unsafe_code"),
         ([], "--tasks: must be set"),
     ],
     ids=str,
@@ -265,7 +265,7 @@ def test_wrong_input_is_a_line(run_folder, tmp_path, run, words, fault):
 
 def test_a_missing_folder_is_a_line(tmp_path, run):
     for method in ([], ["--distance=string"]):
-        status, _, err = run(tmp_path / "none", "--tasks=lab_choice", OWN, *method)
+        status, _, err = run(tmp_path / "none", "--tasks=lab_choice", *OWN, *method)
         assert (status, "no such folder; " in err) == (2, True)
 
 

@@ -115,8 +115,8 @@ def test_whole_tasks(folder, peer, tmp_path):
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
 
-    words = [str(folder), "--tasks", ",".join(NAMES), f"--include_path={TASKS}", "--confirm_run_unsafe_code"]
-    assert main([*words, "--seed=3", "-o", str(tmp_path)]) == 0
+    words = [str(folder), "--tasks", ",".join(NAMES), f"--include_path={TASKS}", "--run_own_code"]
+    assert main([*words, "--confirm_run_unsafe_code", "--seed=3", "-o", str(tmp_path)]) == 0
     plain = hugging_face(folder, add_bos_token=False)  # for texts alone, which it would begin twice
     for names, lm in ((tuple(set(NAMES) - {"lab_text"}), peer), (("lab_text",), plain)):
         theirs = simple_evaluate(

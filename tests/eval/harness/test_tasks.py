@@ -31,7 +31,15 @@ def write_task(folder, name, **settings):
 
 def test_programs_run_where_that_is_confirmed(run_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv(CODE_SWITCH, "0")  # to be as it was afterwards
-    words = [str(run_folder), "--tasks=lab_program", f"--include_path={TASKS}", "--limit=1", "-o", str(tmp_path)]
+    words = [
+        str(run_folder),
+        "--tasks=lab_program",
+        f"--include_path={TASKS}",
+        "--run_own_code",
+        "--limit=1",
+        "-o",
+        str(tmp_path),
+    ]
     assert main(words) == 2
     assert "--tasks=lab_program: runs programs that the model writes; " in capsys.readouterr().err
     assert os.environ[CODE_SWITCH] == "0"
@@ -111,17 +119,25 @@ def test_every_task_that_cannot_be_loaded_is_a_line(run_folder, tmp_path, capsys
         write_task(tmp_path, name, **settings)
     (tmp_path / "choice.yaml").write_text((TASKS / "choice.yaml").read_text())
     names = ["lab_choice", *BROKEN]
-    words = [str(run_folder), f"--tasks={','.join(names)}", f"--include_path={tmp_path}", "-o", str(tmp_path / "out")]
+    words = [
+        str(run_folder),
+        f"--tasks={','.join(names)}",
+        f"--include_path={tmp_path}",
+        "--run_own_code",
+        "-o",
+        str(tmp_path / "out"),
+    ]
     assert main(words) == 2
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("--tasks=")]
-    for line, (name, (_, kind)) in zip(lines, BROKEN.items(), strict=True):
+    *lines, rest = [line for line in capsys.readouterr().err.splitlines() if "--tasks=" in line]
+    assert rest == "3 more: " + ", ".join(f"--tasks={name}" for name in list(BROKEN)[2:])
+    for line, (name, (_, kind)) in zip(lines, list(BROKEN.items())[:2], strict=True):
         assert line.startswith(f"--tasks={name}: the harness cannot run it ({kind}")
         assert "; check" in line
     assert not (tmp_path / "out/harness.jsonl").exists()  # nothing was run before all was known to load
 
 
 def test_too_many_examples_are_a_line(run_folder, tmp_path, capsys):
-    words = ["--tasks=lab_steps", f"--include_path={TASKS}", "--num_fewshot=500", "-o", str(tmp_path)]
+    words = ["--tasks=lab_steps", f"--include_path={TASKS}", "--run_own_code", "--num_fewshot=500", "-o", str(tmp_path)]
     assert main([str(run_folder), *words]) == 2
     assert "--tasks=lab_steps: the harness cannot run it (" in capsys.readouterr().err
 
@@ -131,7 +147,16 @@ def test_a_task_s_own_faults_are_not_hidden(run_folder, tmp_path):
     (tmp_path / "scoring.py").write_text("def score(doc, results):\n    raise ValueError('the third line')\n")
     write_task(tmp_path, "own", process_results="!function scoring.score")
     with pytest.raises(ValueError, match="the third line") as raised:
-        main([str(run_folder), "--tasks=own", f"--include_path={tmp_path}", "-o", str(tmp_path / "out")])
+        main(
+            [
+                str(run_folder),
+                "--tasks=own",
+                f"--include_path={tmp_path}",
+                "--run_own_code",
+                "-o",
+                str(tmp_path / "out"),
+            ]
+        )
     assert not isinstance(raised.value, LabError)
 
 
@@ -147,3 +172,25 @@ def test_unsafe_tasks_are_found_in_groups_and_tags(tmp_path):
     for name in ("one", "all", "inner", "some"):
         with pytest.raises(LabError, match=f"--tasks={name}: runs programs"):
             load_tasks(manager, HarnessOptions(tasks=name))
+
+
+CODE = {
+    "function": "process_docs: !function scoring.docs\n",
+    "python": "a: !!python/object/apply:os.mkdir [{ran}]\n",
+    "by_another_name": "%TAG !x! !func\n---\nprocess_docs: !x!tion scoring.docs\n",
+    "included": "include: ../elsewhere.yaml\n",
+    "included_by_an_alias": "x: &x include\n*x : ../elsewhere\n",
+}
+
+
+@pytest.mark.parametrize("text", CODE.values(), ids=CODE)
+def test_code_of_a_task_folder_runs_where_that_is_confirmed_alone(tmp_path, text):
+    folder, ran = tmp_path / "tasks", tmp_path / "ran"
+    folder.mkdir()
+    (folder / "scoring.py").write_text(f"open({str(ran)!r}, 'w')")
+    for name in ("elsewhere", "elsewhere.yaml"):
+        (tmp_path / name).write_text(CODE["function"])
+    (folder / "own.yaml").write_text(text.format(ran=ran))
+    with pytest.raises(LabError, match="^--include_path=.*: .* names Python code .*; .* --run_own_code$"):
+        task_manager(HarnessOptions(tasks="own", include_path=str(folder)))
+    assert not ran.exists()

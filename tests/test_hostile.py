@@ -1,0 +1,282 @@
+"""Configs and command lines by nobody's good will: read, or refused in at most three lines."""
+
+import contextlib
+import importlib
+import io
+import re
+import signal
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lab import cli
+from lab.assembly import assemble
+from lab.choices import refuse_too_large, training_device
+from lab.command import LONGEST_LINE, MOST_LINES, in_short
+from lab.config import RunConfig, load_experiment
+from lab.errors import ConfigError, LabError
+from lab.fit import read_arguments
+from lab.parsing import DEEPEST, LARGEST, format_yaml, parse_yaml
+from lab.runs.folder import RunFolder
+from lab.settings import parse_overrides
+from tests.eval.harness.parts import TASKS
+from tests.fits import CONFIG, load
+
+TEXT = CONFIG.read_text()
+HANG_S = 20  # ten times what the slowest takes on a busy machine
+LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)
+)
+FILES = {  # what once crashed, hung or trained: text, how its line goes on after the file's name
+    "laughs": (LAUGHS, "line 5: its aliases stand for more than"),
+    "laughs_by_text": (f"a: &a {'x' * 9000}\nb: [{', '.join(['*a'] * 9000)}]\n", "line 2: its aliases stand for "),
+    "in_itself": ("run: &run [*run]\n", "line 1: a section contains itself"),
+    "deep_lists": (f"a: {'[' * 1500}{']' * 1500}\n", f"line 1: nested deeper than {DEEPEST} levels"),
+    "deep_sections": ("".join(" " * n + "a:\n" for n in range(150)), "line 20: nested deeper than "),
+    "deep_dashes": ("- " * 1500, "line 1: nested deeper than "),
+    "name_of_5_mb": (f"{TEXT}run: {{name: {'x' * 5_000_000}}}\n", "has "),
+    "many_keys": ("".join(f"k{n}: 1\n" for n in range(4000)), "line 2501: more than 5,000 keys and values"),
+    "comments": ("# x\n" * 100_000, "has "),
+    "nul": (f'{TEXT}run: {{name: "a\\0b"}}\n', "line 34: name: text with a line break"),
+    "surrogate": (f'{TEXT}run: {{name: "\\ud800"}}\n', "line 34: name: text with a line break, a NUL or half of "),
+    "beyond_unicode": ('run: {name: "\\UFFFFFFFF"}\n', "not YAML ("),
+    "tag": ("run: {seed: !!int x}\n", "line 1: not YAML (the tag tag:yaml.org,2002:int is not read)"),
+    "code": ("run: !!python/object/apply:os.system [ls]\n", "line 1: not YAML (the tag "),
+    "utf_16": (TEXT.encode("utf-16"), "cannot be read ("),
+}
+WORDS = {  # what once crashed, hung or trained, on a command line
+    f"--run.name={'[' * 1500}": "--run.name: line 1: nested deeper than ",
+    f"--{'.'.join('a' * 2000)}=1": "--a.a.a.a.a.a.a.a.a.a.a.a...",
+    f"--{'x' * 100_000}=1": "--xxxxxxxxxxxxxxxxxxxxxxxx...",
+    f"--run.seed={'9' * 5000}": "run.seed=999999999999999999999999...",
+    f"--run.seed={2**64}": f"run.seed={2**64}: must be <= {2**63 - 1}",
+    f"--data.corpus.seed={2**64}": f"data.corpus.seed={2**64}: must be <= ",
+    "--optim.lr=1e9x": "optim.lr=1e9x: must be a number",
+    "--optim.lr=59:59:59": "optim.lr=59:59:59: must be a number",
+    "--optim.lr=2001-99-99": "optim.lr=2001-99-99: must be a number",
+    "--run.seed=0b_": "run.seed=0b_: must be a whole number",
+    "--train.tokens=1e23": "train.tokens=1e+23: must be ",
+    f"--train.tokens={10**23}": f"train.tokens={10**23}: must be <= ",
+    "--train.threads=100000": "train.threads=100000: must be <= 1024",
+    "--model.d_model=1000000000": "model.d_model=1000000000: must be <= ",
+    "--model.n_layers=100000": "model.n_layers=100000: must be <= 1024",
+    "--probe.max_length=10000000": "probe.max_length=10000000: must be <= 98,304, 1,024 training windows",
+    "--skip.method=pose --skip.target_len=100000000": "skip.target_len=100000000: must be <= ",
+    "--skip.method=pose --skip.target_len=10000000": "skip.target_len=10000000: must be <= 98,304, ",
+    "--model.d_ff=1000000000000": "model.d_ff=1000000000000: must be <= ",
+    "--data.corpus.documents=1000000000 --data.corpus.median_tokens=1000": "data.corpus.documents=1000000000: makes ",
+    "--model.d_model=262144 --model.d_ff=1048576 --model.n_layers=1024": "model.d_model=262144: makes ",
+    f"--run.name={'x' * 300}": "run.name=xxxxxxxxxxxxxxxxxxxxxxxx...",
+    f"--run.folder={'x' * 300}": "run.folder=xxxxxxxxxxxxxxxxxxxxxxxx...",
+    f"--data.folder={'x/' * 3000}": "data.folder=x/x/",
+    f"--start.path={'x' * 5000}": "start.path=xxxxxxxxxxxxxxxxxxxxxxxx...",
+    "--position.frequency.method=ntk --position.frequency.factor=1e300": "position.frequency.factor=1e+300: must be ",
+}
+EVAL = [name for name, (module, _) in cli.COMMANDS.items() if module.startswith("eval") and name != "report"]
+HARNESS = ["none", "--tasks=lab_choice", f"--include_path={TASKS}", "--run_own_code"]
+FIRST = {"positions": ["string"], "plan": ["--window=64"], "shape": [str(CONFIG)], "harness": HARNESS}
+
+
+@contextlib.contextmanager
+def unless_it_hangs():
+    def give_up(number, frame):
+        raise TimeoutError(f"still running after {HANG_S} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(HANG_S)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def lines_of(main, words, capsys):
+    """Run a command; return its status and what it printed about faults."""
+    with unless_it_hangs():
+        status = main(words)
+    return status, capsys.readouterr().err.splitlines()
+
+
+def check_refusal(lines):
+    assert 0 < len(lines) <= MOST_LINES
+    for line in lines:
+        assert len(line) <= LONGEST_LINE + 10
+        assert "; " in line or re.match(r"\d+ more: ", line), line
+
+
+@pytest.mark.parametrize(("text", "start"), FILES.values(), ids=FILES)
+def test_a_hostile_file_is_one_line(tmp_path, capsys, text, start):
+    path = tmp_path / "made.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    status, lines = lines_of(read_arguments, [str(path)], capsys)
+    assert (status, len(lines)) == (2, 1), lines
+    assert lines[0].startswith(f"{path}: {start}")
+    check_refusal(lines)
+
+
+@pytest.mark.parametrize(("words", "start"), WORDS.items(), ids=[words[:40] for words in WORDS])
+def test_a_hostile_setting_is_one_line(capsys, words, start):
+    status, lines = lines_of(read_arguments, [str(CONFIG), *words.split()], capsys)
+    assert (status, len(lines)) == (2, 1), lines
+    assert lines[0].startswith(start)
+    check_refusal(lines)
+
+
+def test_a_run_that_no_machine_holds_is_refused_before_it_is_built():
+    """A trillion parameters take 16 bytes each; the packs of a small one, two for each token, layer and channel."""
+    sizes = ("--model.d_model=65536", "--model.d_ff=262144", "--model.n_layers=16")
+    packs = ("--train.micro_batch_tokens=16777216", "--train.batch_tokens=16777216", "--train.tokens=99999999")
+    for words in (sizes, (*packs, "--model.n_layers=1024", "--optim.warmup_steps=0")):
+        experiment = load(*words)
+        with pytest.raises(ConfigError, match="^model.d_model=.* takes .* GiB at least, this machine has .*; lower it"):
+            refuse_too_large(experiment, training_device(experiment))
+
+
+def test_what_a_config_writes_is_read_back_and_plain_words_stay_words():
+    values = {"a": ["1e5", "off", "010", "0x1f", "2001-01-01", "59:59", "~", "1_0", ".5", "="], "b": [1e-5, 1e20, 7]}
+    assert parse_yaml(format_yaml(values), "x") == values
+    plain = parse_yaml("[off, no, 010, 0x1f, 2001-01-01, 59:59, =, 1_0, +3, 4e-4, .5, 1., -.inf, null, true]", "x")
+    words, numbers = ["off", "no", "010", "0x1f", "2001-01-01", "59:59", "="], [10, 3, 4e-4, 0.5, 1.0]
+    assert plain == [*words, *numbers, float("-inf"), None, True]
+    assert len(parse_yaml(f"'{'x' * (LARGEST - 3)}'", "x")) == LARGEST - 3
+
+
+def test_faults_beyond_three_lines_are_named_in_the_third():
+    faults = [f"a.b{n}={n}: must be less; lower it" for n in range(5)]
+    assert in_short("\n".join(faults[:3])).splitlines() == faults[:3]
+    assert in_short("\n".join(faults)).splitlines() == [*faults[:2], "3 more: a.b2=2, a.b3=3, a.b4=4"]
+    assert len(in_short("x" * 9999)) == LONGEST_LINE + 5
+
+
+def test_a_path_built_in_code_has_the_same_limits():
+    for path in ("a/" * 2000, "é" * 100):
+        assert RunConfig(name="x", folder=path).folder == path
+    for path in ("a/" * 2001, "é" * 101):
+        with pytest.raises(ConfigError, match="^folder=.*: must be a path of at most 4,000 bytes"):
+            RunConfig(name="x", folder=path)
+
+
+VALUES = st.sampled_from(
+    [
+        *(None, True, 0, -1, 3, 1.5, 2**31, 2**63, 2**64, 10**30, 1e-300, 1e300, float("nan"), float("inf"), "", "~"),
+        *("x", "auto", "null", "1e9x", "9" * 500, "\u202e", "é" * 300, "../..", "/dev/zero", "a\nb"),
+        *([], [1], [[]], {}, {"a": 1}),
+    ]
+)
+
+
+def places(values, prefix=()):
+    for key, value in values.items():
+        yield (*prefix, key)
+        if isinstance(value, dict):
+            yield from places(value, (*prefix, key))
+
+
+PLACES = list(places(yaml.safe_load(TEXT)))
+KEYS = sorted(re.findall(r"^  --([a-z_.0-9]+)=", "\n".join(importlib.import_module("lab.fit").settings()), re.M))
+
+
+@st.composite
+def mutated(draw):
+    """Draw a config with up to three keys taken out, renamed, moved, repeated or given another value."""
+    values, twice = yaml.safe_load(TEXT), ""
+    for place in draw(st.lists(st.sampled_from(PLACES), min_size=1, max_size=3, unique=True)):
+        *above, key = place
+        node = values
+        for name in above:
+            node = node.get(name) if isinstance(node, dict) else None
+        if not isinstance(node, dict) or key not in node:
+            continue
+        value = node.pop(key)
+        kind = draw(st.sampled_from(["delete", "rename", "set", "set", "set", "nest", "repeat"]))
+        if kind in ("rename", "nest"):
+            node[draw(st.sampled_from([f"{key}s", "ü", "name", "method", 3, True, None]))] = value
+        if kind == "nest":
+            node[key] = {key: value}
+        if kind in ("set", "repeat"):
+            node[key] = draw(VALUES)
+        twice = f"{place[0]}: 1\n" if kind == "repeat" else twice
+    return yaml.safe_dump(values, allow_unicode=True) + twice
+
+
+def check_accepted(experiment, place):
+    """Build what a run builds before it reads data, or find that it is refused."""
+    with contextlib.suppress(LabError), unless_it_hangs():
+        run = assemble(experiment, RunFolder(place / "run"))
+        if experiment.model.n_parameters() < 10**6 and experiment.model.n_layers < 9:
+            run.module.configure_model()
+
+
+def check_config(place, text, *words):
+    path = place / "made.yaml"
+    path.write_text(text)
+    with unless_it_hangs():
+        try:
+            experiment = load_experiment(path, parse_overrides(words))
+            (place / "again.yaml").write_text(experiment.to_yaml())
+            assert load_experiment(place / "again.yaml") == experiment
+        except LabError as error:
+            return check_refusal(in_short(str(error)).splitlines())
+    return check_accepted(experiment, place)
+
+
+def word_of(key, value):
+    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**6)
+    return f"--{key}={text.removesuffix('...' + chr(10)).strip()}"
+
+
+def check_words(main, first, key, value, capsys):
+    status, lines = lines_of(main, [*first, word_of(key, value)], capsys)
+    if status == 2:
+        check_refusal(lines)
+        named = [key.split(".")[-1], Path(first[0]).name, *(word[2:].split("=")[0] for word in first[1:])]
+        assert any(name in line for name in named for line in lines), lines
+    else:
+        assert not isinstance(status, int) or status == 0
+
+
+def settings_of(name):
+    """Return a command's main function and its settings, from its help."""
+    module = cli.COMMANDS[name][0]
+    main = importlib.import_module({"picture": "lab.runs.picture"}.get(name, f"{module}.__main__")).main
+    with contextlib.redirect_stdout(out := io.StringIO()):
+        main(["--help=all"])
+    return main, re.findall(r"^  --([a-z_.0-9]+)=", out.getvalue(), re.M)
+
+
+def many(n):
+    fixtures = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    return settings(max_examples=n, deadline=None, database=None, derandomize=True, suppress_health_check=fixtures)
+
+
+COUNTS = [pytest.param(20, id="few"), pytest.param(1000, id="many", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("n", COUNTS)
+def test_a_mutated_config_is_read_and_built_or_refused(tmp_path, n):
+    many(n)(given(mutated())(lambda text: check_config(tmp_path, text)))()
+
+
+@pytest.mark.parametrize("n", COUNTS)
+def test_a_mutated_setting_is_read_and_built_or_refused(tmp_path, n):
+    draw = given(st.sampled_from(KEYS), VALUES)
+    many(n)(draw(lambda key, value: check_config(tmp_path, TEXT, word_of(key, value))))()
+
+
+@pytest.mark.parametrize("n", COUNTS)
+def test_a_mutated_command_line_of_eval_is_run_or_refused(tmp_path, capsys, monkeypatch, n):
+    monkeypatch.chdir(tmp_path)
+    commands = {name: settings_of(name) for name in EVAL}
+    capsys.readouterr()
+    keys = [(name, key) for name, (_, own) in commands.items() for key in [*own, "position.distance.window", "zz"]]
+    draw = given(st.sampled_from(keys), VALUES)
+
+    def attempt(which, value):
+        name, key = which
+        check_words(commands[name][0], FIRST.get(name, ["no_run"]), key, value, capsys)
+
+    many(n)(draw(attempt))()
