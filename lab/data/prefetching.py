@@ -53,7 +53,7 @@ class Prefetched(DataLoader[Batch]):
         self.worker: BaseProcess | None = None
         self.waits = False
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]  # torch's own iterator ends with its process
         """Yield all batches in order, whatever happens to the process that packs them."""
         states: dict[int, np.ndarray] = {}
         while True:

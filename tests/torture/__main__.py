@@ -69,8 +69,9 @@ def table(found):
     lines = [
         "# Reliability",
         "",
-        "Written by `make torture` from `reliability.jsonl`, the newest result of each row. `count` is of kills, signals or",
-        "steps where the tests choose how many, else of tests, and `share` the part of the full counts that was asked for.",
+        "Written by `make torture` from `reliability.jsonl`, the newest result of each row. `count` is of kills,",
+        "signals or steps where the tests choose how many, else of tests; `share` is the part of the full counts asked",
+        "for.",
         "",
         "| row | what | count | share | failures | skipped | seconds | date | commit |",
         "|---|---|---|---|---|---|---|---|---|",
