@@ -17,8 +17,10 @@ def pytest_addoption(parser):
 
 @pytest.fixture(scope="session")
 def torture(request):
-    """Choose how often to repeat: torture(small, full)."""
+    """Choose how often to repeat: torture(small, full); the test is skipped without the option."""
     share = request.config.getoption("--torture")
+    if not share:
+        pytest.skip("takes minutes; run it with --torture=SHARE")
     return lambda small, full: max(small, round(full * share))
 
 

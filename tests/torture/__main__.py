@@ -2,8 +2,9 @@
 
     python -m tests.torture [ROW ...] [--share=1.0]
 
---share is the part of the full counts. A row that was run with that share or more is skipped, unless it is named.
-Each result is a line of benchmarks/reliability.jsonl, so a stop loses the row that was running only.
+--share is the part of the full counts; below 1, tests that are marked as slow are left out too. A row that was run with
+that share or more is skipped, unless it is named. Each result is a line of benchmarks/reliability.jsonl, so a stop
+loses the row that was running only.
 """
 
 import argparse
@@ -30,7 +31,13 @@ def run_row(row, share):
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        words = [*present(tests), "-m", "not gpu", f"--torture={share}", f"--junitxml={report}"]
+        words = [
+            *present(tests),
+            "-m",
+            "not gpu" if share >= 1 else "not gpu and not slow",
+            f"--torture={share}",
+            f"--junitxml={report}",
+        ]
         process = subprocess.Popen([sys.executable, "-m", "pytest", *words], cwd=ROOT)
         try:
             process.wait(LIMIT_S)

@@ -63,7 +63,6 @@ def finished(processes):
         process.wait(LIMIT_S)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(place, torture, record_property, variant):
     world, options = VARIANTS[variant]

@@ -3,7 +3,6 @@
 import time
 
 import psutil
-import pytest
 
 from tests.fits import command
 from tests.launching import environment, running
@@ -34,7 +33,6 @@ def median(values):
     return sorted(values)[len(values) // 2]
 
 
-@pytest.mark.slow
 def test_a_long_run_grows_in_nothing(tmp_path, torture, record_property):
     steps, run, samples = torture(STEPS, FULL), tmp_path / "runs" / "long", []
     words = command(tmp_path, "long", *TINY, f"--train.tokens={128 * steps}")

@@ -30,7 +30,6 @@ def sent(words, place, number, moment):
     return status, output
 
 
-@pytest.mark.slow
 def test_a_signal_at_any_moment_is_saved_or_comes_before_anything(whole, torture, record_property):
     place, chosen, endings = whole.parents[1], random.Random(8), []
     begin = time.monotonic()
