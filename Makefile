@@ -1,9 +1,11 @@
-# make fit   set up and run the demo; make test   set up and run all checks. Both need Python 3.11 or 3.12 only.
+# make fit   set up and run the demo; make test   set up and run all checks.
+# make torture   run the rows of benchmarks/RELIABILITY.md that have not been run, at full counts.
+# They need Python 3.11 or 3.12 only.
 PYTHON ?= python3
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: fit test check clean
+.PHONY: fit test check torture clean
 
 fit: .venv/.fit
 	.venv/bin/python -m lab.fit configs/cpu_demo.yaml --resume
@@ -12,6 +14,9 @@ fit: .venv/.fit
 
 test: check
 	.venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+
+torture: .venv/.dev
+	.venv/bin/python -m tests.torture
 
 check: .venv/.dev
 	.venv/bin/ruff check

@@ -14,8 +14,8 @@ CONFIG is a YAML file of configs/. Every setting can be changed on the command l
 --dry_run trains nothing and needs no GPU, shards or weights; --gpu=H100 and --utilisation=0.4 change the estimated
 hours.
 
-Exit status: 0 done; 1 a loss or gradient is not finite; 2 invalid input, a full disk or a run folder in use, one line
-per fault on stderr; 75 stopped by a signal after saving.
+Exit status: 0 done; 1 a loss or gradient is not finite, or a rank has died; 2 invalid input, a full disk or a run
+folder in use, one line per fault on stderr; 75 stopped by a signal after saving.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ class Launch:
     node: int
     world_size: int
     local_world_size: int
+    restarts: int = 0  # how often torchrun has started the ranks again
 
     @property
     def is_first(self) -> bool:
@@ -93,6 +94,7 @@ def read_launch(environment: Mapping[str, str], devices: int, nodes: int) -> Lau
             node=number("GROUP_RANK"),
             world_size=number("WORLD_SIZE", 1),
             local_world_size=number("LOCAL_WORLD_SIZE", 1),
+            restarts=number("TORCHELASTIC_RESTART_COUNT"),
         )
     in_step = any(name in environment for name in STEP)
     tasks = number("SLURM_STEP_NUM_TASKS", number("SLURM_NTASKS", 1)) if in_step else 1

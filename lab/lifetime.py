@@ -1,4 +1,4 @@
-"""A process that ends when its parent does, however the parent ends; on Linux, elsewhere it stays."""
+"""How processes end: with their parent, however that ends (on Linux; elsewhere they stay); and by which signal."""
 
 from __future__ import annotations
 
@@ -17,3 +17,18 @@ def end_with(parent: int) -> None:
         LIBRARY.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it has ended before
         os._exit(1)
+
+
+def described_end(code: int | None) -> str:
+    """Describe how a process ended by its exit status, negative for a signal as in subprocess; None is unknown.
+
+    Example:
+        >>> described_end(-9), described_end(2), described_end(None)
+        ('was killed by SIGKILL', 'ended with status 2', 'has ended')
+    """
+    if code is None:
+        return "has ended"
+    if code >= 0:
+        return f"ended with status {code}"
+    known = {number.value: number.name for number in signal.Signals}
+    return f"was killed by {known.get(-code, f'signal {-code}')}"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.assembly import assemble
+from lab.callbacks.watching import Watching
 from lab.choices import choose_backend, reductions, training_device
 from lab.command import show
 from lab.config import Experiment
@@ -41,6 +42,12 @@ def run_experiment(experiment: Experiment, resume: bool, command: str, *, restar
     """
     launch = find_launch(os.environ, experiment.train.devices, experiment.train.nodes)
     echo = show if launch.is_first else silent
+    if launch.restarts and restart:
+        raise ConfigError(
+            "--restart: torchrun has started the ranks again, and what they have trained would be moved aside; "
+            f"continue with: {command}"
+        )
+    resume = resume or launch.restarts > 0
     with own_run(experiment, launch):
         return train(experiment, resume, command, launch, echo, restart=restart)
 
@@ -57,6 +64,7 @@ def train(experiment: Experiment, resume: bool, command: str, launch: Launch, ec
         return already_finished(experiment, folder, echo)
     threads = set_threads(experiment.train.threads or (folder.threads() if resume else None), launch)
     run = assemble(experiment, folder, launch, start=checkpoint)
+    run.trainer.callbacks.append(Watching(launch, command))  # type: ignore[attr-defined]
     run.data.check_prepared()
     if launch.is_first:
         run.data.prepare_data()

@@ -153,6 +153,8 @@ def start_folder(
     first = folder.environment()
     if checkpoint is not None and first:
         resumes = first.get("resumes", [])
+        last = resumes[-1] if isinstance(resumes, list) and resumes else first
+        warn_of_changes(folder.path / "environment.json", last, environment)
         now = {"consumed_tokens": checkpoint.consumed_tokens, **environment}
         environment = {**first, "resumes": [*(resumes if isinstance(resumes, list) else []), now], KEY: FORMAT}
     folder.rewind(checkpoint.consumed_tokens if checkpoint else -1)
@@ -160,3 +162,15 @@ def start_folder(
     tokenizer = shard_folder(experiment.data) / "tokenizer.json"
     write_atomic(folder.path / "tokenizer.json", tokenizer.read_bytes())
     write_atomic(folder.path / "config.yaml", experiment.to_yaml().encode("utf-8"))
+
+
+def warn_of_changes(path: Path, before: Any, now: dict[str, Any]) -> None:
+    """Warn, in one line, of threads and versions that are not those of a run's last start."""
+    then = before if isinstance(before, dict) else {}
+    versions = then.get("versions")
+    old = {**(versions if isinstance(versions, dict) else {}), "threads": then.get("threads")}
+    new = {**now["versions"], "threads": now["threads"]}
+    names = [name for name in sorted(old | new) if old.get(name) != new.get(name)]
+    differ = [f"{name} {new.get(name)}, was {old.get(name)}" for name in names]
+    if differ:
+        show(f"{path}: {'; '.join(differ)}: losses may differ in their last digits from here on", error=True)

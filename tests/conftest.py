@@ -11,6 +11,19 @@ from tests.ranks import Pool
 LENGTHS = {"median_tokens": 16.64, "section_tokens": 64.0}  # for windows of 64
 
 
+def pytest_addoption(parser):
+    parser.addoption("--torture", type=float, default=0.0, metavar="SHARE", help="share of the full counts of faults")
+
+
+@pytest.fixture(scope="session")
+def torture(request):
+    """Choose how often to repeat: torture(small, full); the test is skipped without the option."""
+    share = request.config.getoption("--torture")
+    if not share:
+        pytest.skip("takes minutes; run it with --torture=SHARE")
+    return lambda small, full: max(small, round(full * share))
+
+
 @pytest.fixture(scope="session")
 def bpe():
     """A byte-level BPE with <bos> and <eos>, trained on the synthetic corpus and on the probe's own words."""

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,28 +12,27 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, distributed
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from lab.counts import targets_by_context, visible_context
 from lab.data.arrangement import Arrangement
 from lab.data.config import DataConfig
 from lab.data.corpora import open_corpus
 from lab.data.packing import IGNORE, AssignIds, Pack, PackStream
+from lab.data.prefetching import Batch, Prefetched, unchanged
 from lab.data.preparation import end_of_document, is_prepared, prepare, shard_folder
 from lab.data.segments import index_segments
 from lab.data.selecting import Selection
 from lab.data.shaped import shape_corpus
 from lab.data.shards import TokenStore
 from lab.data.tokenizer import load_tokenizer, special_ends
-from lab.errors import DataError
+from lab.errors import DataError, LabError
 from lab.masks import Causal, WindowMask
 from lab.shape import ShapeConfig
 from lab.skip import skip_positions
 from lab.skip.sentences import sentence_ends, split_sentences
 
-PARENT_CHECK_S = 1.0
 FIRST_WINDOWS = 32  # in one of which an impactful token must occur
-Batch = dict[str, Any]
 FloatArray = npt.NDArray[np.float64]
 
 
@@ -51,7 +47,12 @@ class PackDataset(IterableDataset):  # type: ignore[type-arg]
         """Yield one pack of each stream, again and again."""
         while True:
             for stream in self.streams:
-                yield to_batch(next(stream), self.weights)
+                try:
+                    yield to_batch(next(stream), self.weights)
+                except LabError as error:
+                    if get_worker_info() is None:
+                        raise
+                    yield {"fault": error}  # torch would add its traceback to the text
 
 
 def to_batch(pack: Pack, weights: FloatArray | None = None) -> Batch:
@@ -97,33 +98,6 @@ def starts_of(pack: Pack) -> tuple[int, ...] | None:
     steps[ends[:-1] - 1] = 1  # ids may jump between runs
     begins = ends - pack.lengths
     return tuple(pack.position_ids[begins].tolist()) if (steps == 1).all() else None
-
-
-def unchanged(batch: Any) -> Any:
-    """Return a batch as it is: default collation would make the stream's state a tensor and move it to the device."""
-    return batch
-
-
-def outlive_signals(worker: int) -> None:
-    """Ignore signals to the process group, as the training process still needs packs, and exit when it does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    threading.Thread(target=follow_parent, daemon=True).start()
-
-
-def follow_parent() -> None:
-    """Exit when the parent has exited or sends SIGTERM; SIGTERM from other processes is ignored.
-
-    torch's check of the parent is not enough: after it, Python still waits for packs that nobody consumes.
-    """
-    parent = multiprocessing.parent_process()
-    assert parent is not None, "runs in a worker only"
-    while os.getppid() == parent.pid:
-        received = signal.sigtimedwait({signal.SIGTERM}, PARENT_CHECK_S)
-        if received is not None and received.si_pid == parent.pid:
-            break
-    os._exit(0)
 
 
 def arrangement_of(config: DataConfig, mask: WindowMask) -> Arrangement:
@@ -233,21 +207,21 @@ class PackedData(lightning.LightningDataModule):
     def train_dataloader(self) -> DataLoader[Batch]:
         """Load this rank's streams; with data.prefetch a background process packs them."""
         rank, world = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
-        streams = [self.stream(j) for j in range(rank, self.n_streams, world)]
-        prefetch = self.config.prefetch
-        return DataLoader(
-            PackDataset(streams, self.weights),
-            batch_size=None,
-            collate_fn=unchanged,
-            worker_init_fn=outlive_signals,
-            num_workers=1 if prefetch else 0,
-            prefetch_factor=prefetch or None,
-            persistent_workers=bool(prefetch),
-            pin_memory=torch.cuda.is_available(),
-        )
+        own = range(rank, self.n_streams, world)
+        dataset = PackDataset([self.stream(j) for j in own], self.weights)
+        if not self.config.prefetch:
+            return DataLoader(dataset, batch_size=None, collate_fn=unchanged, pin_memory=torch.cuda.is_available())
 
-    def stream(self, index: int) -> PackStream:
-        """Open a stream at its saved state, or at its beginning."""
+        def reopen(delivered: Mapping[int, np.ndarray], last: int) -> None:
+            turn = own.index(last) + 1
+            states = {**self.states, **delivered}
+            dataset.streams = [self.stream(j, states) for j in [*own[turn:], *own[:turn]]]
+
+        return Prefetched(dataset, self.config.prefetch, reopen)
+
+    def stream(self, index: int, states: Mapping[int, np.ndarray] | None = None) -> PackStream:
+        """Open a stream at its state, the saved one by default, or at its beginning."""
+        states = self.states if states is None else states
         return PackStream(
             self.store,
             self.segments,
@@ -259,7 +233,7 @@ class PackedData(lightning.LightningDataModule):
             arrangement=self.arrangement,
             skip=self.skips,
             selection=self.selection,
-            state=None if index not in self.states else self.states[index].tolist(),
+            state=None if index not in states else states[index].tolist(),
         )
 
     def consumed(self, batch: Batch) -> None:

@@ -1,0 +1,120 @@
+"""Watch the other ranks of this machine, and torchrun: where one of them has died, the run ends with its name.
+
+A rank that dies leaves the others in a collective call, which fails with a traceback of its own, or hangs. Nothing can
+be saved then; the run is continued from its last checkpoint. The ranks of a torchrun that dies save and stop.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning
+from lightning.pytorch.callbacks import Callback
+
+from lab.callbacks.guarding import describe, exchange
+from lab.command import show
+from lab.launch import Launch
+from lab.lifetime import described_end
+from lab.owner import Record, describe_process, is_of_this_machine, process_start
+
+FAILED = 1  # the exit status
+POLL_S, APPEAR_S = 0.5, 3.0  # between looks; until a process that closed its connections has ended
+HANG_S = 10.0  # in which the others fail by themselves, or end as well where all have ended
+FIRST_S = 2.0  # for the rank that prints to look before the others end
+LOST = re.compile("peer|timed out|remote", re.IGNORECASE)  # in the errors of gloo and NCCL
+
+
+class Watching(Callback):
+    """Ends this process once another rank has died; `command` continues the run."""
+
+    def __init__(self, launch: Launch, command: str) -> None:
+        self.launch, self.command = launch, command
+        self.parent = os.getppid() if launch.by == "torchrun" else None
+        self.ranks: list[Record] = []
+        self.ended = threading.Event()
+
+    def setup(self, trainer: lightning.Trainer, module: Any, stage: str) -> None:
+        """Collect the processes of all ranks, and begin to watch."""
+        if trainer.world_size > 1:
+            self.ranks = exchange(describe_process())
+            threading.Thread(target=self.watch, args=(trainer, module), daemon=True, name="watching").start()
+
+    def teardown(self, trainer: lightning.Trainer, module: Any, stage: str) -> None:
+        """Stop watching: from here on each rank ends in its own time."""
+        self.ended.set()
+
+    def on_exception(self, trainer: lightning.Trainer, module: Any, exception: BaseException) -> None:
+        """End this process if another rank's death is why a collective call failed."""
+        self.ended.set()
+        deadline = time.monotonic() + APPEAR_S
+        while self.ranks and isinstance(exception, RuntimeError) and time.monotonic() < deadline:
+            self.end_without(self.dead(), trainer)
+            time.sleep(POLL_S / 10)
+        others = sorted({str(other["host"]) for other in self.ranks if not is_of_this_machine(other)})
+        if others and isinstance(exception, RuntimeError) and LOST.search(str(exception)):
+            self.end(f"a rank on {' or '.join(others)} has ended or cannot be reached ({describe(exception)})")
+
+    def watch(self, trainer: lightning.Trainer, module: Any) -> None:
+        """Look at intervals for ranks that have died, as this one may hang, and for the launcher."""
+        noticed: float | None = None
+        while not self.ended.wait(POLL_S):
+            dead = self.dead()
+            noticed = (noticed or time.monotonic()) if dead else None
+            codes = [self.exit_code(rank, trainer) for rank in dead]
+            killed = any(code is not None and code < 0 for code in codes)
+            if noticed and (killed or time.monotonic() - noticed > HANG_S):
+                self.end_without(dead, trainer)
+            if self.parent not in (None, os.getppid()):
+                if self.launch.prints_faults:
+                    show(f"torchrun (process {self.parent}) of rank {self.launch.rank} has ended; saving", error=True)
+                self.parent, module.stop_asked = None, True
+
+    def dead(self) -> list[int]:
+        """List the ranks of this machine whose process has ended."""
+        local = [(rank, one) for rank, one in enumerate(self.ranks) if is_of_this_machine(one)]
+        return [rank for rank, one in local if process_start(one["pid"]) != one["start"]]
+
+    def exit_code(self, rank: int, trainer: lightning.Trainer) -> int | None:
+        """Look up how a rank ended: from its parent, if that is this process, or as long as its parent has not."""
+        pid = self.ranks[rank]["pid"]
+        children = getattr(trainer.strategy.launcher, "procs", [])
+        found = {child.pid: child.poll() for child in children}.get(pid)
+        return zombie_code(pid) if found is None else found
+
+    def end_without(self, dead: Sequence[int], trainer: lightning.Trainer) -> None:
+        """End this process if any rank is dead, and name those killed by a signal, or else all."""
+        codes = {rank: self.exit_code(rank, trainer) for rank in dead}
+        killed = [rank for rank, code in codes.items() if code is not None and code < 0] or list(dead)
+        names = [f"rank {rank} (process {self.ranks[rank]['pid']}) {described_end(codes[rank])}" for rank in killed]
+        if names:
+            self.end("; ".join(names), first=min(set(self.local()) - set(dead)))
+
+    def local(self) -> list[int]:
+        """List the ranks of this machine."""
+        return [rank for rank, one in enumerate(self.ranks) if is_of_this_machine(one)]
+
+    def end(self, reason: str, first: int | None = None) -> None:
+        """End this process at once; the first rank of a machine that is left prints why, and how to go on."""
+        if self.launch.rank == (min(self.local()) if first is None else first):
+            show(f"\n{reason}; all ranks end; continue with: {self.command}", error=True)
+        else:
+            time.sleep(FIRST_S)
+        os._exit(FAILED)
+
+
+def zombie_code(pid: int) -> int | None:
+    """Read the exit status of a process of this user that its parent has not waited for yet, negative for a signal.
+
+    Source: proc_pid_stat(5), fields 3 and 52, after the name in parentheses.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return os.waitstatus_to_exitcode(int(fields[49])) if fields[0] == "Z" else None

@@ -1,0 +1,148 @@
+"""A rank, a launcher or a packing process that dies: what is left ends or goes on, in one line that names it."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from lab.callbacks.watching import zombie_code
+from lab.starting import warn_of_changes
+from tests.fits import UNPROBED, assert_same_run, command, fit, records
+from tests.launching import environment, interpreter, port, running, task, torchrun
+
+SHORT = (*UNPROBED, "--train.tokens=40960", "--train.checkpoint_every_tokens=4096", "--track.picture=false")
+TWO = ("--train.devices=2", "--train.strategy=ddp")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    place = tmp_path_factory.mktemp("deaths")
+    fit(place, "whole", *SHORT, "--data.prefetch=2")
+    return place
+
+
+def named(output, rank):
+    """Return the line that names a rank, after checking that there is one, and no traceback."""
+    assert "Traceback" not in output, output
+    (line,) = [line for line in output.splitlines() if "all ranks end" in line]
+    assert re.match(rf"rank {rank} \(process \d+\) (was killed by SIGKILL|has ended); ", line), line
+    assert line.endswith("--resume")
+    return line
+
+
+def resumed(place, name, *options):
+    run = fit(place, name, *SHORT, *options, "--resume")
+    assert [record["step"] for record in records(run)] == list(range(1, 41))
+
+
+def test_a_killed_rank_is_named_by_the_one_that_is_left(place):
+    node = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port())}
+    words = command(place, "tasks", *SHORT, *TWO)
+    with running(place, [(words, environment(**task(n, 2) | node)) for n in range(2)]) as processes:
+        processes.wait_for(place / "runs" / "tasks", 5)
+        processes.started[1].process.kill()
+        statuses, outputs = processes.finish()
+        assert processes.left() == []
+    assert statuses == [1, -signal.SIGKILL]
+    named(outputs[0], 1)
+
+
+def test_how_a_process_ended_is_read_before_its_parent_asks():
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert zombie_code(child.pid) is None
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert zombie_code(child.pid) == -signal.SIGKILL
+    child.wait()
+    assert zombie_code(child.pid) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("world", "rank"), [(2, 0), (2, 1), (8, 5)])
+def test_a_killed_rank_of_lightnings_launcher_is_named_with_its_signal(place, world, rank):
+    name = f"lightning{world}{rank}"
+    options = (*TWO[1:], f"--train.devices={world}", "--train.micro_batch_tokens=128")
+    with running(place, [(command(place, name, *SHORT, *options), environment())], interpreter) as processes:
+        processes.wait_for(place / "runs" / name, 5)
+        processes.ranks()[rank].kill()
+        statuses, outputs = processes.finish()
+        assert processes.left() == []
+    assert statuses == [1 if rank else -signal.SIGKILL]
+    line = named(outputs[0], rank)
+    assert rank == 0 or "was killed by SIGKILL" in line, "its parent knows"
+    resumed(place, name, "--train.micro_batch_tokens=128")
+
+
+@pytest.mark.slow
+def test_torchrun_starts_the_ranks_again_and_they_resume(place):
+    words = torchrun(command(place, "again", *SHORT, *TWO), "--standalone", "--max-restarts=1")
+    with running(place, [(words, environment())], interpreter) as processes:
+        processes.wait_for(place / "runs" / "again", 10)
+        processes.ranks()[1].kill()
+        statuses, outputs = processes.finish()
+        assert processes.left() == []
+    assert statuses == [0], outputs
+    assert "rank 1 (process " in outputs[0]
+    environment_of = json.loads((place / "runs" / "again" / "environment.json").read_text())
+    assert len(environment_of["resumes"]) == 1
+    assert [record["step"] for record in records(place / "runs" / "again")] == list(range(1, 41))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("agent", [0, 1])
+def test_a_killed_agent_of_torchrun_ends_all_ranks_saved(place, agent):
+    name = f"agent{agent}"
+    words = command(place, name, *SHORT, "--train.tokens=4096000", "--train.nodes=2", *TWO[1:])[:]
+    words = [word for word in words if word != "--train.tokens=40960"]
+    meeting = ("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port()}", f"--rdzv-id={name}")
+    start = [(torchrun(words, *meeting, "--local-addr=127.0.0.1", workers=1), environment())] * 2
+    with running(place, start, interpreter) as processes:
+        processes.wait_for(place / "runs" / name, 5)
+        processes.started[agent].kill()
+        _, outputs = processes.finish()
+        assert processes.left(60) == []
+    text = "".join(outputs)
+    assert re.search(r"torchrun \(process \d+\) of rank \d has ended; saving", text), text
+    assert text.count("all saved") == 1
+
+
+def test_a_killed_packing_process_is_replaced_and_no_batch_changes(place):
+    words = command(place, "packing", *SHORT, "--data.prefetch=2")
+    with running(place, [(words, environment())]) as processes:
+        for lines in (5, 15):
+            processes.wait_for(place / "runs" / "packing", lines)
+            (loader,) = psutil.Process(processes.started[0].pid).children()
+            loader.kill()
+        statuses, outputs = processes.finish()
+        assert processes.left() == []
+    assert statuses == [0], outputs
+    assert len(re.findall(r"the packing process \d+ was killed by SIGKILL; another one", outputs[0])) == 2
+    assert_same_run(place / "runs" / "packing", place / "runs" / "whole")
+
+
+def test_a_stopped_packing_process_ends_with_its_killed_parent(place):
+    words = command(place, "stopped", *SHORT, "--data.prefetch=2")
+    with running(place, [(words, environment())]) as processes:
+        processes.wait_for(place / "runs" / "stopped", 3)
+        (loader,) = psutil.Process(processes.started[0].pid).children()
+        loader.suspend()  # it cannot look whether its parent is alive
+        processes.started[0].process.kill()
+        processes.finish()
+        psutil.wait_procs([loader], timeout=10)
+        assert processes.left() == []
+
+
+def test_other_threads_and_versions_are_named_in_one_line(tmp_path, capsys):
+    before = {"threads": 1, "versions": {"torch": "2.11.0", "numpy": "2.0.0", "xformers": "0.0.30"}}
+    now = {"threads": 2, "versions": {"torch": "2.13.0", "numpy": "2.0.0"}}
+    warn_of_changes(tmp_path, before, before)
+    assert capsys.readouterr() == ("", "")
+    warn_of_changes(tmp_path, before, now)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "threads 2, was 1; torch 2.13.0, was 2.11.0; xformers None, was 0.0.30" in line
+    assert "numpy" not in line

@@ -1,0 +1,116 @@
+"""Run the rows of the reliability table that have not been run yet, and write benchmarks/RELIABILITY.md.
+
+    python -m tests.torture [ROW ...] [--share=1.0]
+
+--share is the part of the full counts; below 1, tests that are marked as slow are left out too. A row that was run with
+that share or more is skipped, unless it is named. Each result is a line of benchmarks/reliability.jsonl, so a stop
+loses the row that was running only.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import datetime
+from pathlib import Path
+from xml.etree import ElementTree
+
+from lab.runs.environment import commit, hardware, versions
+from tests.torture.rows import ROWS
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS, TABLE = ROOT / "benchmarks/reliability.jsonl", ROOT / "benchmarks/RELIABILITY.md"
+LIMIT_S = 45 * 60  # for one row
+
+
+def run_row(row, share):
+    """Run a row's tests in a process of their own, and return what came of them."""
+    tests = ROWS[row][1]
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        words = [
+            *present(tests),
+            "-m",
+            "not gpu" if share >= 1 else "not gpu and not slow",
+            f"--torture={share}",
+            f"--junitxml={report}",
+        ]
+        process = subprocess.Popen([sys.executable, "-m", "pytest", *words], cwd=ROOT)
+        try:
+            process.wait(LIMIT_S)
+        finally:
+            process.kill()
+        cases = list(ElementTree.parse(report).iter("testcase"))
+    properties = [{p.get("name"): p.get("value") for p in case.iter("property")} for case in cases]
+    return {
+        "row": row,
+        "share": share,
+        "date": datetime.now().astimezone().date().isoformat(),
+        "seconds": round(time.monotonic() - begin),
+        "tests": len(cases),
+        "count": sum(int(one.get("count", 0)) for one in properties) or len(cases),
+        "failures": sum(case.find("failure") is not None or case.find("error") is not None for case in cases),
+        "skipped": sum(case.find("skipped") is not None for case in cases),
+        "notes": [one["note"] for one in properties if "note" in one],
+        "commit": commit(),
+        "hardware": hardware(),
+        "versions": versions(),
+    }
+
+
+def present(tests):
+    return [test for test in tests if (ROOT / test.partition("::")[0]).exists()]
+
+
+def results():
+    """Read the newest result of each row."""
+    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
+    return {result["row"]: result for result in map(json.loads, lines)}
+
+
+def table(found):
+    """Format the results, each with what it was run on."""
+    lines = [
+        "# Reliability",
+        "",
+        "Written by `make torture` from `reliability.jsonl`, the newest result of each row. `count` is of kills,",
+        "signals or steps where the tests choose how many, else of tests; `share` is the part of the full counts asked",
+        "for.",
+        "",
+        "| row | what | count | share | failures | skipped | seconds | date | commit |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row, (title, tests) in ROWS.items():
+        if row not in found:
+            lines.append(f"| {row} | {title} | {'not run' if present(tests) else 'no test yet'} | | | | | | |")
+            continue
+        one = found[row]
+        what = "; ".join([title, *one["notes"]])
+        values = [one[key] for key in ("count", "share", "failures", "skipped", "seconds", "date")]
+        lines.append(f"| {row} | {what} | " + " | ".join(map(str, values)) + f" | {one['commit'][:10]} |")
+    machines = {json.dumps([one["hardware"], one["versions"]]) for one in found.values()}
+    for machine in sorted(machines):
+        built, packages = json.loads(machine)
+        named = ", ".join(f"{name} {number}" for name, number in packages.items())
+        lines += ["", f"Machine: {built['cpu']}, {built['cores']} cores, GPUs {built['gpus'] or 'none'}; {named}."]
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rows", nargs="*", type=int, choices=list(ROWS), metavar="ROW")
+    parser.add_argument("--share", type=float, default=1.0)
+    asked = parser.parse_args()
+    for row in asked.rows or ROWS:
+        done = results().get(row)
+        if present(ROWS[row][1]) and (asked.rows or done is None or done["share"] < asked.share):
+            with RESULTS.open("a") as file:
+                file.write(json.dumps(run_row(row, asked.share)) + "\n")
+        TABLE.write_text(table(results()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""The rows of the reliability table, and the tests of each; a file that is not there yet has no test."""
+
+RESTART, DAMAGE, PREPARED = "tests/test_restart.py", "tests/runs/test_damage.py", "tests/data/test_two_preparations.py"
+FULL_SAVE = "tests/test_saving.py::test_a_save_that_fails_ends_the_run_with_its_reason"
+ROWS = {
+    1: ("SIGKILL at random moments, some inside a save", ["tests/torture/test_kills.py", RESTART]),
+    2: (
+        "faults at each write, fsync, rename, close of a save",
+        ["tests/test_saving.py", "tests/runs/test_checkpoints.py", DAMAGE],
+    ),
+    3: ("saved on some processes, resumed on others", ["tests/test_resume_matrix.py"]),
+    4: ("the same batches with any prefetch and ranks", ["tests/data/test_module.py"]),
+    5: ("damaged shards are refused", ["tests/data/test_preparation_faults.py", "tests/data/test_shards.py"]),
+    6: ("flipped bytes are found", ["tests/test_verify.py"]),
+    7: ("NaN or Inf in one rank's loss or gradient", ["tests/test_not_finite.py"]),
+    8: ("signals at moments from start-up on", ["tests/torture/test_moments.py", "tests/test_signals.py"]),
+    9: ("a probe that fails", ["tests/test_probe_failures.py"]),
+    10: ("one checkpoint at any batch size and processes", ["tests/eval/test_batches_and_ranks.py"]),
+    11: ("wandb missing, refused, stalled, failing", ["tests/test_dashboard.py"]),
+    12: (
+        "a full disk",
+        [
+            FULL_SAVE,
+            f"{RESTART}::test_too_little_room_is_refused_before_anything_is_written",
+            f"{PREPARED}::test_a_full_disk_is_one_line_and_leaves_nothing_half_written",
+        ],
+    ),
+    13: ("mutated configs and command lines", ["tests/test_hostile.py"]),
+    14: ("a rank, an agent or a packing process is killed", ["tests/test_rank_deaths.py"]),
+    15: ("a committed loss file; other threads and versions", ["tests/test_fit.py"]),
+    16: ("many tiny steps, a probe every 500", ["tests/torture/test_long.py"]),
+    17: ("preparation killed, two at once", [PREPARED]),
+    18: (
+        "checkpoints and shards of earlier formats",
+        [
+            f"{RESTART}::test_a_run_of_the_format_without_a_number_is_resumed",
+            f"{DAMAGE}::test_a_checkpoint_of_a_newer_format_is_refused_by_its_number_and_not_passed_over",
+            f"{PREPARED}::test_shards_without_a_number_are_of_the_first_format",
+        ],
+    ),
+}
