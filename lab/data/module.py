@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from lab.counts import targets_by_context, visible_context
 from lab.data.arrangement import Arrangement
+from lab.data.closing import check_closed
 from lab.data.config import DataConfig
 from lab.data.corpora import open_corpus
 from lab.data.packing import IGNORE, AssignIds, Pack, PackStream
@@ -26,9 +27,9 @@ from lab.data.preparation import end_of_document, is_prepared, prepare, shard_fo
 from lab.data.segments import index_segments
 from lab.data.selecting import Selection
 from lab.data.shaped import shape_corpus
-from lab.data.shards import TokenStore
+from lab.data.shards import TokenStore, read_manifests
 from lab.data.tokenizer import load_tokenizer, special_ends
-from lab.errors import DataError
+from lab.errors import ConfigError, DataError, LabError
 from lab.masks import Causal, WindowMask
 from lab.shape import ShapeConfig
 from lab.skip import skip_positions
@@ -47,11 +48,15 @@ class PackDataset(IterableDataset):  # type: ignore[type-arg]
         super().__init__()
         self.streams, self.weights = streams, weights
 
-    def __iter__(self) -> Iterator[Batch]:
-        """Yield one pack of each stream, again and again."""
+    def __iter__(self) -> Iterator[Batch | LabError]:
+        """Yield one pack of each stream, again and again; in place of one that cannot be read, the error."""
         while True:
             for stream in self.streams:
-                yield to_batch(next(stream), self.weights)
+                try:
+                    yield to_batch(next(stream), self.weights)
+                except (DataError, ConfigError) as error:  # torch would add a traceback to what a worker raises
+                    yield error
+                    return
 
 
 def to_batch(pack: Pack, weights: FloatArray | None = None) -> Batch:
@@ -188,6 +193,8 @@ class PackedData(lightning.LightningDataModule):
 
         Raises: DataError.
         """
+        if not self.config.embedded:
+            check_closed(shard_folder(self.config))
         if not self.config.embedded and not is_prepared(self.config):
             if getattr(self.config.corpus, "path", None):
                 open_corpus(self.config)  # raises where the path is wrong
@@ -197,13 +204,14 @@ class PackedData(lightning.LightningDataModule):
             )
 
     def prepare_data(self) -> None:
-        """Prepare an embedded corpus; any other must have been prepared.
+        """Prepare an embedded corpus; any other must have been prepared. Then check names, sizes and manifests.
 
         Raises: DataError.
         """
         self.check_prepared()
         if not is_prepared(self.config):
             prepare(self.config, workers=len(os.sched_getaffinity(0)))
+        read_manifests(shard_folder(self.config))
 
     def setup(self, stage: str) -> None:
         """Open the training split."""
@@ -261,6 +269,15 @@ class PackedData(lightning.LightningDataModule):
             selection=self.selection,
             state=None if index not in self.states else self.states[index].tolist(),
         )
+
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Raise what a pack could not be read for, in the training process.
+
+        Raises: DataError, ConfigError.
+        """
+        if isinstance(batch, LabError):
+            raise batch
+        return batch
 
     def consumed(self, batch: Batch) -> None:
         """Record the state of a batch's stream; called after every batch trained on."""
