@@ -20,6 +20,7 @@ COMMANDS = {  # name: module and purpose
     "fit": ("lab.fit", "train a model"),
     "sweep": ("lab.sweep", "train the runs of a sweep"),
     "prepare": ("lab.prepare", "tokenize a corpus to shards"),
+    "verify": ("lab.verify", "check every file of a run, a checkpoint or shards"),
     "longrecipe": ("lab.longrecipe", "extend a model by LongRecipe"),
     "merge": ("lab.merge", "merge trained models"),
     "probe": ("eval.probe", "effective context length"),

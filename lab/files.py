@@ -13,10 +13,10 @@ import platform
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from lab.errors import ConfigError, DiskError, LabError
 
@@ -25,10 +25,11 @@ TEMPORARY = re.compile(r"\..+\.tmp-(?:(?P<host>.+)-(?P<pid>\d+)-r[0-9a-f]{8}|(?P
 
 
 class FileEntry(TypedDict):
-    """What a manifest records of a file."""
+    """What a manifest records of a file; `crc32` holds a checksum of each of its blocks."""
 
     bytes: int
     sha256: str
+    crc32: NotRequired[str]
 
 
 @contextmanager
@@ -149,6 +150,27 @@ def read_object(path: Path, error: type[LabError], remedy: str) -> dict[str, Any
     if not isinstance(value, dict):
         raise error(f"{path}: cannot be read (not a JSON object); {remedy}")
     return value
+
+
+def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Add to a JSON object the SHA-256 of the rest of it.
+
+    Example:
+        >>> is_sealed(sealed({"a": 1})), is_sealed(sealed({"a": 1}) | {"a": 2})
+        (True, False)
+    """
+    return {**value, "sha256": seal_of(value)}
+
+
+def is_sealed(value: Mapping[str, Any]) -> bool:
+    """Return whether a JSON object is what was sealed."""
+    return value.get("sha256") == seal_of(value)
+
+
+def seal_of(value: Mapping[str, Any]) -> str:
+    """Hash a JSON object without its own hash."""
+    rest = {key: part for key, part in value.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def entries_of(manifest: dict[str, Any]) -> dict[str, FileEntry] | None:

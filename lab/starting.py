@@ -11,6 +11,7 @@ from typing import Any
 
 from lab.command import WRONG, show
 from lab.config import Experiment, load_experiment
+from lab.data.closing import digest_of_data
 from lab.data.preparation import shard_folder
 from lab.errors import CheckpointError, ConfigError, DiskError
 from lab.files import disk_fault, free_bytes, remove_leftovers, write_atomic, write_json, writing
@@ -149,8 +150,13 @@ def start_folder(
     refuse_full_disk(experiment, folder, checkpoint)
     if checkpoint is None:
         checkpoints.mark_untrained(folder.checkpoints)
-    environment = {KEY: FORMAT, **describe_environment(experiment.run.seed, threads)}
-    first = folder.environment()
+    digest, first = digest_of_data(shard_folder(experiment.data)), folder.environment()
+    if checkpoint is not None and None not in (digest, first.get("data")) and digest != first["data"]:
+        raise CheckpointError(
+            f"{shard_folder(experiment.data)}: holds other shards or another tokenizer than the run was started with "
+            f"(SHA-256 {digest}, expected {first['data']}); restore them, or choose another --run.name"
+        )
+    environment = {KEY: FORMAT, "data": digest, **describe_environment(experiment.run.seed, threads)}
     if checkpoint is not None and first:
         resumes = first.get("resumes", [])
         last = resumes[-1] if isinstance(resumes, list) and resumes else first

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from lab.data.closing import shards_in
 from lab.data.config import Upsample
 from lab.data.mixture import Tally, record_of
 from lab.data.related import related_order
@@ -57,11 +58,6 @@ class Job:
     related: bool
     recipe: Recipe | None
     before: Ints | None
-
-
-def shards_in(base: Path) -> list[Path]:
-    """List the shards of a prepared folder in order."""
-    return sorted(base.glob("task-*[0-9]"))
 
 
 def inputs_of(base: Path) -> dict[str, str]:

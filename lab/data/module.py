@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from lab.counts import targets_by_context, visible_context
 from lab.data.arrangement import Arrangement
+from lab.data.closing import check_closed
 from lab.data.config import DataConfig
 from lab.data.corpora import open_corpus
 from lab.data.packing import IGNORE, AssignIds, Pack, PackStream
@@ -24,7 +25,7 @@ from lab.data.preparation import end_of_document, is_prepared, prepare, shard_fo
 from lab.data.segments import index_segments
 from lab.data.selecting import Selection
 from lab.data.shaped import shape_corpus
-from lab.data.shards import TokenStore
+from lab.data.shards import TokenStore, read_manifests
 from lab.data.tokenizer import load_tokenizer, special_ends
 from lab.errors import DataError, LabError
 from lab.masks import Causal, WindowMask
@@ -44,7 +45,7 @@ class PackDataset(IterableDataset):  # type: ignore[type-arg]
         self.streams, self.weights = streams, weights
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yield one pack of each stream, again and again."""
+        """Yield one pack of each stream, again and again; in place of one that cannot be read, the error."""
         while True:
             for stream in self.streams:
                 try:
@@ -162,6 +163,8 @@ class PackedData(lightning.LightningDataModule):
 
         Raises: DataError.
         """
+        if not self.config.embedded:
+            check_closed(shard_folder(self.config))
         if not self.config.embedded and not is_prepared(self.config):
             if getattr(self.config.corpus, "path", None):
                 open_corpus(self.config)  # raises where the path is wrong
@@ -171,13 +174,14 @@ class PackedData(lightning.LightningDataModule):
             )
 
     def prepare_data(self) -> None:
-        """Prepare an embedded corpus; any other must have been prepared.
+        """Prepare an embedded corpus; any other must have been prepared. Then check names, sizes and manifests.
 
         Raises: DataError.
         """
         self.check_prepared()
         if not is_prepared(self.config):
             prepare(self.config, workers=len(os.sched_getaffinity(0)))
+        read_manifests(shard_folder(self.config))
 
     def setup(self, stage: str) -> None:
         """Open the training split."""

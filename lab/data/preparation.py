@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,16 +18,16 @@ from tokenizers import Tokenizer
 from tqdm import tqdm
 
 from lab.data import wording
+from lab.data.closing import close_folder, read_closed, shards_in
 from lab.data.config import Bpe, Conversations, DataConfig, Synthetic
 from lab.data.corpora import open_corpus
-from lab.data.derivation import NEIGHBOURS, RECORD, derive_task, inputs_of, plan, shards_in, similarity_of_neighbours
-from lab.data.shards import SPLITS, ShardWriter, check_shard, read_manifest, token_dtype
+from lab.data.derivation import NEIGHBOURS, RECORD, derive_task, inputs_of, plan, similarity_of_neighbours
+from lab.data.shards import SPLITS, ShardWriter, check_shard, read_manifest, read_manifests, token_dtype
 from lab.data.tasks import remove_marks, run_owned, run_tasks, task_name
 from lab.data.text_files import Document
 from lab.data.tokenizer import EOS, load_tokenizer, special_ends, train_bpe
 from lab.errors import DataError
 from lab.files import read_object, remove_leftovers, temporary_of, write_atomic, write_json
-from lab.formats import FORMAT, KEY, refuse_unknown
 from lab.owner import NAME, owned
 
 BATCH_DOCUMENTS = 256
@@ -66,17 +67,16 @@ def is_prepared(config: DataConfig) -> bool:
     """Return whether every task of the corpus is done: prepared.json exists, and so does every shard.
 
     Derived shards are complete without their base, but invalid if the base has changed.
+
+    Raises: DataError for shards of other settings.
     """
     folder = shard_folder(config)
-    done = folder / "prepared.json"
-    if not done.exists():
+    closed = read_closed(folder)
+    if closed is None:
         return False
-    prepared = read_object(done, DataError, PREPARE_AGAIN)
-    refuse_unknown(done, prepared.get(KEY), DataError)
-    n_tasks = prepared.get("tasks")
-    if not isinstance(n_tasks, int):
-        raise DataError(f"{done}: tasks={n_tasks}: must be a number of tasks; {PREPARE_AGAIN}")
-    if not all((folder / task_name(task)).exists() for task in range(n_tasks)):
+    if closed.get("identity") != json.loads(json.dumps(config.shard_identity())):
+        raise DataError(f"{folder}: holds the shards of other settings, see its prepared.json; {PREPARE_AGAIN}")
+    if not all((folder / task_name(task)).exists() for task in range(closed["tasks"])):
         return False
     if config.base is None or not is_prepared(config.base):
         return True
@@ -116,7 +116,7 @@ def prepare(
         raise DataError(f"data.corpus: empty, no document to train on was found; check its path ({prepared.summary})")
     if config.order == "related":
         write_json(folder / NEIGHBOURS, similarity_of_neighbours(folder))
-    write_json(folder / "prepared.json", {KEY: FORMAT, "identity": config.shard_identity(), "tasks": len(jobs)})
+    close_folder(folder, config.shard_identity())
     return prepared
 
 
@@ -187,12 +187,12 @@ def refuse_other_inputs(folder: Path, inputs: Mapping[str, int | str]) -> None:
 
 
 def verify(config: DataConfig) -> None:
-    """Hash every file of every shard against its manifest.
+    """Hash every file of every shard against its manifest, and these against prepared.json.
 
     Raises: DataError naming the first file that differs.
     """
-    for shard in tqdm(shards_in(shard_folder(config)), desc="verify", unit="shard"):
-        check_shard(shard, read_manifest(shard), hashes=True)
+    for shard, manifest in tqdm(read_manifests(shard_folder(config)).items(), desc="verify", unit="shard"):
+        check_shard(shard, manifest, hashes=True)
 
 
 def run_task(config: DataConfig, folder: Path, eos: int, task: int) -> dict[str, Any]:

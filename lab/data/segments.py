@@ -11,8 +11,11 @@ Every mode locates segment i without reading the segments before it.
 
 from __future__ import annotations
 
+import io
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -22,8 +25,10 @@ import numpy as np
 from lab.data.config import Mode
 from lab.data.order import sample_segment, shuffled
 from lab.data.shards import Shard, TokenStore
-from lab.errors import DataError
-from lab.files import temporary_of
+from lab.errors import DataError, DiskError
+from lab.files import write_atomic
+
+CHECKSUM_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -137,21 +142,36 @@ def refuse_short(store: TokenStore, block: int, window: int, setting: str) -> No
 def segment_counts(shard: Shard, window: int) -> np.ndarray:
     """Count the segments up to and including each document, int64 (documents,)."""
     path = shard.folder / f".segments-{shard.split}-{window}.npy"
-    return cached(path, lambda: np.cumsum(-(-np.diff(shard.ends, prepend=0) // window)))
+    return cached(path, shard, lambda: np.cumsum(-(-np.diff(shard.ends, prepend=0) // window)))
 
 
-def cached(path: Path, compute: Callable[[], np.ndarray]) -> np.ndarray:
-    """Map an array into memory, or compute and save it, so that opening a large corpus again reads nothing.
+def cached(path: Path, shard: Shard, compute: Callable[[], np.ndarray]) -> np.ndarray:
+    """Map an array into memory, or compute and save it, so that opening a large corpus again computes nothing.
 
-    It is saved completely or not at all; a read-only folder is not an error.
+    A file of another shard, or one that is damaged, is replaced. It is saved completely or not at all; a read-only
+    folder is not an error.
     """
-    if path.exists():
-        saved: np.ndarray = np.load(path, mmap_mode="r")
-        return saved
-    array, temporary = compute(), path.with_name(f"{temporary_of(path).name}.npy")
-    try:
-        np.save(temporary, array)
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
+    with suppress(OSError, ValueError):
+        if is_whole_cache(path, shard.ends_digest):
+            saved: np.ndarray = np.load(path, mmap_mode="r")
+            return saved
+    array, buffer = compute(), io.BytesIO()
+    np.save(buffer, array)
+    data = buffer.getvalue()
+    with suppress(OSError, DiskError):
+        write_atomic(path, data + cache_checksum(data, shard.ends_digest))
     return array
+
+
+def is_whole_cache(path: Path, ends_digest: str) -> bool:
+    """Return whether a saved array ends with its checksum, which covers the hash of the documents' ends as well.
+
+    Raises: OSError, or ValueError for an empty file.
+    """
+    data = np.memmap(path, dtype=np.uint8, mode="r").data
+    return bytes(data[-CHECKSUM_BYTES:]) == cache_checksum(data[:-CHECKSUM_BYTES], ends_digest)
+
+
+def cache_checksum(data: bytes | memoryview, ends_digest: str) -> bytes:
+    """Compute the CRC-32 of the hash of a shard's ends and of an array computed from them."""
+    return zlib.crc32(data, zlib.crc32(ends_digest.encode())).to_bytes(CHECKSUM_BYTES, "little")

@@ -135,4 +135,4 @@ def by_class(shard: Shard, counts: np.ndarray, window: int) -> np.ndarray:
         starts = np.cumsum([0, *np.bincount(classes, minlength=len(edges) - 1)])
         return np.concatenate([starts, np.argsort(classes, kind="stable")])
 
-    return cached(shard.folder / f".classes-{shard.split}-{window}.npy", order)
+    return cached(shard.folder / f".classes-{shard.split}-{window}.npy", shard, order)

@@ -2,7 +2,8 @@
 
 A shard is a folder, published by one rename:
 
-    manifest.json      format, splits, documents, tokens, skips by reason, sources, size and SHA-256 of each file
+    manifest.json      format, task, splits, documents, tokens, skips by reason, sources; of each file its size, SHA-256
+                       and the CRC-32 of each of its blocks, which earlier versions did not write
     SPLIT.tokens.bin   token ids, uint16 or uint32, documents end to end, <eos> included
     SPLIT.ends.bin     int64, where each document ends
     SPLIT.sources.bin  uint32, index of each document's source in the manifest
@@ -11,21 +12,26 @@ A shard is a folder, published by one rename:
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lab.data.blocks import BlockArray, entry_of, lists_blocks
+from lab.data.closing import PREPARED, check_closed, check_file, differs
 from lab.errors import DataError
-from lab.files import entries_of, publish_folder, sha256, write_json
+from lab.files import entries_of, publish_folder, write_json
 from lab.formats import FORMAT, KEY, refuse_unknown
 
 SPLITS, DTYPES = ("train", "held_out"), ("<u2", "<u4")
-VERIFY_BYTES = 2**28  # shards of a smaller total size are hashed when opened; larger ones by --verify only
+KINDS = {"ends": ("documents", "<i8"), "sources": ("documents", "<u4"), "scored": ("tokens", "u1")}
+VERIFY_BYTES = 2**28  # shards of a smaller total size are hashed when opened, larger ones block by block when read
 
 
 def token_dtype(vocab_size: int) -> str:
@@ -69,6 +75,7 @@ class ShardWriter:
             (self.temporary / f"{split}.sources.bin").write_bytes(np.asarray(self.owners[split], "<u4").tobytes())
         manifest = {
             KEY: FORMAT,
+            "task": final.name,
             "dtype": self.dtype,
             "splits": {
                 split: {"documents": len(self.ends[split]), "tokens": self.ends[split][-1] if self.ends[split] else 0}
@@ -76,35 +83,47 @@ class ShardWriter:
             },
             "skips": dict(self.skips),
             "sources": list(self.sources),
-            "files": {
-                p.name: {"bytes": p.stat().st_size, "sha256": sha256(p)} for p in sorted(self.temporary.iterdir())
-            },
+            "files": {path.name: entry_of(path) for path in sorted(self.temporary.iterdir())},
         }
         write_json(self.temporary / "manifest.json", manifest)
         publish_folder(self.temporary, final)
         return manifest
 
 
-def read_manifest(shard: Path) -> dict[str, Any]:
-    """Read a shard's manifest.
+def read_manifest(shard: Path, expected: str | None = None) -> dict[str, Any]:
+    """Read a shard's manifest; `expected` is the SHA-256 that prepared.json records of it.
 
-    Raises: DataError, also for a manifest of another shape or of an unknown format.
+    Raises: DataError, also for a manifest of another shape, of an unknown format or of another shard.
     """
+    path = shard / "manifest.json"
     try:
-        manifest = json.loads((shard / "manifest.json").read_text(encoding="utf-8"))
+        data = path.read_bytes()
+        manifest = json.loads(data.decode("utf-8"))
+        if isinstance(manifest, dict):
+            refuse_unknown(path, manifest.get(KEY), DataError)
         fault = fault_of(manifest)
     except (OSError, ValueError, RecursionError) as error:
         fault = str(error)
     if fault is not None:
-        raise DataError(f"{shard}: its manifest cannot be read ({fault}); delete the folder and prepare again")
-    refuse_unknown(shard / "manifest.json", manifest.get(KEY), DataError)
+        raise DataError(f"{shard}: its manifest cannot be read ({fault}); {again(shard)}")
+    found, task = hashlib.sha256(data).hexdigest(), manifest.get("task", shard.name)
+    if task != shard.name:
+        raise DataError(f"{path}: is that of {task}, expected {shard.name}; {again(shard)}")
+    if expected not in (None, found):
+        raise DataError(differs(path, found, PREPARED, str(expected), again(shard)))
     read: dict[str, Any] = manifest
     return read
 
 
+def again(shard: Path) -> str:
+    """Return the remedy for a shard that is not what was written."""
+    return f"restore it, or delete {shard} and run lab.prepare again"
+
+
 def fault_of(manifest: Any) -> str | None:
     """Return why a manifest has another shape, or None."""
-    if not isinstance(manifest, dict) or entries_of(manifest) is None:
+    files = entries_of(manifest) if isinstance(manifest, dict) else None
+    if files is None or not all(map(lists_blocks, files.values())):
         return "it does not list files of its folder"
     splits, kinds = manifest.get("splits"), {"sources": list, "skips": dict}
     if manifest.get("dtype") not in DTYPES or not isinstance(splits, dict) or splits.keys() != set(SPLITS):
@@ -113,7 +132,30 @@ def fault_of(manifest: Any) -> str | None:
     if len(sizes) < 2 * len(SPLITS) or not all(isinstance(size, int) for size in sizes):
         return "its splits have no sizes"
     wrong = [name for name, kind in kinds.items() if not isinstance(manifest.get(name), kind)]
-    return f"it has no {wrong[0]}" if wrong else None
+    if wrong:
+        return f"it has no {wrong[0]}"
+    return next(filter(None, (fault_of_size(manifest, split) for split in SPLITS)), None)
+
+
+def fault_of_size(manifest: dict[str, Any], split: str) -> str | None:
+    """Return which file of a split has another size than its documents or tokens, of their type, need, or None."""
+    for kind, (unit, dtype) in {"tokens": ("tokens", manifest["dtype"]), **KINDS}.items():
+        name, n = f"{split}.{kind}.bin", manifest["splits"][split][unit]
+        size = manifest["files"].get(name, {}).get("bytes")
+        if size != n * np.dtype(dtype).itemsize and not (kind == "scored" and size is None):
+            return f"{name} has {size} bytes, which is not {n} {unit} of {np.dtype(dtype)}"
+    return None
+
+
+def read_manifests(folder: Path) -> dict[Path, dict[str, Any]]:
+    """Read the manifests of a folder's shards in order, and compare them with prepared.json and with the files' sizes.
+
+    Raises: DataError naming the first file that differs.
+    """
+    manifests = {path: read_manifest(path, expected) for path, expected in check_closed(folder).items()}
+    for path, manifest in manifests.items():
+        check_shard(path, manifest, hashes=False)
+    return manifests
 
 
 def check_shard(shard: Path, manifest: dict[str, Any], hashes: bool) -> None:
@@ -122,32 +164,34 @@ def check_shard(shard: Path, manifest: dict[str, Any], hashes: bool) -> None:
     Raises: DataError naming the file.
     """
     for name, expected in manifest["files"].items():
-        path = shard / name
-        size = path.stat().st_size if path.exists() else None
-        if size != expected["bytes"]:
-            has = "is missing" if size is None else f"has {size} bytes"
-            raise DataError(
-                f"{path}: {has}, its manifest records {expected['bytes']}; delete {shard} and run lab.prepare again"
-            )
-        if hashes and sha256(path) != expected["sha256"]:
-            raise DataError(f"{path}: SHA-256 differs from its manifest; delete {shard} and run lab.prepare again")
+        check_file(shard / name, expected, "its manifest", again(shard), hashes=hashes)
 
 
 @dataclass(frozen=True, eq=False)
 class Shard:
     """One split of one shard, mapped into memory.
 
-    Shapes: `tokens` (tokens,), `ends` int64 (documents,), `sources` uint32 (documents,), `scored` uint8 (tokens,) or
-        None where every token is scored.
+    Shapes: `tokens` (tokens,), `scored` uint8 (tokens,) or None where every token is scored, `ends` int64 (documents,),
+        `sources` uint32 (documents,).
     """
 
     folder: Path
     split: str
-    tokens: np.ndarray
-    ends: np.ndarray
-    sources: np.ndarray
+    tokens: BlockArray
+    scored: BlockArray | None
+    by_document: dict[str, BlockArray]
     source_names: list[str]
-    scored: np.ndarray | None
+    ends_digest: str
+
+    @cached_property
+    def ends(self) -> np.ndarray:
+        """Where each document ends; all of it is compared with its checksums when it is first used."""
+        return self.by_document["ends"][:]
+
+    @cached_property
+    def sources(self) -> np.ndarray:
+        """The index of each document's source, compared in the same way."""
+        return self.by_document["sources"][:]
 
     def part(self, document: int) -> slice:
         """Locate a document's tokens."""
@@ -170,14 +214,14 @@ class TokenStore:
 
         Raises: DataError for a broken shard, or where the split is empty.
         """
-        paths = sorted(path for path in folder.glob("task-*") if path.is_dir())
-        manifests = {path: read_manifest(path) for path in paths}
-        total = sum(file["bytes"] for m in manifests.values() for file in m["files"].values())
+        manifests = read_manifests(folder)
+        is_small = sum(file["bytes"] for m in manifests.values() for file in m["files"].values()) <= VERIFY_BYTES
         shards = []
         for path, manifest in manifests.items():
-            check_shard(path, manifest, hashes=total <= VERIFY_BYTES)
+            if is_small:
+                check_shard(path, manifest, hashes=True)
             if manifest["splits"][split]["tokens"]:
-                shards.append(open_shard(path, manifest, split))
+                shards.append(open_shard(path, manifest, split, checked=is_small))
         if not shards:
             remedy = "use a corpus that contains text" if split == "train" else "raise data.held_out_frac"
             raise DataError(f"{folder}: no {split} documents; {remedy}")
@@ -235,15 +279,13 @@ class TokenStore:
                 yield shard.tokens[shard.part(document)]
 
 
-def open_shard(path: Path, manifest: dict[str, Any], split: str) -> Shard:
-    """Map one split of one shard into memory."""
-    scored = path / f"{split}.scored.bin"
-    return Shard(
-        path,
-        split,
-        np.memmap(path / f"{split}.tokens.bin", dtype=manifest["dtype"], mode="r"),
-        np.memmap(path / f"{split}.ends.bin", dtype="<i8", mode="r"),
-        np.memmap(path / f"{split}.sources.bin", dtype="<u4", mode="r"),
-        manifest["sources"],
-        np.memmap(scored, dtype=np.uint8, mode="r") if scored.exists() else None,
-    )
+def open_shard(path: Path, manifest: dict[str, Any], split: str, *, checked: bool = False) -> Shard:
+    """Map one split of one shard into memory; blocks are compared when read, unless the files have been `checked`."""
+    files = manifest["files"]
+    found = {
+        kind: BlockArray(path / name, dtype, None if checked else files[name].get("crc32"))
+        for kind, (_, dtype) in {"tokens": ("tokens", manifest["dtype"]), **KINDS}.items()
+        if (name := f"{split}.{kind}.bin") in files
+    }
+    tokens, scored = found.pop("tokens"), found.pop("scored", None)
+    return Shard(path, split, tokens, scored, found, manifest["sources"], files[f"{split}.ends.bin"]["sha256"])

@@ -5,7 +5,7 @@ checkpoints/tokens-000010485760/
     optimizer-00000.safetensors  the optimizer's moments in the same way
     state.ckpt                   the rest: step, schedule, counts, data streams, callbacks
     counts.npz                   the position frequency at this point
-    manifest.json                format, consumed tokens, size and SHA-256 of each file; written last
+    manifest.json                format, consumed tokens, size and SHA-256 of each file, and its own; written last
 checkpoints/untrained.json       in their stead until the first one is published: a run that begins at step 0
 
 lab/formats.py lists the formats of earlier versions.
@@ -23,7 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from lab.errors import CheckpointError
-from lab.files import FileEntry, entries_of, publish_folder, read_object, remove, sha256, write_json
+from lab.files import FileEntry, entries_of, publish_folder, read_object, remove, sealed, sha256, write_json
 from lab.formats import FORMAT, KEY, refuse_unknown
 
 NAME = re.compile(r"tokens-(\d{15})")
@@ -86,7 +86,7 @@ def publish(
     """
     temporary = root / TEMPORARY
     files = {p.name: written.get(p.name) or entry_of(p) for p in sorted(temporary.iterdir())}
-    write_json(temporary / MANIFEST, {KEY: FORMAT, "consumed_tokens": consumed_tokens, "files": files})
+    write_json(temporary / MANIFEST, sealed({KEY: FORMAT, "consumed_tokens": consumed_tokens, "files": files}))
     final = root / folder_name(consumed_tokens)
     publish_folder(temporary, final)
     (root / UNTRAINED).unlink(missing_ok=True)

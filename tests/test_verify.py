@@ -1,0 +1,170 @@
+"""lab.verify: every flipped bit and every file that is not what was recorded is found, and whole folders have none."""
+
+import json
+import random
+import shutil
+
+import numpy as np
+import pytest
+
+from lab.counts import PositionCounts
+from lab.data.closing import digest_of_data
+from lab.data.preparation import shard_folder
+from lab.data.segments import index_segments
+from lab.data.shards import TokenStore
+from lab.runs.checkpoints import publish, temporary_folder
+from lab.runs.folder import RunFolder, packed_counts
+from lab.verify import main
+from tests.opened import write_run
+
+AT = 8192  # consumed tokens of the last checkpoint
+
+
+@pytest.fixture(scope="module")
+def whole(prepared, tmp_path_factory):
+    """A run folder and its shards, with an index in each shard."""
+    place = tmp_path_factory.mktemp("whole")
+    shards = place / "shards"
+    shutil.copytree(shard_folder(prepared), shards / shard_folder(prepared).name)
+    shards /= shard_folder(prepared).name
+    index_segments(TokenStore.open(shards, "train"), "natural", 16)
+    run = write_run(place / "run", prepared, vocab_size=400)
+    folder, counts = RunFolder(run), PositionCounts(64)
+    counts.add_runs([64, 5], None)
+    temporary = temporary_folder(folder.checkpoints)
+    (temporary / "state.ckpt").write_bytes(random.Random(5).randbytes(500))
+    (temporary / "counts.npz").write_bytes(packed_counts(counts))
+    publish(folder.checkpoints, AT, keep=2)
+    shutil.copy(shards / "tokenizer.json", run)
+    environment = {"format": 2, "threads": 1, "data": digest_of_data(shards)}
+    (run / "environment.json").write_text(json.dumps(environment))
+    folder.write_counts(counts)
+    folder.write_cases(AT, [{"length": 8}])
+    folder.append("probes.jsonl", {"consumed_tokens": AT, "effective_length": 8})
+    for consumed in (4096, AT):
+        folder.append("metrics.jsonl", {"consumed_tokens": consumed, "loss": 1.0})
+    return run, shards
+
+
+@pytest.fixture
+def here(whole, tmp_path):
+    """A copy of both."""
+    return tuple(shutil.copytree(folder, tmp_path / folder.name) for folder in whole)
+
+
+def verified(path, capsys):
+    """Verify a path: the exit status, and the lines that are printed."""
+    status = main([str(path)])
+    out, err = capsys.readouterr()
+    return status, (out + err).splitlines()
+
+
+def test_whole_folders_have_no_fault_and_all_of_their_files_are_read(here, capsys):
+    run, shards = here
+    for folder in (run, shards, run / "checkpoints" / f"tokens-{AT:015d}", shards / "task-00000"):
+        status, lines = verified(folder, capsys)
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        size = sum(path.stat().st_size for path in files)
+        assert (status, lines) == (0, [f"{len(files):,} files, {size:,} bytes: no fault"])
+
+
+def flips_missed(folders, n, seed, capsys):
+    """Flip a bit at a time anywhere in shards, indices, checkpoints and manifests; return those missed, and those
+    that change no value of a JSON file."""
+    run, shards = folders
+    files = [p for p in [*shards.rglob("*"), *run.glob("checkpoints/*/*")] if p.is_file() and p.stat().st_size]
+    missed, harmless, draw = [], 0, random.Random(seed)
+    for _ in range(n):
+        path = draw.choice(files)
+        data = path.read_bytes()
+        flipped = bytearray(data)
+        place = draw.randrange(len(data))
+        flipped[place] ^= 1 << draw.randrange(8)
+        path.write_bytes(flipped)
+        status, lines = verified(shards if shards in path.parents else path.parent, capsys)
+        path.write_bytes(data)
+        if status == 1 and len(lines) > 1:
+            assert any(str(path) in line or str(path.parent) in line for line in lines), lines
+        elif path.suffix == ".json" and json.loads(flipped) == json.loads(data):
+            harmless += 1
+        else:
+            missed.append((path, place, status, lines))
+    return missed, harmless
+
+
+def test_every_flipped_bit_is_found(here, capsys):
+    missed, harmless = flips_missed(here, 40, 1, capsys)
+    assert not missed
+    assert harmless < 10
+
+
+@pytest.mark.slow
+def test_every_one_of_a_thousand_flipped_bits_is_found(here, capsys):
+    missed, harmless = flips_missed(here, 1000, 2, capsys)
+    assert not missed
+    assert harmless < 100
+
+
+def drop(name):
+    return lambda folder: shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
+
+
+def rewrite(name, **changes):
+    return lambda folder: (folder / name).write_text(json.dumps(json.loads((folder / name).read_text()) | changes))
+
+
+def write(name, text):
+    return lambda folder: (folder / name).write_text(text)
+
+
+LAST = f"checkpoints/tokens-{AT:015d}"
+RUN_FAULTS = {  # what is done to the run folder, and the line's beginning below it
+    "no_config": (drop("config.yaml"), "config.yaml: is missing"),
+    "config": (write("config.yaml", "train: {tokens: -1}"), None),
+    "tokenizer": (write("tokenizer.json", "{}"), "tokenizer.json: has 2 bytes"),
+    "environment": (rewrite("environment.json", format=9), "environment.json: format 9 is unknown"),
+    "other_data": (rewrite("environment.json", data="0" * 64), None),
+    "metrics": (write("metrics.jsonl", "7\n"), "metrics.jsonl: line 1 "),
+    "order": (
+        write("metrics.jsonl", '{"consumed_tokens": 2}\n{"consumed_tokens": 1}\n'),
+        "metrics.jsonl: consumed_tokens decrease",
+    ),
+    "no_cases": (drop(f"cases/tokens-{AT:015d}.jsonl"), f"cases/tokens-{AT:015d}.jsonl: is missing"),
+    "counts": (write("counts.npz", "x"), "counts.npz: cannot be read"),
+    "no_checkpoint": (drop("checkpoints"), "checkpoints: holds no checkpoint"),
+    "file_more": (write(f"{LAST}/more.bin", ""), f"{LAST}/more.bin: is not listed in its manifest"),
+    "seal": (rewrite(f"{LAST}/manifest.json", more=1), f"{LAST}/manifest.json: does not match its own SHA-256"),
+    "renamed": (lambda run: (run / LAST).rename(run / "checkpoints/tokens-000000000000009"), None),
+}
+
+
+@pytest.mark.parametrize("name", RUN_FAULTS)
+def test_a_fault_of_a_run_is_one_line(here, capsys, name):
+    run, _ = here
+    change, rule = RUN_FAULTS[name]
+    change(run)
+    status, lines = verified(run, capsys)
+    assert status == 1
+    if rule is not None:
+        assert any(line.startswith(f"{run}/{rule}") for line in lines), lines
+    assert lines[-1].endswith(f" bytes: {len(lines) - 1} faults")
+
+
+def test_all_faults_are_listed(here, capsys):
+    _, shards = here
+    for name in ("train.tokens.bin", "held_out.ends.bin"):
+        data = np.fromfile(shards / "task-00000" / name, np.uint8)
+        (shards / "task-00000" / name).write_bytes((data ^ 1).tobytes())
+    (shards / "task-00000" / ".segments-train-16.npy").write_bytes(b"")
+    (shards / "inputs.json").write_text("{}")
+    status, lines = verified(shards, capsys)
+    named = sorted(line.split(": ")[0].rsplit("/", 1)[1] for line in lines[:-1])
+    assert (status, named) == (1, [".segments-train-16.npy", "held_out.ends.bin", "inputs.json", "train.tokens.bin"])
+
+
+@pytest.mark.parametrize("words", [["nowhere"], ["."], ["runs", "--fast=1"]])
+def test_what_cannot_be_verified_is_refused(words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "; " in line
