@@ -26,7 +26,7 @@ from lab.owner import Record, describe_process, is_of_this_machine, process_star
 FAILED = 1  # the exit status
 POLL_S, APPEAR_S = 0.5, 3.0  # between looks; until a process that closed its connections has ended
 HANG_S = 10.0  # in which the others fail by themselves, or end as well where all have ended
-FIRST_S = 2.0  # for the rank that prints to look before the others end
+LATE_S = 5.0  # for the others to notice as well
 LOST = re.compile("peer|timed out|remote", re.IGNORECASE)  # in the errors of gloo and NCCL
 
 
@@ -100,11 +100,19 @@ class Watching(Callback):
         return [rank for rank, one in enumerate(self.ranks) if is_of_this_machine(one)]
 
     def end(self, reason: str, first: int | None = None) -> None:
-        """End this process at once; the first rank of a machine that is left prints why, and how to go on."""
-        if self.launch.rank == (min(self.local()) if first is None else first):
+        """End this process soon; the first rank of a machine that is left prints why, and how to go on.
+
+        It ends last but for those that wait for it, so that no other rank finds it dead and prints as well.
+        """
+        first = min(self.local()) if first is None else first
+        prints = self.launch.rank == first
+        if prints:
             show(f"\n{reason}; all ranks end; continue with: {self.command}", error=True)
-        else:
-            time.sleep(FIRST_S)
+        end = time.monotonic() + (LATE_S if prints else 2 * HANG_S)
+        while time.monotonic() < end and (
+            len(self.local()) - len(self.dead()) > 1 if prints else first not in self.dead()
+        ):
+            time.sleep(POLL_S / 10)
         os._exit(FAILED)
 
 
