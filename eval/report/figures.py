@@ -10,6 +10,7 @@ from eval.report.data import DEPTHS, Runs, folded
 from eval.report.looks import Figure, axis, base, by_arm, interactive, look, of_arms, tips, words
 from eval.report.reach import by_shift_and_window, reach_by_method
 
+FEWEST_SEEDS = 3  # of which limits are drawn over tokens
 MOST_BANDS = 6  # arms whose limits are drawn
 
 
@@ -47,6 +48,7 @@ def over_tokens(runs: Runs, value: str, title: str, name: str) -> Figure | None:
     at = rows.groupby(["arm", "probe"], sort=False)["tokens"].mean().reset_index()
     mean = folded(rows, ("arm", "probe"), value).merge(at, on=["arm", "probe"]).rename(columns={"count": "runs"})
     mean["low"] = mean["low"].clip(0)
+    mean.loc[mean["runs"] < FEWEST_SEEDS, ["low", "high"]] = float("nan")  # of two they fill the figure
     x, y_title = axis("tokens", "consumed tokens", format="~s"), f"{words(value)} (tokens)"
     dots, lines = look("arm", runs.arms, "shape"), look("arm", runs.arms, "strokeDash", has_points=True)
     y = axis(value, y_title, y=True)
@@ -62,7 +64,7 @@ def over_tokens(runs: Runs, value: str, title: str, name: str) -> Figure | None:
 
 def caption_of(runs: Runs, value: str) -> str:
     """Describe a figure over tokens, and how many probes it leaves out."""
-    bands = " with 95% limits" if len(runs.arms) <= MOST_BANDS else ""
+    bands = f", with 95% limits of {FEWEST_SEEDS} and more" if len(runs.arms) <= MOST_BANDS else ""
     caption = (
         f"Points are runs; lines are means over seeds{bands}." if len(runs.runs) > 1 else "A point for each probe."
     )
