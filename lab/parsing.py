@@ -56,9 +56,9 @@ class Loader(yaml.SafeLoader):
         """
         raise ConfigError(f"{self.name}: line {line + 1}: {fault}")
 
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> Any:
         """Build a node, unless it is tagged, too deep, too large or contains itself."""
-        event = self.peek_event()
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         line = event.start_mark.line
         if getattr(event, "tag", None) is not None:
             self.refuse(line, f"not YAML (the tag {event.tag} is not read); write the plain value")
