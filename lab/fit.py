@@ -13,7 +13,7 @@ CONFIG is a YAML file of configs/. Every setting can be changed on the command l
 --dry_run trains nothing and needs no GPU, shards or weights; --gpu=H100 and --utilisation=0.4 change the estimated
 hours.
 
-Exit status: 0 done; 2 invalid input, one line per fault on stderr; 75 stopped by a signal after saving.
+Exit status: 0 done; 2 invalid input, at most three lines on stderr; 75 stopped by a signal after saving.
 """
 
 from __future__ import annotations
