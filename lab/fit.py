@@ -15,7 +15,7 @@ CONFIG is a YAML file of configs/. Every setting can be changed on the command l
 hours.
 
 Exit status: 0 done; 1 a loss or gradient is not finite, or a rank has died; 2 invalid input, a full disk or a run
-folder in use, one line per fault on stderr; 75 stopped by a signal after saving.
+folder in use, at most three lines on stderr; 75 stopped by a signal after saving.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> Any:
         """Build a node, unless it is tagged, too deep, too large or contains itself."""
-        event: Any = super().peek_event()  # type: ignore[no-untyped-call]
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         line = event.start_mark.line
         if getattr(event, "tag", None) is not None:
             self.refuse(line, f"not YAML (the tag {event.tag} is not read); write the plain value")
