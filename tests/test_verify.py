@@ -8,14 +8,18 @@ import numpy as np
 import pytest
 
 from lab.counts import PositionCounts
+from lab.data import blocks, shards
+from lab.data.blocks import BlockArray
 from lab.data.closing import digest_of_data
-from lab.data.preparation import shard_folder
+from lab.data.preparation import prepare, shard_folder
 from lab.data.segments import index_segments
 from lab.data.shards import TokenStore
-from lab.runs.checkpoints import publish, temporary_folder
+from lab.runs.checkpoints import newest, publish, temporary_folder
 from lab.runs.folder import RunFolder, packed_counts
 from lab.verify import main
+from tests.fits import UNPROBED, exact_metrics, load, settings_of, train
 from tests.opened import write_run
+from tests.refusals import refused
 
 AT = 8192  # consumed tokens of the last checkpoint
 
@@ -24,10 +28,9 @@ AT = 8192  # consumed tokens of the last checkpoint
 def whole(prepared, tmp_path_factory):
     """A run folder and its shards, with an index in each shard."""
     place = tmp_path_factory.mktemp("whole")
-    shards = place / "shards"
-    shutil.copytree(shard_folder(prepared), shards / shard_folder(prepared).name)
-    shards /= shard_folder(prepared).name
-    index_segments(TokenStore.open(shards, "train"), "natural", 16)
+    corpus = place / "shards" / shard_folder(prepared).name
+    shutil.copytree(shard_folder(prepared), corpus)
+    index_segments(TokenStore.open(corpus, "train"), "natural", 16)
     run = write_run(place / "run", prepared, vocab_size=400)
     folder, counts = RunFolder(run), PositionCounts(64)
     counts.add_runs([64, 5], None)
@@ -35,15 +38,15 @@ def whole(prepared, tmp_path_factory):
     (temporary / "state.ckpt").write_bytes(random.Random(5).randbytes(500))
     (temporary / "counts.npz").write_bytes(packed_counts(counts))
     publish(folder.checkpoints, AT, keep=2)
-    shutil.copy(shards / "tokenizer.json", run)
-    environment = {"format": 2, "threads": 1, "data": digest_of_data(shards)}
+    shutil.copy(corpus / "tokenizer.json", run)
+    environment = {"format": 2, "threads": 1, "data": digest_of_data(corpus)}
     (run / "environment.json").write_text(json.dumps(environment))
     folder.write_counts(counts)
     folder.write_cases(AT, [{"length": 8}])
     folder.append("probes.jsonl", {"consumed_tokens": AT, "effective_length": 8})
     for consumed in (4096, AT):
         folder.append("metrics.jsonl", {"consumed_tokens": consumed, "loss": 1.0})
-    return run, shards
+    return run, corpus
 
 
 @pytest.fixture
@@ -60,8 +63,8 @@ def verified(path, capsys):
 
 
 def test_whole_folders_have_no_fault_and_all_of_their_files_are_read(here, capsys):
-    run, shards = here
-    for folder in (run, shards, run / "checkpoints" / f"tokens-{AT:015d}", shards / "task-00000"):
+    run, corpus = here
+    for folder in (run, corpus, run / "checkpoints" / f"tokens-{AT:015d}", corpus / "task-00000"):
         status, lines = verified(folder, capsys)
         files = [path for path in folder.rglob("*") if path.is_file()]
         size = sum(path.stat().st_size for path in files)
@@ -71,8 +74,8 @@ def test_whole_folders_have_no_fault_and_all_of_their_files_are_read(here, capsy
 def flips_missed(folders, n, seed, capsys):
     """Flip a bit at a time anywhere in shards, indices, checkpoints and manifests; return those missed, and those
     that change no value of a JSON file."""
-    run, shards = folders
-    files = [p for p in [*shards.rglob("*"), *run.glob("checkpoints/*/*")] if p.is_file() and p.stat().st_size]
+    run, corpus = folders
+    files = [p for p in [*corpus.rglob("*"), *run.glob("checkpoints/*/*")] if p.is_file() and p.stat().st_size]
     missed, harmless, draw = [], 0, random.Random(seed)
     for _ in range(n):
         path = draw.choice(files)
@@ -81,7 +84,7 @@ def flips_missed(folders, n, seed, capsys):
         place = draw.randrange(len(data))
         flipped[place] ^= 1 << draw.randrange(8)
         path.write_bytes(flipped)
-        status, lines = verified(shards if shards in path.parents else path.parent, capsys)
+        status, lines = verified(corpus if corpus in path.parents else path.parent, capsys)
         path.write_bytes(data)
         if status == 1 and len(lines) > 1:
             assert any(str(path) in line or str(path.parent) in line for line in lines), lines
@@ -151,13 +154,13 @@ def test_a_fault_of_a_run_is_one_line(here, capsys, name):
 
 
 def test_all_faults_are_listed(here, capsys):
-    _, shards = here
+    _, corpus = here
     for name in ("train.tokens.bin", "held_out.ends.bin"):
-        data = np.fromfile(shards / "task-00000" / name, np.uint8)
-        (shards / "task-00000" / name).write_bytes((data ^ 1).tobytes())
-    (shards / "task-00000" / ".segments-train-16.npy").write_bytes(b"")
-    (shards / "inputs.json").write_text("{}")
-    status, lines = verified(shards, capsys)
+        data = np.fromfile(corpus / "task-00000" / name, np.uint8)
+        (corpus / "task-00000" / name).write_bytes((data ^ 1).tobytes())
+    (corpus / "task-00000" / ".segments-train-16.npy").write_bytes(b"")
+    (corpus / "inputs.json").write_text("{}")
+    status, lines = verified(corpus, capsys)
     named = sorted(line.split(": ")[0].rsplit("/", 1)[1] for line in lines[:-1])
     assert (status, named) == (1, [".segments-train-16.npy", "held_out.ends.bin", "inputs.json", "train.tokens.bin"])
 
@@ -168,3 +171,37 @@ def test_what_cannot_be_verified_is_refused(words, capsys, tmp_path, monkeypatch
     assert main(words) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "; " in line
+
+
+@pytest.mark.slow
+def test_a_block_that_is_damaged_while_a_run_trains_ends_it_with_its_last_checkpoint_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(shards, "VERIFY_BYTES", 0)  # as for a large corpus
+    often = (*UNPROBED, "--train.checkpoint_every_tokens=1024", "--data.prefetch=0")
+    prepare(load(*settings_of(tmp_path, "whole"), *often).data, progress=False)
+    read, compare = [], BlockArray.compare
+
+    def noted(self, block):
+        read.append((self.path, block))
+        compare(self, block)
+
+    monkeypatch.setattr(BlockArray, "compare", noted)
+    whole = train(tmp_path, "whole", *often)
+    first_reads = [one for one in read if one[0].name == "train.tokens.bin"]
+    path, block = first_reads[len(first_reads) * 3 // 4]
+    data = path.read_bytes()
+    flipped = bytearray(data)
+    flipped[64 * block] ^= 1
+    path.write_bytes(flipped)
+    with refused(f"{path}: bytes {64 * block:,} to {{}}"):
+        train(tmp_path, "run", *often)
+    run = tmp_path / "runs" / "run"
+    assert newest(run / "checkpoints")[0] is not None
+    path.write_bytes(data)
+    environment = (run / "environment.json").read_text()
+    rewrite("environment.json", data="0" * 64)(run)
+    with refused(f"{path.parents[1]}: holds other shards or another tokenizer than the run was started with {{}}"):
+        train(tmp_path, "run", *often, resume=True)
+    (run / "environment.json").write_text(environment)
+    train(tmp_path, "run", *often, resume=True)
+    assert exact_metrics(run) == exact_metrics(whole)

@@ -49,24 +49,28 @@ class BlockArray:
         self.values: np.ndarray = self.data.view(dtype)
         self.checksums = checksums or ""
         self.unread = bytearray(b"\1" * (len(self.checksums) // DIGITS))
+        self.block_values = BLOCK_BYTES // self.values.itemsize
 
     def __len__(self) -> int:
         """Return the number of values."""
         return len(self.values)
 
     def __getitem__(self, part: slice) -> np.ndarray:
-        """Read values.
+        """Read values, as `read` does."""
+        start, stop, _ = part.indices(len(self.values))
+        return self.read(start, stop)
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Read values from `start` to before `stop`, fewer at the end.
 
         Raises: DataError for a block that is not what was written.
         """
-        if self.unread:
-            start, stop, _ = part.indices(len(self.values))
-            size = self.values.itemsize
-            first, end = start * size // BLOCK_BYTES, -(-stop * size // BLOCK_BYTES)
-            while (block := self.unread.find(1, first, end)) >= 0:
-                self.compare(block)
-        values: np.ndarray = self.values[part]
-        return values
+        first, end = start // self.block_values, -(-stop // self.block_values)
+        if self.unread.find(1, first, end) >= 0:
+            for block in range(first, min(end, len(self.unread))):
+                if self.unread[block]:
+                    self.compare(block)
+        return self.values[start:stop]
 
     def compare(self, block: int) -> None:
         """Compare one block with its checksum.

@@ -238,7 +238,7 @@ class TokenStore:
         index = int(np.searchsorted(self.token_starts, start, side="right")) - 1
         while length > 0 and index < len(self.shards):
             offset = start - int(self.token_starts[index])
-            part = self.shards[index].tokens[offset : offset + length]
+            part = self.shards[index].tokens.read(offset, offset + length)
             parts.append(part)
             start, length, index = start + len(part), length - len(part), index + 1
         return parts[0] if len(parts) == 1 else np.concatenate(parts or [np.zeros(0, np.int64)])
