@@ -29,7 +29,7 @@ def fit(*words):
         pytest.param([CONFIG, "--optim.l=1"], ["optim.l=1: unknown setting; did you mean optim.lr?"], id="unknown"),
         pytest.param(
             [CONFIG, "--optim.lr=-1", "--run.name=a/b"],
-            ["run.name=a/b: must be a plain folder name; ", "optim.lr=-1: must be > 0"],
+            ["run.name=a/b: must be a plain folder name of at most 200 bytes; ", "optim.lr=-1: must be > 0"],
             id="two_faults",
         ),
         pytest.param(

@@ -30,7 +30,7 @@ class DecoderConfig(Section):
     """Rows of the embedding; in a run config it follows the tokenizer when left out."""
     tie_embeddings: bool
     """Whether the output head is the embedding; has no default because it changes the parameter count by a fifth."""
-    theta: Annotated[float, Ge(1), Le(1e15)] = 10000.0
+    theta: Annotated[float, Gt(0), Le(1e15)] = 10000.0
     """Rotary base."""
     norm_eps: Annotated[float, Gt(0), Le(1)] = 1e-5
     """Added to the mean square in RMSNorm."""

@@ -442,7 +442,7 @@ def test_real_rows_of_a_run(run_folder, tmp_path, capsys):
         (["rows.jsonl", "-o", "t.pdf"], "-o t.pdf: must end in"),
         (["--by=model"], "PATH: must be set"),
         (["broken.jsonl"], "not JSON"),
-        (["binary.jsonl"], "not text"),
+        (["binary.jsonl"], "not JSON"),
         (["list.jsonl"], "no results"),
         (["lacking.jsonl"], "a row of passkey lacks 'n'"),
     ],

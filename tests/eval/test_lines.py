@@ -11,7 +11,6 @@ from eval.lines.__main__ import main
 from eval.lines.cases import LEAST_LINES, Lines
 from tests.eval.answering import Reader, answered
 from tests.eval.commands import rows_named, runner, words_of
-from tests.eval.test_passkey import bytewise  # noqa: F401
 from tests.runs.test_picture import size_of
 
 BUDGET, STOP = 40, 1

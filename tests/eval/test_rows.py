@@ -28,7 +28,12 @@ COMMANDS = {
     "lines": (lines.main, ["--lengths=700", "--tests=2", "--answer_budget=8"]),
     "harness": (
         harness.main,
-        ["--tasks=lab_choice", f"--include_path={Path(__file__).parent / 'harness_tasks'}", "--limit=2"],
+        [
+            "--tasks=lab_choice",
+            f"--include_path={Path(__file__).parent / 'harness_tasks'}",
+            "--run_own_code",
+            "--limit=2",
+        ],
     ),
 }
 

@@ -60,7 +60,7 @@ def test_a_file_that_cannot_be_used_is_one_line(tmp_path, bpe, name, content, re
 def test_a_folder_is_one_line(tmp_path, bpe):
     with pytest.raises(DataError) as caught:
         load(tmp_path, bpe)
-    assert str(caught.value).startswith(f"probe.haystack={tmp_path}: cannot be read (")
+    assert str(caught.value).startswith(f"probe.haystack={tmp_path}: is no file; ")
 
 
 def test_the_synthetic_corpus_gives_fresh_filler(prepared):
