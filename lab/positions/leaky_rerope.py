@@ -31,7 +31,7 @@ class LeakyRerope(Distance):
     method: Literal["leaky_rerope"] = "leaky_rerope"
     window: NonNegative
     """Window w in tokens, whose distances are kept."""
-    leak: Annotated[float, Ge(1), Le(1e6)]
+    leak: Annotated[float, Ge(1), Le(1e20)]
     """How many times slower positions grow beyond the window, at least 1; 1 is plain distance."""
 
     def length_faults(self, length: int) -> list[str]:
