@@ -147,8 +147,8 @@ def run(
     """Run a command and return the exit status.
 
     Text that `work` returns is printed; an exit status that it returns is returned. --help prints the description,
-    --help=all also the lines of `settings`. A LabError is printed in short, or `whole`; a KeyboardInterrupt may hold its
-    own line.
+    --help=all also the lines of `settings`. A LabError is printed in short, or `whole`; a KeyboardInterrupt may hold
+    its own line.
     """
     status = help_status(description, arguments, settings)
     if status is not None:
