@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from lab.schema import Length, Section, is_whole
+from lab.schema import Positive, Section, is_whole
 
 IntArray = npt.NDArray[np.int64]
 
@@ -18,7 +18,7 @@ IntArray = npt.NDArray[np.int64]
 class Skip(Section, ABC):
     """The parameters of a skip method, and its draw of ids."""
 
-    target_len: Length
+    target_len: Positive
     """Target window T in tokens, which all ids stay below; the paper trains on samples of 30% of it."""
 
     needs_sentences: ClassVar[bool] = False
