@@ -107,11 +107,14 @@ def help_status(description: str | None, arguments: Sequence[str], settings: Cal
     return 0 if asked else WRONG
 
 
-def failed(error: LabError | KeyboardInterrupt, stopped: str = NOTHING_WRITTEN, *, silent: bool = False) -> int:
-    """Print why a command ended early and return its exit status."""
+def failed(
+    error: LabError | KeyboardInterrupt, stopped: str = NOTHING_WRITTEN, *, silent: bool = False, whole: bool = False
+) -> int:
+    """Print why a command ended early, in short unless the `whole` is asked for, and return its exit status."""
     is_signal = isinstance(error, KeyboardInterrupt)
     if not silent:
-        show((str(error) or stopped) if is_signal else in_short(str(error)), error=True)
+        faults = str(error) if whole else in_short(str(error))
+        show((str(error) or stopped) if is_signal else faults, error=True)
     return STOPPED if is_signal else WRONG
 
 
@@ -140,11 +143,13 @@ def run(
     syntax: Syntax = Syntax(),
     settings: Callable[[], Iterable[str]] = tuple,
     stopped: str = NOTHING_WRITTEN,
+    whole: bool = False,
 ) -> int:
     """Run a command and return the exit status.
 
     Text that `work` returns is printed; an exit status that it returns is returned. --help prints the description,
-    --help=all also the lines of `settings`. A LabError is printed unchanged; a KeyboardInterrupt may have its own line.
+    --help=all also the lines of `settings`. A LabError is printed in short, or `whole`; a KeyboardInterrupt may hold
+    its own line.
     """
     status = help_status(description, arguments, settings)
     if status is not None:
@@ -153,7 +158,7 @@ def run(
         with on_disk():
             done = work(syntax.read(arguments))
     except (LabError, KeyboardInterrupt) as error:
-        return failed(error, stopped)
+        return failed(error, stopped, whole=whole)
     if isinstance(done, int):
         return done
     show(done)

@@ -30,7 +30,8 @@ LONGEST_NAME, LONGEST_PATH = 200, 4000  # bytes; file systems allow 255, of whic
 
 Positive = Annotated[int, Ge(1), Le(MOST)]
 NonNegative = Annotated[int, Ge(0), Le(MOST)]
-Length = Annotated[int, Ge(1), Le(2**24)]  # of a window or a text in tokens, for which tables and counts are kept
+LONGEST = 2**24  # tokens of a window or a text, for which tables and counts are kept
+Length = Annotated[int, Ge(1), Le(LONGEST)]
 Tests = Annotated[int, Ge(1), Le(10**6)]  # texts, documents, or whatever is measured one by one
 Seed = Annotated[int, Ge(0), Le(2**63 - 1)]
 PositiveFloat = Annotated[float, Gt(0), Le(1e15)]

@@ -8,6 +8,7 @@ from lab.masks.config import MaskConfig
 from lab.model.config import DecoderConfig
 from lab.positions.config import PositionConfig
 from lab.probe.config import ProbeConfig
+from lab.schema import LONGEST
 from lab.shape.config import Gaps, ShapeConfig
 from lab.skip.config import SkipConfig
 
@@ -19,9 +20,9 @@ def length_faults(reach: int, skip: SkipConfig | None, data: DataConfig, probe: 
     target = "skip" if skip is not None else "shape.strategy"
     lengths = {f"{target}.target_len": reach, "probe.max_length": probe.max_length or 0, "probe.step": probe.step}
     lengths |= {"probe.distances": max(probe.distances or (0,)), "probe.answer_budget": probe.answer_budget}
-    most = MOST_WINDOWS * data.window
+    most = min(MOST_WINDOWS * data.window, LONGEST)
     return [
-        f"{name}={length}: must be <= {most:,}, {MOST_WINDOWS:,} training windows; lower it or raise data.window"
+        f"{name}={length}: must be <= {most:,}, {most // data.window:,} training windows; lower it or raise data.window"
         for name, length in lengths.items()
         if length > most
     ]

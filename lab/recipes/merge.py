@@ -251,4 +251,4 @@ def add_up(decoders: Sequence[Decoder], shares: Sequence[float], into: Decoder) 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     syntax = Syntax(places=None, values=("-o", "--positions", "--train_len"), lists=("--weights",))
-    return run(__doc__, arguments, lambda words: merge(parse(words)), syntax=syntax, stopped=UNFINISHED)
+    return run(__doc__, arguments, lambda words: merge(parse(words)), syntax=syntax, stopped=UNFINISHED, whole=True)

@@ -277,9 +277,8 @@ def test_no_tokenizer_is_made_up(original, merged):
 
 
 @pytest.fixture
-def refused(tmp_path, capsys, monkeypatch):
+def refused(tmp_path, capsys):
     """A function that merges in vain and compares what is said with rules."""
-    monkeypatch.setattr("lab.command.MOST_LINES", 20)
 
     def merge(*words, rules, output=None):
         folder = output or tmp_path / "merged"
