@@ -7,8 +7,8 @@ STRING and DCA for every run; for those of windows_mini every distance method at
 at a grid of shifts and windows (Figure 7). Reports: a page for each sweep and one of all, and eval.reach over all runs.
 Runs lie in runs/miniature; with --short, one seed, a third of the tokens and of the tests, in runs/miniature_short.
 
-The same command continues after Ctrl-C or a crash. --save copies what eval.report reads, with no file above 250 KB:
-configs, environments, probes, counts, results, and of the last probe's cases what the heat map needs.
+The same command continues after Ctrl-C or a crash. --save copies what eval.report and eval.reach read, no file above
+250 KB: configs, environments, probes, counts, results, and of the last probe's cases what the heat map needs.
 """
 
 from __future__ import annotations
@@ -154,6 +154,7 @@ def save(runs: dict[Path, Run], target: Path) -> None:
     for path in runs:
         copy = target / path.name
         (copy / "eval").mkdir(parents=True, exist_ok=True)
+        shutil.copytree(path / "counts", copy / "counts", dirs_exist_ok=True)
         for file in [path / name for name in SAVED] + sorted((path / "eval").glob("distance-*.jsonl")):
             shutil.copyfile(file, copy / file.relative_to(path))
         cases = sorted((path / "cases").glob("tokens-*.jsonl"))[-1]
