@@ -26,6 +26,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from lab.data.preparation import shard_folder
+from lab.parsing import parse_yaml
 from lab.sweep.planning import Run, plan
 from lab.sweep.reading import read_sweep
 
@@ -52,7 +53,8 @@ def main() -> int:
         status = command("lab.sweep", *words)
         if status:
             return status
-        settings = dict(word.removeprefix("--").split("=") for word in given)
+        pairs = [word.removeprefix("--").split("=") for word in given]
+        settings = {key: parse_yaml(value, key) for key, value in pairs}
         runs[name] = plan(read_sweep(Path(file), seeds=seeds, seed=None), settings)
     known = {run.path: run for name in SWEEPS for run in runs[name]}
     windows = {run.path for run in runs["windows"]}
