@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-from lab.config.faults import length_faults, mask_faults, position_faults, shape_faults
+from lab.config.faults import context_faults, length_faults, mask_faults, position_faults, shape_faults
 from lab.config.sections import CountConfig, RunConfig, StartConfig, TrackConfig, TrainConfig
 from lab.data.config import Bpe, DataConfig, Synthetic
 from lab.masks import Causal
@@ -81,6 +81,7 @@ class Experiment(Section):
             for position in self.count.positions or ()
             if position >= self.reach
         ]
+        faults += context_faults(train, self.model, data)
         faults += length_faults(self.reach, self.skip, data, probe)
         faults += position_faults(self.position, self.model, data, train, probe)
         faults += mask_faults(self.mask, self.skip, data, self.position, has_gaps=self.has_gaps)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from lab.errors import DataError
 from lab.model.attention import attend
 from lab.model.attention.attend import attend_cached
 from lab.model.attention.cache import KeyCache
+from lab.model.attention.context import ContextGroup
 from lab.model.attention.layout import Layout, first_ids
 from lab.model.attention.segments import Segments
 from lab.model.config import DecoderConfig
@@ -45,10 +47,14 @@ class Attention(nn.Module):
         Shapes: x_BTD (B, T, D); returns (B, Tq, D) for the layout's last Tq queries of the T tokens.
         """
         q, k, v = self.project(x_BTD, layout)
+        if layout.context is not None:
+            q, k, v = layout.context.to_heads(q, k, v)
         if cache is None:
             out_BNTH = attend(q, k, v, layer=self.layer, backend=self.backend, layout=layout)
         else:
             out_BNTH = attend_cached(q, k, v, layer=self.layer, backend=self.backend, layout=layout, cache=cache)
+        if layout.context is not None:
+            out_BNTH = layout.context.to_tokens(out_BNTH)
         projected: Tensor = self.out(out_BNTH.transpose(1, 2).flatten(2))
         return projected
 
@@ -59,9 +65,9 @@ class Attention(nn.Module):
 
 
 def query_tokens(x_BTD: Tensor, layout: Layout) -> Tensor:
-    """Return the tokens that are queries of the layout, the last ones."""
+    """Return the tokens that are queries of the layout, the last ones; all of a context rank's part of the row."""
     n_queries = layout.q_pos.shape[-1]
-    return x_BTD if n_queries == x_BTD.shape[1] else x_BTD[:, -n_queries:]
+    return x_BTD if n_queries >= x_BTD.shape[1] else x_BTD[:, -n_queries:]
 
 
 class Block(nn.Module):
@@ -143,6 +149,7 @@ class Decoder(nn.Module):
         starts: Sequence[int] | None = None,
         cache: KeyCache | None = None,
         layout: Layout | None = None,
+        context: ContextGroup | None = None,
         targets: Tensor | None = None,
         loss_weights: Tensor | None = None,
         summed: bool = True,
@@ -154,7 +161,8 @@ class Decoder(nn.Module):
         sees its own segment only, ids restart at 0 in each, and tokens after the last segment are padding. `starts`
         holds the first id of each segment if ids count up by one, which are then not inspected. With a cache the tokens
         follow the cached ones. `last_only` returns the logits of the last token, and the last block computes no others.
-        A `layout` prepared for several passes replaces this pass's own.
+        A `layout` prepared for several passes replaces this pass's own. The ranks of a `context` group pass the same
+        rows, and each returns the logits or losses, or their sum, of its own part of the tokens.
 
         Shapes: tokens int64 (B, T); cu_seqlens int32 (S + 1,); position_ids int64 (T,) or (B, T); targets int64
             (B, T), IGNORE where not scored; loss_weights (B, T); returns (B, T, V), or a scalar: the sum of losses in
@@ -169,8 +177,16 @@ class Decoder(nn.Module):
                 raise DataError(f"segments of {segments.n_tokens} tokens: must match tokens {tuple(shape)}, no cache")
             tokens = tokens.reshape(1, -1)
             position_ids = None if position_ids is None else position_ids.expand(shape).reshape(1, -1)
-        x_BTD = self.embedding(tokens)
         layout = layout or self.layout(tokens, position_ids, segments, starts, cache)
+        if context is not None:
+            assert cache is None, "a context group has no cache"
+            assert not last_only, "the last token is not in every part"
+            layout = replace(layout, context=context)
+            targets = None if targets is None else context.own(targets.reshape(tokens.shape))
+            loss_weights = None if loss_weights is None else context.own(loss_weights.reshape(tokens.shape))
+            tokens = context.own(tokens)
+            shape = tokens.shape
+        x_BTD = self.embedding(tokens)
         for number, block in enumerate(self.blocks, start=1):
             if last_only and segments is None and number == self.cfg.n_layers and tokens.shape[1] > 1:
                 layout = layout.last_query()
