@@ -1,4 +1,4 @@
-"""Ranks that share each pack train what one process trains: losses, gradient norms, counts, tokens, probes, checkpoints."""
+"""Ranks that share each pack train as one process: the same losses, gradient norms, counts, probes, checkpoints."""
 
 import numpy as np
 import pytest
@@ -108,7 +108,7 @@ REFUSED = {
     "one_process": ([DEGREE], "train.context_parallel=2: must divide devices * nodes, 1 processes"),
     "packs": (
         [DEGREE, "--train.devices=6"],
-        "train.batch_tokens=1024: its 2 packs must divide evenly among 3 processes (devices * nodes) / context_parallel",
+        "train.batch_tokens=1024: its 2 packs must divide evenly among 3 {} / context_parallel",
     ),
     "none": (["--train.context_parallel=0"], "train.context_parallel=0: must be >= 1"),
 }

@@ -48,7 +48,7 @@ class Attention(nn.Module):
         """
         q, k, v = self.project(x_BTD, layout)
         if layout.context is not None:
-            q, k, v = layout.context.to_heads(q, k, v)
+            q, k, v = layout.context.to_heads(q, k, v, layout.k_pos.shape[-1])
         if cache is None:
             out_BNTH = attend(q, k, v, layer=self.layer, backend=self.backend, layout=layout)
         else:

@@ -6,7 +6,7 @@ exchanges the outputs back, so that ids, masks, position methods and kernels are
     rank 0    tokens 0 1, heads a b          tokens 0 1 2 3, head a
     rank 1    tokens 2 3, heads a b    <->   tokens 0 1 2 3, head b
 
-An all-to-all of equal parts is its own transpose, so that gradients are exchanged alike.
+The gradient of an exchange is the opposite exchange.
 
 Axes: B batch, T tokens of the row, t tokens of this rank, N heads, n heads of this rank, H per head.
 
@@ -23,21 +23,21 @@ from torch import Tensor, distributed
 
 
 class Exchange(torch.autograd.Function):
-    """Part i of rank j becomes part j of rank i."""
+    """Send so many rows of the first axis to each rank, and receive so many from each, in order."""
 
     @staticmethod
-    def forward(ctx: Any, parts: Tensor, group: Any) -> Tensor:
-        """Exchange the parts, the first axis."""
-        ctx.group = group
-        parts = parts.contiguous()
-        out = torch.empty_like(parts)
-        distributed.all_to_all_single(out, parts, group=group)
+    def forward(ctx: Any, rows: Tensor, sent: list[int], received: list[int], group: Any) -> Tensor:
+        """Exchange the rows."""
+        ctx.sizes = received, sent, group
+        out = rows.new_empty(sum(received), *rows.shape[1:])
+        distributed.all_to_all_single(out, rows.contiguous(), received, sent, group=group)
         return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        """Exchange the gradients of the parts back."""
-        return Exchange.forward(ctx, grads[0], ctx.group), None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Exchange the gradients of the rows back."""
+        grad: Tensor = Exchange.apply(grads[0], *ctx.sizes)  # type: ignore[no-untyped-call]
+        return grad, None, None, None
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,21 +57,29 @@ class ContextGroup:
         return cls(group, degree, distributed.get_rank(group))
 
     def own(self, x: Tensor) -> Tensor:
-        """Take this rank's part of (B, T, ...): (B, t, ...)."""
+        """View this rank's part of (B, T, ...): (B, t, ...)."""
         return x.tensor_split(self.degree, dim=1)[self.rank]
 
-    def to_heads(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    def sizes(self, n_tokens: int) -> list[int]:
+        """Count the tokens of each rank's part of a row; the parts before the remainder have one more."""
+        each, more = divmod(n_tokens, self.degree)
+        return [each + (rank < more) for rank in range(self.degree)]
+
+    def to_heads(self, q: Tensor, k: Tensor, v: Tensor, n_tokens: int) -> tuple[Tensor, ...]:
         """Exchange the tokens of this rank for its heads, all three in one call: (B, N, t, H) to (B, n, T, H).
 
         Consecutive query heads share a key-value head, so that each rank has the key-value heads of its query heads.
         """
         parts = [x.unflatten(1, (self.degree, -1)) for x in (q, k, v)]
-        got: Tensor = Exchange.apply(torch.cat(parts, dim=2).movedim(1, 0), self.group)  # type: ignore[no-untyped-call]
-        whole = got.movedim(0, 2).flatten(2, 3)
-        return whole.split([part.shape[2] for part in parts], dim=1)
+        rows = torch.cat(parts, dim=2).permute(1, 3, 0, 2, 4)  # rank, t, B, n, H
+        sent = [rows.shape[1]] * self.degree
+        got: Tensor = Exchange.apply(rows.flatten(0, 1), sent, self.sizes(n_tokens), self.group)  # type: ignore[no-untyped-call]
+        return got.permute(1, 2, 0, 3).split([part.shape[2] for part in parts], dim=1)
 
     def to_tokens(self, out: Tensor) -> Tensor:
         """Exchange the heads of this rank for its tokens: (B, n, T, H) to (B, N, t, H)."""
-        parts = out.unflatten(2, (self.degree, -1)).movedim(2, 0)
-        got: Tensor = Exchange.apply(parts, self.group)  # type: ignore[no-untyped-call]
-        return got.movedim(0, 1).flatten(1, 2)
+        sizes = self.sizes(out.shape[2])
+        received = [sizes[self.rank]] * self.degree
+        got: Tensor = Exchange.apply(out.permute(2, 0, 1, 3), sizes, received, self.group)  # type: ignore[no-untyped-call]
+        parts = got.unflatten(0, (self.degree, sizes[self.rank]))  # rank, t, B, n, H
+        return parts.permute(2, 1, 0, 3, 4).flatten(2, 3).transpose(1, 2)
