@@ -60,6 +60,13 @@ class ContextGroup:
         """View this rank's part of (B, T, ...): (B, t, ...)."""
         return x.tensor_split(self.degree, dim=1)[self.rank]
 
+    def whole(self, part: Tensor, n_tokens: int) -> Tensor:
+        """Join the parts of all ranks, without a gradient: (B, t, ...) to (B, T, ...)."""
+        out = part.new_zeros(len(part), n_tokens, *part.shape[2:])
+        self.own(out).copy_(part)
+        distributed.all_reduce(out, group=self.group)
+        return out
+
     def sizes(self, n_tokens: int) -> list[int]:
         """Count the tokens of each rank's part of a row; the parts before the remainder have one more."""
         each, more = divmod(n_tokens, self.degree)
