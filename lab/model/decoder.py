@@ -47,21 +47,23 @@ class Attention(nn.Module):
         Shapes: x_BTD (B, T, D); returns (B, Tq, D) for the layout's last Tq queries of the T tokens.
         """
         q, k, v = self.project(x_BTD, layout)
-        if layout.context is not None:
-            q, k, v = layout.context.to_heads(q, k, v, layout.k_pos.shape[-1])
         if cache is None:
             out_BNTH = attend(q, k, v, layer=self.layer, backend=self.backend, layout=layout)
         else:
             out_BNTH = attend_cached(q, k, v, layer=self.layer, backend=self.backend, layout=layout, cache=cache)
-        if layout.context is not None:
-            out_BNTH = layout.context.to_tokens(out_BNTH)
-        projected: Tensor = self.out(out_BNTH.transpose(1, 2).flatten(2))
-        return projected
+        return self.join(out_BNTH, layout)
 
     def project(self, x_BTD: Tensor, layout: Layout) -> tuple[Tensor, ...]:
         """Compute the queries of the layout and the keys and values of all tokens, not rotated: (B, heads, T, H)."""
         parts = ((self.q, query_tokens(x_BTD, layout)), (self.k, x_BTD), (self.v, x_BTD))
-        return tuple(project(x).view(*x.shape[:2], -1, self.cfg.head_dim).transpose(1, 2) for project, x in parts)
+        q, k, v = (project(x).view(*x.shape[:2], -1, self.cfg.head_dim).transpose(1, 2) for project, x in parts)
+        return (q, k, v) if layout.context is None else layout.context.to_heads(q, k, v, layout.k_pos.shape[-1])
+
+    def join(self, out_BNTH: Tensor, layout: Layout) -> Tensor:
+        """Join the heads' outputs, (B, heads, Tq, H) to (B, Tq, D)."""
+        out_BNTH = out_BNTH if layout.context is None else layout.context.to_tokens(out_BNTH)
+        joined: Tensor = self.out(out_BNTH.transpose(1, 2).flatten(2))
+        return joined
 
 
 def query_tokens(x_BTD: Tensor, layout: Layout) -> Tensor:
