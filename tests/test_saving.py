@@ -14,7 +14,7 @@ from lab.files import sha256
 from lab.runs.checkpoints import candidates, newest, publish
 from lab.runs.shards import ShardWriter, write_shards
 from lab.runs.state import packed
-from tests.fits import exact_metrics, records
+from tests.fits import exact_metrics, folders_of, records
 from tests.ranks import train
 
 STEPS = 6
@@ -38,8 +38,7 @@ def place(tmp_path_factory):
 
 
 def settings(place, name, **others):
-    folders = {"run.folder": str(place), "run.name": name, "data.folder": str(place / "shards")}
-    return SETTINGS | folders | others
+    return SETTINGS | folders_of(place, name) | others
 
 
 @pytest.fixture(scope="module")
