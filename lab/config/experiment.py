@@ -143,11 +143,12 @@ class Experiment(Section):
     def describe(self) -> str:
         """Format parameters, FLOPs and steps as comment lines."""
         model, train, window = self.model, self.train, self.data.window
+        shared = f" ({train.context_parallel} a pack)" if train.context_parallel > 1 else ""
         return (
             f"# parameters: {model.n_parameters(False):,} untied, {model.n_parameters(True):,} tied "
             f"(this run: {'tied' if model.tie_embeddings else 'untied'})\n"
             f"# FLOPs per token: {model.flops_per_token_causal(window):,} with full windows of {window:,}\n"
-            f"# steps: {train.steps:,} of {train.n_packs:,} packs; {train.world_size} processes, "
+            f"# steps: {train.steps:,} of {train.n_packs:,} packs; {train.world_size} processes{shared}, "
             f"accumulation {train.accumulation}\n"
         )
 

@@ -56,8 +56,10 @@ class Attention(nn.Module):
     def project(self, x_BTD: Tensor, layout: Layout) -> tuple[Tensor, ...]:
         """Compute the queries of the layout and the keys and values of all tokens, not rotated: (B, heads, T, H)."""
         parts = ((self.q, query_tokens(x_BTD, layout)), (self.k, x_BTD), (self.v, x_BTD))
-        q, k, v = (project(x).view(*x.shape[:2], -1, self.cfg.head_dim).transpose(1, 2) for project, x in parts)
-        return (q, k, v) if layout.context is None else layout.context.to_heads(q, k, v, layout.k_pos.shape[-1])
+        made = (project(x).view(*x.shape[:2], -1, self.cfg.head_dim).transpose(1, 2) for project, x in parts)
+        if layout.context is None:
+            return tuple(made)
+        return tuple(layout.context.to_heads(x, layout.k_pos.shape[-1]) for x in made)
 
     def join(self, out_BNTH: Tensor, layout: Layout) -> Tensor:
         """Join the heads' outputs, (B, heads, Tq, H) to (B, Tq, D)."""

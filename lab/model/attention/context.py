@@ -72,16 +72,15 @@ class ContextGroup:
         each, more = divmod(n_tokens, self.degree)
         return [each + (rank < more) for rank in range(self.degree)]
 
-    def to_heads(self, q: Tensor, k: Tensor, v: Tensor, n_tokens: int) -> tuple[Tensor, ...]:
-        """Exchange the tokens of this rank for its heads, all three in one call: (B, N, t, H) to (B, n, T, H).
+    def to_heads(self, x: Tensor, n_tokens: int) -> Tensor:
+        """Exchange the tokens of this rank for its heads: queries, keys or values (B, N, t, H) to (B, n, T, H).
 
         Consecutive query heads share a key-value head, so that each rank has the key-value heads of its query heads.
         """
-        parts = [x.unflatten(1, (self.degree, -1)) for x in (q, k, v)]
-        rows = torch.cat(parts, dim=2).permute(1, 3, 0, 2, 4)  # rank, t, B, n, H
-        sent = [rows.shape[1]] * self.degree
-        got: Tensor = Exchange.apply(rows.flatten(0, 1), sent, self.sizes(n_tokens), self.group)  # type: ignore[no-untyped-call]
-        return got.permute(1, 2, 0, 3).split([part.shape[2] for part in parts], dim=1)
+        parts = x.unflatten(1, (self.degree, -1)).permute(1, 3, 0, 2, 4)  # rank, t, B, n, H
+        sent, received = [x.shape[2]] * self.degree, self.sizes(n_tokens)
+        got: Tensor = Exchange.apply(parts.flatten(0, 1), sent, received, self.group)  # type: ignore[no-untyped-call]
+        return got.permute(1, 2, 0, 3)
 
     def to_tokens(self, out: Tensor) -> Tensor:
         """Exchange the heads of this rank for its tokens: (B, n, T, H) to (B, N, t, H)."""
