@@ -73,8 +73,8 @@ def test_recompute_keeps_a_residual_stream_for_each_block():
 
 
 def test_ranks_that_share_a_pack_keep_their_part_of_it():
-    # K 2, so k and v are 8 each, attention's 8 outputs are exchanged for 8 to project: 124 of a block's numbers for each
-    # of 64 tokens, 265 in all. For all 128 tokens cos and sin of 4 numbers, token and target: 32 bytes
+    # K 2, so k and v are 8 each; attention's 8 outputs are exchanged for 8 to project: 124 of a block's numbers for
+    # each of 64 tokens, 265 in all. For all 128 tokens 4 numbers of cos and sin, token and target: 32 bytes
     model = DecoderConfig(8, 2, 2, 2, 12, 20, False, head_chunk=16)
     shared = small(strategy="ddp", devices=2, context_parallel=2)
     for strategy in ("ddp", "fsdp"):
