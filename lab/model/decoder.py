@@ -56,7 +56,8 @@ class Attention(nn.Module):
     def project(self, x_BTD: Tensor, layout: Layout) -> tuple[Tensor, ...]:
         """Compute the queries of the layout and the keys and values of all tokens, not rotated: (B, heads, T, H)."""
         parts = ((self.q, query_tokens(x_BTD, layout)), (self.k, x_BTD), (self.v, x_BTD))
-        made = (project(x).view(*x.shape[:2], -1, self.cfg.head_dim).transpose(1, 2) for project, x in parts)
+        width = self.cfg.head_dim
+        made = (f(x).view(*x.shape[:2], f.out_features // width, width).transpose(1, 2) for f, x in parts)
         if layout.context is None:
             return tuple(made)
         return tuple(layout.context.to_heads(x, layout.k_pos.shape[-1]) for x in made)

@@ -87,5 +87,5 @@ class ContextGroup:
         sizes = self.sizes(out.shape[2])
         received = [sizes[self.rank]] * self.degree
         got: Tensor = Exchange.apply(out.permute(2, 0, 1, 3), sizes, received, self.group)  # type: ignore[no-untyped-call]
-        parts = got.unflatten(0, (self.degree, sizes[self.rank]))  # rank, t, B, n, H
+        parts: Tensor = got.unflatten(0, (self.degree, sizes[self.rank]))  # rank, t, B, n, H
         return parts.permute(2, 1, 0, 3, 4).flatten(2, 3).transpose(1, 2)
