@@ -117,9 +117,9 @@ def refuse_endless(parameters: Sequence[Parameter], run_cap: int | None) -> None
             raise ConfigError(f"{field}: has {size:,.0f} values, more than {MOST_RUNS:,} runs; narrow it")
     runs = min(math.prod(sizes.values()), run_cap or math.inf)
     if runs > MOST_RUNS:
+        product = "*".join(f"{size:,.0f}" for size in sizes.values() if size > 1)
         raise ConfigError(
-            f"parameters={'*'.join(f'{size:,.0f}' for size in sizes.values() if size > 1)}: make {runs:,.0f} runs, must "
-            f"be <= {MOST_RUNS:,}; give fewer values, or set run_cap"
+            f"parameters={product}: make {runs:,.0f} runs, must be <= {MOST_RUNS:,}; give fewer values, or set run_cap"
         )
 
 
