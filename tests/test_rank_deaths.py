@@ -85,7 +85,7 @@ def two_that_fail(place, strategy, *, training, first=1, stays=False):
     ("strategy", "training", "stays"),
     [
         pytest.param("fsdp", False, False, id="fsdp_probe"),
-        pytest.param("fsdp", True, True, id="fsdp_that_stays"),
+        pytest.param("fsdp", True, True, id="fsdp_that_stays", marks=pytest.mark.slow),
         pytest.param("fsdp", True, False, id="fsdp", marks=pytest.mark.slow),
         pytest.param("ddp", True, False, id="ddp", marks=pytest.mark.slow),
         pytest.param("ddp", True, True, id="ddp_that_stays", marks=pytest.mark.slow),
@@ -101,6 +101,7 @@ def test_a_forward_pass_that_fails_on_one_rank_ends_all(place, strategy, trainin
         assert "Traceback" not in output
 
 
+@pytest.mark.slow
 def test_a_sharded_probe_that_fails_on_all_ranks_alike_costs_the_probe_only(place):
     statuses, output = two_that_fail(place, "fsdp", training=False, first=0)
     assert statuses == [0, 0], output
