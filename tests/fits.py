@@ -31,6 +31,10 @@ def load(*words: str) -> Experiment:
     return load_experiment(CONFIG, parse_overrides(words))
 
 
+def folders_of(place: Path, name: str) -> dict[str, str]:
+    return {"run.folder": str(place), "run.name": name, "data.folder": str(place / "shards")}
+
+
 def settings_of(place: Path, name: str) -> list[str]:
     return [f"--run.folder={place / 'runs'}", f"--data.folder={place / 'shards'}", f"--run.name={name}"]
 
