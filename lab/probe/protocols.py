@@ -36,7 +36,8 @@ def generator(seed: int, length: int, test: int) -> np.random.Generator:
 
 def released(*, llama31: bool) -> NeedleProtocol:
     """Build the protocol of the released script, for Llama-3.1 or for other models."""
-    make_case, shortest = (partial(f, llama31=llama31) for f in (released_needles.make_case, released_needles.shortest))
+    make_case = partial(released_needles.make_case, llama31=llama31)
+    shortest = partial(released_needles.shortest, llama31=llama31)
     return NeedleProtocol(make_case, shortest, string_needles.found, released_needles.SUMMARY, released_needles.draw)
 
 
