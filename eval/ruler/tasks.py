@@ -82,7 +82,7 @@ ALL = (
     needle_task("niah_multivalue", Needles(haystack="essays", values=4)),
     needle_task("niah_multiquery", Needles(haystack="essays", keys=4, queries=4)),
     Task(name="vt", category="multi-hop tracing", family=Tracing(), budget=30),
-    Task(name="cwe", category="aggregation", family=CommonWords(), budget=120),
+    Task(name="cwe", category="aggregation", family=CommonWords(), budget=120, source="words"),
     Task(name="fwe", category="aggregation", family=FrequentWords(), budget=50),
     Task(
         name="qa_1",

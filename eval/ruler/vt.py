@@ -99,17 +99,17 @@ class Chains:
         free = len(pieces) - len(statements) + 1
         places = [int(place * free) + number for number, (place, _) in enumerate(statements)]  # never side by side
         context = " ".join(insert(pieces, [statement for _, statement in statements], places))
-        return wording.TRACING.format(context=context.rstrip("\n"), query=self.values[0], n=len(self.chains[0]))
+        return wording.TRACING.format(context=context, query=self.values[0], n=len(self.chains[0]))
 
 
 def assignments(chain: list[str], value: int) -> list[str]:
-    """State a chain.
+    """State a chain, with RULER's blank after a hop.
 
     Example:
         >>> assignments(["A", "B", "C"], 12345)
-        ['VAR A = 12345', 'VAR B = VAR A', 'VAR C = VAR B']
+        ['VAR A = 12345', 'VAR B = VAR A ', 'VAR C = VAR B ']
     """
-    return [f"VAR {chain[0]} = {value}"] + [f"VAR {new} = VAR {old}" for old, new in itertools.pairwise(chain)]
+    return [f"VAR {chain[0]} = {value}"] + [f"VAR {new} = VAR {old} " for old, new in itertools.pairwise(chain)]
 
 
 def worked_example(writer: Writer, room: int, example: Chains, chains: Chains) -> str:
