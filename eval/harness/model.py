@@ -5,13 +5,14 @@ A continuation y_1 .. y_m after a context x_1 .. x_n scores
     sum_i ln p(y_i | x_1 .. x_n y_1 .. y_(i-1)),    greedy where every y_i is the most likely token
 
 and a text is a continuation of the token that begins a document, in the harness's rolling windows of max_length tokens.
-Where a context does not fit, its beginning or its middle is cut out; before an answer there must be room for the longest
-one. The harness's class `hf` does the same, with the beginning alone, but for one thing: unless add_bos_token=False, it
-puts the token that begins a document twice before a text, and scores the second (its issue 3333).
+Where a context does not fit, its beginning or its middle is cut out; before an answer there must be room for the
+longest one. The harness's class `hf` does the same, with the beginning alone, but for one thing: unless
+add_bos_token=False, it puts the token that begins a document twice before a text, and scores the second (its issue
+3333).
 
-Source: lm-evaluation-harness 0.4.13, docs/model_guide.md and lm_eval/api/model.py; for the middle, `pred.py` of LongBench
-(arXiv:2308.14508) and `truncate_input` of STRING's InfiniteBench (arXiv:2410.18745): the first and the last half of the
-tokens that fit, rounded down. They leave no room for the answer, and encode the decoded halves again.
+Source: lm-evaluation-harness 0.4.13, docs/model_guide.md and lm_eval/api/model.py; for the middle, `pred.py` of
+LongBench (arXiv:2308.14508) and `truncate_input` of STRING's InfiniteBench (arXiv:2410.18745): the first and the last
+half of the tokens that fit, rounded down. They leave no room for the answer, and encode the decoded halves again.
 """
 
 from __future__ import annotations
