@@ -5,7 +5,7 @@ import json
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from lab.data.preparation import marked
+from lab.data.conversations import marked
 from lab.data.text_files import Document
 from lab.data.tokenizer import special_ends
 from lab.errors import CheckpointError, ConfigError
