@@ -6,6 +6,7 @@ import yaml
 
 from lab.config import load_experiment
 from lab.errors import ConfigError
+from lab.positions.string import String
 from lab.settings import parse_overrides
 from tests.fits import CONFIG
 from tests.forked import ROOT
@@ -120,6 +121,12 @@ def test_configs_are_short_and_hold_values_only(path):
     assert len(path.read_text().splitlines()) < 40
     values = yaml.safe_load(path.read_text().replace("1_000_000_000_000", "1000000000000"))
     assert set(values) <= {field.name for field in dataclasses.fields(load(path))}
+
+
+def test_string_named_alone_shifts_by_a_third_of_the_window():
+    assert load(CONFIG, "--position.distance.method=string").position.distance == String(shift=32, window=16)
+    wide = ("--data.window=2048", "--train.micro_batch_tokens=2048", "--train.batch_tokens=2048")
+    assert load(CONFIG, "--position.distance.method=string", *wide).position.distance == String(shift=683)
 
 
 def test_defaults_then_file_then_command_line(tmp_path):
