@@ -21,7 +21,7 @@ from lab.files import on_disk
 from lab.schema import Section, brief, is_short
 from lab.settings import Raw, all_settings, parse_overrides, validated
 
-WRONG, STOPPED = 2, 75
+FAILED, WRONG, STOPPED = 1, 2, 75  # exit statuses
 MOST_LINES, LONGEST_LINE = 3, 500  # of faults that are printed
 CONTINUES = "stopped; the same command continues"
 NOTHING_WRITTEN = "stopped; nothing was written"

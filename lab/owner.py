@@ -188,13 +188,19 @@ def machine() -> str | None:
 def process_start(pid: int) -> str | None:
     """Read when a process of this machine was started, in ticks since boot; None for one that has ended.
 
-    Source: proc_pid_stat(5), fields 3 and 22, after the name in parentheses.
+    Source: proc_pid_stat(5), fields 3 and 22.
     """
+    fields = stat_fields(pid)
+    return None if fields is None or fields[0] in "ZX" else fields[19]
+
+
+def stat_fields(pid: int) -> list[str] | None:
+    """Read the fields of /proc/PID/stat from the third on, the state; None for a process that is gone."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    return None if fields[0] in "ZX" else fields[19]
+    return text.rpartition(")")[2].split()  # the second field, a name in parentheses, may hold anything
 
 
 def lock(path: Path, *, wait: bool = True) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any
 from lab.assembly import assemble
 from lab.callbacks.watching import Watching
 from lab.choices import choose_backend, reductions, training_device
-from lab.command import show
+from lab.command import FAILED, STOPPED, show
 from lab.config import Experiment
 from lab.data.preparation import shard_folder, summarise
 from lab.data.selecting import read_token_types, result_file
@@ -32,7 +32,7 @@ from lab.runs.picture import draw_run
 from lab.source.place import tokenizer_of
 from lab.starting import find_start, own_run, start_folder
 
-DONE, FAILED, STOPPED = 0, 1, 75
+DONE = 0
 
 
 def run_experiment(experiment: Experiment, resume: bool, command: str, *, restart: bool = False) -> int:

@@ -31,6 +31,10 @@ def load(*words: str) -> Experiment:
     return load_experiment(CONFIG, parse_overrides(words))
 
 
+def folders_of(place: Path, name: str) -> dict[str, str]:
+    return {"run.folder": str(place), "run.name": name, "data.folder": str(place / "shards")}
+
+
 def settings_of(place: Path, name: str) -> list[str]:
     return [f"--run.folder={place / 'runs'}", f"--data.folder={place / 'shards'}", f"--run.name={name}"]
 
@@ -56,8 +60,8 @@ def exact_metrics(run: Path) -> list[tuple]:
 
 
 def probed(run: Path) -> list[dict]:
-    """Leave out what two runs cannot have in common: their names, the time they took, weights before they are saved."""
-    return records(run, "probes.jsonl", without=("model", "seconds", "weights"))
+    """Leave out what two runs cannot have in common: names, times, weights before they are saved, and the commit."""
+    return records(run, "probes.jsonl", without=("model", "seconds", "weights", "commit"))
 
 
 def read_cases(run: Path) -> dict[str, str]:

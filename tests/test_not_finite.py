@@ -20,7 +20,7 @@ from lab.model.optim import OptimConfig
 from lab.model.training import Training
 from lab.positions import distance, frequencies
 from lab.runs.checkpoints import candidates
-from tests.fits import CONFIG, exact_metrics, records
+from tests.fits import CONFIG, exact_metrics, folders_of, records
 
 STEPS, BAD = 6, 3  # a run's steps, and the one in which something is not finite
 SETTINGS = {
@@ -46,8 +46,7 @@ def place(tmp_path_factory):
 
 
 def settings(place, name, **others):
-    folders = {"run.folder": str(place), "run.name": name, "data.folder": str(place / "shards")}
-    return SETTINGS | folders | others
+    return SETTINGS | folders_of(place, name) | others
 
 
 def train_badly(settings, kind, step=BAD, resume=False):

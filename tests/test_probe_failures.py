@@ -12,7 +12,7 @@ from lab.callbacks.probing import ModelInTraining, rolled_back
 from lab.probe import effective_length
 from lab.runs.checkpoints import candidates
 from lab.runs.folder import RunFolder
-from tests.fits import exact_metrics, records
+from tests.fits import exact_metrics, folders_of, records
 from tests.ranks import train
 
 SETTINGS = {
@@ -35,8 +35,7 @@ def place(tmp_path_factory):
 
 
 def settings(place, name, **others):
-    folders = {"run.folder": str(place), "run.name": name, "data.folder": str(place / "shards")}
-    return SETTINGS | folders | others
+    return SETTINGS | folders_of(place, name) | others
 
 
 def train_and_fail(settings, owner, method, error):

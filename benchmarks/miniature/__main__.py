@@ -1,11 +1,12 @@
 """Run the miniature of arXiv:2410.18745: train its sweeps, evaluate every run under the distance methods, report.
 
-    python -m benchmarks.miniature [--short] [--jobs 2] [--save FOLDER]
+    python -m benchmarks.miniature [SWEEP ...] [--short] [--jobs 2] [--save FOLDER]
 
-Sweeps: sweeps/{windows,lengths,arms,base}_mini.yaml, 27 runs of 3 seeds. Evaluations (eval.distance):
-STRING and DCA for every run; for those of windows_mini every distance method at several settings (Table 1), and STRING
-at a grid of shifts and windows (Figure 7). Reports: a page for each sweep and one of all, and eval.reach over all runs.
-Runs lie in runs/miniature; with --short, one seed, a third of the tokens and of the tests, in runs/miniature_short.
+SWEEP is windows, lengths, arms, base, shape, pack or skip, of sweeps/SWEEP_mini.yaml; without any, the first four are
+meant, 27 runs of 3 seeds. Evaluations (eval.distance): STRING and DCA for every run; for those of windows_mini every
+distance method at several settings (Table 1), and STRING at a grid of shifts and windows (Figure 7). Reports: a page
+for each sweep and one of all, and eval.reach over all runs. Runs lie in runs/miniature; with --short, which means
+lengths alone, one seed, two thirds of the tokens and half of the tests, in runs/miniature_short.
 
 The same command continues after Ctrl-C or a crash. --save copies what eval.report and eval.reach read, no file above
 250 KB: configs, environments, probes, counts, results, and of the last probe's cases what the heat map needs.
@@ -26,12 +27,12 @@ from pathlib import Path
 from tqdm import tqdm
 
 from lab.data.preparation import shard_folder
-from lab.parsing import parse_yaml
 from lab.sweep.planning import Run, plan
 from lab.sweep.reading import read_sweep
 
 SWEEPS = ("windows", "lengths", "arms", "base")
-SHORT = ["--train.tokens=1000000", "--probe.distance_tests=32", "--probe.tests=32"]
+SHAPES = ("shape", "pack", "skip")  # run when they are named
+SHORT = {"train.tokens": 2_000_000, "probe.distance_tests": 50, "probe.tests": 50}
 CASE_FIELDS = ("length", "depths", "found_each")  # of which the heat map is made
 COMPARED_WINDOW = 192  # whose runs have Figure 7
 SAVED = ("config.yaml", "environment.json", "probes.jsonl", "counts.npz")
@@ -40,26 +41,27 @@ SAVED = ("config.yaml", "environment.json", "probes.jsonl", "counts.npz")
 def main() -> int:
     """Run all steps and return the exit status of the first that fails."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sweeps", nargs="*", choices=[*SWEEPS, *SHAPES], metavar="SWEEP")
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--save", type=Path)
     options = parser.parse_args()
     folder = Path("runs/miniature_short" if options.short else "runs/miniature")
-    given = [f"--run.folder={folder}", *(SHORT if options.short else [])]
+    names = options.sweeps or (["lengths"] if options.short else SWEEPS)
+    settings = {"run.folder": str(folder), **(SHORT if options.short else {})}
+    seeds = 1 if options.short else None
     runs = {}
-    for name in SWEEPS:
-        file, seeds = f"sweeps/{name}_mini.yaml", 1 if options.short else None
-        words = [file, *given, f"--jobs={options.jobs}", *(["--seeds=1"] if seeds else [])]
-        status = command("lab.sweep", *words)
+    for name in names:
+        file = f"sweeps/{name}_mini.yaml"
+        words = [f"--{key}={value}" for key, value in settings.items()]
+        status = command("lab.sweep", file, *words, f"--jobs={options.jobs}", *(["--seeds=1"] if seeds else []))
         if status:
             return status
-        pairs = [word.removeprefix("--").split("=") for word in given]
-        settings = {key: parse_yaml(value, key) for key, value in pairs}
         runs[name] = plan(read_sweep(Path(file), seeds=seeds, seed=None), settings)
-    known = {run.path: run for name in SWEEPS for run in runs[name]}
-    windows = {run.path for run in runs["windows"]}
+    known = {run.path: run for group in runs.values() for run in group}
+    compared = {run.path for run in runs.get("windows", [])}
     status = evaluate(
-        [words for path, run in known.items() for words in evaluations(run, path in windows)], options.jobs
+        [words for path, run in known.items() for words in evaluations(run, path in compared)], options.jobs
     )
     status = status or report(folder.with_name(f"{folder.name}_report"), runs)
     if options.save is not None and not status:
@@ -129,7 +131,6 @@ def evaluate(lines: Sequence[Sequence[str]], jobs: int) -> int:
 def report(place: Path, runs: dict[str, list[Run]]) -> int:
     """Write a page for each sweep and one of all runs, their figures, the regression of reach, and the plan."""
     every = list(dict.fromkeys(str(run.path) for group in runs.values() for run in group))
-    windows = runs["windows"]
     for name, paths in {
         **{name: [str(run.path) for run in group] for name, group in runs.items()},
         "all": every,
@@ -140,6 +141,9 @@ def report(place: Path, runs: dict[str, list[Run]]) -> int:
     status = command(
         "eval.reach", *every, "--reached", f"--distance={COMPARED_WINDOW // 2}", "--plot", "-o", str(place)
     )
+    if status or "windows" not in runs:
+        return status
+    windows = runs["windows"]
     sizes = sorted({run.experiment.data.window for run in windows})
     plan_words = [
         f"--corpus={shard_folder(windows[0].experiment.data)}",
@@ -148,7 +152,7 @@ def report(place: Path, runs: dict[str, list[Run]]) -> int:
         "--plot",
         str(place / "plan.png"),
     ]
-    return status or command("eval.plan", *(str(run.path) for run in windows), *plan_words)
+    return command("eval.plan", *(str(run.path) for run in windows), *plan_words)
 
 
 def save(runs: dict[Path, Run], target: Path) -> None:

@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from eval.reach.regression import measured
 from lab.counts import SavedCounts, f_at
 from lab.errors import ConfigError
 from lab.runs.arms import name_arms, read_settings
+from lab.runs.checkpoints import folder_name
 from lab.runs.folder import RunFolder
 
 COLUMNS = ("f", "tokens", "window", "theta", "section")  # of two that cannot be told apart, the first is kept
@@ -62,7 +64,7 @@ def probes_of(run: Path, distance: int) -> Iterator[dict[str, Any]]:
         if record.get("first_distance") is None:
             continue
         tokens = record["consumed_tokens"]
-        path = run / f"counts/tokens-{tokens:015d}.npz"
+        path = run / f"counts/{folder_name(tokens)}.npz"
         f = f_at(SavedCounts.read(path), distance) if path.exists() else None
         yield {"tokens": tokens, "f": f, **bounds(record), **{name: record.get(name) for name in REACH}}
 
@@ -90,11 +92,11 @@ def at_the_reach(points: pd.DataFrame) -> pd.DataFrame:
     finals = points.groupby("run", sort=False).tail(1)
     rows = []
     for arm, group in finals.groupby("arm", sort=False):
-        measured = group[group["low"] == group["high"]]
-        of_f = measured["f_at_reach"][measured["f_at_reach"] > 0]
+        found = group[measured(group)]
+        of_f = found["f_at_reach"][found["f_at_reach"] > 0]
         row = {"arm": arm, "runs": len(group), "none": int(np.isneginf(group["low"]).sum())}
-        row |= {"measured": len(measured), "the end": int(np.isposinf(group["high"]).sum())}
-        row |= {"reach": geometric(measured["reach"]), "f at reach": geometric(of_f)}
+        row |= {"measured": len(found), "the end": int(np.isposinf(group["high"]).sum())}
+        row |= {"reach": geometric(found["reach"]), "f at reach": geometric(of_f)}
         rows.append(row | {"least f": of_f.min(), "most f": of_f.max()})
     return pd.DataFrame(rows).set_index("arm")
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from eval.report.data import MOST_FACETS, Runs, shares
-from eval.report.looks import Figure, axis, by_arm, look, of_arms, tips
+from eval.report.data import Runs, shares
+from eval.report.looks import Figure, axis, by_arm, look, of_arms, of_first_arms, tips
 
 MOST_METHODS = 8  # that are drawn in one panel
 DISTANCE, FOUND = "distance of the number (tokens)", "share of numbers found"
@@ -80,11 +80,6 @@ def needle_shares(runs: Runs) -> pd.DataFrame:
     frames = [shares(rows, "distance").rename(columns={"tests": "n"}).assign(tests=tests) for rows, tests in kinds]
     filled = [frame for frame in frames if not frame.empty]
     return pd.concat(filled, ignore_index=True) if filled else frames[0]
-
-
-def of_first_arms(rows: pd.DataFrame) -> pd.DataFrame:
-    """Keep the rows of the arms that are drawn."""
-    return rows[rows["arm"].isin(list(dict.fromkeys(rows["arm"]))[:MOST_FACETS])]
 
 
 def level(runs: Runs) -> str:

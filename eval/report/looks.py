@@ -39,6 +39,11 @@ class Figure(NamedTuple):
     is_log: bool = False
 
 
+def of_first_arms(rows: pd.DataFrame) -> pd.DataFrame:
+    """Keep the rows of the arms that are drawn."""
+    return rows[rows["arm"].isin(list(dict.fromkeys(rows["arm"]))[:MOST_FACETS])]
+
+
 def of_arms(rows: pd.DataFrame) -> str:
     """Note that not all arms are drawn."""
     arms = rows["arm"].nunique()

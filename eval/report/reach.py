@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from eval.report.data import MOST_FACETS, Runs, at_end
-from eval.report.looks import COLORS, Figure, axis, by_arm, of_arms, scale, tips
+from eval.report.data import Runs, at_end
+from eval.report.looks import COLORS, Figure, axis, by_arm, of_arms, of_first_arms, scale, tips
 from eval.report.reading import Row
 from lab.runs.arms import mean_with_limits
 
@@ -85,7 +85,7 @@ def reach_by_method(runs: Runs) -> Figure | None:
     points = reach_points(runs.reaches, ["arm", "method"])
     if points["method"].nunique() < 2:
         return None
-    shown = points[points["arm"].isin(list(dict.fromkeys(points["arm"]))[:MOST_FACETS])]
+    shown = of_first_arms(points)
     present = set(shown["method"])
     names = alt.Axis(labelLimit=NAMES, grid=True, domain=False, ticks=False)
     y = alt.Y("method:N", title=None, sort=[name for name in runs.methods if name in present], axis=names)
@@ -104,7 +104,7 @@ def by_shift_and_window(runs: Runs) -> Figure | None:
     cells = string_cells(runs.reaches)
     if cells.empty:
         return None
-    shown = cells[cells["arm"].isin(list(dict.fromkeys(cells["arm"]))[:MOST_FACETS])]
+    shown = of_first_arms(cells)
     x = alt.X("shift:O", title="shift S", axis=alt.Axis(labelAngle=0))
     y = alt.Y("window:O", title="window W", sort="descending")
     most = float(pd.to_numeric(runs.reaches["last_distance"]).max())

@@ -11,19 +11,17 @@ import re
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import lightning
 from lightning.pytorch.callbacks import Callback
 
 from lab.callbacks.guarding import describe, exchange
-from lab.command import show
+from lab.command import FAILED, show
 from lab.launch import Launch
 from lab.lifetime import described_end
-from lab.owner import Record, describe_process, is_of_this_machine, process_start
+from lab.owner import Record, describe_process, is_of_this_machine, process_start, stat_fields
 
-FAILED = 1  # the exit status
 POLL_S, APPEAR_S = 0.5, 3.0  # between looks; until a process that closed its connections has ended
 HANG_S = 10.0  # in which the others fail by themselves, or end as well where all have ended
 LATE_S = 5.0  # for the others to notice as well
@@ -77,8 +75,7 @@ class Watching(Callback):
 
     def dead(self) -> list[int]:
         """List the ranks of this machine whose process has ended."""
-        local = [(rank, one) for rank, one in enumerate(self.ranks) if is_of_this_machine(one)]
-        return [rank for rank, one in local if process_start(one["pid"]) != one["start"]]
+        return [rank for rank in self.local() if process_start(self.ranks[rank]["pid"]) != self.ranks[rank]["start"]]
 
     def exit_code(self, rank: int, trainer: lightning.Trainer) -> int | None:
         """Look up how a rank ended: from its parent, if that is this process, or as long as its parent has not."""
@@ -119,10 +116,7 @@ class Watching(Callback):
 def zombie_code(pid: int) -> int | None:
     """Read the exit status of a process of this user that its parent has not waited for yet, negative for a signal.
 
-    Source: proc_pid_stat(5), fields 3 and 52, after the name in parentheses.
+    Source: proc_pid_stat(5), fields 3 and 52.
     """
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return None
-    return os.waitstatus_to_exitcode(int(fields[49])) if fields[0] == "Z" else None
+    fields = stat_fields(pid)
+    return os.waitstatus_to_exitcode(int(fields[49])) if fields and fields[0] == "Z" else None

@@ -28,7 +28,7 @@ from lab.counts import PositionCounts
 from lab.errors import CheckpointError
 from lab.files import on_disk, read_object, write_atomic
 from lab.formats import FORMAT, KEY, refuse_unknown
-from lab.runs.checkpoints import candidates
+from lab.runs.checkpoints import candidates, folder_name
 
 Record = dict[str, Any]
 RECORDS = ("metrics.jsonl", "probes.jsonl")
@@ -113,12 +113,12 @@ class RunFolder:
 
     def rewind(self, consumed_tokens: int) -> None:
         """Drop records after a checkpoint, which a resumed run writes again, and probes incomplete or failed there."""
-        whole = {record["consumed_tokens"] for record in self.probes()}
-        whole |= {r["consumed_tokens"] for r in self.records("probes.jsonl") if "failed" in r} - {consumed_tokens}
         for name in RECORDS:
             if (self.path / name).exists():
                 kept = [r for r in self.records(name) if r["consumed_tokens"] <= consumed_tokens]
                 if name == "probes.jsonl":
+                    whole = {r["consumed_tokens"] for r in kept if "effective_length" in r}
+                    whole |= {r["consumed_tokens"] for r in kept if "failed" in r} - {consumed_tokens}
                     kept = [r for r in kept if r["consumed_tokens"] in whole]
                 self.write_records(name, kept)
         for path in [*self.path.glob("cases/tokens-*.jsonl"), *self.path.glob("counts/tokens-*.npz")]:
@@ -132,8 +132,9 @@ class RunFolder:
 
     def last_probe(self) -> tuple[int, Record]:
         """Read the consumed tokens of the last probe, complete or failed, 0 before the first; and the last summary."""
-        last = max(self.probes(), key=lambda record: record["consumed_tokens"], default={})
-        failed = [record["consumed_tokens"] for record in self.read("probes.jsonl") if "failed" in record]
+        records = list(self.records("probes.jsonl"))
+        last = max((r for r in records if "effective_length" in r), key=lambda r: r["consumed_tokens"], default={})
+        failed = [record["consumed_tokens"] for record in records if "failed" in record]
         return max([last.get("consumed_tokens", 0), *failed]), last
 
     def write_counts(self, counts: PositionCounts) -> None:
@@ -143,12 +144,12 @@ class RunFolder:
     def write_counts_at(self, consumed_tokens: int, counts: PositionCounts) -> None:
         """Save the position frequency at one probe."""
         write_atomic(
-            self.path / f"counts/tokens-{consumed_tokens:015d}.npz", packed_counts(counts, np.savez_compressed)
+            self.path / f"counts/{folder_name(consumed_tokens)}.npz", packed_counts(counts, np.savez_compressed)
         )
 
     def write_cases(self, consumed_tokens: int, cases: Iterable[Record]) -> None:
         """Save every test of one probe."""
-        self.write_records(f"cases/tokens-{consumed_tokens:015d}.jsonl", cases)
+        self.write_records(f"cases/{folder_name(consumed_tokens)}.jsonl", cases)
 
 
 def packed_counts(counts: PositionCounts, save: Callable[..., None] = np.savez) -> bytes:

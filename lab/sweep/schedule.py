@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from lab.command import STOPPED
+from lab.command import FAILED, STOPPED
 from lab.sweep.children import kill, last_line, lock_run, released, start
 from lab.sweep.planning import Run
 from lab.sweep.progress import Display, State, consumed_tokens
@@ -22,7 +22,6 @@ from lab.sweep.progress import Display, State, consumed_tokens
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 POLL_S = 0.2
 COPY_S = 1.0  # a Ctrl-C this soon after another signal is the same one, from the terminal and a launcher
-FAILED = 1
 
 
 class Schedule:

@@ -1,4 +1,4 @@
-"""The rows of the reliability table, and the tests of each; a file that is not there yet has no test."""
+"""The rows of the reliability table, and the tests of each."""
 
 RESTART, DAMAGE, PREPARED = "tests/test_restart.py", "tests/runs/test_damage.py", "tests/data/test_two_preparations.py"
 FULL_SAVE = "tests/test_saving.py::test_a_save_that_fails_ends_the_run_with_its_reason"
