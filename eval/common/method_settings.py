@@ -104,9 +104,10 @@ def overridden(item: Setting, name: str, given: Mapping[str, Any]) -> Setting:
         >>> overridden(setting("string", 192, 192), "string:window=8", {"window": 8}).parameters
         {'shift': 64, 'window': 8}
     """
-    part = "frequency" if item.frequency else "distance"
-    assumed = given.get("train_len", item.assumed_len)
-    return replace(item, method=name, assumed_len=assumed, **{part: {**getattr(item, part), **given}})
+    item = replace(item, method=name, assumed_len=given.get("train_len", item.assumed_len))
+    if item.frequency:
+        return replace(item, frequency={**item.frequency, **given})
+    return replace(item, distance={**item.distance, **given})
 
 
 def group(target: int, assumed: int, window: int) -> int:
