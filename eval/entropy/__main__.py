@@ -35,7 +35,7 @@ import torch
 from tqdm import tqdm
 
 from eval.common.command import Options, Request, run
-from eval.common.subject import device_for, doublings, refuse_idle_distance
+from eval.common.subject import device_for, doublings, refuse_far, refuse_idle_distance
 from eval.common.tables import to_text
 from eval.common.texts import result_files, texts_of, write_results
 from eval.entropy.attention_entropy import attention_entropy
@@ -79,6 +79,7 @@ def measure(request: Request) -> str:
     options: EntropyOptions = request.options
     device = device_for(options.device)
     model = open_model(request.model, request.overrides, device=device)
+    refuse_far(request.options, model, device)
     n_tokens = options.text_tokens(model.train_len)
     visible = sorted({*(options.lengths or (*doublings(2, n_tokens), n_tokens))})
     refuse_idle_distance(request.overrides, model.decoder.distance, n_tokens)

@@ -44,13 +44,14 @@ from lab.data.part_of_speech import open_tagger
 from lab.data.preparation import is_prepared
 from lab.data.selecting import RESULT
 from lab.data.windows import refuse_few
-from lab.errors import ConfigError
-from lab.files import write_atomic, write_json, writing
+from lab.errors import CheckpointError, ConfigError
+from lab.files import read_object, write_atomic, write_json, writing
 from lab.probe.curve import shown_length
 from lab.recipes.recipe import Recipe, Resolved, read_recipe, resolve, unprepared
 from lab.recipes.stages import TRAINING, stages_of
 from lab.runs.changes import changes, flatten
 from lab.runs.folder import RunFolder
+from lab.schema import brief
 
 SYNTAX = Syntax(
     values=("--launcher",),
@@ -71,7 +72,20 @@ class Stages:
         self.path = self.folder / "stages.json"
         self.records: dict[str, dict[str, Any]] = {}
         if self.path.exists():
-            self.records = json.loads(self.path.read_text(encoding="utf-8"))
+            self.records = self.read()
+
+    def read(self) -> dict[str, dict[str, Any]]:
+        """Read the record of each stage.
+
+        Raises: CheckpointError for a damaged file, or one of another shape.
+        """
+        remedy = "restore it, or delete it to run the stages again"
+        found = read_object(self.path, CheckpointError, remedy)
+        for stage, record in found.items():
+            seconds = record.get("seconds", 0.0) if isinstance(record, dict) else None
+            if stage not in FOLDERS or not isinstance(seconds, int | float):
+                raise CheckpointError(f"{self.path}: {brief(stage)} is not the record of a stage; {remedy}")
+        return found
 
     def is_done(self, stage: str) -> bool:
         """Return whether a stage was finished and its output still exists."""

@@ -60,6 +60,16 @@ def grid(parameters: Sequence[Parameter]) -> Iterator[Settings]:
         yield nested(parameters, values)
 
 
+def grid_size(parameter: Parameter) -> float:
+    """Count a parameter's values in a grid, equal ones included, without listing them."""
+    keys = parameter.keys
+    if parameter.distribution == "int_uniform":
+        return keys["max"] + 1 - keys["min"]
+    if parameter.distribution == "q_uniform":
+        return (keys["max"] - keys["min"]) / keys["q"]
+    return len(keys.get("values", [None]))
+
+
 def grid_values(parameter: Parameter) -> list[Any]:
     """List the distinct values of a parameter in a grid.
 

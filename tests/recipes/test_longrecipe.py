@@ -448,6 +448,19 @@ def test_the_status_of_a_stage_is_passed_on(status, passed_on, write, launcher, 
     assert json.loads((tmp_path / "recipe" / "stages.json").read_text())["tune"]["done"] is False
 
 
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"tune": 1}', '{"tune": {"seconds": "x"}}', '{"../tune": {}}', "[" * 9999]
+)
+def test_damaged_stages_are_one_line(write, capsys, tmp_path, text):
+    path = tmp_path / "recipe" / "stages.json"
+    path.parent.mkdir()
+    path.write_text(text)
+    assert main([str(write())]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{path}: ")
+    assert line.endswith("; restore it, or delete it to run the stages again")
+
+
 def test_a_launcher_that_is_not_there_is_one_line(write, capsys):
     assert main([str(write()), "--launcher", "torchrunn --nproc_per_node 8"]) == 2
     assert capsys.readouterr().err == (
