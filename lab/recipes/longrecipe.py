@@ -48,7 +48,7 @@ from lab.errors import CheckpointError, ConfigError
 from lab.files import read_object, write_atomic, write_json, writing
 from lab.probe.curve import shown_length
 from lab.recipes.recipe import Recipe, Resolved, read_recipe, resolve, unprepared
-from lab.recipes.stages import TRAINING, stages_of
+from lab.recipes.stages import STAGES, TRAINING, stages_of
 from lab.runs.changes import changes, flatten
 from lab.runs.folder import RunFolder
 from lab.schema import brief
@@ -83,7 +83,7 @@ class Stages:
         found = read_object(self.path, CheckpointError, remedy)
         for stage, record in found.items():
             seconds = record.get("seconds", 0.0) if isinstance(record, dict) else None
-            if stage not in FOLDERS or not isinstance(seconds, int | float):
+            if stage not in STAGES or not isinstance(seconds, int | float):
                 raise CheckpointError(f"{self.path}: {brief(stage)} is not the record of a stage; {remedy}")
         return found
 

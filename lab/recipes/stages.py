@@ -45,3 +45,6 @@ def stages_of(method: str) -> list[Stage]:
 def earlier(stage: Stage, kind: str) -> Stage:
     """Return the stage of a kind that belongs to the same method."""
     return next(other for other in stages_of(stage.method) if other.kind == kind)
+
+
+STAGES = tuple(stage.name for method in SKIPS for stage in stages_of(method))
