@@ -56,7 +56,7 @@ def test_others_are_kept_as_before(place):
     assert steps_kept(train(place, "four", *OFTEN, *options)) == [3, 4, 5, 6]
 
 
-@pytest.mark.parametrize("step", [5, 7])
+@pytest.mark.parametrize("step", [5, pytest.param(7, marks=pytest.mark.slow)])
 def test_a_killed_run_keeps_the_same(place, whole, step):
     """Killed after the checkpoint of a step between two final ones, which goes when the next is saved."""
     name = f"killed{step}"
