@@ -91,8 +91,8 @@ def meet_again(launch: Launch, backend: str) -> None:
     if not launch.restarts or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    store = distributed.TCPStore(address, port, launch.world_size, is_master=False)
-    store = distributed.PrefixStore(f"restart{launch.restarts}", store)
+    kept = distributed.TCPStore(address, port, launch.world_size, is_master=False)  # type: ignore[attr-defined]
+    store = distributed.PrefixStore(f"restart{launch.restarts}", kept)  # type: ignore[attr-defined]
     distributed.init_process_group(backend, store=store, rank=launch.rank, world_size=launch.world_size)
     if backend == "nccl":
         atexit.register(distributed.destroy_process_group)

@@ -62,7 +62,8 @@ def meeting() -> distributed.ProcessGroup | None:
     """Create the group in which ranks meet that fail in a sharded forward pass; a collective call."""
     if not distributed.is_initialized():
         return None
-    return distributed.new_group(backend="gloo", timeout=timedelta(seconds=MEET_S))
+    group: distributed.ProcessGroup = distributed.new_group(backend="gloo", timeout=timedelta(seconds=MEET_S))
+    return group
 
 
 @contextmanager

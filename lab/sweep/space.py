@@ -64,10 +64,11 @@ def grid_size(parameter: Parameter) -> float:
     """Count a parameter's values in a grid, equal ones included, without listing them."""
     keys = parameter.keys
     if parameter.distribution == "int_uniform":
-        return keys["max"] + 1 - keys["min"]
+        return float(keys["max"] + 1 - keys["min"])
     if parameter.distribution == "q_uniform":
-        return (keys["max"] - keys["min"]) / keys["q"]
-    return len(keys.get("values", [None]))
+        return float((keys["max"] - keys["min"]) / keys["q"])
+    values: Any = keys.get("values", [None])
+    return len(values)
 
 
 def grid_values(parameter: Parameter) -> list[Any]:
