@@ -37,6 +37,8 @@ class Attention(nn.Module):
         self.q = Linear(cfg.d_model, cfg.width, bias=cfg.qkv_bias)
         self.k = Linear(cfg.d_model, cfg.kv_width, bias=cfg.qkv_bias)
         self.v = Linear(cfg.d_model, cfg.kv_width, bias=cfg.qkv_bias)
+        norms = (RMSNorm(cfg.head_dim, eps=cfg.norm_eps) if cfg.qk_norm else nn.Identity() for _ in range(2))
+        self.q_norm, self.k_norm = norms
         self.out = Linear(cfg.width, cfg.d_model, bias=False)
 
     def forward(self, x_BTD: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
@@ -55,7 +57,8 @@ class Attention(nn.Module):
     def project(self, x_BTD: Tensor, layout: Layout) -> tuple[Tensor, ...]:
         """Compute the queries of the layout and the keys and values of all tokens, not rotated: (B, heads, T, H)."""
         parts = ((self.q, query_tokens(x_BTD, layout)), (self.k, x_BTD), (self.v, x_BTD))
-        return tuple(project(x).view(*x.shape[:2], -1, self.cfg.head_dim).transpose(1, 2) for project, x in parts)
+        q, k, v = (project(x).view(*x.shape[:2], -1, self.cfg.head_dim) for project, x in parts)
+        return tuple(part.transpose(1, 2) for part in (self.q_norm(q), self.k_norm(k), v))
 
 
 def query_tokens(x_BTD: Tensor, layout: Layout) -> Tensor:
