@@ -37,7 +37,9 @@ def refuse_too_large(experiment: Experiment, device: torch.device) -> None:
     """
     model, train = experiment.model, experiment.train
     shares = train.world_size if train.strategy == "fsdp" else 1
-    inputs = train.micro_batch_tokens * model.d_model * model.n_layers * 2  # bytes of bfloat16
+    inputs = (
+        train.micro_batch_tokens // train.context_parallel * model.d_model * model.n_layers * 2
+    )  # bytes of bfloat16
     least = 16 * model.n_parameters() // shares + inputs  # four float32 numbers for each parameter
     least *= 1 if device.type == "cuda" else train.devices
     memory = memory_of(device)

@@ -202,10 +202,11 @@ def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) 
     start = f"; continues at {checkpoint.consumed_tokens:,} tokens" if checkpoint else ""
     train, path = experiment.train, experiment.run.path
     warning = base_warning(experiment.model.theta, experiment.data.window)
+    shared = f", each pack shared by {train.context_parallel} processes" if train.context_parallel > 1 else ""
     notes = "".join(f"\n{line}" for line in [*reductions(experiment), *([warning] if warning else [])])
     return (
         f"run: {path}: {experiment.model.n_parameters():,} parameters, {train.steps:,} steps of "
-        f"{train.batch_tokens:,} tokens on {device.type}{start}\nattention: {backend} ({reason}){notes}"
+        f"{train.batch_tokens:,} tokens on {device.type}{shared}{start}\nattention: {backend} ({reason}){notes}"
     )
 
 

@@ -20,6 +20,7 @@ from lab.data.preparation import end_of_document
 from lab.data.tokenizer import needed
 from lab.errors import ConfigError
 from lab.loading import OpenedModel, open_model
+from lab.model.attention.context import ContextGroup
 from lab.model.attention.inspection import token_losses
 from lab.model.generation.generate import greedy
 from lab.model.huggingface.config import read_settings
@@ -63,10 +64,10 @@ class Subject:
         with self.computing():
             return greedy(self.model.decoder, prompts.to(self.device), n_tokens, self.stop_id)
 
-    def losses(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Return each target's loss in nats, float64 (B, T), 0 where a target is below 0."""
+    def losses(self, tokens: Tensor, targets: Tensor, context: ContextGroup | None = None) -> Tensor:
+        """Return each target's loss in nats, float64 (B, T), 0 where a target is below 0; with a group, together."""
         with self.computing():
-            return token_losses(self.model.decoder, tokens.to(self.device), targets.to(self.device))
+            return token_losses(self.model.decoder, tokens.to(self.device), targets.to(self.device), context)
 
 
 def open_subject(request: Request) -> Subject:

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-from lab.config.faults import length_faults, mask_faults, position_faults, shape_faults
+from lab.config.faults import context_faults, length_faults, mask_faults, position_faults, shape_faults
 from lab.config.sections import CountConfig, RunConfig, StartConfig, TrackConfig, TrainConfig
 from lab.data.config import Bpe, DataConfig, Synthetic
 from lab.masks import Causal
@@ -80,6 +80,7 @@ class Experiment(Section):
             for position in self.count.positions or ()
             if position >= self.reach
         ]
+        faults += context_faults(train, self.model, data)
         faults += length_faults(self.reach, self.skip, data, probe)
         faults += position_faults(self.position, self.model, data, train, probe)
         faults += mask_faults(self.mask, self.skip, data, self.position, has_gaps=self.has_gaps)
@@ -141,11 +142,12 @@ class Experiment(Section):
     def describe(self) -> str:
         """Format parameters, FLOPs and steps as comment lines."""
         model, train, window = self.model, self.train, self.data.window
+        shared = f" ({train.context_parallel} a pack)" if train.context_parallel > 1 else ""
         return (
             f"# parameters: {model.n_parameters(False):,} untied, {model.n_parameters(True):,} tied "
             f"(this run: {'tied' if model.tie_embeddings else 'untied'})\n"
             f"# FLOPs per token: {model.flops_per_token_causal(window):,} with full windows of {window:,}\n"
-            f"# steps: {train.steps:,} of {train.n_packs:,} packs; {train.world_size} processes, "
+            f"# steps: {train.steps:,} of {train.n_packs:,} packs; {train.world_size} processes{shared}, "
             f"accumulation {train.accumulation}\n"
         )
 

@@ -28,6 +28,18 @@ def length_faults(reach: int, skip: SkipConfig | None, data: DataConfig, probe: 
     ]
 
 
+def context_faults(train: TrainConfig, model: DecoderConfig, data: DataConfig) -> list[str]:
+    """List what a group of processes that share each pack cannot divide."""
+    parts = {"key-value heads (model.n_kv_heads)": model.n_kv_heads, "tokens of data.window": data.window}
+    parts["tokens of train.micro_batch_tokens"] = train.micro_batch_tokens
+    degree = train.context_parallel
+    return [
+        f"train.context_parallel={degree}: must divide the {size:,} {name}; lower it or change the other"
+        for name, size in parts.items()
+        if size % degree
+    ]
+
+
 def position_faults(
     position: PositionConfig, model: DecoderConfig, data: DataConfig, train: TrainConfig, probe: ProbeConfig
 ) -> list[str]:

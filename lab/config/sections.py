@@ -40,6 +40,8 @@ class TrainConfig(Section):
     """Processes on a node, one for each device."""
     nodes: Annotated[int, Ge(1), Le(100_000)] = 1
     """Nodes; several are started by SLURM or torchrun."""
+    context_parallel: Annotated[int, Ge(1), Le(256)] = 1
+    """Consecutive processes that share each pack, every one with its part of the tokens and, in attention, heads."""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     """What to run on; auto takes a GPU where there is one."""
     strategy: STRATEGIES = "auto"
@@ -64,17 +66,21 @@ class TrainConfig(Section):
     def rules(self) -> list[str]:
         """Refuse batches that cannot be divided among the processes."""
         faults = []
+        if self.world_size % self.context_parallel:
+            rule = f"must divide devices * nodes, {self.world_size} processes"
+            faults.append(f"context_parallel={self.context_parallel}: {rule}; change one of them")
+        divided = "processes (devices * nodes)" + " / context_parallel" * (self.context_parallel > 1)
         if self.batch_tokens % self.micro_batch_tokens:
             near = max(1, round(self.batch_tokens / self.micro_batch_tokens)) * self.micro_batch_tokens
             faults.append(
                 f"batch_tokens={self.batch_tokens}: must be a multiple of "
                 f"micro_batch_tokens={self.micro_batch_tokens}; use {near}"
             )
-        elif self.n_packs % self.world_size:
-            near = -(-self.n_packs // self.world_size) * self.world_size * self.micro_batch_tokens
+        elif self.n_packs % self.data_parallel:
+            near = -(-self.n_packs // self.data_parallel) * self.data_parallel * self.micro_batch_tokens
             faults.append(
                 f"batch_tokens={self.batch_tokens}: its {self.n_packs} packs must divide evenly among "
-                f"{self.world_size} processes (devices * nodes); use {near}"
+                f"{self.data_parallel} {divided}; use {near}"
             )
         if self.strategy == "single" and self.world_size > 1:
             faults.append(f"strategy=single: runs one process, devices * nodes is {self.world_size}; use ddp or fsdp")
@@ -94,6 +100,11 @@ class TrainConfig(Section):
         return self.devices * self.nodes
 
     @property
+    def data_parallel(self) -> int:
+        """Groups of processes that take packs of their own."""
+        return max(1, self.world_size // self.context_parallel)
+
+    @property
     def resolved_strategy(self) -> str:
         """The strategy, with `auto` resolved."""
         return self.strategy if self.strategy != "auto" else "ddp" if self.world_size > 1 else "single"
@@ -110,7 +121,7 @@ class TrainConfig(Section):
     @property
     def accumulation(self) -> int:
         """Packs that each process takes for one optimizer step."""
-        return self.n_packs // self.world_size
+        return self.n_packs // self.data_parallel
 
     @property
     def steps(self) -> int:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 FREE_TO_CHANGE = (  # settings, or sections, that do not change what a run computes
     "train.devices",
     "train.nodes",
+    "train.context_parallel",
     "train.accelerator",
     "train.strategy",
     "train.threads",
