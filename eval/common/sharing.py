@@ -80,4 +80,5 @@ def serve(subject: Subject, context: ContextGroup) -> int:
         distributed.broadcast_object_list(given)
         if given[0] is None:
             return 0
-        subject.losses(*given[0], context)
+        tokens, targets = given[0]
+        subject.losses(tokens, targets, context)

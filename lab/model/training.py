@@ -54,7 +54,8 @@ class Training(lightning.LightningModule):
         )
         self.total_steps, self.batch_tokens, self.micro_batch_tokens = total_steps, batch_tokens, micro_batch_tokens
         self.shard_dtype, self.start = shard_dtype, start
-        self.context_parallel, self.context = context_parallel, None
+        self.context_parallel = context_parallel
+        self.context: ContextGroup | None = None
         self.decoder: Decoder | None = None
         self.consumed = 0  # tokens over all ranks and steps
         self.finished: StepStats | None = None  # set while the hooks after an optimizer step run
