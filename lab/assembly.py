@@ -106,7 +106,7 @@ def assemble(
     )
     probing = make_probing(experiment, folder, counting, recording, stopping, sharded=sharded)
     progress = Progress(recording, probing, train.steps * train.batch_tokens)
-    saves = Saves(train.checkpoint_every_tokens, train.keep_checkpoints, train.async_checkpoints)
+    saves = Saves(train.checkpoint_every_tokens, train.keep_checkpoints, train.async_checkpoints, train.final_steps)
     saving = Checkpointing(folder, counting, stopping, recording, probing, saves, start)
     trainer = lightning.Trainer(
         accelerator="gpu" if device.type == "cuda" else "cpu",

@@ -48,7 +48,6 @@ from eval.distance.prompts import left_out, rows_of, shorter_prompts
 from eval.distance.series import Row, Series, four_needles, key_of
 from eval.distance.table import table
 from lab.command import start
-from lab.config import DEFAULT_DIGITS
 from lab.data.tokenizer import check_ids
 from lab.errors import ConfigError, DataError
 from lab.positions import Distance
@@ -144,7 +143,7 @@ def make_probe(subject: Subject, options: DistanceOptions) -> DistanceProbe:
     asked = {name: getattr(options, option) for option, name in OF_PROBE.items()}
     grid = {} if options.distances is None and options.points is None else {"distances": None, "distance_points": None}
     given |= grid | {name: value for name, value in asked.items() if value is not None}
-    given = {"digits": own.digits or DEFAULT_DIGITS, "distance_tests": own.distance_tests or 100, **given}
+    given = {"digits": own.sizes["digits"], "distance_tests": own.distance_tests or 100, **given}
     try:
         config = replace(own, **given)
         probe = DistanceProbe(

@@ -9,7 +9,10 @@ compared with ln n, that of n equal weights (arXiv:2401.07004, Figure 1):
     python -m eval.entropy runs/cpu_demo
     python -m eval.entropy runs/cpu_demo --tokens=768 --texts=40 --plot
     python -m eval.entropy runs/cpu_demo --lengths=64,128,256 --plot -o entropy.png
-    python -m eval.entropy models/Llama-2-7B --text=essays.txt --tokens=8192
+    python -m eval.entropy models/Llama-2-7B-Chat --text=pile_arxiv.jsonl --texts=128 --tokens=4096
+
+The last has the paper's model, documents, their number and length; its released code averages the weights of the first
+head over documents before it takes their entropy.
 
 The model computes in float32 with its own position methods, or with others; theta and logit factor take effect:
 

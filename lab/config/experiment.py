@@ -21,7 +21,6 @@ from lab.schema import Section
 from lab.shape.config import Gaps, ShapeConfig
 from lab.skip.config import SkipConfig
 
-DEFAULT_NEEDLES, DEFAULT_DIGITS = 4, 6  # arXiv:2410.18745, section 3
 LOGGED_EIGHTHS = (1, 2, 4, 6)  # of the window, where f is logged
 
 
@@ -86,7 +85,7 @@ class Experiment(Section):
         faults += position_faults(self.position, self.model, data, train, probe)
         faults += mask_faults(self.mask, self.skip, data, self.position, has_gaps=self.has_gaps)
         faults += shape_faults(self.shape, self.skip, data, self.mask, reach=self.reach)
-        if probe.required > (probe.needles or DEFAULT_NEEDLES):
+        if probe.required > probe.sizes["needles"]:
             faults.append(f"probe.required={probe.required}: must be <= probe.needles={probe.needles}; lower it")
         if data.held_out_frac == 0 and (probe.loss_tokens or (probe.haystack is None and not self.is_synthetic)):
             faults.append(

@@ -19,7 +19,7 @@ def length_faults(reach: int, skip: SkipConfig | None, data: DataConfig, probe: 
     """List lengths out of all proportion to the training window."""
     target = "skip" if skip is not None else "shape.strategy"
     lengths = {f"{target}.target_len": reach, "probe.max_length": probe.max_length or 0, "probe.step": probe.step}
-    lengths |= {"probe.distances": max(probe.distances or (0,)), "probe.answer_budget": probe.answer_budget}
+    lengths |= {"probe.distances": max(probe.distances or (0,)), "probe.answer_budget": probe.budget}
     most = min(MOST_WINDOWS * data.window, LONGEST)
     return [
         f"{name}={length}: must be <= {most:,}, {most // data.window:,} training windows; lower it or raise data.window"

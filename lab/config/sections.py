@@ -17,6 +17,16 @@ CUDA_BACKENDS = ("varlen", "flash", "xformers", "flex")  # flex trains there onl
 
 
 @dataclass(frozen=True, kw_only=True)
+class FinalCheckpoints(Section):
+    """Checkpoints at the end of the training, whose scores or weights are averaged (arXiv:2411.13476, section 4.2)."""
+
+    count: Annotated[int, Ge(2), Le(MOST)] = 5
+    """How many, that of the last step included; all are kept."""
+    every_steps: Positive = 10
+    """Optimizer steps between them."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainConfig(Section):
     """Length of the training, devices, checkpoints."""
 
@@ -48,6 +58,8 @@ class TrainConfig(Section):
     """Consumed tokens between checkpoints; left out, only at the end and when stopped."""
     keep_checkpoints: Annotated[int, Ge(2), Le(MOST)] = 2
     """Newest checkpoints that are kept."""
+    final_checkpoints: FinalCheckpoints | None = None
+    """Checkpoints of the last steps, at even intervals, which are kept as well; left out, that of the last step."""
     async_checkpoints: bool = False
     """Whether to train on while a checkpoint is written, from a copy of weights and optimizer in CPU memory."""
 
@@ -74,6 +86,12 @@ class TrainConfig(Section):
             faults.append(f"strategy=single: runs one process, devices * nodes is {self.world_size}; use ddp or fsdp")
         if self.accelerator == "cpu" and self.backend in CUDA_BACKENDS:
             faults.append(f"backend={self.backend}: runs on a CUDA device only; use sdpa or auto")
+        final = self.final_checkpoints
+        if final is not None and (final.count - 1) * final.every_steps >= self.steps:
+            faults.append(
+                f"final_checkpoints.count={final.count}: {final.every_steps} steps apart, they must fit in the "
+                f"{self.steps} steps of the run; lower count or every_steps"
+            )
         return faults
 
     @property
@@ -109,6 +127,12 @@ class TrainConfig(Section):
     def steps(self) -> int:
         """Optimizer steps of the whole run."""
         return -(-self.tokens // self.batch_tokens)
+
+    @property
+    def final_steps(self) -> tuple[int, ...]:
+        """The steps whose checkpoints final_checkpoints keeps."""
+        final = self.final_checkpoints
+        return () if final is None else tuple(self.steps - k * final.every_steps for k in reversed(range(final.count)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,6 +39,8 @@ class Attention(nn.Module):
         self.q = Linear(cfg.d_model, cfg.width, bias=cfg.qkv_bias)
         self.k = Linear(cfg.d_model, cfg.kv_width, bias=cfg.qkv_bias)
         self.v = Linear(cfg.d_model, cfg.kv_width, bias=cfg.qkv_bias)
+        norms = (RMSNorm(cfg.head_dim, eps=cfg.norm_eps) if cfg.qk_norm else nn.Identity() for _ in range(2))
+        self.q_norm, self.k_norm = norms
         self.out = Linear(cfg.width, cfg.d_model, bias=False)
 
     def forward(self, x_BTD: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
@@ -57,7 +59,8 @@ class Attention(nn.Module):
         """Compute the queries of the layout and the keys and values of all tokens, not rotated: (B, heads, T, H)."""
         parts = ((self.q, query_tokens(x_BTD, layout)), (self.k, x_BTD), (self.v, x_BTD))
         width = self.cfg.head_dim
-        made = (f(x).view(*x.shape[:2], f.out_features // width, width).transpose(1, 2) for f, x in parts)
+        q, k, v = (f(x).view(*x.shape[:2], f.out_features // width, width) for f, x in parts)
+        made = [part.transpose(1, 2) for part in (self.q_norm(q), self.k_norm(k), v)]
         if layout.context is None:
             return tuple(made)
         return tuple(layout.context.to_heads(x, layout.k_pos.shape[-1]) for x in made)

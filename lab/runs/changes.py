@@ -15,6 +15,7 @@ FREE_TO_CHANGE = (  # settings, or sections, that do not change what a run compu
     "train.recompute",
     "train.backend",
     "train.keep_checkpoints",
+    "train.final_checkpoints",
     "train.async_checkpoints",
     "optim.max_skipped_steps",
     "probe.max_seconds",

@@ -63,8 +63,8 @@ def projected(block: Block, x_BTD: Tensor) -> tuple[Tensor, Tensor]:
     attention: Attention = block.attention
     normed = block.attention_norm(x_BTD)
     q_BNTH, k_BNTH = (
-        project(normed).unflatten(-1, (-1, attention.cfg.head_dim)).transpose(1, 2)
-        for project in (attention.q, attention.k)
+        norm(project(normed).unflatten(-1, (-1, attention.cfg.head_dim))).transpose(1, 2)
+        for project, norm in ((attention.q, attention.q_norm), (attention.k, attention.k_norm))
     )
     return q_BNTH, k_BNTH
 
