@@ -4,7 +4,7 @@
 
 SWEEP is windows, lengths, arms, base, shape, pack or skip, of sweeps/SWEEP_mini.yaml; without any, the first four are
 meant, 27 runs of 3 seeds. Evaluations (eval.distance): STRING and DCA for every run; for those of windows_mini from 192
-tokens on, as one of 128 is reached to its end, every distance method at several settings (Table 1), and at 192 STRING at
+tokens on (one of 128 is reached to its end) every distance method at several settings (Table 1), and at 192 STRING at
 a grid of shifts and windows (Figure 7). Reports: a page for each sweep and one of all, and eval.reach over all runs.
 Runs lie in runs/miniature; with --short, which means lengths alone, one seed, two thirds of the tokens and half of the
 tests, in runs/miniature_short.
