@@ -17,7 +17,7 @@ lab.errors lab.interrupts < lab lab.files lab.formats lab.schema lab.parsing lab
 < lab.data lab.model lab.runs < lab.probe lab.source lab.processes
 < lab.callbacks lab.config < lab.choices lab.starting < lab.assembly < lab.loading lab.session
 < lab.recipes < lab.estimate
-< lab.fit lab.sweep lab.prepare lab.verify lab.longrecipe lab.merge lab.cli
+< lab.fit lab.sweep lab.prepare lab.verify lab.longrecipe lab.merge lab.export lab.cli
 < eval.common < eval
 """  # a part imports itself and the parts before a "<" that precedes it; the packages of eval are parts of one layer
 RANKS = {part: rank for rank, parts in enumerate(LAYERS.split("<")) for part in parts.split()}
