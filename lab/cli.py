@@ -23,6 +23,7 @@ COMMANDS = {  # name: module and purpose
     "verify": ("lab.verify", "check every file of a run, a checkpoint or shards"),
     "longrecipe": ("lab.longrecipe", "extend a model by LongRecipe"),
     "merge": ("lab.merge", "merge trained models"),
+    "export": ("lab.export", "write a run as a Hugging Face folder"),
     "probe": ("eval.probe", "effective context length"),
     "distance": ("eval.distance", "share of numbers found by distance, and how far back"),
     "heatmap": ("eval.heatmap", "numbers found by depth and length"),

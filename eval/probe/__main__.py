@@ -45,7 +45,7 @@ from lab.choices import training_device
 from lab.command import Syntax, Words, bare_settings, run, settings_lines, start
 from lab.errors import ConfigError
 from lab.loading import OpenedModel, open_model
-from lab.probe.config import OFFICIAL_SIZES, PAPER_SIZES, ProbeConfig
+from lab.probe.config import ProbeConfig, settings_of_run
 from lab.probe.effective_length import LengthResult, NeedleProbe
 from lab.probe.records import length_record, summary_record
 from lab.processes import set_threads
@@ -94,7 +94,7 @@ def open_run(place: Path, settings: dict[str, Any]) -> tuple[Subject, NeedleProb
 
     Raises: LabError.
     """
-    model = open_model(place, overrides_of(settings))
+    model = open_model(place, settings_of_run(settings))
     experiment = model.experiment
     assert experiment is not None, "a run's folder"
     set_threads(experiment.train.threads)
@@ -103,18 +103,6 @@ def open_run(place: Path, settings: dict[str, Any]) -> tuple[Subject, NeedleProb
     subject = as_subject(model, place, device)
     haystack, source = haystack_of(subject, settings.get("haystack"), experiment.probe.haystack)
     return subject, needle_probe(subject, experiment.probe, haystack, source)
-
-
-def overrides_of(settings: dict[str, Any]) -> dict[str, Any]:
-    """Name the settings of this command as those of a run; another protocol comes with its own sizes.
-
-    Example:
-        >>> overrides_of({"tests": 9, "seed": 1, "protocol": "string", "digits": 6})
-        {'probe.needles': None, 'probe.digits': 6, 'probe.tests': 9, 'probe.seed': 1, 'probe.protocol': 'string'}
-    """
-    overrides = {key if "position." in key else f"probe.{key}": value for key, value in settings.items()}
-    sizes = OFFICIAL_SIZES.get(str(settings["protocol"]), PAPER_SIZES) if "protocol" in settings else ()
-    return {f"probe.{size}": None for size in sizes} | overrides
 
 
 def open_folder(place: Path, settings: dict[str, Any]) -> tuple[Subject, NeedleProbe]:
