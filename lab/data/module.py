@@ -26,6 +26,7 @@ from lab.data.segments import index_documents, index_segments
 from lab.data.selecting import Selection
 from lab.data.shaped import shape_corpus
 from lab.data.shards import TokenStore
+from lab.data.staging import stage, staged_folder
 from lab.data.tokenizer import load_tokenizer, special_ends
 from lab.errors import DataError, LabError
 from lab.masks import Causal, WindowMask
@@ -178,14 +179,15 @@ class PackedData(lightning.LightningDataModule):
     def prepare_data(self) -> None:
         """Prepare an embedded corpus; any other must have been prepared. Then check names, sizes and manifests.
 
-        One process of each node does this before the others open the corpus, so that none of them builds an index.
+        One process of each node does this before the others open the corpus; it also copies shards and builds indices.
 
         Raises: DataError.
         """
         self.check_prepared()
         if not is_prepared(self.config):
             prepare(self.config, workers=len(os.sched_getaffinity(0)))
-        index_documents(shard_folder(self.config), self.segment_window())
+        stage(self.config)
+        index_documents(staged_folder(self.config), self.segment_window())
 
     def segment_window(self) -> int:
         """Return the tokens of the longest segment: those of a window without what the mask adds to it."""
@@ -195,7 +197,7 @@ class PackedData(lightning.LightningDataModule):
 
     def setup(self, stage: str) -> None:
         """Open the training split."""
-        self.store = TokenStore.open(shard_folder(self.config), "train")
+        self.store = TokenStore.open(staged_folder(self.config), "train")
         self.arrangement = arrangement_of(self.config, self.mask)
         selects = self.skip is not None and self.skip.selects
         self.segments = index_segments(self.store, self.config.mode, self.segment_window())

@@ -1,4 +1,4 @@
-"""A data set of the hub: its files are listed once for all tasks of a process, and each task reads its own rows only."""
+"""A data set of the hub: its files are listed once for all tasks of a process, and a task reads its own rows only."""
 
 import dataclasses
 from collections import Counter
