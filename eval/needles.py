@@ -1,5 +1,6 @@
-"""The four-needle test under its public name; see lab.probe.needles."""
+"""The four-needle tests under their public names; see lab.probe.needles and lab.probe.released_needles."""
 
 from lab.probe.needles import found, make_case
+from lab.probe.released_needles import ReleasedPrompt, released_prompt
 
-__all__ = ["found", "make_case"]
+__all__ = ["ReleasedPrompt", "found", "make_case", "released_prompt"]

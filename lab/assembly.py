@@ -84,6 +84,7 @@ def assemble(
             micro_batch_tokens=train.micro_batch_tokens,
             shard_dtype=torch.bfloat16 if bf16 else None,
             recompute=train.recompute,
+            context_parallel=train.context_parallel,
             start=trained,
         )
     packed = PackedData(
@@ -95,15 +96,17 @@ def assemble(
         skip=experiment.skip,
         shape=experiment.shape,
         token_types=folder.token_types if experiment.reads_token_types else None,
+        context_parallel=train.context_parallel,
     )
     selects = experiment.skip is not None and experiment.skip.selects
-    counting, stopping = Counting(experiment.reach, experiment.position.distance, selects=selects), Stopping()
+    counting = Counting(experiment.reach, experiment.position.distance, selects=selects, copies=train.context_parallel)
+    stopping = Stopping()
     recording = Recording(
         folder, counting, experiment.model, data.window, experiment.logged_positions, experiment.track.every_steps
     )
     probing = make_probing(experiment, folder, counting, recording, stopping, sharded=sharded)
     progress = Progress(recording, probing, train.steps * train.batch_tokens)
-    saves = Saves(train.checkpoint_every_tokens, train.keep_checkpoints, train.async_checkpoints)
+    saves = Saves(train.checkpoint_every_tokens, train.keep_checkpoints, train.async_checkpoints, train.final_steps)
     saving = Checkpointing(folder, counting, stopping, recording, probing, saves, start)
     trainer = lightning.Trainer(
         accelerator="gpu" if device.type == "cuda" else "cpu",

@@ -37,19 +37,25 @@ def refuse_too_large(experiment: Experiment, device: torch.device) -> None:
     """
     model, train = experiment.model, experiment.train
     shares = train.world_size if train.strategy == "fsdp" else 1
-    inputs = train.micro_batch_tokens * model.d_model * model.n_layers * 2  # bytes of bfloat16
+    inputs = (
+        train.micro_batch_tokens // train.context_parallel * model.d_model * model.n_layers * 2
+    )  # bytes of bfloat16
     least = 16 * model.n_parameters() // shares + inputs  # four float32 numbers for each parameter
-    if device.type == "cuda":
-        memory = torch.cuda.get_device_properties(device).total_memory
-    else:
-        least *= train.devices
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    least *= 1 if device.type == "cuda" else train.devices
+    memory = memory_of(device)
     if least > memory:
         need = f"with {model.n_parameters():,} parameters and packs of {train.micro_batch_tokens:,} tokens training"
         raise ConfigError(
             f"model.d_model={model.d_model}: {need} takes {least / GIB:,.0f} GiB at least, this machine has "
             f"{memory / GIB:,.0f}; lower it, n_layers, vocab_size or train.micro_batch_tokens"
         )
+
+
+def memory_of(device: torch.device) -> int:
+    """Return the bytes of memory of a GPU, or of this machine."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def computes_in_bf16(experiment: Experiment, device: torch.device) -> bool:

@@ -22,9 +22,10 @@ from lab.model.huggingface.rope import Rope
 from lab.positions import Distance, Frequencies
 from lab.positions.config import Replaced
 from lab.positions.methods import describe
+from lab.positions.string import of_length
 from lab.runs.checkpoints import open_checkpoint
 from lab.runs.state import load_weights
-from lab.settings import Raw, validated
+from lab.settings import Raw, part, validated
 from lab.source.place import find_place, tokenizer_of
 
 
@@ -114,6 +115,9 @@ def replaced_methods(folder: Path, overrides: dict[str, Any]) -> tuple[Frequenci
         raise ConfigError(*(f"{key}={overrides[key]}: {rule}" for key in others))
     raw = Raw({}, str(folder))
     raw.override(overrides)
+    named = part(part(raw.values, "position"), "distance")
+    if named.get("method") == "string" and "shift" not in named:
+        raw.values["position"]["distance"] = {**of_length(read_settings(folder)["max_position_embeddings"]), **named}
     position = validated(Replaced, raw).position
     distance = position.distance
     if "frequency" not in raw.values.get("position", {}):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 
 import torch
@@ -9,6 +10,7 @@ from lightning.fabric.plugins.environments.cluster_environment import ClusterEnv
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from torch import distributed
 
 from lab.launch import Launch, own_cores
 
@@ -75,6 +77,25 @@ def cluster_environment(launch: Launch) -> ClusterEnvironment:
     if launch.by == "srun":
         return Tasks(launch)
     return TorchElasticEnvironment() if launch.by == "torchrun" else LightningEnvironment()
+
+
+def meet_again(launch: Launch, backend: str) -> None:
+    """Form the process group of ranks that torchrun has started again, which otherwise Lightning forms.
+
+    torchrun's node 0 keeps one store over its restarts, and torch puts the ranks' addresses under the same keys in it
+    each time, so that ranks may read those of processes that have ended. Here every start has keys of its own.
+
+    Source: torch.distributed.elastic.rendezvous.dynamic_rendezvous, next_rendezvous; torch.distributed.rendezvous,
+    _create_c10d_store.
+    """
+    if not launch.restarts or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    kept = distributed.TCPStore(address, port, launch.world_size, is_master=False)  # type: ignore[attr-defined]
+    store = distributed.PrefixStore(f"restart{launch.restarts}", kept)  # type: ignore[attr-defined]
+    distributed.init_process_group(backend, store=store, rank=launch.rank, world_size=launch.world_size)
+    if backend == "nccl":
+        atexit.register(distributed.destroy_process_group)
 
 
 def set_threads(threads: int | None, launch: Launch | None = None) -> int:

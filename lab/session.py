@@ -16,7 +16,7 @@ from lab.data.preparation import shard_folder, summarise
 from lab.data.selecting import read_token_types, result_file
 from lab.data.shaped import shape_corpus
 from lab.data.shaping_cost import cost_of, shape_record, summary_of_shape
-from lab.data.shards import TokenStore
+from lab.data.shards import VERIFY_BYTES, TokenStore, read_manifests
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import CheckpointError, ConfigError, MissingPackage
 from lab.files import read_object, write_atomic, write_json
@@ -24,7 +24,7 @@ from lab.launch import Launch, find_launch
 from lab.positions.base_bound import base_warning
 from lab.probe.curve import shown_length
 from lab.probe.protocols import window_warning
-from lab.processes import set_threads
+from lab.processes import meet_again, set_threads
 from lab.runs import checkpoints
 from lab.runs.finish import is_finished
 from lab.runs.folder import RunFolder
@@ -72,8 +72,8 @@ def train(experiment: Experiment, resume: bool, command: str, launch: Launch, ec
         warning = window_warning(experiment.probe, load_tokenizer(shard_folder(experiment.data)), experiment.reach)
         token_types = choose_token_types(experiment, folder, checkpoint, echo)
         echo(f"data: {summarise(shard_folder(experiment.data)).summary}")
-        if warning is not None:
-            echo(warning)
+        for line in filter(None, (warning, unchecked(shard_folder(experiment.data)))):
+            echo(line)
         shape = planned_shape(experiment, folder, checkpoint)
         start_folder(experiment, folder, checkpoint, threads, restart=restart)
         if token_types is not None:
@@ -83,6 +83,7 @@ def train(experiment: Experiment, resume: bool, command: str, launch: Launch, ec
             echo(summary)
             write_json(folder.path / "shape.json", record)
     echo(announce(experiment, checkpoint))
+    meet_again(launch, "nccl" if training_device(experiment).type == "cuda" else "gloo")
     try:
         run.trainer.fit(run.module, datamodule=run.data)
         if run.stopping.stopped:
@@ -138,6 +139,20 @@ def check_vocabulary(experiment: Experiment) -> None:
             )
 
 
+def unchecked(folder: Path) -> str | None:
+    """Warn of shards that are too large to be hashed when opened and too old to have checksums of their blocks.
+
+    Raises: DataError.
+    """
+    files = [file for manifest in read_manifests(folder).values() for file in manifest["files"].values()]
+    if sum(file["bytes"] for file in files) <= VERIFY_BYTES or all("crc32" in file for file in files):
+        return None
+    return (
+        f"{folder}: shards of an earlier version, whose bytes no run compares with a checksum; check them once with: "
+        f"python -m lab.verify {folder}"
+    )
+
+
 def planned_shape(
     experiment: Experiment, folder: RunFolder, checkpoint: checkpoints.Checkpoint | None
 ) -> tuple[str, dict[str, Any]] | None:
@@ -187,10 +202,11 @@ def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) 
     start = f"; continues at {checkpoint.consumed_tokens:,} tokens" if checkpoint else ""
     train, path = experiment.train, experiment.run.path
     warning = base_warning(experiment.model.theta, experiment.data.window)
+    shared = f", each pack shared by {train.context_parallel} processes" if train.context_parallel > 1 else ""
     notes = "".join(f"\n{line}" for line in [*reductions(experiment), *([warning] if warning else [])])
     return (
         f"run: {path}: {experiment.model.n_parameters():,} parameters, {train.steps:,} steps of "
-        f"{train.batch_tokens:,} tokens on {device.type}{start}\nattention: {backend} ({reason}){notes}"
+        f"{train.batch_tokens:,} tokens on {device.type}{shared}{start}\nattention: {backend} ({reason}){notes}"
     )
 
 

@@ -16,12 +16,18 @@ def pytest_addoption(parser):
 
 
 @pytest.fixture(scope="session")
-def torture(request):
-    """Choose how often to repeat: torture(small, full); the test is skipped without the option."""
+def repeats(request):
+    """Choose how often to repeat: repeats(small, full); small without the option."""
     share = request.config.getoption("--torture")
-    if not share:
-        pytest.skip("takes minutes; run it with --torture=SHARE")
     return lambda small, full: max(small, round(full * share))
+
+
+@pytest.fixture(scope="session")
+def torture(request, repeats):
+    """Do so for a test that is skipped without the option."""
+    if not request.config.getoption("--torture"):
+        pytest.skip("takes minutes; run it with --torture=SHARE")
+    return repeats
 
 
 @pytest.fixture(scope="session")

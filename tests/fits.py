@@ -60,8 +60,8 @@ def exact_metrics(run: Path) -> list[tuple]:
 
 
 def probed(run: Path) -> list[dict]:
-    """Leave out what two runs cannot have in common: their names, the time they took, weights before they are saved."""
-    return records(run, "probes.jsonl", without=("model", "seconds", "weights"))
+    """Leave out what two runs cannot have in common: names, times, weights before they are saved, and the commit."""
+    return records(run, "probes.jsonl", without=("model", "seconds", "weights", "commit"))
 
 
 def read_cases(run: Path) -> dict[str, str]:

@@ -5,7 +5,7 @@ import signal
 import socket
 import subprocess
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -100,8 +100,7 @@ class Processes:
             "rank": lambda: self.ranks()[-1:],
             "launcher": lambda: [psutil.Process(self.started[0].pid)],
         }
-        for process in chosen[to]():
-            process.send_signal(number)
+        signalled(chosen[to](), number)
 
     def wait_for(self, run: Path, lines: int):
         """Wait until so many steps are recorded."""
@@ -125,6 +124,13 @@ class Processes:
         return self.running()
 
 
+def signalled(processes, number):
+    """Send a signal to processes, of which any may have ended since it was listed."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
+
+
 def is_loader(process):
     """Tell a forked loader, whose parent has the same command line and environment."""
     parent = process.parent()
@@ -137,8 +143,7 @@ def running(place, commands, start=copy):
     try:
         yield processes
     finally:
-        for process in processes.running():
-            process.kill()
+        signalled(processes.running(), signal.SIGKILL)
         for process in processes.started:
             process.wait(timeout=LIMIT_S)
 

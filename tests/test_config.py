@@ -6,6 +6,7 @@ import yaml
 
 from lab.config import load_experiment
 from lab.errors import ConfigError
+from lab.positions.string import String
 from lab.settings import parse_overrides
 from tests.fits import CONFIG
 from tests.forked import ROOT
@@ -55,6 +56,7 @@ WRONG = {
     "--optim.warmup_steps=20": "optim.warmup_steps=20: must be < 20, the steps of the run ",
     "--count.positions=[4,96]": "count.positions=96: must be < 96, the longest distance counted plus one",
     "--probe.required=5": "probe.required=5: must be <= needles=4",
+    "--train.final_checkpoints.count=3": "train.final_checkpoints.count=3: 10 steps apart, they must fit in the 20 ",
     "--train.strategy=single --train.devices=2": "train.strategy=single: runs one process, ",
     "--train.backend=flash": "train.backend=flash: runs on a CUDA device only",
     "--data.held_out_frac=0": "data.held_out_frac=0.0: the probe needs held-out text",
@@ -91,7 +93,7 @@ def demo(tmp_path, monkeypatch):
     """Work where runs/base_192 is a run and models/ holds models, as the configs that start from them expect."""
     shape = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
     shape |= {"intermediate_size": 96, "vocab_size": 32000, "max_position_embeddings": 4096}
-    for name in ("llama-2-7b", "llama-3-8b"):
+    for name in ("llama-2-7b", "llama-2-7b-chat", "llama-3-8b-instruct"):
         folder = tmp_path / "models" / name
         folder.mkdir(parents=True)
         (folder / "config.json").write_text(json.dumps(shape))
@@ -119,6 +121,12 @@ def test_configs_are_short_and_hold_values_only(path):
     assert len(path.read_text().splitlines()) < 40
     values = yaml.safe_load(path.read_text().replace("1_000_000_000_000", "1000000000000"))
     assert set(values) <= {field.name for field in dataclasses.fields(load(path))}
+
+
+def test_string_named_alone_shifts_by_a_third_of_the_window():
+    assert load(CONFIG, "--position.distance.method=string").position.distance == String(shift=32, window=16)
+    wide = ("--data.window=2048", "--train.micro_batch_tokens=2048", "--train.batch_tokens=2048")
+    assert load(CONFIG, "--position.distance.method=string", *wide).position.distance == String(shift=683)
 
 
 def test_defaults_then_file_then_command_line(tmp_path):

@@ -33,22 +33,48 @@ BUCKET = {"id": "b", "name": "run", "displayName": "run", "config": "{}", "histo
 ANSWER = {"data": {"model": {"bucket": None}, "upsertBucket": {"bucket": BUCKET, "inserted": True}}}
 
 
+STREAM = "file_stream"
+
+
+def whole(variables):
+    """Answer what wandb 0.31 asks for: all of it at once, as it reads only the fields of its question."""
+    return {
+        "viewer": {"id": "v", "entity": "me", "username": "me", "teams": {"edges": []}, "flags": "{}", "email": "x"},
+        "serverInfo": {"features": []},
+        "upsertBucket": {"bucket": {**BUCKET, "name": (variables or {}).get("name"), "sweepName": None}},
+        "model": {"bucket": None},
+        "project": {"run": {"stopped": False}},
+        "createRunFiles": {"runID": "b", "uploadHeaders": [], "files": []},
+    }
+
+
 @contextmanager
 def server(kind):
-    """Listen as a stand-in for the service: refused, stalled, unauthorized, or with answers that lack fields."""
-    released, requests = threading.Event(), []
+    """Listen as a stand-in for the service.
+
+    It refuses, stalls, knows no key, lacks fields in its answers, is whole, or is lost or stalls after the first lines.
+    """
+    released, requests, bodies = threading.Event(), [], []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            begun = any(path.endswith(STREAM) for path in requests)
             requests.append(self.path)
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            if kind == "stalled":
+            bodies.append(body)
+            if kind == "stalled" or (kind == "stalls_later" and begun):
                 released.wait()
+            if kind == "lost" and begun:
+                return self.connection.close()
             self.send_response(401 if kind == "unauthorized" else 200)
             self.end_headers()
-            self.wfile.write(json.dumps(ANSWER).encode())
+            answer = ANSWER
+            if kind in ("whole", "lost", "stalls_later"):
+                answer = {"data": whole(json.loads(body).get("variables"))} if self.path == "/graphql" else {}
+            self.wfile.write(json.dumps(answer).encode())
+            return None
 
-        do_GET = do_POST
+        do_GET = do_PUT = do_POST
 
         def log_message(self, *arguments):
             pass
@@ -62,7 +88,7 @@ def server(kind):
     listening.daemon_threads = True
     threading.Thread(target=listening.serve_forever, daemon=True).start()
     try:
-        yield listening.server_port, requests
+        yield listening.server_port, requests if kind != "whole" else bodies
     finally:
         released.set()
         listening.shutdown()
@@ -120,3 +146,21 @@ def test_answers_that_break_wandbs_process_cost_a_line_or_two(tmp_path):
 def test_the_death_of_wandbs_process_is_one_line(tmp_path):
     _, (line,), _ = mirrored(tmp_path, "refused", PATIENCE + KILL, mode="offline")
     assert line.startswith("track.wandb: ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["lost", "stalls_later"])
+def test_a_network_lost_in_mid_run_costs_a_line_and_all_can_be_sent_later(tmp_path, kind):
+    run, (line,), requests = mirrored(tmp_path, kind)
+    (place,) = run.glob("wandb/run-*")
+    assert any(path.endswith(STREAM) for path in requests)
+    assert line.endswith(f"not all was sent in 2 s; send it with: wandb sync --include-online {place}")
+    with server("whole") as (port, bodies):
+        own = {"WANDB_BASE_URL": f"http://127.0.0.1:{port}", "HOME": str(tmp_path), "WANDB_API_KEY": "a" * 40}
+        done = python("-m", "wandb", "sync", "--include-online", str(place), env=environment(**own))
+    assert done.returncode == 0, done.stderr[-3000:]
+    streamed = [json.loads(body).get("files") or {} for body in bodies if body.startswith(b"{")]
+    lines = [line for files in streamed for line in files.get("wandb-history.jsonl", {}).get("content", [])]
+    assert [record["consumed_tokens"] for record in map(json.loads, lines) if "grad_norm" in record] == [
+        record["consumed_tokens"] for record in records(run)
+    ]

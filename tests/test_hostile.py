@@ -24,6 +24,7 @@ from lab.runs.folder import RunFolder
 from lab.settings import parse_overrides
 from tests.eval.harness.parts import TASKS
 from tests.fits import CONFIG, load
+from tests.opened import write_run
 
 TEXT = CONFIG.read_text()
 HANG_S = 20  # ten times what the slowest takes on a busy machine
@@ -76,6 +77,16 @@ WORDS = {  # what once crashed, hung or trained, on a command line
     "--position.frequency.method=ntk --position.frequency.factor=1e300": "position.frequency.factor=1e+300: must be ",
 }
 EVAL = [name for name, (module, _) in cli.COMMANDS.items() if module.startswith("eval") and name != "report"]
+SMALL = {  # settings that make a command on a model short, none of them what a test changes at the same time
+    "probe": ["--tests=1", "--max_length=192", "--step=64", "--answer_budget=40"],
+    "distance": ["--tests=1", "--distances=32"],
+    "heatmap": ["--tests=1", "--lengths=192", "--answer_budget=40"],
+    "passkey": ["--tests=1", "--lengths=160", "--depths=2"],
+    "lines": ["--tests=1", "--lines=4"],
+    "perplexity": ["--lengths=64", "--documents=1"],
+    "entropy": ["--lengths=32,64", "--texts=1"],
+    "precision": ["--length=64", "--texts=1"],
+}
 HARNESS = ["none", "--tasks=lab_choice", f"--include_path={TASKS}", "--run_own_code"]
 FIRST = {
     "positions": ["string", "--shift=8", "--length=24"],
@@ -163,6 +174,29 @@ def test_a_path_built_in_code_has_the_same_limits():
     for path in ("a/" * 2001, "é" * 101):
         with pytest.raises(ConfigError, match="^folder=.*: must be a path of at most 4,000 bytes"):
             RunConfig(name="x", folder=path)
+
+
+TOO_FAR = {
+    "distance": "--distances=16777216",
+    "entropy": "--lengths=16777216",
+    "heatmap": "--lengths=96,16777216",
+    "lines": "--answer_budget=16777216",
+    "passkey": "--lengths=16777216",
+    "perplexity": "--stride=16777216",
+    "precision": "--lengths=16777216",
+    "ruler": "--lengths=16777216",
+}
+
+
+@pytest.mark.parametrize("name", TOO_FAR)
+def test_a_length_beyond_all_windows_of_a_model_is_refused_before_it_is_measured(prepared, tmp_path, capsys, name):
+    main, _ = settings_of(name)
+    capsys.readouterr()
+    run = write_run(tmp_path / "run", prepared)
+    status, lines = lines_of(main, [str(run), TOO_FAR[name]], capsys)
+    key = TOO_FAR[name].partition("=")[0]
+    assert (status, len(lines)) == (2, 1), lines
+    assert lines[0].startswith(f"{key}=16777216: must be <= 65,536, 1,024 of the model's windows; "), lines
 
 
 VALUES = st.sampled_from(
@@ -260,22 +294,37 @@ def many(n):
     return settings(max_examples=n, suppress_health_check=fixtures, **once)
 
 
-COUNTS = [pytest.param(20, id="few"), pytest.param(1000, id="many", marks=pytest.mark.slow)]
+FEW, FULL = 20, 1000
 
 
-@pytest.mark.parametrize("n", COUNTS)
-def test_a_mutated_config_is_read_and_built_or_refused(tmp_path, n):
+def test_a_mutated_config_is_read_and_built_or_refused(tmp_path, repeats, record_property):
+    record_property("count", n := repeats(FEW, FULL))
     many(n)(given(mutated())(lambda text: check_config(tmp_path, text)))()
 
 
-@pytest.mark.parametrize("n", COUNTS)
-def test_a_mutated_setting_is_read_and_built_or_refused(tmp_path, n):
+def test_a_mutated_setting_is_read_and_built_or_refused(tmp_path, repeats, record_property):
     draw = given(st.sampled_from(KEYS), VALUES)
+    record_property("count", n := repeats(FEW, FULL))
     many(n)(draw(lambda key, value: check_config(tmp_path, TEXT, word_of(key, value))))()
 
 
-@pytest.mark.parametrize("n", COUNTS)
-def test_a_mutated_command_line_of_eval_is_run_or_refused(tmp_path, capsys, monkeypatch, n):
+def test_a_mutated_command_line_of_eval_on_a_model_is_run_or_refused(
+    prepared, tmp_path, capsys, monkeypatch, repeats, record_property
+):
+    monkeypatch.chdir(tmp_path)
+    run, commands = write_run(tmp_path / "run", prepared), {name: settings_of(name) for name in SMALL}
+    capsys.readouterr()
+    draw = given(st.sampled_from([(name, key) for name, (_, own) in commands.items() for key in own]), VALUES)
+
+    def attempt(which, value):
+        name, key = which
+        check_words(commands[name][0], [str(run), *SMALL[name]], key, value, capsys)
+
+    record_property("count", n := repeats(len(SMALL), FULL))
+    many(n)(draw(attempt))()
+
+
+def test_a_mutated_command_line_of_eval_is_run_or_refused(tmp_path, capsys, monkeypatch, repeats, record_property):
     monkeypatch.chdir(tmp_path)
     commands = {name: settings_of(name) for name in EVAL}
     capsys.readouterr()
@@ -287,4 +336,5 @@ def test_a_mutated_command_line_of_eval_is_run_or_refused(tmp_path, capsys, monk
         name, key = which
         check_words(commands[name][0], FIRST.get(name, ["no_run"]), key, value, capsys)
 
+    record_property("count", n := repeats(FEW, FULL))
     many(n)(draw(attempt))()

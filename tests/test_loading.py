@@ -94,12 +94,19 @@ def test_overrides_of_a_hugging_face_folder(llama):
     assert torch.equal(model.decoder.frequencies.inv_freq, expected.inv_freq)
 
 
+def test_string_named_alone_shifts_by_a_third_of_the_training_length(llama):
+    """A third of 64, rounded up, and W = 128 where S has room for it, else half of S."""
+    named = {"position.distance.method": "string"}
+    assert open_model(llama, named).method == "rope+string(shift=22,window=11)"
+    assert open_model(llama, named | {"position.distance.window": 4}).method == "rope+string(shift=22,window=4)"
+
+
 def test_frequencies_that_config_json_says_and_the_lab_does_not_know_can_be_replaced(llama):
     path = llama / "config.json"
     settings = json.loads(path.read_text())
-    settings["rope_parameters"] = {"rope_type": "longrope", "rope_theta": 300.0}
+    settings["rope_parameters"] = {"rope_type": "proportional", "rope_theta": 300.0}
     path.write_text(json.dumps(settings))
-    with pytest.raises(ConfigError, match="rope_type=longrope"):
+    with pytest.raises(ConfigError, match="rope_type=proportional"):
         open_model(llama)
     assert open_model(llama, {"position.frequency.method": "rope"}).decoder.frequencies.theta == 300.0
 

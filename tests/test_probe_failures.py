@@ -39,17 +39,31 @@ def settings(place, name, **others):
 
 
 def train_and_fail(settings, owner, method, error):
-    """Train where the last rank's first call of a method of the probe raises, and return the exit status."""
+    """Train where the last rank's first call of a method of the probe raises or returns garbage; return the status."""
     own, calls = getattr(owner, method), []
 
     def failing(*arguments, **options):
         calls.append(0)
         if int(os.environ.get("RANK", "0")) == settings.get("train.devices", 1) - 1 and len(calls) == 1:
-            raise error
+            if isinstance(error, Exception):
+                raise error
+            return error(own(*arguments, **options))
         return own(*arguments, **options)
 
     with patch.object(owner, method, failing):
         return train(settings)
+
+
+def garbage_ids(answers):
+    return answers * 0 + 2**40
+
+
+def no_rows(answers):
+    return answers[:0]
+
+
+def not_numbers(losses):
+    return losses * float("nan")
 
 
 @pytest.mark.parametrize(
@@ -92,6 +106,23 @@ def test_a_probe_over_its_time_ends_as_failed_and_its_step_is_probed_again_by_re
     assert kept[:2] == lines[:2]
     assert summary["consumed_tokens"] == lines[2]["consumed_tokens"]
     assert "effective_length" in summary
+
+
+GARBAGE = {
+    "ids": (ModelInTraining, "generate", garbage_ids),
+    "shape": (ModelInTraining, "generate", no_rows),
+    "nan": (ModelInTraining, "losses", not_numbers),
+}
+
+
+@pytest.mark.parametrize("name", ["ids", *(pytest.param(name, marks=pytest.mark.slow) for name in ("shape", "nan"))])
+def test_garbage_on_one_rank_changes_no_loss_of_training(place, ranks, name):
+    if not (place / "offddp").exists():
+        assert ranks(2).run(train, settings(place, "offddp", **DDP, **OFF)) == [0, 0]
+    owner, method, garbage = GARBAGE[name]
+    assert ranks(2).run(train_and_fail, settings(place, name, **DDP), owner, method, garbage) == [0, 0]
+    assert exact_metrics(place / name) == exact_metrics(place / "offddp")
+    assert any("effective_length" in record for record in records(place / name, "probes.jsonl"))
 
 
 def test_a_line_that_does_not_fit_on_the_disk_is_taken_back(tmp_path):

@@ -13,10 +13,30 @@ import pytest
 from lab.callbacks.watching import zombie_code
 from lab.starting import warn_of_changes
 from tests.fits import UNPROBED, assert_same_run, command, fit, records
-from tests.launching import environment, interpreter, port, running, task, torchrun
+from tests.launching import environment, interpreter, patched, port, running, task, torchrun
 
 SHORT = (*UNPROBED, "--train.tokens=40960", "--train.checkpoint_every_tokens=4096", "--track.picture=false")
 TWO = ("--train.devices=2", "--train.strategy=ddp")
+
+
+FAILING = """
+import os, time, torch
+from lab.callbacks import guarding, watching
+from lab.model.decoder import Decoder
+from lightning import Trainer
+own, calls = Decoder.forward, []
+def failing(*arguments, **options):
+    if torch.is_grad_enabled() == {training}:
+        calls.append(0)
+        if len(calls) == 5 and int(os.environ["SLURM_PROCID"]) >= {first}:
+            raise MemoryError("planted")
+    return own(*arguments, **options)
+Decoder.forward = failing
+guarding.MEET_S, watching.LEAVE_S = 2.0, 1.0
+if {stays}:
+    Trainer._teardown = lambda self: time.sleep(60)
+"""
+PROBED = ("--train.tokens=8192", "--probe.every_tokens=4096", "--probe.tests=2", "--probe.max_length=128")
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +70,44 @@ def test_a_killed_rank_is_named_by_those_that_are_left(place, world, rank):
     named("".join(outputs), rank)
 
 
+def two_that_fail(place, strategy, *, training, first=1, stays=False):
+    """Train on two ranks, of which those from the first on fail in a forward pass, and may stay in their teardown."""
+    name, node = f"failing_{strategy}{training}{first}{stays}", {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port())}
+    words = command(place, name, *PROBED, "--train.devices=2", f"--train.strategy={strategy}")
+    words = patched(words, FAILING.format(training=training, first=first, stays=stays))
+    with running(place, [(words, environment(**task(n, 2) | node)) for n in range(2)]) as processes:
+        statuses, outputs = processes.finish()
+        assert processes.left() == []
+    return statuses, "".join(outputs)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "training", "stays"),
+    [
+        pytest.param("fsdp", False, False, id="fsdp_probe"),
+        pytest.param("fsdp", True, True, id="fsdp_that_stays", marks=pytest.mark.slow),
+        pytest.param("fsdp", True, False, id="fsdp", marks=pytest.mark.slow),
+        pytest.param("ddp", True, False, id="ddp", marks=pytest.mark.slow),
+        pytest.param("ddp", True, True, id="ddp_that_stays", marks=pytest.mark.slow),
+    ],
+)
+def test_a_forward_pass_that_fails_on_one_rank_ends_all(place, strategy, training, stays):
+    statuses, output = two_that_fail(place, strategy, training=training, stays=stays)
+    assert statuses == [1, 1]
+    (line,) = [line for line in output.splitlines() if "all ranks end" in line]
+    assert re.match(r"rank 1 \(process \d+\) (has ended|ended with status 1); all ranks end; continue with: ", line)
+    if stays or not training:
+        assert re.search(r"^rank 1 \(process \d+\) failed \(MemoryError: planted\)$", output, re.M), output
+        assert "Traceback" not in output
+
+
+@pytest.mark.slow
+def test_a_sharded_probe_that_fails_on_all_ranks_alike_costs_the_probe_only(place):
+    statuses, output = two_that_fail(place, "fsdp", training=False, first=0)
+    assert statuses == [0, 0], output
+    assert "failed (rank 0: MemoryError: planted); training goes on" in output
+
+
 def test_how_a_process_ended_is_read_before_its_parent_asks():
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     assert zombie_code(child.pid) is None
@@ -79,8 +137,7 @@ def test_a_killed_rank_of_lightnings_launcher_is_named_with_its_signal(place, ra
 @pytest.mark.slow
 def test_torchrun_starts_the_ranks_again_and_they_resume(place):
     words = torchrun(command(place, "again", *SHORT, *TWO), "--standalone", "--max-restarts=1")
-    own_store = environment(TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")  # else ranks may meet those of before in it
-    with running(place, [(words, own_store)], interpreter) as processes:
+    with running(place, [(words, environment())], interpreter) as processes:
         processes.wait_for(place / "runs" / "again", 10)
         processes.ranks()[1].kill()
         statuses, outputs = processes.finish()

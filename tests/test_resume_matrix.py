@@ -9,6 +9,7 @@ from tests.fits import assert_equal_training, records
 from tests.ranks import train
 
 LOSS_TOLERANCE = 1e-5  # sums in another order
+LONG = 103  # steps of a run that is saved on four processes at its third step
 STEPS, SAVED = 6, 3  # saved at an odd step
 WORLDS = {"one": 1, "ddp2": 2, "fsdp2": 2, "ddp4": 4, "fsdp4": 4}
 SIZES = {"d_model": 16, "n_heads": 2, "n_kv_heads": 1, "d_ff": 23}  # rows that four ranks cannot share out evenly
@@ -91,3 +92,19 @@ def test_a_run_goes_on_under_another_strategy(place, ranks, trained, case):
 @pytest.mark.parametrize("case", [case for case in ALL if case not in QUICK], ids=id_of)
 def test_a_run_goes_on_under_every_strategy(place, ranks, trained, case):
     check(place, ranks, trained, *case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [1, 2, 8])
+@pytest.mark.parametrize("method", ["ddp", "fsdp"])
+def test_a_run_of_four_processes_goes_on_for_100_steps(place, ranks, method, world):
+    own = {"train.batch_tokens": 1024, "train.tokens": 1024 * LONG, "train.checkpoint_every_tokens": 2 * 1024 + 1}
+    name = f"four-{method}"
+    if not (place / "runs" / name).exists():
+        ranks(4).run(train, settings(place, name, f"{method}4", False) | own)
+    copy = place / "runs" / f"{name}-{world}"
+    left_at(place / "runs" / name, SAVED, copy)
+    changed = {"train.devices": world, "train.strategy": method if world > 1 else "single"}
+    ranks(world).run(train, settings(place, copy.name, f"{method}4", False) | own | changed, True)
+    assert_equal_training(copy, place / "runs" / name, LOSS_TOLERANCE)
+    assert len(records(copy)) == LONG

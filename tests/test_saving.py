@@ -1,15 +1,20 @@
 """Saving in runs: in the background as in the foreground, killed anywhere, verified by one rank alone."""
 
+import errno
+import io
 import os
 import shutil
 import signal
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from unittest.mock import patch
 
 import lightning
 import pytest
 import torch
 
 from lab.callbacks.resuming import continue_at, reopen
+from lab.errors import LabError
 from lab.files import sha256
 from lab.runs.checkpoints import candidates, newest, publish
 from lab.runs.shards import ShardWriter, write_shards
@@ -132,24 +137,68 @@ def test_a_finished_run_of_two_ranks_is_left_as_it_is(place, ranks, waiting):
     assert (place / "finished" / "metrics.jsonl").read_bytes() == metrics
 
 
-def killed_at(root, number):
-    """Save twice in a process that kills itself at the n-th call that changes a file; tell whether it came so far."""
-    child = os.fork()
-    if child == 0:
-        calls = []
+class Faulty:
+    """A file whose writes and closing are calls that can fail."""
 
-        def fatal(call, *arguments, **options):
-            calls.append(call)
-            if len(calls) == number:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return call(*arguments, **options)
+    def __init__(self, file, call):
+        self.file, self.call = file, call
 
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def write(self, data):
+        return self.call(self.file.write, data)
+
+    def close(self):
+        self.call(self.file.close)
+
+
+@contextmanager
+def fault_at(number, fault):
+    """Call `fault` before the n-th call that changes a file or a folder; the list of the calls so far is yielded."""
+    calls, opens = [], io.open
+
+    def counted(call, *arguments, **options):
+        calls.append(call)
+        if len(calls) == number:
+            fault()
+        return call(*arguments, **options)
+
+    def opened(path, mode="r", *arguments, **options):
+        file = opens(path, mode, *arguments, **options)
+        return file if "r" in mode else Faulty(file, counted)
+
+    with ExitStack() as patches:
         for name in ("fsync", "rename", "replace", "rmdir", "unlink"):
-            setattr(os, name, partial(fatal, getattr(os, name)))
-        for consumed in (200, 300):
-            save(root, consumed)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
+            patches.enter_context(patch.object(os, name, partial(counted, getattr(os, name))))
+        patches.enter_context(patch.object(io, "open", opened))
+        yield calls
+
+
+def save_twice(root, number, kind):
+    """Save twice with a fault at the n-th call; return whether it came so far."""
+    if kind is None:
+        child = os.fork()
+        if child == 0:
+            with fault_at(number, lambda: os.kill(os.getpid(), signal.SIGKILL)):
+                save(root, 200)
+                save(root, 300)
+            os._exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
+
+    def failing():
+        raise OSError(kind, os.strerror(kind))
+
+    with fault_at(number, failing) as calls, suppress(LabError):
+        save(root, 200)
+        save(root, 300)
+    return len(calls) >= number
 
 
 def save(root, consumed):
@@ -160,22 +209,30 @@ def save(root, consumed):
     )
 
 
-def test_a_kill_anywhere_in_a_save_leaves_a_whole_checkpoint(tmp_path):
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(None, id="kill"),
+        pytest.param(errno.ENOSPC, id="ENOSPC"),
+        pytest.param(errno.EIO, id="EIO", marks=pytest.mark.slow),
+    ],
+)
+def test_a_fault_anywhere_in_a_save_leaves_a_whole_checkpoint(tmp_path, kind):
     number = 1
     while True:
         root = tmp_path / str(number)
         save(root, 100)
-        died = killed_at(root, number)
+        reached = save_twice(root, number, kind)
         found, passed = newest(root)
         assert found is not None
         assert found.consumed_tokens in (100, 200, 300)
         assert passed == [], "what was not finished has no name"
         save(root, 400)
         assert newest(root)[0].consumed_tokens == 400
-        if not died:
+        if not reached:
             break
         number += 1
-    assert number > 20, "two saves change files more often than that"
+    assert number > 60, "two saves change files more often than that"
 
 
 def test_lightning_counts_steps_where_they_are_set():

@@ -254,7 +254,7 @@ def test_a_source_that_is_no_model_is_one_line(tmp_path, source, hub, write):
         load_experiment(write(tmp_path / "empty"))
     settings = json.loads((hub / "config.json").read_text())
     (hub / "config.json").write_text(json.dumps({**settings, "model_type": "gpt2"}))
-    with refused("model_type=gpt2: must be one of llama, mistral, qwen2", error=ConfigError):
+    with refused("model_type=gpt2: must be one of llama, mistral, qwen2, qwen3", error=ConfigError):
         load_experiment(write(hub))
     with refused("start.pth=1: unknown setting; did you mean start.path?", error=ConfigError):
         load_experiment(write(source, start={"path": str(source), "pth": 1}))
@@ -348,6 +348,9 @@ def test_a_config_reads_back_when_the_source_is_gone(source, extended, hub, writ
         again = load_experiment(run / "config.yaml")
         assert again == experiment
         assert again.to_yaml() == experiment.to_yaml()
+        (run / "environment.json").write_text("{}")  # a whole run folder, of a version without norms of queries
+        (run / "config.yaml").write_text(experiment.to_yaml().replace("  qk_norm: false\n", ""))
+        assert load_experiment(run / "config.yaml") == experiment
 
 
 def fit(*words):

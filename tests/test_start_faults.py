@@ -5,11 +5,13 @@ import json
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from lab.data.preparation import marked
+from lab.data.conversations import marked
 from lab.data.text_files import Document
 from lab.data.tokenizer import special_ends
 from lab.errors import CheckpointError, ConfigError
 from lab.model.huggingface.config import read_json, token_text
+from lab.positions.config import Replaced
+from lab.settings import Raw, validated
 from lab.source.describe import Source
 from lab.source.inherit import extended_base, inherit
 from lab.source.place import find_place
@@ -56,16 +58,25 @@ def test_a_source_without_a_tokenizer_asks_for_one(tmp_path):
 
 
 def test_own_frequencies_replace_those_that_are_not_understood(tmp_path):
-    scaling = {"rope_type": "longrope", "long_factor": [1.0], "short_factor": [1.0]}
+    scaling = {"rope_type": "proportional"}
     folder = folder_with(tmp_path, rope_scaling=scaling)
     given = {"start": {"path": str(folder)}, "data": {"tokenizer": {"method": "bpe"}}}
-    with pytest.raises(ConfigError, match="longrope"):
+    with pytest.raises(ConfigError, match="proportional"):
         inherit({}, given)
     own = {"frequency": {"method": "pi", "factor": 2}}
     values = {"position": own}
     inherit(values, {**given, "position": own})
     assert values["position"] == own
     assert values["model"]["d_model"] == 64
+
+
+def test_the_factors_of_longrope_are_inherited(tmp_path):
+    scaling = {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2] * 8}
+    folder = folder_with(tmp_path, rope_scaling=scaling, original_max_position_embeddings=1024)
+    values = {}
+    inherit(values, {"start": {"path": str(folder)}, "data": {"tokenizer": {"method": "bpe"}}})
+    frequency = validated(Replaced, Raw({"position": values["position"]}, "x")).position.frequency
+    assert (frequency.factor, frequency.train_len, frequency.long_factor) == (4.0, 1024, (2.0,) * 8)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"eos_token": 3}', "{}"])

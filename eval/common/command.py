@@ -76,16 +76,16 @@ class Request(NamedTuple):
 def run(
     description: str | None,
     options_class: type[Section],
-    measure: Callable[[Request], str],
+    measure: Callable[[Request], str | int],
     arguments: Sequence[str],
     *,
     output: Output = "picture",
     lists: tuple[str, ...] = (),
     stopped: str = command.CONTINUES,
 ) -> int:
-    """Read the command line, print what `measure` returns, and return the exit status."""
+    """Read the command line, print the text that `measure` returns, and return the exit status."""
 
-    def work(words: Words) -> str:
+    def work(words: Words) -> str | int:
         return measure(read_request(words, options_class, output=output))
 
     def settings() -> list[str]:

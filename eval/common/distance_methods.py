@@ -62,6 +62,22 @@ def split_word(word: str) -> list[tuple[str, str]]:
     return [("method", name), *((key, value) for key, _, value in parts)]
 
 
+def split_words(text: str) -> list[str]:
+    """Split several words at the commas between them, not at those between parameters.
+
+    Example:
+        >>> split_words("rope, string:shift=64,window=32,dca")
+        ['rope', 'string:shift=64,window=32', 'dca']
+    """
+    words: list[str] = []
+    for part in (part.strip() for part in text.split(",")):
+        if words and ":" in words[-1] and "=" in part and ":" not in part:
+            words[-1] += f",{part}"
+        else:
+            words.append(part)
+    return words
+
+
 def is_named_alone(given: Mapping[str, Any]) -> bool:
     """Return whether settings name a method whose parameters can be derived, and none of them."""
     return set(given) == {"method"} and given["method"] in DERIVED

@@ -26,13 +26,14 @@ its frequencies.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lab.positions import Distance, Frequencies, distance, frequencies
+from lab.positions.string import of_length
 
 METHODS = ("rope", "ntk", "yarn", "rerope", "self_extend", "dca", "string")
-WINDOW = 128  # STRING's W (arXiv:2410.18745, section 4.1)
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,6 @@ def setting(method: str, train_len: int, length: int) -> Setting:
     assumed = min(train_len, max(1, 2 * target // 3))
     factor = 1.5 if 2 * target <= 3 * train_len else target / train_len
     quarter = assumed // 4
-    shift = -(-train_len // 3)
     frequency: dict[str, Any] = {
         "ntk": {"method": "ntk", "factor": factor},
         "yarn": {"method": "yarn", "factor": factor, "train_len": assumed},
@@ -89,12 +89,25 @@ def setting(method: str, train_len: int, length: int) -> Setting:
         "rerope": {"method": "rerope", "window": quarter, "log_n": max(2, assumed)},
         "self_extend": {"method": "self_extend", "group": group(target, assumed, quarter), "window": quarter},
         "dca": {"method": "dca", "train_len": assumed, "chunk": max(1, 3 * assumed // 4)},
-        "string": {"method": "string", "shift": shift, "window": min(WINDOW, shift // 2)},
+        "string": {"method": "string", **of_length(train_len)},
     }
     if method == "dca":
         distances["dca"]["window"] = assumed - distances["dca"]["chunk"]
     training_length = assumed if method not in ("rope", "string") else train_len
     return Setting(method, train_len, training_length, frequency, distances.get(method, {"method": "plain"}))
+
+
+def overridden(item: Setting, name: str, given: Mapping[str, Any]) -> Setting:
+    """Replace parameters of a setting, which goes by another name then.
+
+    Example:
+        >>> overridden(setting("string", 192, 192), "string:window=8", {"window": 8}).parameters
+        {'shift': 64, 'window': 8}
+    """
+    item = replace(item, method=name, assumed_len=given.get("train_len", item.assumed_len))
+    if item.frequency:
+        return replace(item, frequency={**item.frequency, **given})
+    return replace(item, distance={**item.distance, **given})
 
 
 def group(target: int, assumed: int, window: int) -> int:

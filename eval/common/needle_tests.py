@@ -18,12 +18,12 @@ from annotated_types import Ge, Gt, Le, Lt
 from eval.common.results import FinishedTests
 from eval.common.subject import Subject
 from lab.choices import computes_in_bf16, method_name
-from lab.config import DEFAULT_DIGITS, DEFAULT_NEEDLES, Experiment, load_experiment
+from lab.config import Experiment, load_experiment
 from lab.counts import SavedCounts
 from lab.data.config import Synthetic
 from lab.data.tokenizer import check_ids
 from lab.errors import ConfigError
-from lab.probe.config import OFFICIAL_SIZES, ProbeConfig
+from lab.probe.config import OFFICIAL_SIZES, PAPER_SIZES, ProbeConfig, ProtocolName
 from lab.probe.effective_length import LengthResult, NeedleProbe, Worker
 from lab.probe.haystacks import load_haystack, read_text
 from lab.probe.protocols import shortest_test
@@ -44,9 +44,9 @@ class NeedleOptions(Section):
     """Lengths in tokens, with commas between them, prompt and answer together."""
     tests: Tests | None = None
     """Tests at each length; left out, the run's probe.tests, or 500."""
-    protocol: Literal["ours", "string"] | None = None
-    """Tests as in lab/probe/needles.py (ours), or as in the paper, lab/probe/string_needles.py (string); left out, the
-    run's."""
+    protocol: ProtocolName | None = None
+    """Tests of the lab (ours), of the paper (string) or of its released script (released, released_llama31), as in
+    eval.probe; left out, the run's."""
     needles: Annotated[int, Ge(1), Le(16)] | None = None
     """Numbers hidden in each test; left out, as in the run's own probe, or 4."""
     digits: Annotated[int, Ge(2), Le(9)] | None = None
@@ -54,7 +54,8 @@ class NeedleOptions(Section):
     required: Positive | None = None
     """Numbers that must be found for a test to pass; left out, as in the run's own probe, or 2."""
     answer_budget: Length | None = None
-    """Tokens of each length that are left for the answer; left out, as in the run's own probe, or 64."""
+    """Tokens of each length that are left for the answer; left out, as in the run's own probe, or 64, in the
+    released protocols 128."""
     haystack: PathText | None = None
     """Text file to hide the numbers in; left out, as in the run's own probe. A Hugging Face folder needs one."""
     confidence: Annotated[float, Gt(0), Lt(1)] = 0.95
@@ -144,10 +145,10 @@ def probe_config(experiment: Experiment | None, options: NeedleOptions) -> Probe
     own = ProbeConfig() if experiment is None else experiment.probe
     given: dict[str, Any] = {name: getattr(options, name) for name in SETTINGS if getattr(options, name) is not None}
     protocol = given.get("protocol", own.protocol)
-    sizes: dict[str, Any] = {"needles": own.needles or DEFAULT_NEEDLES, "digits": own.digits or DEFAULT_DIGITS}
+    sizes: dict[str, Any] = own.sizes
     if protocol != own.protocol:
         corpus = None if experiment is None else experiment.data.corpus
-        sizes = dict(OFFICIAL_SIZES)
+        sizes = dict(OFFICIAL_SIZES.get(protocol, PAPER_SIZES))
         if protocol == "ours" and isinstance(corpus, Synthetic):
             sizes = {"needles": corpus.needles, "digits": corpus.digits}
     whole = {"sequential": False, "error": None, "round": None, "thresholds": None, "step": 1, "max_length": None}
@@ -198,7 +199,7 @@ def finished_tests(subject: Subject, probe: NeedleProbe, folder: Path) -> Finish
         "protocol": probe.config.protocol,
         "needles": probe.needles,
         "digits": probe.digits,
-        "answer_budget": probe.config.answer_budget,
+        "answer_budget": probe.config.budget,
         "haystack": hashlib.sha256(probe.haystack.encode()).hexdigest(),
         "shortest_prompt": probe.case(probe.shortest(), 0).prompt_hash,  # names the tokenizer and how cases are drawn
         "seed": probe.seed,
@@ -239,7 +240,7 @@ def probed_as_in_training(subject: Subject, probe: NeedleProbe) -> bool:
         and device == subject.device.type
         and computes_in_bf16(trained, subject.device) == (subject.precision == "bfloat16")
         and method_name(trained) == subject.model.method
-        and (own.protocol, own.answer_budget) == (probe.config.protocol, probe.config.answer_budget)
+        and (own.protocol, own.budget) == (probe.config.protocol, probe.config.budget)
     )
 
 

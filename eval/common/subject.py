@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,20 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from eval.common.command import Request
-from lab.choices import computes_in_bf16
+from lab.choices import GIB, computes_in_bf16, memory_of
+from lab.config.faults import MOST_WINDOWS
 from lab.data.preparation import end_of_document
 from lab.data.tokenizer import needed
 from lab.errors import ConfigError
 from lab.loading import OpenedModel, open_model
+from lab.model.attention.context import ContextGroup
 from lab.model.attention.inspection import token_losses
 from lab.model.generation.generate import greedy
 from lab.model.huggingface.config import read_settings
 from lab.positions import Distance
 from lab.runs.checkpoints import Checkpoint, folder_name
 from lab.runs.environment import commit, processor
+from lab.schema import LONGEST
 
 SUBJECT = ("model", "checkpoint", "weights", "method", "precision")  # the fields that name a model in rows
 
@@ -61,10 +64,10 @@ class Subject:
         with self.computing():
             return greedy(self.model.decoder, prompts.to(self.device), n_tokens, self.stop_id)
 
-    def losses(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Return each target's loss in nats, float64 (B, T), 0 where a target is below 0."""
+    def losses(self, tokens: Tensor, targets: Tensor, context: ContextGroup | None = None) -> Tensor:
+        """Return each target's loss in nats, float64 (B, T), 0 where a target is below 0; with a group, together."""
         with self.computing():
-            return token_losses(self.model.decoder, tokens.to(self.device), targets.to(self.device))
+            return token_losses(self.model.decoder, tokens.to(self.device), targets.to(self.device), context)
 
 
 def open_subject(request: Request) -> Subject:
@@ -73,7 +76,32 @@ def open_subject(request: Request) -> Subject:
     Raises: LabError.
     """
     device = device_for(request.options.device)
-    return as_subject(open_model(request.model, request.overrides, device=device), request.model, device)
+    model = open_model(request.model, request.overrides, device=device)
+    refuse_far(request.options, model, device)
+    return as_subject(model, request.model, device)
+
+
+def refuse_far(options: Any, model: OpenedModel, device: torch.device) -> None:
+    """Refuse lengths of any option that are out of all proportion to the model's window, or that no memory holds.
+
+    Raises: ConfigError with a line for each option.
+    """
+    cfg = model.decoder.cfg
+    most, memory = MOST_WINDOWS * (model.train_len or LONGEST), memory_of(device)
+    token_bytes = 2 * 2 * cfg.n_layers * cfg.n_kv_heads * cfg.head_dim  # keys and values, in bfloat16
+    faults = []
+    for name in (field.name for field in fields(options) if "Length" in str(field.type)):
+        values = getattr(options, name) or 0
+        length = max(values) if isinstance(values, tuple) else values
+        if length > most:
+            faults.append(f"--{name}={length}: must be <= {most:,}, {MOST_WINDOWS:,} of the model's windows; lower it")
+        elif length * token_bytes > memory:
+            faults.append(
+                f"--{name}={length}: the keys and values of so many take {length * token_bytes / GIB:,.0f} GiB at "
+                f"least, the device has {memory / GIB:,.0f}; lower it"
+            )
+    if faults:
+        raise ConfigError(*faults)
 
 
 def as_subject(model: OpenedModel, place: Path, device: torch.device) -> Subject:

@@ -22,7 +22,7 @@ from lab.runs.folder import RunFolder
 
 Row = dict[str, Any]
 NEEDLES = ("needles", "digits", "required", "answer_budget", "haystack")
-HARNESS = ("task_version", "definition", "metric", "filter", "fewshot", "limit", "max_gen_toks", "chat")
+HARNESS = ("task_version", "definition", "metric", "filter", "fewshot", "limit", "max_gen_toks", "chat", "truncate")
 COUNTED = ("passed", "found", "failures")  # what a share counts, by the first name that a row has
 DEPTH_OF_CONFIG = 3  # folders from a file of results up to its run's config.yaml, as in RUN/eval/probe-X/
 

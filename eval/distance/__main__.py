@@ -13,6 +13,7 @@ the share crosses the threshold (lab/probe/effective_distance.py):
     python -m eval.distance runs/cpu_demo --distances=64,96,128,160 --tests=400 --threshold=0.5
     python -m eval.distance runs/cpu_demo --position.distance.method=rerope --position.distance.window=96
     python -m eval.distance runs/cpu_demo --prompt=96,128,160 --plot
+    python -m eval.distance runs/cpu_demo --window=384 --distance=string --plot
     python -m eval.distance models/Llama-3.1-8B --haystack=essays.txt --points=6 --tests=50
 
 --distance may be repeated; every method is put the same tests. A name alone takes the parameters of eval.methods.
@@ -47,7 +48,6 @@ from eval.distance.prompts import left_out, rows_of, shorter_prompts
 from eval.distance.series import Row, Series, four_needles, key_of
 from eval.distance.table import table
 from lab.command import start
-from lab.config import DEFAULT_DIGITS
 from lab.data.tokenizer import check_ids
 from lab.errors import ConfigError, DataError
 from lab.positions import Distance
@@ -73,6 +73,8 @@ class DistanceOptions(Section):
     points: Annotated[int, Ge(2)] | None = None
     """Number of distances, equally spaced from a quarter of the window to the largest that fits; left out, as in the
     run's own probe, or 14."""
+    window: Length | None = None
+    """Tokens that prompt and answer fill; left out, the training window."""
     prompt: tuple[Length, ...] | None = None
     """Also in prompts that take this many tokens with the answer, with commas between several; distances without room
     are left out."""
@@ -131,9 +133,9 @@ def make_probe(subject: Subject, options: DistanceOptions) -> DistanceProbe:
 
     Raises: LabError, whose lines name options as they are written.
     """
-    experiment, window = subject.model.experiment, subject.model.train_len
+    experiment, window = subject.model.experiment, options.window or subject.model.train_len
     if window is None:
-        raise DataError("config.json: names no max_position_embeddings; add the model's training window")
+        raise DataError("config.json: names no max_position_embeddings; add it, or give --window")
     own = ProbeConfig() if experiment is None else experiment.probe
     haystack, source = haystack_of(subject, options.haystack, own.haystack)
     shared = ("haystack", "threshold", "confidence", "batch", "digits", "seed")
@@ -141,7 +143,7 @@ def make_probe(subject: Subject, options: DistanceOptions) -> DistanceProbe:
     asked = {name: getattr(options, option) for option, name in OF_PROBE.items()}
     grid = {} if options.distances is None and options.points is None else {"distances": None, "distance_points": None}
     given |= grid | {name: value for name, value in asked.items() if value is not None}
-    given = {"digits": own.digits or DEFAULT_DIGITS, "distance_tests": own.distance_tests or 100, **given}
+    given = {"digits": own.sizes["digits"], "distance_tests": own.distance_tests or 100, **given}
     try:
         config = replace(own, **given)
         probe = DistanceProbe(
@@ -172,7 +174,8 @@ def choose_methods(request: Request, subject: Subject, window: int) -> list[Dist
     set_apart = [key for key in request.overrides if key.startswith("position.distance.")]
     if request.distances and set_apart:
         raise ConfigError(*(f"--{key}: would be ignored beside --distance; leave one of them out" for key in set_apart))
-    methods = [read_distance(word, window, window) for word in request.distances]
+    train_len = min(window, subject.model.train_len or window)
+    methods = [read_distance(word, train_len, window) for word in request.distances]
     faults = [
         f"--distance={word}: changes nothing in {window} tokens ({fault})"
         for word, method in zip(request.distances, methods, strict=True)

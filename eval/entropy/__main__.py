@@ -9,7 +9,10 @@ compared with ln n, that of n equal weights (arXiv:2401.07004, Figure 1):
     python -m eval.entropy runs/cpu_demo
     python -m eval.entropy runs/cpu_demo --tokens=768 --texts=40 --plot
     python -m eval.entropy runs/cpu_demo --lengths=64,128,256 --plot -o entropy.png
-    python -m eval.entropy models/Llama-2-7B --text=essays.txt --tokens=8192
+    python -m eval.entropy models/Llama-2-7B-Chat --text=pile_arxiv.jsonl --texts=128 --tokens=4096
+
+The last has the paper's model, documents, their number and length; its released code averages the weights of the first
+head over documents before it takes their entropy.
 
 The model computes in float32 with its own position methods, or with others; theta and logit factor take effect:
 
@@ -32,7 +35,7 @@ import torch
 from tqdm import tqdm
 
 from eval.common.command import Options, Request, run
-from eval.common.subject import device_for, doublings, refuse_idle_distance
+from eval.common.subject import device_for, doublings, refuse_far, refuse_idle_distance
 from eval.common.tables import to_text
 from eval.common.texts import result_files, texts_of, write_results
 from eval.entropy.attention_entropy import attention_entropy
@@ -76,6 +79,7 @@ def measure(request: Request) -> str:
     options: EntropyOptions = request.options
     device = device_for(options.device)
     model = open_model(request.model, request.overrides, device=device)
+    refuse_far(request.options, model, device)
     n_tokens = options.text_tokens(model.train_len)
     visible = sorted({*(options.lengths or (*doublings(2, n_tokens), n_tokens))})
     refuse_idle_distance(request.overrides, model.decoder.distance, n_tokens)

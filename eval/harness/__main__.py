@@ -6,8 +6,8 @@ MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a
 tokenizer.json. Tasks, tags and groups are the harness's, or those of the YAML files in a folder of yours:
 
     python -m eval.harness models/Llama-3.1-8B --tasks hellaswag,mmlu,gsm8k --num_fewshot 5
-    python -m eval.harness models/Llama-3.1-8B --tasks longbench --max_length 32768
-    python -m eval.harness models/Llama-3.1-8B --tasks infinitebench --distance string
+    python -m eval.harness models/Llama-3.1-8B --tasks longbench --max_length 32768 --truncate middle
+    python -m eval.harness models/Llama-3.1-8B --tasks infinitebench --truncate middle --distance string
     python -m eval.harness models/Llama-3.1-8B --tasks longbench --distance string --shift 43008 --window 128
     python -m eval.harness models/Llama-3.1-8B --tasks humaneval --confirm_run_unsafe_code
     python -m eval.harness models/Llama-3.1-8B-Instruct --tasks gsm8k --apply_chat_template
@@ -20,7 +20,7 @@ Answers are greedy; tasks that sample are refused. Needs the extra: pip install 
 
 Prints a table, and adds a line for each task, metric and filter to harness.jsonl in eval/ of the run folder
 (runs/harness-NAME for a Hugging Face folder) or FOLDER: eval/harness/results.py explains the intervals, `longest` is
-the longest text that was read, `cut` counts contexts that lost their beginning, `seconds` are those of the command.
+the longest text that was read, `cut` counts contexts that were too long, `seconds` are those of the command.
 harness-cases/ holds every test with its answer and score, and, for each of --tasks, the harness's own results as JSON.
 Finished requests are kept there at once, in the harness's own cache, so that the same command never runs them again,
 and continues after Ctrl-C (exit status 75) or a crash.
@@ -48,7 +48,7 @@ from lab.files import write_json, writing
 
 KIND = "harness"
 CASES = f"{KIND}-cases"
-READ_WITH = (*SUBJECT, "length", "max_gen_toks", "chat")  # determine, with the request, its outcome
+READ_WITH = (*SUBJECT, "length", "truncate", "max_gen_toks", "chat")  # determine, with the request, its outcome
 NAMED_BY = (*READ_WITH, "protocol", "asked", "definition", "num_fewshot", "limit", "seed", "task", "metric", "filter")
 
 
@@ -79,7 +79,7 @@ def measure(request: Request) -> str:
 
 def describe(subject: Subject, options: HarnessOptions, length: int) -> Row:
     """Collect what all rows share: the model, the harness and the options."""
-    shared = {name: getattr(options, name) for name in ("num_fewshot", "limit", "max_gen_toks", "seed")}
+    shared = {name: getattr(options, name) for name in ("num_fewshot", "limit", "truncate", "max_gen_toks", "seed")}
     about = {"protocol": f"lm-eval-{version('lm_eval')}", "length": length, "chat": options.apply_chat_template}
     return {**subject.row, **about, **shared}
 
@@ -106,7 +106,8 @@ def notes(request: Request, subject: Subject, rows: Sequence[Row]) -> Iterator[s
     """List notes on the scores: contexts that were cut, a distance method without effect."""
     for task, row in {row["task"]: row for row in rows if row["cut"]}.items():
         contexts = f"{row['cut']:,} of {row['requests']:,} contexts"
-        yield f"{task}: {contexts} were longer than the window and lost their beginning; raise --max_length"
+        part = {"left": "beginning", "middle": "middle"}[row["truncate"]]
+        yield f"{task}: {contexts} were longer than the window and lost their {part}; raise --max_length"
     longest = max((row["longest"] for row in rows), default=0)
     asked = any(key.startswith(PREFIX) for key in request.overrides)
     faults = subject.model.decoder.distance.length_faults(longest) if asked and longest else []

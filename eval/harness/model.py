@@ -5,11 +5,14 @@ A continuation y_1 .. y_m after a context x_1 .. x_n scores
     sum_i ln p(y_i | x_1 .. x_n y_1 .. y_(i-1)),    greedy where every y_i is the most likely token
 
 and a text is a continuation of the token that begins a document, in the harness's rolling windows of max_length tokens.
-Where a context does not fit, its beginning is cut off; before an answer there must be room for the longest one. The
-harness's class `hf` does the same but for one thing: unless add_bos_token=False, it puts the token that begins a
-document twice before a text, and scores the second (its issue 3333).
+Where a context does not fit, its beginning or its middle is cut out; before an answer there must be room for the
+longest one. The harness's class `hf` does the same, with the beginning alone, but for one thing: unless
+add_bos_token=False, it puts the token that begins a document twice before a text, and scores the second (its issue
+3333).
 
-Source: lm-evaluation-harness 0.4.13, docs/model_guide.md and lm_eval/api/model.py.
+Source: lm-evaluation-harness 0.4.13, docs/model_guide.md and lm_eval/api/model.py; for the middle, `pred.py` of
+LongBench (arXiv:2308.14508) and `truncate_input` of STRING's InfiniteBench (arXiv:2410.18745): the first and the last
+half of the tokens that fit, rounded down. They leave no room for the answer, and encode the decoded halves again.
 """
 
 from __future__ import annotations
@@ -80,9 +83,17 @@ class LabModel:
         if not 0 < len(after) <= self.max_length:
             rule = f"must hold continuations, of 1 token or more; one has {len(after)}; change it, or the task"
             raise ConfigError(f"--max_length={self.max_length}: {rule}")
-        whole = (before or [self.prefix_token_id]) + after
-        ids = whole[-(self.max_length + 1) :]
-        return TokenRequest(tuple(ids[:-1]), len(whole) > len(ids), tuple(after))
+        before = before or [self.prefix_token_id]
+        kept = self.kept(before, self.max_length + 1 - len(after))  # the last token is only predicted
+        return TokenRequest((*kept, *after[:-1]), len(before) > len(kept), tuple(after))
+
+    def kept(self, ids: Ids, room: int) -> Ids:
+        """Return the tokens of a context that are read where `room` of them fit, at least one."""
+        if len(ids) <= room:
+            return ids
+        if self.options.truncate == "left" or room == 1:
+            return ids[-room:]
+        return ids[: room // 2] + ids[-(room // 2) :]
 
     def windows(self, text: str) -> list[TokenRequest]:
         """Cut a text to be scored into windows."""
@@ -111,7 +122,7 @@ class LabModel:
         if faults:
             raise ConfigError(*faults)
         ids = self.encoder.encode(context) or [self.prefix_token_id]
-        inputs = ids[-(self.max_length - budget) :]
+        inputs = self.kept(ids, self.max_length - budget)
         stops = tuple(stop for stop in (*wanted["until"], self.encoder.end_text) if stop)
         return TokenRequest(tuple(inputs), len(ids) > len(inputs), budget=budget, stops=stops)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from eval.common.command import CellOptions
 from lab.schema import Length, NonNegative, PathText, Positive
@@ -23,8 +24,9 @@ class HarnessOptions(CellOptions):
     num_fewshot: NonNegative | None = None
     """Examples before each question; left out, as many as the task sets."""
     max_length: Length | None = None
-    """Most tokens of a text, answer included, beyond which contexts lose their beginning; left out, the training
-    window."""
+    """Most tokens of a text, answer included, beyond which contexts are cut; left out, the training window."""
+    truncate: Literal["left", "middle"] = "left"
+    """Part that a long context loses: its beginning, or its middle, as LongBench and InfiniteBench cut it."""
     max_gen_toks: Length = 256
     """Most tokens of an answer, where a task sets none."""
     apply_chat_template: bool = False

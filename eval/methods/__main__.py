@@ -10,6 +10,10 @@ compares at, derived from the training length: methods that extrapolate are set 
     python -m eval.methods runs/tiny_2k --plot
     python -m eval.methods runs/cpu_demo --tests=200 --lengths=192,288,352 --plot
     python -m eval.methods models/Llama-3.1-8B --protocol=string --haystack=essays.txt --methods=rope,dca,string
+    python -m eval.methods runs/tiny_2k --methods=rope,string,string:released_scaling=true,string:shift=1024,window=64
+
+Parameters after a colon replace derived ones, in a row of that name. released_scaling is the factor on STRING's logits
+that the authors' code has and the paper does not mention.
 
 A method's difference to rope is judged by McNemar's exact test on the same tests, corrected for the number of methods
 (Holm); eval/common/statistics.py has the equations. An asterisk marks a difference that is significant at 0.05. A test
@@ -31,7 +35,8 @@ from typing import Any
 from tqdm import tqdm
 
 from eval.common.command import Request, run
-from eval.common.method_settings import METHODS, Setting, setting
+from eval.common.distance_methods import split_word, split_words
+from eval.common.method_settings import METHODS, Setting, overridden, setting
 from eval.common.needle_tests import NeedleOptions, finished_tests, make_probe, run_length
 from eval.common.results import Results
 from eval.common.statistics import pair, share
@@ -40,6 +45,7 @@ from eval.methods.picture import draw_methods
 from eval.methods.table import table
 from lab.command import start
 from lab.errors import ConfigError
+from lab.parsing import parse_yaml
 from lab.positions import Frequencies
 from lab.probe.effective_length import LengthResult, NeedleProbe, Row
 from lab.probe.records import tests_of
@@ -56,7 +62,7 @@ class MethodsOptions(NeedleOptions):
     """Options of this command. Left out, the length is the training length."""
 
     methods: str = ",".join(METHODS)
-    """Methods, with commas between them; rope is what the others are compared to."""
+    """Methods, NAME or NAME:parameter=value,..., with commas between them; rope is what the others are compared to."""
     train_len: Length | None = None
     """Training length in tokens that settings are derived from; left out, the model's training window."""
 
@@ -66,7 +72,7 @@ class MethodsOptions(NeedleOptions):
         known = dict.fromkeys(METHODS)
         for name in names:
             try:
-                look_up(known, name, "methods")
+                look_up(known, split_word(name)[0][1], "methods")
             except ConfigError as error:
                 faults += error.faults
         faults += [f"methods={name}: is given twice; keep one" for name in sorted(set(names)) if names.count(name) > 1]
@@ -75,8 +81,7 @@ class MethodsOptions(NeedleOptions):
     @property
     def chosen(self) -> list[str]:
         """The requested methods, rope first."""
-        names = [name.strip() for name in self.methods.split(",")]
-        return sorted(names, key=lambda name: name != BASE)
+        return sorted(split_words(self.methods), key=lambda name: name != BASE)
 
 
 def measure(request: Request) -> str:
@@ -97,7 +102,7 @@ def measure(request: Request) -> str:
         raise ConfigError("--train_len: must be set, the model does not state its training length")
     lengths = choose_lengths(probe, options, train_len)
     probe.check_haystack(lengths[-1])
-    settings = {n: [checked(setting(name, train_len, n), n, own) for name in options.chosen] for n in lengths}
+    settings = {n: [checked(named(word, train_len, n), n, own) for word in options.chosen] for n in lengths}
     cells = Results(result_folder(KIND, request, subject) / f"{KIND}.jsonl", NAMED_BY)
     rows = measure_all(subject, probe, settings, own, cells, options.confidence)
     title = f"{subject.model.name}, trained at {train_len:,} tokens; {probe.config.tests} tests at each length"
@@ -124,12 +129,30 @@ def choose_lengths(probe: NeedleProbe, options: MethodsOptions, train_len: int) 
     return [train_len]
 
 
+def named(word: str, train_len: int, length: int) -> Setting:
+    """Derive the settings of a method, and replace those that the word gives.
+
+    Raises: ConfigError for a parameter that is not name=value.
+    """
+    (_, method), *given = split_word(word)
+    if not all(key and value for key, value in given):
+        raise ConfigError(
+            f"--methods={word}: must be NAME or NAME:parameter=value,...; write string:shift=64,window=32"
+        )
+    derived = setting(method, train_len, length)
+    values = {key: parse_yaml(value, f"--methods={word}") for key, value in given}
+    return overridden(derived, word, values) if values else derived
+
+
 def checked(setting: Setting, length: int, own: Frequencies) -> Setting:
     """Refuse a method that changes nothing at a length, or cannot be built.
 
     Raises: ConfigError.
     """
-    _, distance = setting.place(own)
+    try:
+        _, distance = setting.place(own)
+    except ConfigError as error:
+        raise ConfigError(*(f"--methods={setting.method}: {fault}" for fault in error.faults)) from error
     faults = distance.length_faults(length)
     if faults:
         raise ConfigError(

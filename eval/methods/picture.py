@@ -22,6 +22,12 @@ COLOURS = {
 }
 
 
+def look(method: str) -> dict[str, Any]:
+    """Return the colour of a method's bars, hatched where its parameters are replaced."""
+    name, colon, _ = method.partition(":")
+    return {"color": COLOURS[name], "hatch": "//" if colon else None, "edgecolor": "white"}
+
+
 def draw_methods(rows: Mapping[int, Sequence[dict[str, Any]]], title: str, output: Path) -> None:
     """Draw the methods of every length side by side, with their limits.
 
@@ -35,7 +41,7 @@ def draw_methods(rows: Mapping[int, Sequence[dict[str, Any]]], title: str, outpu
             own = [next(row for row in part if row["compared_as"] == method) for part in rows.values()]
             x = np.arange(len(own)) + width * (number - (len(methods) - 1) / 2)
             share, low, high = (np.array([row[name] for row in own]) for name in ("score", "low", "high"))
-            axes.bar(x, share, 0.9 * width, color=COLOURS[method], label=method)
+            axes.bar(x, share, 0.9 * width, label=method, **look(method))
             axes.errorbar(
                 x, share, (share - low, high - share), fmt="none", ecolor="#222222", elinewidth=0.8, capsize=2
             )

@@ -16,6 +16,11 @@ all that were measured on the same documents, so that methods and checkpoints ar
     python -m eval.perplexity runs/tiny_2k --lengths=2048,4096 --plot --position.distance.method=dca \
         --position.distance.train_len=2048
 
+Windows that exceed one GPU's memory are scored by several processes together, each with its part of their tokens; their
+number must divide the model's key-value heads, and the results are those of one process:
+
+    torchrun --standalone --nproc-per-node=8 -m eval.perplexity runs/anchor_128k --lengths=131072
+
 Prints a table, and adds a line for each length to perplexity.jsonl in eval/ of the run folder (runs/perplexity-NAME for
 a Hugging Face folder) or FOLDER, once it is known; a second call continues from there. perplexity-cases/ holds
 every document's loss.
@@ -26,14 +31,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from eval.common.command import CellOptions, Request, run
 from eval.common.documents import Documents, draw_documents
 from eval.common.results import Results, Row
 from eval.common.running import Cell, Done, fill
+from eval.common.sharing import Score, measure_together
 from eval.common.sliding import CONFIDENCE, TextLosses, text_losses, windows
-from eval.common.subject import SUBJECT, Subject, doublings, open_subject, refuse_idle_distance, result_folder
+from eval.common.subject import SUBJECT, Subject, doublings, refuse_idle_distance, result_folder
 from eval.common.tables import limits, to_text
 from eval.perplexity.picture import draw_perplexity
 from lab.command import start
@@ -102,13 +109,12 @@ class PerplexityOptions(CellOptions):
         return self.stride or max(1, min(STRIDE, min(contexts) // 2))
 
 
-def measure(request: Request) -> str:
+def measure(request: Request, subject: Subject, score: Score) -> str:
     """Measure what is missing, write it, and return the table to print.
 
     Raises: LabError.
     """
     options: PerplexityOptions = request.options
-    subject = open_subject(request)
     contexts = options.contexts(subject.model.train_len)
     options = PerplexityOptions(**{**vars(options), "lengths": contexts, "stride": options.step(contexts)})
     refuse_idle_distance(request.overrides, subject.model.decoder.distance, contexts[-1])
@@ -123,7 +129,7 @@ def measure(request: Request) -> str:
         vocab_size=subject.vocab_size,
     )
     cells = Results(result_folder("perplexity", request, subject) / "perplexity.jsonl", NAMED_BY)
-    rows = measure_contexts(subject, documents, options, contexts, cells)
+    rows = measure_contexts(subject, score, documents, options, contexts, cells)
     lines = [table(rows), f"written to {cells.path}"]
     if request.plots:
         picture = cells.path.with_suffix(".png")
@@ -134,7 +140,12 @@ def measure(request: Request) -> str:
 
 
 def measure_contexts(
-    subject: Subject, documents: Documents, options: PerplexityOptions, contexts: Sequence[int], cells: Results
+    subject: Subject,
+    score: Score,
+    documents: Documents,
+    options: PerplexityOptions,
+    contexts: Sequence[int],
+    cells: Results,
 ) -> list[Row]:
     """Measure every context length whose row is missing."""
     stride = options.step(contexts)
@@ -142,7 +153,7 @@ def measure_contexts(
 
     def run_context(row: Row, done: Done) -> Row:
         context, started = row["length"], time.perf_counter()
-        losses = text_losses(subject.losses, documents.ids, context, stride, rows=options.rows(context), done=done)
+        losses = text_losses(score, documents.ids, context, stride, rows=options.rows(context), done=done)
         seconds = round(time.perf_counter() - started, 3)
         file = f"perplexity-cases/{context}-{cells.digest(row)}.jsonl"
         return cells.add({**row, **result(losses), "seconds": seconds}, (file, documents_of(losses)))
@@ -204,7 +215,8 @@ def table(rows: Sequence[Row]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    return run(__doc__, PerplexityOptions, measure, arguments, output="folder")
+    measure_shared = partial(measure_together, measure=measure)
+    return run(__doc__, PerplexityOptions, measure_shared, arguments, output="folder")
 
 
 if __name__ == "__main__":

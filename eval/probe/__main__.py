@@ -13,10 +13,11 @@ changed; a Hugging Face folder has the section's defaults, steps of an eighth of
     python -m eval.probe runs/cpu_demo --protocol=string --haystack=essays.txt
     python -m eval.probe runs/cpu_demo/checkpoints/tokens-000004000000 --haystack=essays.txt --seed=1
     python -m eval.probe runs/cpu_demo --position.distance.method=rerope --position.distance.window=96
-    python -m eval.probe models/Llama-3.1-8B --haystack=essays.txt --protocol=string --sequential --step=8192
+    python -m eval.probe models/Llama-3.1-8B --haystack=PaulGrahamEssays.json --protocol=released_llama31 --step=8192
 
 --sequential stops a length as soon as the verdict that all tests would give is known up to --error. --protocol=string
-takes the wording, numbers, depths and counting of arXiv:2410.18745 (lab/probe/string_needles.py lists the differences).
+takes the wording, numbers, depths and counting of arXiv:2410.18745 (lab/probe/string_needles.py lists the differences);
+--protocol=released and released_llama31 run the tests of its released script, prompt for prompt.
 
 Writes probes.jsonl and cases/ as training does, and with --plot probe.png, to FOLDER; left out, to
 eval/probe-TOKENS-HASH in the run folder, or in runs/probe-NAME for a Hugging Face folder. Every finished test is kept
@@ -42,10 +43,9 @@ from eval.probe.picture import draw_probe
 from eval.probe.table import table
 from lab.choices import training_device
 from lab.command import Syntax, Words, bare_settings, run, settings_lines, start
-from lab.config import DEFAULT_DIGITS, DEFAULT_NEEDLES
 from lab.errors import ConfigError
 from lab.loading import OpenedModel, open_model
-from lab.probe.config import ProbeConfig
+from lab.probe.config import OFFICIAL_SIZES, PAPER_SIZES, ProbeConfig
 from lab.probe.effective_length import LengthResult, NeedleProbe
 from lab.probe.records import length_record, summary_record
 from lab.processes import set_threads
@@ -110,11 +110,11 @@ def overrides_of(settings: dict[str, Any]) -> dict[str, Any]:
 
     Example:
         >>> overrides_of({"tests": 9, "seed": 1, "protocol": "string", "digits": 6})
-        {'probe.tests': 9, 'probe.seed': 1, 'probe.protocol': 'string', 'probe.digits': 6, 'probe.needles': None}
+        {'probe.needles': None, 'probe.digits': 6, 'probe.tests': 9, 'probe.seed': 1, 'probe.protocol': 'string'}
     """
     overrides = {key if "position." in key else f"probe.{key}": value for key, value in settings.items()}
-    sizes = ("probe.needles", "probe.digits") if "protocol" in settings else ()
-    return overrides | {size: None for size in sizes if size not in overrides}
+    sizes = OFFICIAL_SIZES.get(str(settings["protocol"]), PAPER_SIZES) if "protocol" in settings else ()
+    return {f"probe.{size}": None for size in sizes} | overrides
 
 
 def open_folder(place: Path, settings: dict[str, Any]) -> tuple[Subject, NeedleProbe]:
@@ -139,7 +139,7 @@ def complete(config: ProbeConfig, model: OpenedModel, *, has_step: bool) -> Prob
     Raises: ConfigError for a last length below the step.
     """
     step = config.step if has_step or model.train_len is None else max(1, model.train_len // EIGHTHS)
-    sizes: dict[str, Any] = {"needles": config.needles or DEFAULT_NEEDLES, "digits": config.digits or DEFAULT_DIGITS}
+    sizes: dict[str, Any] = config.sizes
     try:
         return replace(config, step=step, **sizes)
     except ConfigError as error:

@@ -96,13 +96,23 @@ def scale(values: Sequence[str], looks: Sequence[Any]) -> Any:
     return alt.Scale(domain=list(values), range=[looks[k % len(looks)] for k in range(len(values))])
 
 
-def axis(field: str, title: str, *, y: bool = False, log: bool = False, zero: bool = True, **options: Any) -> Any:
-    """Describe the x axis, or the y axis; its ticks depend on its length."""
+def axis(
+    field: str,
+    title: str,
+    *,
+    y: bool = False,
+    log: bool = False,
+    zero: bool = True,
+    end: float | None = None,
+    **options: Any,
+) -> Any:
+    """Describe the x axis, or the y axis, up to its `end` if one is given; its ticks depend on its length."""
     import altair as alt
 
     size, each = ("height", 50) if y else ("width", 90)
     ticks = alt.Axis(tickCount=alt.ExprRef(f"max(2, {size} / {each})"), labelOverlap="greedy", **options)
     room: dict[str, Any] = {} if y else {"padding": EDGE, "nice": False}
+    room |= {} if end is None else {"domainMax": end}
     limits = alt.Scale(type="log") if log else alt.Scale(zero=zero, **room)
     return (alt.Y if y else alt.X)(f"{field}:Q", title=title, scale=limits, axis=ticks)
 

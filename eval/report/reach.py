@@ -24,6 +24,7 @@ OUTCOMES = {MEASURED: "circle", BEYOND: "triangle-right", BELOW: HOLLOW}
 STRING = re.compile(r"string\(shift=(\d+)(?:,window=(\d+))?\)")
 DEFAULT_WINDOW = 128  # of STRING, which names of methods leave out
 BRIGHT = 0.435  # part of the viridis scale above which black has more contrast than white (WCAG 2)
+BEYOND_LAST = 1.05  # of the last distance that was tested, where limits are cut off
 ROW, CELL, NAMES = 22, 34, 200  # pixels: heights, and the width of the names of methods
 
 
@@ -71,7 +72,10 @@ def reach_marks(points: pd.DataFrame, sides: Row, colors: Row, limits: Row) -> l
 
     legend = alt.Legend(title=None, symbolFillColor="#888888", symbolStrokeWidth=0, columns=1)
     shape = alt.Shape("outcome:N", scale=scale([*OUTCOMES], [*OUTCOMES.values()]), legend=legend)
-    marks, rules = alt.Chart().mark_point(filled=True, size=80, opacity=1), alt.Chart().mark_rule(strokeWidth=1.6)
+    marks, rules = (
+        alt.Chart().mark_point(filled=True, size=80, opacity=1),
+        alt.Chart().mark_rule(strokeWidth=1.6, clip=True),
+    )
     return [
         rules.encode(**{**sides, **limits}, color=alt.Color(**colors), opacity=alt.value(0.6)),
         marks.encode(**sides, shape=shape, color=alt.Color(**colors), tooltip=tips(points)),
@@ -91,7 +95,8 @@ def reach_by_method(runs: Runs) -> Figure | None:
     y = alt.Y("method:N", title=None, sort=[name for name in runs.methods if name in present], axis=names)
     colors = {"shorthand": "method:N", "scale": scale(runs.methods, COLORS), "legend": None}
     limits = {"x": alt.X("low:Q"), "x2": "high:Q"}
-    layers = reach_marks(shown, {"x": axis("reach", "reach (tokens)"), "y": y}, colors, limits)
+    end = float(pd.to_numeric(runs.reaches["last_distance"]).max()) * BEYOND_LAST
+    layers = reach_marks(shown, {"x": axis("reach", "reach (tokens)", end=end), "y": y}, colors, limits)
     caption = "At each run's last probe: means over seeds with 95% limits, or one run with the limits of its tests."
     chart = by_arm(shown, layers, height=ROW * len(present), left=NAMES + 5)
     return Figure("reach_by_method", "Reach under each position method", caption + of_arms(points), chart)

@@ -21,7 +21,6 @@ second call continues from there; ruler-cases/, every test with its expected and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from eval.common.command import Request, run
 from eval.common.subject import open_subject, refuse_idle_distance
@@ -30,9 +29,8 @@ from eval.ruler.options import RulerOptions
 from eval.ruler.picture import draw_scores
 from eval.ruler.results import Scores, over_checkpoints, summary, table
 from lab.command import start
-from lab.errors import CheckpointError
 from lab.files import write_json
-from lab.runs.checkpoints import candidates, fault_of
+from lab.runs.checkpoints import newest_checkpoints
 
 SUMMARY, PICTURE = "ruler_summary.json", "ruler.png"
 
@@ -67,22 +65,6 @@ def measure(request: Request) -> str:
         draw_scores(scores, title, options.threshold, model.train_len, folder / PICTURE)
         lines.append(f"picture: {folder / PICTURE}")
     return "\n".join(lines)
-
-
-def newest_checkpoints(run: Path, count: int) -> list[Path]:
-    """List the newest whole checkpoints of a run folder, newest first.
-
-    Raises: CheckpointError for another folder, or for too few.
-    """
-    if not (run / "checkpoints").is_dir():
-        raise CheckpointError(f"--last={count}: {run} is not a run folder with checkpoints; leave --last out")
-    whole = [folder for folder in candidates(run / "checkpoints") if fault_of(folder) is None]
-    if len(whole) < count:
-        raise CheckpointError(
-            f"--last={count}: {run} keeps {len(whole)} whole checkpoints; lower it, or train with a higher "
-            "train.keep_checkpoints"
-        )
-    return whole[:count]
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -2,12 +2,15 @@
 
 Ten common words occur `common_repeats` times each, all others `other_repeats` times; the list grows by other words. A
 worked example, a shorter list with its answer, comes first where there is room for both. Words are English as long as
-there are enough, then made up; none is part of another.
+there are enough, then made up. With `--words=wonderwords` they are drawn from RULER's 8,166, of which some are part of
+others; of the lab's own 1,332 none is. Ours are the made-up words, where RULER stops (until 2025-05) or takes a second
+list (since), and a new order in every test.
 
 From LONG tokens on: 30 and 3 times, an example of 40 words, 10 and 3 times. Shorter, as in RULER: 6 and 1 times, an
 example of 20 words, 3 and 1 times.
 
-Source: Hsieh et al. 2024, section 3; NVIDIA/RULER, scripts/data/synthetic/common_words_extraction.py.
+Source: Hsieh et al. 2024, section 3; NVIDIA/RULER, scripts/data/synthetic/common_words_extraction.py,
+commit f682453.
 """
 
 from __future__ import annotations
@@ -53,7 +56,7 @@ class CommonWords:
     def draft(self, writer: Writer, sources: Sources, turn: Turn) -> Draft:
         """Draw the words and their order."""
         repeats = self.long if turn.length >= LONG else self.short
-        pool = [word for words in english().values() for word in words]
+        pool = sources.words or [word for words in english().values() for word in words]
         words = Distinct(partial(draw_made_up, turn.rng), [pool[k] for k in turn.rng.permutation(len(pool))])
         orders = [int(seed) for seed in turn.rng.integers(2**62, size=2)]
         set_aside, n_english = ALL_EXAMPLE_WORDS + self.common, len(pool)

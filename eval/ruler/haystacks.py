@@ -9,10 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from eval.common.words import NOISE, english
+from eval.common.words import english
 from lab.errors import DataError
 from lab.probe.haystacks import read_text
-from lab.probe.needles import next_word
 
 SENTENCE_END = re.compile(r"(?<=[.!?]) ")
 FORMS = (
@@ -34,18 +33,17 @@ class Essays:
     field: str = "--haystack"
 
     def open(self, rng: np.random.Generator) -> tuple[Text, int | None]:
-        """Begin at a random word; give the text by its number of letters, and how many letters there are."""
+        """Return the text by its number of words from the beginning, as in RULER, and how many words there are."""
         if self.text is None:
             return sentences(rng), None
-        start = next_word(self.text, int(rng.integers(len(self.text))))
-        text = f"{self.text[start:]} {self.text[:start]}".strip()
-        return lambda letters: text[:letters], len(text)
+        words = self.text.split(" ")
+        return lambda n: " ".join(words[:n]), len(words)
 
     @property
     def exhausted(self) -> str:
         """Report that the text is too short."""
-        have = len(self.text or "")
-        return f"{self.field}: {have:,} letters are too short a haystack for length={{length}}; give a longer text"
+        have = len((self.text or "").split(" "))
+        return f"{self.field}: {have:,} words are too short a haystack for length={{length}}; give a longer text"
 
 
 def read_essays(place: str | None) -> Essays:
@@ -70,31 +68,16 @@ def sentences(rng: np.random.Generator) -> Text:
     """Write made-up sentences without end."""
     pools = english()
     kinds = {"a": "adjectives", "b": "adjectives", "n": "nouns", "m": "nouns", "o": "nouns", "v": "verbs", "w": "verbs"}
-    text = ""
+    text: list[str] = []
 
-    def first(letters: int) -> str:
-        nonlocal text
-        parts, have = [text], len(text)
-        while have < letters:
+    def first(n: int) -> str:
+        while len(text) < n:
             form = FORMS[rng.integers(len(FORMS))]
             words = {slot: pools[kind][rng.integers(len(pools[kind]))] for slot, kind in kinds.items()}
-            parts.append(form.format(**words) + " ")
-            have += len(parts[-1])
-        text = "".join(parts)
-        return text[:letters]
+            text.extend(form.format(**words).split(" "))
+        return " ".join(text[:n])
 
     return first
-
-
-def noise(letters: int) -> str:
-    r"""Repeat the noise line.
-
-    Example:
-        >>> noise(100)[80:]
-        'ck again.\nThe grass '
-    """
-    line = NOISE + "\n"
-    return (line * (1 + letters // len(line)))[:letters]
 
 
 def insert(pieces: Sequence[str], needles: Sequence[str], places: Sequence[int]) -> list[str]:

@@ -58,7 +58,10 @@ def prepare(subject: Subject, options: RulerOptions) -> Bench:
 
     Raises: LabError; ConfigError with a line for every length that is too short for a task.
     """
-    writer, sources = Writer(subject.tokenizer), Sources.read(options.haystack, options.squad, options.hotpotqa)
+    writer, sources = (
+        Writer(subject.tokenizer),
+        Sources.read(options.haystack, options.squad, options.hotpotqa, options.words),
+    )
     budgets = answer_budgets(writer, sources, options)
     lengths, shortest = sorted(options.lengths or window_lengths(subject.model.train_len)), 0
     while shortest < lengths[0]:  # again where the first length was raised, as tasks differ by length

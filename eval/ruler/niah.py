@@ -3,11 +3,13 @@
 A needle states the value of a key. `keys` keys have `values` values each; `queries` of the keys are asked for, and all
 their values are the answer. The haystack is the noise line again and again, essays, or more needles with other keys.
 
-Needles are at `depths` of the haystack, drawn without repetition from DEPTHS evenly spaced ones, between lines
-(noise, needles) or sentences (essays). Where a further needle does not fit in a haystack of needles, a piece of noise
-fills the prompt, so that prompts are as long as they may be.
+A haystack of noise or needles has whole lines, and the needle is before any of them with equal probability. Essays are
+cut after a word, and needles are between their sentences, at `depths` drawn without repetition from DEPTHS evenly
+spaced ones.
 
-Source: Hsieh et al. 2024, section 3 and appendix B; NVIDIA/RULER, scripts/data/synthetic/niah.py and synthetic.yaml.
+Source: Hsieh et al. 2024, section 3 and appendix B; NVIDIA/RULER, scripts/data/synthetic/niah.py and synthetic.yaml,
+commit c3f5e3b. Ours are the search for the longest haystack, the order of the needles, new in every test, and sentences
+that end at a full stop, question or exclamation mark before a blank, where RULER uses nltk.
 """
 
 from __future__ import annotations
@@ -20,13 +22,12 @@ from typing import Literal
 import numpy as np
 
 from eval.common.cases import Draft, Turn, Writer
-from eval.common.words import Distinct, draw_number, draw_pair, draw_uuid
+from eval.common.words import NOISE, Distinct, draw_number, draw_pair, draw_uuid
 from eval.ruler import wording
-from eval.ruler.haystacks import SENTENCE_END, Essays, insert, noise
+from eval.ruler.haystacks import SENTENCE_END, Essays, insert
 from eval.ruler.sources import Sources
 
 DEPTHS = 40
-LEAST_LETTERS = 20  # of a haystack: the first sentence of the noise
 KINDS = {"words": draw_pair, "numbers": draw_number, "uuids": draw_uuid}
 
 Haystack = Literal["noise", "essays", "needles"]
@@ -52,18 +53,19 @@ class Needles:
         pairs = [(key, values.next()) for key in keys.first(self.keys) for _ in range(self.values)]
         planted = [pairs[k] for k in rng.permutation(len(pairs))]
         depths = np.sort(rng.choice(DEPTHS, len(pairs), replace=False) / (DEPTHS - 1)).tolist()
+        if self.haystack != "essays":
+            depths = np.sort(rng.random(len(pairs))).tolist()
         asked = [keys.words[k] for k in rng.choice(self.keys, self.queries, replace=False)]
         answers = tuple(value for query in asked for key, value in pairs if key == query)
         facts = {"keys": keys.words[: self.keys], "needles": planted, "depths": depths, "queries": asked}
         context, most = self.context(planted, depths, sources.essays, turn, (keys, values))
         return Draft(
             compose=lambda units: self.prompt(context(units), asked),
-            least=0 if self.haystack == "needles" else LEAST_LETTERS,
+            least=1,
             answers=answers,
             facts=lambda units: facts | ({"distractors": units} if self.haystack == "needles" else {}),
             most=most,
             exhausted=sources.essays.exhausted,
-            refine=partial(self.refine, context, asked) if self.haystack == "needles" else None,
         )
 
     def context(
@@ -74,7 +76,7 @@ class Needles:
         turn: Turn,
         more: tuple[Distinct, Distinct],
     ) -> tuple[Callable[[int], str], int | None]:
-        """Return the haystack with its needles by the number of units (letters or needles), and the most units."""
+        """Return the haystack with its needles by the number of units (lines, words or needles), and the most units."""
         needles = [self.needle(key, value) for key, value in planted]
 
         def hide(pieces: list[str]) -> list[str]:
@@ -84,7 +86,7 @@ class Needles:
             text, most = essays.open(turn.rng)
             return lambda units: " ".join(hide(SENTENCE_END.split(text(units)))), most
         if self.haystack == "noise":
-            return lambda units: "\n".join(hide(noise(units).split("\n"))), None
+            return lambda units: "\n".join(hide([NOISE] * units)), None
         keys, values = more
         others: list[str] = []
 
@@ -94,11 +96,6 @@ class Needles:
             return "\n".join(hide(others[:units]))
 
         return among_needles, None
-
-    def refine(self, context: Callable[[int], str], asked: list[str], units: int) -> Callable[[int], str]:
-        """Fill the prompt up with letters of noise in a line of its own."""
-        full = context(units)
-        return lambda letters: self.prompt(f"{full}\n{noise(letters)}" if letters else full, asked)
 
     def needle(self, key: str, value: str) -> str:
         """State a key's value."""

@@ -34,6 +34,8 @@ class RulerOptions(Section):
     """SQuAD 2.0's JSON file, for qa_1; left out, made-up people."""
     hotpotqa: PathText | None = None
     """HotpotQA's JSON file, for qa_2; left out, made-up people."""
+    words: Literal["wonderwords"] | None = None
+    """Package with the words of cwe, RULER's (pip install -e '.[ruler]'); left out, fewer words of the lab's own."""
     answer_budget: Length | None = None
     """Tokens of each length that are left for the answer; left out, RULER's, 30 to 128 by task, or what answers take in
     this tokenizer where that is more."""
@@ -52,7 +54,7 @@ class RulerOptions(Section):
         for name, values in (("tasks", self.tasks or ()), ("lengths", self.lengths or ())):
             twice = sorted({value for value in values if values.count(value) > 1})
             faults += [f"{name}={value}: is given twice; keep one of them" for value in twice]
-        for name, source in (("haystack", "essays"), ("squad", "squad"), ("hotpotqa", "hotpotqa")):
+        for name, source in (("haystack", "essays"), ("squad", "squad"), ("hotpotqa", "hotpotqa"), ("words", "words")):
             users = [task.name for task in ALL if task.source == source]
             if getattr(self, name) is not None and self.tasks is not None and not {*users} & {*self.tasks}:
                 faults.append(

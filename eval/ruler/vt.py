@@ -3,10 +3,13 @@
     VAR A = 12345 ... VAR B = VAR A ... VAR C = VAR B ...
 
 A chain gives a number of 5 digits to its first variable and passes it on in `hops` further statements, in this order,
-anywhere in the noise. The answer is all variables of the first chain. Where there is room, a worked example with short
-names comes first, of at most EXAMPLE_TOKENS and half of the prompt.
+before random lines of the noise, or before its sentences where lines are few. The answer is all variables of the first
+chain. Where there is room, a worked example with short names comes first, of at most EXAMPLE_TOKENS and half of the
+prompt.
 
-Source: Hsieh et al. 2024, section 3; NVIDIA/RULER, scripts/data/synthetic/variable_tracking.py.
+Source: Hsieh et al. 2024, section 3; NVIDIA/RULER, scripts/data/synthetic/variable_tracking.py, text and layout of
+commit f682453 (2024-07-12), as in the papers' measurements; since 2025-05 (4a216f4) RULER spells "assigned" and puts
+statements in lines of their own. Ours are a new example in every test and its limit of half of the prompt.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import numpy as np
 from eval.common.cases import Draft, Turn, Writer, fit
 from eval.common.words import NOISE, Distinct, draw_letters
 from eval.ruler import wording
-from eval.ruler.haystacks import SENTENCE_END, insert, noise
+from eval.ruler.haystacks import SENTENCE_END, insert
 from eval.ruler.sources import Sources
 
 LETTERS, EXAMPLE_LETTERS = 5, 3  # of a variable's name
@@ -44,8 +47,8 @@ class Tracing:
         shown = worked_example(writer, turn.room, example, chains)
         facts = {"chains": chains.chains, "values": chains.values, "places": chains.places, "example": bool(shown)}
         return Draft(
-            compose=lambda letters: shown + chains.prompt(letters),
-            least=chains.least_letters,
+            compose=lambda sentences: shown + chains.prompt(sentences),
+            least=chains.least,
             answers=tuple(chains.chains[0]),
             facts=lambda _: facts,
         )
@@ -77,16 +80,16 @@ class Chains:
         return [name for chain in self.chains for name in chain]
 
     @property
-    def least_letters(self) -> int:
-        """Letters of noise with one sentence more than there are statements."""
-        return len(" ".join((SENTENCES * len(self.names))[: len(self.names) + 1]))
+    def least(self) -> int:
+        """Sentences of noise: one more than there are statements."""
+        return len(self.names) + 1
 
-    def prompt(self, letters: int) -> str:
-        """Write the statements between lines of so many letters of noise, or between sentences where lines are few."""
-        text = noise(letters)
-        pieces = [f"{line}\n" for line in text.split("\n")]
-        if len(pieces) <= len(self.names):
-            pieces = SENTENCE_END.split(text.replace("\n", " "))
+    def prompt(self, sentences: int) -> str:
+        """Write the statements between the whole lines of so many sentences of noise, or between the sentences."""
+        lines = sentences // len(SENTENCES)
+        pieces = [f"{NOISE}\n"] * lines
+        if lines <= len(self.names):
+            pieces = (SENTENCES * (lines + 1))[:sentences]
         statements = [
             (place, statement)
             for chain, value, places in zip(self.chains, self.values, self.places, strict=True)
@@ -96,27 +99,27 @@ class Chains:
         free = len(pieces) - len(statements) + 1
         places = [int(place * free) + number for number, (place, _) in enumerate(statements)]  # never side by side
         context = " ".join(insert(pieces, [statement for _, statement in statements], places))
-        return wording.TRACING.format(context=context.rstrip("\n"), query=self.values[0], n=len(self.chains[0]))
+        return wording.TRACING.format(context=context, query=self.values[0], n=len(self.chains[0]))
 
 
 def assignments(chain: list[str], value: int) -> list[str]:
-    """State a chain.
+    """State a chain, with RULER's blank after a hop.
 
     Example:
         >>> assignments(["A", "B", "C"], 12345)
-        ['VAR A = 12345', 'VAR B = VAR A', 'VAR C = VAR B']
+        ['VAR A = 12345', 'VAR B = VAR A ', 'VAR C = VAR B ']
     """
-    return [f"VAR {chain[0]} = {value}"] + [f"VAR {new} = VAR {old}" for old, new in itertools.pairwise(chain)]
+    return [f"VAR {chain[0]} = {value}"] + [f"VAR {new} = VAR {old} " for old, new in itertools.pairwise(chain)]
 
 
 def worked_example(writer: Writer, room: int, example: Chains, chains: Chains) -> str:
     """Write the example with its answer; nothing where it would take more than half of the room."""
 
-    def solved(letters: int) -> str:
-        return f"{example.prompt(letters)} {' '.join(example.chains[0])}\n\n"
+    def solved(sentences: int) -> str:
+        return f"{example.prompt(sentences)} {' '.join(example.chains[0])}\n\n"
 
-    own, least, main = min(EXAMPLE_TOKENS, room // 2), example.least_letters, chains.prompt(chains.least_letters)
+    own, least, main = min(EXAMPLE_TOKENS, room // 2), example.least, chains.prompt(chains.least)
     if writer.count(solved(least)) > own:
         return ""
-    shown = solved(fit(lambda letters: writer.count(solved(letters)), own, least))
+    shown = solved(fit(lambda sentences: writer.count(solved(sentences)), own, least))
     return shown if writer.count(shown + main) <= room else ""

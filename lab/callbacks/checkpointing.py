@@ -25,11 +25,15 @@ from lab.runs.state import packed
 
 
 class Saves(NamedTuple):
-    """How often a run saves, in consumed tokens, how many checkpoints it keeps, and whether it trains during a save."""
+    """How often a run saves, in consumed tokens, how many checkpoints it keeps, whether it trains during a save.
+
+    Those after `final_steps` are kept beyond that number.
+    """
 
     every_tokens: int | None
     keep: int
     background: bool
+    final_steps: tuple[int, ...]
 
 
 class Checkpointing(Callback):
@@ -51,6 +55,7 @@ class Checkpointing(Callback):
         self.folder, self.counting, self.stopping, self.recording = folder, counting, stopping, recording
         self.probing, self.saves, self.start = probing, saves, start
         self.saved_at = 0
+        self.final: dict[int, int] = {}  # consumed tokens of the checkpoints of final_steps
         self.group: distributed.ProcessGroup | None = None
         self.writing: Future[Any] | None = None
 
@@ -77,6 +82,8 @@ class Checkpointing(Callback):
         if not module.finished or self.stopping.fault:
             return
         due = crossed(self.saves.every_tokens, self.saved_at, module.consumed)
+        if trainer.global_step in self.saves.final_steps:
+            due, self.final[trainer.global_step] = True, module.consumed
         ends = self.stopping.stopped or trainer.global_step >= trainer.max_steps
         probed = self.probing.is_due(trainer, module)
         if due or ends or probed:
@@ -93,18 +100,26 @@ class Checkpointing(Callback):
         Raises: CheckpointError where this one, or the one before, cannot be written.
         """
         self.finish()
-        root, consumed = self.folder.checkpoints, module.consumed
+        root, consumed, final = self.folder.checkpoints, module.consumed, tuple(self.final.values())
         counts = self.counting.total()
         tensors, state = collect(trainer, module)
 
         def publish(files: Files) -> None:
             self.folder.write_counts(counts)
-            checkpoints.publish(root, consumed, self.saves.keep, files)
+            checkpoints.publish(root, consumed, self.saves.keep, files, final)
 
         small = {checkpoints.STATE: packed(state), checkpoints.COUNTS: packed_counts(counts)}
         writer = ShardWriter(root, small, publish)
         self.writing = write_shards(tensors, writer, self.group, background=background)
         self.saved_at = consumed
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return which checkpoints are final ones."""
+        return {"final": dict(self.final)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Keep the final ones of the steps that are still the last."""
+        self.final = {step: at for step, at in state_dict["final"].items() if step in self.saves.final_steps}
 
     def finish(self) -> None:
         """Wait for a save in the background.

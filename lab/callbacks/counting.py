@@ -33,14 +33,14 @@ class Counting(Callback):
     """Adds each pack's runs on the host, and updates the data module's state with it.
 
     No synchronization with the device: lengths and targets are counted on the host. Ranks are added up only when
-    `total` is called, which every rank must do together.
+    `total` is called, which every rank must do together; each pack has been counted by `copies` of them.
     """
 
-    def __init__(self, max_len: int, distance: Distance, *, selects: bool = False) -> None:
+    def __init__(self, max_len: int, distance: Distance, *, selects: bool = False, copies: int = 1) -> None:
         self.rel_pos = None if distance.is_plain else partial(relative_positions, distance)
         self.before = PositionCounts(max_len, self.rel_pos)  # of all ranks, from the checkpoint
         self.here = PositionCounts(max_len, self.rel_pos)  # of this rank, since
-        self.selects = selects
+        self.selects, self.copies = selects, copies
         self.selected_before, self.selected_here = np.zeros((2, len(SELECTED)), dtype=np.int64)
 
     def setup(self, trainer: lightning.Trainer, module: Any, stage: str) -> None:
@@ -61,7 +61,8 @@ class Counting(Callback):
         """Add up all ranks; a collective call."""
         parts = [getattr(self.here, name) for name in COUNTED]
         everywhere = PositionCounts(self.here.max_len, self.rel_pos, self.here.weights)
-        summed = np.split(summed_over_ranks(np.concatenate(parts)), np.cumsum([len(part) for part in parts])[:-1])
+        total = summed_over_ranks(np.concatenate(parts)) // self.copies
+        summed = np.split(total, np.cumsum([len(part) for part in parts])[:-1])
         for name, part in zip(COUNTED, summed, strict=True):
             setattr(everywhere, name, part)
         return self.before + everywhere
@@ -70,7 +71,7 @@ class Counting(Callback):
         """Count the samples of selected sentences trained on so far, if sentences are selected; a collective call."""
         if not self.selects:
             return {}
-        total = self.selected_before + summed_over_ranks(self.selected_here)
+        total = self.selected_before + summed_over_ranks(self.selected_here) // self.copies
         return dict(zip(SELECTED, total.tolist(), strict=True))
 
     def state_dict(self) -> dict[str, Any]:

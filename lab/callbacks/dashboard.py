@@ -7,6 +7,7 @@ on wandb's own process sends what it has stored on disk, so that an outage costs
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -70,10 +71,14 @@ class Dashboard(WandbLogger):
             return
         import wandb
 
+        place, begin = Path(self._experiment.dir).parent, time.monotonic()
         try:
             wandb.teardown(EXIT_CODES[status])
         except Exception as error:  # as above
             self.fail(error)
+        if time.monotonic() - begin >= FINISH_S:
+            rest = f"wandb sync --include-online {place}"
+            show(f"track.wandb: not all was sent in {FINISH_S:g} s; send it with: {rest}", error=True)
 
     def fail(self, error: Exception) -> None:
         """Report the first failure, and try no more."""

@@ -2,22 +2,29 @@
 
 Between its first and its last step such work communicates by `exchange` only, beside the forward passes of a sharded
 model. A rank that fails joins the next exchange of the others, so that all of them fail there, and none waits. What
-fails on one rank inside a sharded forward pass leaves the others waiting in it, as a hang in a kernel leaves all.
+fails on one rank inside a sharded forward pass leaves the others waiting in it: the run ends, unless all fail there.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from torch import distributed
 
 Result = TypeVar("Result")
+MEET_S = 20.0  # for the other ranks to fail in a sharded forward pass as well, as all do that run out of memory
 
 
 class WorkFailed(Exception):
     """The work failed on some rank, as all ranks know."""
+
+
+class OutOfStep(RuntimeError):
+    """This rank failed where the others wait for it in a collective call."""
 
 
 def exchange(value: Any, reason: str | None = None) -> list[Any]:
@@ -42,7 +49,7 @@ def together(work: Callable[[], Result]) -> Result:
     """
     try:
         result = work()
-    except WorkFailed:
+    except (WorkFailed, OutOfStep):
         raise
     except Exception as error:  # of any kind: what the work measures must not end the run
         exchange(None, describe(error))
@@ -51,7 +58,32 @@ def together(work: Callable[[], Result]) -> Result:
     return result
 
 
-def describe(error: Exception) -> str:
+def meeting() -> distributed.ProcessGroup | None:
+    """Create the group in which ranks meet that fail in a sharded forward pass; a collective call."""
+    if not distributed.is_initialized():
+        return None
+    group: distributed.ProcessGroup = distributed.new_group(backend="gloo", timeout=timedelta(seconds=MEET_S))
+    return group
+
+
+@contextmanager
+def in_step(group: distributed.ProcessGroup | None) -> Iterator[None]:
+    """Raise what fails in a sharded forward pass if it fails on all ranks, which then meet in `group`.
+
+    Raises: OutOfStep where another rank does not fail.
+    """
+    try:
+        yield
+    except Exception as error:
+        if group is not None:
+            try:
+                distributed.barrier(group)
+            except RuntimeError:
+                raise OutOfStep(describe(error)) from error
+        raise
+
+
+def describe(error: BaseException) -> str:
     """Return the kind of an error and the first line of its text."""
     return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, distributed
 
 from lab.callbacks.counting import Counting, crossed
-from lab.callbacks.guarding import Deadline, WorkFailed, describe, exchange, together
+from lab.callbacks.guarding import Deadline, WorkFailed, describe, exchange, in_step, meeting, together
 from lab.callbacks.recording import Recording, mirror
 from lab.callbacks.stopping import Stopping
 from lab.command import show
@@ -76,6 +76,7 @@ class Probing(Callback):
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
         """Set up the probe before the first step, so that faults are reported early, and run an overdue one."""
+        self.failing = meeting() if self.sharded else None
         self.probe = self.make_probe(module.device)
         self.distances = DistanceProbe.beside(self.probe)
         self.loss = self.make_loss(trainer.global_rank, trainer.world_size, module.device)
@@ -124,7 +125,11 @@ class Probing(Callback):
         context = trainer.precision_plugin.forward_context
         deadline = Deadline("probe.max_seconds", self.max_seconds, lockstep=self.sharded)
         model = ModelInTraining(
-            module.decoder, self.probe.stop_id, context, lockstep=self.sharded, before=deadline.check
+            module.decoder,
+            self.probe.stop_id,
+            lambda: stacked(in_step(self.failing), context()),
+            lockstep=self.sharded,
+            before=deadline.check,
         )
         worker = Worker(trainer.global_rank, trainer.world_size, gather, lockstep=self.sharded)
         lengths: list[LengthResult] = []
@@ -247,6 +252,15 @@ class ModelInTraining:
         with torch.no_grad(), self.context():
             losses: Tensor = self.decoder(tokens, targets=targets, summed=False)
         return losses
+
+
+@contextmanager
+def stacked(*contexts: AbstractContextManager[Any]) -> Iterator[None]:
+    """Enter several contexts as one."""
+    with ExitStack() as stack:
+        for context in contexts:
+            stack.enter_context(context)
+        yield
 
 
 def computed(counts: PositionCounts) -> SavedCounts:

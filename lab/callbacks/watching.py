@@ -16,7 +16,7 @@ from typing import Any
 import lightning
 from lightning.pytorch.callbacks import Callback
 
-from lab.callbacks.guarding import describe, exchange
+from lab.callbacks.guarding import OutOfStep, describe, exchange
 from lab.command import FAILED, show
 from lab.launch import Launch
 from lab.lifetime import described_end
@@ -25,6 +25,7 @@ from lab.owner import Record, describe_process, is_of_this_machine, process_star
 POLL_S, APPEAR_S = 0.5, 3.0  # between looks; until a process that closed its connections has ended
 HANG_S = 10.0  # in which the others fail by themselves, or end as well where all have ended
 LATE_S = 5.0  # for the others to notice as well
+LEAVE_S = 30.0  # for a rank that has failed to end by itself; its last kernels may wait for the others for ever
 LOST = re.compile("peer|timed out|remote", re.IGNORECASE)  # in the errors of gloo and NCCL
 
 
@@ -48,8 +49,12 @@ class Watching(Callback):
         self.ended.set()
 
     def on_exception(self, trainer: lightning.Trainer, module: Any, exception: BaseException) -> None:
-        """End this process if another rank's death is why a collective call failed."""
+        """End this process if another rank's death is why a collective call failed, or if the others wait for it."""
         self.ended.set()
+        if self.ranks:
+            leave = threading.Timer(LEAVE_S, self.fail, [exception])
+            leave.daemon = True
+            leave.start()
         deadline = time.monotonic() + APPEAR_S
         while self.ranks and isinstance(exception, RuntimeError) and time.monotonic() < deadline:
             self.end_without(self.dead(), trainer)
@@ -57,6 +62,14 @@ class Watching(Callback):
         others = sorted({str(other["host"]) for other in self.ranks if not is_of_this_machine(other)})
         if others and isinstance(exception, RuntimeError) and LOST.search(str(exception)):
             self.end(f"a rank on {' or '.join(others)} has ended or cannot be reached ({describe(exception)})")
+        if isinstance(exception, OutOfStep):
+            self.fail(exception)
+
+    def fail(self, exception: BaseException) -> None:
+        """End this process, which the others wait for; they see it and end as well."""
+        reason = str(exception) if isinstance(exception, OutOfStep) else describe(exception)
+        show(f"\nrank {self.launch.rank} (process {os.getpid()}) failed ({reason})", error=True)
+        os._exit(FAILED)
 
     def watch(self, trainer: lightning.Trainer, module: Any) -> None:
         """Look at intervals for ranks that have died, as this one may hang, and for the launcher."""

@@ -1,7 +1,8 @@
 """Settings of runs that earlier versions trained, in today's terms; no torch.
 
 A run folder's config.yaml is complete, so that a setting it lacks is one that its version did not have. Earlier
-versions gave the lengths of synthetic documents as fractions of data.window, and drew the tests from run.seed.
+versions gave the lengths of synthetic documents as fractions of data.window, drew the tests from run.seed, and had no
+norms of queries and keys.
 """
 
 from __future__ import annotations
@@ -34,4 +35,5 @@ def bring_up_to_date(values: dict[str, Any]) -> None:
     for old, new in LENGTHS.items():
         if old in corpus:
             corpus[new] = corpus.pop(old) * data["window"]
+    part(values, "model").setdefault("qk_norm", False)
     part(values, "probe").setdefault("seed", part(values, "run").get("seed", 0))

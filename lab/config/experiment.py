@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-from lab.config.faults import length_faults, mask_faults, position_faults, shape_faults
+from lab.config.faults import context_faults, length_faults, mask_faults, position_faults, shape_faults
 from lab.config.sections import CountConfig, RunConfig, StartConfig, TrackConfig, TrainConfig
 from lab.data.config import Bpe, DataConfig, Synthetic
 from lab.masks import Causal
@@ -21,7 +21,6 @@ from lab.schema import Section
 from lab.shape.config import Gaps, ShapeConfig
 from lab.skip.config import SkipConfig
 
-DEFAULT_NEEDLES, DEFAULT_DIGITS = 4, 6  # arXiv:2410.18745, section 3
 LOGGED_EIGHTHS = (1, 2, 4, 6)  # of the window, where f is logged
 
 
@@ -81,11 +80,12 @@ class Experiment(Section):
             for position in self.count.positions or ()
             if position >= self.reach
         ]
+        faults += context_faults(train, self.model, data)
         faults += length_faults(self.reach, self.skip, data, probe)
         faults += position_faults(self.position, self.model, data, train, probe)
         faults += mask_faults(self.mask, self.skip, data, self.position, has_gaps=self.has_gaps)
         faults += shape_faults(self.shape, self.skip, data, self.mask, reach=self.reach)
-        if probe.required > (probe.needles or DEFAULT_NEEDLES):
+        if probe.required > probe.sizes["needles"]:
             faults.append(f"probe.required={probe.required}: must be <= probe.needles={probe.needles}; lower it")
         if data.held_out_frac == 0 and (probe.loss_tokens or (probe.haystack is None and not self.is_synthetic)):
             faults.append(
@@ -142,11 +142,12 @@ class Experiment(Section):
     def describe(self) -> str:
         """Format parameters, FLOPs and steps as comment lines."""
         model, train, window = self.model, self.train, self.data.window
+        shared = f" ({train.context_parallel} a pack)" if train.context_parallel > 1 else ""
         return (
             f"# parameters: {model.n_parameters(False):,} untied, {model.n_parameters(True):,} tied "
             f"(this run: {'tied' if model.tie_embeddings else 'untied'})\n"
             f"# FLOPs per token: {model.flops_per_token_causal(window):,} with full windows of {window:,}\n"
-            f"# steps: {train.steps:,} of {train.n_packs:,} packs; {train.world_size} processes, "
+            f"# steps: {train.steps:,} of {train.n_packs:,} packs; {train.world_size} processes{shared}, "
             f"accumulation {train.accumulation}\n"
         )
 

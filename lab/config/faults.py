@@ -19,12 +19,24 @@ def length_faults(reach: int, skip: SkipConfig | None, data: DataConfig, probe: 
     """List lengths out of all proportion to the training window."""
     target = "skip" if skip is not None else "shape.strategy"
     lengths = {f"{target}.target_len": reach, "probe.max_length": probe.max_length or 0, "probe.step": probe.step}
-    lengths |= {"probe.distances": max(probe.distances or (0,)), "probe.answer_budget": probe.answer_budget}
+    lengths |= {"probe.distances": max(probe.distances or (0,)), "probe.answer_budget": probe.budget}
     most = min(MOST_WINDOWS * data.window, LONGEST)
     return [
         f"{name}={length}: must be <= {most:,}, {most // data.window:,} training windows; lower it or raise data.window"
         for name, length in lengths.items()
         if length > most
+    ]
+
+
+def context_faults(train: TrainConfig, model: DecoderConfig, data: DataConfig) -> list[str]:
+    """List what a group of processes that share each pack cannot divide."""
+    parts = {"key-value heads (model.n_kv_heads)": model.n_kv_heads, "tokens of data.window": data.window}
+    parts["tokens of train.micro_batch_tokens"] = train.micro_batch_tokens
+    degree = train.context_parallel
+    return [
+        f"train.context_parallel={degree}: must divide the {size:,} {name}; lower it or change the other"
+        for name, size in parts.items()
+        if size % degree
     ]
 
 

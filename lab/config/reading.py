@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from lab.config.earlier import bring_up_to_date, is_of_run
-from lab.config.experiment import DEFAULT_DIGITS, DEFAULT_NEEDLES, Experiment
+from lab.config.experiment import Experiment
 from lab.config.naming import AUTO, automatic_name
-from lab.data.config import Bpe, Synthetic
+from lab.data.config import Bpe, DataConfig, Synthetic
+from lab.positions.string import of_length
+from lab.probe.config import OFFICIAL_SIZES, SIZES
 from lab.runs.changes import flatten
 from lab.settings import Raw, validated
 from lab.source.inherit import inherit
@@ -52,11 +54,17 @@ def fill_in(values: dict[str, Any], name: str) -> None:
     tokenizer, corpus = section(data, "tokenizer"), section(data, "corpus")
     if tokenizer.get("method") == "bpe":
         section(values, "model").setdefault("vocab_size", tokenizer.get("vocab_size", Bpe.vocab_size))
+    distance = section(section(values, "position"), "distance")
+    if distance.get("method") == "string" and "shift" not in distance:
+        window = data.get("window", DataConfig.window)
+        values["position"]["distance"] = {**(of_length(window) if isinstance(window, int) else {}), **distance}
     probe = section(values, "probe")
-    synthetic = corpus.get("name") == "synthetic" and probe.get("protocol") != "string"
-    for key, default in (("needles", DEFAULT_NEEDLES), ("digits", DEFAULT_DIGITS)):
+    official = OFFICIAL_SIZES.get(str(probe.get("protocol")), {})
+    synthetic = corpus.get("name") == "synthetic" and not official
+    own = {key: corpus.get(key, getattr(Synthetic, key)) for key in ("needles", "digits") if synthetic}
+    for key, size in {**SIZES, **official, **own}.items():
         if probe.get(key) is None:
-            probe[key] = corpus.get(key, getattr(Synthetic, key)) if synthetic else default
+            probe[key] = size
 
 
 def fill_in_tags(values: dict[str, Any]) -> None:

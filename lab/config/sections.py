@@ -17,6 +17,16 @@ CUDA_BACKENDS = ("varlen", "flash", "xformers", "flex")  # flex trains there onl
 
 
 @dataclass(frozen=True, kw_only=True)
+class FinalCheckpoints(Section):
+    """Checkpoints at the end of the training, whose scores or weights are averaged (arXiv:2411.13476, section 4.2)."""
+
+    count: Annotated[int, Ge(2), Le(MOST)] = 5
+    """How many, that of the last step included; all are kept."""
+    every_steps: Positive = 10
+    """Optimizer steps between them."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainConfig(Section):
     """Length of the training, devices, checkpoints."""
 
@@ -30,6 +40,8 @@ class TrainConfig(Section):
     """Processes on a node, one for each device."""
     nodes: Annotated[int, Ge(1), Le(100_000)] = 1
     """Nodes; several are started by SLURM or torchrun."""
+    context_parallel: Annotated[int, Ge(1), Le(256)] = 1
+    """Consecutive processes that share each pack, every one with its part of the tokens and, in attention, heads."""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     """What to run on; auto takes a GPU where there is one."""
     strategy: STRATEGIES = "auto"
@@ -46,34 +58,51 @@ class TrainConfig(Section):
     """Consumed tokens between checkpoints; left out, only at the end and when stopped."""
     keep_checkpoints: Annotated[int, Ge(2), Le(MOST)] = 2
     """Newest checkpoints that are kept."""
+    final_checkpoints: FinalCheckpoints | None = None
+    """Checkpoints of the last steps, at even intervals, which are kept as well; left out, that of the last step."""
     async_checkpoints: bool = False
     """Whether to train on while a checkpoint is written, from a copy of weights and optimizer in CPU memory."""
 
     def rules(self) -> list[str]:
         """Refuse batches that cannot be divided among the processes."""
         faults = []
+        if self.world_size % self.context_parallel:
+            rule = f"must divide devices * nodes, {self.world_size} processes"
+            faults.append(f"context_parallel={self.context_parallel}: {rule}; change one of them")
+        divided = "processes (devices * nodes)" + " / context_parallel" * (self.context_parallel > 1)
         if self.batch_tokens % self.micro_batch_tokens:
             near = max(1, round(self.batch_tokens / self.micro_batch_tokens)) * self.micro_batch_tokens
             faults.append(
                 f"batch_tokens={self.batch_tokens}: must be a multiple of "
                 f"micro_batch_tokens={self.micro_batch_tokens}; use {near}"
             )
-        elif self.n_packs % self.world_size:
-            near = -(-self.n_packs // self.world_size) * self.world_size * self.micro_batch_tokens
+        elif self.n_packs % self.data_parallel:
+            near = -(-self.n_packs // self.data_parallel) * self.data_parallel * self.micro_batch_tokens
             faults.append(
                 f"batch_tokens={self.batch_tokens}: its {self.n_packs} packs must divide evenly among "
-                f"{self.world_size} processes (devices * nodes); use {near}"
+                f"{self.data_parallel} {divided}; use {near}"
             )
         if self.strategy == "single" and self.world_size > 1:
             faults.append(f"strategy=single: runs one process, devices * nodes is {self.world_size}; use ddp or fsdp")
         if self.accelerator == "cpu" and self.backend in CUDA_BACKENDS:
             faults.append(f"backend={self.backend}: runs on a CUDA device only; use sdpa or auto")
+        final = self.final_checkpoints
+        if final is not None and (final.count - 1) * final.every_steps >= self.steps:
+            faults.append(
+                f"final_checkpoints.count={final.count}: {final.every_steps} steps apart, they must fit in the "
+                f"{self.steps} steps of the run; lower count or every_steps"
+            )
         return faults
 
     @property
     def world_size(self) -> int:
         """Processes in all."""
         return self.devices * self.nodes
+
+    @property
+    def data_parallel(self) -> int:
+        """Groups of processes that take packs of their own."""
+        return max(1, self.world_size // self.context_parallel)
 
     @property
     def resolved_strategy(self) -> str:
@@ -92,12 +121,18 @@ class TrainConfig(Section):
     @property
     def accumulation(self) -> int:
         """Packs that each process takes for one optimizer step."""
-        return self.n_packs // self.world_size
+        return self.n_packs // self.data_parallel
 
     @property
     def steps(self) -> int:
         """Optimizer steps of the whole run."""
         return -(-self.tokens // self.batch_tokens)
+
+    @property
+    def final_steps(self) -> tuple[int, ...]:
+        """The steps whose checkpoints final_checkpoints keeps."""
+        final = self.final_checkpoints
+        return () if final is None else tuple(self.steps - k * final.every_steps for k in reversed(range(final.count)))
 
 
 @dataclass(frozen=True, kw_only=True)

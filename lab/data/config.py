@@ -110,6 +110,20 @@ class Conversations(Section):
     name: Literal["conversations"] = "conversations"
     path: PathText
     """A .jsonl, .jsonl.zst or .parquet file, or a folder of them, with `conversations`: turns of `from` and `value`."""
+    min_tokens: Annotated[int, Ge(0), Le(2**24)] = 0
+    """Fewest tokens of a conversation, and of each sample of one that is cut; shorter ones are left out."""
+    max_tokens: Annotated[int, Ge(2), Le(2**24)] | None = None
+    """Most tokens of a sample: longer conversations are cut between turns; left out, they stay whole."""
+    min_ascii: Share = 0.0
+    """Least share of ASCII among a conversation's letters; 0.99 keeps English and few other languages, 0 keeps all."""
+    limit: Positive | None = None
+    """Samples to take, from the first; left out, all."""
+
+    def rules(self) -> list[str]:
+        """Refuse samples of no length."""
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            return [f"min_tokens={self.min_tokens}: must be <= max_tokens={self.max_tokens}; lower it"]
+        return []
 
 
 Corpus = Annotated[Synthetic | Stdlib | Text | Slimpajama | Conversations, Field(discriminator="name")]
@@ -206,8 +220,11 @@ class DataConfig(Section):
             upsample = None if self.upsample is None else asdict(self.upsample)
             base = self.base.shard_identity()
             return {"base": base, "upsample": upsample, "order": self.order, "version": DERIVED_VERSION}
+        corpus = asdict(self.corpus)
+        if isinstance(self.corpus, Conversations):  # settings without effect do not change the name
+            corpus = {name: value for name, value in corpus.items() if value}
         identity: dict[str, object] = {
-            "corpus": asdict(self.corpus),
+            "corpus": corpus,
             "tokenizer": asdict(self.tokenizer),
             "held_out_frac": self.held_out_frac,
         }

@@ -150,7 +150,8 @@ class FilesReader:
         if not self.files:
             raise DataError(f"data.corpus.path={root}: holds no text files; put {', '.join(suffixes)} there")
         self.corpus = corpus
-        self.n_tasks = min(getattr(corpus, "tasks", len(self.files)), len(self.files))
+        limited = getattr(corpus, "limit", None) is not None  # by one task, which counts
+        self.n_tasks = 1 if limited else min(getattr(corpus, "tasks", len(self.files)), len(self.files))
 
     def inputs(self) -> dict[str, int]:
         """Return the files."""

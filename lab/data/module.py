@@ -133,7 +133,8 @@ def skip_function(config: DataConfig, skip: Any) -> AssignIds:
 class PackedData(lightning.LightningDataModule):
     """Packs of one corpus for one training run.
 
-    `token_types` is the file that holds the impactful token types, where it is not skip.selection itself.
+    `token_types` is the file that holds the impactful token types, where it is not skip.selection itself. So many
+    consecutive ranks as `context_parallel` read the same streams.
 
     Units: `micro_batch_tokens` per pack, `n_streams` packs per global batch.
     """
@@ -149,9 +150,10 @@ class PackedData(lightning.LightningDataModule):
         skip: Any = None,
         shape: ShapeConfig | None = None,
         token_types: Path | None = None,
+        context_parallel: int = 1,
     ) -> None:
         super().__init__()
-        self.token_types = token_types
+        self.token_types, self.context_parallel = token_types, context_parallel
         self.mask, self.skip, self.shape = mask, skip, shape
         self.config, self.seed = config, seed
         self.micro_batch_tokens, self.n_streams = micro_batch_tokens, n_streams
@@ -211,7 +213,7 @@ class PackedData(lightning.LightningDataModule):
     def train_dataloader(self) -> DataLoader[Batch]:
         """Load this rank's streams; with data.prefetch a background process packs them."""
         rank, world = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
-        own = range(rank, self.n_streams, world)
+        own = range(rank // self.context_parallel, self.n_streams, world // self.context_parallel)
         dataset = PackDataset([self.stream(j) for j in own], self.weights)
         if not self.config.prefetch:
             return DataLoader(dataset, batch_size=None, collate_fn=unchanged, pin_memory=torch.cuda.is_available())

@@ -20,6 +20,7 @@ from tqdm import tqdm
 from lab.data import wording
 from lab.data.closing import close_folder, read_closed, shards_in
 from lab.data.config import Bpe, Conversations, DataConfig, Synthetic
+from lab.data.conversations import Parts, marked, select
 from lab.data.corpora import open_corpus
 from lab.data.derivation import NEIGHBOURS, RECORD, derive_task, inputs_of, plan, similarity_of_neighbours
 from lab.data.shards import SPLITS, ShardWriter, check_shard, read_manifest, read_manifests, token_dtype
@@ -210,7 +211,10 @@ def run_task(config: DataConfig, folder: Path, eos: int, task: int) -> dict[str,
     def tags(source: str) -> list[int]:
         return encode(f"{source}\n")
 
-    items = open_corpus(config).read(task)
+    def count(parts: Parts) -> int:
+        return sum(len(encode(text)) for text, _ in parts) + sum(map(len, ends)) + 1  # the end of the document
+
+    items = select(config.corpus, open_corpus(config).read(task), count)
     while batch := list(itertools.islice(items, BATCH_DOCUMENTS)):
         documents = [item for item in batch if isinstance(item, Document)]
         writer.skips.update(item.reason for item in batch if not isinstance(item, Document))
@@ -222,25 +226,6 @@ def run_task(config: DataConfig, folder: Path, eos: int, task: int) -> dict[str,
                 scored.append(True)
             writer.add(pick(document.text), [*ids, eos], document.source, scored)
     return writer.close(folder / task_name(task))
-
-
-def marked(
-    document: Document,
-    ids: list[int],
-    ends: tuple[list[int], list[int]],
-    tag: list[int],
-    encode: Callable[[str], list[int]],
-) -> tuple[list[int], list[bool]]:
-    """Return a document's tokens and which of them are scored: not its tag, and only the responses of a conversation.
-
-    `ids` encode the whole text, including the special tokens `ends`.
-
-    Source: arXiv:2411.13476, section 5.2 (domain tagging); arXiv:2401.07004, section 4 (responses).
-    """
-    text = [(ids[len(ends[0]) : len(ids) - len(ends[1])], True)]
-    body = text if document.parts is None else [(encode(part), own) for part, own in document.parts]
-    pieces = [(ends[0], True), (tag, False), *body, (ends[1], True)]
-    return [i for piece, _ in pieces for i in piece], [scored for piece, scored in pieces for _ in piece]
 
 
 def splitter(held_out_frac: float) -> Callable[[str], str]:

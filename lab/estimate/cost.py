@@ -71,7 +71,7 @@ def cost_of(experiment: Experiment, *, peak_flops: float | None, utilisation: fl
         steps=train.steps,
         hours=hours,
         checkpoint_bytes=model.n_parameters() * STATES_OF_WEIGHT * FLOAT32 + stream_bytes(experiment) + counts,
-        kept_checkpoints=train.keep_checkpoints,
+        kept_checkpoints=max(train.keep_checkpoints, len(train.final_steps)),
         shard_bytes=shard_tokens * int(token_dtype(model.vocab_size)[-1]),
         shard_source=source,
         counts_bytes=counts,

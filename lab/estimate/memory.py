@@ -24,6 +24,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from lab.config import Experiment
 from lab.estimate.stand_ins import gpu_decoder
+from lab.model.attention.context import ContextGroup
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder
 from lab.model.sharding import shard
@@ -71,8 +72,9 @@ def memory_of(experiment: Experiment) -> Memory:
     strategy = train.resolved_strategy
     keeps = strategy == "ddp" or train.accumulation > 1  # DDP's buckets are the gradients and always there
     bf16, inputs = train.computes_in_bf16(train.accelerator != "cpu"), inputs_of(experiment)
-    with mesh_of(train.world_size if strategy == "fsdp" else 0) as mesh:
-        return track(decoder, inputs, mesh=mesh, bf16=bf16, keeps_gradients=keeps)
+    with mesh_of(train.world_size if strategy == "fsdp" or train.context_parallel > 1 else 0) as mesh:
+        inputs["context"] = ContextGroup.of(train.context_parallel)
+        return track(decoder, inputs, mesh=mesh if strategy == "fsdp" else None, bf16=bf16, keeps_gradients=keeps)
 
 
 @contextmanager

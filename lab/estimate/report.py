@@ -81,7 +81,9 @@ def title(experiment: Experiment) -> str:
     train = experiment.train
     precision = "bf16" if train.computes_in_bf16(train.accelerator != "cpu") else "fp32"
     words = [f"{train.world_size} x {train.resolved_strategy}", precision, f"window {experiment.data.window:,}"]
-    words += [f"packs of {train.micro_batch_tokens:,} tokens"] + ["recompute"] * train.recompute
+    words += [f"packs of {train.micro_batch_tokens:,} tokens"]
+    words += [f"each shared by {train.context_parallel}"] * (train.context_parallel > 1)
+    words += ["recompute"] * train.recompute
     return f"{experiment.run.name}: {', '.join(words)}"
 
 

@@ -36,8 +36,7 @@ class FlashAttention(Attention):
         keys = [rotation.rotate(k).to(v.dtype) for rotation in layout.k_rotations]
         kernel = KERNEL if runs_whole(layout) else bands_kernel(KERNEL, v)  # of the same sizes for any head width
         out_BNTH = KERNELS[kernel](q, keys, v, layout, self.layer)
-        projected: Tensor = self.out(out_BNTH.transpose(1, 2).flatten(2))
-        return projected
+        return self.join(out_BNTH, layout)
 
 
 class FusedNorm(torch.autograd.Function):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from lab.errors import DataError
 from lab.model.attention import attend
 from lab.model.attention.attend import attend_cached
 from lab.model.attention.cache import KeyCache
+from lab.model.attention.context import ContextGroup
 from lab.model.attention.layout import Layout, first_ids
 from lab.model.attention.segments import Segments
 from lab.model.config import DecoderConfig
@@ -37,6 +39,8 @@ class Attention(nn.Module):
         self.q = Linear(cfg.d_model, cfg.width, bias=cfg.qkv_bias)
         self.k = Linear(cfg.d_model, cfg.kv_width, bias=cfg.qkv_bias)
         self.v = Linear(cfg.d_model, cfg.kv_width, bias=cfg.qkv_bias)
+        norms = (RMSNorm(cfg.head_dim, eps=cfg.norm_eps) if cfg.qk_norm else nn.Identity() for _ in range(2))
+        self.q_norm, self.k_norm = norms
         self.out = Linear(cfg.width, cfg.d_model, bias=False)
 
     def forward(self, x_BTD: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
@@ -49,19 +53,29 @@ class Attention(nn.Module):
             out_BNTH = attend(q, k, v, layer=self.layer, backend=self.backend, layout=layout)
         else:
             out_BNTH = attend_cached(q, k, v, layer=self.layer, backend=self.backend, layout=layout, cache=cache)
-        projected: Tensor = self.out(out_BNTH.transpose(1, 2).flatten(2))
-        return projected
+        return self.join(out_BNTH, layout)
 
     def project(self, x_BTD: Tensor, layout: Layout) -> tuple[Tensor, ...]:
         """Compute the queries of the layout and the keys and values of all tokens, not rotated: (B, heads, T, H)."""
         parts = ((self.q, query_tokens(x_BTD, layout)), (self.k, x_BTD), (self.v, x_BTD))
-        return tuple(project(x).view(*x.shape[:2], -1, self.cfg.head_dim).transpose(1, 2) for project, x in parts)
+        width = self.cfg.head_dim
+        q, k, v = (f(x).view(*x.shape[:2], f.out_features // width, width) for f, x in parts)
+        made = [part.transpose(1, 2) for part in (self.q_norm(q), self.k_norm(k), v)]
+        if layout.context is None:
+            return tuple(made)
+        return tuple(layout.context.to_heads(x, layout.k_pos.shape[-1]) for x in made)
+
+    def join(self, out_BNTH: Tensor, layout: Layout) -> Tensor:
+        """Join the heads' outputs, (B, heads, Tq, H) to (B, Tq, D)."""
+        out_BNTH = out_BNTH if layout.context is None else layout.context.to_tokens(out_BNTH)
+        joined: Tensor = self.out(out_BNTH.transpose(1, 2).flatten(2))
+        return joined
 
 
 def query_tokens(x_BTD: Tensor, layout: Layout) -> Tensor:
-    """Return the tokens that are queries of the layout, the last ones."""
+    """Return the tokens that are queries of the layout, the last ones; all of a context rank's part of the row."""
     n_queries = layout.q_pos.shape[-1]
-    return x_BTD if n_queries == x_BTD.shape[1] else x_BTD[:, -n_queries:]
+    return x_BTD if n_queries >= x_BTD.shape[1] else x_BTD[:, -n_queries:]
 
 
 class Block(nn.Module):
@@ -143,6 +157,7 @@ class Decoder(nn.Module):
         starts: Sequence[int] | None = None,
         cache: KeyCache | None = None,
         layout: Layout | None = None,
+        context: ContextGroup | None = None,
         targets: Tensor | None = None,
         loss_weights: Tensor | None = None,
         summed: bool = True,
@@ -154,7 +169,8 @@ class Decoder(nn.Module):
         sees its own segment only, ids restart at 0 in each, and tokens after the last segment are padding. `starts`
         holds the first id of each segment if ids count up by one, which are then not inspected. With a cache the tokens
         follow the cached ones. `last_only` returns the logits of the last token, and the last block computes no others.
-        A `layout` prepared for several passes replaces this pass's own.
+        A `layout` prepared for several passes replaces this pass's own. The ranks of a `context` group pass the same
+        rows, and each returns the logits or losses, or their sum, of its own part of the tokens.
 
         Shapes: tokens int64 (B, T); cu_seqlens int32 (S + 1,); position_ids int64 (T,) or (B, T); targets int64
             (B, T), IGNORE where not scored; loss_weights (B, T); returns (B, T, V), or a scalar: the sum of losses in
@@ -169,8 +185,16 @@ class Decoder(nn.Module):
                 raise DataError(f"segments of {segments.n_tokens} tokens: must match tokens {tuple(shape)}, no cache")
             tokens = tokens.reshape(1, -1)
             position_ids = None if position_ids is None else position_ids.expand(shape).reshape(1, -1)
-        x_BTD = self.embedding(tokens)
         layout = layout or self.layout(tokens, position_ids, segments, starts, cache)
+        if context is not None:
+            assert cache is None, "a context group has no cache"
+            assert not last_only, "the last token is not in every part"
+            layout = replace(layout, context=context)
+            targets = None if targets is None else context.own(targets.reshape(tokens.shape))
+            loss_weights = None if loss_weights is None else context.own(loss_weights.reshape(tokens.shape))
+            tokens = context.own(tokens)
+            shape = tokens.shape
+        x_BTD = self.embedding(tokens)
         for number, block in enumerate(self.blocks, start=1):
             if last_only and segments is None and number == self.cfg.n_layers and tokens.shape[1] > 1:
                 layout = layout.last_query()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, distributed
 from torch.optim.lr_scheduler import LambdaLR
 
+from lab.model.attention.context import ContextGroup
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.model.optim import OptimConfig
@@ -25,6 +26,7 @@ class Training(lightning.LightningModule):
 
     With loss weights w it is that of sum of w * loss over sum of w, both over the global batch; the loss that is
     recorded stays the plain mean. A step whose loss or gradient is not finite changes neither weights nor optimizer.
+    With `context_parallel` so many ranks share a pack, of which each computes a part and the first counts the whole.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class Training(lightning.LightningModule):
         micro_batch_tokens: int,
         shard_dtype: torch.dtype | None = None,
         recompute: bool = False,
+        context_parallel: int = 1,
         start: Callable[[Decoder], None] | None = None,
     ) -> None:
         super().__init__()
@@ -51,6 +54,8 @@ class Training(lightning.LightningModule):
         )
         self.total_steps, self.batch_tokens, self.micro_batch_tokens = total_steps, batch_tokens, micro_batch_tokens
         self.shard_dtype, self.start = shard_dtype, start
+        self.context_parallel = context_parallel
+        self.context: ContextGroup | None = None
         self.decoder: Decoder | None = None
         self.consumed = 0  # tokens over all ranks and steps
         self.finished: StepStats | None = None  # set while the hooks after an optimizer step run
@@ -62,6 +67,7 @@ class Training(lightning.LightningModule):
     def configure_model(self) -> None:
         """Build the decoder, the same on every rank, with the weights to start from; sharded where there is a mesh."""
         if self.decoder is None:
+            self.context = ContextGroup.of(self.context_parallel)
             mesh = None if self.device_mesh is None else self.device_mesh["data_parallel"]
             self.decoder = build(self.make_decoder, self.seed, self.start, mesh=mesh, dtype=self.shard_dtype)
 
@@ -70,7 +76,7 @@ class Training(lightning.LightningModule):
         self.finished = None
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
-        """Return the pack's summed loss over its token budget; the exact mean follows when the batch is complete."""
+        """Return the summed loss of this rank's tokens over their budget; the exact mean follows with the batch."""
         assert self.decoder is not None, "configure_model builds the decoder"
         segments = Segments(batch["cu_seqlens"], batch["lengths"], batch["tokens"].shape[1], batch["anchors"])
         weights = batch["weights"]
@@ -79,16 +85,19 @@ class Training(lightning.LightningModule):
             position_ids=batch["position_ids"],
             segments=segments,
             starts=batch["starts"],
+            context=self.context,
             targets=batch["targets"],
             loss_weights=weights,
         )
         loss, plain = (loss, loss) if weights is None else loss
         self.sums = self.sums.to(loss.device)
         self.sums[0] += plain.detach()
-        self.sums[1:4] += torch.tensor([batch["n_targets"], segments.n_real, float(self.stop_asked)]).to(self.sums)
-        self.sums[4] += batch["n_targets"] if weights is None else weights.sum(dtype=torch.float64)
+        counted = self.context is None or self.context.rank == 0  # the others of a group have the same pack
+        known = [batch["n_targets"] * counted, segments.n_real * counted, float(self.stop_asked)]
+        self.sums[1:4] += torch.tensor(known).to(self.sums)
+        self.sums[4] += counted * (batch["n_targets"] if weights is None else weights.sum(dtype=torch.float64))
         self.sums[N_SUMS + batch["stream"]] += ~(torch.isfinite(loss.detach()) & torch.isfinite(plain.detach()))
-        return loss / self.micro_batch_tokens
+        return loss / (self.micro_batch_tokens // self.context_parallel)
 
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None

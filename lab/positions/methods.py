@@ -15,6 +15,7 @@ from lab.positions.entropy_abf import EntropyAbf
 from lab.positions.frequency_method import Frequencies, FrequencyMethod
 from lab.positions.leaky_rerope import LeakyRerope
 from lab.positions.llama3 import Llama3
+from lab.positions.longrope import LongRope
 from lab.positions.ntk import Ntk
 from lab.positions.ntk_by_parts import NtkByParts
 from lab.positions.pi import Pi
@@ -38,6 +39,7 @@ FREQUENCY_METHODS: dict[str, type[FrequencyMethod]] = {
     "ntk_by_parts": NtkByParts,
     "yarn": Yarn,
     "llama3": Llama3,
+    "longrope": LongRope,
     "abf": Abf,
     "entropy_abf": EntropyAbf,
 }
@@ -99,5 +101,17 @@ def describe(config: FrequencyMethod | Distance) -> str:
         ('string(shift=3,window=0)', 'plain')
     """
     values = [(f.name, getattr(config, f.name)) for f in fields(config) if getattr(config, f.name) != f.default]
-    words = ",".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in values)
+    words = ",".join(f"{name}={brief_value(value)}" for name, value in values)
     return f"{config.method}({words})" if words else config.method
+
+
+def brief_value(value: Any) -> str:
+    """Format a parameter's value; of a list of numbers, the first and the last one.
+
+    Example:
+        >>> brief_value(0.25), brief_value((1.0, 1.5, 64.0)), brief_value(3)
+        ('0.25', '1..64', '3')
+    """
+    if isinstance(value, tuple) and len(value) > 1:
+        return f"{value[0]:g}..{value[-1]:g}"
+    return f"{value:g}" if isinstance(value, float) else f"{value}"

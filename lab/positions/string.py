@@ -30,6 +30,22 @@ if TYPE_CHECKING:
 RELEASED_FACTOR = (0.1 * math.log(2) + 1) ** 2  # on the logits: cos and sin enter through the query and through the key
 
 
+WINDOW = 128  # W of all models in the paper
+
+
+def of_length(train_len: int) -> dict[str, int]:
+    """Return the paper's parameters for a training length, S = ceil(L/3) and W = 128; S // 2 where that is less.
+
+    The released code takes int(0.33 L), which is below the paper's least.
+
+    Example:
+        >>> of_length(131_072), of_length(192)
+        ({'shift': 43691, 'window': 128}, {'shift': 64, 'window': 32})
+    """
+    shift = -(-train_len // 3)
+    return {"shift": shift, "window": min(WINDOW, shift // 2)}
+
+
 @dataclass(frozen=True, kw_only=True)
 class String(Distance):
     """STRING's parameters."""
@@ -37,8 +53,8 @@ class String(Distance):
     beyond_training: ClassVar[bool] = False
     method: Literal["string"] = "string"
     shift: Positive
-    """Shift S in tokens; the paper uses a third of the training length L and allows L/3 <= S <= L/2."""
-    window: NonNegative = 128
+    """Shift S in tokens, by the paper L/3 <= S <= L/2 for the training length L; a config may leave L/3 out."""
+    window: NonNegative = WINDOW
     """Local window W in tokens; the paper uses 128 and allows W >= 32, far below S."""
     released_scaling: bool = False
     """Whether logits are scaled as the authors' code does, by (0.1 ln 2 + 1)^2."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -11,7 +12,14 @@ from lab.schema import Length, NonNegative, PathText, Positive, PositiveFloat, S
 
 ERROR = 0.005  # at each length; with 63 lengths the effective length is unchanged in 99% of models (LOG.md)
 ROUNDS = 20  # of a sequential probe at each length
-OFFICIAL_SIZES = {"needles": 4, "digits": 6}  # of the numbers in arXiv:2410.18745, Table 5
+PAPER_SIZES = {"needles": 4, "digits": 6}  # arXiv:2410.18745, section 3
+SIZES = {**PAPER_SIZES, "answer_budget": 64}  # of tests whose config and corpus state none
+OFFICIAL_SIZES: Mapping[str, Mapping[str, int]] = {
+    "string": PAPER_SIZES,
+    "released": {**PAPER_SIZES, "answer_budget": 128},
+    "released_llama31": {**PAPER_SIZES, "answer_budget": 128},
+}
+ProtocolName = Literal["ours", "string", "released", "released_llama31"]
 DISTANCES = 14  # of the one-number test without distance_points
 LIMIT_WINDOWS = 4  # longest probe without max_length
 
@@ -20,8 +28,9 @@ LIMIT_WINDOWS = 4  # longest probe without max_length
 class ProbeConfig(Section):
     """The four-needle probe of effective context length (arXiv:2410.18745, section 3)."""
 
-    protocol: Literal["ours", "string"] = "ours"
-    """Tests as in lab/probe/needles.py (ours), or as in the paper (string), lab/probe/string_needles.py."""
+    protocol: ProtocolName = "ours"
+    """Tests of the lab (ours), of the paper's Table 5 (string), or of its released script, with the question for other
+    models (released) or for Llama-3.1 (released_llama31): needles.py, string_needles.py, released_needles.py."""
     every_tokens: Positive | None = None
     """Consumed tokens between probes; left out, the run probes at its end only."""
     tests: Tests = 500
@@ -50,8 +59,8 @@ class ProbeConfig(Section):
     """Maximum probability that a sequential length gets another verdict than with all tests; left out, 0.005."""
     round: Positive | None = None
     """Tests between two checks whether a sequential length may stop; left out, a twentieth of the tests."""
-    answer_budget: Length = 64
-    """Tokens of each length that are left for the answer."""
+    answer_budget: Length | None = None
+    """Tokens of each length that are left for the answer; left out, 64, in the released protocols 128."""
     batch: Annotated[int, Ge(1), Le(2**16)] = 64
     """Tests that generate together on one device."""
     haystack: PathText | None = None
@@ -83,10 +92,10 @@ class ProbeConfig(Section):
         faults += self.distance_faults()
         if self.round is not None and self.round > self.tests:
             faults.append(f"round={self.round}: must be <= tests={self.tests}; lower it")
-        official = OFFICIAL_SIZES if self.protocol == "string" else {}
         faults += [
-            f"{name}={getattr(self, name)}: must be {size} in the string protocol; leave it out or use protocol: ours"
-            for name, size in official.items()
+            f"{name}={getattr(self, name)}: must be {size} in the {self.protocol} protocol; leave it out or use "
+            "protocol: ours"
+            for name, size in OFFICIAL_SIZES.get(self.protocol, {}).items()
             if getattr(self, name) not in (None, size)
         ]
         return faults
@@ -102,6 +111,17 @@ class ProbeConfig(Section):
         if self.distances is not None and list(self.distances) != sorted(set(self.distances)):
             faults.append(f"distances={list(self.distances)}: must rise; sort them and keep each once")
         return faults
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Needles and digits of a test, and the tokens left for its answer."""
+        given = {name: getattr(self, name) for name in SIZES if getattr(self, name) is not None}
+        return {**SIZES, **OFFICIAL_SIZES.get(self.protocol, {}), **given}
+
+    @property
+    def budget(self) -> int:
+        """Tokens of each length that are left for the answer."""
+        return self.sizes["answer_budget"]
 
     @property
     def all_thresholds(self) -> tuple[float, ...]:

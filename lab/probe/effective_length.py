@@ -160,9 +160,9 @@ class NeedleProbe(Probe):
         """
         answer = wording.answer(["8" * self.digits] * self.needles)
         tokens = len(self.tokenizer.encode(answer, add_special_tokens=False).ids)
-        if self.config.answer_budget < tokens:
+        if self.config.budget < tokens:
             raise ConfigError(
-                f"probe.answer_budget={self.config.answer_budget}: an answer of {self.needles} numbers takes "
+                f"probe.answer_budget={self.config.budget}: an answer of {self.needles} numbers takes "
                 f"{tokens} tokens; raise it"
             )
 
@@ -180,10 +180,9 @@ class NeedleProbe(Probe):
 
     def case(self, length: int, test: int) -> NeedleCase:
         """Draw one test of a length."""
-        generator = np.random.default_rng([self.seed, length, test])
-        budget = self.config.answer_budget
+        draws, budget = self.protocol.draw(self.seed, length, test), self.config.budget
         return self.protocol.make_case(
-            self.tokenizer, self.haystack, length, budget, generator, digits=self.digits, needles=self.needles
+            self.tokenizer, self.haystack, length, budget, draws, digits=self.digits, needles=self.needles
         )
 
     def cases(self, length: int) -> list[NeedleCase]:
@@ -229,7 +228,7 @@ class NeedleProbe(Probe):
     ) -> dict[int, Row]:
         """Run this process's share of some tests and join the rows by test number; a collective call."""
         cases = ((test, self.case(length, test)) for test in worker.part_of(tests))
-        sizes = {"budget": self.config.answer_budget, "rows": self.config.batch}
+        sizes = {"budget": self.config.budget, "rows": self.config.batch}
         rows: list[tuple[int, Row]] = []
         for batch in answered(model, self.tokenizer, self.stop_id, cases, **sizes, device=self.device):
             done = [(test, self.judge(case, answer)) for test, case, answer in batch]

@@ -17,6 +17,7 @@ CHARS_PER_TOKEN = 16  # of text that is checked first; more than almost any toke
 FILLER_INDEX = 2**40  # beyond the documents of any synthetic corpus, numbered from 0
 FILLER_TOKENS = 50_000
 HELD_OUT_TOKENS = 2_000_000
+ESSAYS = "niah/data/PaulGrahamEssays.json of github.com/HKUNLP/STRING, the haystack of arXiv:2410.18745"
 
 
 def load_haystack(path: str | None, data: DataConfig, tokenizer: Tokenizer) -> str:
@@ -67,7 +68,8 @@ def read_text(path: Path, field: str = "probe.haystack") -> str:
             content = json.loads(content)["text"]
     except (OSError, UnicodeDecodeError) as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
-        raise DataError(f"{field}={path}: {reason}; give a .txt, .json or .jsonl file") from error
+        remedy = f"give a .txt, .json or .jsonl file, such as {ESSAYS}"
+        raise DataError(f"{field}={path}: {reason}; {remedy}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{field}={path}: must hold JSON with `text` ({error!r}); correct it or give a .txt") from error
     if not isinstance(content, str) or not content.strip():

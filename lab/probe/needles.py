@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from lab.data import wording
 from lab.data.synthetic import draw_numbers
@@ -141,9 +141,20 @@ def cut_haystack(
 
     Raises: DataError for an empty haystack.
     """
+    start = next_word(haystack, int(generator.integers(0, max(1, len(haystack)))))
+    text, encoding = fill(tokenizer, haystack, n_tokens, start)
+    spans = encoding.offsets[:n_tokens]
+    begins = [a == 0 or text[a : a + 1].isspace() or text[a - 1].isspace() for a, _ in spans]
+    return encoding.ids[:n_tokens], np.flatnonzero(begins)
+
+
+def fill(tokenizer: Tokenizer, haystack: str, n_tokens: int, start: int) -> tuple[str, Encoding]:
+    """Read more than `n_tokens` tokens from index `start` on; after its end, the haystack begins again.
+
+    Raises: DataError for an empty haystack.
+    """
     if not haystack.strip():
         raise DataError("haystack: empty; give a text file with words in it")
-    start = next_word(haystack, int(generator.integers(0, len(haystack))))
     size = CHARS_PER_TOKEN * n_tokens
     while True:
         repeats = 1 + (start + size) // len(haystack)
@@ -151,11 +162,8 @@ def cut_haystack(
         text = text[start : start + size]
         encoding = tokenizer.encode(text, add_special_tokens=False)
         if len(encoding.ids) > n_tokens:
-            break
+            return text, encoding
         size *= 2
-    spans = encoding.offsets[:n_tokens]
-    begins = [a == 0 or text[a : a + 1].isspace() or text[a - 1].isspace() for a, _ in spans]
-    return encoding.ids[:n_tokens], np.flatnonzero(begins)
 
 
 def next_word(text: str, start: int) -> int:

@@ -4,36 +4,58 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+import numpy as np
 from tokenizers import Tokenizer
 
-from lab.probe import needles, string_needles
+from lab.probe import needles, released_needles, string_needles
 from lab.probe.config import ProbeConfig
 from lab.probe.needles import NeedleCase
 
 
 @dataclass(frozen=True)
 class NeedleProtocol:
-    """One way to write needle tests; lab/probe/needles.py has the arguments. `found` counts numbers in an answer."""
+    """One way to write needle tests; lab/probe/needles.py has the arguments. `found` counts numbers in an answer.
+
+    `draw` takes the seed, the length and the index of a test, and returns what `make_case` draws from.
+    """
 
     make_case: Callable[..., NeedleCase]
     shortest: Callable[..., int]
     found: Callable[[str, list[str]], int]
     summary: str
+    draw: Callable[[int, int, int], Any]
+
+
+def generator(seed: int, length: int, test: int) -> np.random.Generator:
+    """Seed the draws of one test."""
+    return np.random.default_rng([seed, length, test])
+
+
+def released(*, llama31: bool) -> NeedleProtocol:
+    """Build the protocol of the released script, for Llama-3.1 or for other models."""
+    make_case = partial(released_needles.make_case, llama31=llama31)
+    shortest = partial(released_needles.shortest, llama31=llama31)
+    return NeedleProtocol(make_case, shortest, string_needles.found, released_needles.SUMMARY, released_needles.draw)
 
 
 PROTOCOLS: Mapping[str, NeedleProtocol] = {
-    "ours": NeedleProtocol(needles.make_case, needles.shortest, needles.found, needles.SUMMARY),
+    "ours": NeedleProtocol(needles.make_case, needles.shortest, needles.found, needles.SUMMARY, generator),
     "string": NeedleProtocol(
-        string_needles.make_case, string_needles.shortest, string_needles.found, string_needles.SUMMARY
+        string_needles.make_case, string_needles.shortest, string_needles.found, string_needles.SUMMARY, generator
     ),
+    "released": released(llama31=False),
+    "released_llama31": released(llama31=True),
 }
 
 
 def shortest_test(config: ProbeConfig, tokenizer: Tokenizer) -> int:
     """Count the tokens of the shortest test of a config whose sizes are filled in."""
-    sizes = {"digits": config.digits, "needles": config.needles}
-    return PROTOCOLS[config.protocol].shortest(tokenizer, config.answer_budget, seed=config.seed, **sizes)
+    sizes = config.sizes
+    budget = sizes.pop("answer_budget")
+    return PROTOCOLS[config.protocol].shortest(tokenizer, budget, seed=config.seed, **sizes)
 
 
 def window_warning(config: ProbeConfig, tokenizer: Tokenizer, window: int) -> str | None:

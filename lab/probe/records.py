@@ -20,7 +20,7 @@ def tests_of(probe: NeedleProbe) -> Record:
         "needles": probe.needles,
         "digits": probe.digits,
         "required": probe.config.required,
-        "answer_budget": probe.config.answer_budget,
+        "answer_budget": probe.config.budget,
         "haystack": hashlib.sha256(probe.haystack.encode()).hexdigest()[:16],
         "seed": probe.seed,
     }

@@ -5,30 +5,26 @@ It differs from `lab.probe.needles`, the lab's own, in that
 - every test hides the four numbers of Table 5, in its order, and starts at the beginning of the haystack, so that the
   tests of a length differ in their depths only;
 - a needle may be at any token, not only at the beginning of a word;
-- `length` is the prompt without the answer, and the haystack ends with a sentence or a line: the prompt exceeds its
-  length by less than one of these, and the answer is not included;
 - a number counts wherever its digits occur, also inside a longer number.
 
-Wording, numbers and the pass rule are the paper's; one needle in each quarter of the first 99%, the excess length and
-the counting of numbers are those of the released script, whose pieces of text are sentences and lines here.
+Wording, numbers and the pass rule are the paper's; one needle in each quarter of the first 99% and the counting of
+numbers are those of the released script, whose own prompts `lab.probe.released_needles` writes. The exact length, with
+the answer, is ours.
 """
 
 from __future__ import annotations
-
-import re
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from lab.data import wording
 from lab.errors import DataError
-from lab.probe.needles import CHARS_PER_TOKEN, DEPTH_RANGE, NeedleCase, compose, plain_ids
+from lab.probe.needles import DEPTH_RANGE, NeedleCase, compose, fill, plain_ids
 
-SUMMARY = "Table 5's numbers in every test, haystack from its beginning, length overshot, digits count anywhere"
+SUMMARY = "Table 5's numbers in every test, haystack from its beginning, exact length, digits count anywhere"
 NUMBERS = ("144231", "543171", "264468", "423103")
 DIGITS = 6
 QUESTION = "\n\n What are the magic numbers mentioned in the provided text?\n The numbers are"
-SENTENCE_END = re.compile(r"[.?!\n]+")
 
 
 def make_case(
@@ -41,20 +37,21 @@ def make_case(
     digits: int = DIGITS,
     needles: int = len(NUMBERS),
 ) -> NeedleCase:
-    """Draw one test whose prompt has `length` tokens, or more to the end of a sentence or line, without the answer.
+    """Draw one test of exactly `length` tokens, of which the last `answer_budget` are left for the answer.
 
     Needle k is at a uniformly drawn token of the k-th quarter of the haystack's first 99%.
 
     Raises: DataError where `length` has no room for the fixed parts, or the haystack is empty.
     """
     head, planted, tail = fixed_parts(tokenizer, digits, needles)
-    fixed = len(head) + sum(map(len, planted)) + len(tail)
+    fixed = len(head) + sum(map(len, planted)) + len(tail) + answer_budget
     if length < fixed + needles:
         raise DataError(
-            f"length={length}: too short for the needle test; task, {needles} needles and question take {fixed} "
-            f"tokens, so use {fixed + needles} or more"
+            f"length={length}: too short for the needle test; task, {needles} needles, question and answer_budget="
+            f"{answer_budget} take {fixed} tokens, so use {fixed + needles} or more"
         )
-    hay = whole_sentences(tokenizer, haystack, length - fixed)
+    _, encoding = fill(tokenizer, haystack, length - fixed, len(haystack))  # from the blank before its second copy
+    hay = encoding.ids[: length - fixed]
     depths = (np.arange(needles) + generator.random(needles)) * DEPTH_RANGE / needles
     places = [int(depth * len(hay)) for depth in depths]
     return compose(tokenizer, list(NUMBERS), hay, places, (head, planted, tail))
@@ -70,28 +67,7 @@ def fixed_parts(tokenizer: Tokenizer, digits: int, needles: int) -> tuple[list[i
 def shortest(tokenizer: Tokenizer, answer_budget: int, *, digits: int, needles: int, seed: int) -> int:
     """Count the tokens of the shortest case: all fixed parts and one token of haystack per needle."""
     head, planted, tail = fixed_parts(tokenizer, digits, needles)
-    return len(head) + sum(map(len, planted)) + len(tail) + needles
-
-
-def whole_sentences(tokenizer: Tokenizer, haystack: str, n_tokens: int) -> list[int]:
-    """Return `n_tokens` tokens from the beginning of the haystack, and more to the end of the sentence or line.
-
-    The haystack starts again after its end. Raises: DataError for an empty haystack.
-    """
-    if not haystack.strip():
-        raise DataError("haystack: empty; give a text file with words in it")
-    piece_end = SENTENCE_END if SENTENCE_END.search(haystack) else re.compile(r"\s")
-    size = CHARS_PER_TOKEN * n_tokens
-    while True:
-        text = (f" {haystack}" * (1 + size // len(haystack)))[:size]
-        encoding = tokenizer.encode(text, add_special_tokens=False)
-        if len(encoding.ids) > n_tokens:
-            least = encoding.offsets[n_tokens - 1][1]
-            ends = [match.end() for match in piece_end.finditer(text, least - 1) if match.end() < size]
-            if ends:
-                break
-        size *= 2
-    return [token for token, (begin, _) in zip(encoding.ids, encoding.offsets, strict=True) if begin < ends[0]]
+    return len(head) + sum(map(len, planted)) + len(tail) + needles + answer_budget
 
 
 def found(text: str, numbers: list[str]) -> int:

@@ -4,15 +4,17 @@
 
 CONFIG is a YAML file of configs/recipes/. The stages are a brief training on full windows of the target length, the
 analysis of impactful tokens (eval.impact), the extension on selected sentences with ids up to the target length, a
-replay of pretraining data, and the merge of base and replayed model (lab/recipes/recipe.py lists their inputs):
+replay of pretraining data, and the merge of base and replayed model (lab/recipes/recipe.py lists their inputs, and
+those of the baselines that `methods` names):
 
     python -m lab.longrecipe configs/recipes/longrecipe_demo.yaml
     python -m lab.longrecipe configs/recipes/longrecipe_demo.yaml --folder=runs/other --extend.optim.lr=5e-4
+    python -m lab.longrecipe configs/recipes/longrecipe_demo.yaml --methods='[pose, random]'
     python -m lab.longrecipe configs/recipes/longrecipe_80k.yaml --launcher "torchrun --nproc_per_node 8"
 
 --launcher is the command that starts lab.fit in the training stages; left out, this Python. Every stage's settings are
 checked before the first one runs, and are written to FOLDER as tune.yaml, analyse.yaml, extend.yaml, replay.yaml and
-merge.yaml.
+merge.yaml (pose.yaml, pose_replay.yaml and pose_merge.yaml for PoSE).
 
 --dry_run prints the resources that each training stage needs, and runs none; it takes lab.fit --dry_run's options.
 
@@ -42,12 +44,14 @@ from lab.data.part_of_speech import open_tagger
 from lab.data.preparation import is_prepared
 from lab.data.selecting import RESULT
 from lab.data.windows import refuse_few
-from lab.errors import ConfigError
-from lab.files import write_atomic, write_json, writing
+from lab.errors import CheckpointError, ConfigError
+from lab.files import read_object, write_atomic, write_json, writing
 from lab.probe.curve import shown_length
-from lab.recipes.recipe import FOLDERS, TRAINING, Recipe, Resolved, read_recipe, resolve, unprepared
-from lab.runs.changes import changes
+from lab.recipes.recipe import Recipe, Resolved, read_recipe, resolve, unprepared
+from lab.recipes.stages import STAGES, TRAINING, stages_of
+from lab.runs.changes import changes, flatten
 from lab.runs.folder import RunFolder
+from lab.schema import brief
 
 SYNTAX = Syntax(
     values=("--launcher",),
@@ -68,17 +72,33 @@ class Stages:
         self.path = self.folder / "stages.json"
         self.records: dict[str, dict[str, Any]] = {}
         if self.path.exists():
-            self.records = json.loads(self.path.read_text(encoding="utf-8"))
+            self.records = self.read()
+
+    def read(self) -> dict[str, dict[str, Any]]:
+        """Read the record of each stage.
+
+        Raises: CheckpointError for a damaged file, or one of another shape.
+        """
+        remedy = "restore it, or delete it to run the stages again"
+        found = read_object(self.path, CheckpointError, remedy)
+        for stage, record in found.items():
+            seconds = record.get("seconds", 0.0) if isinstance(record, dict) else None
+            if stage not in STAGES or not isinstance(seconds, int | float):
+                raise CheckpointError(f"{self.path}: {brief(stage)} is not the record of a stage; {remedy}")
+        return found
 
     def is_done(self, stage: str) -> bool:
         """Return whether a stage was finished and its output still exists."""
         return bool(self.records.get(stage, {}).get("done")) and self.recipe.path(stage).exists()
 
     def left(self) -> list[str]:
-        """List the remaining stages: those after the last finished one."""
-        names = list(FOLDERS)
-        done = [place for place, stage in enumerate(names) if self.is_done(stage)]
-        return names[max(done, default=-1) + 1 :]
+        """List the remaining stages: of every method, those after the last finished one."""
+        left = []
+        for method in self.recipe.methods:
+            names = [stage.name for stage in stages_of(method)]
+            done = [place for place, stage in enumerate(names) if self.is_done(stage)]
+            left += names[max(done, default=-1) + 1 :]
+        return left
 
     def file(self, stage: str) -> Path:
         """Name the file of a stage's settings."""
@@ -89,13 +109,14 @@ class Stages:
 
         Raises: ConfigError with a line for each.
         """
-        finished = [stage for stage in FOLDERS if stage not in self.left() and self.file(stage).exists()]
+        left = self.left()
+        finished = [stage for stage in self.recipe.stages if stage not in left and self.file(stage).exists()]
+        files = {stage: yaml.safe_load(self.file(stage).read_text(encoding="utf-8")) for stage in finished}
         faults = [
             f"{stage}.{key}={now}: the stage is finished, with {before}; set it back, or choose another folder"
-            for stage in finished
-            for key, before, now in changes(
-                yaml.safe_load(self.file(stage).read_text(encoding="utf-8")), plain(self.resolved.settings[stage])
-            )
+            for stage, old in files.items()
+            for key, before, now in changes(old, plain(self.resolved.settings[stage]))
+            if key in flatten(old)  # its version may have lacked a setting
         ]
         if faults:
             raise ConfigError(*faults)
@@ -126,9 +147,10 @@ def plain(settings: dict[str, Any]) -> dict[str, Any]:
 def words_of(stages: Stages, stage: str, launcher: Sequence[str]) -> list[str]:
     """Build the command line of a stage."""
     recipe, settings = stages.recipe, stages.resolved.settings[stage]
-    if stage in TRAINING:
+    kind = recipe.stages[stage].kind
+    if kind in TRAINING:
         return [*launcher, "-m", "lab.fit", str(stages.file(stage)), "--resume"]
-    if stage == "analyse":
+    if kind == "analyse":
         options = {key: value for key, value in settings.items() if key not in ("base", "tuned") and value is not None}
         words = [f"--{key}={json.dumps(value)}" for key, value in options.items()]
         folder = str(recipe.path(stage))
@@ -188,11 +210,11 @@ def run_stages(stages: Stages, launcher: Sequence[str]) -> int:
     try:
         for stage in stages.left():
             show(f"\n{stage} -> {stages.recipe.path(stage)}")
-            start = time.monotonic()
-            if stage == "merge":
+            start, merges = time.monotonic(), stages.recipe.stages[stage].kind == "merge"
+            if merges:
                 shutil.rmtree(stages.folder / MERGING, ignore_errors=True)
             status = child.run(words_of(stages, stage, launcher))
-            if status == 0 and stage == "merge":
+            if status == 0 and merges:
                 shutil.rmtree(
                     stages.recipe.path(stage), ignore_errors=True
                 )  # one that was merged earlier is out of date
@@ -211,25 +233,26 @@ def run_stages(stages: Stages, launcher: Sequence[str]) -> int:
 def report(stages: Stages) -> str:
     """Format a table of the results of every stage."""
     rows: list[tuple[str, ...]] = [("stage", "tokens", "loss", "held-out loss", "effective length", "seconds")]
-    for stage in FOLDERS:
-        numbers = numbers_of(stage, stages.recipe.path(stage))
+    for stage, about in stages.recipe.stages.items():
+        numbers = numbers_of(about.kind, stages.recipe.path(stage))
         shown = ["-" if x is None else form.format(x) for x, form in zip(numbers, FORMS, strict=True)]
         rows.append((stage, *shown, f"{stages.records.get(stage, {}).get('seconds', 0.0):,.0f}"))
-    lines = [f"{row[0]:<8}" + "".join(f"{cell:>{width}}" for cell, width in zip(row[1:], WIDTHS)) for row in rows]
-    places = ["folder", *(str(stages.recipe.path(stage)) for stage in FOLDERS)]
+    width = max(len(stage) for stage in stages.recipe.stages) + 1
+    lines = [f"{row[0]:<{width}}" + "".join(f"{cell:>{width}}" for cell, width in zip(row[1:], WIDTHS)) for row in rows]
+    places = ["folder", *(str(stages.recipe.path(stage)) for stage in stages.recipe.stages)]
     return "\n".join(["", *(f"{line}  {place}" for line, place in zip(lines, places, strict=True))])
 
 
-def numbers_of(stage: str, folder: Path) -> tuple[float | str | None, ...]:
-    """Read the results of a stage: tokens, loss of the last steps, held-out loss, effective length."""
-    if stage in TRAINING:
+def numbers_of(kind: str, folder: Path) -> tuple[float | str | None, ...]:
+    """Read the results of a stage of a kind: tokens, loss of the last steps, held-out loss, effective length."""
+    if kind in TRAINING:
         run = RunFolder(folder)
         steps = list(run.read("metrics.jsonl"))
         probes = list(run.probes())
         last, probe = steps[-1] if steps else {}, probes[-1] if probes else {}
         length = shown_length(probe["effective_length"], probe.get("first_length")) if probe else None
         return *map(last.get, ("consumed_tokens", "loss")), probe.get("held_out_loss"), length
-    if stage == "analyse" and (folder / RESULT).exists():
+    if kind == "analyse" and (folder / RESULT).exists():
         options = json.loads((folder / RESULT).read_text(encoding="utf-8"))["options"]
         return options["windows"] * options["length"], None, None, None
     return None, None, None, None

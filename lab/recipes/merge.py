@@ -1,6 +1,7 @@
 """Merge trained models: every weight of the merged one is the weighted sum of theirs.
 
     python -m lab.merge MODEL MODEL [MODEL ...] [--weights W W ...] [--positions MODEL] [--train_len TOKENS] -o FOLDER
+    python -m lab.merge RUN --last N [--weights W W ...] [--train_len TOKENS] -o FOLDER
 
     W_merged = w_1 W_1 + w_2 W_2 + ...,    w_1 + w_2 + ... = 1    (arXiv:2409.00509, Eq. 7)
 
@@ -10,7 +11,11 @@ shares, which for two models are LongRecipe's 0.5 and 0.5:
 
     python -m lab.merge models/Llama-3-8B runs/replayed --positions runs/replayed -o merged
     python -m lab.merge runs/seed0 runs/seed1 runs/seed2 -o average
+    python -m lab.merge runs/anchor_64k --last 5 -o average
     python -m lab.merge models/Llama-3-8B runs/replayed --weights 0.3 0.7 --positions runs/replayed -o merged
+
+--last merges the newest checkpoints of one run folder, newest first, such as those of train.final_checkpoints. (Where
+AnchorAttention averages over its last five, it averages their scores, as eval.ruler --last does.)
 
 If the models' position methods differ, --positions names the model whose methods and training window are kept. Its
 distance method must be plain, the only one that a Hugging Face folder supports. --train_len replaces the models' own
@@ -40,6 +45,7 @@ from lab.model.decoder import Decoder
 from lab.model.huggingface import save_pretrained
 from lab.model.huggingface.config import hugging_face_settings
 from lab.positions.methods import describe
+from lab.runs.checkpoints import newest_checkpoints
 from lab.source.inherit import FREE
 from lab.source.place import tokenizer_of
 from lab.source.weights import MOST_FAULTS, shape
@@ -74,12 +80,18 @@ def parse(words: Words) -> Arguments:
     Raises: ConfigError.
     """
     models, options = words.places, words.options
+    if options.last is not None:
+        if len(models) != 1:
+            raise ConfigError(f"--last={options.last}: takes one run folder; name one, or leave --last out")
+        count = read_count("last", options.last, "checkpoints; leave it out for models that are named")
+        models = list(map(str, newest_checkpoints(Path(models[0]), count)))
     if words.settings:
         name, value = next(iter(words.settings.items()))
         raise ConfigError(
             f"--{name}={value}: not an option; write MODEL MODEL --weights W W --positions MODEL -o FOLDER"
         )
-    train_len = read_train_len(options.train_len)
+    remedy = "tokens; leave it out for the models' own"
+    train_len = None if options.train_len is None else read_count("train_len", options.train_len, remedy)
     if len(models) < 2:
         raise ConfigError(f"MODEL={' '.join(models)}: must be two models or more, before the options; see --help")
     if options.o is None:
@@ -91,17 +103,14 @@ def parse(words: Words) -> Arguments:
     return Arguments([Path(word) for word in models], shares, place, train_len, Path(options.o))
 
 
-def read_train_len(word: str | None) -> int | None:
-    """Read the training window to write.
+def read_count(name: str, word: str, of: str) -> int:
+    """Read the value of an option that is a number of something.
 
     Raises: ConfigError.
     """
-    if word is None:
-        return None
     if not (word.isascii() and word.isdigit()) or int(word) < 1:
-        raise ConfigError(
-            f"--train_len={word}: must be a whole number of tokens >= 1; leave it out for the models' own"
-        )
+        noun, _, remedy = of.partition("; ")
+        raise ConfigError(f"--{name}={word}: must be a whole number of {noun} >= 1; {remedy}")
     return int(word)
 
 
@@ -250,5 +259,5 @@ def add_up(decoders: Sequence[Decoder], shares: Sequence[float], into: Decoder) 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    syntax = Syntax(places=None, values=("-o", "--positions", "--train_len"), lists=("--weights",))
+    syntax = Syntax(places=None, values=("-o", "--positions", "--train_len", "--last"), lists=("--weights",))
     return run(__doc__, arguments, lambda words: merge(parse(words)), syntax=syntax, stopped=UNFINISHED, whole=True)

@@ -6,7 +6,15 @@
     replay    extended, short windows, plain ids               -> FOLDER/replayed
     merge     base with replayed                               -> FOLDER/merged
 
-Source: arXiv:2409.00509, Figure 1 and sections 4.1 to 4.3.
+Each of the paper's baselines extends the base in another way, and is replayed and merged as LongRecipe is:
+
+    flt          full windows of target_len tokens             -> FOLDER/flt
+    pose, rpes   other ids up to target_len                    -> FOLDER/pose
+    random       sentences that are drawn without the analysis -> FOLDER/random
+    unselected   samples of whole text                         -> FOLDER/unselected
+    pose_replay, pose_merge, ...                               -> FOLDER/pose_replayed, FOLDER/pose_merged, ...
+
+Source: arXiv:2409.00509, Figure 1 and sections 4.1 to 4.3; section 5.1 and Tables 2 and 3 for the baselines.
 """
 
 from __future__ import annotations
@@ -28,12 +36,11 @@ from lab.errors import ConfigError, LabError
 from lab.model.huggingface.config import hugging_face_settings
 from lab.positions.config import Replaced
 from lab.recipes.impact_config import ImpactConfig
+from lab.recipes.stages import SKIPS, TRAINING, Method, Stage, earlier, stages_of
 from lab.schema import Positive, Section
 from lab.settings import TAGS, Raw, part, validated
 from lab.source.describe import Source, read_source
 
-FOLDERS = {"tune": "tuned", "analyse": "impact", "extend": "extended", "replay": "replayed", "merge": "merged"}
-TRAINING = ("tune", "extend", "replay")
 SAMPLE_FRAC = 0.3  # tokens of a sample, of the target length (section 5.3)
 SUM_TOLERANCE = 1e-6
 OWN = {"run": ("name", "folder"), "start": None}  # settings that the recipe sets
@@ -63,6 +70,8 @@ class Recipe(Section):
     """Model to extend: a run folder, a checkpoint in it, or a Hugging Face folder."""
     target_len: Positive
     """Target window T in tokens."""
+    methods: tuple[Method, ...] = ("longrecipe",)
+    """Ways to extend the base, each with a replay and a merge: longrecipe, or baselines of the paper."""
     common: dict[str, Any] = field(default_factory=dict)
     """Settings that the training stages share."""
     tune: dict[str, Any]
@@ -71,18 +80,28 @@ class Recipe(Section):
     """Options of eval.impact; its length is T where it is left out."""
     extend: dict[str, Any]
     """Extension of the base; its data.window is 30% of T and its data.mode concatenated where they are left out."""
+    flt: dict[str, Any] = field(default_factory=dict)
+    """What differs from extend in full-length training; its data.window is T where it is left out."""
     replay: dict[str, Any]
     """Replay of pretraining data; its data.window is the base's where it is left out."""
     merge: MergeConfig = field(default_factory=MergeConfig)
     """Merging of the base with the replayed model."""
 
+    @property
+    def stages(self) -> dict[str, Stage]:
+        """The stages of all methods, by name, in the order they run."""
+        return {stage.name: stage for method in self.methods for stage in stages_of(method)}
+
     def path(self, stage: str) -> Path:
         """Return a stage's folder."""
-        return Path(self.folder) / FOLDERS[stage]
+        return Path(self.folder) / self.stages[stage].folder
 
     def rules(self) -> list[str]:
-        """Refuse settings that only the recipe may set."""
-        return [fault for name in ("common", *TRAINING) for fault in own_faults(name, getattr(self, name))]
+        """Refuse a method given twice or none, and settings that only the recipe may set."""
+        faults = [fault for name in ("common", *TRAINING, "flt") for fault in own_faults(name, getattr(self, name))]
+        if len(set(self.methods)) != len(self.methods) or not self.methods:
+            faults.append(f"methods={list(self.methods)}: must name at least one method, each once; change it")
+        return faults
 
 
 def own_faults(name: str, settings: dict[str, Any]) -> list[str]:
@@ -131,52 +150,61 @@ def resolve(recipe: Recipe) -> Resolved:
     experiments, faults = resolve_training(recipe, source)
     if faults:
         raise ConfigError(*faults)
-    replayed = experiments["replay"]
-    train_len = None if replayed.position.frequency.method == "dynamic_ntk" else recipe.target_len
-    methods = replayed.frequencies, replayed.position.distance
-    collect(faults, "merge", lambda: hugging_face_settings(replayed.model, *methods, "float32", train_len))
+    settings = {name: experiment.to_dict() for name, experiment in experiments.items()}
+    for stage in recipe.stages.values():
+        if stage.kind == "analyse":
+            options = dataclasses.asdict(recipe.analyse)
+            options["length"] = options["length"] or recipe.target_len
+            settings[stage.name] = {"base": recipe.base, "tuned": str(recipe.path("tune")), **options}
+        if stage.kind == "merge":
+            replay = earlier(stage, "replay")
+            settings[stage.name] = collect(
+                faults, stage.name, partial(merge_settings, recipe, experiments[replay.name], replay, source)
+            )
     if faults:
         raise ConfigError(*faults)
-    keeps = positions_of(source) != (
-        replayed.position.frequency,
-        replayed.position.distance,
-        replayed.model.theta,
-    )
-    options = dataclasses.asdict(recipe.analyse)
-    options["length"] = options["length"] or recipe.target_len
-    replay = str(recipe.path("replay"))
-    settings = {name: experiment.to_dict() for name, experiment in experiments.items()}
-    settings["analyse"] = {"base": recipe.base, "tuned": str(recipe.path("tune")), **options}
-    settings["merge"] = {
-        "models": [recipe.base, replay],
-        "weights": list(recipe.merge.weights),
-        "positions": replay if keeps else None,
-        "train_len": train_len,
-    }
     return Resolved(recipe, experiments, settings)
 
 
+def merge_settings(recipe: Recipe, replayed: Experiment, replay: Stage, source: Source) -> dict[str, Any]:
+    """Compose the settings of a merge of the base with a replayed model.
+
+    Raises: ConfigError for positions that a Hugging Face folder does not support.
+    """
+    train_len = None if replayed.position.frequency.method == "dynamic_ntk" else recipe.target_len
+    hugging_face_settings(replayed.model, replayed.frequencies, replayed.position.distance, "float32", train_len)
+    kept = replayed.position.frequency, replayed.position.distance, replayed.model.theta
+    path = str(recipe.path(replay.name))
+    return {
+        "models": [recipe.base, path],
+        "weights": list(recipe.merge.weights),
+        "positions": path if positions_of(source) != kept else None,
+        "train_len": train_len,
+    }
+
+
 def resolve_training(recipe: Recipe, source: Source) -> tuple[dict[str, Experiment], list[str]]:
-    """Resolve the training stages; replay inherits from the model that extend will train."""
+    """Resolve the training stages; a replay inherits from the model that its method's extension will train."""
     experiments: dict[str, Experiment] = {}
     faults: list[str] = []
     with TemporaryDirectory() as place:
-        later = Path(place) / FOLDERS["extend"]  # in place of the model that is not trained yet
-        starts = {"tune": Path(recipe.base), "extend": Path(recipe.base), "replay": later}
-        for stage in TRAINING:
-            if stage == "replay" and "extend" not in experiments:
+        for stage in recipe.stages.values():
+            before = earlier(stage, "extend") if stage.kind == "replay" else None
+            if stage.kind not in TRAINING or (before and before.name not in experiments):
                 continue
-            file = Path(place) / f"{stage}.yaml"
-            file.write_text(yaml.safe_dump(stage_settings(recipe, stage, source, starts[stage])), encoding="utf-8")
-            experiment = collect(faults, stage, partial(load_experiment, file))
+            start = Path(place) / before.folder if before else Path(recipe.base)  # of a model that is not trained yet
+            file = Path(place) / f"{stage.name}.yaml"
+            file.write_text(yaml.safe_dump(stage_settings(recipe, stage, source, start)), encoding="utf-8")
+            experiment = collect(faults, stage.name, partial(load_experiment, file))
             if experiment is None:
                 continue
-            start = recipe.path("extend") if stage == "replay" else Path(recipe.base)
-            experiments[stage] = dataclasses.replace(experiment, start=StartConfig(path=str(start)))
-            if stage == "extend":
-                later.mkdir()
-                (later / "config.yaml").write_text(experiments[stage].to_yaml(), encoding="utf-8")
-        faults = [fault.replace(str(later), str(recipe.path("extend"))) for fault in faults]
+            start = recipe.path(before.name) if before else Path(recipe.base)
+            experiments[stage.name] = dataclasses.replace(experiment, start=StartConfig(path=str(start)))
+            if stage.kind == "extend":
+                (Path(place) / stage.folder).mkdir()
+                text = experiments[stage.name].to_yaml()
+                (Path(place) / stage.folder / "config.yaml").write_text(text, encoding="utf-8")
+        faults = [fault.replace(place, recipe.folder) for fault in faults]
     return experiments, faults
 
 
@@ -189,22 +217,26 @@ def collect(faults: list[str], stage: str, make: Callable[[], Any]) -> Any:
         return None
 
 
-def stage_settings(recipe: Recipe, stage: str, source: Source, start: Path) -> dict[str, Any]:
+def stage_settings(recipe: Recipe, stage: Stage, source: Source, start: Path) -> dict[str, Any]:
     """Compose a training stage's settings: common ones, its own, and those that the recipe sets."""
-    values = merged(recipe.common, getattr(recipe, stage))
+    values = merged(recipe.common, getattr(recipe, stage.kind))
+    if stage.kind == "extend" and stage.method == "flt":
+        values = merged(values, merged({"data": {"window": recipe.target_len}}, recipe.flt))
     data = dict(part(values, "data"))
     if source.tokenizer is not None:
         data.setdefault("tokenizer", source.tokenizer)  # the base's file, so that stages can share shards
-    if stage == "replay":
+    if stage.kind == "replay":
         data.setdefault("window", source.window)
     else:
-        share = 1.0 if stage == "tune" else SAMPLE_FRAC
+        share = 1.0 if stage.kind == "tune" else SAMPLE_FRAC
         data.setdefault("window", round(share * recipe.target_len))
         data.setdefault("mode", "concatenated")
-    if stage == "extend":
-        selection = str(recipe.path("analyse"))
-        values["skip"] = {"method": "longrecipe", "target_len": recipe.target_len, "selection": selection}
-    run = {**part(values, "run"), "name": FOLDERS[stage], "folder": recipe.folder}
+    values.pop("skip", None)
+    skip = SKIPS[stage.method] if stage.kind == "extend" else None
+    if skip is not None:
+        selection = {"selection": str(recipe.path("analyse"))} if stage.method == "longrecipe" else {}
+        values["skip"] = {**skip, "target_len": recipe.target_len, **selection}
+    run = {**part(values, "run"), "name": stage.folder, "folder": recipe.folder}
     return {**values, "data": data, "run": run, "start": {"path": str(start)}}
 
 

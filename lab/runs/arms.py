@@ -53,9 +53,28 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def differing(settings: Mapping[str, Row]) -> list[str]:
-    """List the settings that tell arms apart."""
+    """List the settings that tell arms apart.
+
+    A setting that a run's section does not have tells nothing of that run: the section has another method, whose name
+    differs, or was written by a version of the lab without the setting.
+
+    Example:
+        >>> one, other = {"skip.method": "pose", "skip.chunks": 2}, {"skip.method": "rpes", "skip.max_gap": 8}
+        >>> differing({"a": one, "b": other}), differing({"a": one, "b": {"data.window": 8}})
+        (['skip.method'], ['data.window', 'skip.chunks', 'skip.method'])
+    """
     keys = sorted({key for each in settings.values() for key in each if not key.startswith(NOT_OF_THE_ARM)})
-    return [key for key in keys if len({str(each.get(key)) for each in settings.values()}) > 1]
+    runs = [(each, {section_of(key) for key in each}) for each in settings.values()]
+    values = {
+        key: {str(each.get(key)) for each, sections in runs if key in each or section_of(key) not in sections}
+        for key in keys
+    }
+    return [key for key in keys if len(values[key]) > 1]
+
+
+def section_of(key: str) -> str:
+    """Return the section of a dotted name."""
+    return key.rpartition(".")[0]
 
 
 def name_arms(settings: Mapping[str, Row]) -> dict[str, str]:
@@ -66,10 +85,30 @@ def name_arms(settings: Mapping[str, Row]) -> dict[str, str]:
         {'a': 'window=96', 'b': 'window=192'}
     """
     keys = differing(settings)
+    for key in differing(settings):  # leave out what follows from the others, as a parameter of one method alone
+        values = {str(each.get(key)) for each in settings.values()}
+        others = [other for other in keys if other != key]
+        if "None" in values and len(values) == 2 and n_arms(settings, others) == n_arms(settings, keys):
+            keys = others
     return {
-        name: ", ".join(f"{key.split('.')[-1]}={each[key]}" for key in keys if each.get(key) is not None) or ONLY
+        name: ", ".join(f"{key.split('.')[-1]}={plain(each[key])}" for key in keys if each.get(key) is not None) or ONLY
         for name, each in settings.items()
     }
+
+
+def plain(value: Any) -> str:
+    """Write a value without the decimals of a whole number.
+
+    Example:
+        >>> plain(96.0), plain(0.8), plain("natural")
+        ('96', '0.8', 'natural')
+    """
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def n_arms(settings: Mapping[str, Row], keys: Sequence[str]) -> int:
+    """Count the arms that settings tell apart."""
+    return len({tuple(str(each.get(key)) for key in keys) for each in settings.values()})
 
 
 def mean_with_limits(values: Sequence[float]) -> tuple[float, float, float]:

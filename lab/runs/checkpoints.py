@@ -17,7 +17,7 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -78,24 +78,32 @@ def temporary_folder(root: Path) -> Path:
 
 
 def publish(
-    root: Path, consumed_tokens: int, keep: int, written: Mapping[str, FileEntry] = MappingProxyType({})
+    root: Path,
+    consumed_tokens: int,
+    keep: int,
+    written: Mapping[str, FileEntry] = MappingProxyType({}),
+    final: Collection[int] = (),
 ) -> Checkpoint:
     """Write the manifest, rename the folder to its final name, and delete all but the newest `keep`.
 
-    Files that are in `written`, hashed as they were written, are not read again.
+    Files that are in `written`, hashed as they were written, are not read again. Those of `final`, in consumed tokens,
+    are kept as well, and others between them are deleted, so that the final ones are the newest.
     """
     temporary = root / TEMPORARY
     files = {p.name: written.get(p.name) or entry_of(p) for p in sorted(temporary.iterdir())}
     write_json(temporary / MANIFEST, sealed({KEY: FORMAT, "consumed_tokens": consumed_tokens, "files": files}))
-    final = root / folder_name(consumed_tokens)
-    publish_folder(temporary, final)
+    folder = root / folder_name(consumed_tokens)
+    publish_folder(temporary, folder)
     (root / UNTRAINED).unlink(missing_ok=True)
-    others = [path for path in candidates(root) if path != final]
-    newer = [path for path in others if path.name > final.name]  # corrupt ones that the run did not resume from
-    older = [path for path in others if path.name < final.name]
-    for path in [*newer, *older[keep - 1 :]]:
+    others = [path for path in candidates(root) if path != folder]
+    newer = [path for path in others if path.name > folder.name]  # corrupt ones that the run did not resume from
+    older = [path for path in others if path.name < folder.name]
+    kept = {folder_name(tokens) for tokens in final}
+    between = [path for path in older if path.name > min(kept, default=folder.name) and path.name not in kept]
+    left = [path for path in older if path not in between]
+    for path in [*newer, *between, *(path for path in left[keep - 1 :] if path.name not in kept)]:
         remove(path)
-    return Checkpoint(final, consumed_tokens)
+    return Checkpoint(folder, consumed_tokens)
 
 
 def mark_untrained(root: Path) -> None:
@@ -172,6 +180,22 @@ def newest(root: Path) -> tuple[Checkpoint | None, list[str]]:
             return Checkpoint(folder, int(folder.name.removeprefix("tokens-"))), passed
         passed.append(f"{folder}: {fault}; skipped")
     return None, passed
+
+
+def newest_checkpoints(run: Path, count: int) -> list[Path]:
+    """List the newest whole checkpoints of a run folder, newest first.
+
+    Raises: CheckpointError for another folder, or for too few.
+    """
+    if not (run / "checkpoints").is_dir():
+        raise CheckpointError(f"--last={count}: {run} is not a run folder with checkpoints; leave --last out")
+    whole = [folder for folder in candidates(run / "checkpoints") if fault_of(folder) is None]
+    if len(whole) < count:
+        raise CheckpointError(
+            f"--last={count}: {run} keeps {len(whole)} whole checkpoints; lower it, or train with a higher "
+            "train.keep_checkpoints"
+        )
+    return whole[:count]
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:

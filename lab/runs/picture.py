@@ -7,6 +7,7 @@ Several runs are drawn as in lab/runs/arms_picture.py, to runs.png unless -o nam
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,12 +30,12 @@ def draw_run(run: Path, output: Path | None = None) -> Path:
     folder, output = RunFolder(run), output or run / "picture.png"
     if not (run / "counts.npz").exists():
         raise CheckpointError(f"{run}: holds no counts.npz; use the folder of a run that has saved a checkpoint")
-    counts, probes = SavedCounts.read(run / "counts.npz"), list(folder.read("probes.jsonl"))
+    counts, probes = SavedCounts.read(run / "counts.npz"), list(folder.records("probes.jsonl"))
     with canvas(output, 13, 3.9) as figure:
         left, middle, right = figure.subplots(1, 3)
         full = counts.lengths @ np.arange(len(counts.lengths))
         draw_frequency(left, counts.f, counts.tokens, gaps=bool(counts.tokens != full))
-        draw_loss(middle, list(folder.read("metrics.jsonl")), probes)
+        draw_loss(middle, list(folder.records("metrics.jsonl")), probes)
         draw_accuracy(right, figure, probes, counts.max_len)
         figure.suptitle(run.name, fontsize=10)
     return output
@@ -59,12 +60,18 @@ def draw_frequency(axes: Any, frequency: np.ndarray, tokens: int, *, gaps: bool)
 def draw_loss(axes: Any, metrics: list[dict[str, Any]], probes: list[dict[str, Any]]) -> None:
     """Draw training and held-out loss over consumed tokens."""
     tokens = [record["consumed_tokens"] / 1e6 for record in metrics]
-    axes.plot(tokens, [record["loss"] for record in metrics], color=BLUE, linewidth=0.8, label="training")
-    held_out = [(p["consumed_tokens"] / 1e6, p["held_out_loss"]) for p in probes if "held_out_loss" in p]
+    axes.plot(tokens, [number(record, "loss") for record in metrics], color=BLUE, linewidth=0.8, label="training")
+    held_out = [(p["consumed_tokens"] / 1e6, number(p, "held_out_loss")) for p in probes if "held_out_loss" in p]
     if held_out:
         axes.plot(*zip(*held_out), color=ORANGE, marker=".", label="held out")
     axes.set(title="loss", xlabel="consumed tokens (millions)", ylabel="nats per token")
     axes.legend(frameon=False)
+
+
+def number(record: dict[str, Any], key: str) -> float:
+    """Return a number of a record, NaN, which leaves a gap, where it has none."""
+    value = record.get(key)
+    return value if isinstance(value, int | float) else math.nan
 
 
 def draw_accuracy(axes: Any, figure: Any, probes: list[dict[str, Any]], window: int) -> None:
@@ -73,10 +80,11 @@ def draw_accuracy(axes: Any, figure: Any, probes: list[dict[str, Any]], window: 
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
-    curves: dict[int, list[tuple[int, float]]] = {}
+    curves: dict[int, list[tuple[float, float]]] = {}
     for record in probes:
         if "length" in record:
-            curves.setdefault(record["consumed_tokens"], []).append((record["length"], record["accuracy"]))
+            point = (number(record, "length"), number(record, "accuracy"))
+            curves.setdefault(record["consumed_tokens"], []).append(point)
     axes.set(title="four-needle accuracy", xlabel="length (tokens)", ylabel="share of tests passed", ylim=(-0.02, 1.02))
     if not curves:
         axes.text(0.5, 0.5, "no probe yet", transform=axes.transAxes, ha="center", color=GREY)
@@ -84,8 +92,8 @@ def draw_accuracy(axes: Any, figure: Any, probes: list[dict[str, Any]], window: 
     scale: Any = ScalarMappable(Normalize(0, max(curves) / 1e6), colormaps["viridis_r"])
     for tokens, curve in sorted(curves.items()):
         axes.plot(*zip(*sorted(curve)), color=scale.to_rgba(tokens / 1e6), marker=".", linewidth=1.2)
-    threshold = next((record["threshold"] for record in probes if "threshold" in record), None)
-    if threshold is not None:
+    threshold = next((number(record, "threshold") for record in probes if "threshold" in record), math.nan)
+    if not math.isnan(threshold):
         axes.axhline(threshold, color=GREY, linestyle=":", linewidth=1)
         axes.annotate(
             f"threshold {threshold:g}",

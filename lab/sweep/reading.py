@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
-
-import yaml
 
 from lab.errors import ConfigError
 from lab.schema import NonNegative, Positive, Section
 from lab.settings import Raw, validated
-from lab.sweep.space import FORMS, IN_GRIDS, Parameter, Settings, draws, grid
+from lab.sweep.space import FORMS, IN_GRIDS, Parameter, Settings, draws, grid, grid_size
 
 DEFAULT_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
 SERVED = ("early_terminate", "controller", "scheduler", "metrics", "job", "image_uri")  # keys for wandb's server
 SEED = "run.seed"
+MOST_RUNS = 10_000  # each is read and checked before the first starts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +60,8 @@ class SweepFile(Section):
         """Refuse random draws without an end."""
         if self.method == "random" and self.run_cap is None:
             return ["run_cap: must be set where method=random, which draws without end; set the number of runs"]
+        if self.method == "random" and self.run_cap is not None and self.run_cap > MOST_RUNS:
+            return [f"run_cap={self.run_cap}: must be <= {MOST_RUNS:,}; split the sweep into several files"]
         return []
 
 
@@ -76,8 +79,7 @@ def read_sweep(path: Path, *, seeds: int | None = None, seed: NonNegative | None
 
     Raises: ConfigError with a line for each fault.
     """
-    raw = Raw.read(path)  # refuses keys that are given twice; the values are read as wandb does, off being false
-    raw.values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    raw = Raw.read(path)
     served = [key for key in SERVED if key in raw.values]
     if served:
         raise ConfigError(*(f"{path}: {key}: needs wandb's server; leave it out, or use wandb sweep" for key in served))
@@ -86,6 +88,8 @@ def read_sweep(path: Path, *, seeds: int | None = None, seed: NonNegative | None
     if seeds is not None:
         if file.method != "grid":
             raise ConfigError(f"--seeds={seeds}: goes with method: grid; leave it out")
+        if seeds > MOST_RUNS:
+            raise ConfigError(f"--seeds={seeds}: must be <= {MOST_RUNS:,}, the most runs of a sweep; lower it")
         parameters[SEED] = {"values": list(range(seeds))}
     if seed is not None and file.method == "grid":
         raise ConfigError(f"--seed={seed}: would be ignored, a grid draws nothing; leave it out")
@@ -95,10 +99,28 @@ def read_sweep(path: Path, *, seeds: int | None = None, seed: NonNegative | None
         raise ConfigError(*faults or ["parameters: must hold settings by dotted name; for instance run.seed"])
     known = [one for one in found if isinstance(one, Parameter)]
     if file.method == "grid":
-        runs = list(grid(known))[: file.run_cap]
+        refuse_endless(known, file.run_cap)
+        runs = list(islice(grid(known), file.run_cap))
     else:
         runs = list(draws(known, file.run_cap or 0, seed or 0))
     return Sweep(file.command, file.program, tuple(runs))
+
+
+def refuse_endless(parameters: Sequence[Parameter], run_cap: int | None) -> None:
+    """Refuse a grid of too many runs before its values are listed.
+
+    Raises: ConfigError.
+    """
+    sizes = {".".join(("parameters", *parameter.name)): grid_size(parameter) for parameter in parameters}
+    for field, size in sizes.items():
+        if size > MOST_RUNS:
+            raise ConfigError(f"{field}: has {size:,.0f} values, more than {MOST_RUNS:,} runs; narrow it")
+    runs = min(math.prod(sizes.values()), run_cap or math.inf)
+    if runs > MOST_RUNS:
+        product = "*".join(f"{size:,.0f}" for size in sizes.values() if size > 1)
+        raise ConfigError(
+            f"parameters={product}: make {runs:,.0f} runs, must be <= {MOST_RUNS:,}; give fewer values, or set run_cap"
+        )
 
 
 def read_parameters(section: Mapping[str, Any], method: str, above: tuple[str, ...] = ()) -> Iterator[Parameter | str]:
@@ -162,7 +184,9 @@ def value_faults(keys: Mapping[str, Any], distribution: str) -> Iterator[str]:
     numbers = {key: keys[key] for key in ("min", "max", "mu", "sigma", "a", "b", "q") if key in keys}
     for key, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
-            yield f"{key}={value}: must be a number; wandb reads YAML 1.1, where 1e-4 is text and 1.0e-4 a number"
+            yield f"{key}={value}: must be a number; correct it"
+        elif not math.isfinite(value):
+            yield f"{key}={value}: must be a number that is finite; correct it"
         elif (key in ("a", "b", "q") or (key == "min" and "log" in distribution)) and value <= 0:
             yield f"{key}={value}: must be > 0; raise it"
     if "min" in numbers and numbers["min"] >= numbers["max"]:

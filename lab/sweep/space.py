@@ -60,6 +60,17 @@ def grid(parameters: Sequence[Parameter]) -> Iterator[Settings]:
         yield nested(parameters, values)
 
 
+def grid_size(parameter: Parameter) -> float:
+    """Count a parameter's values in a grid, equal ones included, without listing them."""
+    keys = parameter.keys
+    if parameter.distribution == "int_uniform":
+        return float(keys["max"] + 1 - keys["min"])
+    if parameter.distribution == "q_uniform":
+        return float((keys["max"] - keys["min"]) / keys["q"])
+    values: Any = keys.get("values", [None])
+    return len(values)
+
+
 def grid_values(parameter: Parameter) -> list[Any]:
     """List the distinct values of a parameter in a grid.
 

@@ -9,6 +9,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
+from lab import session
 from lab.data import blocks, shards
 from lab.data.module import PackedData
 from lab.data.preparation import is_prepared, prepare, shard_folder
@@ -104,7 +105,8 @@ def corpora(tmp_path_factory):
 @pytest.fixture
 def small_blocks(monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK_BYTES", BLOCK)
-    monkeypatch.setattr(shards, "VERIFY_BYTES", 0)  # as for a large corpus
+    for module in (shards, session):
+        monkeypatch.setattr(module, "VERIFY_BYTES", 0)  # as for a large corpus
 
 
 @pytest.fixture
@@ -194,6 +196,7 @@ def test_a_flipped_bit_of_a_large_corpus_is_found_when_its_block_is_read_and_not
 def test_shards_of_earlier_versions_are_read_and_checked_by_what_they_record(here):
     config, folder, _ = here
     expected = packs(config)
+    assert session.unchecked(folder) is None
     closed = json.loads((folder / "prepared.json").read_text())
     (folder / "prepared.json").write_text(json.dumps({name: closed[name] for name in ("identity", "tasks")}))
     for path in folder.glob("task-*/manifest.json"):
@@ -203,6 +206,7 @@ def test_shards_of_earlier_versions_are_read_and_checked_by_what_they_record(her
             del entry["crc32"]
         path.write_text(json.dumps(manifest))
     assert packs(config) == expected
+    assert session.unchecked(folder).endswith(f"; check them once with: python -m lab.verify {folder}")
     shutil.copytree(folder / "task-00000", folder / "task-00003")
     with refused(f"{folder / 'task-00003'}: is not one of the 3 shards that prepared.json records"):
         packs(config)

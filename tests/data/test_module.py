@@ -1,5 +1,6 @@
 """The data module: batches of arranged packs, the same on any ranks, and masks and skips as a run's config has them."""
 
+import dataclasses
 import itertools
 from types import SimpleNamespace
 
@@ -67,6 +68,13 @@ def test_ranks_and_a_resume_change_no_batch(prepared, joined, mask, world_size):
     longer = packs_of(config, 7, **settings)[0]
     resumed = packs_of(config, 3, states=data.state_dict(), **settings)[0]
     assert [plain(batch) for batch in resumed] == [plain(batch) for batch in longer[16:]]
+
+
+@pytest.mark.parametrize("prefetch", [1, 3, 8])
+def test_packing_in_the_background_changes_no_batch(prepared, prefetch):
+    alone, _ = packs_of(prepared, 6)
+    packed, _ = packs_of(dataclasses.replace(prepared, prefetch=prefetch), 6)
+    assert [plain(batch) for batch in packed] == [plain(batch) for batch in alone]
 
 
 @pytest.mark.parametrize("name", MASKS)

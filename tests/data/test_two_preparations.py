@@ -65,10 +65,11 @@ def test_two_at_once_share_the_tasks_and_write_the_same_bytes(expected, tmp_path
     assert folder_bytes(shard_folder(config)) == whole
 
 
-def test_kills_at_any_moment_lose_no_finished_task(expected, tmp_path):
+def test_kills_at_any_moment_lose_no_finished_task(expected, tmp_path, repeats, record_property):
     whole, config = expected
     folder, moments = shard_folder(config), random.Random(3)
-    for _ in range(4):
+    record_property("count", kills := repeats(4, 50))
+    for _ in range(kills):
         process = start(config, tmp_path / "log")
         time.sleep(moments.uniform(0.02, 0.3))
         os.kill(process.pid, signal.SIGKILL)

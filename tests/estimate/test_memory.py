@@ -72,6 +72,17 @@ def test_recompute_keeps_a_residual_stream_for_each_block():
     assert measured(recompute=True).kept == 172 * 128 + 160 * 4 + 4
 
 
+def test_ranks_that_share_a_pack_keep_their_part_of_it():
+    # K 2, so k and v are 8 each; attention's 8 outputs are exchanged for 8 to project: 124 of a block's numbers for
+    # each of 64 tokens, 265 in all. For all 128 tokens 4 numbers of cos and sin, token and target: 32 bytes
+    model = DecoderConfig(8, 2, 2, 2, 12, 20, False, head_chunk=16)
+    for strategy in ("ddp", "fsdp"):
+        alone = small(strategy=strategy, devices=2)
+        train = dataclasses.replace(alone.train, context_parallel=2)
+        kept = memory_of(dataclasses.replace(alone, model=model, train=train)).kept
+        assert kept == 265 * 4 * 64 + 32 * 128 + ONCE
+
+
 def test_the_peak_has_the_gradients_only_where_they_are_kept_between_packs():
     once = {"batch_tokens": 128, "tokens": 128}
     several, one = measured(), measured(**once)

@@ -261,6 +261,15 @@ def test_shorter_prompts_have_rows_of_their_own_and_no_part_in_reach(distance, w
         shutil.rmtree(wide_run / "eval")
 
 
+def test_a_window_of_its_own_is_filled_beyond_the_one_of_training(distance):
+    budget = 128 - rows_of(distance("--distances=70", "--tests=1")[1])[0]["prompt_tokens"]
+    words = ("--window=192 --distances=70,160 --tests=2", "--distance=plain --distance=string:shift=128,window=64")
+    status, folder, _ = distance(*words, folder="own_window")
+    found = [row for row in rows_of(folder) if row["metric"] == "found_by_distance"]
+    assert status == 0
+    assert [(row["distance"], row["prompt_tokens"]) for row in found] == [(70, 192 - budget), (160, 192 - budget)] * 2
+
+
 @pytest.mark.parametrize("length", [129, 60])
 def test_a_prompt_beyond_the_window_or_without_room_is_one_line(distance, length):
     status, folder, said = distance(f"--prompt=100,{length}", "--distances=70 --tests=2")

@@ -247,6 +247,21 @@ def test_methods_with_known_answers(words, run_folder, tmp_path, capsys, monkeyp
     ]
 
 
+def test_replaced_parameters_are_rows_of_their_own(words, tmp_path, capsys, monkeypatch, run_folder):
+    Reader(monkeypatch, open_model(run_folder).tokenizer)
+    own = ["string:released_scaling=true", "string:shift=30,window=8", "dca:train_len=40,chunk=20,window=10"]
+    asked = [word for word in words if not str(word).startswith("--methods")]
+    status, out, _ = run([*asked, f"--methods=rope,{','.join(own)},string"], capsys)
+    assert status == 0
+    rows = {row["compared_as"]: row for row in rows_of(tmp_path)}
+    assert list(rows) == ["rope", *own, "string"]
+    assert rows[own[0]]["parameters"] == {"shift": 22, "window": 11, "released_scaling": True}
+    assert rows[own[0]]["method"] == "rope+string(shift=22,window=11,released_scaling=True)"
+    assert rows[own[1]]["parameters"] == {"shift": 30, "window": 8}
+    assert (rows[own[2]]["assumed_len"], rows["string"]["parameters"]) == (40, {"shift": 22, "window": 11})
+    assert out.count("string:shift=30,window=8") == 1
+
+
 def test_a_stopped_call_goes_on_and_keeps_seconds(words, run_folder, tmp_path, capsys, monkeypatch):
     tokenizer = open_model(run_folder).tokenizer
     with monkeypatch.context() as patch:
@@ -300,7 +315,7 @@ def test_every_method_runs_on_a_model_and_is_drawn(run_folder, tmp_path, capsys)
 
 def test_the_picture_takes_any_methods(tmp_path):
     pytest.importorskip("matplotlib")
-    draw_methods({64: [row("rope", 0), row("string", 20)]}, "title", tmp_path / "x.png")
+    draw_methods({64: [row("rope", 0), row("string", 20), row("string:shift=9", 20)]}, "title", tmp_path / "x.png")
     assert size_of(tmp_path / "x.png")[0] > 500
 
 
@@ -316,6 +331,11 @@ def test_a_hugging_face_folder_is_compared_at_its_own_length(hugging_face_folder
 MISTAKES = {
     "--methods=rope,strng": "--methods=strng: unknown method; did you mean string?",
     "--methods=dca,rope,dca": "--methods=dca: is given twice; keep one",
+    "--methods=strng:shift=9": "--methods=strng: unknown method; did you mean string?",
+    "--lengths=200 --methods=string:shif=9": "--methods=string:shif=9: shif=9: unknown parameter; String takes only ",
+    "--lengths=200 --methods=string:shift=9.5": "--methods=string:shift=9.5: shift=9.5: must be a whole number",
+    "--lengths=200 --methods=string:shift": "--methods=string:shift: must be NAME or NAME:parameter=value,...; ",
+    "--lengths=200 --methods=rope:factor=2": "--methods=rope:factor=2: factor=2: unknown parameter; Plain takes only ",
     "--position.distance.method=plain": (
         "--position.distance.method: this command sets the methods itself; leave it out"
     ),

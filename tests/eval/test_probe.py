@@ -170,8 +170,8 @@ def test_other_settings_take_up_only_tests_that_come_out_the_same(probe, monkeyp
     for other in ("--seed=1", "--digits=2", "--needles=3", "--answer_budget=25"):
         assert ran(f"{other} --max_length=192") == 6
     assert ran("--position.distance.method=rerope --position.distance.window=9 --max_length=192") == 6
-    assert ran("--protocol=string --answer_budget=48 --max_length=192") == 6
-    assert ran("--protocol=string --answer_budget=49 --max_length=192") == 6
+    assert ran("--protocol=string --answer_budget=48 --max_length=256") == 6
+    assert ran("--protocol=string --answer_budget=49 --max_length=256") == 6
 
 
 def test_another_text_takes_up_nothing_even_where_it_begins_alike(probe, monkeypatch, tmp_path):
@@ -219,7 +219,7 @@ def test_without_a_folder_results_lie_in_the_run(probe, run_folder):
     ("words", "line"),
     [
         ("--error=0.1", "probe.error=0.1: would be ignored; leave it out, or set sequential to true"),
-        ("--protocol=strings", "probe.protocol=strings: must be one of 'ours' or 'string'; Tests as in "),
+        ("--protocol=strings", "probe.protocol=strings: must be one of 'ours', 'string', 'released' or "),
         ("--protocol=string --digits=3", "probe.digits=3: must be 6 in the string protocol; leave it out or "),
         ("--protocol=string", "probe.answer_budget=24: an answer of 4 numbers takes "),
         ("--thresholds=[0.5,1.5]", "probe.thresholds.1=1.5: must be <= 1; Further"),

@@ -27,13 +27,18 @@ SIZES = {
     "rms_norm_eps": 0.05,  # large enough to be missed
 }
 HEADS_OF_16 = {"head_dim": 16}
-FULL = {"mistral": {"sliding_window": None}}
+FULL = {"mistral": {"sliding_window": None}, "qwen3": {"head_dim": 8}}
 CLASSES = {
     "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
     "mistral": (transformers.MistralConfig, transformers.MistralForCausalLM),
     "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
+    "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
 }
 YARN = {"rope_type": "yarn", "factor": 4.0}
+LONGROPE = {
+    "short_factor": [1.0, 1.0, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0],
+    "long_factor": [1.0, 1.1, 1.3, 2.0, 4.0, 7.0, 11.0, 16.0],
+}
 ROPES = {  # theta 1000 and 8 pairs: within 32 tokens pair 0 makes 5 rotations, pair 7 none
     "default": {"rope_type": "default"},
     "linear": {"rope_type": "linear", "factor": 4.0},
@@ -57,6 +62,8 @@ ROPES = {  # theta 1000 and 8 pairs: within 32 tokens pair 0 makes 5 rotations, 
         "low_freq_factor": 1.0,
         "high_freq_factor": 4.0,
     },
+    "longrope": {"rope_type": "longrope", **LONGROPE, "factor": 4.0, "original_max_position_embeddings": 32},
+    "longrope_of_max_positions": {"rope_type": "longrope", **LONGROPE, "original_max_position_embeddings": 32},
 }
 
 
@@ -147,6 +154,13 @@ METHODS = {
         "attention_factor": 1.3,
     },
     "llama3": {"method": "llama3", "theta": 1000.0, "factor": 8.0, "train_len": 32, "high_freq_factor": 3.0},
+    "longrope": {
+        "method": "longrope",
+        "theta": 1000.0,
+        "factor": 4.0,
+        "train_len": 32,
+        **{name: tuple(values) for name, values in LONGROPE.items()},
+    },
 }
 
 

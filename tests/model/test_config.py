@@ -30,11 +30,12 @@ def test_counts_by_hand():
     [
         {},
         {"qkv_bias": False},
+        {"qkv_bias": False, "qk_norm": True},
         {"attention_width": None},
         {"attention_width": 8, "n_kv_heads": 4},
         {"d_model": 12, "n_layers": 3, "n_heads": 6, "n_kv_heads": 1, "d_ff": 7, "attention_width": None},
     ],
-    ids=["both", "width", "biases", "narrow", "plain"],
+    ids=["both", "width", "norms", "biases", "narrow", "plain"],
 )
 def test_counted_parameters_are_those_of_the_model(changes, tied):
     cfg = dataclasses.replace(TINY, tie_embeddings=tied, **changes)
@@ -71,11 +72,12 @@ def test_without_a_seed_nothing_is_drawn_on_the_meta_device():
         ({"attention_width": 20}, ["n_heads=4: head_dim 5 must be even"]),
         ({"n_kv_heads": 3}, ["n_kv_heads=3: must divide n_heads=4; use 2"]),
         ({"attention_width": 0}, ["attention_width=0: must be >= 1"]),
+        ({"qk_norm": True}, ["qk_norm=True: no family of models has biases as well (qkv_bias); "]),
         ({"d_ff": 0}, ["d_ff=0: must be >= 1"]),
         ({"theta": 0.0}, ["theta=0.0: must be > 0"]),
         ({"n_layers": 0, "vocab_size": -1}, ["n_layers=0: must be >= 1", "vocab_size=-1: must be >= 1"]),
     ],
-    ids=["width", "d_model", "odd", "kv_heads", "no_width", "d_ff", "theta", "two_at_once"],
+    ids=["width", "d_model", "odd", "kv_heads", "no_width", "norms", "d_ff", "theta", "two_at_once"],
 )
 def test_sizes_that_make_no_decoder_are_refused(changes, rules):
     with refused(*rules, error=ConfigError):

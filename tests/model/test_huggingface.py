@@ -35,7 +35,7 @@ def test_logits_equal_those_of_transformers(family, heads, tied, tmp_path):
     ours = load_pretrained(tmp_path / "model")
     assert_same_logits(ours, model)
     assert (ours.head.weight is ours.embedding.weight) == tied
-    assert ours.cfg.qkv_bias == (family == "qwen2")
+    assert (ours.cfg.qkv_bias, ours.cfg.qk_norm) == (family == "qwen2", family == "qwen3")
     assert ours.cfg.n_parameters() == sum(p.numel() for p in model.parameters())
 
 
@@ -72,13 +72,15 @@ def test_a_length_beside_the_rope_section_goes_before_the_one_in_it(folder):
         ("llama", ["num_key_value_heads", "rms_norm_eps", "hidden_act", "tie_word_embeddings", "rope_parameters"]),
         ("mistral", ["num_key_value_heads", "rms_norm_eps", "hidden_act", "tie_word_embeddings", "head_dim"]),
         ("qwen2", ["num_key_value_heads", "rms_norm_eps", "use_sliding_window", "sliding_window", "layer_types"]),
+        ("qwen3", ["num_key_value_heads", "rms_norm_eps", "use_sliding_window", "sliding_window", "head_dim"]),
     ],
     ids=CLASSES,
 )
 def test_what_config_json_leaves_out_is_what_transformers_assumes(family, silent, tmp_path):
-    heads = {"llama": 32, "mistral": 16, "qwen2": 32}[family]
-    kv_heads = {"llama": 32, "mistral": 8, "qwen2": 32}[family]
+    heads = {"llama": 32, "mistral": 16, "qwen2": 32, "qwen3": 32}[family]
+    kv_heads = {"llama": 32, "mistral": 8, "qwen2": 32, "qwen3": 32}[family]
     sizes = {"hidden_size": 64, "num_attention_heads": heads, "num_key_value_heads": kv_heads, "rms_norm_eps": 1e-6}
+    sizes |= {"head_dim": 128} if family == "qwen3" else {}
     theirs(family, rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, **sizes).save_pretrained(tmp_path)
     edit(tmp_path, drop=[*silent, "max_position_embeddings"])
     assert_same_logits(load_pretrained(tmp_path), opened(tmp_path))
@@ -90,8 +92,9 @@ def test_a_window_as_long_as_the_positions_hides_nothing(tmp_path):
     assert_same_logits(load_pretrained(tmp_path), model, lengths=(9, MAX_POSITIONS))
 
 
-def test_sharded_folders(tmp_path):
-    model = theirs("qwen2", tie_word_embeddings=False)
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+def test_sharded_folders(family, tmp_path):
+    model = theirs(family, tie_word_embeddings=False)
     model.save_pretrained(tmp_path, max_shard_size="20KB")
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
     assert_same_logits(load_pretrained(tmp_path), model)

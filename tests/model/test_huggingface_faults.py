@@ -12,7 +12,7 @@ from tests.model.folders import ROPES, YARN, edit, edit_tensors
 from tests.refusals import refused
 
 LLAMA3 = {name: value for name, value in ROPES["llama3"].items() if name != "low_freq_factor"}
-TYPES = "must be one of default, linear, dynamic, yarn, llama3"
+TYPES = "must be one of default, linear, dynamic, yarn, llama3, longrope"
 WHOLE = "attention sees all preceding tokens"
 PAIRS = "must be 1, the lab rotates every pair"
 SILU = "must be silu, the feed-forward is SwiGLU"
@@ -25,7 +25,7 @@ def rope(**values):
 
 
 SETTINGS = [  # what config.json holds, and the faults
-    ({"model_type": "gemma2"}, "model_type=gemma2: must be one of llama, mistral, qwen2"),
+    ({"model_type": "gemma2"}, "model_type=gemma2: must be one of llama, mistral, qwen2, qwen3"),
     ({"hidden_act": "gelu"}, f"hidden_act=gelu: {SILU}"),
     ({"attention_bias": True}, "attention_bias=True: must be false for llama"),
     ({"mlp_bias": True}, "mlp_bias=True: must be false for llama"),
@@ -45,7 +45,16 @@ SETTINGS = [  # what config.json holds, and the faults
     ),
     ({"partial_rotary_factor": 0.5}, f"partial_rotary_factor=0.5: {PAIRS}"),
     ({"rope_parameters": {"rope_theta": 500.0, "partial_rotary_factor": 0.25}}, f"partial_rotary_factor=0.25: {PAIRS}"),
-    (rope(type="longrope"), f"rope_scaling.rope_type=longrope: {TYPES}"),
+    (rope(type="longrope", long_factor=[1.0] * 4), "rope_scaling.short_factor: missing, rope_type longrope needs it"),
+    (
+        rope(type="longrope", short_factor=[1.0, "1"], long_factor=3.0),
+        "rope_scaling.short_factor: must be a list of numbers",
+        "rope_scaling.long_factor: must be a list of numbers",
+    ),
+    (
+        rope(type="longrope", short_factor=[1.0] * 3, long_factor=[1.0] * 4),
+        "short_factor=3 numbers: must be 4, half of head_dim",
+    ),
     ({"rope_parameters": {"rope_type": "proportional"}}, f"rope_parameters.rope_type=proportional: {TYPES}"),
     (
         {"rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2]}},

@@ -58,8 +58,9 @@ def test_transformers_computes_the_logits_of_a_saved_decoder(method, tmp_path):
         ("qwen2", {"qkv_bias": True}),
         ("qwen2", {"qkv_bias": True, "n_heads": 6}),
         ("mistral", {"attention_width": 48, "n_heads": 6}),
+        ("qwen3", {"qk_norm": True}),
     ],
-    ids=["multi_head", "width", "biases", "biases_6_heads", "6_heads"],
+    ids=["multi_head", "width", "biases", "biases_6_heads", "6_heads", "norms"],
 )
 def test_every_shape_of_decoder_goes_there_and_back(family, changes, tied, tmp_path):
     if changes.get("qkv_bias") and "n_heads" in changes:

@@ -1,5 +1,6 @@
 """What measurements see of a decoder is what its attention computes."""
 
+import dataclasses
 import math
 
 import pytest
@@ -39,6 +40,18 @@ def assert_rows(found, expected, tolerance=TOL):
         for m, (x, y) in enumerate(zip(a, b, strict=True)):
             assert len(x) == len(y) == m + 1
             assert max(abs(one - other) for one, other in zip(x, y)) < tolerance, (head, m)
+
+
+def test_normed_queries_and_keys_are_seen():
+    """Qwen3's: w x / sqrt(mean(x^2) + eps) over each head."""
+    cfg = dataclasses.replace(TINY, qkv_bias=False, qk_norm=True)
+    decoder, tokens = tiny(cfg), drawn(7)
+    for inputs, parts in zip(layer_inputs(decoder, tokens), projections(decoder, tokens), strict=True):
+        attention = decoder.blocks[inputs.layer].attention
+        norms, found = (attention.q_norm, attention.k_norm), (inputs.q_BNTH[0], inputs.k_BNTH[0])
+        for seen, x, norm in zip(found, parts, norms, strict=True):
+            expected = norm.weight.detach() * x / (x.square().mean(-1, keepdim=True) + cfg.norm_eps).sqrt()
+            torch.testing.assert_close(seen, expected, rtol=0, atol=TOL)
 
 
 @pytest.mark.parametrize("rotary", FACTORS)

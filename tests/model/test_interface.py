@@ -19,6 +19,7 @@ FAMILIES = {
     "yarn": (transformers.LlamaConfig, {"rope_parameters": YARN}),
     "mistral": (transformers.MistralConfig, {"sliding_window": None}),
     "qwen2": (transformers.Qwen2Config, {}),
+    "qwen3": (transformers.Qwen3Config, {}),
 }
 METHODS = {
     "plain": distance("plain"),

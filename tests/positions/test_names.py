@@ -4,7 +4,18 @@ from lab.errors import ConfigError, LabError
 from lab.positions import DISTANCE_METHODS, FREQUENCY_METHODS, distance, frequencies
 
 # public names, which other programs rely on
-FREQUENCY_NAMES = ["rope", "pi", "ntk", "dynamic_ntk", "ntk_by_parts", "yarn", "llama3", "abf", "entropy_abf"]
+FREQUENCY_NAMES = [
+    "rope",
+    "pi",
+    "ntk",
+    "dynamic_ntk",
+    "ntk_by_parts",
+    "yarn",
+    "llama3",
+    "longrope",
+    "abf",
+    "entropy_abf",
+]
 DISTANCE_NAMES = ["plain", "string", "dca", "self_extend", "rerope", "leaky_rerope"]
 
 

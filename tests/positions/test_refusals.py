@@ -14,6 +14,7 @@ FREQUENCIES = {  # parameters that each method accepts
     "ntk_by_parts": {"factor": 2.0, "train_len": 2048},
     "yarn": {"factor": 2.0, "train_len": 2048},
     "llama3": {"factor": 8.0, "train_len": 8192},
+    "longrope": {"short_factor": (1.0,) * 4, "long_factor": (2.0,) * 4, "factor": 8.0, "train_len": 8192},
     "abf": {"theta": 5e5},
     "entropy_abf": {"train_len": 16},
 }
@@ -55,6 +56,9 @@ WRONG = [  # method, changed parameters, the fields' rules
     ("llama3", {"low_freq_factor": 4.0}, f"high_freq_factor=4.0: {ENDS}"),
     ("llama3", {"low_freq_factor": 4.0, "high_freq_factor": 1.0}, f"high_freq_factor=1.0: {ENDS}"),
     ("llama3", {"low_freq_factor": 0}, "low_freq_factor=0: must be > 0"),
+    ("longrope", {"train_len": 1}, "train_len=1: must be >= 2"),  # ln 1 = 0 would divide
+    ("longrope", {"long_factor": (1.0, 0.0, 1.0, 1.0)}, "long_factor: every factor must be > 0"),
+    ("longrope", {"short_factor": (1.0,) * 3}, "short_factor=3 numbers: must be 4, half of head_dim"),
     ("abf", {"theta": 0.0}, "theta=0.0: must be > 0"),
     ("abf", {"theta": -5e5}, "theta=-500000.0: must be > 0"),
     ("abf", {"theta": math.nan}, f"theta=nan: {FINITE}"),

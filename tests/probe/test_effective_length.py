@@ -415,8 +415,12 @@ def test_a_probe_without_room_is_one_line(bpe, settings, start):
             {"protocol": "string", "needles": 2},
             "needles=2: must be 4 in the string protocol; leave it out or use protocol: ours",
         ),
+        (
+            {"protocol": "released", "answer_budget": 64},
+            "answer_budget=64: must be 128 in the released protocol; leave it out or use protocol: ours",
+        ),
     ],
-    ids=["required", "max_length", "threshold", "tests", "error", "round", "long_round", "digits", "needles"],
+    ids=["required", "max_length", "threshold", "tests", "error", "round", "long_round", "digits", "needles", "budget"],
 )
 def test_a_config_that_cannot_be_passed_is_refused(settings, line):
     with pytest.raises(ConfigError) as caught:

@@ -35,7 +35,9 @@ def test_a_file_is_read(tmp_path, bpe, name, content, text):
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        pytest.param("a.txt", None, "no such file; give a .txt, .json or .jsonl file", id="missing"),
+        pytest.param(
+            "a.txt", None, "no such file; give a .txt, .json or .jsonl file, such as niah/data/", id="missing"
+        ),
         pytest.param("a.txt", b"", "empty; give a file with text in it", id="empty"),
         pytest.param("a.txt", b" \n", "empty; give a file with text in it", id="white_space"),
         pytest.param("a.txt", b"\xff\xfe", "cannot be read (", id="not_utf8"),

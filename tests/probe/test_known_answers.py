@@ -12,7 +12,7 @@ from lab.probe.effective_length import NeedleProbe
 
 SEEN = 700  # tokens
 HAYSTACK = " ".join(f"bake{'.' if k % 7 == 6 else ''}" for k in range(4000))
-NEEDLE = re.compile(r"One of the magic numbers is ([0-9]+)\.")
+NEEDLE = re.compile(r"One of the magic numbers? is:? ([0-9]+)\.")
 BUDGET, STOP = 40, 1
 MODES = {"all": {}, "sequential": {"sequential": True}}
 
@@ -44,7 +44,8 @@ class Chance:
 
 
 def make_probe(bpe, protocol, **settings):
-    sizes = {"step": 128, "max_length": 2048, "needles": 4, "digits": 6, "answer_budget": BUDGET}
+    sizes = {"step": 128, "max_length": 2048, "needles": 4, "digits": 6}
+    sizes |= {} if protocol == "released" else {"answer_budget": BUDGET}
     config = ProbeConfig(protocol=protocol, **{**sizes, "seed": 5, **settings})
     return NeedleProbe(config, bpe, HAYSTACK, window=512, stop_id=STOP)
 
@@ -131,14 +132,14 @@ class Gluing(Copier):
         return torch.tensor([ids[:n_tokens] + [STOP] * (n_tokens - len(ids))])
 
 
-@pytest.mark.parametrize(("protocol", "passed"), [("ours", 0), ("string", 3)])
+@pytest.mark.parametrize(("protocol", "passed"), [("ours", 0), ("string", 3), ("released", 3)])
 def test_only_the_papers_protocol_counts_digits_inside_longer_numbers(bpe, protocol, passed):
     probe = make_probe(bpe, protocol, tests=3, step=512, max_length=512, batch=1)
     (result,) = probe.run(Gluing(bpe, SEEN))
     assert result.passed == passed
 
 
-@pytest.mark.parametrize("protocol", ["ours", "string"])
+@pytest.mark.parametrize("protocol", ["ours", "string", "released"])
 def test_a_copier_that_sees_everything_has_no_end(bpe, protocol):
     probe = make_probe(bpe, protocol, tests=40, step=512, sequential=True)
     values = effective_lengths(list(probe.run(Copier(bpe, 10_000))), 0.8)

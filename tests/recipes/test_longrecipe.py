@@ -174,14 +174,47 @@ def test_every_recipe_is_short_and_resolves(path, request):
     assert found.settings["merge"]["weights"] == [0.5, 0.5]
 
 
-def test_the_paper_s_recipe(request):
+SKIPS = {
+    "extend": ("longrecipe", True, False),
+    "flt": None,
+    "pose": ("pose", False, False),
+    "rpes": ("rpes", False, False),
+    "random": ("longrecipe", False, True),
+    "unselected": ("longrecipe", False, False),
+}  # method, whether sentences are selected, whether they are drawn
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "sample", "theta"), [("80k", 80_000, 24_000, 4.89e7), ("128k", 128_000, 38_400, 1.315e8)]
+)
+def test_the_paper_s_recipes(name, length, sample, theta, request):
+    """Table 4: 104 steps of 96 samples at 5e-5 for every method, of 240M and 384M tokens but where texts are full."""
     request.getfixturevalue("demo")
-    found = resolved(ROOT / "configs" / "recipes" / "longrecipe_80k.yaml")
-    extend, replay = found.experiments["extend"], found.experiments["replay"]
-    assert extend.data.window == 24_000
-    assert (extend.train.steps, extend.train.batch_tokens // extend.data.window, extend.optim.lr) == (104, 96, 5e-5)
-    assert (replay.train.batch_tokens // replay.data.window, replay.optim.lr, replay.train.tokens) == (96, 5e-6, 68e6)
-    assert found.settings["merge"]["positions"] == "runs/longrecipe_80k/replayed"
+    found = resolved(ROOT / "configs" / "recipes" / f"longrecipe_{name}.yaml")
+    for stage, skip in SKIPS.items():
+        extend = found.experiments[stage]
+        window = length if stage == "flt" else sample
+        assert (extend.data.window, extend.data.mode, extend.model.theta) == (window, "concatenated", theta)
+        assert (extend.train.steps, extend.train.batch_tokens // window) == (104, 96)
+        assert [extend.optim.lr_at(step, 104) for step in (0, 50, 103)] == [5e-5] * 3
+        assert (extend.optim.beta2, extend.optim.weight_decay) == (0.999, 0.1)
+        if skip is not None:
+            method, selects, draws = skip
+            own = getattr(extend.skip, "selection", None), getattr(extend.skip, "random_sentences", False)
+            assert (extend.skip.method, extend.skip.target_len, own[0] is not None, own[1]) == (
+                method,
+                length,
+                selects,
+                draws,
+            )
+        else:
+            assert extend.skip is None
+        replay, merge = ("replay", "merge") if stage == "extend" else (f"{stage}_replay", f"{stage}_merge")
+        after = found.experiments[replay]
+        assert (after.start.path, after.skip) == (str(extend.run.path), None)
+        assert (after.train.batch_tokens // after.data.window, after.optim.lr, after.train.tokens) == (96, 5e-6, 68e6)
+        assert found.settings[merge]["models"] == ["models/llama-3-8b-instruct", str(after.run.path)]
+    assert len(found.settings) == 5 + 5 * 3
 
 
 # what is refused before anything runs
@@ -206,6 +239,12 @@ WRONG = {
     "--analyse.topp=1": ["analyse.topp=1: unknown setting; did you mean analyse.top?"],
     "--base=/nowhere": ["base=/nowhere: no such folder; "],
     "--target_len=0": ["target_len=0: must be >= 1; Target window T in tokens"],
+    "--methods=[pose,pose]": ["methods=['pose', 'pose']: must name at least one method, each once; "],
+    "--methods=[]": ["methods=[]: must name at least one method, each once; "],
+    "--methods=[flt] --flt.skip.method=pose": [f"flt.skip: {OWN}"],
+    "--methods=[flt] --flt.train.micro_batch_tokens=96": [
+        "flt.train.micro_batch_tokens=96: must be >= data.window=160; "
+    ],
     "--replayy.train.tokens=9": ['replayy={{"train": {{"tokens": 9}}}}: unknown setting; did you mean replay?'],
     "--common.position.frequency.method=entropy_abf --common.position.frequency.train_len=64": [
         "merge.frequencies=entropy_abf: not supported by a Hugging Face folder; "
@@ -312,6 +351,8 @@ def test_the_whole_recipe(write, base, tmp_path, capsys, here):
     assert table[3].split()[1] == f"{metrics[-1]['consumed_tokens']:,}"
 
     here.clear()
+    earlier = (folder / "extend.yaml").read_text().replace("  qk_norm: false\n", "")  # a version without the setting
+    (folder / "extend.yaml").write_text(earlier)
     words = [str(path), "--common.model.theta=50000.0", "--merge.weights=[0.25,0.75]"]
     assert main(words) == 0
     assert capsys.readouterr().out.strip().splitlines() == table
@@ -326,6 +367,28 @@ def test_the_whole_recipe(write, base, tmp_path, capsys, here):
     shutil.rmtree(folder / "merged")  # is made again from what is there
     assert main(words) == 0
     assert [words[0] for words in here] == ["lab.merge"]
+
+
+def test_a_baseline_follows_and_needs_no_analysis(write, base, tmp_path, here):
+    """A stage each for its extension, replay and merge; what is added to a finished recipe runs alone."""
+    path, folder = write(), tmp_path / "recipe"
+    assert main([str(path), "--methods=[random]"]) == 0
+    assert [words[0] for words in here] == ["lab.fit", "lab.fit", "lab.merge"]
+    assert {place.name for place in folder.iterdir() if place.is_dir()} == {
+        *("random", "random_replayed", "random_merged")
+    }
+    extended = load_experiment(folder / "random" / "config.yaml")
+    assert (extended.skip.random_sentences, extended.skip.target_len, extended.run.seed) == (True, TARGET_LEN, 3)
+    original, replayed, merged = (
+        read_weights(place) for place in (base, folder / "random_replayed", folder / "random_merged")
+    )
+    for name, weight in merged.items():
+        expected = 0.5 * original[name].double() + 0.5 * replayed[name].double()
+        torch.testing.assert_close(weight.double(), expected, rtol=1e-6, atol=1e-7)
+    here.clear()
+    assert main([str(path), "--methods=[pose,random]"]) == 0
+    assert [Path(words[1]).name for words in here[:2]] == ["pose.yaml", "pose_replay.yaml"]
+    assert len(here) == 3
 
 
 def test_an_unfinished_stage_goes_on(write, tmp_path, capsys, here, monkeypatch):
@@ -383,6 +446,19 @@ def test_the_status_of_a_stage_is_passed_on(status, passed_on, write, launcher, 
     if status > 0:
         assert (tmp_path / "words").read_text() == f"-m lab.fit {tmp_path / 'recipe' / 'tune.yaml'} --resume"
     assert json.loads((tmp_path / "recipe" / "stages.json").read_text())["tune"]["done"] is False
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"tune": 1}', '{"tune": {"seconds": "x"}}', '{"../tune": {}}', "[" * 9999]
+)
+def test_damaged_stages_are_one_line(write, capsys, tmp_path, text):
+    path = tmp_path / "recipe" / "stages.json"
+    path.parent.mkdir()
+    path.write_text(text)
+    assert main([str(write())]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{path}: ")
+    assert line.endswith("; restore it, or delete it to run the stages again")
 
 
 def test_a_launcher_that_is_not_there_is_one_line(write, capsys):

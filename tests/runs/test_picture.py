@@ -57,6 +57,20 @@ def size_of(path):
     return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
 
 
+def test_records_without_some_numbers_leave_gaps_and_others_are_one_line(tmp_path, capsys):
+    run = write_run(tmp_path / "run")
+    for name in ("metrics.jsonl", "probes.jsonl"):
+        rows = [{"consumed_tokens": 9}, {"consumed_tokens": 10, "loss": None, "length": 4, "held_out_loss": "x"}]
+        with (run / name).open("a") as file:
+            file.write("".join(json.dumps({**row, "threshold": None}) + "\n" for row in rows))
+    size_of(draw_run(run))
+    for line in ("7", "{}", '{"consumed_tokens": "x"}'):
+        (run / "metrics.jsonl").write_text(f"{line}\n")
+        assert main([str(run)]) == 2
+        (fault,) = capsys.readouterr().err.splitlines()
+        assert fault.startswith(f"{run / 'metrics.jsonl'}: line 1 is not an object with consumed_tokens; ")
+
+
 @pytest.mark.parametrize(
     "parts",
     [("counts", "metrics", "probes"), ("counts", "metrics"), ("counts",)],

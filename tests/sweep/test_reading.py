@@ -48,7 +48,15 @@ FAULTS = {
     "no_grid": ("method: grid\nparameters: {a: {min: 1.0, max: 2}}", "parameters.a.distribution=uniform: has no list"),
     "exponents": ("method: grid\nparameters: {a: {distribution: log_uniform}}", "did you mean log_uniform_values?"),
     "misspelt": ("method: grid\nparameters: {a: {distribution: q_uniforn}}", "did you mean q_uniform?"),
-    "text": ("method: grid\nparameters: {a: {min: 1e-4, max: 1}}", "parameters.a.min=1e-4: must be a number; "),
+    "text": ("method: grid\nparameters: {a: {min: low, max: 1}}", "parameters.a.min=low: must be a number; "),
+    "infinite": ("method: grid\nparameters: {a: {min: 0, max: .inf}}", "must be a number"),
+    "endless": ("method: grid\nparameters: {a: {min: 1, max: 1000000000000}}", "a: has 1,000,000,000,000 "),
+    "fine": ("method: grid\nparameters: {a: {distribution: q_uniform, min: 0, max: 1, q: 1e-9}}", "has 1,000,000,000 "),
+    "product": (
+        f"method: grid\nparameters: {{{', '.join(f'{x}: {{min: 1, max: 99}}' for x in 'abc')}}}",
+        "parameters=99*99*99: make 970,299 runs, must be <= 10,000; ",
+    ),
+    "draws": ("method: random\nrun_cap: 20000\nparameters: {a: {min: 1, max: 2}}", "run_cap=20000: must be <= 10,000"),
     "backwards": ("method: grid\nparameters: {a: {min: 2, max: 1}}", "parameters.a.min=2: must be < max=1; "),
     "no_list": ("method: grid\nparameters: {a: {values: 3}}", "parameters.a.values=3: must be a list; "),
     "plain": ("method: grid\nparameters: {a: 3}", "parameters.a=3: must be a section; "),
@@ -66,6 +74,19 @@ def test_what_is_refused(tmp_path, text, line):
         read_sweep(path)
     (fault,) = found.value.faults
     assert line in fault
+
+
+def test_values_are_read_as_in_every_config_and_a_cap_bounds_a_product(tmp_path):
+    path, names = tmp_path / "sweep.yaml", "abcd"
+    values = "[off, 2001-01-01, 010, 59:59, 1e-4, 1_0]"
+    path.write_text(
+        f"method: grid\nrun_cap: 6\nparameters: {{{', '.join(f'{x}: {{values: {values}}}' for x in names)}}}"
+    )
+    read = [settings["d"] for settings in read_sweep(path).settings]
+    assert read == ["off", "2001-01-01", "010", "59:59", 1e-4, 10]
+    path.write_text("method: grid\nparameters: {a: {value: 1}}")
+    with pytest.raises(ConfigError, match="^--seeds=1000000000: must be <= 10,000"):
+        read_sweep(path, seeds=10**9)
 
 
 def test_macros_are_replaced_as_by_wandbs_agent(monkeypatch):

@@ -1,6 +1,8 @@
 """The rows of the reliability table, and the tests of each."""
 
 RESTART, DAMAGE, PREPARED = "tests/test_restart.py", "tests/runs/test_damage.py", "tests/data/test_two_preparations.py"
+CHANGED, DEATHS = "tests/data/test_changed_shards.py", "tests/test_rank_deaths.py"
+UNCHANGED = "tests/test_fit.py::test_what_changes_no_number"
 FULL_SAVE = "tests/test_saving.py::test_a_save_that_fails_ends_the_run_with_its_reason"
 ROWS = {
     1: ("SIGKILL at random moments, some inside a save", ["tests/torture/test_kills.py", RESTART]),
@@ -9,12 +11,12 @@ ROWS = {
         ["tests/test_saving.py", "tests/runs/test_checkpoints.py", DAMAGE],
     ),
     3: ("saved on some processes, resumed on others", ["tests/test_resume_matrix.py"]),
-    4: ("the same batches with any prefetch and ranks", ["tests/data/test_module.py"]),
-    5: ("damaged shards are refused", ["tests/data/test_preparation_faults.py", "tests/data/test_shards.py"]),
+    4: ("the same batches with any prefetch and ranks", ["tests/data/test_module.py", UNCHANGED]),
+    5: ("damaged shards are refused", ["tests/data/test_preparation_faults.py", "tests/data/test_shards.py", CHANGED]),
     6: ("flipped bytes are found", ["tests/test_verify.py"]),
     7: ("NaN or Inf in one rank's loss or gradient", ["tests/test_not_finite.py"]),
     8: ("signals at moments from start-up on", ["tests/torture/test_moments.py", "tests/test_signals.py"]),
-    9: ("a probe that fails", ["tests/test_probe_failures.py"]),
+    9: ("a probe that fails", ["tests/test_probe_failures.py", f"{UNCHANGED}[probing]"]),
     10: ("one checkpoint at any batch size and processes", ["tests/eval/test_batches_and_ranks.py"]),
     11: ("wandb missing, refused, stalled, failing", ["tests/test_dashboard.py"]),
     12: (
@@ -26,8 +28,11 @@ ROWS = {
         ],
     ),
     13: ("mutated configs and command lines", ["tests/test_hostile.py"]),
-    14: ("a rank, an agent or a packing process is killed", ["tests/test_rank_deaths.py"]),
-    15: ("a committed loss file; other threads and versions", ["tests/test_fit.py"]),
+    14: ("a rank, an agent or a packing process is killed", [DEATHS]),
+    15: (
+        "a committed loss file; other threads and versions",
+        ["tests/test_fit.py", f"{DEATHS}::test_other_threads_and_versions_are_named_in_one_line"],
+    ),
     16: ("many tiny steps, a probe every 500", ["tests/torture/test_long.py"]),
     17: ("preparation killed, two at once", [PREPARED]),
     18: (
@@ -36,6 +41,7 @@ ROWS = {
             f"{RESTART}::test_a_run_of_the_format_without_a_number_is_resumed",
             f"{DAMAGE}::test_a_checkpoint_of_a_newer_format_is_refused_by_its_number_and_not_passed_over",
             f"{PREPARED}::test_shards_without_a_number_are_of_the_first_format",
+            f"{CHANGED}::test_shards_of_earlier_versions_are_read_and_checked_by_what_they_record",
         ],
     ),
 }

@@ -1,14 +1,20 @@
 """Runs that are killed at random moments, again and again, end as the one that was left alone, bit for bit."""
 
+import itertools
 import random
+import signal
+import subprocess
+import sys
 import time
+from collections import defaultdict
 
+import psutil
 import pytest
 
 from lab.runs.checkpoints import TEMPORARY
 from tests.fits import assert_same_run, command, fit
 from tests.forked import LIMIT_S
-from tests.launching import environment, port, running, task
+from tests.launching import environment, patched, port, running, signalled, task
 from tests.replay import assert_same_weights
 
 TWO = ("--train.devices=2",)
@@ -21,6 +27,18 @@ VARIANTS = {
 OPTIONS = ("--train.checkpoint_every_tokens=2048", "--track.picture=false")
 IN_SAVE = 3  # every third kill comes while a save is seen
 KILLS, FULL = 1, 25  # for each variant
+LEDGER = """
+import hashlib
+from lab.model.training import Training
+own = Training.training_step
+def recording(self, batch, batch_idx):
+    arrays = [batch[name] for name in ("tokens", "targets", "cu_seqlens", "position_ids") if batch[name] is not None]
+    digest = hashlib.sha256(b"".join(array.numpy().tobytes() for array in arrays)).hexdigest()
+    with open({path!r}, "ab", buffering=0) as ledger:
+        ledger.write(f"{{self.consumed}} {{batch['stream']}} {{digest}}\\n".encode())
+    return own(self, batch, batch_idx)
+Training.training_step = recording
+"""
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +47,7 @@ def place(tmp_path_factory):
 
 
 def commands(place, name, world, *options):
-    words = command(place, name, *OPTIONS, *options)
+    words = patched(command(place, name, *OPTIONS, *options), LEDGER.format(path=str(place / f"{name}.ledger")))
     if world == 1:
         return [(words, environment())]
     node = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port())}
@@ -40,8 +58,7 @@ def run_for(place, name, world, options, wait):
     """Run until `wait` returns, kill all its processes, and return their exit statuses."""
     with running(place, commands(place, name, world, *options)) as processes:
         wait(processes)
-        for process in processes.running():
-            process.kill()
+        signalled(processes.running(), signal.SIGKILL)
         return processes.finish()[0]
 
 
@@ -63,6 +80,15 @@ def finished(processes):
         process.wait(LIMIT_S)
 
 
+def batches(run):
+    """Read what every attempt at a run was trained on: digests by the tokens consumed before, and by stream."""
+    found = defaultdict(set)
+    for line in (run.parents[1] / f"{run.name}.ledger").read_text().splitlines():
+        consumed, stream, digest = line.split()
+        found[int(consumed), int(stream)].add(digest)
+    return found
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(place, torture, record_property, variant):
     world, options = VARIANTS[variant]
@@ -71,6 +97,8 @@ def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(place, tortur
     assert run_for(place, f"{variant}_whole", world, options, finished) == [0] * world
     lasts, chosen = time.monotonic() - begin, random.Random(variant)
     whole, in_save = place / "runs" / f"{variant}_whole", 0
+    ledger = batches(whole)
+    assert len(ledger) == len({*itertools.chain(*ledger.values())}) == 40, "two packs in each of 20 steps"
     for number in range(kills := torture(KILLS, FULL)):
         run = place / "runs" / f"{variant}{number}"
         writing = run / "checkpoints" / TEMPORARY
@@ -81,5 +109,13 @@ def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(place, tortur
         assert run_for(place, run.name, world, (*options, "--resume"), finished) == [0] * world
         assert_same_run(run, whole)
         assert_same_weights(run, whole)
+        assert batches(run) == ledger
     record_property("count", kills)
     record_property("note", f"{in_save} of {kills} {variant} inside a save")
+
+
+def test_a_process_that_has_ended_since_it_was_listed_is_passed_over():
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    listed = [psutil.Process(child.pid)]
+    child.wait()
+    signalled(listed, signal.SIGKILL)

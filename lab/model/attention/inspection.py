@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from lab.model.attention.context import ContextGroup
 from lab.model.attention.layout import Layout
 from lab.model.decoder import Attention, Block, Decoder
 
@@ -62,8 +63,8 @@ def projected(block: Block, x_BTD: Tensor) -> tuple[Tensor, Tensor]:
     attention: Attention = block.attention
     normed = block.attention_norm(x_BTD)
     q_BNTH, k_BNTH = (
-        project(normed).unflatten(-1, (-1, attention.cfg.head_dim)).transpose(1, 2)
-        for project in (attention.q, attention.k)
+        norm(project(normed).unflatten(-1, (-1, attention.cfg.head_dim))).transpose(1, 2)
+        for project, norm in ((attention.q, attention.q_norm), (attention.k, attention.k_norm))
     )
     return q_BNTH, k_BNTH
 
@@ -136,14 +137,16 @@ def target_logits(decoder: Decoder, tokens: Tensor, targets: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def token_losses(decoder: Decoder, tokens: Tensor, targets: Tensor) -> Tensor:
+def token_losses(decoder: Decoder, tokens: Tensor, targets: Tensor, context: ContextGroup | None = None) -> Tensor:
     """Compute the loss of each target in nats; 0 without a target.
 
-    The head's logits, of tokens with a target alone and some rows at a time, are normalised in float64.
+    The head's logits, of tokens with a target alone and some rows at a time, are normalised in float64. The ranks of a
+    `context` group pass the same rows, compute their parts and all return the whole.
 
     Shapes: tokens and targets int64 (B, T), targets below 0 where there is none -> float64 (B, T).
     """
-    hidden, wanted = last_block(decoder, tokens).flatten(0, 1), targets.flatten()
+    part = targets if context is None else context.own(targets)
+    hidden, wanted = last_block(decoder, tokens, context).flatten(0, 1), part.flatten()
     losses = torch.zeros(len(wanted), dtype=torch.float64, device=tokens.device)
     scored = (wanted >= 0).nonzero()[:, 0]
     rows = max(1, BLOCK_LOGITS // decoder.cfg.vocab_size)  # of the head at a time
@@ -151,16 +154,17 @@ def token_losses(decoder: Decoder, tokens: Tensor, targets: Tensor) -> Tensor:
         places = scored[start : start + rows]
         logits = decoder.head(decoder.norm(hidden[places])).double()
         losses[places] = logits.logsumexp(-1) - logits.gather(1, wanted[places, None])[:, 0]
-    return losses.view(targets.shape)
+    losses = losses.view(part.shape)
+    return losses if context is None else context.whole(losses, targets.shape[1])
 
 
-def last_block(decoder: Decoder, tokens: Tensor) -> Tensor:
-    """Run rows of one text each through all blocks.
+def last_block(decoder: Decoder, tokens: Tensor, context: ContextGroup | None = None) -> Tensor:
+    """Run rows of one text each through all blocks; with a `context` group, this rank's part of their tokens.
 
-    Shapes: int64 (B, T) -> (B, T, d_model).
+    Shapes: int64 (B, T) -> (B, T or t, d_model).
     """
-    layout = decoder.layout(tokens, None, None, None, None)
-    x_BTD: Tensor = decoder.embedding(tokens)
+    layout = replace(decoder.layout(tokens, None, None, None, None), context=context)
+    x_BTD: Tensor = decoder.embedding(tokens if context is None else context.own(tokens))
     for block in decoder.blocks:
         x_BTD = block(x_BTD, layout, None)
     return x_BTD

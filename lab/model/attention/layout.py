@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lab.model.attention.context import ContextGroup
 from lab.model.attention.rotary import Rotation
 from lab.model.attention.segments import Segments
 from lab.model.attention.visibility import GivenMask, Visibility
@@ -35,7 +36,8 @@ class Layout:
 
     A row is one causal sequence, its queries aligned with the last keys, or it is packed: `segments` holds where
     its segments begin. `starts` holds the first id of each segment, or of the row, where ids count up by one from it,
-    and is None where they do not; then `visible` decides pair by pair.
+    and is None where they do not; then `visible` decides pair by pair. With a `context` the hidden states are those of
+    this rank's tokens, and all else here is of the whole row.
 
     Shapes: q_pos (Tq,) or (B, Tq); k_pos (Tk,) or (B, Tk); one query rotation per band, one key rotation per distinct
         key map, of the keys that are not rotated yet.
@@ -51,6 +53,7 @@ class Layout:
     segments: Segments | None
     starts: tuple[int, ...] | None
     visible: Visibility | GivenMask
+    context: ContextGroup | None = None
 
     @classmethod
     def of(

@@ -1,10 +1,11 @@
-"""A Hugging Face config.json as a decoder's settings, both ways, for Llama, Mistral and Qwen2; no torch.
+"""A Hugging Face config.json as a decoder's settings, both ways, for Llama, Mistral, Qwen2 and Qwen3; no torch.
 
     Llama, Mistral  RMSNorm, SwiGLU, RoPE, grouped-query attention: the lab's decoder
     Qwen2           the same with biases on queries, keys and values
+    Qwen3           the same with RMSNorm on every head's queries and keys
 
 Settings that the lab's decoder would compute differently are errors. Source: transformers 5.23, configuration_llama.py,
-configuration_mistral.py, configuration_qwen2.py.
+configuration_mistral.py, configuration_qwen2.py, configuration_qwen3.py.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ FAMILIES: dict[str, dict[str, Any]] = {  # transformers' defaults for keys that 
     "llama": {**DEFAULTS, "num_key_value_heads": None, "max_position_embeddings": 2048},
     "mistral": {**DEFAULTS, "num_key_value_heads": 8, "max_position_embeddings": 131072, "sliding_window": 4096},
     "qwen2": {**DEFAULTS, "num_key_value_heads": 32, "max_position_embeddings": 32768},
+    "qwen3": {**DEFAULTS, "num_key_value_heads": 32, "max_position_embeddings": 32768, "head_dim": 128},
 }
 
 
@@ -86,6 +88,7 @@ def decoder_config(settings: Mapping[str, Any], rope: Rope, *, own_frequencies: 
         theta=float(rope.theta),
         norm_eps=float(settings["rms_norm_eps"]),
         qkv_bias=settings["model_type"] == "qwen2",
+        qk_norm=settings["model_type"] == "qwen3",
         attention_width=None if width == d_model else width,
     )
 
@@ -129,7 +132,9 @@ def sliding_faults(settings: Mapping[str, Any]) -> list[str]:
     window, reach = settings.get("sliding_window"), settings["max_position_embeddings"]
     if settings["use_sliding_window"]:
         faults.append(f"use_sliding_window={settings['use_sliding_window']}: must be false, {whole}; use another model")
-    elif settings["model_type"] != "qwen2" and window is not None and not (is_number(window) and window >= reach):
+    elif not settings["model_type"].startswith("qwen") and not (
+        window is None or (is_number(window) and window >= reach)
+    ):
         rule = f"must be null or >= max_position_embeddings={reach}, {whole}; use another model"
         faults.append(f"sliding_window={window}: {rule}")
     sliding = [n for n, kind in enumerate(settings.get("layer_types") or ()) if kind != "full_attention"]
@@ -144,8 +149,9 @@ def hugging_face_settings(
 ) -> dict[str, Any]:
     """Write a decoder's settings as config.json, readable by transformers 4 and 5.
 
-    A decoder with biases is saved as Qwen2, one whose heads do not divide d_model as Mistral, since transformers' Llama
-    refuses those. The ids of <bos> and <eos> are unknown and null; otherwise transformers assumes Llama's 1 and 2.
+    A decoder with biases is saved as Qwen2, one with norms of queries and keys as Qwen3, one whose heads do not divide
+    d_model as Mistral, since transformers' Llama refuses those. The ids of <bos> and <eos> are unknown and null;
+    otherwise transformers assumes Llama's 1 and 2.
 
     Raises: ConfigError for positions that config.json does not support.
     """
@@ -156,11 +162,13 @@ def hugging_face_settings(
             "loaded model"
         )
     rope = rope_settings(frequencies, train_len)
-    family = "qwen2" if cfg.qkv_bias else "mistral" if cfg.d_model % cfg.n_heads else "llama"
+    family = "mistral" if cfg.d_model % cfg.n_heads else "llama"
+    family = "qwen2" if cfg.qkv_bias else "qwen3" if cfg.qk_norm else family
     own: dict[str, dict[str, Any]] = {
         "llama": {"attention_bias": False, "mlp_bias": False},
         "mistral": {"sliding_window": None},
         "qwen2": {"use_sliding_window": False},
+        "qwen3": {"use_sliding_window": False, "attention_bias": False},
     }
     return {
         "architectures": [f"{family.capitalize()}ForCausalLM"],

@@ -1,4 +1,4 @@
-"""Llama, Mistral and Qwen2 folders of Hugging Face as decoders, and decoders as such folders.
+"""Llama, Mistral, Qwen2 and Qwen3 folders of Hugging Face as decoders, and decoders as such folders.
 
 Neither needs the transformers library. Positions that config.json does not support are passed to `load_pretrained`.
 """

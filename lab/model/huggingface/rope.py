@@ -6,9 +6,10 @@
     dynamic     dynamic_ntk    factor; train_len is max_position_embeddings
     yarn        yarn           factor, train_len, beta_fast, beta_slow, attention_factor, truncate
     llama3      llama3         factor, train_len, low_freq_factor, high_freq_factor
+    longrope    longrope       short_factor, long_factor, factor, train_len, attention_factor
 
-In the last two train_len is original_max_position_embeddings, or max_position_embeddings where that is left out. Saving
-also writes abf and ntk as default with their theta, and ntk_by_parts as yarn with attention_factor 1.
+In the last three train_len is original_max_position_embeddings, or max_position_embeddings where that is left out.
+Saving also writes abf and ntk as default with their theta, and ntk_by_parts as yarn with attention_factor 1.
 
 transformers 4 keeps rope_theta at the top and the rest in rope_scaling, transformers 5 keeps all in rope_parameters and
 reads both. Source: transformers 5.23, modeling_rope_utils.py, which reading follows.
@@ -27,6 +28,7 @@ from lab.positions.ntk import scaled_theta
 
 ORIGINAL = "original_max_position_embeddings"
 BANDS = ("low_freq_factor", "high_freq_factor")
+LISTS = ("short_factor", "long_factor")
 NULLABLE = (ORIGINAL, "beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim")
 TAKES = {
     "default": (),
@@ -34,9 +36,11 @@ TAKES = {
     "dynamic": ("factor",),
     "yarn": ("factor", *NULLABLE, "truncate"),
     "llama3": ("factor", ORIGINAL, *BANDS),
+    "longrope": (*LISTS, "factor", ORIGINAL, "attention_factor"),
 }
 EVERYWHERE = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
-READ_AS = {"default": "rope", "linear": "pi", "dynamic": "dynamic_ntk", "yarn": "yarn", "llama3": "llama3"}
+READ_AS = {"default": "rope", "linear": "pi", "dynamic": "dynamic_ntk"}
+READ_AS |= {name: name for name in ("yarn", "llama3", "longrope")}
 WRITTEN_AS = {method: kind for kind, method in READ_AS.items()} | {
     "abf": "default",
     "ntk": "default",
@@ -88,6 +92,7 @@ class Rope:
             rule = f"must be one of {', '.join(TAKES)}; pass frequencies to load_pretrained"
             return [f"{self.section}.rope_type={self.kind}: {rule}"]
         takes = TAKES[self.kind]
+        nullable = (*NULLABLE, "factor") if self.kind == "longrope" else NULLABLE
         faults = [
             f"{self.section}.{name}={value}: unknown for rope_type {self.kind}; pass frequencies to load_pretrained"
             for name, value in self.values.items()
@@ -95,18 +100,20 @@ class Rope:
         ]
         for name in takes:
             value = self.values.get(name)
-            if name not in self.values and name not in {*NULLABLE, "truncate"}:
+            if name not in self.values and name not in {*nullable, "truncate"}:
                 faults.append(f"{self.section}.{name}: missing, rope_type {self.kind} needs it; correct config.json")
             elif name == "truncate" and not isinstance(self.values.get(name, True), bool):
                 faults.append(f"{self.section}.{name}={value}: must be true or false; correct config.json")
-            elif name != "truncate" and not is_number(value) and not (value is None and name in NULLABLE):
+            elif name in LISTS and not (isinstance(value, list) and value and all(map(is_number, value))):
+                faults.append(f"{self.section}.{name}: must be a list of numbers; correct config.json")
+            elif name not in (*LISTS, "truncate") and not is_number(value) and not (value is None and name in nullable):
                 faults.append(f"{self.section}.{name}={value}: must be a number; correct config.json")
         return faults
 
     def parameters(self) -> dict[str, Any]:
         """Return the method's parameters, for settings without faults."""
         out: dict[str, Any] = {}
-        if "factor" in TAKES[self.kind]:
+        if "factor" in TAKES[self.kind] and self.values.get("factor") is not None:
             out["factor"] = float(self.values["factor"])
         if self.kind == "dynamic":
             out["train_len"] = self.max_positions
@@ -114,6 +121,10 @@ class Rope:
             out["train_len"] = int(self.values.get(ORIGINAL) or self.max_positions)
         if self.kind == "llama3":
             out |= {name: float(self.values[name]) for name in BANDS}
+        if self.kind == "longrope":
+            out |= {name: tuple(map(float, self.values[name])) for name in LISTS}
+            out["attention_factor"] = self.values.get("attention_factor")
+            out.setdefault("factor", max(1.0, self.max_positions / out["train_len"]))
         if self.kind == "yarn":
             out |= self.yarn_parameters(out["factor"])
         return out

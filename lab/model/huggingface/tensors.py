@@ -29,6 +29,8 @@ IN_BLOCK = {
     "attention.q": "self_attn.q_proj",
     "attention.k": "self_attn.k_proj",
     "attention.v": "self_attn.v_proj",
+    "attention.q_norm": "self_attn.q_norm",
+    "attention.k_norm": "self_attn.k_norm",
     "attention.out": "self_attn.o_proj",
     "feed_forward_norm": "post_attention_layernorm",
     "feed_forward.gate": "mlp.gate_proj",

@@ -189,6 +189,10 @@ def test_cut_contexts_are_reported(run_folder, tmp_path, run):
     facts, key = rows_in(tmp_path, "lab_facts")["score"], rows_in(tmp_path, "lab_key")["score"]
     assert (status, facts["n"], facts["cut"], key["cut"], facts["longest"]) == (0, 4, 4, 4, 64)
     assert "lab_facts: 4 of 4 contexts were longer than the window and lost their beginning; raise --max_length" in out
+    status, out, _ = run(run_folder, "--tasks=lab_facts", *OWN, "--truncate=middle", "-o", tmp_path)
+    assert (status, "4 of 4 contexts were longer than the window and lost their middle" in out) == (0, True)
+    facts = [row for row in read_lines(tmp_path / "harness.jsonl") if row["task"] == "lab_facts"]
+    assert [row["truncate"] for row in facts] == ["left", "middle"]
 
 
 def test_groups_and_examples(run_folder, tmp_path, run):

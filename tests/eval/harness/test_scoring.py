@@ -56,6 +56,30 @@ def test_long_contexts_lose_their_beginning(subject):
     assert model.cache_hook.of("read") == {pair: (9, True)}
 
 
+@pytest.mark.parametrize(
+    ("room", "places"),
+    [
+        (12, range(12)),
+        (11, [0, 1, 2, 3, 4, 7, 8, 9, 10, 11]),
+        (4, [0, 1, 10, 11]),
+        (3, [0, 11]),
+        (2, [0, 11]),
+        (1, [11]),
+    ],
+    ids=str,
+)
+def test_the_middle_of_long_contexts_is_cut_as_longbench_does(subject, monkeypatch, room, places):
+    """The first and the last half of the tokens that fit, rounded down, before answers and continuations alike."""
+    ids = list(range(100, 112))
+    for budget, window in ((4, room + 4), (1, room + 1)):
+        model = make_model(subject, max_length=window, truncate="middle")
+        monkeypatch.setattr(model.encoder, "encode", lambda text: ids)
+        prompt = model.prompt("One", {"max_gen_toks": budget})
+        assert (list(prompt.inputs), prompt.cut) == ([ids[place] for place in places], room < 12)
+    request = make_model(subject, max_length=room + 1, truncate="middle").continuation(ids, [7, 8])
+    assert (list(request.inputs), request.cut) == ([*(ids[place] for place in places), 7], room < 12)
+
+
 def test_what_exactly_fits_is_not_cut(subject):
     before, after = split(subject, "One of the magic numbers", " is 7.")
     total = len(before) + len(after)

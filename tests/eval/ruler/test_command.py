@@ -51,7 +51,7 @@ def test_the_command_measures_a_run(run_folder, tmp_path, capsys):
     for row in rows:
         assert (row["model"], row["checkpoint"], row["consumed_tokens"]) == ("tiny", folder_name(4096), 4096)
         assert (row["protocol"], row["method"], row["precision"]) == ("ruler", "rope+plain", "float32")
-        assert (row["n"], row["seed"], row["answer_budget"], row["version"]) == (3, 5, 40, 1)
+        assert (row["n"], row["seed"], row["answer_budget"], row["version"]) == (3, 5, 40, 2)
         assert 0 <= row["low"] <= row["score"] <= row["high"] <= 100
         assert row["seconds"] > 0
         assert {"python", "torch"} & set(row["versions"])

@@ -1,0 +1,124 @@
+"""Which conversations are kept, where long ones are cut (between turns), and which of their tokens are scored.
+
+    conversation    U1 A1 | U2 A2 | U3 A3 | U4 A4        at most 5 tokens a sample, each turn one
+    samples         U1 A1 U2 A2,  U3 A3 U4 A4            (a third exchange would make 6)
+
+Source: arXiv:2401.07004, section 4.1 (SFT data), which follows the cleaning of Zheng et al. 2023 (FastChat): English
+alone, none of less than 10,000 tokens, longer ones split to at most 16,384. FastChat names the language by a
+classifier; here it is the share of ASCII among the letters, which Dutch or Italian pass as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+from lab.data.config import Conversations, Corpus
+from lab.data.text_files import Document, DroppedDocument
+
+Parts = tuple[tuple[str, bool], ...]
+Count = Callable[[Parts], int]
+
+
+def select(
+    corpus: Corpus, items: Iterable[Document | DroppedDocument], count: Count
+) -> Iterator[Document | DroppedDocument]:
+    """Yield the conversations that a corpus's settings keep, cut; `count` counts the tokens of some parts.
+
+    Other corpora are yielded as they are.
+    """
+    if not isinstance(corpus, Conversations):
+        yield from items
+        return
+    taken = 0
+    for item in items:
+        for sample in samples_of(corpus, item, count):
+            yield sample
+            taken += isinstance(sample, Document)
+            if taken == corpus.limit:
+                return
+
+
+def samples_of(
+    corpus: Conversations, document: Document | DroppedDocument, count: Count
+) -> Iterator[Document | DroppedDocument]:
+    """Yield the samples of one conversation, and what is left out with the reason."""
+    if isinstance(document, DroppedDocument):
+        yield document
+        return
+    short = DroppedDocument(f"shorter than {corpus.min_tokens} tokens")
+    parts = document.parts or ()
+    if corpus.min_ascii and ascii_share(document.text) < corpus.min_ascii:
+        yield DroppedDocument("of other letters than ASCII")
+    elif corpus.min_tokens and count(parts) < corpus.min_tokens:
+        yield short
+    else:
+        for piece in cut(parts, corpus.max_tokens, count):
+            if not any(scored for _, scored in piece):
+                yield DroppedDocument("a conversation without a response")
+            elif len(piece) < len(parts) and corpus.min_tokens and count(piece) < corpus.min_tokens:
+                yield short
+            else:
+                yield replace(document, text="".join(text for text, _ in piece), parts=piece)
+
+
+def cut(parts: Parts, most: int | None, count: Count) -> Iterator[Parts]:
+    """Cut a conversation into runs of whole exchanges of at most `most` tokens; a longer exchange is a run of its own.
+
+    Example:
+        >>> parts = tuple((text, text.startswith("A")) for text in ["U1", "A1", "U2", "A2", "U3", "A3"])
+        >>> [[text for text, _ in piece] for piece in cut(parts, 4, len)]
+        [['U1', 'A1', 'U2', 'A2'], ['U3', 'A3']]
+    """
+    if most is None or count(parts) <= most:
+        yield parts
+        return
+    around = count(())  # tokens at either end of a sample
+    run: Parts = ()
+    total = around
+    for exchange in exchanges(parts):
+        size = count(exchange) - around
+        if run and total + size > most:
+            yield run
+            run, total = (), around
+        run, total = run + exchange, total + size
+    yield run
+
+
+def exchanges(parts: Parts) -> Iterator[Parts]:
+    """Split a conversation into exchanges, each what precedes a response, and the response."""
+    start = 0
+    for place, (_, scored) in enumerate(parts):
+        if scored or place + 1 == len(parts):
+            yield parts[start : place + 1]
+            start = place + 1
+
+
+def ascii_share(text: str) -> float:
+    r"""Return the share of ASCII among a text's letters; 1 for a text without letters.
+
+    Example:
+        >>> ascii_share("ab, c 1"), ascii_share("ab\u0431\u0432")
+        (1.0, 0.5)
+    """
+    letters = sum(character.isalpha() for character in text)
+    return sum(character.isascii() and character.isalpha() for character in text) / letters if letters else 1.0
+
+
+def marked(
+    document: Document,
+    ids: list[int],
+    ends: tuple[list[int], list[int]],
+    tag: list[int],
+    encode: Callable[[str], list[int]],
+) -> tuple[list[int], list[bool]]:
+    """Return a document's tokens and which of them are scored: not its tag, and only the responses of a conversation.
+
+    `ids` encode the whole text, including the special tokens `ends`.
+
+    Source: arXiv:2411.13476, section 5.2 (domain tagging); arXiv:2401.07004, section 4 (responses).
+    """
+    text = [(ids[len(ends[0]) : len(ids) - len(ends[1])], True)]
+    body = text if document.parts is None else [(encode(part), own) for part, own in document.parts]
+    pieces = [(ends[0], True), (tag, False), *body, (ends[1], True)]
+    return [i for piece, _ in pieces for i in piece], [scored for piece, scored in pieces for _ in piece]

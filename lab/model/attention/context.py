@@ -1,0 +1,91 @@
+"""Context parallelism: the ranks of a group each hold a part of every row, and attend to whole rows by a part of heads.
+
+Before attention an all-to-all exchanges a rank's tokens of all heads for all tokens of its heads, and another one
+exchanges the outputs back, so that ids, masks, position methods and kernels are those of one process:
+
+    rank 0    tokens 0 1, heads a b          tokens 0 1 2 3, head a
+    rank 1    tokens 2 3, heads a b    <->   tokens 0 1 2 3, head b
+
+The gradient of an exchange is the opposite exchange.
+
+Axes: B batch, T tokens of the row, t tokens of this rank, N heads, n heads of this rank, H per head.
+
+Source: DeepSpeed-Ulysses (arXiv:2309.14509), section 3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+
+
+class Exchange(torch.autograd.Function):
+    """Send so many rows of the first axis to each rank, and receive so many from each, in order."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, sent: list[int], received: list[int], group: Any) -> Tensor:
+        """Exchange the rows."""
+        ctx.sizes = received, sent, group
+        out = rows.new_empty(sum(received), *rows.shape[1:])
+        distributed.all_to_all_single(out, rows.contiguous(), received, sent, group=group)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Exchange the gradients of the rows back."""
+        grad: Tensor = Exchange.apply(grads[0], *ctx.sizes)  # type: ignore[no-untyped-call]
+        return grad, None, None, None
+
+
+@dataclass(frozen=True, eq=False)
+class ContextGroup:
+    """The ranks that hold the parts of the same rows, in order, and the place of this one among them."""
+
+    group: Any
+    degree: int
+    rank: int
+
+    @classmethod
+    def of(cls, degree: int) -> ContextGroup | None:
+        """Divide all ranks into groups of so many consecutive ones; None where each is alone. A collective call."""
+        if degree == 1:
+            return None
+        group, _ = distributed.new_subgroups(degree)
+        return cls(group, degree, distributed.get_rank(group))
+
+    def own(self, x: Tensor) -> Tensor:
+        """View this rank's part of (B, T, ...): (B, t, ...)."""
+        return x.tensor_split(self.degree, dim=1)[self.rank]
+
+    def whole(self, part: Tensor, n_tokens: int) -> Tensor:
+        """Join the parts of all ranks, without a gradient: (B, t, ...) to (B, T, ...)."""
+        out = part.new_zeros(len(part), n_tokens, *part.shape[2:])
+        self.own(out).copy_(part)
+        distributed.all_reduce(out, group=self.group)
+        return out
+
+    def sizes(self, n_tokens: int) -> list[int]:
+        """Count the tokens of each rank's part of a row; the parts before the remainder have one more."""
+        each, more = divmod(n_tokens, self.degree)
+        return [each + (rank < more) for rank in range(self.degree)]
+
+    def to_heads(self, x: Tensor, n_tokens: int) -> Tensor:
+        """Exchange the tokens of this rank for its heads: queries, keys or values (B, N, t, H) to (B, n, T, H).
+
+        Consecutive query heads share a key-value head, so that each rank has the key-value heads of its query heads.
+        """
+        parts = x.unflatten(1, (self.degree, -1)).permute(1, 3, 0, 2, 4)  # rank, t, B, n, H
+        sent, received = [x.shape[2]] * self.degree, self.sizes(n_tokens)
+        got: Tensor = Exchange.apply(parts.flatten(0, 1), sent, received, self.group)  # type: ignore[no-untyped-call]
+        return got.permute(1, 2, 0, 3)
+
+    def to_tokens(self, out: Tensor) -> Tensor:
+        """Exchange the heads of this rank for its tokens: (B, n, T, H) to (B, N, t, H)."""
+        sizes = self.sizes(out.shape[2])
+        received = [sizes[self.rank]] * self.degree
+        got: Tensor = Exchange.apply(out.permute(2, 0, 1, 3), sizes, received, self.group)  # type: ignore[no-untyped-call]
+        parts: Tensor = got.unflatten(0, (self.degree, sizes[self.rank]))  # rank, t, B, n, H
+        return parts.permute(2, 1, 0, 3, 4).flatten(2, 3).transpose(1, 2)

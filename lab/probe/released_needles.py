@@ -1,0 +1,170 @@
+"""The four-needle test of the script released with arXiv:2410.18745, text for text, for comparison with its numbers.
+
+Source: HKUNLP/STRING, niah/test_niah_llama.py, commit 216cc2f. The haystack is cut at its full stops. Pieces are added,
+above LONG tokens a GROUP at a time, until the text exceeds the length less the answer's budget; the task line is
+counted apart from the rest, each with the tokens that begin a document. So prompts overshoot, each by another number of
+tokens. Needles are between pieces, after the given shares of their number; pieces after the last needle are joined by
+a full stop and a blank, all others by a full stop.
+
+The numbers, the same in all tests, and then each test's depths come from one stream of Python's `random` with seed 42.
+Seed 0 of the lab is this stream, and seed s the stream with 42 + s. Numbers count as in `lab.probe.string_needles`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+
+from tokenizers import Tokenizer
+
+from lab.data import wording
+from lab.errors import DataError
+from lab.probe.config import OFFICIAL_SIZES
+from lab.probe.needles import DEPTH_RANGE, NeedleCase
+
+SUMMARY = "the released script's prompts, cut at full stops, overshot, of the length less 128; digits count anywhere"
+NEEDLES, BUDGET = OFFICIAL_SIZES["released"]["needles"], OFFICIAL_SIZES["released"]["answer_budget"]
+SEED, LEAST, MOST = 42, 100_000, 1_000_000  # of the numbers, both ends included
+LONG, GROUP = 64_000, 50
+TASK = wording.TASK.rstrip() + "\n"
+NEEDLE = " One of the magic number is: {number}. "
+ENDINGS = {False: "\nThe numbers are", True: "\n "}  # of the question, by whether the model is Llama-3.1
+SLACK = 64  # tokens by which a text may be longer than one with a piece more, as needles are beside other pieces
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Four numbers, and the shares of the pieces that are before each of them."""
+
+    numbers: list[str]
+    depths: list[float]
+
+
+@dataclass(frozen=True)
+class ReleasedPrompt:
+    """The text of a prompt; `places` are the indices in it of the first digit of each of `numbers`."""
+
+    text: str
+    numbers: list[str]
+    depths: list[float]
+    places: list[int]
+
+
+def released_prompt(
+    tokenizer: Tokenizer, haystack: str, length: int, test: int = 0, *, seed: int = 0, llama31: bool = False
+) -> ReleasedPrompt:
+    """Write the prompt of a test of the released script.
+
+    Units: `length`, the script's test_max_length, in tokens; 128 of them are left for the answer.
+
+    Args:
+        tokenizer: the model's; a text's tokens are `tokenizer.encode(text).ids`, those that begin a document included.
+        haystack: the essays, one text.
+        length: of prompt and answer, exceeded by less than a piece.
+        test: number of the test, from 0.
+        seed: 0 for the script's own tests.
+        llama31: whether to leave out the answer's first words, as the script does for Llama-3.1.
+
+    Raises: DataError where `length` has no room for the fixed parts, or the haystack ends before it is full.
+    """
+    return write(tokenizer, haystack, length - BUDGET, draw(seed, length, test), llama31=llama31)
+
+
+def make_case(
+    tokenizer: Tokenizer,
+    haystack: str,
+    length: int,
+    answer_budget: int,
+    draws: Draws,
+    *,
+    digits: int,
+    needles: int,
+    llama31: bool = False,
+) -> NeedleCase:
+    """Encode the test with these draws.
+
+    Raises: DataError as `released_prompt` does.
+    """
+    prompt = write(tokenizer, haystack, length - answer_budget, draws, llama31=llama31)
+    encoding = tokenizer.encode(prompt.text)
+    ends, last = [end for _, end in encoding.offsets], len(encoding.ids) - 1
+    distances = [last - next(k for k, end in enumerate(ends) if end > place) for place in prompt.places]
+    return NeedleCase(encoding.ids, prompt.numbers, prompt.depths, distances)
+
+
+def shortest(
+    tokenizer: Tokenizer, answer_budget: int, *, digits: int, needles: int, seed: int, llama31: bool = False
+) -> int:
+    """Count the tokens of the fixed parts and the answer; a test of this length has one piece of haystack."""
+    text, _ = lay_out([], draw(seed, 0, 0), llama31=llama31)
+    return count(tokenizer, text) + answer_budget
+
+
+def draw(seed: int, length: int, test: int) -> Draws:
+    """Draw the numbers, and the depths of a test; they are the same at every length."""
+    stream = random.Random(SEED + seed)
+    numbers = [str(stream.randint(LEAST, MOST)) for _ in range(NEEDLES)]
+    share = DEPTH_RANGE / NEEDLES
+    for _ in range(test + 1):
+        depths = [k * share + stream.uniform(0, share) for k in range(NEEDLES)]
+    return Draws(numbers, depths)
+
+
+def write(tokenizer: Tokenizer, haystack: str, limit: int, draws: Draws, *, llama31: bool) -> ReleasedPrompt:
+    """Write the prompt with the fewest pieces that exceeds `limit` tokens."""
+    pieces = cut(haystack, GROUP if limit > LONG else 1)
+    tokens = cache(lambda n: count(tokenizer, lay_out(pieces[:n], draws, llama31=llama31)[0]))
+    if tokens(0) > limit:
+        raise DataError(f"length={limit + BUDGET}: too short for the needle test; use {tokens(0) + BUDGET} or more")
+    n = min(usual(tokenizer, haystack, limit, llama31), len(pieces) - 1)
+    while n and tokens(n) > limit - SLACK:
+        n -= 1
+    while n < len(pieces) and tokens(n) <= limit:
+        n += 1
+    if n >= len(pieces):
+        raise DataError(f"haystack: ends before a test of {limit + BUDGET} tokens is full; give a longer text")
+    text, places = lay_out(pieces[:n], draws, llama31=llama31)
+    whole = TASK + text.removeprefix(".")
+    return ReleasedPrompt(whole, draws.numbers, draws.depths, [place + len(whole) - len(text) for place in places])
+
+
+@lru_cache(maxsize=256)
+def usual(tokenizer: Tokenizer, haystack: str, limit: int, llama31: bool) -> int:
+    """Find about how many pieces the tests of a length have, by the first."""
+    pieces, draws, most = cut(haystack, GROUP if limit > LONG else 1), draw(0, 0, 0), 1
+    tokens = cache(lambda n: count(tokenizer, lay_out(pieces[:n], draws, llama31=llama31)[0]))
+    while most < len(pieces) and tokens(most) <= limit:
+        most *= 2
+    return bisect_left(range(most), limit, key=tokens)
+
+
+@lru_cache(maxsize=2)
+def cut(haystack: str, size: int) -> tuple[str, ...]:
+    """Cut a text at its full stops, which are left out, in groups of `size` pieces.
+
+    Example:
+        >>> cut("One. Two.Three", 1), cut("One. Two.Three", 2)
+        (('One', ' Two', 'Three'), ('One. Two', 'Three'))
+    """
+    pieces = haystack.split(".")
+    return tuple(".".join(pieces[k : k + size]) for k in range(0, len(pieces), size))
+
+
+def lay_out(pieces: Sequence[str], draws: Draws, *, llama31: bool) -> tuple[str, list[int]]:
+    """Write all but the task line; return it with the index of each number."""
+    cuts = [0, *(int(depth * len(pieces)) for depth in draws.depths)]
+    text, places = "", []
+    for number, (begin, end) in zip(draws.numbers, itertools.pairwise(cuts), strict=True):
+        text += ".".join(pieces[begin:end]) + ". "
+        places.append(len(text) + NEEDLE.index("{"))
+        text += NEEDLE.format(number=number)
+    return text + ". ".join(pieces[cuts[-1] :]) + ". \n" + wording.QUESTION + ENDINGS[llama31], places
+
+
+def count(tokenizer: Tokenizer, text: str) -> int:
+    """Count the tokens of the task line and of the text after it, as two documents."""
+    return len(tokenizer.encode(TASK).ids) + len(tokenizer.encode(text).ids)

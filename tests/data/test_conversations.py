@@ -1,0 +1,107 @@
+"""Conversations that are kept, and cut between turns, against lists made by hand; a word is a token."""
+
+import pytest
+
+from lab.data.config import Conversations
+from lab.data.conversations import ascii_share, cut, exchanges, samples_of, select
+from lab.data.preparation import prepare
+from lab.data.text_files import Document, DroppedDocument
+from tests.data.test_scored import config_of, opened, tokenizer, turns, words_of, write_rows  # noqa: F401
+from tests.refusals import refused
+
+
+def parts_of(text):
+    """Parts of words; those in capitals are scored."""
+    return tuple((word, word.isupper()) for word in text.split())
+
+
+def conversation(text):
+    return Document(text, "part", parts_of(text))
+
+
+def count(parts):
+    return len(parts)
+
+
+def kept(items, **settings):
+    corpus = Conversations(path="x", **settings)
+    return [
+        " ".join(text for text, _ in item.parts) if isinstance(item, Document) else item
+        for item in select(corpus, items, count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "most", "expected"),
+    [
+        ("a A b B c C", 6, ["a A b B c C"]),
+        ("a A b B c C", 5, ["a A b B", "c C"]),
+        ("a A b B c C", 3, ["a A", "b B", "c C"]),
+        ("a A b B c C", 1, ["a A", "b B", "c C"]),  # an exchange is never cut
+        ("A b B c", 2, ["A", "b B", "c"]),
+        ("a A b B", None, ["a A b B"]),
+    ],
+)
+def test_cuts_are_between_exchanges(text, most, expected):
+    pieces = list(cut(parts_of(text), most, count))
+    assert pieces == [parts_of(piece) for piece in expected]
+    assert sum(pieces, ()) == parts_of(text) == sum(exchanges(parts_of(text)), ())
+
+
+def test_short_foreign_and_unanswered_ones_are_left_out_and_counted():
+    short = DroppedDocument("shorter than 3 tokens")
+    items = [conversation(text) for text in ("a A", "a A b", "a A b B c C d D e", "\u0431 \u0432 A \u0433")]
+    found = kept([*items, DroppedDocument("empty")], min_tokens=3, max_tokens=4, min_ascii=0.5)
+    other = DroppedDocument("of other letters than ASCII")
+    no_answer = DroppedDocument("a conversation without a response")
+    assert found == [short, "a A b", "a A b B", "c C d D", no_answer, other, DroppedDocument("empty")]
+    found = kept([conversation("a A b B c C d D e E")], min_tokens=3, max_tokens=4)
+    assert found == ["a A b B", "c C d D", short], "what remains of a long one"
+
+
+def test_the_limit_counts_samples_and_what_follows_is_not_read():
+    def items():
+        yield from [conversation("a A b B"), DroppedDocument("empty"), conversation("c C")]
+        pytest.fail("read beyond the limit")
+
+    assert kept(items(), max_tokens=2, limit=3) == ["a A", "b B", DroppedDocument("empty"), "c C"]
+
+
+def test_a_sample_holds_the_text_of_its_parts():
+    (sample, _) = samples_of(Conversations(path="x", max_tokens=2), conversation("a A b B"), count)
+    assert sample == Document("aA", "part", (("a", False), ("A", True)))
+
+
+@pytest.mark.parametrize(("text", "share"), [("", 1.0), ("12 !", 1.0), ("ab\u00e9d", 0.75), ("\u4f60\u597d", 0.0)])
+def test_the_share_of_ascii_letters(text, share):
+    assert ascii_share(text) == share
+
+
+@pytest.mark.parametrize(("limit", "documents", "tokens", "short"), [(3, 3, 62, 1), (None, 6, 124, 2)])
+def test_shards_hold_the_samples_and_no_longer_ones(limit, documents, tokens, short, tmp_path, tokenizer):  # noqa: F811
+    """An exchange is 8 tokens, <bos> and <eos> 2: 10, 18 and 42 tokens, of which at most 30 are 26 and 18 again."""
+    rows = [turns(*[("human", "Hi"), ("gpt", "Hello.")] * n) for n in (1, 2, 5)]
+    files = write_rows(tmp_path / "corpus", rows)
+    write_rows(files, rows, "second.jsonl")
+    corpus = Conversations(path=str(files), min_tokens=15, max_tokens=30, limit=limit)
+    config = config_of(corpus, tmp_path, tokenizer, {"window": 30})
+    done = prepare(config, progress=False)
+    assert (done.documents["train"], done.tokens["train"]) == (documents, tokens)
+    assert done.skips == {"shorter than 15 tokens": short}
+    first = words_of(opened(config))[:18]
+    assert [word for word, _ in first].count("Hello.") == 2
+    assert first[0][0] == "<bos>"
+
+
+def test_settings_left_at_their_defaults_name_the_same_shards(tmp_path, tokenizer):  # noqa: F811
+    plain, same, other = (
+        config_of(Conversations(path="x", **settings), tmp_path, tokenizer, {})
+        for settings in ({}, {"min_tokens": 0, "limit": None}, {"limit": 5})
+    )
+    assert plain.shard_identity()["corpus"] == {"name": "conversations", "path": "x"}
+    assert plain.shard_name == same.shard_name != other.shard_name
+
+
+def test_samples_of_no_length_are_refused():
+    with refused("min_tokens=9: must be <= max_tokens=8; "):
+        Conversations(path="x", min_tokens=9, max_tokens=8)

@@ -1,0 +1,109 @@
+"""Ranks that share rows compute what one process does: logits, losses and gradients, under every method and mask."""
+
+import pytest
+import torch
+from torch import distributed
+
+from lab.model.attention.context import ContextGroup
+from lab.model.attention.inspection import token_losses
+from lab.model.attention.segments import Segments
+from tests.model.methods import DISTANCES, DYNAMIC, FREQUENCIES, decoder, tokens
+from tests.ranks import meet
+
+TOLERANCE = 1e-5  # float32; arXiv:2411.13476, Table 8, has 0
+T = 48
+LENGTHS, ANCHORS = (13, 9, 18), (-1, 0, 0)  # and 8 tokens of padding
+ROTARY = FREQUENCIES | {"dynamic_ntk": DYNAMIC}
+GAPS = torch.arange(T) * 3 + (torch.arange(T) > 20) * 7
+MASKS = {
+    "rows": {},
+    "gaps": {"position_ids": GAPS},
+    "document": {"segments": Segments.from_lengths(LENGTHS, T)},
+    "anchor": {
+        "segments": Segments.from_lengths(LENGTHS, T, anchors=ANCHORS),
+        "position_ids": torch.arange(T),
+        "starts": (0, 13, 22),
+    },
+}
+CASES = [
+    *(("rope", name, mask, "auto") for name in DISTANCES for mask in MASKS),
+    *((name, "plain", mask, "auto") for name in ROTARY for mask in ("rows", "document")),
+    *(("rope", name, mask, "reference") for name in ("plain", "string") for mask in MASKS),
+]
+
+
+def model_of(case, heads, recompute=False):
+    rotary, distance, _, backend = case
+    sizes = {"d_model": 64, "n_heads": 8, "n_kv_heads": heads}
+    model = decoder(ROTARY[rotary], DISTANCES[distance], torch.float32, backend=backend, **sizes)
+    model.recompute = recompute
+    return model.train()
+
+
+def outcome(case, heads, context=None, recompute=False):
+    """Compute logits, losses and gradients; of a group's rank, those of its part."""
+    model, given = model_of(case, heads, recompute), MASKS[case[2]]
+    rows = tokens(5, 1 if "segments" in given else 2, T)
+    targets = torch.where(tokens(6, *rows.shape) % 5 > 0, rows.roll(-1, 1), -100)
+    weights = tokens(7, *rows.shape).float()
+    with torch.no_grad():
+        logits = model(rows, **given, context=context)
+        losses = model(rows, **given, context=context, targets=targets, summed=False)
+    loss = model(rows, **given, context=context, targets=targets, loss_weights=weights)
+    loss[0].backward()
+    return {"logits": logits, "losses": losses, "sums": loss.detach()}, [p.grad for p in model.parameters()]
+
+
+def share(cases, degree, heads, recompute=False):
+    """Compute the cases as one of the ranks of a group; sums and gradients are added up over the ranks."""
+    meet()
+    context, found = ContextGroup.of(degree), []
+    for case in cases:
+        out, gradients = outcome(case, heads, context, recompute)
+        for part in [out["sums"], *gradients]:
+            distributed.all_reduce(part, group=context.group)
+        found.append((out, gradients))
+    return found
+
+
+def assert_as_one(ranks, world, degree, heads, cases, recompute=False):
+    shares = ranks(world).run(share, cases, degree, heads, recompute)
+    for number, case in enumerate(cases):
+        (out, gradients), parts = outcome(case, heads), [found[number] for found in shares[:degree]]
+        assert out["sums"][0] > 2 * out["sums"][1] > 0
+        together = {name: torch.cat([part[0][name] for part in parts], 1) for name in ("logits", "losses")}
+        pairs = [(value, out[name]) for name, value in {**together, "sums": parts[0][0]["sums"]}.items()]
+        for mine, whole in [*pairs, *zip(parts[0][1], gradients, strict=True)]:
+            error = (mine - whole).abs().max() / whole.abs().max().clamp_min(1)
+            assert error <= TOLERANCE, f"{case}: {error}"
+
+
+def test_two_ranks_compute_what_one_computes(ranks):
+    assert_as_one(ranks, 2, 2, 4, CASES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("degree", "heads"), [(2, 2), (4, 4), (4, 8)])
+def test_four_ranks_compute_what_one_computes(ranks, degree, heads):
+    assert_as_one(ranks, 4, degree, heads, CASES)
+
+
+def test_blocks_that_are_computed_again_exchange_again(ranks):
+    assert_as_one(ranks, 2, 2, 2, CASES[:4], recompute=True)
+
+
+def score(lengths, degree=1):
+    """Score rows of several lengths, in a group of ranks if there are several."""
+    context = None
+    if degree > 1:
+        meet()
+        context = ContextGroup.of(degree)
+    model = model_of(CASES[0], 2)
+    return [token_losses(model, tokens(5, 2, n), tokens(6, 2, n), context) for n in lengths]
+
+
+def test_every_rank_scores_rows_that_cannot_be_divided(ranks):
+    lengths = (1, 3, 47)  # of one token some rank has none
+    for shares in ranks(2).run(score, lengths, 2):
+        for mine, whole in zip(shares, score(lengths), strict=True):
+            torch.testing.assert_close(mine, whole, rtol=TOLERANCE, atol=TOLERANCE)

@@ -1,0 +1,142 @@
+"""The prompts of the released script: HKUNLP/STRING, niah/test_niah_llama.py, commit 216cc2f.
+
+`HASHES` are of the texts that the script itself returns for HAYSTACK and a tokenizer of one token a byte, with its own
+numbers and depths, test after test. All other lengths are compared with a reconstruction from the rules.
+"""
+
+import hashlib
+import random
+from pathlib import Path
+
+import pytest
+
+from eval.needles import released_prompt
+from lab.assembly import make_probing
+from lab.config import load_experiment
+from lab.errors import DataError
+from lab.estimate.command import estimate
+from lab.fit import SYNTAX, parse
+from lab.probe.protocols import PROTOCOLS
+
+HAYSTACK = ".".join(
+    f" Line {k} of {k % 7 + 1} holds {k / 8:.2f} words" + " and more" * (k % 23) + ".." * (k % 11 == 3)
+    for k in range(1200)
+)
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+NUMBERS = ["770487", "216739", "126225", "877572"]
+TASK = (
+    "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. "
+    "I will quiz you about the important information there.\n"
+)
+HASHES = {  # by length, test, and whether the question is that for Llama-3.1
+    (640, 0, False): "b9a92fdea1647d68",
+    (640, 1, False): "bd611f41855ffc1d",
+    (1024, 0, False): "912ae78ba8a082eb",
+    (1024, 1, False): "a22e09e8fefee784",
+    (2048, 0, False): "3b5520473e65b597",
+    (2048, 1, False): "5a86689e53df968f",
+    (2048, 2, False): "993b0d98c6159a59",
+    (65000, 0, False): "1094547b2b6baef2",
+    (640, 0, True): "2a0077e8c8d4114e",
+    (640, 1, True): "72e3df113cd9eff5",
+    (1024, 0, True): "d6a02026515515fc",
+    (1024, 1, True): "e9201901d9e142fd",
+    (2048, 0, True): "f7f95d88067c4463",
+    (2048, 1, True): "488565426c065913",
+    (2048, 2, True): "f3ceb413087f0797",
+    (65000, 0, True): "e60673e083e06688",
+}
+
+
+def ids(tokenizer, text):
+    return tokenizer.encode(text).ids
+
+
+def rebuilt(tokenizer, haystack, length, tests, *, llama31=False, size=1):
+    """Write the first tests of a length piece by piece, as the script's rules have it."""
+    stream = random.Random(42)
+    numbers = [str(stream.randint(10**5, 10**6)) for _ in range(4)]
+    ending = "\n\nWhat are the magic numbers mentioned in the provided text?\n" + (
+        " " if llama31 else "The numbers are"
+    )
+    sentences = haystack.split(".")
+    groups = [".".join(sentences[k : k + size]) for k in range(0, len(sentences), size)]
+    for _ in range(tests):
+        depths = [k * (0.99 / 4) + stream.uniform(0, 0.99 / 4) for k in range(4)]
+        for n in range(len(groups)):
+            ends = [int(depth * n) for depth in depths]
+            parts = [".".join(groups[a:b]) for a, b in zip([0, *ends], ends, strict=False)]
+            text = "".join(
+                f"{part}.  One of the magic number is: {number}. " for part, number in zip(parts, numbers, strict=True)
+            )
+            text += ". ".join(groups[ends[3] : n]) + ". \n" + ending
+            if len(ids(tokenizer, text)) + len(ids(tokenizer, TASK)) > length - 128:
+                yield TASK + (text[1:] if text[0] == "." else text), numbers, depths
+                break
+
+
+@pytest.mark.parametrize(("length", "test", "llama31"), HASHES)
+def test_the_text_is_the_released_scripts(bytewise, length, test, llama31):
+    prompt = released_prompt(bytewise, HAYSTACK, length, test, llama31=llama31)
+    assert hashlib.sha256(prompt.text.encode()).hexdigest()[:16] == HASHES[length, test, llama31]
+    assert prompt.numbers == NUMBERS
+
+
+@pytest.mark.parametrize("llama31", [False, True], ids=["question_with_words", "llama31"])
+@pytest.mark.parametrize("name", ["bpe", "bytewise"])
+def test_every_length_has_the_tokens_of_the_rules(request, name, llama31):
+    tokenizer = request.getfixturevalue(name)
+    protocol = PROTOCOLS["released_llama31" if llama31 else "released"]
+    least = protocol.shortest(tokenizer, 128, digits=6, needles=4, seed=0)
+    for length in (least, least + 1, least + 60, least + 333, least + 900, least + 1601):
+        expected = rebuilt(tokenizer, HAYSTACK, length, 3, llama31=llama31)
+        for test, (text, numbers, depths) in enumerate(expected):
+            draws = protocol.draw(0, length, test)
+            case = protocol.make_case(tokenizer, HAYSTACK, length, 128, draws, digits=6, needles=4)
+            assert case.prompt_ids == ids(tokenizer, text), (length, test)
+            assert (case.numbers, case.depths) == (numbers, depths)
+            prompt = released_prompt(tokenizer, HAYSTACK, length, test, llama31=llama31)
+            assert [prompt.text[place : place + 6] for place in prompt.places] == numbers
+            tails = [tokenizer.decode(case.prompt_ids[-1 - distance :]) for distance in case.distances]
+            assert all(tail.lstrip().startswith(n) for tail, n in zip(tails, numbers, strict=True))
+
+
+def test_fifty_pieces_are_added_at_a_time_above_64000_tokens(bytewise):
+    [(expected, *_)] = rebuilt(bytewise, HAYSTACK, 64_129, 1, size=50)
+    assert released_prompt(bytewise, HAYSTACK, 64_129).text == expected
+    longest = max(map(len, HAYSTACK.split("."))) + 2
+    assert 64_000 < len(released_prompt(bytewise, HAYSTACK, 64_128).text) <= 64_000 + longest < len(expected)
+
+
+def test_other_seeds_are_other_streams_of_the_script(bytewise):
+    stream = random.Random(45)
+    assert released_prompt(bytewise, HAYSTACK, 900, seed=3).numbers == [
+        str(stream.randint(10**5, 10**6)) for _ in range(4)
+    ]
+
+
+def test_a_length_without_room_and_a_haystack_that_ends_are_one_line(bytewise):
+    least = PROTOCOLS["released"].shortest(bytewise, 128, digits=6, needles=4, seed=0)
+    with pytest.raises(DataError) as caught:
+        released_prompt(bytewise, HAYSTACK, least - 1)
+    assert str(caught.value) == f"length={least - 1}: too short for the needle test; use {least} or more"
+    with pytest.raises(DataError, match=r"^haystack: ends before a test of 4000 tokens is full; give a longer text$"):
+        released_prompt(bytewise, "One. Two. Three.", 4000)
+
+
+@pytest.mark.parametrize("name", ["tiny_2k", "tiny_4k"])
+def test_the_papers_runs_miss_the_essays_before_training(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    experiment = load_experiment(CONFIGS / f"{name}.yaml")
+    assert (experiment.probe.protocol, experiment.probe.answer_budget) == ("released", 128)
+    with pytest.raises(DataError) as caught:
+        make_probing(experiment, *[None] * 4, sharded=True)
+    line = "probe.haystack=haystacks/PaulGrahamEssays.json: no such file; give a .txt, .json or .jsonl file, such as "
+    assert str(caught.value).startswith(f"{line}niah/data/PaulGrahamEssays.json of github.com/HKUNLP/STRING")
+
+
+@pytest.mark.slow
+def test_an_estimate_needs_no_essays(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked = parse(SYNTAX.read([str(CONFIGS / "tiny_2k.yaml"), "--dry_run"]))
+    assert "GPU" in estimate(asked.experiment, asked.dry_run)
