@@ -38,9 +38,10 @@ from typing import Annotated, Any, NamedTuple
 from annotated_types import Ge, Le
 
 from eval.common.command import picture_faults
+from eval.common.results import write_rows
 from eval.positions.matrix import LONGEST, facts, matrix_text
 from eval.positions.picture import draw
-from eval.positions.skips import SentenceOptions, SkipOptions, compared, heading, remarks, samples, table, window_faults
+from eval.positions.skips import SentenceOptions, SkipOptions, compared, heading, records, remarks, samples, table, window_faults
 from eval.positions.skips_picture import draw_skips
 from eval.positions.training import Training, run_training, shaped_training
 from lab.command import Syntax, Words, read_options, run, settings_lines, start
@@ -120,6 +121,8 @@ def show_skip(request: Request) -> str:
         raise ConfigError(*as_options(faults))
     measures = compared(config, options)
     text = f"{heading(config, options)}\n\n{table(measures)}\n\n{remarks(config, options)}"
+    if options.rows is not None:
+        write_rows(Path(options.rows), records(measures), f"--rows={options.rows}")
     if picture is None:
         return text
     draw_skips(config, options, measures, next(samples(config, options)), picture)
