@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.papers.table import Need, Table, needs
+from lab.config import Experiment
 from lab.errors import ConfigError
 from lab.runs.changes import flatten
 from lab.schema import nearest
@@ -92,15 +93,15 @@ class Sized:
         if "run" not in own:
             return [{}]
         wanted = {key: str(value) for key, value in flatten(own["run"]).items()}
-        found = [run for run in runs if wanted.items() <= settings_of(run).items()]
+        found = [run for run in runs if wanted.items() <= settings_of(run.experiment).items()]
         if not found:
             raise ConfigError(f"{self.name}: rows.{row}.run={own['run']}: no run of {', '.join(self.sweeps)} is so")
         return [{"model": str(run.path)} for run in found]
 
 
-def settings_of(run: Run) -> dict[str, str]:
+def settings_of(experiment: Experiment) -> dict[str, str]:
     """Write a run's settings by dotted name."""
-    return {key: str(value) for key, value in flatten(run.experiment.to_dict()).items()}
+    return {key: str(value) for key, value in flatten(experiment.to_dict()).items()}
 
 
 def expand(text: str, values: Mapping[str, Any]) -> str:

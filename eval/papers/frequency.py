@@ -1,16 +1,16 @@
 """Write the position frequency of a corpus: its shares up to and from some positions, and those of segments.
 
-    python -m eval.papers.frequency -o FILE.jsonl --window=2048 [--mode=natural] [--corpus=FOLDER] [--positions=512,1024]
+    python -m eval.papers.frequency -o FILE.jsonl --window=2048 --positions=512,1024 [--mode=natural] [--corpus=FOLDER]
 
 arXiv:2410.18745, Figures 1 and 3. The corpus is a folder of token shards, a CSV file with `length,count` of documents,
-or, left out, the shape that the paper reports of SlimPajama. A line for each position i holds f(i), for --tokens tokens;
-`share_to`, that of all positions up to i; `share_from`, from i on; `segments_to`, that of segments of at most i tokens.
+or, left out, the shape that the paper reports of SlimPajama. A line for each position i holds f(i), for --tokens
+tokens; `share_to`, of all positions up to i; `share_from`, from i on; `segments_to`, of segments of at most i tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,9 @@ def records(options: FrequencyOptions) -> Iterator[dict[str, Any]]:
     total, segments = per_token.sum(), np.diff(np.append(per_token, [0, 0]), 2)  # f is their double sum from behind
     for i in options.positions:
         yield {
-            **{**asdict(options), "positions": None},
+            "window": options.window,
+            "mode": options.mode,
+            "corpus": options.corpus,
             "metric": "position_frequency",
             "position": i,
             "f": float(per_token[i] * options.tokens),

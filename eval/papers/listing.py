@@ -34,7 +34,9 @@ def listing() -> str:
     for name in names():
         sized = Sized(name, read_table(name), mini=False)
         lacks = ", ".join(line.partition(":")[0] for line in missing(sized))
-        rows.append({"table": name, "state": state(name), "what": sized.table.title, "missing here": lacks or "nothing"})
+        rows.append(
+            {"table": name, "state": state(name), "what": sized.table.title, "missing here": lacks or "nothing"}
+        )
     return to_text(rows)
 
 
@@ -59,7 +61,9 @@ def papers() -> str:
         left_out = {name: why for name, why in needs().left_out.items() if name.startswith(f"{paper}/")}
         head = ["| table | what | needs, beside synthetic data | GPU-hours: training, evaluation | GPUs | mini |"]
         rows = [*head, "|---|---|---|---|---|---|", *lines, "", "| without a command | why |", "|---|---|"]
-        parts.append("\n".join([f"\n## {title} (arXiv:{arxiv})\n", *rows, *(f"| {n} | {w} |" for n, w in left_out.items())]))
+        parts.append(
+            "\n".join([f"\n## {title} (arXiv:{arxiv})\n", *rows, *(f"| {n} | {w} |" for n, w in left_out.items())])
+        )
     return "\n".join(parts) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Runs what is missing of a table: shared runs and sweeps through lab.sweep, then each row's commands in this process."""
+"""Runs what is missing of a table: shared runs and sweeps by lab.sweep, then each row's commands in this process."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ def train(runs: Sequence[Run]) -> None:
     left = [state.run for state in schedule.states if state.name != "finished"]
     unprepared = [run for run in left if not can_prepare(run)]
     if unprepared:
-        raise DataError("\n".join(f"{one.command.config}: prepare its corpus first: {command(one)}" for one in unprepared))
+        raise DataError(
+            "\n".join(f"{one.command.config}: prepare its corpus first: {command(one)}" for one in unprepared)
+        )
     for run in left:
         prepare_once(run)
     status = schedule.run(Display()) if left else 0

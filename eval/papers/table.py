@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from lab.errors import ConfigError
 from lab.model.config import DecoderConfig
-from lab.schema import Length, PathText, Positive, PositiveFloat, Section, look_up
+from lab.schema import Length, PathText, Positive, PositiveFloat, Section, look_up, nearest
 from lab.settings import Raw, validated
 
 HOME = Path(__file__).parent
@@ -172,7 +172,8 @@ def read_table(name: str) -> Table:
     """
     if name in needs().left_out:
         raise ConfigError(f"TABLE={name}: has no command: {needs().left_out[name]}")
-    look_up(dict.fromkeys(names()), name, "TABLE")
+    if name not in names():
+        raise ConfigError(f"TABLE={name}: no such table; {nearest(name, names())}")
     try:
         table: Table = validated(Table, Raw.read(HOME / f"{name}.yaml"))
     except ConfigError as error:
