@@ -1,6 +1,6 @@
 """Write the position frequency of a corpus: its shares up to and from some positions, and those of segments.
 
-    python -m eval.papers.frequency -o FILE.jsonl --window=2048 --positions=512,1024 [--mode=natural] [--corpus=FOLDER]
+    python -m eval.plan.frequency -o FILE.jsonl --window=2048 --positions=512,1024 [--mode=natural] [--corpus=FOLDER]
 
 arXiv:2410.18745, Figures 1 and 3. The corpus is a folder of token shards, a CSV file with `length,count` of documents,
 or, left out, the shape that the paper reports of SlimPajama. A line for each position i holds f(i), for --tokens
