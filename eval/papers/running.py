@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from importlib import import_module
 from pathlib import Path
@@ -112,10 +112,12 @@ def call(words: Sequence[str]) -> None:
         raise LabError(f"{join(words)}: ended with status {status}")
 
 
-def main_of(module: str) -> object:
+def main_of(module: str) -> Callable[[Sequence[str]], int]:
     """Import a command's main function."""
     loaded = import_module(module)
-    return (import_module(f"{module}.__main__") if hasattr(loaded, "__path__") else loaded).main
+    main: Callable[[Sequence[str]], int]
+    main = (import_module(f"{module}.__main__") if hasattr(loaded, "__path__") else loaded).main
+    return main
 
 
 def dry_run(sized: Sized, folder: Path) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -33,7 +34,7 @@ class Column(Section):
     """File of results, .jsonl or .json: a pattern in the row's own folder, or a path that begins with {model}."""
     field: str
     """Field of a result that holds the number."""
-    where: dict[str, Any] = field(default_factory=dict)
+    where: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Values that fields of a result must have; * and ? stand for any characters, a list for any of its values."""
     under: str | None = None
     """Field of a .json file that holds the list of results; left out, the file is one result."""
