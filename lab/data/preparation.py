@@ -227,7 +227,8 @@ def run_task(config: DataConfig, folder: Path, eos: int, task: int) -> dict[str,
             if marks:
                 ids, scored = marked(document, ids, ends, tags(document.source) if config.tags else [], encode)
                 scored.append(True)
-            writer.add(pick(document.text), [*ids, eos], document.source, scored)
+            ids.append(eos)
+            writer.add(pick(document.text), ids, document.source, scored)
     return writer.close(folder / task_name(task))
 
 
