@@ -2,7 +2,7 @@
 
     python -m lab.fit CONFIG [--section.key=value ...] [--resume | --restart] [--print_config] [--dry_run]
 
-CONFIG is a YAML file of configs/. Every setting can be changed on the command line:
+CONFIG is a YAML file, or the name of one of configs/, as cpu_demo. Every setting can be changed on the command line:
 
     python -m lab.fit configs/cpu_demo.yaml
     python -m lab.fit configs/cpu_demo.yaml --run.name=wide --model.d_model=256 --optim.lr=2e-3
@@ -24,11 +24,10 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from lab.command import Syntax, Words, failed, help_status, settings_lines, show
-from lab.config import Experiment, load_experiment
+from lab.config import Experiment, find_config, load_experiment
 from lab.errors import ConfigError, LabError
 from lab.estimate.absent import load_without_weights
 from lab.estimate.options import DryRun, separate
@@ -56,7 +55,7 @@ def parse(words: Words) -> Arguments:
 
     Raises: ConfigError.
     """
-    path, options = Path(words.places[0]), words.options
+    path, options = find_config(words.places[0]), words.options
     if not options.dry_run:
         if options.resume and options.restart:
             raise ConfigError("--restart: contradicts --resume; leave one of them out")

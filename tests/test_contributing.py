@@ -1,0 +1,56 @@
+"""The method that CONTRIBUTING.md adds as an example, run as it stands there."""
+
+import doctest
+import re
+import sys
+import textwrap
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+
+from lab.positions import DISTANCE_METHODS, FREQUENCY_METHODS
+from tests.positions import test_frequencies
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "CONTRIBUTING.md").read_text()
+NAME = "lab.positions.partial_pi"
+METHOD, TESTS = map(textwrap.dedent, re.findall(r" +```python\n(.*?)\n +```", PAGE, re.S))
+
+
+@pytest.fixture
+def example(monkeypatch, tmp_path):
+    """Add the example to the table of methods as its steps 1 and 2 do."""
+    (tmp_path / "partial_pi.py").write_text(METHOD)
+    spec = spec_from_file_location(NAME, tmp_path / "partial_pi.py")
+    module = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, NAME, module)  # where the dataclass looks up its types
+    spec.loader.exec_module(module)
+    [(name, class_name)] = re.findall(r'`"(\w+)": (\w+),` in `FREQUENCY_METHODS`', PAGE)
+    monkeypatch.setitem(FREQUENCY_METHODS, name, getattr(module, class_name))
+    return module
+
+
+def test_the_tests_of_the_example_pass_and_fail_without_it(example, monkeypatch):
+    written = {}
+    exec(compile(TESTS, "test_partial_pi", "exec"), written)
+    tests = [run for name, run in written.items() if name.startswith("test_")]
+    assert len(tests) == 3
+    for run in tests:
+        run()
+    assert doctest.testmod(example) == (0, 1)
+    monkeypatch.setattr(example.PartialPi, "inv_freq", FREQUENCY_METHODS["pi"].inv_freq)
+    with pytest.raises(AssertionError):
+        tests[0]()
+
+
+def test_the_example_has_what_holds_for_every_frequency_method(example):
+    case = ("partial_pi", {"factor": 8.0, "train_len": 2048}, 64, 10000.0)
+    test_frequencies.test_pairs_turn_ever_slower_from_at_most_one_radian(*case)
+    test_frequencies.test_no_pair_turns_faster_than_in_rope_or_is_slowed_by_more_than_the_factor(*case)
+
+
+@pytest.mark.parametrize("name", [*FREQUENCY_METHODS, *DISTANCE_METHODS])
+def test_every_method_has_its_file_in_the_table_of_the_documentation(name):
+    method = {**FREQUENCY_METHODS, **DISTANCE_METHODS}[name]
+    assert f"`{method.__module__.rpartition('.')[2]}.py`" in (ROOT / "docs" / "methods.md").read_text()

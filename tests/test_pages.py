@@ -1,0 +1,64 @@
+"""Every relative link of the pages leads to a file, and every anchor to a heading."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+CODE = re.compile(r"^( *)```.*?^\1```$", re.M | re.S)
+README_LINES = 120
+
+
+def anchors(page):
+    """List the anchors of a page's headings as GitHub derives them; repeated ones are numbered."""
+    headings = re.findall(r"^#+ +(.+?) *$", CODE.sub("", page.read_text()), re.M)
+    slugs = [re.sub(r"[^\w\- ]", "", re.sub(LINK, "", heading).lower()).replace(" ", "-") for heading in headings]
+    seen = Counter()
+    for slug in slugs:
+        yield slug if not seen[slug] else f"{slug}-{seen[slug]}"
+        seen[slug] += 1
+
+
+def broken(page):
+    """List the links of a page that lead nowhere."""
+    for link in LINK.findall(CODE.sub("", page.read_text())):
+        place, _, anchor = link.partition("#")
+        if "://" in link:
+            continue
+        target = page.parent / place if place else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            yield link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_relative_link_and_anchor_leads_somewhere(page):
+    assert list(broken(page)) == []
+
+
+def test_broken_links_are_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# It's `one`, two\n## A\n## A\n```\n# no heading [x](absent.py)\n```\n"
+        + "\n".join(f"[text]({link})" for link in ("page.md", "#its-one-two", "page.md#a-1", "https://x.org/absent.md"))
+    )
+    assert list(broken(page)) == []
+    page.write_text(page.read_text() + "[a](absent.md) ![b](absent.png) [c](#absent) [d](page.md#a-2) [e](#no-heading)")
+    assert list(broken(page)) == ["absent.md", "absent.png", "#absent", "page.md#a-2", "#no-heading"]
+
+
+def test_every_page_is_linked_from_the_readme_or_from_a_page_that_is():
+    linked, waiting = set(), [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        linked.add(page)
+        targets = {(page.parent / link.partition("#")[0]).resolve() for link in LINK.findall(page.read_text())}
+        waiting += [target for target in targets & set(PAGES) if target not in linked]
+    assert set(PAGES) - linked == set()
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) < README_LINES
