@@ -126,6 +126,8 @@ def counts_of(subject: Subject) -> SavedCounts | None:
 def haystack_of(subject: Subject, path: str | None, own: str | None) -> tuple[str, str | None]:
     """Read the text to hide numbers in: the file `path`, or a run's `own`, or its corpus; and name a file's setting.
 
+    A run's own is what its folder keeps of it, if it keeps one.
+
     Raises: ConfigError for a Hugging Face folder without a file; DataError for a file that cannot be read.
     """
     experiment = subject.model.experiment
@@ -134,7 +136,8 @@ def haystack_of(subject: Subject, path: str | None, own: str | None) -> tuple[st
     if experiment is None:
         raise ConfigError("--haystack: must be set, a Hugging Face folder has no corpus of its own; give a text file")
     source = None if own is None else f"probe.haystack={own}"
-    return load_haystack(own, experiment.data, subject.tokenizer), source
+    run = subject.model.folder if own == experiment.probe.haystack else None
+    return load_haystack(own, experiment.data, subject.tokenizer, run), source
 
 
 def probe_config(experiment: Experiment | None, options: NeedleOptions) -> ProbeConfig:
