@@ -8,7 +8,7 @@ tokenizer.json. A test of a length takes at most that many of the model's own to
     python -m eval.ruler models/Llama-3.1-8B --haystack=essays/ --squad=dev-v2.0.json --hotpotqa=hotpot_dev.json
     python -m eval.ruler runs/tiny_2k --lengths=1024,2048 --tests=100 --plot
     python -m eval.ruler runs/tiny_2k --last=5 --lengths=2048
-    python -m eval.ruler runs/cpu_demo --tasks=niah_single_1,vt --lengths=384,512 --answer_budget=24 --tests=20
+    python -m eval.ruler runs/cpu_demo --tasks=niah_single_1,vt --lengths=448,512 --answer_budget=40 --tests=20
     python -m eval.ruler runs/tiny_2k --position.distance.method=string --position.distance.shift=683 \
         --position.distance.window=128 --lengths=2048
 
