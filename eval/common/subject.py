@@ -15,6 +15,7 @@ from torch import Tensor
 
 from eval.common.command import Request
 from lab.choices import GIB, computes_in_bf16, memory_of
+from lab.command import show
 from lab.config.faults import MOST_WINDOWS
 from lab.data.preparation import end_of_document
 from lab.data.tokenizer import needed
@@ -159,15 +160,16 @@ def device_for(name: str) -> torch.device:
     return torch.device("cuda" if available and name != "cpu" else "cpu")
 
 
-def refuse_idle_distance(overrides: Mapping[str, Any], distance: Distance, n_tokens: int) -> None:
-    """Refuse a requested distance method that changes nothing in texts of this length.
+def note_idle_distance(overrides: Mapping[str, Any], distance: Distance, n_tokens: int) -> None:
+    """Print a note if a requested distance method changes nothing in texts of this length."""
+    if any(key.startswith("position.distance.") for key in overrides):
+        note_idle("--position.distance", distance, n_tokens)
 
-    Raises: ConfigError.
-    """
-    asked = any(key.startswith("position.distance.") for key in overrides)
-    faults = distance.length_faults(n_tokens) if asked else []
-    if faults:
-        raise ConfigError(*(f"--position.distance.{fault}" for fault in faults))
+
+def note_idle(option: str, distance: Distance, n_tokens: int) -> None:
+    """Print a note if a distance method changes nothing in texts of this length; its numbers are those of plain."""
+    for fault in distance.length_faults(n_tokens):
+        show(f"note: {option}: changes nothing in {n_tokens} tokens ({fault})", error=True)
 
 
 def doublings(first: int, last: int) -> tuple[int, ...]:
