@@ -30,7 +30,7 @@ from lab.errors import MissingPackage
 from lab.launch import Launch, read_launch
 from lab.model.training import Training
 from lab.probe.effective_length import NeedleProbe
-from lab.probe.haystacks import load_haystack, read_text
+from lab.probe.haystacks import KEPT, load_haystack, read_text
 from lab.probe.held_out import HeldOutLoss
 from lab.processes import cluster_environment
 from lab.runs.checkpoints import Checkpoint, folder_name
@@ -150,7 +150,7 @@ def make_probing(
 ) -> Probing:
     """Build the probing callback; its tests and held-out text are read when training starts."""
     data, probe, train = experiment.data, experiment.probe, experiment.train
-    if probe.haystack is not None:
+    if probe.haystack is not None and not (folder.path / KEPT).is_file():
         read_text(Path(probe.haystack))  # a missing one is found before training, not by the first probe
 
     def make_loss(rank: int, world_size: int, device: torch.device) -> HeldOutLoss | None:
@@ -201,7 +201,7 @@ def make_needle_probe(experiment: Experiment, device: torch.device) -> NeedlePro
     probe = NeedleProbe(
         experiment.probe,
         tokenizer,
-        load_haystack(path, data, tokenizer),
+        load_haystack(path, data, tokenizer, experiment.run.path),
         window=data.window,
         stop_id=end_of_document(data, tokenizer),
         device=device,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from lab.positions.string import of_length
 from lab.runs.checkpoints import open_checkpoint
 from lab.runs.state import load_weights
 from lab.settings import Raw, part, validated
+from lab.source.hub import is_hub_id
 from lab.source.place import find_place, tokenizer_of
 
 
@@ -58,7 +59,7 @@ def open_model(
     device: torch.device | str = "cpu",
     backend: str = "auto",
 ) -> OpenedModel:
-    """Open a run folder, a checkpoint in it, or a Hugging Face folder; the decoder computes in float32.
+    """Open a run folder, a checkpoint in it, a Hugging Face folder or hf:OWNER/NAME@REVISION, to compute in float32.
 
     `overrides` are dotted settings: any of a run's config, and position.frequency.* and position.distance.* of a
     Hugging Face folder. A tokenizer.json is read where there is one, in the folder or with the run's shards.
@@ -68,7 +69,8 @@ def open_model(
     place = find_place(Path(path))
     overrides = dict(overrides or {})
     if place.is_hugging_face:
-        return open_hugging_face(place.folder.resolve(), overrides, device, backend)
+        model = open_hugging_face(place.folder.resolve(), overrides, device, backend)
+        return replace(model, name=Path(path).name) if is_hub_id(Path(path)) else model
     return open_run(place.folder.resolve(), overrides, device, backend)
 
 

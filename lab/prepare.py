@@ -24,10 +24,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.command import Syntax, Words, run, settings_lines, start
+from lab.command import Syntax, Words, run, settings_lines, show, start
 from lab.config import find_config, load_experiment
 from lab.data.config import DataConfig
-from lab.data.corpora import open_corpus
+from lab.data.corpora import FilesReader, open_corpus
 from lab.data.derivation import NEIGHBOURS, RECORD
 from lab.data.mixture import tables
 from lab.data.mixture_picture import draw_mixture
@@ -90,6 +90,10 @@ def carry_out(asked: Arguments) -> str:
     if asked.share is not None:
         first, stride = asked.share
         tasks = range(first, open_corpus(asked.data).n_tasks, stride)
+    if getattr(asked.data.corpus, "path", None) is not None and not is_prepared(asked.data):
+        reader = open_corpus(asked.data)
+        for line in reader.notes() if isinstance(reader, FilesReader) else ():
+            show(f"note: {line}", error=True)
     summary = prepare(asked.data, workers=asked.workers, tasks=tasks).summary
     if asked.verify:
         verify(asked.data)

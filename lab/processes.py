@@ -1,18 +1,17 @@
-"""Set ranks and threads in Lightning and torch for the launcher found."""
+"""Set ranks in Lightning and torch for the launcher found."""
 
 from __future__ import annotations
 
 import atexit
 import os
 
-import torch
 from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from torch import distributed
 
-from lab.launch import Launch, own_cores
+from lab.launch import Launch
 
 FIRST_PORT, PORTS = 15000, 10000  # the last digits of a SLURM job's number select its port
 
@@ -96,13 +95,3 @@ def meet_again(launch: Launch, backend: str) -> None:
     distributed.init_process_group(backend, store=store, rank=launch.rank, world_size=launch.world_size)
     if backend == "nccl":
         atexit.register(distributed.destroy_process_group)
-
-
-def set_threads(threads: int | None, launch: Launch | None = None) -> int:
-    """Set the number of CPU threads of this process, by default one for each of its own cores, and return it."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    chosen = threads or (cores if launch is None else own_cores(launch, os.environ, cores))
-    torch.set_num_threads(chosen)
-    if launch is not None and launch.world_size > 1:
-        os.environ["OMP_NUM_THREADS"] = str(chosen)  # otherwise Lightning's launcher sets its own number
-    return chosen

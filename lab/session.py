@@ -24,13 +24,14 @@ from lab.launch import Launch, find_launch
 from lab.positions.base_bound import base_warning
 from lab.probe.curve import shown_length
 from lab.probe.protocols import window_warning
-from lab.processes import meet_again, set_threads
+from lab.processes import meet_again
 from lab.runs import checkpoints
 from lab.runs.finish import is_finished
 from lab.runs.folder import RunFolder
 from lab.runs.picture import draw_run
 from lab.source.place import tokenizer_of
 from lab.starting import find_start, own_run, start_folder
+from lab.threads import set_threads
 
 DONE = 0
 

@@ -13,11 +13,13 @@ from lab.command import WRONG, show
 from lab.config import Experiment, load_experiment
 from lab.data.closing import digest_of_data
 from lab.data.preparation import shard_folder
+from lab.data.tokenizer import load_tokenizer
 from lab.errors import CheckpointError, ConfigError, DiskError
 from lab.files import disk_fault, free_bytes, remove_leftovers, write_atomic, write_json, writing
 from lab.formats import FORMAT, KEY
 from lab.launch import Launch
 from lab.owner import NAME, Record, in_use, owned
+from lab.probe.haystacks import KEPT, text_to_keep
 from lab.runs import checkpoints
 from lab.runs.changes import changes
 from lab.runs.environment import describe_environment
@@ -167,7 +169,22 @@ def start_folder(
     write_json(folder.path / "environment.json", environment)
     tokenizer = shard_folder(experiment.data) / "tokenizer.json"
     write_atomic(folder.path / "tokenizer.json", tokenizer.read_bytes())
+    if checkpoint is None:
+        write_haystack(experiment, folder.path / KEPT)
     write_atomic(folder.path / "config.yaml", experiment.to_yaml().encode("utf-8"))
+
+
+def write_haystack(experiment: Experiment, path: Path) -> None:
+    """Write the haystack that the run folder keeps, if it keeps one; a resumed run reads what it began with.
+
+    Raises: LabError.
+    """
+    data, probe = experiment.data, experiment.probe
+    text = text_to_keep(probe.haystack, data, load_tokenizer(shard_folder(data)), probe.longest(data.window))
+    if text is None:
+        path.unlink(missing_ok=True)
+    else:
+        write_atomic(path, text.encode())
 
 
 def warn_of_changes(path: Path, before: Any, now: dict[str, Any]) -> None:

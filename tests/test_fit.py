@@ -60,6 +60,7 @@ def long(place):
 def test_run_folder_is_whole(finished):
     names = {path.name for path in finished.iterdir()}
     assert names >= {"config.yaml", "environment.json", "metrics.jsonl", "probes.jsonl", "counts.npz", "cases"}
+    assert names >= {"tokenizer.json", "haystack.txt"}
     metrics = records(finished)
     assert [record["step"] for record in metrics] == list(range(1, 21))
     probes = [record for record in records(finished, "probes.jsonl") if "effective_length" in record]

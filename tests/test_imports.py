@@ -14,7 +14,7 @@ LAYERS = """
 lab.errors lab.interrupts < lab lab.files lab.formats lab.schema lab.parsing lab.launch lab.lifetime
 < lab.owner lab.plots lab.settings < lab.command
 < lab.positions lab.masks lab.skip lab.shape lab.counts
-< lab.data lab.model lab.runs < lab.probe lab.source lab.processes
+< lab.data lab.model lab.runs < lab.probe lab.source lab.processes lab.threads
 < lab.callbacks lab.config < lab.choices lab.starting < lab.assembly < lab.loading lab.session
 < lab.recipes lab.probing < lab.estimate lab.analysis
 < lab.fit lab.sweep lab.prepare lab.verify lab.longrecipe lab.merge lab.export lab.cli
@@ -228,3 +228,17 @@ def test_light_modules_and_then_a_session_load_nothing_heavy_beyond_what_lightni
     loaded = {module: {"torch", *HEAVY} & set(names) for module, *names in lines}
     assert "torch" in loaded.pop("lightning")
     assert loaded == {module: set() for module in (*LIGHT, "lab.session")}
+
+
+def test_evaluations_start_without_lightning():
+    graph = edges(sources(), skip=("TYPE_CHECKING",))
+    reached, rest = (
+        set(),
+        [module for module in graph if module.startswith("eval.") and part_of(module) != "eval.shape"],
+    )  # plans training
+    while rest:
+        module = rest.pop()
+        if module not in reached:
+            reached.add(module)
+            rest += graph.get(module, [])
+    assert {module for module in reached for part in HEAVY["lightning"] if belongs(module, part)} == set()

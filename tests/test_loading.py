@@ -2,15 +2,18 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 
+from eval.common.subject import as_subject
 from lab.config import load_experiment
 from lab.errors import CheckpointError, ConfigError, DataError
 from lab.loading import open_model
 from lab.positions import frequencies
 from lab.settings import parse_overrides
+from lab.source.hub import hub_folder
 from lab.source.weights import read_weights
 from tests.opened import CONSUMED, SIZES, write_run
 from tests.refusals import refused
@@ -163,3 +166,37 @@ def test_wrong_overrides_of_a_run_are_one_line(run):
     with refused("model.d_modl=3: unknown setting", error=ConfigError):
         open_model(run, {"model.d_modl": 3})
     assert SIZES["n_layers"] == open_model(run).experiment.model.n_layers
+
+
+@pytest.fixture
+def hub_cache(llama, tmp_path, monkeypatch):
+    """The hub's cache, with one revision of one model, and no network."""
+    hub = pytest.importorskip("huggingface_hub")
+    home = tmp_path / "hub" / "models--owner--small"
+    (home / "refs").mkdir(parents=True)
+    (home / "refs" / "step-10").write_text("a" * 40)
+    shutil.copytree(llama, home / "snapshots" / ("a" * 40))
+    monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", True)
+    hub_folder.cache_clear()
+    yield
+    hub_folder.cache_clear()
+
+
+@pytest.mark.usefixtures("hub_cache")
+def test_a_revision_of_the_hub_opens_from_the_cache(llama):
+    path = Path("hf:owner/small@step-10")
+    model, same = open_model(path), open_model(llama)
+    assert (model.name, model.train_len, model.method) == ("small@step-10", 64, "rope+plain")
+    assert model.tokenizer.get_vocab() == same.tokenizer.get_vocab()
+    weights = same.decoder.state_dict()
+    for found in (model.decoder.state_dict(), read_weights(path)):
+        assert all(torch.equal(tensor, weights[name]) for name, tensor in found.items())
+    assert as_subject(model, path, torch.device("cpu")).weights
+
+
+@pytest.mark.usefixtures("hub_cache")
+@pytest.mark.parametrize("name", ["hf:owner/small@step-20", "hf:owner/none", "hf:a/b/c", "hf:"])
+def test_a_model_that_is_not_in_the_cache_is_one_line_offline(name):
+    with refused(f"{name}: not in the cache, and not to be had ({{}}", error=CheckpointError):
+        open_model(name)

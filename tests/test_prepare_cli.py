@@ -1,5 +1,7 @@
 import json
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -87,6 +89,19 @@ def test_shares_of_a_job_array_complete_to_the_same(text_words, tmp_path):
     whole = [word.replace(str(tmp_path / "shards"), str(tmp_path / "other" / "shards")) for word in text_words]
     assert prepare(*whole, "--workers=2").returncode == 0
     assert shards(tmp_path / "other") == by_shares
+
+
+def test_the_batch_script_gives_each_machine_its_share(tmp_path):
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\nexit 75\n")
+    python.chmod(0o755)
+    array = {"SLURM_ARRAY_TASK_ID": "5", "SLURM_ARRAY_TASK_MIN": "3", "SLURM_ARRAY_TASK_COUNT": "4"}
+    words = ["bash", str(Path("configs/slurm_prepare.sh").absolute()), CONFIG, "--data.folder=a b"]
+    variables = {**os.environ, **array, "SLURM_CPUS_PER_TASK": "8"}
+    done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False, timeout=60)
+    expected = ["-m", "lab.prepare", CONFIG, "--workers=8", "--task=2/4", "--data.folder=a b"]
+    assert (done.returncode, done.stdout.splitlines()) == (75, expected)
 
 
 def expect_mistake(done, start):

@@ -23,6 +23,8 @@ class Options(Section):
     """Texts, pieces of the source that do not overlap."""
     text: PathText | None = None
     """Source of the texts, a .txt, .json or .jsonl file; left out, a run's corpus: held-out documents, fresh filler."""
+    text_field: str = "text"
+    """Field of the rows of a .json or .jsonl file that holds the text."""
     seed: Seed = 0
     """Seed of the choice of texts, and of what else is drawn."""
     rows: PathText | None = None

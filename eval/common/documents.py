@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
 from lab.data.tokenizer import check_ids, needed, special_ends
 from lab.errors import ConfigError, DataError
-from lab.probe.haystacks import load_haystack, read_text
+from lab.probe.haystacks import load_haystack, read_text, read_texts
 
 FILES = ("*.txt", "*.json", "*.jsonl")
 
@@ -57,6 +56,7 @@ def draw_documents(
     most: int | None,
     seed: int,
     vocab_size: int,
+    text_field: str = "text",
 ) -> Documents:
     """Draw documents of `least` tokens or more, cut after the first `most`.
 
@@ -69,7 +69,7 @@ def draw_documents(
         raise ConfigError("--text: must be set, a Hugging Face folder has no corpus of its own; give a file or folder")
     found: Iterable[AnyIds]
     if place is not None:
-        source, found = place, encoded(file_texts(Path(place)), tokenizer)
+        source, found = place, encoded(file_texts(Path(place), text_field), tokenizer)
     else:
         assert data is not None, "refused above"
         source, found = "held out", TokenStore.open(shard_folder(data), "held_out").documents()
@@ -99,7 +99,7 @@ def encoded(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[IntArray]:
         yield np.concatenate([before, np.array(ids, dtype=np.int64)])
 
 
-def file_texts(place: Path) -> list[str]:
+def file_texts(place: Path, text_field: str) -> list[str]:
     """Read the texts of a file or of a folder's files: a .txt or .json is one text, each line of a .jsonl is one.
 
     Raises: DataError for missing, broken or empty files.
@@ -108,12 +108,8 @@ def file_texts(place: Path) -> list[str]:
         files = sorted(path for pattern in FILES for path in place.rglob(pattern))
         if not files:
             raise DataError(f"--text={place}: holds no .txt, .json or .jsonl file; give a folder with text in it")
-        return [text for path in files for text in file_texts(path)]
-    whole = read_text(place, "--text")  # reads a .jsonl line by line and reports its faults
-    if place.suffix != ".jsonl":
-        return [whole]
-    lines = place.read_text(encoding="utf-8").split("\n")
-    return [json.loads(line)["text"] for line in lines if line.strip()]
+        return [text for path in files for text in file_texts(path, text_field)]
+    return read_texts(place, "--text", text_field)
 
 
 def draw_texts(
@@ -126,6 +122,7 @@ def draw_texts(
     seed: int,
     vocab_size: int,
     option: str = "--texts",
+    text_field: str | None = None,
 ) -> npt.NDArray[np.int64]:
     """Draw pieces of a file, or of the corpus where there is none; each begins with the tokenizer's first token.
 
@@ -139,7 +136,7 @@ def draw_texts(
     if path is None and data is None:
         raise ConfigError("--text: must be set, a Hugging Face folder has no corpus of its own; give a text file")
     if path is not None:
-        source = read_text(Path(path), "--text")
+        source = read_text(Path(path), "--text", text_field)
     else:
         assert data is not None, "refused above"
         source = load_haystack(None, data, tokenizer)

@@ -23,7 +23,7 @@ from lab.counts import SavedCounts
 from lab.data.config import Synthetic
 from lab.data.tokenizer import check_ids
 from lab.errors import ConfigError
-from lab.probe.config import OFFICIAL_SIZES, PAPER_SIZES, ProbeConfig, ProtocolName
+from lab.probe.config import OFFICIAL_SIZES, SIZES, ProbeConfig, ProtocolName
 from lab.probe.effective_length import LengthResult, NeedleProbe, Worker
 from lab.probe.haystacks import load_haystack, read_text
 from lab.probe.protocols import shortest_test
@@ -54,8 +54,8 @@ class NeedleOptions(Section):
     required: Positive | None = None
     """Numbers that must be found for a test to pass; left out, as in the run's own probe, or 2."""
     answer_budget: Length | None = None
-    """Tokens of each length that are left for the answer; left out, as in the run's own probe, or 64, in the
-    released protocols 128."""
+    """Tokens of each length that are left for the answer; left out, as in the run's own probe, in another protocol 64,
+    in the released ones 128."""
     haystack: PathText | None = None
     """Text file to hide the numbers in; left out, as in the run's own probe. A Hugging Face folder needs one."""
     confidence: Annotated[float, Gt(0), Lt(1)] = 0.95
@@ -126,6 +126,8 @@ def counts_of(subject: Subject) -> SavedCounts | None:
 def haystack_of(subject: Subject, path: str | None, own: str | None) -> tuple[str, str | None]:
     """Read the text to hide numbers in: the file `path`, or a run's `own`, or its corpus; and name a file's setting.
 
+    A run's own is what its folder keeps of it, if it keeps one.
+
     Raises: ConfigError for a Hugging Face folder without a file; DataError for a file that cannot be read.
     """
     experiment = subject.model.experiment
@@ -134,7 +136,8 @@ def haystack_of(subject: Subject, path: str | None, own: str | None) -> tuple[st
     if experiment is None:
         raise ConfigError("--haystack: must be set, a Hugging Face folder has no corpus of its own; give a text file")
     source = None if own is None else f"probe.haystack={own}"
-    return load_haystack(own, experiment.data, subject.tokenizer), source
+    run = subject.model.folder if own == experiment.probe.haystack else None
+    return load_haystack(own, experiment.data, subject.tokenizer, run), source
 
 
 def probe_config(experiment: Experiment | None, options: NeedleOptions) -> ProbeConfig:
@@ -148,9 +151,9 @@ def probe_config(experiment: Experiment | None, options: NeedleOptions) -> Probe
     sizes: dict[str, Any] = own.sizes
     if protocol != own.protocol:
         corpus = None if experiment is None else experiment.data.corpus
-        sizes = dict(OFFICIAL_SIZES.get(protocol, PAPER_SIZES))
+        sizes = {**SIZES, **OFFICIAL_SIZES.get(protocol, {})}
         if protocol == "ours" and isinstance(corpus, Synthetic):
-            sizes = {"needles": corpus.needles, "digits": corpus.digits}
+            sizes |= {"needles": corpus.needles, "digits": corpus.digits}
     whole = {"sequential": False, "error": None, "round": None, "thresholds": None, "step": 1, "max_length": None}
     try:
         return replace(own, **{**whole, **sizes, **given})

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from eval.common.command import Request
 from lab.choices import GIB, computes_in_bf16, memory_of
+from lab.command import show
 from lab.config.faults import MOST_WINDOWS
 from lab.data.preparation import end_of_document
 from lab.data.tokenizer import needed
@@ -28,6 +29,7 @@ from lab.positions import Distance
 from lab.runs.checkpoints import Checkpoint, folder_name
 from lab.runs.environment import commit, processor
 from lab.schema import LONGEST
+from lab.source.place import named
 
 SUBJECT = ("model", "checkpoint", "weights", "method", "precision")  # the fields that name a model in rows
 
@@ -115,7 +117,7 @@ def as_subject(model: OpenedModel, place: Path, device: torch.device) -> Subject
         in_bf16 = computes_in_bf16(model.experiment, device)
         stop_id = end_of_document(model.experiment.data, tokenizer)
     else:
-        stop_id = first_id(read_settings(place.resolve()).get("eos_token_id"))
+        stop_id = first_id(read_settings(named(place).resolve()).get("eos_token_id"))
     checkpoint = None if model.consumed_tokens is None else folder_name(model.consumed_tokens)
     weights = weights_of(model, place, checkpoint)
     precision = "bfloat16" if in_bf16 else "float32"
@@ -136,7 +138,7 @@ def weights_of(model: OpenedModel, place: Path, checkpoint: str | None) -> str:
     """Name weights: a checkpoint's by its manifest, a Hugging Face folder's by its files' names, sizes and times."""
     if model.folder is not None and checkpoint is not None and model.consumed_tokens is not None:
         return Checkpoint(model.folder / "checkpoints" / checkpoint, model.consumed_tokens).digest[:16]
-    files = [(path.name, path.stat()) for path in sorted(place.glob("*.safetensors"))]
+    files = [(path.name, path.stat()) for path in sorted(named(place).glob("*.safetensors"))]
     listed = "".join(f"{name} {stat.st_size} {stat.st_mtime_ns}\n" for name, stat in files)
     return hashlib.sha256(listed.encode()).hexdigest()[:16]
 
@@ -158,15 +160,16 @@ def device_for(name: str) -> torch.device:
     return torch.device("cuda" if available and name != "cpu" else "cpu")
 
 
-def refuse_idle_distance(overrides: Mapping[str, Any], distance: Distance, n_tokens: int) -> None:
-    """Refuse a requested distance method that changes nothing in texts of this length.
+def note_idle_distance(overrides: Mapping[str, Any], distance: Distance, n_tokens: int) -> None:
+    """Print a note if a requested distance method changes nothing in texts of this length."""
+    if any(key.startswith("position.distance.") for key in overrides):
+        note_idle("--position.distance", distance, n_tokens)
 
-    Raises: ConfigError.
-    """
-    asked = any(key.startswith("position.distance.") for key in overrides)
-    faults = distance.length_faults(n_tokens) if asked else []
-    if faults:
-        raise ConfigError(*(f"--position.distance.{fault}" for fault in faults))
+
+def note_idle(option: str, distance: Distance, n_tokens: int) -> None:
+    """Print a note if a distance method changes nothing in texts of this length; its numbers are those of plain."""
+    for fault in distance.length_faults(n_tokens):
+        show(f"note: {option}: changes nothing in {n_tokens} tokens ({fault})", error=True)
 
 
 def doublings(first: int, last: int) -> tuple[int, ...]:

@@ -35,6 +35,7 @@ def texts_of(model: OpenedModel, options: Any, n_tokens: int, device: torch.devi
         texts=options.texts,
         seed=options.seed,
         vocab_size=model.decoder.cfg.vocab_size,
+        text_field=options.text_field,
     )
     return torch.from_numpy(texts).to(device)
 
@@ -67,7 +68,9 @@ def result_files(kind: str, request: Request, model: OpenedModel) -> tuple[Path,
 
     Raises: ConfigError where the folder cannot be made.
     """
-    settings = {key: value for key, value in asdict(request.options).items() if key not in NOT_IN_DIGEST}
+    given = asdict(request.options)
+    named = {"text_field"} if given["text_field"] == "text" else set()  # an option that earlier versions did not have
+    settings = {key: value for key, value in given.items() if key not in {*NOT_IN_DIGEST, *named}}
     text = json.dumps({**settings, "method": model.method}, sort_keys=True)
     digest = shortened(text)
     if model.folder is None or model.consumed_tokens is None:

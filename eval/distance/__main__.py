@@ -42,7 +42,7 @@ from eval.common.command import Request, run
 from eval.common.distance_methods import read_distance
 from eval.common.needle_tests import counts_of, haystack_of
 from eval.common.results import FinishedTests, shortened, write_rows
-from eval.common.subject import Subject, open_subject, refuse_idle_distance, result_folder
+from eval.common.subject import Subject, note_idle, note_idle_distance, open_subject, result_folder
 from eval.distance.picture import draw_distances
 from eval.distance.prompts import left_out, rows_of, shorter_prompts
 from eval.distance.series import Row, Series, four_needles, key_of
@@ -167,27 +167,24 @@ def make_probe(subject: Subject, options: DistanceOptions) -> DistanceProbe:
 def choose_methods(request: Request, subject: Subject, window: int) -> list[Distance]:
     """Return the distance methods asked for, or the model's own.
 
-    Raises: ConfigError for one that changes nothing inside the window, or that is given twice.
+    Raises: ConfigError for one that is given twice.
     """
     own = subject.model.decoder.distance
-    refuse_idle_distance(request.overrides, own, window)
+    note_idle_distance(request.overrides, own, window)
     set_apart = [key for key in request.overrides if key.startswith("position.distance.")]
     if request.distances and set_apart:
         raise ConfigError(*(f"--{key}: would be ignored beside --distance; leave one of them out" for key in set_apart))
     train_len = min(window, subject.model.train_len or window)
     methods = [read_distance(word, train_len, window) for word in request.distances]
     faults = [
-        f"--distance={word}: changes nothing in {window} tokens ({fault})"
-        for word, method in zip(request.distances, methods, strict=True)
-        for fault in method.length_faults(window)
-    ]
-    faults += [
         f"--distance={word}: is given twice; keep one"
         for place, word in enumerate(request.distances)
         if methods[place] in methods[:place]
     ]
     if faults:
         raise ConfigError(*faults)
+    for word, method in zip(request.distances, methods, strict=True):
+        note_idle(f"--distance={word}", method, window)
     return methods or [own]
 
 

@@ -35,7 +35,7 @@ import torch
 from tqdm import tqdm
 
 from eval.common.command import Options, Request, run
-from eval.common.subject import device_for, doublings, refuse_far, refuse_idle_distance
+from eval.common.subject import device_for, doublings, note_idle_distance, refuse_far
 from eval.common.tables import to_text
 from eval.common.texts import result_files, texts_of, write_results
 from eval.entropy.attention_entropy import attention_entropy
@@ -82,7 +82,7 @@ def measure(request: Request) -> str:
     refuse_far(request.options, model, device)
     n_tokens = options.text_tokens(model.train_len)
     visible = sorted({*(options.lengths or (*doublings(2, n_tokens), n_tokens))})
-    refuse_idle_distance(request.overrides, model.decoder.distance, n_tokens)
+    note_idle_distance(request.overrides, model.decoder.distance, n_tokens)
     files = result_files("entropy", request, model)
     texts = tqdm(texts_of(model, options, n_tokens, device), desc="entropy", unit="text")
     curves = torch.cat([attention_entropy(model.decoder, text[None]) for text in texts]).cpu().numpy()

@@ -45,6 +45,7 @@ from eval.harness.tasks import definition, evaluate, load_tasks, task_manager
 from lab.command import start
 from lab.errors import ConfigError
 from lab.files import write_json, writing
+from lab.source.place import named
 
 KIND = "harness"
 CASES = f"{KIND}-cases"
@@ -62,7 +63,7 @@ def measure(request: Request) -> str:
     options: HarnessOptions = request.options
     request = with_derived_parameters(request, options.max_length)
     manager, subject = task_manager(options), open_subject(request)
-    loaded, model = load_tasks(manager, options), harness_model(subject, request.model, options)
+    loaded, model = load_tasks(manager, options), harness_model(subject, named(request.model), options)
     about = describe(subject, options, model.max_length)
     cells = Results(result_folder(KIND, request, subject) / f"{KIND}.jsonl", NAMED_BY)
     cache = cells.path.parent / CASES / f"requests-{shortened(json.dumps([about[key] for key in READ_WITH]))}"

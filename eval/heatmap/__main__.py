@@ -40,7 +40,7 @@ from eval.common.needle_tests import (
     run_length,
 )
 from eval.common.results import FinishedTests, shortened, write_rows
-from eval.common.subject import Subject, open_subject, refuse_idle_distance, result_folder
+from eval.common.subject import Subject, note_idle_distance, open_subject, result_folder
 from eval.heatmap.depths import depth_rows, peak, third_rows
 from eval.heatmap.picture import draw_heatmap
 from eval.heatmap.table import found_table, thirds_table
@@ -72,7 +72,7 @@ def measure(request: Request) -> str:
     depths = choose_depths(probe, options)
     lengths = sorted(options.lengths or own_lengths(subject, probe))
     probe.check_haystack(lengths[-1])
-    refuse_idle_distance(request.overrides, subject.model.decoder.distance, lengths[-1])
+    note_idle_distance(request.overrides, subject.model.decoder.distance, lengths[-1])
     folder = result_folder(KIND, request, subject)
     finished = finished_tests(subject, probe, folder)
     recorded = reuse_recorded(subject, probe, finished, lengths)

@@ -33,7 +33,7 @@ from eval.common.command import CellOptions, Request, run
 from eval.common.results import Results, Row
 from eval.common.retrieval import answer_budget, choose_lengths, judge, summed
 from eval.common.running import Cell, Done, fill, run_tests
-from eval.common.subject import SUBJECT, Subject, open_subject, refuse_idle_distance, result_folder
+from eval.common.subject import SUBJECT, Subject, note_idle_distance, open_subject, result_folder
 from eval.common.tables import limits, to_text
 from eval.lines.cases import HIGHEST, LEAST_LINES, Lines
 from eval.lines.picture import draw_lines
@@ -127,7 +127,7 @@ def measure_sizes(
     options: LinesOptions = request.options
     by = "lines" if options.lines is not None else "length"
     longest = max(len(case.prompt_ids) for case in draw(writer, tests, options, budget, by, asked[-1])) + budget
-    refuse_idle_distance(request.overrides, subject.model.decoder.distance, longest)
+    note_idle_distance(request.overrides, subject.model.decoder.distance, longest)
     about = describe(subject, options, budget)
     unit = "lines" if by == "lines" else "tokens"
     wanted = [Cell({**about, "by": by, "asked": size}, options.tests, f"{size:,} {unit}") for size in asked]

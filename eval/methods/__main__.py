@@ -40,7 +40,7 @@ from eval.common.method_settings import METHODS, Setting, overridden, setting
 from eval.common.needle_tests import NeedleOptions, finished_tests, make_probe, run_length
 from eval.common.results import Results
 from eval.common.statistics import pair, share
-from eval.common.subject import SUBJECT, Subject, open_subject, result_folder
+from eval.common.subject import SUBJECT, Subject, note_idle, open_subject, result_folder
 from eval.methods.picture import draw_methods
 from eval.methods.table import table
 from lab.command import start
@@ -145,7 +145,7 @@ def named(word: str, train_len: int, length: int) -> Setting:
 
 
 def checked(setting: Setting, length: int, own: Frequencies) -> Setting:
-    """Refuse a method that changes nothing at a length, or cannot be built.
+    """Refuse a method that cannot be built; print a note on one that changes nothing at the length.
 
     Raises: ConfigError.
     """
@@ -153,11 +153,7 @@ def checked(setting: Setting, length: int, own: Frequencies) -> Setting:
         _, distance = setting.place(own)
     except ConfigError as error:
         raise ConfigError(*(f"--methods={setting.method}: {fault}" for fault in error.faults)) from error
-    faults = distance.length_faults(length)
-    if faults:
-        raise ConfigError(
-            *(f"--methods={setting.method}: at --lengths={length} its settings change nothing ({f})" for f in faults)
-        )
+    note_idle(f"--methods={setting.method}", distance, length)
     return setting
 
 

@@ -37,7 +37,7 @@ from eval.common.needle_tests import haystack_of
 from eval.common.results import Results, Row
 from eval.common.retrieval import answer_budget, choose_lengths, judge, summed
 from eval.common.running import Cell, Done, fill, run_tests
-from eval.common.subject import SUBJECT, Subject, open_subject, refuse_idle_distance, result_folder
+from eval.common.subject import SUBJECT, Subject, note_idle_distance, open_subject, result_folder
 from eval.common.tables import pivot, to_text
 from eval.passkey.cases import DIGITS, Passkey, Protocol
 from eval.passkey.picture import draw_grid
@@ -100,7 +100,7 @@ def measure(request: Request) -> str:
     window = subject.model.train_len or MOST_TOKENS
     fixed = f"the {tests.protocol} protocol, whose fixed parts take {least - budget} tokens and the answer {budget}"
     lengths = choose_lengths(options.lengths, least, window, 2 * window, fixed)
-    refuse_idle_distance(request.overrides, subject.model.decoder.distance, lengths[-1])
+    note_idle_distance(request.overrides, subject.model.decoder.distance, lengths[-1])
     if options.haystack is not None:
         n_tokens = lengths[-1] - budget - tests.least(writer, options.seed, 0)
         check_enough(tests.filler, subject.tokenizer, n_tokens, lengths[-1], f"--haystack={options.haystack}")

@@ -40,7 +40,7 @@ from eval.common.results import Results, Row
 from eval.common.running import Cell, Done, fill
 from eval.common.sharing import Score, measure_together
 from eval.common.sliding import CONFIDENCE, TextLosses, text_losses, windows
-from eval.common.subject import SUBJECT, Subject, doublings, refuse_idle_distance, result_folder
+from eval.common.subject import SUBJECT, Subject, doublings, note_idle_distance, result_folder
 from eval.common.tables import limits, to_text
 from eval.perplexity.picture import draw_perplexity
 from lab.command import start
@@ -72,6 +72,8 @@ class PerplexityOptions(CellOptions):
     text: PathText | None = None
     """Source of the documents: a .txt or .json file, each one document, a .jsonl file with one in each line, or a
     folder of these; left out, the run's held-out documents."""
+    text_field: str = "text"
+    """Field of the rows of a .json or .jsonl file that holds the text."""
 
     def rules(self) -> list[str]:
         """Refuse strides and cuts that contradict the lengths."""
@@ -117,7 +119,7 @@ def measure(request: Request, subject: Subject, score: Score) -> str:
     options: PerplexityOptions = request.options
     contexts = options.contexts(subject.model.train_len)
     options = PerplexityOptions(**{**vars(options), "lengths": contexts, "stride": options.step(contexts)})
-    refuse_idle_distance(request.overrides, subject.model.decoder.distance, contexts[-1])
+    note_idle_distance(request.overrides, subject.model.decoder.distance, contexts[-1])
     documents = draw_documents(
         options.text,
         subject.model.experiment.data if subject.model.experiment is not None else None,
@@ -127,6 +129,7 @@ def measure(request: Request, subject: Subject, score: Score) -> str:
         most=options.tokens,
         seed=options.seed,
         vocab_size=subject.vocab_size,
+        text_field=options.text_field,
     )
     cells = Results(result_folder("perplexity", request, subject) / "perplexity.jsonl", NAMED_BY)
     rows = measure_contexts(subject, score, documents, options, contexts, cells)

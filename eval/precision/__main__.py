@@ -29,7 +29,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from eval.common.command import Options, Request, run
-from eval.common.subject import device_for, doublings, refuse_far, refuse_idle_distance
+from eval.common.subject import device_for, doublings, note_idle_distance, refuse_far
 from eval.common.texts import result_files, texts_of, write_results
 from eval.precision.results import Measured, draw, records, tables
 from eval.precision.shift_difference import (
@@ -99,7 +99,7 @@ def measure(request: Request) -> str:
     refuse_far(request.options, model, device)
     n_tokens, lengths = options.text_tokens(model.train_len), options.logit_lengths(model.train_len)
     longest = max(n_tokens, *lengths)
-    refuse_idle_distance(request.overrides, model.decoder.distance, longest)
+    note_idle_distance(request.overrides, model.decoder.distance, longest)
     faults = shift_faults(model.decoder, longest, options.all_shifts)
     if faults:
         raise ConfigError(*faults)

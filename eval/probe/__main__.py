@@ -11,7 +11,7 @@ changed; a Hugging Face folder has the section's defaults, steps of an eighth of
     python -m eval.probe runs/cpu_demo --tests=500 --sequential --error=0.01
     python -m eval.probe runs/cpu_demo --thresholds=[0.5,0.9] --confidence=0.99
     python -m eval.probe runs/cpu_demo --protocol=string --haystack=essays.txt
-    python -m eval.probe runs/cpu_demo/checkpoints/tokens-000004000000 --haystack=essays.txt --seed=1
+    python -m eval.probe runs/cpu_demo/checkpoints/tokens-000000004000000 --haystack=essays.txt --seed=1
     python -m eval.probe runs/cpu_demo --position.distance.method=rerope --position.distance.window=96
     python -m eval.probe models/Llama-3.1-8B --haystack=PaulGrahamEssays.json --protocol=released_llama31 --step=8192
 
@@ -43,16 +43,17 @@ from eval.probe.picture import draw_probe
 from eval.probe.table import table
 from lab.choices import training_device
 from lab.command import Syntax, Words, bare_settings, run, settings_lines, start
+from lab.config import load_experiment
 from lab.errors import ConfigError
 from lab.loading import OpenedModel, open_model
 from lab.probe.config import ProbeConfig, settings_of_run
 from lab.probe.effective_length import LengthResult, NeedleProbe
 from lab.probe.records import length_record, summary_record
-from lab.processes import set_threads
 from lab.runs.folder import RunFolder
 from lab.schema import Section
 from lab.settings import Raw, validated
-from lab.source.place import find_place
+from lab.source.place import CONFIG, find_place
+from lab.threads import set_threads
 
 OF_TRAINING = ("every_tokens", "loss_tokens", "max_seconds")  # settings of the probe section
 OF_DISTANCE = ("distances", "distance_points", "distance_tests")
@@ -94,7 +95,8 @@ def open_run(place: Path, settings: dict[str, Any]) -> tuple[Subject, NeedleProb
 
     Raises: LabError.
     """
-    model = open_model(place, settings_of_run(settings))
+    own = load_experiment(find_place(place).home / CONFIG).probe.protocol
+    model = open_model(place, settings_of_run(settings, own))
     experiment = model.experiment
     assert experiment is not None, "a run's folder"
     set_threads(experiment.train.threads)

@@ -8,7 +8,7 @@ tokenizer.json. A test of a length takes at most that many of the model's own to
     python -m eval.ruler models/Llama-3.1-8B --haystack=essays/ --squad=dev-v2.0.json --hotpotqa=hotpot_dev.json
     python -m eval.ruler runs/tiny_2k --lengths=1024,2048 --tests=100 --plot
     python -m eval.ruler runs/tiny_2k --last=5 --lengths=2048
-    python -m eval.ruler runs/cpu_demo --tasks=niah_single_1,vt --lengths=384,512 --answer_budget=24 --tests=20
+    python -m eval.ruler runs/cpu_demo --tasks=niah_single_1,vt --lengths=448,512 --answer_budget=40 --tests=20
     python -m eval.ruler runs/tiny_2k --position.distance.method=string --position.distance.shift=683 \
         --position.distance.window=128 --lengths=2048
 
@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from eval.common.command import Request, run
-from eval.common.subject import open_subject, refuse_idle_distance
+from eval.common.subject import note_idle_distance, open_subject
 from eval.ruler.measuring import measure_subject, output_folder, prepare, rows_in, standin_line
 from eval.ruler.options import RulerOptions
 from eval.ruler.picture import draw_scores
@@ -44,7 +44,7 @@ def measure(request: Request) -> str:
     places = newest_checkpoints(request.model, options.last) if options.last else [request.model]
     subject = open_subject(request._replace(model=places[0]))
     bench = prepare(subject, options)
-    refuse_idle_distance(request.overrides, subject.model.decoder.distance, bench.lengths[-1])
+    note_idle_distance(request.overrides, subject.model.decoder.distance, bench.lengths[-1])
     folder = output_folder(subject.model, request.folder)
     cells = rows_in(folder)
     each: list[Scores] = []

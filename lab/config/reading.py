@@ -17,9 +17,11 @@ from lab.config.earlier import bring_up_to_date, is_of_run
 from lab.config.experiment import Experiment
 from lab.config.naming import AUTO, automatic_name
 from lab.data.config import Bpe, DataConfig, Synthetic
+from lab.data.tokenizer import load_tokenizer
 from lab.positions.string import of_length
 from lab.probe.config import OFFICIAL_SIZES, SIZES
 from lab.runs.changes import flatten
+from lab.schema import is_short
 from lab.settings import Raw, validated
 from lab.source.inherit import inherit
 
@@ -67,6 +69,10 @@ def fill_in(values: dict[str, Any], name: str) -> None:
     tokenizer, corpus = section(data, "tokenizer"), section(data, "corpus")
     if tokenizer.get("method") == "bpe":
         section(values, "model").setdefault("vocab_size", tokenizer.get("vocab_size", Bpe.vocab_size))
+    elif tokenizer.get("method") == "file" and "vocab_size" not in section(values, "model"):
+        path = tokenizer.get("path")
+        if isinstance(path, str) and is_short(path):  # any other is refused later
+            section(values, "model")["vocab_size"] = load_tokenizer(Path(path)).get_vocab_size()
     distance = section(section(values, "position"), "distance")
     if distance.get("method") == "string" and "shift" not in distance:
         window = data.get("window", DataConfig.window)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import io
 import sysconfig
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,13 +23,16 @@ from lab.data.text_files import (
     read_txt,
     to_conversation,
     to_document,
+    value_at,
 )
 from lab.errors import DataError, MissingPackage
+from lab.schema import brief
 
 TASK_DOCUMENTS = 4000  # synthetic documents of one task
 STDLIB_TASKS = 16
 HUB_DATASET = "cerebras/SlimPajama-627B"
 SLIMPAJAMA = ("text", "meta.redpajama_set_name")  # fields of the text and of its source
+FIRST_ROWS, SHOWN_FIELDS, MOST_EXPLAINED = 1000, 20, 100_000  # rows and fields that messages are about
 SUFFIXES = (".jsonl", ".jsonl.zst", ".parquet", ".txt")
 
 
@@ -148,6 +153,7 @@ class FilesReader:
         files = sorted(root.rglob("*")) if root.is_dir() else [root]
         suffixes = SUFFIXES[:-1] if isinstance(corpus, Conversations) else SUFFIXES  # a .txt holds no turns
         self.files = [path for path in files if path.name.endswith(suffixes) and path.is_file()]
+        self.others = Counter(path.suffix for path in files if path.is_file() and not path.name.endswith(suffixes))
         if not self.files:
             raise DataError(f"data.corpus.path={root}: holds no text files; put {', '.join(suffixes)} there")
         self.corpus = corpus
@@ -164,8 +170,7 @@ class FilesReader:
             if path.suffix == ".txt":
                 yield read_txt(path)
                 continue
-            rows = read_parquet(path) if path.suffix == ".parquet" else read_jsonl(path)
-            for row in rows:
+            for row in rows_in(path):
                 yield row if isinstance(row, DroppedDocument) else self.document(row, path.stem)
 
     def document(self, row: dict[str, Any], default: str) -> Document | DroppedDocument:
@@ -174,6 +179,45 @@ class FilesReader:
             return to_conversation(row, default)
         fields = (self.corpus.text_field, self.corpus.source_field) if isinstance(self.corpus, Text) else SLIMPAJAMA
         return to_document(row, *fields, default)
+
+    def notes(self) -> list[str]:
+        """Describe files that are not read, and a field of sources that the first rows do not have."""
+        found = ", ".join(f"{n} {suffix or 'without a suffix'}" for suffix, n in sorted(self.others.items()))
+        notes = [f"data.corpus.path={self.root}: holds files of kinds that are not read: {found}"] if found else []
+        name = self.corpus.source_field if isinstance(self.corpus, Text) else None
+        rows = (row for path in self.files if path.suffix != ".txt" for row in rows_in(path) if isinstance(row, dict))
+        first = list(islice(rows, FIRST_ROWS)) if name else []
+        if name and first and not any(isinstance(value_at(row, name), str) for row in first):
+            rule = f"none of the first {len(first)} rows has it, so that files are the sources; their fields:"
+            notes.append(f"data.corpus.source_field={name}: {rule} {fields_of(map(tuple, first))}")
+        return notes
+
+
+def rows_in(path: Path) -> Iterator[dict[str, Any] | DroppedDocument]:
+    """Read the rows of a .parquet, .jsonl or .jsonl.zst file."""
+    return read_parquet(path) if path.suffix == ".parquet" else read_jsonl(path)
+
+
+def fields_of(rows: Iterable[tuple[str, ...]]) -> str:
+    """List the fields of rows, the first of them."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return ", ".join(map(brief, names[:SHOWN_FIELDS])) + ", ..." * (len(names) > SHOWN_FIELDS)
+
+
+def why_empty(config: DataConfig) -> str:
+    """Explain why a corpus has no document to train on: what its rows lack, and which fields they have."""
+    reader = open_corpus(config)
+    items = list(islice((item for task in range(reader.n_tasks) for item in reader.read(task)), MOST_EXPLAINED))
+    dropped = [item for item in items if isinstance(item, DroppedDocument)]
+    if len(dropped) < len(items):
+        return "data.corpus: empty, all documents are held out; lower data.held_out_frac or give more text"
+    counts = ", ".join(f"{n:,} {reason}" for reason, n in Counter(item.reason for item in dropped).most_common())
+    fields = fields_of(item.fields for item in dropped)
+    if fields and isinstance(config.corpus, Text):
+        remedy = f"the rows have the fields {fields}: set data.corpus.text_field to one of them"
+    else:
+        remedy = "check its path"
+    return f"data.corpus: empty, no document has text ({counts or 'there are no rows'}); {remedy}"
 
 
 class HubReader:

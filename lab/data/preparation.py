@@ -21,7 +21,7 @@ from lab.data import wording
 from lab.data.closing import close_folder, read_closed, shards_in
 from lab.data.config import Bpe, Conversations, DataConfig, Synthetic
 from lab.data.conversations import Parts, marked, select
-from lab.data.corpora import open_corpus
+from lab.data.corpora import open_corpus, why_empty
 from lab.data.derivation import NEIGHBOURS, RECORD, derive_task, inputs_of, plan, similarity_of_neighbours
 from lab.data.segments import index_documents
 from lab.data.shards import SPLITS, ShardWriter, check_shard, read_manifest, read_manifests, token_dtype
@@ -56,7 +56,9 @@ class Prepared:
         left_out = ", ".join(f"{n:,} {reason}" for reason, n in sorted(self.skips.items()))
         return (
             f"{self.folder}: {self.documents['train']:,} documents, {self.tokens['train']:,} tokens to train on, "
-            f"{self.tokens['held_out']:,} held out" + (f"; left out: {left_out}" if left_out else "")
+            f"{self.tokens['held_out']:,} held out"
+            + ("" if self.documents["held_out"] else " (no document; to have some, raise data.held_out_frac)")
+            + (f"; left out: {left_out}" if left_out else "")
         )
 
 
@@ -116,7 +118,7 @@ def prepare(
         return prepared
     if not prepared.tokens["train"]:
         shutil.rmtree(folder)
-        raise DataError(f"data.corpus: empty, no document to train on was found; check its path ({prepared.summary})")
+        raise DataError(why_empty(config))
     if config.order == "related":
         write_json(folder / NEIGHBOURS, similarity_of_neighbours(folder))
     close_folder(folder, config.shard_identity())
@@ -227,7 +229,8 @@ def run_task(config: DataConfig, folder: Path, eos: int, task: int) -> dict[str,
             if marks:
                 ids, scored = marked(document, ids, ends, tags(document.source) if config.tags else [], encode)
                 scored.append(True)
-            writer.add(pick(document.text), [*ids, eos], document.source, scored)
+            ids.append(eos)
+            writer.add(pick(document.text), ids, document.source, scored)
     return writer.close(folder / task_name(task))
 
 
@@ -256,7 +259,10 @@ def obtain_tokenizer(config: DataConfig, folder: Path) -> Tokenizer:
         sample: Iterator[str] = itertools.islice(texts, choice.sample_documents)
         if isinstance(config.corpus, Synthetic):  # with short windows the sample may lack the needle test's words
             sample = itertools.chain([wording.TASK + wording.NEEDLE + wording.QUESTION], sample)
-        tokenizer = train_bpe(sample, choice.vocab_size)
+        try:
+            tokenizer = train_bpe(sample, choice.vocab_size)
+        except DataError as error:
+            raise DataError(why_empty(config)) from error  # or what was wrong with a file, which it reads again
     else:
         tokenizer = load_tokenizer(Path(choice.path), choice.eos)
     write_atomic(path, tokenizer.to_str().encode("utf-8"))

@@ -221,6 +221,9 @@ class TokenStore:
         Raises: DataError for a broken shard, or where the split is empty.
         """
         manifests = read_manifests(folder)
+        if not manifests:
+            remedy = "run lab.prepare, copy the shards there, or give a text of your own where the command takes one"
+            raise DataError(f"{folder.absolute()}: holds no shards, which this command needs; {remedy}")
         is_small = sum(file["bytes"] for m in manifests.values() for file in m["files"].values()) <= VERIFY_BYTES
         shards = []
         for path, manifest in manifests.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -27,9 +27,13 @@ class Document:
 
 @dataclass(frozen=True)
 class DroppedDocument:
-    """A document that cannot be used, and why; dropped documents are counted and reported."""
+    """A document that cannot be used, and why; dropped documents are counted and reported.
+
+    `fields` are those of a row without the one that was asked for.
+    """
 
     reason: str
+    fields: tuple[str, ...] = field(default=(), compare=False)
 
 
 def read_txt(path: Path) -> Document | DroppedDocument:
@@ -106,11 +110,21 @@ def to_document(
     """Build a document from the text and source fields of a row."""
     text = row.get(text_field)
     if not isinstance(text, str):
-        return DroppedDocument(f"no text in field {text_field!r}")
-    source: Any = row
-    for key in source_field.split(".") if source_field else ():
-        source = source.get(key) if isinstance(source, dict) else None
+        return DroppedDocument(f"no text in field {text_field!r}", tuple(row))
+    source = value_at(row, source_field) if source_field else None
     return usable(text, source if isinstance(source, str) else default)
+
+
+def value_at(row: Any, name: str) -> Any:
+    """Look up a dotted field of a row; None where it is missing.
+
+    Example:
+        >>> value_at({"meta": {"from": "web"}}, "meta.from"), value_at({"meta": 3}, "meta.from")
+        ('web', None)
+    """
+    for key in name.split("."):
+        row = row.get(key) if isinstance(row, dict) else None
+    return row
 
 
 ROLES = {"human": "USER", "user": "USER", "gpt": "ASSISTANT", "assistant": "ASSISTANT", "system": "SYSTEM"}

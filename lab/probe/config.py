@@ -24,15 +24,15 @@ DISTANCES = 14  # of the one-number test without distance_points
 LIMIT_WINDOWS = 4  # longest probe without max_length
 
 
-def settings_of_run(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Name settings of the probe as those of a run; another protocol comes with its own sizes.
+def settings_of_run(settings: Mapping[str, Any], own: str) -> dict[str, Any]:
+    """Name settings of the probe as those of a run; a protocol that is not the run's `own` comes with its sizes.
 
     Example:
-        >>> settings_of_run({"tests": 9, "seed": 1, "protocol": "string", "digits": 6})
-        {'probe.needles': None, 'probe.digits': 6, 'probe.tests': 9, 'probe.seed': 1, 'probe.protocol': 'string'}
+        >>> settings_of_run({"protocol": "string", "digits": 6}, own="ours")
+        {'probe.needles': None, 'probe.digits': 6, 'probe.answer_budget': None, 'probe.protocol': 'string'}
     """
     overrides = {key if "position." in key else f"probe.{key}": value for key, value in settings.items()}
-    sizes = OFFICIAL_SIZES.get(str(settings["protocol"]), PAPER_SIZES) if "protocol" in settings else ()
+    sizes = SIZES if settings.get("protocol", own) != own else ()
     return {f"probe.{size}": None for size in sizes} | overrides
 
 

@@ -9,6 +9,7 @@ from lab.errors import CheckpointError
 from lab.model.huggingface.config import NAME as HUGGING_FACE
 from lab.runs.checkpoints import NAME as CHECKPOINT_NAME
 from lab.schema import brief, is_short
+from lab.source.hub import hub_folder, is_hub_id
 
 CONFIG, TOKENIZER = "config.yaml", "tokenizer.json"
 PLACES = "a run folder, a checkpoint in it, or a Hugging Face folder"
@@ -44,7 +45,12 @@ def find_place(path: Path, field: str = "") -> Place:
 
 
 def named(path: Path) -> Path:
-    """Resolve a path whose name is not the folder's: `.`, `..` or a link."""
+    """Resolve a path whose name is not the folder's: `.`, `..`, a link, or an id of the Hugging Face hub.
+
+    Raises: CheckpointError for an id without a model.
+    """
+    if is_hub_id(path):
+        return hub_folder(path)
     return path.resolve() if path.name in ("", "..") or path.is_symlink() else path
 
 

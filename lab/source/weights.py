@@ -63,6 +63,6 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     place = find_place(path)
     if not place.is_hugging_face:
         return read_weights_of(open_checkpoint(place.folder))
-    settings = read_settings(path)
+    settings = read_settings(place.folder)
     head_dim = settings.get("head_dim") or settings["hidden_size"] // settings["num_attention_heads"]
-    return dict(load_pretrained(path, frequencies=frequencies("rope", head_dim=head_dim)).state_dict())
+    return dict(load_pretrained(place.folder, frequencies=frequencies("rope", head_dim=head_dim)).state_dict())

@@ -4,7 +4,7 @@ import sys
 import pytest
 from pydantic import ValidationError
 
-from benchmarks import counting, packed_attention, position_methods, record, roofline
+from benchmarks import counting, loader, packed_attention, position_methods, record, roofline, tokenize
 from benchmarks.results import page
 
 
@@ -61,6 +61,13 @@ def test_a_line_with_other_fields_is_refused(tmp_path):
             ["--dtype=float32"],
             {"PRODUCT_SIZE": {"cpu": 32}, "READ_BYTES": {"cpu": 4096}, "TIMES": 1},
             id="roofline",
+        ),
+        pytest.param(tokenize, ["--turns=1"], {"TEXTS": 20, "TASKS": 2, "VOCABULARY": 300}, id="tokenize"),
+        pytest.param(
+            loader,
+            [],
+            {"SHARDS": 3, "DOCUMENTS": 3000, "SMALL": 3000, "PACKS": 2, "STEPS": 2, "STEP_S": 0.01, "LATE": 10**6},
+            id="loader",
         ),
     ],
 )

@@ -47,8 +47,8 @@ def test_a_broken_manifest_is_named(made, content):
         TokenStore.open(shard_folder(made[0]), "train")
 
 
-def test_a_folder_without_shards_has_no_documents(tmp_path):
-    with refused(f"{tmp_path}: no train documents; "):
+def test_a_folder_without_shards_is_named(tmp_path):
+    with refused(f"{tmp_path}: holds no shards, which this command needs; run lab.prepare"):
         TokenStore.open(tmp_path, "train")
 
 
@@ -79,7 +79,7 @@ def test_a_corpus_that_is_all_held_out_is_refused(tmp_path, bpe):
         except DataError as error:
             messages.append(str(error))
     assert 0 < len(messages) < 10
-    assert all(message.startswith("data.corpus: empty, no document to train on was found") for message in messages)
+    assert all(message.startswith("data.corpus: empty, all documents are held out; ") for message in messages)
 
 
 def test_a_tokenizer_without_the_end_token_is_refused(tmp_path, bpe):

@@ -124,7 +124,6 @@ def test_f_and_recorded_needles_stand_beside_what_is_found(distance, wide_run):
         ("--distance=strng", "--distance.method=strng: unknown; did you mean string?"),
         ("--distance=string:shift", "--distance=string:shift: must be NAME or NAME:parameter=value,...;"),
         ("--distance=string:shift=x", "--distance.shift=x: must be a whole number; "),
-        ("--distance=string:shift=500,window=8", "--distance=string:shift=500,window=8: changes nothing in 128 tokens"),
         ("--distance plain plain", "--distance=plain: is given twice; keep one"),
         (
             "--distance=plain --position.distance.method=rerope --position.distance.window=9",

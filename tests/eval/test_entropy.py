@@ -240,9 +240,6 @@ MISTAKES = {  # words: every fault's field, value and rule
     "RUN --texts=2 --rows=/dev/null/x.jsonl": ("--rows=/dev/null/x.jsonl: cannot be written (File exists);",),
     "RUN --texts=2 --plot -o /dev/null/p.png": ("/dev/null/p.png: cannot be written (File exists);",),
     "RUN --position.distance.method=rerope": ("position.distance.window: must be set;",),
-    "RUN --tokens=40 --position.distance.method=rerope --position.distance.window=50": (
-        "--position.distance.window=50: must be < 39, the longest distance in 40 tokens",
-    ),
     "/nowhere": ("/nowhere: no such folder;",),
 }
 

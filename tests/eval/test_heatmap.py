@@ -281,9 +281,6 @@ MISTAKES = {
     "--haystack=none.txt": "--haystack=none.txt: no such file; give a .txt, .json or .jsonl file",
     "--depth=3": "--depth=3: unknown setting; did you mean depths?",
     "--lengths=20": "--lengths=20: too short for the needle test, whose fixed parts and answer take ",
-    "--lengths=200 --position.distance.method=rerope --position.distance.window=240": (
-        "--position.distance.window=240: must be < 199, "
-    ),
 }
 
 

@@ -342,9 +342,6 @@ MISTAKES = {
     "--lengths=40": "--lengths=40: too short for the needle test, whose fixed parts and answer take ",
     "--tests=2": "--lengths: must be set, a test takes ",
     "--length=300": "--length=300: unknown setting; did you mean lengths?",
-    "--lengths=200 --train_len=700 --methods=rope,string": (
-        "--methods=string: at --lengths=200 its settings change nothing"
-    ),
     "--tests=0": "--tests=0: must be >= 1; Tests at each length",
 }
 

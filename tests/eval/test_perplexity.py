@@ -150,9 +150,6 @@ MISTAKES = {  # words: every fault's field, value and rule
     "RUN --texts=3": ("--texts=3: unknown setting;",),
     "RUN --text=/nowhere.txt": ("--text=/nowhere.txt: no such file;",),
     "RUN --documents=2 -o /dev/null/x": ("-o /dev/null/x: cannot be written (Not a directory);",),
-    "RUN --lengths=64 --position.distance.method=rerope --position.distance.window=70": (
-        "--position.distance.window=70: must be < 63, the longest distance in 64 tokens",
-    ),
 }
 
 

@@ -6,7 +6,9 @@ import torch
 from lab.errors import ConfigError
 from lab.model.generation.generate import greedy
 from lab.model.huggingface import apply, load_pretrained
+from lab.model.huggingface.interface import attention
 from lab.positions import distance
+from tests.refusals import refused
 
 transformers = pytest.importorskip("transformers")
 FLOAT32_TOL = 1e-5  # rotations composed in float32 against rotations made at once
@@ -136,6 +138,38 @@ def test_models_of_another_kind_are_refused():
     config = transformers.MistralConfig(vocab_size=20, intermediate_size=8, sliding_window=4, **sizes)
     with pytest.raises(ConfigError, match="sliding_window=4: a sliding window hides"):
         apply(transformers.MistralForCausalLM(config), distance=METHODS["string"])
+
+
+OTHERS = {
+    "Olmo3": ({}, "has 1 attention layers with q_proj and 0 rotary embeddings"),
+    "Cohere": ({}, "leaves layers unrotated, or pairs dimensions otherwise"),
+    "Helium": ({}, "leaves layers unrotated, or pairs dimensions otherwise"),
+    "SmolLM3": ({"no_rope_layers": [0]}, "leaves layers unrotated, or pairs dimensions otherwise"),
+    "Phi3": ({}, "has 0 attention layers with q_proj and 1 rotary embeddings"),
+}
+
+
+@pytest.mark.parametrize("family", OTHERS)
+def test_families_that_rotate_otherwise_are_named_in_one_line(family):
+    settings, rule = OTHERS[family]
+    sizes = {
+        "hidden_size": 16,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 1,
+        "head_dim": 8,
+    }
+    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
+    config = getattr(transformers, f"{family}Config")(vocab_size=20, intermediate_size=8, **sizes, **ids, **settings)
+    with refused(f"model={family}ForCausalLM: {rule}{{}}", error=ConfigError):
+        apply(transformers.AutoModelForCausalLM.from_config(config), distance=METHODS["string"])
+
+
+def test_what_a_model_adds_to_attention_is_refused():
+    model = apply(build("llama"), distance=METHODS["string"])
+    layer, q = model.model.layers[0].self_attn, torch.zeros(1, 4, 3, 12)
+    with refused("softcap: changes the model's attention{}", error=ConfigError):
+        attention(layer, q, q, q, None, softcap=30.0)
 
 
 def test_the_name_alone_is_refused():

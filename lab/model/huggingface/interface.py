@@ -10,6 +10,7 @@ Axes: B batch, T tokens, N heads, K key-value heads, H per head.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -25,6 +26,7 @@ from lab.positions import Band, Distance, Frequencies, identity
 from lab.positions import frequencies as make_frequencies
 
 NAME = "probe_lab"
+UNSERVED = ("softcap", "s_aux")  # what a model passes to its attention that changes the result: Gemma 2, GPT-OSS
 APPLIED: WeakKeyDictionary[nn.Module, Applied] = WeakKeyDictionary()  # the interface passes the layer alone
 
 
@@ -149,6 +151,11 @@ def apply(model: Any, *, distance: Distance) -> Any:
         raise ConfigError(
             f"model={kind}: rotates {2 * len(rotaries[0].inv_freq)} of {head_dim} dimensions; apply needs whole heads"
         )
+    if not all(getattr(layer, "use_rope", True) for layer in layers) or not rotates_halves(layers[0], rotaries[0]):
+        raise ConfigError(
+            f"model={kind}: leaves layers unrotated, or pairs dimensions otherwise than j with j + {head_dim // 2}; "
+            "apply needs a model that rotates every layer as Llama does"
+        )
     general = getattr(model.config, "sliding_window", None)
     sliding = [getattr(layer, "sliding_window", general) for layer in layers]
     if any(sliding):
@@ -163,6 +170,20 @@ def apply(model: Any, *, distance: Distance) -> Any:
         APPLIED[layer] = applied
     model.set_attn_implementation(NAME)
     return model
+
+
+def rotates_halves(layer: nn.Module, rotary: Any) -> bool:
+    """Try whether a model's own rotation pairs dimension j with j + head_dim / 2, as the extra rotation does."""
+    rotate = getattr(sys.modules[type(layer).__module__], "apply_rotary_pos_emb", None)
+    if rotate is None:
+        return False
+    angles = rotary.inv_freq.detach().float()
+    left, right = torch.ones_like(angles), torch.full_like(angles, 2.0)
+    row = torch.cat([left, right]).reshape(1, 1, 1, -1)
+    found, _ = rotate(row, row, *rotary(row, torch.ones(1, 1, dtype=torch.long, device=row.device)))
+    halves = [left * angles.cos() - right * angles.sin(), right * angles.cos() + left * angles.sin()]
+    scaled = torch.cat(halves) * getattr(rotary, "attention_scaling", 1.0)
+    return torch.allclose(found.flatten().float(), scaled, atol=1e-3)
 
 
 def stated_mask(*, q_length: int, kv_length: int, **settings: Any) -> Tensor | None:
@@ -198,6 +219,11 @@ def attention(
         raise ConfigError(f"attn_implementation={NAME}: set without a method; call lab.model.huggingface.apply")
     if dropout:
         raise ConfigError(f"attention_dropout={dropout}: distance methods have none; set it to 0")
+    unserved = [name for name in UNSERVED if ignored.get(name) is not None]
+    if unserved:
+        raise ConfigError(
+            f"{unserved[0]}: changes the model's attention, distance methods leave it out; use another model"
+        )
     layout = applied.layout(query, key.shape[2], attention_mask, position_ids)
     if scaling is not None and scaling != applied.scaling:
         query = query * (scaling / applied.scaling)

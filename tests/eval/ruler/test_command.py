@@ -211,9 +211,6 @@ MISTAKES = {  # words: every fault's field, value and rule
         "--lengths=100: too short for fwe, whose fixed parts take ",
     ),
     "RUN --tests=2 --tasks=vt --lengths=512 -o /dev/null/x": ("-o /dev/null/x: cannot be written (Not a directory);",),
-    "LLAMA --tests=2 --tasks=vt --lengths=512 --position.distance.method=rerope --position.distance.window=600": (
-        "--position.distance.window=600: must be < 511, the longest distance in 512 tokens",
-    ),
     "/nowhere": ("/nowhere: no such folder;",),
     "CHECKPOINT --last=2": ("--last=2: CHECKPOINT is not a run folder with checkpoints;",),
     "NO_WEIGHTS --tasks=vt": ("NO_WEIGHTS: holds no ",),

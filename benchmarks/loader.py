@@ -1,0 +1,149 @@
+"""The loader of one process: opening a corpus of a trillion tokens, packing, and what a training step waits for it.
+
+    python -m benchmarks.loader [--json FILE]
+
+Shards are simulated: random lengths with SlimPajama's spread about a mean of 1,000 tokens, ids all 0. Those of the
+trillion are one shard of 15.6 billion tokens, without disk blocks, under 64 names, opened as every rank does: manifests
+with checksums of all blocks, indices, and the first pack of 16,384 tokens, at step 0 and after 100 million samples.
+A step of the waiting is a pause as long as an H200 takes at the speed that is aimed at.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import record
+from lab.data.blocks import BLOCK_BYTES, entry_of
+from lab.data.config import DataConfig, Mode, Text
+from lab.data.module import PackedData
+from lab.data.segments import index_documents
+from lab.data.shards import VERIFY_BYTES, ShardWriter
+from lab.data.staging import staged_folder
+from lab.files import FileEntry
+
+WINDOW, PACK = 2048, 16_384
+SHARDS, DOCUMENTS = 64, 15_600_000  # of the trillion
+SMALL = 100_000  # documents that are packed
+PACKS, STEPS, LATE = 100, 20, 10**8
+STEP_S = PACK / 68_500
+MODES: tuple[Mode, ...] = ("natural", "concatenated", "uniform")
+
+
+def document_ends(n: int) -> np.ndarray:
+    """Draw where documents end."""
+    lengths = np.random.default_rng(0).lognormal(np.log(1000) - 1.2**2 / 2, 1.2, n)
+    return np.ceil(lengths).astype(np.int64).cumsum()
+
+
+def simulate(folder: Path, documents: int, shards: int) -> None:
+    """Write one shard, whose tokens take no disk blocks, and link it under further names."""
+    first, ends = folder / "task-00000", document_ends(documents)
+    writer = ShardWriter(folder / ".task-00000.tmp", "<u4")
+    manifest = writer.close(first)
+    (first / "train.ends.bin").write_bytes(ends.tobytes())
+    (first / "train.sources.bin").write_bytes(bytes(4 * documents))
+    with (first / "train.tokens.bin").open("wb") as file:
+        file.truncate(4 * int(ends[-1]))
+    manifest["files"] |= {name: entry_of(first / name) for name in ("train.ends.bin", "train.sources.bin")}
+    manifest["files"]["train.tokens.bin"] = zeros_entry(first / "train.tokens.bin")
+    manifest |= {"splits": {**manifest["splits"], "train": {"documents": documents, "tokens": int(ends[-1])}}}
+    manifest["sources"] = ["simulated"]
+    (first / "manifest.json").write_text(json.dumps(manifest))
+    index_documents(folder, WINDOW)
+    for number in range(1, shards):
+        name = f"task-{number:05d}"
+        (folder / name).mkdir()
+        for path in first.iterdir():
+            os.link(path, folder / name / path.name)
+        (folder / name / "manifest.json").unlink()
+        (folder / name / "manifest.json").write_text(json.dumps({**manifest, "task": name}))
+
+
+def zeros_entry(path: Path) -> FileEntry:
+    """Return the entry of a file of zeros; the hash of a large one is never compared."""
+    size = path.stat().st_size
+    if size <= VERIFY_BYTES:
+        return entry_of(path)
+    whole, rest = divmod(size, BLOCK_BYTES)
+    sums = f"{zlib.crc32(bytes(BLOCK_BYTES)):08x}" * whole + (f"{zlib.crc32(bytes(rest)):08x}" if rest else "")
+    return {"bytes": size, "sha256": "0" * 64, "crc32": sums}
+
+
+def module_of(config: DataConfig) -> PackedData:
+    """Build the data module of a run on one process."""
+    return PackedData(config, seed=0, micro_batch_tokens=PACK, n_streams=1)
+
+
+def opening(config: DataConfig, sample: int) -> record.Figures:
+    """Time one rank's opening, and its first pack from a sample on."""
+    start, data = time.perf_counter(), module_of(config)
+    data.setup("fit")
+    opened = time.perf_counter()
+    waiting = range(sample, sample + config.look_ahead)
+    next(data.stream(0, {0: np.array([waiting.stop, *waiting])} if sample else {}))
+    return {
+        "tokens": data.store.n_tokens,
+        "manifest_mb": sum(path.stat().st_size for path in staged_folder(config).glob("*/manifest.json")) / 1e6,
+        "index_mb": sum(path.stat().st_size for path in staged_folder(config).glob("*/.*.npy")) / 1e6,
+        "open_s": opened - start,
+        "first_pack_s": time.perf_counter() - opened,
+    }
+
+
+def packing(config: DataConfig) -> record.Figures:
+    """Time packs of one stream, in CPU seconds."""
+    data = module_of(config)
+    data.setup("fit")
+    batches = iter(data.train_dataloader())
+    next(batches)
+    start = time.process_time()
+    for _ in range(PACKS):
+        next(batches)
+    spent = time.process_time() - start
+    return {"tokens_per_s": PACKS * PACK / spent}
+
+
+def waiting(config: DataConfig) -> record.Figures:
+    """Time how long steps wait for their packs."""
+    data, waited = module_of(config), 0.0
+    data.setup("fit")
+    batches = iter(data.train_dataloader())
+    next(batches)
+    for _ in range(STEPS):
+        time.sleep(STEP_S)
+        start = time.perf_counter()
+        next(batches)
+        waited += time.perf_counter() - start
+    return {"step_s": STEP_S, "wait_s": waited / STEPS, "share": waited / STEPS / STEP_S}
+
+
+def main() -> None:
+    """Print the figures."""
+    log = record.Log("loader", record.parser_of(__doc__).parse_args().json)
+
+    def note(stage: str, case: str, figures: record.Figures) -> None:
+        print(f"{stage}, {case}:", ", ".join(f"{name} {value:,.4g}" for name, value in figures.items()))
+        log.add(stage, case, figures)
+
+    with tempfile.TemporaryDirectory() as place:
+        large, small = (DataConfig(corpus=Text(path=name), window=WINDOW, folder=place) for name in ("large", "small"))
+        simulate(staged_folder(large), DOCUMENTS, SHARDS)
+        for sample in (0, LATE):
+            note("opening", f"sample {sample:,}", opening(large, sample))
+        simulate(staged_folder(small), SMALL, 1)
+        for mode in MODES:
+            note("packing", mode, packing(replace(small, mode=mode)))
+        for prefetch in (0, 2):
+            note("waiting", f"prefetch {prefetch}", waiting(replace(small, prefetch=prefetch)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""Preparation against the tokenizer alone: a task of lab.prepare and `encode_batch_fast` on the same texts, in turns.
+
+    python -m benchmarks.tokenize [--turns N] [--tokenizer FILE --eos TOKEN] [--json FILE]
+
+One process, whose tokenizer has one thread, as each worker of lab.prepare. The texts are the standard library's sources
+in one .jsonl file; the tokenizer is a BPE trained on them, or a tokenizer.json. `share` is the raw calls' time over the
+task's, which also reads, splits, hashes and writes. The second stage prepares tasks of one short document each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from itertools import chain, islice
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from benchmarks import record
+from benchmarks.timing import in_turns, ratio
+from lab.data.config import Bpe, DataConfig, Text, TokenizerFile
+from lab.data.corpora import StdlibReader
+from lab.data.preparation import BATCH_DOCUMENTS, end_of_document, obtain_tokenizer, prepare, run_task, shard_folder
+from lab.data.text_files import Document
+from lab.data.tokenizer import load_tokenizer
+
+TEXTS, TASKS, VOCABULARY = 4000, 100, 4096
+
+
+def write_texts(place: Path, texts: list[str]) -> DataConfig:
+    """Write texts to one file, and return the config of their corpus."""
+    (place / "texts").mkdir(parents=True, exist_ok=True)
+    (place / "texts" / f"{len(list((place / 'texts').iterdir())):05d}.jsonl").write_text(
+        "".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8"
+    )
+    return DataConfig(corpus=Text(path=str(place / "texts")), folder=str(place / "shards"))
+
+
+def task_against_raw(config: DataConfig, texts: list[str], turns: int) -> record.Figures:
+    """Time a task and the raw calls on its texts."""
+    folder = shard_folder(config)
+    folder.mkdir(parents=True)
+    eos = end_of_document(config, obtain_tokenizer(config, folder))
+    tokenizer = load_tokenizer(folder)
+    batches = [texts[k : k + BATCH_DOCUMENTS] for k in range(0, len(texts), BATCH_DOCUMENTS)]
+    calls = {
+        "raw": lambda: [tokenizer.encode_batch_fast(batch) for batch in batches],
+        "task": lambda: run_task(config, folder, eos, 0),
+    }
+    seconds = in_turns(calls, torch.device("cpu"), turns)
+    tokens = sum(size["tokens"] for size in run_task(config, folder, eos, 0)["splits"].values())
+    spent, megabytes = median(seconds["task"]), sum(len(text.encode()) for text in texts) / 1e6
+    return {
+        "documents": len(texts),
+        "tokens": tokens,
+        "task_s": spent,
+        "raw_s": median(seconds["raw"]),
+        "share": ratio(seconds["raw"], seconds["task"]),
+        "tokens_per_s": tokens / spent,
+        "mb_per_s": megabytes / spent,
+    }
+
+
+def small_tasks(place: Path, n: int) -> record.Figures:
+    """Time the preparation of tasks of one document each: what a task costs beside its documents."""
+    for task in range(n):
+        config = write_texts(place, [f"document {task}"])
+    start = time.perf_counter()
+    prepare(config, progress=False)
+    spent = time.perf_counter() - start
+    return {"tasks": n, "ms_per_task": 1e3 * spent / n}
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = record.parser_of(__doc__)
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--tokenizer", type=Path)
+    parser.add_argument("--eos", default="<|end_of_text|>")
+    options = parser.parse_args()
+    log = record.Log("tokenize", options.json)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    path = options.tokenizer
+    chosen = Bpe(vocab_size=VOCABULARY) if path is None else TokenizerFile(path=str(path), eos=options.eos)
+    reader = StdlibReader()
+    items = chain.from_iterable(reader.read(task) for task in range(reader.n_tasks))
+    texts = list(islice((item.text for item in items if isinstance(item, Document)), TEXTS))
+    with tempfile.TemporaryDirectory() as place:
+        written = write_texts(Path(place) / "whole", texts)
+        config = DataConfig(corpus=written.corpus, folder=written.folder, tokenizer=chosen)
+        for stage, case, figures in (
+            ("task", "BPE" if path is None else path.name, task_against_raw(config, texts, options.turns)),
+            ("small tasks", "", small_tasks(Path(place) / "small", TASKS)),
+        ):
+            print(stage, case, ", ".join(f"{name} {value:,.4g}" for name, value in figures.items()))
+            log.add(stage, case, figures)
+
+
+if __name__ == "__main__":
+    main()

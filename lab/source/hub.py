@@ -1,0 +1,39 @@
+"""Models of the Hugging Face hub by id, hf:OWNER/NAME or hf:OWNER/NAME@REVISION: from the network, else the cache."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+from lab.errors import CheckpointError
+
+PREFIX = "hf:"
+FILES = ("*.json", "*.safetensors", "*.jinja")
+
+
+def is_hub_id(path: Path) -> bool:
+    """Return whether a model is named by its id on the hub.
+
+    Example:
+        >>> is_hub_id(Path("hf:allenai/OLMo-2-0425-1B@main")), is_hub_id(Path("runs/cpu_demo"))
+        (True, False)
+    """
+    return str(path).startswith(PREFIX)
+
+
+@functools.cache
+def hub_folder(path: Path) -> Path:
+    """Return the folder of a model of the hub, downloaded unless it is in the cache.
+
+    Raises: CheckpointError for a model that neither the hub nor the cache has.
+    """
+    from huggingface_hub import snapshot_download
+
+    name, _, revision = str(path).removeprefix(PREFIX).partition("@")
+    try:
+        return Path(snapshot_download(name, revision=revision or None, allow_patterns=list(FILES)))
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split("\n", 1)[0].split())
+        raise CheckpointError(
+            f"{path}: not in the cache, and not to be had ({reason}); download it, or use a folder"
+        ) from error

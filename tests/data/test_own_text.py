@@ -1,0 +1,75 @@
+"""A stranger's text and tokenizer: what does not fit is described by what was found instead."""
+
+import json
+
+import pytest
+
+from lab.config import load_experiment
+from lab.data.config import Bpe, DataConfig, Text, TokenizerFile
+from lab.data.corpora import open_corpus
+from lab.data.preparation import prepare
+from lab.errors import DataError
+
+ROWS = [{"id": n, "body": f"document {n} of some length", "meta": {"from": "web"}} for n in range(30)]
+
+
+def config(place, choice=None, **corpus):
+    corpus = Text(path=str(place / "corpus"), **corpus)
+    return DataConfig(corpus=corpus, tokenizer=choice or Bpe(vocab_size=300), folder=str(place / "shards"))
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    (tmp_path / "corpus").mkdir()
+    lines = [*map(json.dumps, ROWS), "{broken", "{broken", "[]"]
+    (tmp_path / "corpus" / "a.jsonl").write_text("\n".join(lines))
+    return tmp_path
+
+
+@pytest.mark.parametrize("method", ["bpe", "file"])
+def test_a_wrong_text_field_is_answered_with_the_fields_there_are(corpus, bpe, method):
+    bpe.save(str(corpus / "words.json"))
+    choice = TokenizerFile(path=str(corpus / "words.json"), eos="<eos>") if method == "file" else None
+    with pytest.raises(DataError) as caught:
+        prepare(config(corpus, choice), progress=False)
+    assert str(caught.value) == (
+        "data.corpus: empty, no document has text (30 no text in field 'text', 2 not JSON, 1 not a JSON object); "
+        "the rows have the fields id, body, meta: set data.corpus.text_field to one of them"
+    )
+
+
+def test_broken_rows_alone_are_counted(corpus):
+    (corpus / "corpus" / "a.jsonl").write_text("{broken\n{broken\n")
+    with pytest.raises(DataError, match=r"no document has text \(2 not JSON\); check its path$"):
+        prepare(config(corpus), progress=False)
+
+
+def test_an_absent_source_and_files_that_are_not_read_are_noted(corpus):
+    for name in ("a.md", "b.md", "c.pdf", "d"):
+        (corpus / "corpus" / name).write_text("words")
+    files, source = open_corpus(config(corpus, text_field="body", source_field="kind")).notes()
+    assert files.endswith("holds files of kinds that are not read: 1 without a suffix, 2 .md, 1 .pdf")
+    assert source == (
+        "data.corpus.source_field=kind: none of the first 30 rows has it, so that files are the sources; their "
+        "fields: id, body, meta"
+    )
+    assert len(open_corpus(config(corpus, text_field="body", source_field="meta.from")).notes()) == 1
+
+
+def test_nothing_held_out_is_in_the_summary(corpus):
+    (corpus / "corpus" / "a.jsonl").write_text(json.dumps(ROWS[0]))
+    summary = prepare(config(corpus, text_field="body"), progress=False).summary
+    assert "0 held out (no document; to have some, raise data.held_out_frac)" in summary
+
+
+def test_a_file_tokenizer_sets_the_vocabulary(tmp_path, bpe):
+    bpe.save(str(tmp_path / "tokenizer.json"))
+    path = tmp_path / "own.yaml"
+    model = {"d_model": 32, "n_layers": 1, "n_heads": 2, "n_kv_heads": 2, "d_ff": 64, "tie_embeddings": False}
+    data = {"corpus": {"name": "text", "path": "x"}, "tokenizer": {"path": str(tmp_path), "eos": "<eos>"}}
+    path.write_text(json.dumps({"model": model, "data": data}))
+    assert load_experiment(path).model.vocab_size == bpe.get_vocab_size()
+    assert load_experiment(path, {"model.vocab_size": 512}).model.vocab_size == 512
+    missing = {"data.tokenizer.path": str(tmp_path / "none.json")}
+    with pytest.raises(DataError, match=r"^data\.tokenizer\.path=.*none\.json: no such file"):
+        load_experiment(path, missing)
