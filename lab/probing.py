@@ -84,8 +84,8 @@ def probe_run(
     assert model.folder is not None, "a run's folder"
     device, stop_id = training_device(experiment), end_of_document(experiment.data, tokenizer)
     decoder, in_bf16 = model.decoder.to(device), computes_in_bf16(experiment, device)
-    named = {"haystack", "protocol"} & settings.keys()
-    haystack = load_haystack(experiment.probe.haystack, experiment.data, tokenizer, None if named else model.folder)
+    kept = None if "haystack" in settings else model.folder
+    haystack = load_haystack(experiment.probe.haystack, experiment.data, tokenizer, kept)
     window = experiment.data.window
     probe = NeedleProbe(experiment.probe, tokenizer, haystack, window=window, stop_id=stop_id, device=device)
 
