@@ -1,8 +1,26 @@
-"""The probe lab: why a language model uses less context than it was trained on, and what changes that."""
+"""The probe lab: why a language model uses less context than it was trained on, and what changes that.
 
+lab.open_run(path) opens a run, lab.frame(pattern) is a table of many runs: lab/analysis.py. Both are imported on first
+use, so that `import lab` stays light.
+"""
+
+import importlib
 import sys
+from typing import TYPE_CHECKING, Any
 
 from lab.interrupts import in_one_line
 
+if TYPE_CHECKING:
+    from lab.analysis import frame, open_run
+
+__all__ = ["frame", "open_run"]
+
 if sys.argv[:1] == ["-m"]:  # python -m COMMAND, before its module is loaded; other importers keep their own hook
     sys.excepthook = in_one_line
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs torch on first use."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("lab.analysis"), name)

@@ -23,6 +23,7 @@ COMMANDS = {  # name: module and purpose
     "verify": ("lab.verify", "check every file of a run, a checkpoint or shards"),
     "longrecipe": ("lab.longrecipe", "extend a model by LongRecipe"),
     "merge": ("lab.merge", "merge trained models"),
+    "export": ("lab.export", "write a run as a Hugging Face folder"),
     "probe": ("eval.probe", "effective context length"),
     "distance": ("eval.distance", "share of numbers found by distance, and how far back"),
     "heatmap": ("eval.heatmap", "numbers found by depth and length"),
@@ -40,6 +41,7 @@ COMMANDS = {  # name: module and purpose
     "impact": ("eval.impact", "impactful tokens of LongRecipe"),
     "plan": ("eval.plan", "reach to expect of a corpus, a window and a number of tokens"),
     "reach": ("eval.reach", "reach explained by f, tokens, window and base, with limits"),
+    "papers": ("eval.papers", "a table or figure of a paper, ours beside theirs"),
     "report": ("eval.report", "one page of any number of runs"),
     "picture": ("eval.picture", "one picture of a run, or of several"),
 }

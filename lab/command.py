@@ -176,6 +176,10 @@ def read_options(options_class: type[Any], given: Mapping[str, Any], faults: Seq
 
     Raises: ConfigError with all faults, fields named as they are written on the command line.
     """
+    empty = [
+        field.name for field in fields(options_class) if "tuple" in str(field.type) and given.get(field.name) == []
+    ]
+    faults = [*faults, *(f"--{name}=[]: must hold one or more; leave it out for the default" for name in empty)]
     try:
         options = validated(options_class, Raw(with_lists(given, options_class), "options"))
     except ConfigError as error:

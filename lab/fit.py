@@ -117,7 +117,7 @@ if __name__ == "__main__":
             else:
                 from lab.session import run_experiment
 
-                status = run_experiment(experiment, parsed.resume, again, restart=parsed.restart)
+                status = run_experiment(experiment, parsed.resume, again, restart=parsed.restart, exits=True)
     except LabError as error:
         status = failed(error, silent=not launch.prints_faults)
     except KeyboardInterrupt as error:

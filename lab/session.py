@@ -36,8 +36,12 @@ from lab.threads import set_threads
 DONE = 0
 
 
-def run_experiment(experiment: Experiment, resume: bool, command: str, *, restart: bool = False) -> int:
+def run_experiment(
+    experiment: Experiment, resume: bool, command: str, *, restart: bool = False, exits: bool = False
+) -> int:
     """Train, record and report, as the only process that writes to the run folder; return the exit status.
+
+    Where the process `exits` afterwards, signals are ignored from the end of the training on.
 
     Raises: LabError for what the user can correct.
     """
@@ -50,10 +54,12 @@ def run_experiment(experiment: Experiment, resume: bool, command: str, *, restar
         )
     resume = resume or launch.restarts > 0
     with own_run(experiment, launch):
-        return train(experiment, resume, command, launch, echo, restart=restart)
+        return train(experiment, resume, command, launch, echo, restart=restart, exits=exits)
 
 
-def train(experiment: Experiment, resume: bool, command: str, launch: Launch, echo: Any, *, restart: bool) -> int:
+def train(
+    experiment: Experiment, resume: bool, command: str, launch: Launch, echo: Any, *, restart: bool, exits: bool
+) -> int:
     """Train, record and report; return the exit status.
 
     Raises: LabError for what the user can correct.
@@ -87,7 +93,7 @@ def train(experiment: Experiment, resume: bool, command: str, launch: Launch, ec
     meet_again(launch, "nccl" if training_device(experiment).type == "cuda" else "gloo")
     try:
         run.trainer.fit(run.module, datamodule=run.data)
-        if run.stopping.stopped:
+        if exits:
             run.stopping.ignore()
     except SystemExit as error:  # raised by Lightning on Ctrl-C before the first step
         raise (KeyboardInterrupt if isinstance(error.__context__, KeyboardInterrupt) else error) from None

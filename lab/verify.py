@@ -25,8 +25,8 @@ from lab.command import Syntax, Words, run, show, start
 from lab.config import load_experiment
 from lab.counts import SavedCounts
 from lab.data.closing import PREPARED, check_closed, check_file, digest_of_data, names_of, read_closed
+from lab.data.groups import is_whole_cache
 from lab.data.preparation import shard_folder
-from lab.data.segments import is_whole_cache
 from lab.data.shards import again, read_manifest
 from lab.errors import CheckpointError, ConfigError, LabError
 from lab.files import FileEntry, is_sealed, read_object
@@ -35,7 +35,7 @@ from lab.runs import checkpoints
 from lab.runs.folder import RECORDS, RunFolder
 
 SYNTAX = Syntax(missing="PATH: must be the first argument, a run folder, a checkpoint or a folder of shards")
-CACHE = re.compile(r"\.(?:segments|classes)-(train|held_out)-\d+\.npy")
+CACHE = re.compile(r"\.(?:groups|classes)-(train|held_out)(?:-\d+)?\.npy")
 MANIFEST_KEYS = {KEY, "consumed_tokens", "files", "sha256"}
 RESTORE = "restore it"
 OTHER = "use another checkpoint"

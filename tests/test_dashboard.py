@@ -3,12 +3,15 @@
 import json
 import re
 import socket
+import sys
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import pytest
 
+from lab.callbacks.dashboard import Dashboard
 from tests.fits import UNPROBED, command, records
 from tests.forked import python
 from tests.launching import environment, patched
@@ -140,6 +143,14 @@ def test_answers_that_break_wandbs_process_cost_a_line_or_two(tmp_path):
     assert "/graphql" in requests
     assert 1 <= len(lines) <= 2
     assert all(line.startswith("track.wandb") for line in lines)
+
+
+def test_a_status_of_wandbs_process_is_not_that_of_the_run(tmp_path, monkeypatch, capsys):
+    dashboard = Dashboard(mode="disabled", save_dir=str(tmp_path), project="p", name="n", config={})
+    dashboard._experiment = SimpleNamespace(dir=str(tmp_path / "run" / "files"))
+    monkeypatch.setattr("wandb.teardown", sys.exit)  # as wandb.teardown does where its process has failed
+    dashboard.finalize("unfinished")
+    assert capsys.readouterr().err.startswith("track.wandb: its process ended with status 1; no longer mirrored")
 
 
 @pytest.mark.slow

@@ -16,8 +16,8 @@ lab.errors lab.interrupts < lab lab.files lab.formats lab.schema lab.parsing lab
 < lab.positions lab.masks lab.skip lab.shape lab.counts
 < lab.data lab.model lab.runs < lab.probe lab.source lab.processes lab.threads
 < lab.callbacks lab.config < lab.choices lab.starting < lab.assembly < lab.loading lab.session
-< lab.recipes < lab.estimate
-< lab.fit lab.sweep lab.prepare lab.verify lab.longrecipe lab.merge lab.cli
+< lab.recipes lab.probing < lab.estimate lab.analysis
+< lab.fit lab.sweep lab.prepare lab.verify lab.longrecipe lab.merge lab.export lab.cli
 < eval.common < eval
 """  # a part imports itself and the parts before a "<" that precedes it; the packages of eval are parts of one layer
 RANKS = {part: rank for rank, parts in enumerate(LAYERS.split("<")) for part in parts.split()}
@@ -102,7 +102,8 @@ def edges(code, **options):
     """Map every module to the modules of ours that it imports."""
     out = {}
     for module, source in code.items():
-        named = imports(parse(source), code, **options)
+        lazy = {"skip": ("TYPE_CHECKING",)} if module == "lab" else {}  # its names are imported on first use
+        named = imports(parse(source), code, **lazy, **options)
         out[module] = sorted(
             {name for name in named if name.startswith(("lab", "eval", "relative")) and name != module}
         )

@@ -195,14 +195,17 @@ def test_ctrl_c_before_the_first_step_is_status_75(place):
 def test_sharded_ranks_stop_a_probe_together(place):
     options = ("--train.devices=2", "--train.strategy=fsdp")
     whole = fit(place, "sharded", *PROBES, *options)
-    words, node = command(place, "cut", *PROBES, *options), {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port())}
+    words, node = (
+        command(place, "cut_sharded", *PROBES, *options),
+        {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port())},
+    )
     code = AT_A_CALL.format(call=2, rank="1", name="SIGTERM")
     tasks = [(patched(words, code), environment(**task(n, 2) | node)) for n in range(2)]
     with running(place, tasks) as processes:
         statuses, outputs = processes.finish()
         assert statuses == [75, 75], outputs
-    fit(place, "cut", *PROBES, *options, "--resume")
-    assert_same_run(place / "runs" / "cut", whole)
+    fit(place, "cut_sharded", *PROBES, *options, "--resume")
+    assert_same_run(place / "runs" / "cut_sharded", whole)
 
 
 def test_what_is_not_prepared_is_refused_by_every_task(place, tmp_path):

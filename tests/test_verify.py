@@ -158,11 +158,11 @@ def test_all_faults_are_listed(here, capsys):
     for name in ("train.tokens.bin", "held_out.ends.bin"):
         data = np.fromfile(corpus / "task-00000" / name, np.uint8)
         (corpus / "task-00000" / name).write_bytes((data ^ 1).tobytes())
-    (corpus / "task-00000" / ".segments-train-16.npy").write_bytes(b"")
+    (corpus / "task-00000" / ".groups-train-16.npy").write_bytes(b"")
     (corpus / "inputs.json").write_text("{}")
     status, lines = verified(corpus, capsys)
     named = sorted(line.split(": ")[0].rsplit("/", 1)[1] for line in lines[:-1])
-    assert (status, named) == (1, [".segments-train-16.npy", "held_out.ends.bin", "inputs.json", "train.tokens.bin"])
+    assert (status, named) == (1, [".groups-train-16.npy", "held_out.ends.bin", "inputs.json", "train.tokens.bin"])
 
 
 @pytest.mark.parametrize("words", [["nowhere"], ["."], ["runs", "--fast=1"]])

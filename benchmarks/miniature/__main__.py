@@ -3,10 +3,11 @@
     python -m benchmarks.miniature [SWEEP ...] [--short] [--jobs 2] [--save FOLDER]
 
 SWEEP is windows, lengths, arms, base, shape, pack or skip, of sweeps/SWEEP_mini.yaml; without any, the first four are
-meant, 27 runs of 3 seeds. Evaluations (eval.distance): STRING and DCA for every run; for those of windows_mini every
-distance method at several settings (Table 1), and STRING at a grid of shifts and windows (Figure 7). Reports: a page
-for each sweep and one of all, and eval.reach over all runs. Runs lie in runs/miniature; with --short, which means
-lengths alone, one seed, two thirds of the tokens and half of the tests, in runs/miniature_short.
+meant, 27 runs of 3 seeds. Evaluations (eval.distance): STRING and DCA for every run; for those of windows_mini from 192
+tokens on (one of 128 is reached to its end) every distance method at several settings (Table 1), and at 192 STRING at
+a grid of shifts and windows (Figure 7). Reports: a page for each sweep and one of all, and eval.reach over all runs.
+Runs lie in runs/miniature; with --short, which means lengths alone, one seed, two thirds of the tokens and half of the
+tests, in runs/miniature_short.
 
 The same command continues after Ctrl-C or a crash. --save copies what eval.report and eval.reach read, no file above
 250 KB: configs, environments, probes, counts, results, and of the last probe's cases what the heat map needs.
@@ -34,7 +35,7 @@ SWEEPS = ("windows", "lengths", "arms", "base")
 SHAPES = ("shape", "pack", "skip")  # run when they are named
 SHORT = {"train.tokens": 2_000_000, "probe.distance_tests": 50, "probe.tests": 50}
 CASE_FIELDS = ("length", "depths", "found_each")  # of which the heat map is made
-COMPARED_WINDOW = 192  # whose runs have Figure 7
+COMPARED_WINDOW = 192  # whose runs have Figure 7; from which on they have Table 1
 SAVED = ("config.yaml", "environment.json", "probes.jsonl", "counts.npz")
 
 
@@ -59,7 +60,8 @@ def main() -> int:
             return status
         runs[name] = plan(read_sweep(Path(file), seeds=seeds, seed=None), settings)
     known = {run.path: run for group in runs.values() for run in group}
-    compared = {run.path for run in runs.get("windows", [])}
+    windows = runs.get("windows", [])
+    compared = {run.path for run in windows if run.experiment.data.window >= COMPARED_WINDOW}
     status = evaluate(
         [words for path, run in known.items() for words in evaluations(run, path in compared)], options.jobs
     )

@@ -40,13 +40,25 @@ from annotated_types import Ge, Le
 from eval.common.command import picture_faults
 from eval.positions.matrix import LONGEST, facts, matrix_text
 from eval.positions.picture import draw
-from eval.positions.skips import SentenceOptions, SkipOptions, compared, heading, remarks, samples, table, window_faults
+from eval.positions.skips import (
+    SentenceOptions,
+    SkipOptions,
+    compared,
+    heading,
+    records,
+    remarks,
+    samples,
+    table,
+    window_faults,
+)
 from eval.positions.skips_picture import draw_skips
 from eval.positions.training import Training, run_training, shaped_training
 from lab.command import Syntax, Words, read_options, run, settings_lines, start
 from lab.data.config import Mode
 from lab.errors import ConfigError
+from lab.files import writing
 from lab.positions import DISTANCE_METHODS
+from lab.runs.folder import RunFolder
 from lab.schema import PathText, Section, look_up
 from lab.skip import SKIP_METHODS
 
@@ -120,6 +132,10 @@ def show_skip(request: Request) -> str:
         raise ConfigError(*as_options(faults))
     measures = compared(config, options)
     text = f"{heading(config, options)}\n\n{table(measures)}\n\n{remarks(config, options)}"
+    if options.rows is not None:
+        place = Path(options.rows)
+        with writing(f"--rows={place}", "file"):
+            RunFolder(place.parent).write_records(place.name, records(measures))
     if picture is None:
         return text
     draw_skips(config, options, measures, next(samples(config, options)), picture)

@@ -43,16 +43,15 @@ from eval.probe.picture import draw_probe
 from eval.probe.table import table
 from lab.choices import training_device
 from lab.command import Syntax, Words, bare_settings, run, settings_lines, start
-from lab.config import load_experiment
 from lab.errors import ConfigError
-from lab.loading import OpenedModel, open_model
-from lab.probe.config import SIZES, ProbeConfig
+from lab.loading import OpenedModel, open_model, own_protocol
+from lab.probe.config import ProbeConfig, settings_of_run
 from lab.probe.effective_length import LengthResult, NeedleProbe
 from lab.probe.records import length_record, summary_record
 from lab.runs.folder import RunFolder
 from lab.schema import Section
 from lab.settings import Raw, validated
-from lab.source.place import CONFIG, find_place
+from lab.source.place import find_place
 from lab.threads import set_threads
 
 OF_TRAINING = ("every_tokens", "loss_tokens", "max_seconds")  # settings of the probe section
@@ -95,8 +94,7 @@ def open_run(place: Path, settings: dict[str, Any]) -> tuple[Subject, NeedleProb
 
     Raises: LabError.
     """
-    own = load_experiment(find_place(place).home / CONFIG).probe.protocol
-    model = open_model(place, overrides_of(settings, own))
+    model = open_model(place, settings_of_run(settings, own_protocol(place)))
     experiment = model.experiment
     assert experiment is not None, "a run's folder"
     set_threads(experiment.train.threads)
@@ -105,18 +103,6 @@ def open_run(place: Path, settings: dict[str, Any]) -> tuple[Subject, NeedleProb
     subject = as_subject(model, place, device)
     haystack, source = haystack_of(subject, settings.get("haystack"), experiment.probe.haystack)
     return subject, needle_probe(subject, experiment.probe, haystack, source)
-
-
-def overrides_of(settings: dict[str, Any], own: str) -> dict[str, Any]:
-    """Name the settings of this command as those of a run; a protocol that is not its `own` comes with its sizes.
-
-    Example:
-        >>> overrides_of({"protocol": "string", "digits": 6}, own="ours")
-        {'probe.needles': None, 'probe.digits': 6, 'probe.answer_budget': None, 'probe.protocol': 'string'}
-    """
-    overrides = {key if "position." in key else f"probe.{key}": value for key, value in settings.items()}
-    sizes = SIZES if settings.get("protocol", own) != own else ()
-    return {f"probe.{size}": None for size in sizes} | overrides
 
 
 def open_folder(place: Path, settings: dict[str, Any]) -> tuple[Subject, NeedleProbe]:

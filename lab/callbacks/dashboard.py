@@ -74,6 +74,8 @@ class Dashboard(WandbLogger):
         place, begin = Path(self._experiment.dir).parent, time.monotonic()
         try:
             wandb.teardown(EXIT_CODES[status])
+        except SystemExit as error:  # by which wandb passes on that its own process failed
+            self.fail(RuntimeError(f"its process ended with status {error.code}"))
         except Exception as error:  # as above
             self.fail(error)
         if time.monotonic() - begin >= FINISH_S:

@@ -73,7 +73,7 @@ class Stopping(Callback):
         self.stopped = trainer.should_stop = True
 
     def ignore(self) -> None:
-        """Ignore repeated signals once the checkpoint is saved, while the process exits."""
+        """Ignore signals once all is saved, while the run reports and the process exits."""
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 

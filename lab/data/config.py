@@ -188,6 +188,8 @@ class DataConfig(Section):
     """Whether every document begins with its source's name and a line break, which are not scored."""
     folder: PathText = "shards"
     """Folder that holds the token shards of all corpora."""
+    stage_to: PathText | None = None
+    """Folder on a local disk that each node copies the shards to at the start of a run; left out, none is copied."""
     look_ahead: Annotated[int, Ge(1), Le(4096)] = 256
     """Segments a stream may choose from when it fills a pack."""
     prefetch: Annotated[int, Ge(0), Le(64)] = 0

@@ -8,6 +8,7 @@ import sysconfig
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -223,18 +224,8 @@ class HubReader:
     """A dataset streamed through the datasets package, cut into tasks by its files."""
 
     def __init__(self, corpus: Slimpajama) -> None:
-        try:
-            import datasets
-        except ImportError as error:
-            raise MissingPackage("datasets", "streaming data.corpus.dataset", "data") from error
-        self.name = name = corpus.dataset or HUB_DATASET
-        try:
-            self.stream = datasets.load_dataset(name, split="train", streaming=True)
-        except Exception as error:  # the library raises many types for this one fault
-            raise DataError(
-                f"data.corpus.dataset={name}: cannot be opened ({first_line(error)}); check the name and the network, "
-                "or give data.corpus.path, a folder of its files"
-            ) from error
+        self.name = corpus.dataset or HUB_DATASET
+        self.stream = open_stream(self.name)
         self.n_tasks = min(corpus.tasks, self.stream.num_shards)
 
     def inputs(self) -> dict[str, int]:
@@ -248,6 +239,25 @@ class HubReader:
                 yield to_document(row, *SLIMPAJAMA, "unknown")
         except Exception as error:  # the library raises many types for a broken or unreachable file
             raise DataError(f"{self.name}: failed while streaming ({first_line(error)}); run it again") from error
+
+
+@lru_cache(maxsize=1)
+def open_stream(name: str) -> Any:
+    """List a dataset's files, once for all tasks of a process.
+
+    Raises: DataError, MissingPackage.
+    """
+    try:
+        import datasets
+    except ImportError as error:
+        raise MissingPackage("datasets", "streaming data.corpus.dataset", "data") from error
+    try:
+        return datasets.load_dataset(name, split="train", streaming=True)
+    except Exception as error:  # the library raises many types for this one fault
+        raise DataError(
+            f"data.corpus.dataset={name}: cannot be opened ({first_line(error)}); check the name and the network, "
+            "or give data.corpus.path, a folder of its files"
+        ) from error
 
 
 def sizes_of(files: list[Path], root: Path) -> dict[str, int]:

@@ -22,10 +22,11 @@ from lab.data.corpora import open_corpus
 from lab.data.packing import IGNORE, AssignIds, Pack, PackStream
 from lab.data.prefetching import Batch, Prefetched, unchanged
 from lab.data.preparation import end_of_document, is_prepared, prepare, shard_folder
-from lab.data.segments import index_segments
+from lab.data.segments import index_documents, index_segments
 from lab.data.selecting import Selection
 from lab.data.shaped import shape_corpus
-from lab.data.shards import TokenStore, read_manifests
+from lab.data.shards import TokenStore
+from lab.data.staging import stage, staged_folder
 from lab.data.tokenizer import load_tokenizer, special_ends
 from lab.errors import DataError, LabError
 from lab.masks import Causal, WindowMask
@@ -178,20 +179,28 @@ class PackedData(lightning.LightningDataModule):
     def prepare_data(self) -> None:
         """Prepare an embedded corpus; any other must have been prepared. Then check names, sizes and manifests.
 
+        One process of each node does this before the others open the corpus; it also copies shards and builds indices.
+
         Raises: DataError.
         """
         self.check_prepared()
         if not is_prepared(self.config):
             prepare(self.config, workers=len(os.sched_getaffinity(0)))
-        read_manifests(shard_folder(self.config))
+        stage(self.config)
+        index_documents(staged_folder(self.config), self.segment_window())
+
+    def segment_window(self) -> int:
+        """Return the tokens of the longest segment: those of a window without what the mask adds to it."""
+        if self.skip is not None and self.skip.selects:
+            return int(self.skip.target_len)
+        return self.config.window - arrangement_of(self.config, self.mask).extra_tokens
 
     def setup(self, stage: str) -> None:
         """Open the training split."""
-        self.store = TokenStore.open(shard_folder(self.config), "train")
+        self.store = TokenStore.open(staged_folder(self.config), "train")
         self.arrangement = arrangement_of(self.config, self.mask)
-        window = self.config.window - self.arrangement.extra_tokens
         selects = self.skip is not None and self.skip.selects
-        self.segments = index_segments(self.store, self.config.mode, self.skip.target_len if selects else window)
+        self.segments = index_segments(self.store, self.config.mode, self.segment_window())
         self.selection = self.open_selection() if selects else None
         self.skips = None if self.skip is None or selects else skip_function(self.config, self.skip)
         if self.shape is not None:

@@ -23,6 +23,7 @@ from lab.data.config import Bpe, Conversations, DataConfig, Synthetic
 from lab.data.conversations import Parts, marked, select
 from lab.data.corpora import open_corpus, why_empty
 from lab.data.derivation import NEIGHBOURS, RECORD, derive_task, inputs_of, plan, similarity_of_neighbours
+from lab.data.segments import index_documents
 from lab.data.shards import SPLITS, ShardWriter, check_shard, read_manifest, read_manifests, token_dtype
 from lab.data.tasks import remove_marks, run_owned, run_tasks, task_name
 from lab.data.text_files import Document
@@ -97,8 +98,9 @@ def prepare(
     Raises: DataError for an empty corpus or unreadable input.
     """
     folder = shard_folder(config)
-    if config.base is not None and is_prepared(config):
-        return summarise(folder)  # the base may have been deleted
+    if config.base is not None and is_prepared(config):  # the base may have been deleted
+        index_documents(folder, config.window)
+        return summarise(folder)
     if config.base is not None and not is_prepared(config.base):
         base = prepare(config.base, workers=workers, tasks=tasks, progress=progress)
         if not is_prepared(config.base):
@@ -120,6 +122,7 @@ def prepare(
     if config.order == "related":
         write_json(folder / NEIGHBOURS, similarity_of_neighbours(folder))
     close_folder(folder, config.shard_identity())
+    index_documents(folder, config.window)
     return prepared
 
 

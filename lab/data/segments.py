@@ -11,11 +11,8 @@ Every mode locates segment i without reading the segments before it.
 
 from __future__ import annotations
 
-import io
-import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -23,12 +20,10 @@ from typing import ClassVar
 import numpy as np
 
 from lab.data.config import Mode
+from lab.data.groups import segment_counts
 from lab.data.order import sample_segment, shuffled
-from lab.data.shards import Shard, TokenStore
-from lab.errors import DataError, DiskError
-from lab.files import write_atomic
-
-CHECKSUM_BYTES = 4
+from lab.data.shards import SPLITS, TokenStore, open_shard, read_manifests
+from lab.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -71,26 +66,30 @@ def index_segments(store: TokenStore, mode: Mode, window: int) -> SegmentIndex:
 
 
 class NaturalSegments(SegmentIndex):
-    """Documents cut every `window` tokens; located by each shard's running count of segments by document."""
+    """Documents cut every `window` tokens; located by each shard's running count of segments by group of documents."""
 
     whole_documents = True
 
     def __init__(self, store: TokenStore, window: int) -> None:
         self.store, self.window = store, window
-        self.counts = [segment_counts(shard, window) for shard in store.shards]
+        self.counts = [shard.groups.segments(window) for shard in store.shards]
         self.starts = np.cumsum([0, *(int(counts[-1]) for counts in self.counts)])
         self.n = int(self.starts[-1])
 
     def __getitem__(self, index: int) -> Segment:
-        """Locate the shard, then the document, then the piece."""
-        shard_index = int(np.searchsorted(self.starts, index, side="right")) - 1
-        counts, ends = self.counts[shard_index], self.store.shards[shard_index].ends
-        local = index - int(self.starts[shard_index])
-        document = int(np.searchsorted(counts, local, side="right"))
-        piece = local - (int(counts[document - 1]) if document else 0)
-        begin = (int(ends[document - 1]) if document else 0) + piece * self.window
+        """Locate the shard, the group, the document, then the piece."""
+        shard = int(self.starts.searchsorted(index, side="right")) - 1
+        counts, local = self.counts[shard], index - int(self.starts[shard])
+        group = int(counts.searchsorted(local, side="right"))
+        begin, ends = self.store.shards[shard].groups.read(group)
+        local -= int(counts[group - 1]) if group else 0
+        pieces = segment_counts(ends, self.window, begin)
+        document = int(pieces.searchsorted(local, side="right"))
+        if document:
+            begin, local = int(ends[document - 1]), local - int(pieces[document - 1])
+        begin += local * self.window
         length = min(self.window, int(ends[document]) - begin)
-        return Segment(int(self.store.token_starts[shard_index]) + begin, length, begin + length < int(ends[document]))
+        return Segment(int(self.store.token_starts[shard]) + begin, length, begin + length < int(ends[document]))
 
 
 class ConcatenatedSegments(SegmentIndex):
@@ -139,39 +138,13 @@ def refuse_short(store: TokenStore, block: int, window: int, setting: str) -> No
         )
 
 
-def segment_counts(shard: Shard, window: int) -> np.ndarray:
-    """Count the segments up to and including each document, int64 (documents,)."""
-    path = shard.folder / f".segments-{shard.split}-{window}.npy"
-    return cached(path, shard, lambda: np.cumsum(-(-np.diff(shard.ends, prepend=0) // window)))
+def index_documents(folder: Path, window: int) -> None:
+    """Save the indices by which runs find documents and segments of `window` tokens, those that are missing.
 
-
-def cached(path: Path, shard: Shard, compute: Callable[[], np.ndarray]) -> np.ndarray:
-    """Map an array into memory, or compute and save it, so that opening a large corpus again computes nothing.
-
-    A file of another shard, or one that is damaged, is replaced. It is saved completely or not at all; a read-only
-    folder is not an error.
+    Raises: DataError for shards that are not what prepared.json records.
     """
-    with suppress(OSError, ValueError):
-        if is_whole_cache(path, shard.ends_digest):
-            saved: np.ndarray = np.load(path, mmap_mode="r")
-            return saved
-    array, buffer = compute(), io.BytesIO()
-    np.save(buffer, array)
-    data = buffer.getvalue()
-    with suppress(OSError, DiskError):
-        write_atomic(path, data + cache_checksum(data, shard.ends_digest))
-    return array
-
-
-def is_whole_cache(path: Path, ends_digest: str) -> bool:
-    """Return whether a saved array ends with its checksum, which covers the hash of the documents' ends as well.
-
-    Raises: OSError, or ValueError for an empty file.
-    """
-    data = np.memmap(path, dtype=np.uint8, mode="r").data
-    return bytes(data[-CHECKSUM_BYTES:]) == cache_checksum(data[:-CHECKSUM_BYTES], ends_digest)
-
-
-def cache_checksum(data: bytes | memoryview, ends_digest: str) -> bytes:
-    """Compute the CRC-32 of the hash of a shard's ends and of an array computed from them."""
-    return zlib.crc32(data, zlib.crc32(ends_digest.encode())).to_bytes(CHECKSUM_BYTES, "little")
+    for path, manifest in read_manifests(folder).items():
+        for split in SPLITS:
+            if manifest["splits"][split]["tokens"]:
+                groups = open_shard(path, manifest, split).groups
+                assert len(groups.ends) == len(groups.segments(window)), "one number for each group"

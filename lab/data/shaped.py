@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lab.data.config import DataConfig
+from lab.data.groups import cached, segment_counts
 from lab.data.order import mix, shuffled
 from lab.data.packing import AssignIds
 from lab.data.segments import (
@@ -24,7 +25,6 @@ from lab.data.segments import (
     NaturalSegments,
     Segment,
     SegmentIndex,
-    cached,
     index_segments,
 )
 from lab.data.shards import Shard, TokenStore
@@ -101,7 +101,7 @@ class ClassSegments(NaturalSegments):
         self.class_starts = np.concatenate([[0], np.cumsum(draws)])  # of each class in a cycle
         self.draws = draws
         n_classes = len(draws)
-        self.sorted = [by_class(s, c, window) for s, c in zip(store.shards, self.counts)]
+        self.sorted = [by_class(shard, window) for shard in store.shards]
         sizes = np.stack([np.diff(order[: n_classes + 1]) for order in self.sorted])
         self.sizes = np.concatenate([np.zeros((1, n_classes), np.int64), sizes]).cumsum(0)  # before each shard
 
@@ -120,13 +120,11 @@ class ClassSegments(NaturalSegments):
         return self[int(self.starts[shard]) + int(order[local])]
 
 
-def by_class(shard: Shard, counts: np.ndarray, window: int) -> np.ndarray:
-    """Sort a shard's segments by class of length: int64, where each class begins, then the segments' numbers.
-
-    `counts` is the running count of segments by document.
-    """
+def by_class(shard: Shard, window: int) -> np.ndarray:
+    """Sort a shard's segments by class of length: int64, where each class begins, then the segments' numbers."""
 
     def order() -> np.ndarray:
+        counts = segment_counts(shard.ends, window)
         lengths = np.full(int(counts[-1]) if len(counts) else 0, window)
         documents = np.diff(shard.ends, prepend=0)
         lengths[counts[documents > 0] - 1] = (documents[documents > 0] - 1) % window + 1
@@ -135,4 +133,4 @@ def by_class(shard: Shard, counts: np.ndarray, window: int) -> np.ndarray:
         starts = np.cumsum([0, *np.bincount(classes, minlength=len(edges) - 1)])
         return np.concatenate([starts, np.argsort(classes, kind="stable")])
 
-    return cached(shard.folder / f".classes-{shard.split}-{window}.npy", shard, order)
+    return cached(shard.folder / f".classes-{shard.split}-{window}.npy", shard.ends_digest, order)

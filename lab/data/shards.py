@@ -25,6 +25,7 @@ import numpy as np
 
 from lab.data.blocks import BlockArray, entry_of, lists_blocks
 from lab.data.closing import PREPARED, check_closed, check_file, differs
+from lab.data.groups import Groups
 from lab.errors import DataError
 from lab.files import entries_of, publish_folder, write_json
 from lab.formats import FORMAT, KEY, refuse_unknown
@@ -189,6 +190,11 @@ class Shard:
         return self.by_document["ends"][:]
 
     @cached_property
+    def groups(self) -> Groups:
+        """The documents in groups, by which one is found without reading all ends."""
+        return Groups(self.folder, self.split, self.by_document["ends"], self.ends_digest)
+
+    @cached_property
     def sources(self) -> np.ndarray:
         """The index of each document's source, compared in the same way."""
         return self.by_document["sources"][:]
@@ -254,8 +260,8 @@ class TokenStore:
         for begin, shard in zip(self.token_starts[first:], self.shards[first:]):
             if begin >= start + length:
                 break
-            low, high = np.searchsorted(shard.ends, (start - begin, start + length - begin), side="right")
-            numbers += np.searchsorted(shard.ends[low:high] + begin, places, side="right")
+            low, high = (shard.groups.count_ended(place - int(begin)) for place in (start, start + length))
+            numbers += np.searchsorted(shard.by_document["ends"].read(low, high) + begin, places, side="right")
         return numbers
 
     @property

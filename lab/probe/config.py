@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -22,6 +22,18 @@ OFFICIAL_SIZES: Mapping[str, Mapping[str, int]] = {
 ProtocolName = Literal["ours", "string", "released", "released_llama31"]
 DISTANCES = 14  # of the one-number test without distance_points
 LIMIT_WINDOWS = 4  # longest probe without max_length
+
+
+def settings_of_run(settings: Mapping[str, Any], own: str) -> dict[str, Any]:
+    """Name settings of the probe as those of a run; a protocol that is not its `own` comes with its sizes.
+
+    Example:
+        >>> settings_of_run({"protocol": "string", "digits": 6}, own="ours")
+        {'probe.needles': None, 'probe.digits': 6, 'probe.answer_budget': None, 'probe.protocol': 'string'}
+    """
+    overrides = {key if "position." in key else f"probe.{key}": value for key, value in settings.items()}
+    sizes = SIZES if settings.get("protocol", own) != own else ()
+    return {f"probe.{size}": None for size in sizes} | overrides
 
 
 @dataclass(frozen=True, kw_only=True)

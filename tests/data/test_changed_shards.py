@@ -217,10 +217,10 @@ def test_a_damaged_index_is_built_again(here, damage):
     _, folder, _ = here
     index = index_segments(TokenStore.open(folder, "train"), "natural", 5)
     expected = [index[k] for k in range(index.n)]
-    path = folder / "task-00001" / ".segments-train-5.npy"
+    path = folder / "task-00001" / ".groups-train-5.npy"
     whole = path.read_bytes()
     flipped = bytearray(whole)
-    flipped[-20] ^= 1  # a number of the array
+    flipped[-6] ^= 1  # a number of the array
     other = (folder / "task-00002" / path.name).read_bytes()
     path.write_bytes({"flip": flipped, "other_shard": other, "empty": b"", "no_checksum": whole[:-4]}[damage])
     index = index_segments(TokenStore.open(folder, "train"), "natural", 5)
@@ -230,6 +230,6 @@ def test_a_damaged_index_is_built_again(here, damage):
 
 def test_an_index_is_kept_where_the_folder_cannot_be_written(here, monkeypatch):
     _, folder, _ = here
-    monkeypatch.setattr("lab.data.segments.write_atomic", lambda *_: (_ for _ in ()).throw(OSError("read-only")))
+    monkeypatch.setattr("lab.data.groups.write_atomic", lambda *_: (_ for _ in ()).throw(OSError("read-only")))
     assert index_segments(TokenStore.open(folder, "train"), "natural", 5).n > 100
-    assert not list(folder.glob("*/.segments*"))
+    assert not list(folder.glob("*/.groups-*-5.npy"))

@@ -126,7 +126,7 @@ def test_the_seed_decides(capsys):
 
 
 N_TOKENS = "Tokens n of every sample, two or more, or there is no pair of them"
-OWN = "--target_len, --n_tokens, --samples, --seed, --plot"
+OWN = "--target_len, --n_tokens, --samples, --seed, --rows, --plot"
 MISTAKES = {  # words: every fault's field, value and rule
     "pose": (
         "--target_len: must be set; Target window T in tokens, which all ids stay below; the paper trains on samples "

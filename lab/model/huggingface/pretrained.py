@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 
 from lab.errors import CheckpointError, ConfigError
-from lab.files import publish_folder, write_json
+from lab.files import publish_folder, write_atomic, write_json
 from lab.model.decoder import Decoder
 from lab.model.huggingface.config import NAME, decoder_config, hugging_face_settings, read_settings
 from lab.model.huggingface.interface import apply
@@ -60,11 +62,18 @@ def load_pretrained(
 
 
 def save_pretrained(
-    decoder: Decoder, path: str | os.PathLike[str], *, train_len: int | None = None, shard_bytes: int = SHARD_BYTES
+    decoder: Decoder,
+    path: str | os.PathLike[str],
+    *,
+    train_len: int | None = None,
+    shard_bytes: int = SHARD_BYTES,
+    token_ids: Mapping[str, int | None] = MappingProxyType({}),
+    files: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Write a decoder as a Hugging Face folder, atomically, in the dtype of its parameters.
 
     `train_len` becomes max_position_embeddings; left out, it is the frequency method's own length, if it has one.
+    `token_ids` are those of special tokens in config.json, null where left out; `files` are texts to write beside it.
 
     Raises: CheckpointError for a path that is not empty; ConfigError for positions that config.json does not support.
     """
@@ -80,7 +89,9 @@ def save_pretrained(
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         save_tensors(temporary, {hugging_face_name(name): tensor for name, tensor in state.items()}, shard_bytes)
-        write_json(temporary / NAME, settings)
+        write_json(temporary / NAME, {**settings, **token_ids})
+        for name, text in files.items():
+            write_atomic(temporary / name, text.encode())
         publish_folder(temporary, final)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

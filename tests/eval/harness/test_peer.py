@@ -1,12 +1,9 @@
 """The model class against the harness's own `hf` on the same weights, which transformers runs one row at a time."""
 
-import json
-from dataclasses import replace
-
 import pytest
 
 from eval.harness.__main__ import main
-from lab.model.huggingface import save_pretrained
+from lab.recipes.export import main as export
 from tests.eval.harness.parts import TASKS, asked, by_loop, instances, make_model, read_lines, rows_in, subject_of
 
 pytest.importorskip("lm_eval")
@@ -29,13 +26,10 @@ PAIRS = [
 
 
 @pytest.fixture(scope="module")
-def folder(subject, tmp_path_factory):
-    """The run's weights, tokenizer and window as a Hugging Face folder."""
+def folder(run_folder, tmp_path_factory):
+    """The run as a Hugging Face folder."""
     place = tmp_path_factory.mktemp("export") / "tiny"
-    save_pretrained(subject.model.decoder, place, train_len=WINDOW)
-    subject.tokenizer.save(str(place / "tokenizer.json"))
-    names = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<bos>", "eos_token": "<eos>"}
-    (place / "tokenizer_config.json").write_text(json.dumps(names))
+    assert export([str(run_folder), "-o", str(place)]) == 0
     return place
 
 
@@ -53,9 +47,7 @@ def hugging_face(folder, **options):
 
 @pytest.fixture(scope="module")
 def ours(folder):
-    model = subject_of(folder)
-    model = replace(model, stop_id=model.tokenizer.token_to_id("<eos>"))  # which tokenizer_config.json names
-    return make_model(model, folder, max_length=None)
+    return make_model(subject_of(folder), folder, max_length=None)
 
 
 def test_both_read_the_same_window(peer, ours):

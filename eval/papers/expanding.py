@@ -1,0 +1,133 @@
+"""The commands of a table at one size: placeholders replaced, a row's runs found among those of its sweeps."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eval.papers.table import Need, Table, needs
+from lab.config import Experiment
+from lab.errors import ConfigError
+from lab.runs.changes import flatten
+from lab.schema import nearest
+from lab.sweep.commands import read_command
+from lab.sweep.planning import Run, plan, run_of
+from lab.sweep.reading import read_sweep
+
+PLACEHOLDER = re.compile(r"\{([a-z][\w.-]*)\}")
+DEEPEST = 3  # values that name values
+
+
+@dataclass(frozen=True)
+class Job:
+    """One row on one model: its values, and the commands, each as words."""
+
+    row: str
+    values: Mapping[str, Any]
+    out: Path
+    commands: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Sized:
+    """A table at one of its two sizes."""
+
+    name: str
+    table: Table
+    mini: bool
+
+    @property
+    def rows(self) -> Mapping[str, Mapping[str, Any]]:
+        """The rows of this size."""
+        return self.table.mini.rows if self.mini else self.table.rows
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The table's values at this size."""
+        return {**self.table.values, **(self.table.mini.values if self.mini else {})}
+
+    @property
+    def needed(self) -> dict[str, Need]:
+        """Models, data and shared runs, those that others need first."""
+        texts = [*self.table.evaluate, *map(str, self.values.values())]
+        texts += [str(value) for row in self.rows.values() for value in row.values()]
+        named = {name for text in texts for name in PLACEHOLDER.findall(text)} & {*needs().known}
+        return needs().closure(iter(sorted({*named, *(() if self.mini else self.table.needs)})))
+
+    @property
+    def sweeps(self) -> tuple[str, ...]:
+        """The sweep files of this size."""
+        return self.table.mini.sweep if self.mini else self.table.sweep
+
+    def runs(self) -> list[Run]:
+        """Plan the runs of the sweeps.
+
+        Raises: ConfigError, for a missing model that they start from, too.
+        """
+        return [run for file in self.sweeps for run in plan(read_sweep(Path(file)), {})]
+
+    def jobs(self, folder: Path, runs: Sequence[Run]) -> Iterator[Job]:
+        """List every row's commands.
+
+        Raises: ConfigError for a placeholder without a value, or a row that no run of the sweeps is of.
+        """
+        for row, own in self.rows.items():
+            for model in self.models(row, own, runs):
+                values = {**self.values, **own, **model}
+                plain = [expand(command, {**values, "out": "{out}"}) for command in self.table.evaluate]
+                digest = hashlib.sha256("\n".join(plain).encode()).hexdigest()[:8]
+                out = folder / f"{re.sub('[^a-z0-9]+', '-', row.lower()).strip('-')}-{digest}"
+                filled = [command.replace("{out}", str(out)) for command in plain]
+                yield Job(row, {**values, "out": out}, out, tuple(tuple(shlex.split(one)) for one in filled))
+
+    def models(self, row: str, own: Mapping[str, Any], runs: Sequence[Run]) -> list[dict[str, Any]]:
+        """Find the runs that belong to a row, as values of `model`; one without a value for rows that name theirs.
+
+        Raises: ConfigError.
+        """
+        if "run" not in own:
+            return [{}]
+        wanted = {key: str(value) for key, value in flatten(own["run"]).items()}
+        found = [run for run in runs if wanted.items() <= settings_of(run.experiment).items()]
+        if not found:
+            raise ConfigError(f"{self.name}: rows.{row}.run={own['run']}: no run of {', '.join(self.sweeps)} is so")
+        return [{"model": str(run.path)} for run in found]
+
+
+def settings_of(experiment: Experiment) -> dict[str, str]:
+    """Write a run's settings by dotted name."""
+    return {key: str(value) for key, value in flatten(experiment.to_dict()).items()}
+
+
+def expand(text: str, values: Mapping[str, Any]) -> str:
+    """Replace the placeholders of a text by values, and by the paths of what needs.yaml lists.
+
+    Raises: ConfigError for one without a value.
+    Example:
+        >>> expand("eval.probe {model} --tests={tests}", {"model": "runs/{kind}", "kind": "a", "tests": 5})
+        'eval.probe runs/a --tests=5'
+    """
+    known = {name: str(need.path) for name, need in needs().known.items()} | {k: str(v) for k, v in values.items()}
+
+    def value(found: re.Match[str]) -> str:
+        if found[1] not in known:
+            raise ConfigError(f"{found[0]}: has no value in {text}; {nearest(found[1], [*values])}")
+        return known[found[1]]
+
+    for _ in range(DEEPEST):
+        text = PLACEHOLDER.sub(lambda found: found[0] if found[0] == known.get(found[1]) else value(found), text)
+    return text
+
+
+def training(need: Need) -> Run | None:
+    """Read the lab.fit command that makes a shared run; None for what is made otherwise or downloaded.
+
+    Raises: ConfigError.
+    """
+    words = shlex.split(need.train or "")
+    return run_of(0, read_command(["-m", *words]), {}, {}) if words[:1] == ["lab.fit"] else None

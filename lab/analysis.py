@@ -1,0 +1,197 @@
+"""Runs in Python: position frequency, tables, a picture and new probes of a run folder, and one table of many runs.
+
+`lab.open_run` and `lab.frame` are these functions:
+
+    run = lab.open_run("runs/cpu_demo")
+    run.f()[96], run.probes(), run.metrics(), run.plot()
+    run.probe(distance="string", tests=100).table
+    lab.frame("runs/*").groupby("data.window").effective_length.mean()
+
+Tables are pandas DataFrames of the columns listed in PROBES, LENGTHS and DISTANCES, in this order; a value that was not
+measured is missing. An effective length is missing where the first length fails; a high limit where the true value may
+lie beyond the last length.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lab.counts import SavedCounts
+from lab.errors import CheckpointError
+from lab.probing import ProbeResult, as_table, probe_run
+from lab.runs.arms import differing, read_settings
+from lab.runs.checkpoints import folder_name
+from lab.runs.folder import RunFolder
+from lab.runs.picture import draw_run
+from lab.source.place import find_place
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from lab.counts.position_counts import IntArray
+
+PathLike = str | os.PathLike[str]
+PROBES: Mapping[str, str] = {
+    "consumed_tokens": "tokens trained on when the probe ran",
+    "effective_length": "last length before the first that fails, in tokens",
+    "threshold": "share of tests that a length passes with",
+    "low": "lower limit of the effective length, 0 for below the first length",
+    "high": "upper limit of the effective length",
+    "smooth": "effective length by the monotone curve",
+    "first_length": "shortest length tested",
+    "f_at_effective_length": "how often training had seen this distance",
+    "reach": "effective distance by one-number tests, in tokens",
+    "reach_low": "lower limit of the reach",
+    "reach_high": "upper limit of the reach",
+    "f_at_reach": "how often training had seen this distance",
+    "held_out_loss": "nats per token of held-out documents",
+    "tests": "tests that were run at all lengths",
+    "protocol": "tests of the lab (ours) or of the paper",
+    "method": "frequency and distance method",
+}
+LENGTHS: Mapping[str, str] = {
+    "consumed_tokens": "tokens trained on when the probe ran",
+    "length": "tokens of prompt and answer",
+    "tests": "tests that were run",
+    "passed": "tests that were passed",
+    "accuracy": "share of tests passed",
+    "low": "lower limit of the true share",
+    "high": "upper limit of the true share",
+    "f": "how often training had seen the length as a distance",
+    "method": "frequency and distance method",
+}
+DISTANCES: Mapping[str, str] = {
+    "consumed_tokens": "tokens trained on when the probe ran",
+    "distance": "tokens from the number to the end of the prompt",
+    "n": "tests that were run",
+    "found": "tests whose number was found",
+    "score": "share of numbers found",
+    "low": "lower limit of the true share",
+    "high": "upper limit of the true share",
+    "log_prob": "mean log-probability of the number, in nats",
+    "f": "how often training had seen the distance",
+    "method": "frequency and distance method",
+}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture in a file, which notebooks show."""
+
+    path: Path
+
+    def _repr_png_(self) -> bytes:
+        return self.path.read_bytes()
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """Name of the run."""
+        return self.path.resolve().name
+
+    def f(self, consumed_tokens: int | None = None) -> IntArray:
+        """Return the position frequency, at the end or at the probe after so many consumed tokens.
+
+        Shapes: f[i] of relative position i, int64 (window,).
+        Raises: CheckpointError for a run that has counted nothing there.
+        """
+        name = "counts.npz" if consumed_tokens is None else f"counts/{folder_name(consumed_tokens)}.npz"
+        return SavedCounts.read(self.path / name).f
+
+    def metrics(self) -> pd.DataFrame:
+        """Return one row per logged step: step, consumed_tokens, loss, lr, tokens_per_s, f_at_0.5L and others.
+
+        Raises: CheckpointError for a broken file.
+        """
+        return as_table(RunFolder(self.path).records("metrics.jsonl"))
+
+    def probes(self) -> pd.DataFrame:
+        """Return one row per probe of training, with the columns of PROBES.
+
+        Raises: CheckpointError for a broken file.
+        """
+        return as_table(RunFolder(self.path).probes(), PROBES)
+
+    def lengths(self) -> pd.DataFrame:
+        """Return one row per probe of training and length, with the columns of LENGTHS.
+
+        Raises: CheckpointError for a broken file.
+        """
+        return self.records_with("length", LENGTHS)
+
+    def distances(self) -> pd.DataFrame:
+        """Return one row per probe of training and distance, with the columns of DISTANCES.
+
+        Raises: CheckpointError for a broken file.
+        """
+        return self.records_with("distance", DISTANCES)
+
+    def records_with(self, key: str, columns: Mapping[str, str]) -> pd.DataFrame:
+        """Return the records of all probes that have a key."""
+        return as_table((record for record in RunFolder(self.path).records("probes.jsonl") if key in record), columns)
+
+    def plot(self, output: PathLike | None = None) -> Picture:
+        """Draw f, loss and accuracy by length, to picture.png in the run folder if no other file is named.
+
+        Raises: MissingPackage; CheckpointError for a run that has counted nothing.
+        """
+        return Picture(draw_run(self.path, None if output is None else Path(output)))
+
+    def probe(self, *, distance: str | None = None, frequency: str | None = None, **settings: Any) -> ProbeResult:
+        """Probe the run's newest checkpoint by needle tests, and write nothing.
+
+        `distance` and `frequency` name other position methods, as NAME or NAME:parameter=value,...; `settings` are
+        those of the run's probe section, such as tests=100 or max_length=256.
+
+        Raises: LabError.
+        Example:
+            run.probe(distance="rerope:window=96", tests=100).effective_length
+        """
+        return probe_run(self.path, distance, frequency, settings, LENGTHS)
+
+
+def open_run(path: PathLike) -> Run:
+    """Open a run folder, which may still be training.
+
+    Raises: CheckpointError for another folder.
+    Example:
+        lab.open_run("runs/cpu_demo").probes().effective_length
+    """
+    place = find_place(Path(path))
+    if place.is_hugging_face or place.home != place.folder:
+        raise CheckpointError(f"{path}: is no run folder; name a folder with config.yaml and probes.jsonl")
+    return Run(place.folder)
+
+
+def frame(runs: PathLike | Iterable[PathLike]) -> pd.DataFrame:
+    """Return one row per run and probe: `run`, the settings in which the runs differ, and the columns of PROBES.
+
+    `runs` are run folders, or patterns such as runs/*, of which other folders are left out.
+
+    Raises: CheckpointError where there is no run.
+    Example:
+        lab.frame("runs/windows_*").plot.scatter("data.window", "reach")
+    """
+    patterns = [str(runs)] if isinstance(runs, (str, os.PathLike)) else list(map(str, runs))
+    found = sorted({path for pattern in patterns for path in glob.glob(pattern) if Path(path, "config.yaml").is_file()})
+    if not found:
+        raise CheckpointError(f"{' '.join(patterns)}: no run folder there; name folders with a config.yaml, as runs/*")
+    settings = {path: read_settings(Path(path)) for path in found}
+    apart = [name for name in differing(settings) if any(name in values for values in settings.values())]
+    rows = [
+        {"run": open_run(path).name, **{name: settings[path].get(name) for name in apart}, **record}
+        for path in found
+        for record in RunFolder(Path(path)).probes()
+    ]
+    return as_table(rows, ["run", *apart, *PROBES])

@@ -1,0 +1,100 @@
+"""Probe a run's newest checkpoint from Python; eval.probe does so from the command line, and keeps finished tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from lab.choices import computes_in_bf16, training_device
+from lab.counts import SavedCounts
+from lab.data.preparation import end_of_document
+from lab.data.tokenizer import needed
+from lab.loading import open_model, own_protocol
+from lab.model.generation.generate import greedy
+from lab.probe.config import settings_of_run
+from lab.probe.effective_length import NeedleProbe
+from lab.probe.haystacks import load_haystack
+from lab.probe.records import length_record, summary_record
+from lab.runs.checkpoints import COUNTS, folder_name
+from lab.settings import parse_overrides
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """A probe's outcome.
+
+    `table` has one row per length; `summary` is the record of the whole, as in probes.jsonl, and `cases` are all tests
+    with their numbers, depths and answers.
+    """
+
+    table: pd.DataFrame
+    summary: Record
+    cases: list[Record]
+
+    @property
+    def effective_length(self) -> int | None:
+        """Last length before the first that fails, in tokens; None where that is the first one."""
+        length: int | None = self.summary["effective_length"]
+        return length
+
+
+def as_table(records: Iterable[Mapping[str, Any]], columns: Iterable[str] | None = None) -> pd.DataFrame:
+    """Build a table of records, with the columns named, in this order, or all."""
+    import pandas as pd
+
+    return pd.DataFrame(list(records), columns=None if columns is None else list(columns))
+
+
+def method_settings(kind: str, word: str | None) -> Record:
+    """Read a position method, NAME or NAME:parameter=value,..., as settings of a run.
+
+    Raises: ConfigError.
+    Example:
+        >>> method_settings("distance", "rerope:window=96")
+        {'position.distance.method': 'rerope', 'position.distance.window': 96}
+    """
+    name, _, text = (word or "").partition(":")
+    parts = [f"method={name}", *filter(None, text.split(","))] if word else []
+    return parse_overrides([f"--position.{kind}.{part}" for part in parts])
+
+
+def probe_run(
+    path: Path, distance: str | None, frequency: str | None, settings: Mapping[str, Any], columns: Iterable[str]
+) -> ProbeResult:
+    """Probe a run's newest checkpoint under its own position methods or others; `columns` are those of the table.
+
+    Raises: LabError.
+    """
+    methods = {**method_settings("frequency", frequency), **method_settings("distance", distance)}
+    model = open_model(path, settings_of_run(dict(settings), own_protocol(path)) | methods)
+    experiment, tokenizer = model.experiment, needed(model.tokenizer)
+    assert experiment is not None, "a run's folder"
+    assert model.folder is not None, "a run's folder"
+    device, stop_id = training_device(experiment), end_of_document(experiment.data, tokenizer)
+    decoder, in_bf16 = model.decoder.to(device), computes_in_bf16(experiment, device)
+    kept = None if "haystack" in settings else model.folder
+    haystack = load_haystack(experiment.probe.haystack, experiment.data, tokenizer, kept)
+    window = experiment.data.window
+    probe = NeedleProbe(experiment.probe, tokenizer, haystack, window=window, stop_id=stop_id, device=device)
+
+    def generate(prompts: torch.Tensor, n_tokens: int) -> torch.Tensor:
+        with torch.autocast(device.type, torch.bfloat16, enabled=in_bf16):
+            return greedy(decoder, prompts, n_tokens, stop_id)
+
+    consumed = model.consumed_tokens or 0
+    file = model.folder / "checkpoints" / folder_name(consumed) / COUNTS
+    counts = SavedCounts.read(file) if file.exists() else None
+    about = {"model": model.name, "consumed_tokens": consumed, "method": model.method}
+    results = list(probe.run(generate))
+    records = [length_record(probe, result, about, counts) for result in results]
+    cases = [case for result in results for case in result.cases]
+    return ProbeResult(as_table(records, columns), summary_record(probe, results, about, counts), cases)

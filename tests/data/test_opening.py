@@ -1,0 +1,111 @@
+"""Opening a corpus and its first packs: what is read does not grow with the corpus or with the steps done."""
+
+import numpy as np
+import pytest
+
+from lab.data import groups, shards
+from lab.data.blocks import BLOCK_BYTES, BlockArray
+from lab.data.preparation import prepare, shard_folder
+from lab.data.segments import SegmentIndex, index_documents, index_segments
+from lab.data.shards import ShardWriter, TokenStore
+from tests.data.stores import stream_over, text_config, write_corpus
+
+DOCUMENTS = 200_000  # of each shard
+WINDOW = 8
+LOOK_AHEAD = 4
+
+
+@pytest.fixture(scope="module")
+def lengths():
+    return np.random.default_rng(4).integers(1, 20, (2, DOCUMENTS))
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory, lengths):
+    """Two shards of 25 blocks of ends each, with their indices."""
+    folder = tmp_path_factory.mktemp("large")
+    for number, ends in enumerate(lengths.cumsum(1)):
+        writer = ShardWriter(folder / f".task-{number:05d}.tmp", "<u2")
+        writer.files["train"].write(np.arange(ends[-1], dtype="<u4").astype("<u2").tobytes())
+        writer.ends["train"], writer.owners["train"] = ends.tolist(), [writer.sources.setdefault("made", 0)] * DOCUMENTS
+        writer.close(folder / f"task-{number:05d}")
+    index_documents(folder, WINDOW)
+    return folder
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """Count blocks of shards and bytes of indices that are read, and segments that are located."""
+    counts = dict.fromkeys(("blocks", "index_bytes", "draws"), 0)
+    compare, whole, draw = BlockArray.compare, groups.is_whole_cache, SegmentIndex.draw
+
+    def note(name, call, amount):
+        def noted(*arguments):
+            counts[name] += amount(*arguments)
+            return call(*arguments)
+
+        return noted
+
+    monkeypatch.setattr(shards, "VERIFY_BYTES", 0)  # as for a corpus that is too large to be hashed when opened
+    monkeypatch.setattr(BlockArray, "compare", note("blocks", compare, lambda *_: 1))
+    monkeypatch.setattr(SegmentIndex, "draw", note("draws", draw, lambda *_: 1))
+    monkeypatch.setattr(groups, "is_whole_cache", note("index_bytes", whole, lambda path, _: path.stat().st_size))
+    return counts
+
+
+def first_pack(corpus, mode, state):
+    store = TokenStore.open(corpus, "train")
+    segments = index_segments(store, mode, WINDOW)
+    return next(stream_over(store, segments, pack_tokens=WINDOW, look_ahead=LOOK_AHEAD, state=state)), segments.n
+
+
+@pytest.mark.parametrize("mode", ["natural", "concatenated", "uniform"])
+@pytest.mark.parametrize("step", [0, 10**5, 10**12])
+def test_opening_at_any_step_reads_a_few_blocks_of_a_large_corpus(corpus, opened, mode, step):
+    state = None if step == 0 else [step + LOOK_AHEAD, *range(step, step + LOOK_AHEAD)]
+    pack, n = first_pack(corpus, mode, state)
+    assert n > 10**5
+    assert pack.state[0] >= step
+    waits, taken = LOOK_AHEAD, len(pack.lengths)
+    assert opened["draws"] == waits + taken
+    # a segment and its next token lie in at most two blocks of tokens, and the ends of its group in two
+    assert opened["blocks"] <= 4 * (waits + taken) < 2 * DOCUMENTS * 8 // BLOCK_BYTES
+    assert opened["index_bytes"] < 0.02 * 2 * DOCUMENTS * 8, "of the bytes of the ends"
+
+
+@pytest.mark.parametrize("window", [1, 7, WINDOW, 1000])
+def test_segments_are_located_as_by_the_whole_list(corpus, lengths, window):
+    store = TokenStore.open(corpus, "train")
+    index = index_segments(store, "natural", window)
+    flat = lengths.ravel()
+    pieces = -(-flat // window)
+    assert index.n == pieces.sum()
+    firsts, starts = np.cumsum(pieces) - pieces, np.cumsum(flat) - flat
+    edges = [0, 255, 256, 257, DOCUMENTS - 1, DOCUMENTS, DOCUMENTS + 256, 2 * DOCUMENTS - 1]
+    for document in [*edges, *np.random.default_rng(window).integers(0, 2 * DOCUMENTS, 200).tolist()]:
+        for piece in {0, int(pieces[document]) - 1}:
+            found, left = index[int(firsts[document]) + piece], int(flat[document]) - piece * window
+            assert (found.start, found.length) == (starts[document] + piece * window, min(window, left))
+            assert found.continues == (left > window)
+
+
+@pytest.mark.parametrize("start", [0, 3, "last of a group", "between shards", "last"])
+def test_documents_are_numbered_as_by_the_whole_list(corpus, lengths, start):
+    ends = np.cumsum(lengths)
+    places = {"last of a group": ends[255] - 2, "between shards": ends[DOCUMENTS - 1] - 5000, "last": ends[-1] - 10_000}
+    start = int(places.get(start, start))
+    numbers = TokenStore.open(corpus, "train").document_numbers(start, 10_000)
+    owners = np.searchsorted(ends, np.arange(start, start + 10_000), side="right")
+    assert numbers.tolist() == (owners - owners[0]).tolist()
+
+
+def test_preparation_saves_the_indices_that_runs_read(tmp_path, monkeypatch):
+    write_corpus(tmp_path / "corpus")
+    config = text_config(tmp_path)
+    prepare(config, progress=False)
+    monkeypatch.setattr(groups, "write_atomic", lambda path, _: pytest.fail(f"{path} is built by a run"))
+    for split in ("train", "held_out"):
+        store = TokenStore.open(shard_folder(config), split)
+        for mode, window in (("natural", 16), ("concatenated", 16), ("uniform", 5)):
+            assert index_segments(store, mode, window).n > 0
+            assert store.document_numbers(0, 5)[0] == 0

@@ -1,0 +1,159 @@
+"""The papers' tables: every file and command line is right, and what is printed of known results."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from eval.papers.__main__ import main
+from eval.papers.comparing import compare, table_text
+from eval.papers.cost import experiments
+from eval.papers.expanding import Sized, settings_of
+from eval.papers.listing import DOCS, MARK, PAGES, below
+from eval.papers.running import main_of, missing
+from eval.papers.table import Column, names, needs, read_table
+from lab.positions.config import PositionConfig
+from lab.runs.changes import flatten
+from lab.settings import Raw, parse_overrides, validated
+from tests.eval.commands import runner
+
+ROOT = Path(__file__).resolve().parents[3]
+COUNTED = {"string": (7, 9), "dca": (7, 8), "longrecipe": (6, 4), "entropy_abf": (5, 3), "anchor": (12, 8)}
+NEEDS_NO_MODEL = ("eval.plan.frequency", "eval.positions")
+command = runner(main)
+ABSENT = ("no such folder", "no such file", "is not a run folder")
+SIZES = [pytest.param(False, id="full"), pytest.param(True, id="mini")]
+
+
+def sized(name, mini):
+    return Sized(name, read_table(name), mini)
+
+
+def test_every_table_and_figure_has_a_file_or_a_reason():
+    wanted = {f"{paper}/table{n + 1}" for paper, (tables, _) in COUNTED.items() for n in range(tables)}
+    wanted |= {f"{paper}/figure{n + 1}" for paper, (_, figures) in COUNTED.items() for n in range(figures)}
+    whole = {name.rstrip("ab") for name in names()}
+    assert whole | {*needs().left_out} == wanted
+    assert not whole & {*needs().left_out}
+
+
+@pytest.fixture
+def empty_place(tmp_path, monkeypatch):
+    """A folder with the repository's own files and no models, data or runs."""
+    for name in ("tests", "configs", "sweeps"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("eval.harness.__main__.task_manager", lambda options: None)  # imports lm_eval for ten seconds
+    return tmp_path
+
+
+@pytest.mark.parametrize("mini", SIZES)
+@pytest.mark.parametrize("paper", COUNTED)
+def test_every_command_parses_up_to_the_missing_model(paper, mini, empty_place, monkeypatch, capsys):
+    monkeypatch.setattr(Sized, "models", lambda *_: [{"model": "runs/absent"}] if "run" in _[2] else [{}])
+    for name in names():
+        if not name.startswith(f"{paper}/"):
+            continue
+        for job in sized(name, mini).jobs(empty_place / "out", ()):
+            for words in job.commands:
+                if words[0] in NEEDS_NO_MODEL:
+                    assert main_of(words[0])(["--help"]) == 0, words
+                    continue
+                positions = [word.replace("position.", "") for word in words if word.startswith("--position.")]
+                raw = Raw({}, "position")
+                raw.override(parse_overrides(positions))
+                validated(PositionConfig, raw)  # the model's own settings are read later than the others
+                status = main_of(words[0])(list(words[1:]))
+                faults = capsys.readouterr().err.splitlines()
+                assert status == 2, words
+                assert len(faults) == 1, (words, faults)
+                assert any(text in faults[0] for text in ABSENT), (words, faults)
+                assert words[1] in faults[0], (words, faults)
+
+
+@pytest.mark.parametrize("paper", COUNTED)
+def test_every_row_has_a_run_and_every_run_a_row(paper, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    for name in names():
+        here = sized(name, mini=False)
+        rows = {row: own["run"] for row, own in here.rows.items() if "run" in own}
+        if not (name.startswith(f"{paper}/") and rows):
+            continue
+        runs = [settings_of(experiment) for file in here.sweeps for experiment in experiments(file)]
+        for row, wanted in rows.items():
+            asked = {key: str(value) for key, value in flatten(wanted).items()}
+            assert sum(asked.items() <= run.items() for run in runs) == 1, (name, row)
+
+
+def test_ours_beside_theirs(tmp_path):
+    table = sized("string/table1", mini=True)
+    (job,) = table.jobs(tmp_path, ())
+    job.out.mkdir()
+    rows = [{"compared_as": "rope", "score": 0.5}, {"compared_as": "rope", "score": 0.75, "seed": 1}]
+    rows += [{"compared_as": "string", "score": 0.25, "commit": "old"}, {"compared_as": "string", "score": 0.5}]
+    (job.out / "methods.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    mini = {cell["column"]: cell for cell in compare(table, [job])}
+    assert (mini["RoPE"]["ours"], mini["STRING"]["ours"]) == (62.5, 50.0)  # the mean; the newest of one measurement
+    assert (mini["RoPE"]["theirs"], mini["RoPE"]["difference"], mini["RoPE"]["scale"]) == (56.6, None, "mini")
+    full = Sized("string/table1", table.table, mini=False)
+    cells = compare(full, [job])
+    (rope,) = (cell for cell in cells if cell["ours"] == 62.5)
+    assert rope["difference"] == pytest.approx(62.5 - 56.6)
+    assert len(cells) == 7 * 7  # rows of the paper that were not run are shown, too
+    assert "62.5 [56.6] +5.9" in table_text(full, cells)
+    assert "another scale" in table_text(table, list(mini.values()))
+
+
+def test_results_of_json_files_and_patterns(tmp_path):
+    table = sized("string/table1", mini=True)
+    table.table.columns.clear()
+    table.table.columns["x"] = Column(
+        file="a-*.json", under="types", field="share", where={"name": ["NU*", "X"]}, pick="sum"
+    )
+    (job,) = table.jobs(tmp_path, ())
+    job.out.mkdir()
+    types = [{"name": "NUM", "share": 0.5}, {"name": "X", "share": 0.25}, {"name": "ADP", "share": 1.0}]
+    (job.out / "a-1.json").write_text(json.dumps({"types": types}))
+    assert [cell["ours"] for cell in compare(table, [job])] == [0.75]
+
+
+def test_what_is_missing_is_named_in_one_line_each(empty_place, capsys):
+    lines = missing(sized("dca/figure4", mini=False))
+    assert lines == [
+        "llama-2-7b: models/llama-2-7b is missing; get meta-llama/Llama-2-7b-hf",
+        "pg19: data/pg19 is missing; get deepmind/pg19, split validation",
+    ]
+    assert command("dca/figure4", capsys)[0] == 2
+    status, _, fault = command("string/tabel1", capsys)
+    assert (status, fault) == (2, "TABLE=string/tabel1: no such table; did you mean string/table1?\n")
+    status, out, _ = command("anchor/figure1 --mini --dry_run", capsys)
+    assert status == 0
+    assert "python -m eval.precision runs/papers_base" in out
+
+
+def test_a_wrong_file_is_one_line(monkeypatch, tmp_path):
+    monkeypatch.setattr("eval.papers.table.HOME", tmp_path)
+    monkeypatch.setattr("eval.papers.table.names", lambda: ["string/table1"])
+    (tmp_path / "string").mkdir()
+    text = (ROOT / "eval/papers/string/table1.yaml").read_text()
+    (tmp_path / "string/table1.yaml").write_text(text.replace("title:", "titel:"))
+    with pytest.raises(ValueError, match="titel=.*unknown setting; did you mean title"):
+        read_table("string/table1")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_pages_are_those_of_the_files(page, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    written = (DOCS / page).read_text(encoding="utf-8").partition(MARK)[2]
+    assert written == below(page), "run python -m eval.papers --write"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", names())
+def test_every_miniature_runs(name):
+    words = [sys.executable, "-m", "eval.papers", name, "--mini", "--json"]
+    done = subprocess.run(words, cwd=ROOT, check=False, capture_output=True, text=True, timeout=1200)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout), "no results were read"

@@ -1,0 +1,111 @@
+"""Exported runs: what transformers computes, encodes and where it stops, and a line for what has no name there."""
+
+import json
+
+import pytest
+import torch
+
+from lab.loading import open_model
+from lab.model.decoder import Decoder
+from lab.recipes.export import export_model, main
+from tests.model.folders import assert_same_logits, logits_of, opened, transformers
+from tests.opened import write_run
+from tests.refusals import check_faults
+
+STD = 0.15  # of weights, for logits as large as the shared tolerance is for
+YARN = {"frequency": {"method": "yarn", "factor": 4.0, "train_len": 32}}
+STRING = {"distance": {"method": "string", "shift": 20, "window": 4}}
+SHAPES = {
+    "LlamaForCausalLM": ({}, {"theta": 500.0}, 64),
+    "Qwen2ForCausalLM": (YARN, {"qkv_bias": True}, 128),  # 4 * 32
+    "Qwen3ForCausalLM": ({}, {"qk_norm": True, "tie_embeddings": True}, 64),
+}
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_transformers_computes_and_encodes_the_same(kind, prepared, tmp_path, capsys):
+    position, model, longest = SHAPES[kind]
+    run = write_run(tmp_path / "run", prepared, position, std=STD, **model)
+    assert main([str(run), "-o", str(tmp_path / "out")]) == 0
+    assert capsys.readouterr().out.startswith(f"{tmp_path / 'out'}: run at 4,096 tokens, ")
+    ours, theirs = open_model(run), opened(tmp_path / "out")
+    assert type(theirs).__name__ == kind
+    assert theirs.config.max_position_embeddings == longest
+    assert_same_logits(ours.decoder, theirs)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    for text in ("One of the magic numbers is 407.", " 3 4\n\nthe  text", ""):
+        assert dict(tokenizer(text)) == {
+            "input_ids": ours.tokenizer.encode(text).ids,
+            "attention_mask": ours.tokenizer.encode(text).attention_mask,
+        }
+    assert (tokenizer.bos_token, tokenizer.eos_token, tokenizer.model_max_length) == ("<bos>", "<eos>", longest)
+    ids = tokenizer("magic numbers").input_ids
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "magic numbers"
+
+
+@torch.no_grad()
+def test_generation_stops_at_the_end_of_a_document(prepared, tmp_path):
+    """<eos> takes the place, in embedding and head, of the 5th or a later new token that is then generated first."""
+    model = open_model(write_run(tmp_path / "run", prepared, std=STD))
+    prompt = torch.tensor([model.tokenizer.encode("One of the magic numbers is").ids])
+    ids, eos = prompt, model.tokenizer.token_to_id("<eos>")
+    for _ in range(30):
+        ids = torch.cat([ids, logits_of(model.decoder, ids)[:, -1:].argmax(-1)], 1)
+    answer = ids[0, prompt.shape[1] :].tolist()
+    place = next(k for k in range(4, 30) if answer[k] not in answer[:k] + prompt[0].tolist())
+    for weight in (model.decoder.embedding.weight, model.decoder.head.weight):
+        weight[[eos, answer[place]]] = weight[[answer[place], eos]]
+    export_model(model, tmp_path / "out")
+    found = opened(tmp_path / "out").generate(prompt, max_new_tokens=30, do_sample=False)
+    assert found[0, prompt.shape[1] :].tolist() == [*answer[:place], eos]
+
+
+def test_a_method_without_a_name_is_exported_as_weights_alone(prepared, tmp_path, capsys):
+    run = write_run(tmp_path / "run", prepared, {**STRING, **YARN}, std=STD)
+    assert main([str(run), "-o", str(tmp_path / "out")]) == 2
+    check_faults(capsys.readouterr().err.splitlines(), ["position.distance.method=string: has no name"])
+    assert not (tmp_path / "out").exists()
+    assert main([str(run), "--weights_only", "-o", str(tmp_path / "out")]) == 0
+    assert "without yarn(factor=4,train_len=32)+string(shift=20,window=4)" in capsys.readouterr().out
+    ours = open_model(run).decoder
+    plain = Decoder(ours.cfg, frequencies=ours.frequencies, seed=None)
+    plain.load_state_dict(ours.state_dict())
+    assert_same_logits(plain, opened(tmp_path / "out"))
+
+
+def test_a_frequency_method_without_a_name(prepared, tmp_path, capsys):
+    entropy = {"frequency": {"method": "entropy_abf", "theta": 50000.0, "train_len": 32}}
+    run = write_run(tmp_path / "run", prepared, entropy)
+    assert main([str(run), "-o", str(tmp_path / "out")]) == 2
+    check_faults(capsys.readouterr().err.splitlines(), ["position.frequency.method=entropy_abf: has no name"])
+    assert main([str(run), "--weights_only", "-o", str(tmp_path / "out")]) == 0
+    assert json.loads((tmp_path / "out/config.json").read_text())["rope_theta"] == 50000.0
+
+
+def test_another_method_is_written_in_place_of_the_runs_own(prepared, tmp_path):
+    run = write_run(tmp_path / "run", prepared, std=STD)
+    words = ["--position.frequency.method=pi", "--position.frequency.factor=2"]
+    assert main([str(run), *words, "--data.window=128", "-o", str(tmp_path / "out")]) == 0
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    assert (config["rope_scaling"], config["max_position_embeddings"]) == ({"rope_type": "linear", "factor": 2.0}, 128)
+    ours = open_model(run, {"position.frequency": {"method": "pi", "factor": 2.0}}).decoder
+    assert_same_logits(ours, opened(tmp_path / "out"))
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (["{run}"], "-o: must be given"),
+        (["{llama}", "-o", "{run}/out"], "{llama}: is a Hugging Face folder already"),
+        (["{run}", "-o", "{run}"], "{run}: is not empty"),
+        (["{run}", "--data.folder=/nowhere", "-o", "{run}/out"], "tokenizer.json: missing"),
+    ],
+    ids=["no_output", "hugging_face", "not_empty", "no_tokenizer"],
+)
+def test_refusals(words, fault, prepared, tmp_path, capsys):
+    places = {"run": write_run(tmp_path / "run", prepared), "llama": tmp_path / "llama"}
+    places["llama"].mkdir()
+    (places["llama"] / "config.json").write_text("{}")
+    assert main([word.format(**places) for word in words]) == 2
+    check_faults(capsys.readouterr().err.splitlines(), [fault.format(**places)])
+    assert not (places["run"] / "out").exists()

@@ -1,0 +1,125 @@
+"""Runs in Python: what they return is what the files of the run folder hold."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import yaml
+
+import lab
+from eval.probe.__main__ import main as probe_main
+from lab.analysis import DISTANCES, LENGTHS, PROBES
+from tests.fits import records, train
+from tests.refusals import refused
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("analysis"), "first")
+
+
+def test_f_is_that_of_the_file(trained):
+    run = lab.open_run(trained)
+    saved = np.load(trained / "counts.npz")
+    np.testing.assert_array_equal(run.f(), saved["f"])
+    lengths = list(enumerate(saved["lengths"].tolist()))
+    by_hand = [sum(n * max(0, length - i) for length, n in lengths) for i in range(len(saved["f"]))]
+    assert run.f().tolist() == by_hand
+    first = run.probes().consumed_tokens[0]
+    assert 0 < run.f(first)[0] == first < run.f()[0]
+    with refused("{}", error=lab.errors.CheckpointError):
+        run.f(1)
+
+
+@pytest.mark.parametrize(
+    ("table", "columns", "file", "key"),
+    [
+        ("metrics", None, "metrics.jsonl", "loss"),
+        ("probes", PROBES, "probes.jsonl", "effective_length"),
+        ("lengths", LENGTHS, "probes.jsonl", "passed"),
+        ("distances", DISTANCES, "probes.jsonl", "log_prob"),
+    ],
+)
+def test_tables_hold_one_kind_of_record_each(trained, table, columns, file, key):
+    found = getattr(lab.open_run(trained), table)()
+    expected = [record for record in records(trained, file) if key in record]
+    assert list(found.columns) == list(columns or expected[0])
+    assert len(found) == len(expected) > 2
+    for row, record in zip(json.loads(found.to_json(orient="records", double_precision=15)), expected, strict=True):
+        for name, value in row.items():
+            wanted = record[name]
+            assert value == (pytest.approx(wanted, rel=1e-12) if isinstance(wanted, float) else wanted), name
+
+
+def test_a_run_that_has_not_begun_has_empty_tables(tmp_path):
+    (tmp_path / "config.yaml").write_text("{}")
+    run = lab.open_run(tmp_path)
+    assert (len(run.metrics()), list(run.probes().columns), len(run.lengths())) == (0, list(PROBES), 0)
+
+
+def test_a_picture_is_shown_as_it_was_drawn(trained, tmp_path):
+    pytest.importorskip("matplotlib")
+    picture = lab.open_run(trained).plot(tmp_path / "p.png")
+    assert picture.path == tmp_path / "p.png"
+    assert picture._repr_png_() == (tmp_path / "p.png").read_bytes() != b""
+
+
+def test_a_probe_is_that_of_the_command(trained, tmp_path):
+    found = lab.open_run(str(trained)).probe(distance="string:shift=32,window=8", tests=3, seed=5)
+    words = ["--position.distance.method=string", "--position.distance.shift=32", "--position.distance.window=8"]
+    assert probe_main([str(trained), "--tests=3", "--seed=5", *words, "-o", str(tmp_path)]) == 0
+    expected = [json.loads(line) for line in (tmp_path / "probes.jsonl").read_text().splitlines()]
+    summary = {k: v for k, v in found.summary.items() if k != "seconds"}
+    assert summary == {k: expected[-1][k] for k in summary}
+    rows = [{name: record[name] for name in LENGTHS} for record in expected[:-1]]
+    assert [json.loads(row.to_json(double_precision=15)) for _, row in found.table.iterrows()] == [
+        {name: pytest.approx(value, rel=1e-12) if isinstance(value, float) else value for name, value in row.items()}
+        for row in rows
+    ]
+    assert found.table.method[0] == "rope+string(shift=32,window=8)"
+    assert found.effective_length == expected[-1]["effective_length"]
+    cases = [json.loads(line) for line in next((tmp_path / "cases").iterdir()).read_text().splitlines()]
+    assert found.cases == cases
+
+
+def test_a_frame_has_the_settings_in_which_runs_differ(trained, tmp_path):
+    for name, window in (("a", 96), ("b", 64)):
+        (tmp_path / name).mkdir()
+        config = yaml.safe_load((trained / "config.yaml").read_text())
+        config["data"]["window"] = window
+        (tmp_path / name / "config.yaml").write_text(yaml.safe_dump(config))
+        (tmp_path / name / "probes.jsonl").write_bytes((trained / "probes.jsonl").read_bytes())
+    (tmp_path / "not_a_run").mkdir()
+    found = lab.frame(f"{tmp_path}/*")
+    assert list(found.columns) == ["run", "data.window", *PROBES]
+    once = lab.open_run(trained).probes().consumed_tokens.tolist()
+    assert found.run.tolist() == ["a"] * len(once) + ["b"] * len(once)
+    assert found["data.window"].tolist() == [96] * len(once) + [64] * len(once)
+    assert found.consumed_tokens.tolist() == once * 2
+    assert lab.frame([tmp_path / "b", tmp_path / "a"]).equals(found)
+    assert list(lab.frame(trained).columns) == ["run", *PROBES]
+
+
+def test_refusals(trained, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    checkpoint = next((trained / "checkpoints").glob("tokens-*"))
+    for path, line in ((tmp_path, "is no run folder"), (checkpoint, "is no run folder"), ("nowhere", "no such folder")):
+        with refused(f"{path}: {line}{{}}"):
+            lab.open_run(path)
+    with refused(f"{tmp_path}/*: no run folder there{{}}"):
+        lab.frame(f"{tmp_path}/*")
+    with refused("probe.testss=3: unknown setting{}"):
+        lab.open_run(trained).probe(testss=3)
+    with refused("position.distance.method=strong: {}"):
+        lab.open_run(trained).probe(distance="strong")
+
+
+def test_the_lab_itself_is_light_and_lists_what_it_loads_on_first_use():
+    code = "import sys, lab; print([n for n in ('torch', 'numpy', 'pandas', 'yaml') if n in sys.modules], lab.__all__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split("]")[0] == "["
+    with pytest.raises(AttributeError, match="has no attribute 'opne_run'"):
+        lab.opne_run  # noqa: B018
+    assert lab.open_run.__doc__
