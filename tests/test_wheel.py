@@ -31,7 +31,9 @@ def run(*words, cwd, **environment):
 
 def files_of_the_packages():
     """List the tracked files that the wheel must hold, by their names in it."""
-    tracked = subprocess.run(["git", "ls-files", "lab", "eval", "configs"], cwd=ROOT, capture_output=True, text=True)
+    tracked = subprocess.run(
+        ["git", "ls-files", "lab", "eval", "configs"], check=True, cwd=ROOT, capture_output=True, text=True
+    )
     names = [Path(name) for name in tracked.stdout.split() if Path(name).suffix in {".py", *NOT_CODE}]
     return {(Path("lab") / name if name.parts[0] == "configs" else name).as_posix() for name in names}
 
