@@ -57,7 +57,8 @@ class Groups:
         def compute() -> np.ndarray:
             counts = count(self.document_ends[:])
             last = np.minimum(np.arange(GROUP, len(counts) + GROUP, GROUP), len(counts)) - 1
-            return np.take(counts, last)
+            found: np.ndarray = counts[last]
+            return found
 
         return cached(self.folder / f".groups-{self.split}{suffix}.npy", self.digest, compute)
 
