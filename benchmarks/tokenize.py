@@ -2,9 +2,9 @@
 
     python -m benchmarks.tokenize [--turns N] [--tokenizer FILE --eos TOKEN] [--json FILE]
 
-One process, whose tokenizer has one thread, as each worker of lab.prepare. The texts are the standard library in one
-.jsonl file; the tokenizer is a BPE trained on them, or a tokenizer.json. `share` is the CPU time of the raw calls
-over that of the task, which also reads, splits, hashes and writes. A second stage has tasks of one document each.
+One process, whose tokenizer has one thread, as each worker of lab.prepare. The texts are the standard library's sources
+in one .jsonl file; the tokenizer is a BPE trained on them, or a tokenizer.json. `share` is the raw calls' CPU time over
+the task's, which also reads, splits, hashes and writes. The second stage prepares tasks of one document each.
 """
 
 from __future__ import annotations

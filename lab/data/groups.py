@@ -56,9 +56,9 @@ class Groups:
     def _index(self, suffix: str, count: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         def compute() -> np.ndarray:
             counts = count(self.document_ends[:])
-            ends: np.ndarray = np.minimum(np.arange(GROUP, len(counts) + GROUP, GROUP), len(counts))
-            of_groups: np.ndarray = counts[ends - 1]
-            return of_groups
+            last = np.minimum(np.arange(GROUP, len(counts) + GROUP, GROUP), len(counts)) - 1
+            found: np.ndarray = counts[last]
+            return found
 
         return cached(self.folder / f".groups-{self.split}{suffix}.npy", self.digest, compute)
 
