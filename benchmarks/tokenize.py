@@ -3,8 +3,8 @@
     python -m benchmarks.tokenize [--turns N] [--tokenizer FILE --eos TOKEN] [--json FILE]
 
 One process, whose tokenizer has one thread, as each worker of lab.prepare. The texts are the standard library's sources
-in one .jsonl file; the tokenizer is a BPE trained on them, or a tokenizer.json. `share` is the raw calls' time over the
-task's, which also reads, splits, hashes and writes. The second stage prepares tasks of one short document each.
+in one .jsonl file; the tokenizer is a BPE trained on them, or a tokenizer.json. `share` is the raw calls' CPU time over
+the task's, which also reads, splits, hashes and writes. The second stage prepares tasks of one document each.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ import json
 import os
 import tempfile
 import time
-from itertools import chain, islice
+from itertools import chain, islice, product
 from pathlib import Path
 from statistics import median
 
-import torch
-
 from benchmarks import record
-from benchmarks.timing import in_turns, ratio
+from benchmarks.timing import ratio
 from lab.data.config import Bpe, DataConfig, Text, TokenizerFile
 from lab.data.corpora import StdlibReader
 from lab.data.preparation import BATCH_DOCUMENTS, end_of_document, obtain_tokenizer, prepare, run_task, shard_folder
@@ -50,7 +48,12 @@ def task_against_raw(config: DataConfig, texts: list[str], turns: int) -> record
         "raw": lambda: [tokenizer.encode_batch_fast(batch) for batch in batches],
         "task": lambda: run_task(config, folder, eos, 0),
     }
-    seconds = in_turns(calls, torch.device("cpu"), turns)
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for turn, (name, call) in product(range(turns + 1), calls.items()):
+        start = time.process_time()
+        call()
+        if turn:  # the first one warms up
+            seconds[name].append(time.process_time() - start)
     tokens = sum(size["tokens"] for size in run_task(config, folder, eos, 0)["splits"].values())
     spent, megabytes = median(seconds["task"]), sum(len(text.encode()) for text in texts) / 1e6
     return {

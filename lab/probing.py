@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lab.choices import computes_in_bf16, training_device
-from lab.config import load_experiment
 from lab.counts import SavedCounts
 from lab.data.preparation import end_of_document
 from lab.data.tokenizer import needed
-from lab.loading import open_model
+from lab.loading import open_model, own_protocol
 from lab.model.generation.generate import greedy
 from lab.probe.config import settings_of_run
 from lab.probe.effective_length import NeedleProbe
@@ -22,7 +21,6 @@ from lab.probe.haystacks import load_haystack
 from lab.probe.records import length_record, summary_record
 from lab.runs.checkpoints import COUNTS, folder_name
 from lab.settings import parse_overrides
-from lab.source.place import CONFIG, find_place
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,15 +75,14 @@ def probe_run(
     Raises: LabError.
     """
     methods = {**method_settings("frequency", frequency), **method_settings("distance", distance)}
-    own = load_experiment(find_place(path).home / CONFIG).probe.protocol
-    model = open_model(path, settings_of_run(dict(settings), own) | methods)
+    model = open_model(path, settings_of_run(dict(settings), own_protocol(path)) | methods)
     experiment, tokenizer = model.experiment, needed(model.tokenizer)
     assert experiment is not None, "a run's folder"
     assert model.folder is not None, "a run's folder"
     device, stop_id = training_device(experiment), end_of_document(experiment.data, tokenizer)
     decoder, in_bf16 = model.decoder.to(device), computes_in_bf16(experiment, device)
-    named = {"haystack", "protocol"} & settings.keys()
-    haystack = load_haystack(experiment.probe.haystack, experiment.data, tokenizer, None if named else model.folder)
+    kept = None if "haystack" in settings else model.folder
+    haystack = load_haystack(experiment.probe.haystack, experiment.data, tokenizer, kept)
     window = experiment.data.window
     probe = NeedleProbe(experiment.probe, tokenizer, haystack, window=window, stop_id=stop_id, device=device)
 

@@ -231,7 +231,7 @@ def test_light_modules_and_then_a_session_load_nothing_heavy_beyond_what_lightni
 
 
 def test_evaluations_start_without_lightning():
-    graph = edges(sources(), skip=("TYPE_CHECKING",))
+    graph = edges(sources())
     reached, rest = (
         set(),
         [module for module in graph if module.startswith("eval.") and part_of(module) != "eval.shape"],

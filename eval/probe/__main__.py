@@ -43,16 +43,15 @@ from eval.probe.picture import draw_probe
 from eval.probe.table import table
 from lab.choices import training_device
 from lab.command import Syntax, Words, bare_settings, run, settings_lines, start
-from lab.config import load_experiment
 from lab.errors import ConfigError
-from lab.loading import OpenedModel, open_model
+from lab.loading import OpenedModel, open_model, own_protocol
 from lab.probe.config import ProbeConfig, settings_of_run
 from lab.probe.effective_length import LengthResult, NeedleProbe
 from lab.probe.records import length_record, summary_record
 from lab.runs.folder import RunFolder
 from lab.schema import Section
 from lab.settings import Raw, validated
-from lab.source.place import CONFIG, find_place
+from lab.source.place import find_place
 from lab.threads import set_threads
 
 OF_TRAINING = ("every_tokens", "loss_tokens", "max_seconds")  # settings of the probe section
@@ -95,8 +94,7 @@ def open_run(place: Path, settings: dict[str, Any]) -> tuple[Subject, NeedleProb
 
     Raises: LabError.
     """
-    own = load_experiment(find_place(place).home / CONFIG).probe.protocol
-    model = open_model(place, settings_of_run(settings, own))
+    model = open_model(place, settings_of_run(settings, own_protocol(place)))
     experiment = model.experiment
     assert experiment is not None, "a run's folder"
     set_threads(experiment.train.threads)

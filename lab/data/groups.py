@@ -56,7 +56,9 @@ class Groups:
     def _index(self, suffix: str, count: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         def compute() -> np.ndarray:
             counts = count(self.document_ends[:])
-            return counts[np.minimum(np.arange(GROUP, len(counts) + GROUP, GROUP), len(counts)) - 1]
+            last = np.minimum(np.arange(GROUP, len(counts) + GROUP, GROUP), len(counts)) - 1
+            found: np.ndarray = counts[last]
+            return found
 
         return cached(self.folder / f".groups-{self.split}{suffix}.npy", self.digest, compute)
 
@@ -78,7 +80,8 @@ def cached(path: Path, ends_digest: str, compute: Callable[[], np.ndarray]) -> n
     """
     with suppress(OSError, ValueError):
         if is_whole_cache(path, ends_digest):
-            return np.load(path, mmap_mode="r").view(np.ndarray)
+            saved: np.ndarray = np.load(path, mmap_mode="r").view(np.ndarray)
+            return saved
     array, buffer = compute(), io.BytesIO()
     np.save(buffer, array)
     data = buffer.getvalue()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lab.data.arrangement import IGNORE, Arrangement, TokenRun
-from lab.data.segments import SegmentIndex
+from lab.data.segments import Segment, SegmentIndex
 from lab.data.selecting import Selection
 from lab.data.shards import TokenStore
 from lab.errors import ConfigError
@@ -74,6 +74,7 @@ class PackStream:
         self.seed, self.look_ahead = seed, look_ahead
         self.next_sample = stream
         self.waiting: list[tuple[int, int]] = []  # (length, -sample) rising: among equal lengths the oldest is last
+        self.drawn: dict[int, Segment] = {}  # of each waiting sample
         if state is not None:
             self.next_sample = int(state[0])
             for sample in state[1:]:
@@ -113,7 +114,7 @@ class PackStream:
         return state
 
     def _wait(self, sample: int) -> None:
-        segment = self.segments.draw(sample, self.seed)
+        self.drawn[sample] = segment = self.segments.draw(sample, self.seed)
         length = segment.length + self.arrangement.extra_tokens
         if self.selection is not None:
             length = self.selection.length(self.store.read(segment.start, segment.length).astype(np.int64))
@@ -125,7 +126,7 @@ class PackStream:
         insort(self.waiting, (length, -sample))
 
     def _arrange(self, sample: int) -> list[TokenRun]:
-        segment = self.segments.draw(sample, self.seed)
+        segment = self.drawn.pop(sample)
         tokens = self.store.read(segment.start, segment.length + segment.continues).astype(np.int64)
         targets = np.full(segment.length, IGNORE, dtype=np.int64)
         targets[: len(tokens) - 1] = tokens[1:]
