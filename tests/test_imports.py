@@ -103,7 +103,7 @@ def edges(code, **options):
     out = {}
     for module, source in code.items():
         lazy = {"skip": ("TYPE_CHECKING",)} if module == "lab" else {}  # its names are imported on first use
-        named = imports(parse(source), code, **lazy, **options)
+        named = imports(parse(source), code, **lazy | options)
         out[module] = sorted(
             {name for name in named if name.startswith(("lab", "eval", "relative")) and name != module}
         )
