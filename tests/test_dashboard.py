@@ -146,8 +146,8 @@ def test_answers_that_break_wandbs_process_cost_a_line_or_two(tmp_path):
 
 
 def test_a_status_of_wandbs_process_is_not_that_of_the_run(tmp_path, monkeypatch, capsys):
-    dashboard = Dashboard(mode="disabled", save_dir=str(tmp_path), project="p", name="n", config={})
-    dashboard._experiment = SimpleNamespace(dir=str(tmp_path / "run" / "files"))
+    dashboard = Dashboard.__new__(Dashboard)  # wandb itself must not start here, in a process that others fork from
+    dashboard._experiment, dashboard.broken = SimpleNamespace(dir=str(tmp_path / "run" / "files")), False
     monkeypatch.setattr("wandb.teardown", sys.exit)  # as wandb.teardown does where its process has failed
     dashboard.finalize("unfinished")
     assert capsys.readouterr().err.startswith("track.wandb: its process ended with status 1; no longer mirrored")
