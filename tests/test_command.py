@@ -51,6 +51,7 @@ SOME = {  # settings that the others must list
     "sweep": ("jobs", "seeds"),
 }
 SHORT = 50  # lines of a help that is read at once
+LISTS = ("papers",)  # what there is to choose from, where help would be shown without arguments
 
 
 def main_of(name):
@@ -71,7 +72,8 @@ def printed(name, words, capsys):
 @pytest.mark.parametrize("name", cli.COMMANDS)
 def test_help_is_short_and_lists_every_setting_where_asked(name, capsys):
     status, short = printed(name, ["--help"], capsys)
-    assert (status, printed(name, [], capsys)) == (0, (2, short))
+    assert status == 0
+    assert name in LISTS or printed(name, [], capsys) == (2, short)
     assert f"python -m {cli.COMMANDS[name][0]} " in short
     assert len(short.splitlines()) <= SHORT
     names = [field.name for field in dataclasses.fields(OPTIONS[name])] if name in OPTIONS else SOME.get(name, ())

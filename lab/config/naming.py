@@ -21,12 +21,15 @@ if TYPE_CHECKING:
 
 AUTO = "auto"  # the run.name that is replaced
 DIGITS = 8
+ONCE_DEFAULT = {"probe.answer_budget": 64}  # filled in by now, and no part of the names that it had at this value
 
 
 def automatic_name(experiment: Experiment, config: str) -> str:
     """Name a run after its config and what it computes."""
     chosen = {
-        key: value for key, value in flatten(chosen_settings(experiment)).items() if not key.startswith(FREE_TO_CHANGE)
+        key: value
+        for key, value in flatten(chosen_settings(experiment)).items()
+        if not key.startswith(FREE_TO_CHANGE) and ONCE_DEFAULT.get(key) != value
     }
     text = json.dumps(chosen, sort_keys=True)
     return f"{config}-{hashlib.sha256(text.encode()).hexdigest()[:DIGITS]}"

@@ -53,4 +53,4 @@ def test_govreports_text_is_in_report(tmp_path):
 def test_texts_of_evaluations_are_lines_with_text_or_whole_files(tmp_path):
     (tmp_path / "books.jsonl").write_text(json.dumps(SETS["pg19"][1]) + "\n")
     (tmp_path / "essay.txt").write_text("July 2006")
-    assert sorted(file_texts(tmp_path)) == ["Chapter", "July 2006"]
+    assert sorted(file_texts(tmp_path, "text")) == ["Chapter", "July 2006"]

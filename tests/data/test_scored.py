@@ -228,21 +228,21 @@ def test_skips_are_counted_by_reason_and_told(tmp_path, tokenizer):
     assert done.documents == {"train": 1, "held_out": 0}
     assert done.skips == {"not JSON": 1, NO_RESPONSE: 2, NO_TURNS: 1, BAD_TURN: 1}
     assert done.summary == (
-        f"{done.folder}: 1 documents, 10 tokens to train on, 0 held out; left out: 2 {NO_RESPONSE}, 1 {BAD_TURN}, 1 "
-        f"{NO_TURNS}, 1 not JSON"
+        f"{done.folder}: 1 documents, 10 tokens to train on, 0 held out (no document; to have some, "
+        f"raise data.held_out_frac); left out: 2 {NO_RESPONSE}, 1 {BAD_TURN}, 1 {NO_TURNS}, 1 not JSON"
     )
 
 
 def test_a_corpus_without_a_conversation_is_refused_in_one_line(tmp_path, tokenizer):
     config = conversations(tmp_path, tokenizer, [turns(("human", "Hi")), {"text": "Hi"}])
-    with refused("data.corpus: empty, no document to train on was found; "):
+    with refused("data.corpus: empty, no document has text (1 a conversation without a response, 1 no turns in "):
         prepare(config, progress=False)
     assert not shard_folder(config).exists()
 
 
 def test_a_corpus_without_a_conversation_trains_no_tokenizer(tmp_path):
     config = conversations(tmp_path, Bpe(vocab_size=300), [turns(("human", "Hi"))])
-    with refused("data.corpus: empty, there is no text to train a tokenizer on; "):
+    with refused("data.corpus: empty, no document has text (1 a conversation without a response); "):
         prepare(config, progress=False)
 
 

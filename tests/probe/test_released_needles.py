@@ -17,6 +17,7 @@ from lab.errors import DataError
 from lab.estimate.command import estimate
 from lab.fit import SYNTAX, parse
 from lab.probe.protocols import PROTOCOLS
+from lab.runs.folder import RunFolder
 
 HAYSTACK = ".".join(
     f" Line {k} of {k % 7 + 1} holds {k / 8:.2f} words" + " and more" * (k % 23) + ".." * (k % 11 == 3)
@@ -130,7 +131,7 @@ def test_the_papers_runs_miss_the_essays_before_training(name, tmp_path, monkeyp
     experiment = load_experiment(CONFIGS / f"{name}.yaml")
     assert (experiment.probe.protocol, experiment.probe.answer_budget) == ("released", 128)
     with pytest.raises(DataError) as caught:
-        make_probing(experiment, *[None] * 4, sharded=True)
+        make_probing(experiment, RunFolder(tmp_path), *[None] * 3, sharded=True)
     line = "probe.haystack=haystacks/PaulGrahamEssays.json: no such file; give a .txt, .json or .jsonl file, such as "
     assert str(caught.value).startswith(f"{line}niah/data/PaulGrahamEssays.json of github.com/HKUNLP/STRING")
 
