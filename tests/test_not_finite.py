@@ -75,7 +75,8 @@ def train_badly(settings, kind, step=BAD, resume=False):
         contextlib.redirect_stderr(errors),
     ):
         status = run_experiment(load_experiment(CONFIG, settings), resume, "")
-    return status, [line for line in errors.getvalue().splitlines() if line and not line.startswith(("train ", "prepare "))]
+    lines = [line for line in errors.getvalue().splitlines() if line]
+    return status, [line for line in lines if not line.startswith(("train ", "prepare "))]
 
 
 @pytest.mark.parametrize(
