@@ -43,8 +43,8 @@ def command(place: Path, name: str, *options: str, config: Path = CONFIG) -> lis
     return [sys.executable, "-m", "lab.fit", str(config), *settings_of(place, name), *options]
 
 
-def fit(place: Path, name: str, *options: str, config: Path = CONFIG) -> Path:
-    done = python(*command(place, name, *options, config=config)[1:])
+def fit(place: Path, name: str, *options: str, config: Path = CONFIG, limit_s: int = LIMIT_S) -> Path:
+    done = python(*command(place, name, *options, config=config)[1:], timeout=limit_s)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "Traceback" not in done.stderr
     return place / "runs" / name

@@ -214,7 +214,7 @@ def test_a_broken_shard_is_one_line(place, finished):
 def test_trains_on_real_text(place):
     config = ROOT / "configs" / "cpu_stdlib.yaml"
     small = ("--train.tokens=40960", "--optim.warmup_steps=4", "--probe.tests=2", "--probe.every_tokens=null")
-    run = fit(place, "stdlib", *small, "--data.tokenizer.sample_documents=500", config=config)
+    run = fit(place, "stdlib", *small, "--data.tokenizer.sample_documents=500", config=config, limit_s=600)
     losses = [record["loss"] for record in records(run)]
     assert losses[-1] < np.log(4096)  # better than not knowing anything
     assert (run / "picture.png").stat().st_size > 10_000
