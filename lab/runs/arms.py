@@ -84,11 +84,12 @@ def name_arms(settings: Mapping[str, Row]) -> dict[str, str]:
         >>> name_arms({"a": {"data.window": 96, "run.seed": 0}, "b": {"data.window": 192, "run.seed": 0}})
         {'a': 'window=96', 'b': 'window=192'}
     """
-    keys = differing(settings)
-    for key in differing(settings):  # leave out what follows from the others, as a parameter of one method alone
+    apart = keys = differing(settings)
+    arms = n_arms(settings, apart)
+    for key in apart:  # leave out what follows from the others, as a parameter of one method alone
         values = {str(each.get(key)) for each in settings.values()}
         others = [other for other in keys if other != key]
-        if "None" in values and len(values) == 2 and n_arms(settings, others) == n_arms(settings, keys):
+        if "None" in values and len(values) == 2 and n_arms(settings, others) == arms:
             keys = others
     return {
         name: ", ".join(f"{key.split('.')[-1]}={plain(each[key])}" for key in keys if each.get(key) is not None) or ONLY
