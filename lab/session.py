@@ -71,7 +71,7 @@ def train(
         return already_finished(experiment, folder, echo)
     threads = set_threads(experiment.train.threads or (folder.threads() if resume else None), launch)
     run = assemble(experiment, folder, launch, start=checkpoint)
-    run.trainer.callbacks.append(Watching(launch, command))  # type: ignore[attr-defined]
+    run.trainer.callbacks.append(Watching(launch, command, exits=exits))  # type: ignore[attr-defined]
     run.data.check_prepared()
     if launch.is_first:
         run.data.prepare_data()

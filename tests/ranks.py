@@ -72,7 +72,7 @@ class Ranks:
                 rank, result, fault = self.answers.get(timeout=POLL_S)
             except queue.Empty:
                 assert time.monotonic() < deadline, f"ranks {sorted(results)} of {len(self.processes)} answered"
-                assert self.alive, "a rank died"
+                assert self.alive, f"a rank died: exit codes {[process.exitcode for process in self.processes]}"
                 continue
             assert fault is None, f"rank {rank}: {fault}"
             results[rank] = result

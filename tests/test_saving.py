@@ -5,6 +5,7 @@ import io
 import os
 import shutil
 import signal
+import threading
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from unittest.mock import patch
@@ -89,6 +90,11 @@ def train_on_a_full_disk(settings):
         shards.write_hashed = write
 
 
+def waiting_to_end():
+    """List what would end this process later, although it continues after the run."""
+    return [str(thread) for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+
+
 @pytest.mark.parametrize("world", [1, 2])
 @pytest.mark.parametrize("background", [False, True], ids=["waiting", "background"])
 def test_a_save_that_fails_ends_the_run_with_its_reason(place, ranks, world, background):
@@ -103,6 +109,7 @@ def test_a_save_that_fails_ends_the_run_with_its_reason(place, ranks, world, bac
     steps = [record["consumed_tokens"] for record in records(place / name)]
     assert newest(place / name / "checkpoints")[0].consumed_tokens == steps[1]
     assert len(steps) == (4 if background else 3), "no later than the next save"
+    assert ranks(world).run(waiting_to_end) == [[]] * world
 
 
 def resume_and_count(settings):

@@ -30,10 +30,13 @@ LOST = re.compile("peer|timed out|remote", re.IGNORECASE)  # in the errors of gl
 
 
 class Watching(Callback):
-    """Ends this process once another rank has died; `command` continues the run."""
+    """Ends this process once another rank has died; `command` continues the run.
 
-    def __init__(self, launch: Launch, command: str) -> None:
-        self.launch, self.command = launch, command
+    Where the process `exits` after the run, it also ends if the run has failed and something keeps the process.
+    """
+
+    def __init__(self, launch: Launch, command: str, *, exits: bool) -> None:
+        self.launch, self.command, self.exits = launch, command, exits
         self.parent = os.getppid() if launch.by == "torchrun" else None
         self.ranks: list[Record] = []
         self.ended = threading.Event()
@@ -51,7 +54,7 @@ class Watching(Callback):
     def on_exception(self, trainer: lightning.Trainer, module: Any, exception: BaseException) -> None:
         """End this process if another rank's death is why a collective call failed, or if the others wait for it."""
         self.ended.set()
-        if self.ranks:
+        if self.ranks and self.exits:
             leave = threading.Timer(LEAVE_S, self.fail, [exception])
             leave.daemon = True
             leave.start()
