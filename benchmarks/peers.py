@@ -1,8 +1,11 @@
-"""One decoder shape in three implementations: the lab's, litgpt's and transformers'; the peers come with an extra.
+"""One decoder shape in three implementations: the lab's, litgpt's and transformers'.
+
+    pip install 'probe-lab[bench]' && pip install --no-deps 'litgpt==0.5.13'
+
+litgpt comes without its requirements, because they exclude the huggingface-hub that transformers needs.
 
 Each is given rows of tokens with their targets and returns the mean loss; the lab takes the rows as one packed row, as
-its runs do. `compiled` applies torch.compile the way each is used: litgpt's recipe compiles the model, and transformers'
-model has its loss inside.
+its runs do. `compiled` compiles the lab's blocks one by one, and each peer's whole model, as litgpt's recipe does.
 """
 
 from __future__ import annotations
@@ -107,7 +110,7 @@ def found(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise Skipped(f"{name} cannot be imported ({error}); pip install 'probe-lab[bench]'") from None
+        raise Skipped(f"{name} cannot be imported ({error}); see benchmarks/peers.py") from None
 
 
 MAKERS = {"ours": ours, "litgpt": litgpt, "transformers": transformers}

@@ -166,7 +166,7 @@ def measure(cell: Cell, options: argparse.Namespace, device: torch.device, log: 
         row = {"threads": options.threads, **figures(cell, seconds, options.steps, device, peak)}
         share = f"{row['utilisation']:6.1%}" if row["utilisation"] else "     -"
         speeds = f"{row['tokens_per_cpu_s']:>12,.0f} {row['tokens_per_s']:>12,.0f} {share}"
-        print(f"{str(cell):42} {name:21} {speeds} {row['flops_per_token_causal'] / 1e6:>10,.2f}", flush=True)
+        print(f"{cell!s:42} {name:21} {speeds} {row['flops_per_token_causal'] / 1e6:>10,.2f}", flush=True)
         log.add(str(cell), name, row)
     compare(cell, spent, device, log)
 

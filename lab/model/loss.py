@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lab.model.products import multiply
+
 IGNORE = -100  # target of a token that is not scored: padding, and the last token of a document
 
 
@@ -45,7 +47,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
                 h, y = hidden[part].to(compute), targets[part]
                 scored = (y != IGNORE).to(wide)
                 weighted = scored if loss_weights is None else scored * loss_weights[part]
-                log_probs = torch.log_softmax((h @ head.T).to(wide), dim=-1)
+                log_probs = torch.log_softmax(multiply(h, head.T).to(wide), dim=-1)
                 y = y.clamp_min(0)[:, None]
                 chosen = log_probs.gather(1, y)[:, 0]
                 total -= (chosen * weighted).sum()
@@ -56,9 +58,9 @@ class ChunkedCrossEntropy(torch.autograd.Function):
                 grad.scatter_add_(1, y, torch.full_like(y, -1, dtype=wide))
                 grad = grad.mul_(weighted[:, None]).to(compute)
                 if grad_hidden is not None:
-                    grad_hidden[part] = grad @ head
+                    grad_hidden[part] = multiply(grad, head)
                 if grad_weight is not None:
-                    grad_weight += grad.T @ h
+                    grad_weight += multiply(grad.T, h)
         ctx.save_for_backward(grad_hidden, grad_weight)
         ctx.dtypes = hidden.dtype, weight.dtype
         ctx.mark_non_differentiable(plain)
