@@ -197,7 +197,7 @@ class Decoder(nn.Module):
             shape = tokens.shape
         x_BTD = self.embedding(tokens)
         for number, block in enumerate(self.blocks, start=1):
-            if last_only and segments is context is None and number == self.cfg.n_layers and n_tokens > 1:
+            if last_only and segments is None and context is None and number == self.cfg.n_layers and n_tokens > 1:
                 layout = layout.last_query()
             if self.recompute and torch.is_grad_enabled():
                 x_BTD = checkpoint(block, x_BTD, layout, cache, use_reentrant=False)
@@ -247,7 +247,7 @@ class Decoder(nn.Module):
         )
 
     def new_cache(self, batch: int, max_tokens: int, context: ContextGroup | None = None) -> KeyCache:
-        """Create an empty key cache for `batch` rows of up to `max_tokens` tokens; a context rank's has its own heads."""
+        """Create an empty key cache for `batch` rows of up to `max_tokens` tokens; of its own heads in a group."""
         cfg = self.cfg
         unrotated = self.backend == "reference" or self.frequencies.is_dynamic  # keys are rotated at every step
         n_maps = 0 if unrotated else len({band.k_map for band in self.distance.bands})

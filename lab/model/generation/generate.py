@@ -217,8 +217,8 @@ def decode_alone(
     width = 0
     for row in numbers + [None] * (n_alone - len(numbers)):  # None: run with the other ranks, drop the result
         own = slice(row or 0, (row or 0) + 1)
-        ends = {"ended": stops.ended, "agree": stops.agree}
-        answer = greedy(model, prompts[own], answers.shape[1], stops.stop_id, **ends, context=context)
+        n_tokens, (stop_id, ended, agree) = answers.shape[1], stops
+        answer = greedy(model, prompts[own], n_tokens, stop_id, ended=ended, agree=agree, context=context)
         width = max(width, answer.shape[1])
         if row is not None:
             answers[row] = stops.filler
