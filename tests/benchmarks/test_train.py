@@ -30,7 +30,7 @@ def test_ratios_are_medians_of_rounds_against_the_fastest_peer(tmp_path):
 def test_speed_by_hand():
     row = train.figures(CELL, train.Spent([0.5, 0.25, 0.25], [1.0] * 3), 2, CPU, peak=1e9)
     assert (row["tokens_per_cpu_s"], row["tokens_per_s"]) == (2 * 16 / 0.25, 32)
-    weights = 4 * 32 * 32 + 3 * 32 * 64 + 128 * 32  # one layer of 32, two heads, 64 in between, and the head
+    weights = 2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 64 + 128 * 32  # one layer: q and out, k and v, 64 in between; head
     assert row["flops_per_token_causal"] == 6 * weights + 12 * 32 * 4
     assert row["utilisation"] == pytest.approx(row["flops_per_token_causal"] * 128 / 1e9)
 
@@ -38,6 +38,7 @@ def test_speed_by_hand():
 @pytest.mark.parametrize("peer", ["litgpt", "litgpt+compile"])
 def test_a_missing_peer_is_one_line(peer, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "litgpt", None)
+    monkeypatch.setattr(train, "peak_of", lambda device, dtype: 1e9)
     log = record.Log("train", tmp_path / "r.jsonl")
     train.measure(CELL, options(sides=f"ours,{peer}"), CPU, log)
     missing, own = record.read(tmp_path / "r.jsonl")
