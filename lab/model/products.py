@@ -136,14 +136,14 @@ class WideLinear(torch.autograd.Function):
     """A linear layer of values rounded to bfloat16, computed in float32; the gradients of W and b stay float32."""
 
     @staticmethod
-    @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.bfloat16)
+    @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.bfloat16)  # type: ignore[untyped-decorator]
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Round the sums of products to bfloat16."""
         ctx.save_for_backward(x, weight)
         return F.linear(x.float(), weight.float(), None if bias is None else bias.float()).to(x.dtype)
 
     @staticmethod
-    @torch.amp.custom_bwd(device_type="cpu")
+    @torch.amp.custom_bwd(device_type="cpu")  # type: ignore[untyped-decorator]
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Multiply the gradient with the weight and with the input."""
         (x, weight), rows = ctx.saved_tensors, grad.flatten(0, -2).float()
