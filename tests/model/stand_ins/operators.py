@@ -1,7 +1,7 @@
-"""Stand-ins for torch's CUDA operators of flash attention and memory-efficient attention.
+"""Stand-ins for torch's CUDA operators of flash and memory-efficient attention, and of products added in float32.
 
 Source: pytorch, aten/src/ATen/native/transformers/cuda: attention.cu, attention_backward.cu, flash_attn/flash_api.cpp,
-mem_eff_attention/kernel_backward.h.
+mem_eff_attention/kernel_backward.h; aten/src/ATen/native/cuda/Blas.cpp.
 """
 
 import contextlib
@@ -164,7 +164,18 @@ def efficient_backward(
     return *grads, query.new_empty(0)
 
 
+def addmm_out(self, mat1, mat2, out_dtype, *, beta=1, alpha=1, out):
+    """Stand in for aten::addmm.dtype_out from torch 2.11 on; earlier ones refuse a wide `self`."""
+    check(mat1.dtype == mat2.dtype, "mat1 and mat2 must have the same dtype")
+    narrow = out_dtype == torch.float32 and mat1.dtype in HALF
+    check(out_dtype == mat1.dtype or narrow, "out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs")
+    check(out_dtype == out.dtype, "out_dtype must be the same as the dtype of the provided out tensor")
+    check(self.dtype in (out_dtype, mat1.dtype), "self dtype must match either out_dtype or mat1 dtype")
+    return out.copy_(beta * self.double() + alpha * (mat1.double() @ mat2.double()))
+
+
 OPERATORS = {
+    "addmm.dtype_out": addmm_out,
     "_flash_attention_forward": flash_forward,
     "_flash_attention_backward": flash_backward,
     "_efficient_attention_forward": efficient_forward,
