@@ -18,7 +18,7 @@ from tests.model.stand_ins.definition import (
     dense_gradients,
     spans,
     visible,
-    window_is_causal,
+    window_of,
     without,
 )
 
@@ -31,11 +31,11 @@ def flash_forward(
     """Stand in for aten::_flash_attention_forward: (B, T, N, H), or (T, N, H) with cumulative lengths."""
     check_flash(query, key, value)
     without(dropout_p, return_debug_mask, seqused_k, alibi_slopes, block_table)
-    causal = window_is_causal(is_causal, window_size_left, window_size_right)
+    window = window_of(is_causal, window_size_left, window_size_right)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     if cum_seq_q is None:
         check(query.dim() == 4, "dense queries are (B, T, N, H)")
-        rows = [flash_span(*x, causal, scale) for x in zip(query, key, value, strict=True)]
+        rows = [flash_span(*x, window, scale) for x in zip(query, key, value, strict=True)]
         out, lse = (torch.stack(x) for x in zip(*rows, strict=True))
     else:
         check(query.dim() == 3, "packed queries are (T, N, H)")
@@ -43,14 +43,15 @@ def flash_forward(
         out = torch.full_like(query, math.nan)
         lse = torch.full((query.shape[1], len(query)), math.nan, dtype=torch.float32)
         for a, b in spans(cum_seq_q, cum_seq_k):
-            out[a], lse[:, a] = flash_span(query[a], key[b], value[b], causal, scale)
+            out[a], lse[:, a] = flash_span(query[a], key[b], value[b], window, scale)
     unused = torch.zeros(2, dtype=torch.uint64), torch.zeros((), dtype=torch.uint64), query.new_empty(0)
     return out, lse, *unused
 
 
-def flash_span(q, k, v, causal, scale):
+def flash_span(q, k, v, window, scale):
     """Attend within one span; a row that sees nothing gets zeros and a log-sum-exp of plus infinity."""
-    out, lse = dense(q, k, v, visible(len(q), len(k), causal), scale)
+    causal, left = window
+    out, lse = dense(q, k, v, visible(len(q), len(k), causal, left=left), scale)
     return out.to(q.dtype), torch.where(lse.isneginf(), math.inf, lse).float()
 
 
@@ -65,18 +66,18 @@ def flash_backward(
     without(dropout_p)
     assert logsumexp.dtype == torch.float32, "reads the log-sum-exp as float32"
     assert logsumexp.is_contiguous(), "reads the log-sum-exp by its address alone"
-    causal = window_is_causal(is_causal, window_size_left, window_size_right)
+    causal, left = window_of(is_causal, window_size_left, window_size_right)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     if cum_seq_q is None or not cum_seq_q.numel():
         assert logsumexp.shape == (query.shape[0], query.shape[2], query.shape[1]), "(B, N, T)"
-        seen = visible(query.shape[1], key.shape[1], causal)
+        seen = visible(query.shape[1], key.shape[1], causal, left=left)
         rows = [dense_gradients(*x, seen, scale) for x in zip(grad_out, query, key, value, out, logsumexp, strict=True)]
         return tuple(torch.stack(x).to(query.dtype) for x in zip(*rows, strict=True))
     check_spans(cum_seq_q, cum_seq_k, query, key, max_q, max_k)
     assert logsumexp.shape == (query.shape[1], len(query)), "(N, T)"
     grads = [torch.full_like(x, math.nan) for x in (query, key, value)]
     for a, b in spans(cum_seq_q, cum_seq_k):
-        seen = visible(a.stop - a.start, b.stop - b.start, causal)
+        seen = visible(a.stop - a.start, b.stop - b.start, causal, left=left)
         parts = dense_gradients(grad_out[a], query[a], key[b], value[b], out[a], logsumexp[:, a], seen, scale)
         grads[0][a], grads[1][b], grads[2][b] = (x.to(query.dtype) for x in parts)
     return tuple(grads)
