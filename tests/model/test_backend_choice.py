@@ -105,15 +105,17 @@ def hopper(package, monkeypatch):
     package("flash_attn_interface", "")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.nn.attention, "activate_flash_attention_impl", activated.append)
-    monkeypatch.setattr(flash3, "trial", lambda device: None)
+    monkeypatch.setattr(flash3, "trial", activated.append)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setenv("LOCAL_RANK", "3")
     return activated
 
 
-def test_flash_attention_3_is_activated_once_where_it_runs(hopper):
+def test_flash_attention_3_is_activated_once_and_tried_on_the_ranks_own_gpu(hopper):
     for _ in range(3):
         name, reason = backends.choose("auto", CUDA, HALF)
         assert (name, "FlashAttention 3" in reason) == ("varlen", True)
-    assert hopper == ["FA3"]
+    assert hopper == ["FA3", torch.device("cuda", 3)]
 
 
 @pytest.mark.parametrize("flash_attn", [False, True], ids=["without_flash_attn", "with_flash_attn"])

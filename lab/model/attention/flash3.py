@@ -6,6 +6,7 @@ Torch registers the kernels of the package flash_attn_interface (flash-attn's fo
 
 from __future__ import annotations
 
+import os
 from functools import cache
 
 import torch
@@ -29,12 +30,18 @@ def activate(device: torch.device) -> str | None:
         return f"it runs on compute capability {HOPPER}.0, this GPU has {major}.{minor}"
     try:
         attention.activate_flash_attention_impl("FA3")
-        trial(device)
+        trial(own_gpu() if device == torch.device("cuda") else device)
     except FAULTS as error:
         if attention.current_flash_attention_impl() == "FA3":
             attention.restore_flash_attention_impl()
         return " ".join(f"{type(error).__name__}: {error}".split())
     return None
+
+
+def own_gpu() -> torch.device:
+    """Return the GPU of this rank, which the trainer has not set yet; on any other this process would hold memory."""
+    rank = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))
+    return torch.device("cuda", int(rank) % max(torch.cuda.device_count(), 1))
 
 
 def trial(device: torch.device) -> None:
