@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lab.errors import ConfigError, MissingPackage
-from lab.model.attention import devices
+from lab.model.attention import devices, flash3
 from lab.model.attention.fused import HALF, HEAD_MULTIPLE, WIDEST_HEAD, EfficientSpans, suits
 from lab.model.attention.kernels import one_query, suits_one_query
 from lab.model.attention.segments import Segments, Spans
@@ -163,12 +163,21 @@ def choose(backend: str, device: torch.device, dtype: torch.dtype) -> tuple[str,
         return "sdpa", f"the fastest exact one on {device.type}"
     if dtype not in HALF:
         return "sdpa", f"the variable-length kernels take float16 or bfloat16, not {named(dtype)}"
+    return choose_variable_length(device)
+
+
+def choose_variable_length(device: torch.device) -> tuple[str, str]:
+    """Choose the fastest variable-length kernel: FlashAttention 3 within torch's operators, flash-attn's, torch's."""
+    fault = flash3.activate(device) if installed(flash3.PACKAGE) else ""
+    if fault is None:
+        return "varlen", "torch's variable-length kernel is FlashAttention 3's"
+    left_out = fault and f"; FlashAttention 3 is left out: {fault}"
     if not installed("flash_attn"):
-        return "varlen", "flash-attn is not installed; torch's variable-length kernel is used"
+        return "varlen", f"flash-attn is not installed; torch's variable-length kernel is used{left_out}"
     fault = import_fault("flash_attn")
     if fault:
-        return "varlen", f"flash-attn cannot be imported ({fault}); torch's variable-length kernel is used"
-    return "flash", "flash-attn is installed"
+        return "varlen", f"flash-attn cannot be imported ({fault}); torch's variable-length kernel is used{left_out}"
+    return "flash", f"flash-attn is installed{left_out}"
 
 
 @cache
