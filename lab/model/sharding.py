@@ -67,7 +67,7 @@ def build(
         return whole
     with torch.device("meta"):
         decoder = make(None)
-    shard(decoder, mesh, sharding)
+    shard(decoder, arranged(mesh, sharding.degree), sharding)
     decoder.to_empty(device=mesh.device_type)
     weights: dict[str, Any] = {} if whole is None else dict(whole.state_dict())
     set_model_state_dict(decoder, weights, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
@@ -96,7 +96,6 @@ def shard(decoder: Decoder, mesh: DeviceMesh, sharding: Sharding) -> None:
     needs no weights. Tied, both belong to the rest, which is gathered for the whole of both passes.
     """
     policy = MixedPrecisionPolicy(param_dtype=sharding.dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
-    mesh = arranged(mesh, sharding.degree)
     parts = [*decoder.blocks] if decoder.cfg.tie_embeddings else [decoder.embedding, *decoder.blocks, decoder.head]
     for part in parts:
         freed = not sharding.whole and part is not decoder.head

@@ -45,7 +45,7 @@ def loss_of(decoder, tokens, context=None):
 
 
 def one_step(cfg, sharding, packs, context_parallel=1):
-    """Run the micro-batches of a step on this rank; return collectives, gradients and the memory's dtypes."""
+    """Run the micro-batches of a step on this rank; return its collectives and gradients."""
     meet()
     world = torch.distributed.get_world_size()
     mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (world,))
@@ -96,3 +96,26 @@ def test_a_step_makes_so_many_collectives_and_the_gradient_of_one_process(
     for counts, gradients in ranks(2).run(one_step, cfg, sharding, packs):
         assert counts == {GATHER: gathers, SCATTER: scatters}
         assert_close(gradients, expected)
+
+
+# 2 x 2 ranks: each group of two gathers and reduces as two ranks do, and every reduced gradient is averaged over groups.
+# With a rank's weights whole (1 x 4) nothing is gathered or scattered.
+HYBRID = [
+    pytest.param(Sharding(degree=2, whole=True), 1, {GATHER: 5, SCATTER: 5, REDUCE: 5}, id="whole"),
+    pytest.param(Sharding(degree=2), 1, {GATHER: 21, SCATTER: 15, REDUCE: 15}, id="sharded"),
+    pytest.param(Sharding(degree=1, whole=True), 1, {REDUCE: 5}, id="replicas"),
+    pytest.param(Sharding(degree=2, whole=True), 2, {GATHER: 5, SCATTER: 5, REDUCE: 5}, id="shared-packs"),
+]
+
+
+@pytest.mark.parametrize(("sharding", "context_parallel", "expected"), HYBRID)
+def test_groups_of_ranks_that_share_weights_have_the_gradient_of_one_process(
+    ranks, sharding, context_parallel, expected
+):
+    streams = 4 // context_parallel
+    whole = expected_gradients(CFG, streams, PACKS)
+    whole = {name: gradient / context_parallel for name, gradient in whole.items()}  # each rank has a part of the loss
+    for counts, gradients in ranks(4).run(one_step, CFG, sharding, PACKS, context_parallel):
+        assert {name: counts[name] for name in expected} == expected
+        assert not {GATHER, SCATTER} & (counts.keys() - expected.keys())
+        assert_close(gradients, whole)
