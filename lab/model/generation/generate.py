@@ -17,6 +17,7 @@ from torch import Tensor
 
 from lab.model.attention import devices
 from lab.model.attention.cache import KeyCache
+from lab.model.attention.context import ContextGroup
 from lab.model.attention.layout import Layout
 from lab.model.decoder import Decoder
 from lab.model.generation.prefixes import Group, sorted_groups
@@ -70,6 +71,7 @@ def greedy(
     *,
     ended: Ended | None = None,
     agree: MaxOverRanks | None = None,
+    context: ContextGroup | None = None,
 ) -> Tensor:
     """Continue every prompt by the most likely token, `n_tokens` times or until every row has ended.
 
@@ -82,7 +84,8 @@ def greedy(
     during training does not affect it.
 
     `agree` returns the largest of a number over all ranks, which must run the same forward passes where the model is
-    sharded; every rank has the same number of prompts. Their prefixes are not shared.
+    sharded; every rank has the same number of prompts. Their prefixes are not shared. The ranks of a `context` group
+    pass the same prompts and get the same answers, each with the keys of its own heads.
 
     Shapes: prompts int64 (B, T) -> int64 (B, at most n_tokens). After its end a row holds `stop_id`, or 0 without one.
     """
@@ -94,14 +97,14 @@ def greedy(
         prompts = prompts[order]
     answers = prompts.new_full((len(prompts), n_tokens), stops.filler)
     unsure = torch.zeros(len(prompts), dtype=torch.bool, device=prompts.device)
-    width, at_once = 0, rows_at_once(model, prompts.shape[1] + n_tokens)
+    width, at_once = 0, rows_at_once(model, prompts.shape[1] + n_tokens, context)
     for start in range(0, len(prompts), at_once):
         rows = slice(start, min(start + at_once, len(prompts)))
-        cache = model.new_cache(rows.stop - start, prompts.shape[1] + n_tokens)
+        cache = model.new_cache(rows.stop - start, prompts.shape[1] + n_tokens, context)
         logits = prefill(model, prompts[rows], within(groups, rows), cache)
         width = max(width, decode(model, logits, cache, answers[rows], unsure[rows], stops))
     if len(prompts) > 1:
-        width = max(width, decode_alone(model, prompts, answers, unsure, stops))
+        width = max(width, decode_alone(model, prompts, answers, unsure, stops, context))
     out = answers if order is None else torch.empty_like(answers).index_copy_(0, order, answers)
     return out[:, :width]
 
@@ -112,9 +115,9 @@ def within(groups: list[Group], rows: slice) -> list[Group]:
     return [Group(a, b, prefix if b - a > 1 else 0) for a, b, prefix in own if a < b]
 
 
-def rows_at_once(model: Decoder, n_tokens: int) -> int:
+def rows_at_once(model: Decoder, n_tokens: int, context: ContextGroup | None) -> int:
     """Count the rows whose keys and values fit into CACHE_BYTES, in the weights' dtype, as theirs is not known yet."""
-    n_bytes = model.new_cache(1, n_tokens).n_elements * model.embedding.weight.element_size()
+    n_bytes = model.new_cache(1, n_tokens, context).n_elements * model.embedding.weight.element_size()
     return max(1, CACHE_BYTES // n_bytes)
 
 
@@ -205,14 +208,17 @@ def is_near(logits: Tensor) -> Tensor | None:
     return (logits >= high - margin).sum(-1) > 1
 
 
-def decode_alone(model: Decoder, prompts: Tensor, answers: Tensor, unsure: Tensor, stops: Stops) -> int:
+def decode_alone(
+    model: Decoder, prompts: Tensor, answers: Tensor, unsure: Tensor, stops: Stops, context: ContextGroup | None
+) -> int:
     """Generate every unsure row again, as a batch of one prompt; return the width of their answers."""
     numbers = unsure.nonzero().flatten().tolist()
     n_alone = len(numbers) if stops.agree is None else stops.agree(len(numbers))
     width = 0
     for row in numbers + [None] * (n_alone - len(numbers)):  # None: run with the other ranks, drop the result
         own = slice(row or 0, (row or 0) + 1)
-        answer = greedy(model, prompts[own], answers.shape[1], stops.stop_id, ended=stops.ended, agree=stops.agree)
+        n_tokens, (stop_id, ended, agree) = answers.shape[1], stops
+        answer = greedy(model, prompts[own], n_tokens, stop_id, ended=ended, agree=agree, context=context)
         width = max(width, answer.shape[1])
         if row is not None:
             answers[row] = stops.filler
