@@ -47,7 +47,7 @@ class TrainConfig(Section):
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     """What to run on; auto takes a GPU where there is one."""
     strategy: STRATEGIES = "auto"
-    """single, ddp, or fsdp (FSDP2, sharded); auto is fsdp in bf16 on GPUs, else single for one process, ddp for more."""
+    """single, ddp, or fsdp (FSDP2); auto is fsdp in bf16 on GPUs, otherwise single for one process and ddp for more."""
     shard_degree: Annotated[int, Ge(1), Le(100_000)] | None = None
     """Consecutive processes that fsdp shards over, replicated beyond (HSDP); left out, all, or a node's from 64 on."""
     reshard_after: Literal["auto", "block", "step"] = "auto"
@@ -92,7 +92,7 @@ class TrainConfig(Section):
             faults.append(f"strategy=single: runs one process, devices * nodes is {self.world_size}; use ddp or fsdp")
         given = {"shard_degree": self.shard_degree is not None, "reshard_after": self.reshard_after != "auto"}
         faults += [
-            f"{name}={getattr(self, name)}: would be ignored, strategy={self.strategy}; set strategy=fsdp or leave it out"
+            f"{name}={getattr(self, name)}: needs strategy=fsdp, which is {self.strategy}; set it, or leave {name} out"
             for name, is_set in given.items()
             if is_set and self.strategy != "fsdp"
         ]

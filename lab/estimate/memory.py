@@ -76,21 +76,21 @@ def memory_of(experiment: Experiment) -> Memory:
     sharding = Sharding(torch.bfloat16 if bf16 else None, train.sharded_over, whole) if is_sharded else None
     packs = min(train.accumulation, 2)  # further ones change nothing
     keeps = strategy == "ddp" or packs > 1  # DDP's buckets are the gradients and always there
-    with mesh_of(train.world_size if is_sharded or train.context_parallel > 1 else 0) as mesh:
+    ranks = train.world_size if is_sharded or train.context_parallel > 1 else 0
+    with mesh_of(ranks, train.sharded_over) as mesh:
         inputs["context"] = ContextGroup.of(train.context_parallel)
-        mesh = None if mesh is None else arranged(mesh, train.sharded_over)  # reads real tensors
         return track(decoder, inputs, mesh=mesh, sharding=sharding, bf16=bf16, keeps_gradients=keeps, packs=packs)
 
 
 @contextmanager
-def mesh_of(world_size: int) -> Iterator[DeviceMesh | None]:
-    """Open a mesh of `world_size` fake ranks, of which only the first exists; None for 0."""
+def mesh_of(world_size: int, degree: int) -> Iterator[DeviceMesh | None]:
+    """Open a mesh of `world_size` fake ranks, of which only the first exists, sharded by `degree`; None for 0."""
     if not world_size:
         yield None
         return
     distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size)
     try:
-        yield init_device_mesh("cpu", (world_size,))
+        yield arranged(init_device_mesh("cpu", (world_size,)), degree)
     finally:
         distributed.destroy_process_group()
 

@@ -98,8 +98,8 @@ def test_a_step_makes_so_many_collectives_and_the_gradient_of_one_process(
         assert_close(gradients, expected)
 
 
-# 2 x 2 ranks: each group of two gathers and reduces as two ranks do, and every reduced gradient is averaged over groups.
-# With a rank's weights whole (1 x 4) nothing is gathered or scattered.
+# 2 x 2 ranks: each group of two gathers and reduces as two ranks do, and reduced gradients are averaged over groups.
+# Where every rank has all weights (4 x 1), nothing is gathered or scattered.
 HYBRID = [
     pytest.param(Sharding(degree=2, whole=True), 1, {GATHER: 5, SCATTER: 5, REDUCE: 5}, id="whole"),
     pytest.param(Sharding(degree=2), 1, {GATHER: 21, SCATTER: 15, REDUCE: 15}, id="sharded"),
