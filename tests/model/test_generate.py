@@ -122,11 +122,11 @@ def test_answers_that_a_rule_ends(method, stops):
 
 
 def test_near_ties_that_a_rule_ends_come_out_alike_in_every_batch():
-    model, prompts = nearly_tied(3), tokens(3, 50, 24, vocab=30)
+    model, prompts = nearly_tied(3), tokens(3, 20, 24, vocab=30)
     ended, _ = sums_beyond(100)
     alone = [up_to_the_rule(100, greedy(model, prompt[None], 6, ended=ended))[0] for prompt in prompts]
     assert alone == up_to_the_rule(100, torch.cat([greedy(model, prompt[None], 6) for prompt in prompts]))
-    for size in (7, 50):
+    for size in (7, 20):
         answers = [row for part in prompts.split(size) for row in greedy(model, part, 6, ended=ended).tolist()]
         for row, own in zip(answers, alone, strict=True):
             assert row[: len(own)] == own
@@ -181,12 +181,11 @@ def test_frequencies_that_follow_the_length_share_no_beginning(monkeypatch):
     assert sizes[0] == prompts.numel()
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_near_ties_come_out_alike_in_every_batch(seed):
-    model, prompts = nearly_tied(seed), tokens(seed, 50, 24, vocab=30)
-    prompts[10:20, :17] = prompts[10, :17].clone()
+def test_near_ties_come_out_alike_in_every_batch():
+    model, prompts = nearly_tied(0), tokens(0, 20, 24, vocab=30)
+    prompts[5:10, :17] = prompts[5, :17].clone()
     alone = torch.cat([greedy(model, prompt[None], 6) for prompt in prompts])
-    for size, stop_id in itertools.product((2, 7, 50), (None, 7)):
+    for size, stop_id in itertools.product((2, 7, 20), (None, 7)):
         answers = [row for part in prompts.split(size) for row in up_to(stop_id, greedy(model, part, 6, stop_id))]
         assert answers == up_to(stop_id, alone)
 
