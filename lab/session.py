@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lab.assembly import assemble
+from lab.assembly import Run, assemble
+from lab.callbacks.profiling import Profiling
 from lab.callbacks.watching import Watching
 from lab.choices import choose_backend, reductions, slow_precision, training_device
 from lab.command import FAILED, STOPPED, show
@@ -37,11 +38,18 @@ DONE = 0
 
 
 def run_experiment(
-    experiment: Experiment, resume: bool, command: str, *, restart: bool = False, exits: bool = False
+    experiment: Experiment,
+    resume: bool,
+    command: str,
+    *,
+    restart: bool = False,
+    exits: bool = False,
+    profiling: Profiling | None = None,
 ) -> int:
     """Train, record and report, as the only process that writes to the run folder; return the exit status.
 
-    Where the process `exits` afterwards, signals are ignored from the end of the training on.
+    Where the process `exits` afterwards, signals are ignored from the end of the training on. With `profiling` the
+    training neither saves nor probes, and ends when the profile does.
 
     Raises: LabError for what the user can correct.
     """
@@ -54,11 +62,19 @@ def run_experiment(
         )
     resume = resume or launch.restarts > 0
     with own_run(experiment, launch):
-        return train(experiment, resume, command, launch, echo, restart=restart, exits=exits)
+        return train(experiment, resume, command, launch, echo, restart=restart, exits=exits, profiling=profiling)
 
 
 def train(
-    experiment: Experiment, resume: bool, command: str, launch: Launch, echo: Any, *, restart: bool, exits: bool
+    experiment: Experiment,
+    resume: bool,
+    command: str,
+    launch: Launch,
+    echo: Any,
+    *,
+    restart: bool,
+    exits: bool,
+    profiling: Profiling | None,
 ) -> int:
     """Train, record and report; return the exit status.
 
@@ -71,7 +87,7 @@ def train(
         return already_finished(experiment, folder, echo)
     threads = set_threads(experiment.train.threads or (folder.threads() if resume else None), launch)
     run = assemble(experiment, folder, launch, start=checkpoint)
-    run.trainer.callbacks.append(Watching(launch, command, exits=exits))  # type: ignore[attr-defined]
+    accompany(run, Watching(launch, command, exits=exits), profiling)
     run.data.check_prepared()
     if launch.is_first:
         run.data.prepare_data()
@@ -108,9 +124,16 @@ def train(
         return status if launch.returns_status else DONE
     if finished:
         return already_finished(experiment, folder, echo)
-    if launch.is_first:
+    if launch.is_first and profiling is None:
         echo(report(experiment, folder))
     return DONE
+
+
+def accompany(run: Run, watching: Watching, profiling: Profiling | None) -> None:
+    """Add the callbacks that depend on how the run was started."""
+    if profiling is not None:
+        profiling.attach(run.trainer)
+    run.trainer.callbacks.append(watching)  # type: ignore[attr-defined]
 
 
 def already_finished(experiment: Experiment, folder: RunFolder, echo: Any) -> int:
