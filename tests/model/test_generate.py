@@ -121,11 +121,11 @@ def test_answers_that_a_rule_ends(method, stops):
 
 
 def test_near_ties_that_a_rule_ends_come_out_alike_in_every_batch():
-    model, prompts = nearly_tied(3), tokens(3, 50, 24, vocab=30)
+    model, prompts = nearly_tied(3), tokens(3, 20, 24, vocab=30)
     ended, _ = sums_beyond(100)
     alone = [up_to_the_rule(100, greedy(model, prompt[None], 6, ended=ended))[0] for prompt in prompts]
     assert alone == up_to_the_rule(100, torch.cat([greedy(model, prompt[None], 6) for prompt in prompts]))
-    for size in (7, 50):
+    for size in (7, 20):
         answers = [row for part in prompts.split(size) for row in greedy(model, part, 6, ended=ended).tolist()]
         for row, own in zip(answers, alone, strict=True):
             assert row[: len(own)] == own
@@ -196,12 +196,11 @@ def test_frequencies_that_follow_the_length_share_no_beginning(monkeypatch):
     assert sizes[0] == prompts.numel()
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_near_ties_come_out_alike_in_every_batch(seed):
-    model, prompts = nearly_tied(seed), tokens(seed, 50, 24, vocab=30)
-    prompts[10:20, :17] = prompts[10, :17].clone()
+def test_near_ties_come_out_alike_in_every_batch():
+    model, prompts = nearly_tied(0), tokens(0, 20, 24, vocab=30)
+    prompts[5:10, :17] = prompts[5, :17].clone()
     alone = torch.cat([greedy(model, prompt[None], 6) for prompt in prompts])
-    for size, stop_id in itertools.product((2, 7, 50), (None, 7)):
+    for size, stop_id in itertools.product((2, 7, 20), (None, 7)):
         answers = [row for part in prompts.split(size) for row in up_to(stop_id, greedy(model, part, 6, stop_id))]
         assert answers == up_to(stop_id, alone)
 
@@ -246,7 +245,7 @@ def test_memory_bounds_change_no_answer(method, monkeypatch):
     token_bytes = generate.bytes_per_token(model)
     made = []
     make = model.new_cache
-    monkeypatch.setattr(model, "new_cache", lambda batch, n: made.append(batch) or make(batch, n))
+    monkeypatch.setattr(model, "new_cache", lambda batch, n, context=None: made.append(batch) or make(batch, n))
     for rows, at_once in ((4, 60), (1, 3), (9, 1), (5, 10**6)):
         monkeypatch.setattr(generate, "CACHE_BYTES", rows * row_bytes)
         monkeypatch.setattr(generate, "ACTIVATION_BYTES", at_once * token_bytes)
@@ -269,7 +268,7 @@ def test_rows_on_a_gpu_fill_half_of_what_is_free_in_parts_of_like_size(monkeypat
         ("memory_allocated", used),
     ):
         monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
-    rows = generate.rows_at_once(model, 9, 27)
+    rows = generate.rows_at_once(model, 9, 27, None)
     assert -(-9 // rows) == parts
     assert rows == -(-9 // parts)
 

@@ -18,13 +18,14 @@ from torch import Tensor
 
 from lab.model.attention import devices
 from lab.model.attention.cache import KeyCache
+from lab.model.attention.context import ContextGroup
 from lab.model.attention.layout import Layout
 from lab.model.decoder import Decoder
 from lab.model.generation.prefixes import Group, sorted_groups
 
 Ended = Callable[[Tensor, Tensor], Tensor]
 NEAR = 1024
-CACHE_BYTES = 1 << 31  # for the keys and values of rows that are generated together, on a CPU
+CACHE_BYTES = 1 << 31  # for the keys and values of rows that are generated together on a CPU, or by a group
 FREE_FRAC = 0.5  # of a GPU's free memory, for the same; the rest is left to activations and fragments
 ACTIVATION_BYTES = 1 << 29  # for one pass over prompts; a longer prompt is read in chunks
 CPU_TOKENS = 4096  # more tokens of several rows at a time exceed a CPU's caches
@@ -80,6 +81,7 @@ def greedy(
     stop_id: int | None = None,
     *,
     ended: Ended | None = None,
+    context: ContextGroup | None = None,
 ) -> Tensor:
     """Continue every prompt by the most likely token, `n_tokens` times or until every row has ended.
 
@@ -91,6 +93,8 @@ def greedy(
     The common prefix of several prompts is read once. No weights, random states or modes change, so that generating
     during training does not affect it.
 
+    The ranks of a `context` group pass the same prompts and get the same answers, each with the keys of its own heads.
+
     Shapes: prompts int64 (B, T) -> int64 (B, at most n_tokens). After its end a row holds `stop_id`, or 0 without one.
     """
     order, groups = torch.arange(len(prompts), device=prompts.device), [Group(0, len(prompts), 0)]
@@ -101,14 +105,14 @@ def greedy(
     stops = Stops(stop_id, ended, order)
     answers = prompts.new_full((len(prompts), n_tokens), stops.filler)
     unsure = torch.zeros(len(prompts), dtype=torch.bool, device=prompts.device)
-    width, at_once = 0, rows_at_once(model, len(prompts), prompts.shape[1] + n_tokens)
+    width, at_once = 0, rows_at_once(model, len(prompts), prompts.shape[1] + n_tokens, context)
     for start in range(0, len(prompts), at_once):
         rows = slice(start, min(start + at_once, len(prompts)))
-        cache = model.new_cache(rows.stop - start, prompts.shape[1] + n_tokens)
+        cache = model.new_cache(rows.stop - start, prompts.shape[1] + n_tokens, context)
         logits = prefill(model, prompts[rows], within(groups, rows), cache)
         width = max(width, decode(model, logits, cache, answers[rows], unsure[rows], stops.of(rows)))
     if len(prompts) > 1:
-        width = max(width, decode_alone(model, prompts, answers, unsure, stops))
+        width = max(width, decode_alone(model, prompts, answers, unsure, stops, context))
     return torch.empty_like(answers).index_copy_(0, order, answers)[:, :width]
 
 
@@ -118,14 +122,15 @@ def within(groups: list[Group], rows: slice) -> list[Group]:
     return [Group(a, b, prefix if b - a > 1 else 0) for a, b, prefix in own if a < b]
 
 
-def rows_at_once(model: Decoder, n_rows: int, n_tokens: int) -> int:
+def rows_at_once(model: Decoder, n_rows: int, n_tokens: int, context: ContextGroup | None) -> int:
     """Count the rows whose keys and values fit, in the weights' dtype, as theirs is not known yet.
 
-    On a GPU the memory that is free decides, and parts have like numbers of rows, as every part has the same steps.
+    On a GPU the memory that is free decides, and parts have like numbers of rows, as every part has the same steps; the
+    ranks of a group, whose free memory may differ, take CACHE_BYTES as on a CPU.
     """
     weight = model.embedding.weight
-    n_bytes = model.new_cache(1, n_tokens).n_elements * weight.element_size()
-    if devices.kind(weight.device) == "cpu":
+    n_bytes = model.new_cache(1, n_tokens, context).n_elements * weight.element_size()
+    if devices.kind(weight.device) == "cpu" or context is not None:
         return max(1, CACHE_BYTES // n_bytes)
     n_parts = math.ceil(n_rows / max(1, int(FREE_FRAC * free_bytes(weight.device)) // n_bytes))
     return math.ceil(n_rows / n_parts)
@@ -223,11 +228,14 @@ def is_near(logits: Tensor) -> Tensor | None:
     return (logits >= high - margin).sum(-1) > 1
 
 
-def decode_alone(model: Decoder, prompts: Tensor, answers: Tensor, unsure: Tensor, stops: Stops) -> int:
+def decode_alone(
+    model: Decoder, prompts: Tensor, answers: Tensor, unsure: Tensor, stops: Stops, context: ContextGroup | None
+) -> int:
     """Generate every unsure row again, as a batch of one prompt; return the width of their answers."""
     width = 0
     for row in unsure.nonzero().flatten().tolist():
-        answer = greedy(model, prompts[row : row + 1], answers.shape[1], stops.stop_id, ended=stops.alone(row))
+        own, ended = prompts[row : row + 1], stops.alone(row)
+        answer = greedy(model, own, answers.shape[1], stops.stop_id, ended=ended, context=context)
         width = max(width, answer.shape[1])
         answers[row] = stops.filler
         answers[row, : answer.shape[1]] = answer[0]
