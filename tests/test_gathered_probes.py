@@ -103,4 +103,4 @@ def test_a_probe_gathers_once_however_many_tokens_it_generates(ranks, tmp_path):
             assert one["calls"] == one["weights"] + OBJECT * one["exchanges"]
     for short, long in zip(found[40], found[60]):
         assert (short["calls"], short["exchanges"]) == (long["calls"], long["exchanges"])
-        assert short["passes"] < long["passes"]
+        assert short["passes"] != long["passes"]
