@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from lab.assembly import Run, assemble
 from lab.callbacks.profiling import Profiling
 from lab.callbacks.watching import Watching
-from lab.choices import choose_backend, reductions, slow_precision, training_device
+from lab.choices import choose_backend, computes_in_bf16, reductions, training_device
 from lab.command import FAILED, STOPPED, show
 from lab.config import Experiment
 from lab.data.preparation import shard_folder, summarise
@@ -22,6 +24,7 @@ from lab.data.tokenizer import load_tokenizer
 from lab.errors import CheckpointError, ConfigError, MissingPackage
 from lab.files import read_object, write_atomic, write_json
 from lab.launch import Launch, find_launch
+from lab.model import products
 from lab.positions.base_bound import base_warning
 from lab.probe.curve import shown_length
 from lab.probe.protocols import window_warning
@@ -233,8 +236,10 @@ def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) 
     train, path = experiment.train, experiment.run.path
     warning = base_warning(experiment.model.theta, experiment.data.window)
     shared = f", each pack shared by {train.context_parallel} processes" if train.context_parallel > 1 else ""
-    lines = [*reductions(experiment), *slow_precision(experiment, device), *([warning] if warning else [])]
-    notes = "".join(f"\n{line}" for line in lines)
+    dtype = torch.bfloat16 if computes_in_bf16(experiment, device) else torch.float32
+    multiplied = products.describe(dtype) if device.type == "cpu" else None
+    lines = [multiplied, *reductions(experiment), warning]
+    notes = "".join(f"\n{line}" for line in filter(None, lines))
     return (
         f"run: {path}: {experiment.model.n_parameters():,} parameters, {train.steps:,} steps of "
         f"{train.batch_tokens:,} tokens on {device.type}{shared}{start}\nattention: {backend} ({reason}){notes}"

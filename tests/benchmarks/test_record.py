@@ -4,7 +4,18 @@ import sys
 import pytest
 from pydantic import ValidationError
 
-from benchmarks import attention, count, loader, packed_attention, position_methods, probe, record, roofline, tokenize
+from benchmarks import (
+    attention,
+    count,
+    loader,
+    packed_attention,
+    position_methods,
+    probe,
+    record,
+    roofline,
+    tokenize,
+    train,
+)
 from benchmarks.results import page
 
 
@@ -70,6 +81,12 @@ def test_a_line_with_other_fields_is_refused(tmp_path):
             ["--dtype=float32"],
             {"PRODUCT_SIZE": {"cpu": 32}, "READ_BYTES": {"cpu": 4096}, "TIMES": 1},
             id="roofline",
+        ),
+        pytest.param(
+            train,
+            ["--sides=ours", "--sizes=tiny", "--windows=8,16", "--packs=32", "--rounds=2"],
+            {"peak_of": lambda device, dtype: 1e9},
+            id="train",
         ),
         pytest.param(tokenize, ["--turns=1"], {"TEXTS": 20, "TASKS": 2, "VOCABULARY": 300}, id="tokenize"),
         pytest.param(
