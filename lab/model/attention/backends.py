@@ -90,7 +90,7 @@ def in_spans(kernel: Callable[[Tensor, Tensor, Tensor, Spans], Tensor]) -> Backe
 
 
 def keys_of(x_TNH: Tensor, segments: Segments) -> Tensor:
-    """Take the keys of all spans; unlike that of indexing, the gradient of a key taken twice is added without a sort."""
+    """Take the keys of all spans; the gradient of a key taken twice is added without a sort, unlike in indexing."""
     return x_TNH[: segments.n_real] if segments.anchors is None else x_TNH.index_select(0, segments.key_places)
 
 
