@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
@@ -9,6 +10,7 @@ from lab.model import loss
 from lab.model.loss import chunk_terms, summed_cross_entropy
 
 V, D, CHUNK, TOKENS = 1024, 64, 128, 1152
+BFLOAT16_TOL = 1e-2  # logits, their gradients and the results are rounded to 8 bits
 SUM_TOL = 1e-5  # of sums in float32; sums rounded to bfloat16 err by 2^-9
 
 
@@ -57,6 +59,16 @@ def test_logits_are_written_and_read_in_half_precision_and_the_heads_gradient_is
         summed_cross_entropy(hidden, weight, targets, CHUNK)
     assert traffic.bytes / TOKENS == pytest.approx(per_token, rel=0.005)
     assert torch.Size([V, D]) not in traffic.halves
+
+
+def test_loss_and_gradients_equal_torchs(stood_in):
+    hidden, weight, targets = case()
+    got = summed_cross_entropy(hidden, weight, targets, CHUNK)
+    wide = [x.detach().double().requires_grad_() for x in (hidden, weight)]
+    expected = functional.cross_entropy(wide[0] @ wide[1].T, targets, reduction="sum")
+    grads = zip(torch.autograd.grad(got, (hidden, weight)), torch.autograd.grad(expected, wide), strict=True)
+    for x, y in [(got, expected), *grads]:
+        assert float((x.detach().double() - y.detach()).norm() / y.detach().norm()) < BFLOAT16_TOL
 
 
 def test_the_heads_gradient_is_added_up_in_float32(stood_in):

@@ -81,13 +81,17 @@ def in_spans(kernel: Callable[[Tensor, Tensor, Tensor, Spans], Tensor]) -> Backe
         q_TNH = q.transpose(1, 2).flatten(0, 1)[:n_real]
         k_TNH, v_TNH = (x.transpose(1, 2).flatten(0, 1) for x in (k, v))
         if segments is not None:
-            keys = slice(n_real) if segments.anchors is None else segments.key_places
-            k_TNH, v_TNH = k_TNH[keys], v_TNH[keys]
+            k_TNH, v_TNH = (keys_of(x, segments) for x in (k_TNH, v_TNH))
         out_TNH = kernel(q_TNH, k_TNH, v_TNH, spans)
         out_TNH = F.pad(out_TNH, (0, 0, 0, 0, 0, batch * tokens - n_real))
         return out_TNH.view(batch, tokens, heads, width).transpose(1, 2)
 
     return run
+
+
+def keys_of(x_TNH: Tensor, segments: Segments) -> Tensor:
+    """Take the keys of all spans; the gradient of a key taken twice is added without a sort, unlike in indexing."""
+    return x_TNH[: segments.n_real] if segments.anchors is None else x_TNH.index_select(0, segments.key_places)
 
 
 def row_spans(batch: int, n_q: int, n_k: int, device: torch.device) -> Spans:

@@ -56,9 +56,10 @@ class Places:
             x[:, self.run] = part.unflatten(0, (len(x), -1))
 
     def add(self, x: Tensor, part: Tensor) -> None:
-        """Add to the tokens, some of which may occur several times."""
-        if self.listed is not None:
-            x.index_put_(self.listed, part, accumulate=True)
+        """Add to the tokens of a contiguous tensor; some may occur several times."""
+        if self.listed is not None:  # no sort, unlike an accumulating index_put_
+            sequence, place = self.listed
+            x.flatten(0, 1).index_add_(0, sequence * x.shape[1] + place, part)
         else:
             x[:, self.run] += part.unflatten(0, (len(x), -1))
 
