@@ -9,7 +9,7 @@ from typing import Any
 
 from lab.assembly import assemble
 from lab.callbacks.watching import Watching
-from lab.choices import choose_backend, reductions, training_device
+from lab.choices import choose_backend, reductions, slow_precision, training_device
 from lab.command import FAILED, STOPPED, show
 from lab.config import Experiment
 from lab.data.preparation import shard_folder, summarise
@@ -210,7 +210,8 @@ def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) 
     train, path = experiment.train, experiment.run.path
     warning = base_warning(experiment.model.theta, experiment.data.window)
     shared = f", each pack shared by {train.context_parallel} processes" if train.context_parallel > 1 else ""
-    notes = "".join(f"\n{line}" for line in [*reductions(experiment), *([warning] if warning else [])])
+    lines = [*reductions(experiment), *slow_precision(experiment, device), *([warning] if warning else [])]
+    notes = "".join(f"\n{line}" for line in lines)
     return (
         f"run: {path}: {experiment.model.n_parameters():,} parameters, {train.steps:,} steps of "
         f"{train.batch_tokens:,} tokens on {device.type}{shared}{start}\nattention: {backend} ({reason}){notes}"

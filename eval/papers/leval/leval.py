@@ -8,15 +8,15 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from datasets import Dataset
-
 IN_DOCUMENT = "based on the world described in the document."
 IN_WORLD = "based on the real-world knowledge and facts up until your last training"
 NONE = "None"  # of the options
 
 
-def questions(rows: Any) -> Dataset:
+def questions(rows: Any) -> Any:
     """Make a row of each question: a row of L-Eval has a document, several instructions and as many outputs."""
+    from datasets import Dataset  # here, because it is heavy
+
     return Dataset.from_list(
         [
             {"document": row["input"], "question": question, "output": output}
@@ -26,7 +26,7 @@ def questions(rows: Any) -> Dataset:
     )
 
 
-def outside_the_document(rows: Any) -> Dataset:
+def outside_the_document(rows: Any) -> Any:
     """Ask the same of the world instead of the document, for the share of facts."""
     return questions(rows).map(lambda row: {"question": row["question"].replace(IN_DOCUMENT, IN_WORLD)})
 
