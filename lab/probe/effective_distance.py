@@ -146,9 +146,9 @@ class DistanceProbe(Probe):
         """Run this process's share of the tests that are not known, and join all rows by number."""
         tests = [test for test in range(self.config.distance_tests) if test not in known]
         cases = ((test, self.test.case(distance, test)) for test in worker.part_of(tests))
-        sizes = {"budget": self.test.budget, "rows": self.rows}
         rows: list[tuple[int, Row]] = []
-        for batch in answered(model.generate, self.tokenizer, self.stop_id, cases, **sizes, device=self.device):
+        asked = model.generate, self.tokenizer, self.stop_id, cases
+        for batch in answered(*asked, budget=self.test.budget, rows=self.rows, device=self.device):
             scores = log_probs(model, [case for _, case, _ in batch], self.test.budget, self.device)
             done = [
                 (test, judge(case, answer, score)) for (test, case, answer), score in zip(batch, scores, strict=True)

@@ -239,9 +239,10 @@ class NeedleProbe(Probe):
     ) -> dict[int, Row]:
         """Run this process's share of some tests and join the rows by test number; a collective call."""
         cases = worker.dealt((test, self.case(length, test)) for test in worker.part_of(tests))
-        sizes = {"budget": self.config.budget, "rows": self.rows, "device": self.device}
         rows: list[tuple[int, Row]] = []
-        for batch in answered(model, self.tokenizer, self.stop_id, cases, **sizes, decided=self.decided):
+        asked = model, self.tokenizer, self.stop_id, cases
+        sizes = {"budget": self.config.budget, "rows": self.rows}
+        for batch in answered(*asked, **sizes, device=self.device, decided=self.decided):
             done = [(test, self.judge(case, answer)) for test, case, answer in batch]
             store.keep(length, dict(done))
             rows += done
