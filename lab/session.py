@@ -15,11 +15,13 @@ from lab.callbacks.watching import Watching
 from lab.choices import choose_backend, computes_in_bf16, reductions, training_device
 from lab.command import FAILED, STOPPED, show
 from lab.config import Experiment
+from lab.data.blocks import has_checksums
+from lab.data.manifests import is_small, read_manifests
 from lab.data.preparation import shard_folder, summarise
 from lab.data.selecting import read_token_types, result_file
 from lab.data.shaped import shape_corpus
 from lab.data.shaping_cost import cost_of, shape_record, summary_of_shape
-from lab.data.shards import VERIFY_BYTES, TokenStore, read_manifests
+from lab.data.shards import TokenStore
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import CheckpointError, ConfigError, MissingPackage
 from lab.files import read_object, write_atomic, write_json
@@ -177,8 +179,8 @@ def unchecked(folder: Path) -> str | None:
 
     Raises: DataError.
     """
-    files = [file for manifest in read_manifests(folder).values() for file in manifest["files"].values()]
-    if sum(file["bytes"] for file in files) <= VERIFY_BYTES or all("crc32" in file for file in files):
+    manifests = read_manifests(folder).values()
+    if is_small(manifests) or all(map(has_checksums, manifests)):
         return None
     return (
         f"{folder}: shards of an earlier version, whose bytes no run compares with a checksum; check them once with: "
