@@ -21,7 +21,14 @@ from lab.callbacks.probing import Probing
 from lab.callbacks.progress import Progress
 from lab.callbacks.recording import Recording
 from lab.callbacks.stopping import Stopping
-from lab.choices import choose_backend, computes_in_bf16, method_name, refuse_too_large, training_device
+from lab.choices import (
+    choose_backend,
+    choose_compile,
+    computes_in_bf16,
+    method_name,
+    refuse_too_large,
+    training_device,
+)
 from lab.config import Experiment
 from lab.data.module import PackedData
 from lab.data.preparation import end_of_document, shard_folder
@@ -84,6 +91,7 @@ def assemble(
             micro_batch_tokens=train.micro_batch_tokens,
             shard_dtype=torch.bfloat16 if bf16 else None,
             recompute=train.recompute,
+            compiler="inductor" if choose_compile(experiment, backend)[0] else None,
             context_parallel=train.context_parallel,
             start=trained,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lab.choices import planned_compile
 from lab.config import Experiment
 from lab.errors import ConfigError
 from lab.estimate.cost import Cost
@@ -108,6 +109,7 @@ def work_lines(experiment: Experiment, cost: Cost, gpus: Gpus) -> list[str]:
         ("FLOPs per token", f"{cost.flops_per_token:,} (full causal windows)"),
         ("steps", f"{cost.steps:,} of {experiment.train.batch_tokens:,} tokens, {cost.tokens:,} in all"),
         ("hours", hours(experiment, cost, gpus)),
+        ("compiled blocks", planned_compile(experiment)),
         ("checkpoint", f"{cost.checkpoint_bytes / GB:,.2f} GB (weights and AdamW's moments)"),
         ("checkpoints kept", f"{kept / GB:,.2f} GB ({cost.kept_checkpoints}; one more while it is written)"),
         ("shards", f"{cost.shard_bytes / GB:,.2f} GB (from {cost.shard_source})"),

@@ -6,19 +6,22 @@ Axes: B batch, T tokens, N heads, K key-value heads, H per head, D model, V voca
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from lab.errors import DataError
-from lab.model.attention import attend
+from lab.model.attention import attend, backends
 from lab.model.attention.attend import attend_cached
 from lab.model.attention.cache import KeyCache
 from lab.model.attention.context import ContextGroup
+from lab.model.attention.fixed import FixedRow
 from lab.model.attention.layout import Layout, first_ids
+from lab.model.attention.rotary import Rotation
 from lab.model.attention.segments import Segments
 from lab.model.config import DecoderConfig
 from lab.model.layers import FeedForward, Linear, RMSNorm
@@ -28,6 +31,7 @@ from lab.positions import distance as make_distance
 from lab.positions import frequencies as make_frequencies
 
 __all__ = ["Decoder", "DecoderConfig"]
+KERNELS = {"varlen": backends.varlen_kernel}  # that are one operation of a graph
 
 
 class Attention(nn.Module):
@@ -57,13 +61,17 @@ class Attention(nn.Module):
 
     def project(self, x_BTD: Tensor, layout: Layout) -> tuple[Tensor, ...]:
         """Compute the queries of the layout and the keys and values of all tokens, not rotated: (B, heads, T, H)."""
-        parts = ((self.q, query_tokens(x_BTD, layout)), (self.k, x_BTD), (self.v, x_BTD))
+        made = self.heads(query_tokens(x_BTD, layout), x_BTD)
+        if layout.context is None:
+            return made
+        return tuple(layout.context.to_heads(x, layout.k_pos.shape[-1]) for x in made)
+
+    def heads(self, queries_BTD: Tensor, x_BTD: Tensor) -> tuple[Tensor, ...]:
+        """Compute queries of some tokens, keys and values of all: (B, heads, T, H)."""
+        parts = ((self.q, queries_BTD), (self.k, x_BTD), (self.v, x_BTD))
         width = self.cfg.head_dim
         q, k, v = (f(x).view(*x.shape[:2], f.out_features // width, width) for f, x in parts)
-        made = [part.transpose(1, 2) for part in (self.q_norm(q), self.k_norm(k), v)]
-        if layout.context is None:
-            return tuple(made)
-        return tuple(layout.context.to_heads(x, layout.k_pos.shape[-1]) for x in made)
+        return tuple(part.transpose(1, 2) for part in (self.q_norm(q), self.k_norm(k), v))
 
     def join(self, out_BNTH: Tensor, layout: Layout) -> Tensor:
         """Join the heads' outputs, (B, heads, Tq, H) to (B, Tq, D)."""
@@ -79,10 +87,16 @@ def query_tokens(x_BTD: Tensor, layout: Layout) -> Tensor:
 
 
 class Block(nn.Module):
-    """One pre-norm block: attention, then feed-forward, each added to the residual stream."""
+    """One pre-norm block: attention, then feed-forward, each added to the residual stream.
 
-    def __init__(self, cfg: DecoderConfig, layer: int, backend: str) -> None:
+    `compiled` is `Block.whole` compiled, which runs wherever a row comes with its fixed description.
+    """
+
+    def __init__(
+        self, cfg: DecoderConfig, layer: int, backend: str, compiled: Callable[..., Tensor] | None = None
+    ) -> None:
         super().__init__()
+        self.compiled = compiled
         self.attention_norm = RMSNorm(cfg.d_model, eps=cfg.norm_eps)
         self.attention = Attention(cfg, layer, backend)
         self.feed_forward_norm = RMSNorm(cfg.d_model, eps=cfg.norm_eps)
@@ -90,16 +104,40 @@ class Block(nn.Module):
 
     def forward(self, x_BTD: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
         """Run the block on every token, or on the layout's queries alone where it has fewer."""
+        fixed = None if layout.segments is None else layout.segments.fixed
+        if self.compiled is not None and fixed is not None:
+            rotation = layout.q_rotations[0]
+            factor = layout.logit_factor(self.attention.layer, rotation.cos_B1TH.dtype)
+            return self.compiled(self, x_BTD, fixed, rotation, factor)
         x_BTD = query_tokens(x_BTD, layout) + self.attention(self.attention_norm(x_BTD), layout, cache)
         out: Tensor = x_BTD + self.feed_forward(self.feed_forward_norm(x_BTD))
         return out
+
+    def whole(self, x_BTD: Tensor, row: FixedRow, rotation: Rotation, factor: Tensor | None) -> Tensor:
+        """Run the block on a packed row by operations that are the same for every pack."""
+        q, k, v = self.attention.heads(*[self.attention_norm(x_BTD)] * 2)
+        out_BNTH = row.attend(q, k, v, rotation, factor, KERNELS[self.attention.backend])
+        x_BTD = x_BTD + self.attention.out(out_BNTH.transpose(1, 2).flatten(2))
+        out: Tensor = x_BTD + self.feed_forward(self.feed_forward_norm(x_BTD))
+        return out
+
+
+def compile_block(compiler: Any) -> Callable[..., Tensor]:
+    """Compile the forward and backward pass of a block, once for all blocks, by a backend of torch.compile.
+
+    Without the splitting that torch plans for models compiled as a whole inside DDP.
+    """
+    torch._dynamo.config.optimize_ddp = False
+    compiled: Callable[..., Tensor] = torch.compile(Block.whole, backend=compiler, fullgraph=True, dynamic=False)
+    return compiled
 
 
 class Decoder(nn.Module):
     """The language model; positions come from `frequencies` and `distance`, RoPE at cfg.theta and plain by default.
 
     Without a `seed` the weights stay as torch initialises them, for callers that load weights. With `recompute` the
-    backward pass recomputes each block's activations instead of keeping them.
+    backward pass recomputes each block's activations instead of keeping them. With a `compiler`, a backend of
+    torch.compile, packed rows that have a fixed description run through one graph, the same for all blocks and packs.
     """
 
     def __init__(
@@ -111,14 +149,17 @@ class Decoder(nn.Module):
         backend: str = "auto",
         seed: int | None = 0,
         recompute: bool = False,
+        compiler: Any = None,
     ) -> None:
         super().__init__()
+        assert compiler is None or backend in KERNELS, f"{backend}: its calls differ from pack to pack"
         self.cfg, self.recompute = cfg, recompute
         self.frequencies = frequencies or make_frequencies("rope", head_dim=cfg.head_dim, theta=cfg.theta)
         self.distance = distance or make_distance("plain")
         self.embedding = nn.Embedding(cfg.vocab_size, cfg.d_model)
         self.backend = backend
-        self.blocks = nn.ModuleList(Block(cfg, layer, backend) for layer in range(cfg.n_layers))
+        compiled = None if compiler is None else compile_block(compiler)
+        self.blocks = nn.ModuleList(Block(cfg, layer, backend, compiled) for layer in range(cfg.n_layers))
         self.norm = RMSNorm(cfg.d_model, eps=cfg.norm_eps)
         self.head = Linear(cfg.d_model, cfg.vocab_size, bias=False)
         if cfg.tie_embeddings:
@@ -167,10 +208,11 @@ class Decoder(nn.Module):
 
         With `cu_seqlens` (or `segments`, the same prepared on the host) the B * T tokens are one packed row: a token
         sees its own segment only, ids restart at 0 in each, and tokens after the last segment are padding. `starts`
-        holds the first id of each segment if ids count up by one, which are then not inspected. With a cache the tokens
-        follow the cached ones. `last_only` returns the logits of the last token, and the last block computes no others.
-        A `layout` prepared for several passes replaces this pass's own. The ranks of a `context` group pass the same
-        rows, and each returns the logits or losses, or their sum, of its own part of the tokens.
+        holds the first id of each segment if ids count up by one, or nothing if they do not; left out, ids are
+        inspected. With a cache the tokens follow the cached ones. `last_only` returns the logits of the last token, and
+        the last block computes no others. A `layout` prepared for several passes replaces this pass's own. The ranks of
+        a `context` group pass the same rows, and each returns the logits or losses, or their sum, of its own part of
+        the tokens.
 
         Shapes: tokens int64 (B, T); cu_seqlens int32 (S + 1,); position_ids int64 (T,) or (B, T); targets int64
             (B, T), IGNORE where not scored; loss_weights (B, T); returns (B, T, V), or a scalar: the sum of losses in
@@ -239,7 +281,7 @@ class Decoder(nn.Module):
             self.distance,
             self.embedding.weight.dtype,
             segments=segments,
-            starts=starts,
+            starts=starts or None,
             n_rotated=past if cache is not None and cache.n_maps else 0,
         )
 
