@@ -7,21 +7,26 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from lab.assembly import Run, assemble
 from lab.callbacks.profiling import Profiling
 from lab.callbacks.watching import Watching
-from lab.choices import choose_backend, reductions, slow_precision, training_device
+from lab.choices import choose_backend, computes_in_bf16, reductions, training_device
 from lab.command import FAILED, STOPPED, show
 from lab.config import Experiment
+from lab.data.blocks import has_checksums
+from lab.data.manifests import is_small, read_manifests
 from lab.data.preparation import shard_folder, summarise
 from lab.data.selecting import read_token_types, result_file
 from lab.data.shaped import shape_corpus
 from lab.data.shaping_cost import cost_of, shape_record, summary_of_shape
-from lab.data.shards import VERIFY_BYTES, TokenStore, read_manifests
+from lab.data.shards import TokenStore
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import CheckpointError, ConfigError, MissingPackage
 from lab.files import read_object, write_atomic, write_json
 from lab.launch import Launch, find_launch
+from lab.model import products
 from lab.positions.base_bound import base_warning
 from lab.probe.curve import shown_length
 from lab.probe.protocols import window_warning
@@ -174,8 +179,8 @@ def unchecked(folder: Path) -> str | None:
 
     Raises: DataError.
     """
-    files = [file for manifest in read_manifests(folder).values() for file in manifest["files"].values()]
-    if sum(file["bytes"] for file in files) <= VERIFY_BYTES or all("crc32" in file for file in files):
+    manifests = read_manifests(folder).values()
+    if is_small(manifests) or all(map(has_checksums, manifests)):
         return None
     return (
         f"{folder}: shards of an earlier version, whose bytes no run compares with a checksum; check them once with: "
@@ -233,8 +238,10 @@ def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) 
     train, path = experiment.train, experiment.run.path
     warning = base_warning(experiment.model.theta, experiment.data.window)
     shared = f", each pack shared by {train.context_parallel} processes" if train.context_parallel > 1 else ""
-    lines = [*reductions(experiment), *slow_precision(experiment, device), *([warning] if warning else [])]
-    notes = "".join(f"\n{line}" for line in lines)
+    dtype = torch.bfloat16 if computes_in_bf16(experiment, device) else torch.float32
+    multiplied = products.describe(dtype) if device.type == "cpu" else None
+    lines = [multiplied, *reductions(experiment), warning]
+    notes = "".join(f"\n{line}" for line in filter(None, lines))
     return (
         f"run: {path}: {experiment.model.n_parameters():,} parameters, {train.steps:,} steps of "
         f"{train.batch_tokens:,} tokens on {device.type}{shared}{start}\nattention: {backend} ({reason}){notes}"

@@ -20,6 +20,7 @@ FREE_TO_CHANGE = (  # settings, or sections, that do not change what a run compu
     "train.final_checkpoints",
     "train.async_checkpoints",
     "optim.max_skipped_steps",
+    "probe.batch",
     "probe.max_seconds",
     "data.prefetch",
     "data.folder",
