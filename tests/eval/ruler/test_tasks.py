@@ -288,7 +288,7 @@ def test_coded_words_follow_a_zeta_law(writer, made_up, length):
         assert found[2] > found[3] if len(found) > 3 else found[2] > 0
 
 
-OFFICIAL_COUNTS = {  # by rank, in the official generator's text of so many words; commit f682453, lengths 4,096 and 8,192
+OFFICIAL_COUNTS = {  # by rank in a text of so many words of the official generator, commit f682453
     938: [570, 142, 63, 35, 22, 15, 11, 8, 7, 5, 4, 3, 3, 2, 2, 2] + [1] * 7,
     1621: [985, 246, 109, 61, 39, 27, 20, 15, 12, 9, 8, 6, 5, 5, 4, 3, 3, 3] + [2] * 4 + [1] * 9,
 }
