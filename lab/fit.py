@@ -24,10 +24,11 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from lab.command import Syntax, Words, failed, help_status, settings_lines, show
-from lab.config import Experiment, find_config, load_experiment
+from lab.config import Experiment, load_experiment
 from lab.errors import ConfigError, LabError
 from lab.estimate.absent import load_without_weights
 from lab.estimate.options import DryRun, separate
@@ -55,7 +56,7 @@ def parse(words: Words) -> Arguments:
 
     Raises: ConfigError.
     """
-    path, options = find_config(words.places[0]), words.options
+    path, options = Path(words.places[0]), words.options
     if not options.dry_run:
         if options.resume and options.restart:
             raise ConfigError("--restart: contradicts --resume; leave one of them out")
