@@ -63,7 +63,7 @@ class Attention(nn.Module):
         made = [part.transpose(1, 2) for part in (self.q_norm(q), self.k_norm(k), v)]
         if layout.context is None:
             return tuple(made)
-        return tuple(layout.context.to_heads(x, layout.k_pos.shape[-1]) for x in made)
+        return tuple(layout.context.to_heads(x, layout.q_pos.shape[-1]) for x in made)
 
     def join(self, out_BNTH: Tensor, layout: Layout) -> Tensor:
         """Join the heads' outputs, (B, heads, Tq, H) to (B, Tq, D)."""
@@ -95,6 +95,23 @@ class Block(nn.Module):
         return out
 
 
+class Head(Linear):
+    """The projection to the vocabulary; FSDP gathers its weights for losses as for logits."""
+
+    def __init__(self, cfg: DecoderConfig) -> None:
+        super().__init__(cfg.d_model, cfg.vocab_size, bias=False)
+        self.chunk = cfg.head_chunk
+
+    def forward(
+        self, x: Tensor, targets_T: Tensor | None = None, weights_T: Tensor | None = None, *, summed: bool = True
+    ) -> Tensor:
+        """Compute the logits, or with targets the loss without ever holding all logits."""
+        if targets_T is None:
+            return super().forward(x)
+        scored = x.flatten(0, 1), self.weight, targets_T, self.chunk
+        return summed_cross_entropy(*scored, weights_T) if summed else target_losses(*scored)
+
+
 class Decoder(nn.Module):
     """The language model; positions come from `frequencies` and `distance`, RoPE at cfg.theta and plain by default.
 
@@ -120,7 +137,7 @@ class Decoder(nn.Module):
         self.backend = backend
         self.blocks = nn.ModuleList(Block(cfg, layer, backend) for layer in range(cfg.n_layers))
         self.norm = RMSNorm(cfg.d_model, eps=cfg.norm_eps)
-        self.head = Linear(cfg.d_model, cfg.vocab_size, bias=False)
+        self.head = Head(cfg)
         if cfg.tie_embeddings:
             self.head.weight = self.embedding.weight
         if seed is not None:
@@ -170,7 +187,8 @@ class Decoder(nn.Module):
         holds the first id of each segment if ids count up by one, which are then not inspected. With a cache the tokens
         follow the cached ones. `last_only` returns the logits of the last token, and the last block computes no others.
         A `layout` prepared for several passes replaces this pass's own. The ranks of a `context` group pass the same
-        rows, and each returns the logits or losses, or their sum, of its own part of the tokens.
+        rows, and each returns the logits or losses, or their sum, of its own part of the tokens; all return those of
+        the last token.
 
         Shapes: tokens int64 (B, T); cu_seqlens int32 (S + 1,); position_ids int64 (T,) or (B, T); targets int64
             (B, T), IGNORE where not scored; loss_weights (B, T); returns (B, T, V), or a scalar: the sum of losses in
@@ -186,9 +204,9 @@ class Decoder(nn.Module):
             tokens = tokens.reshape(1, -1)
             position_ids = None if position_ids is None else position_ids.expand(shape).reshape(1, -1)
         layout = layout or self.layout(tokens, position_ids, segments, starts, cache)
+        n_tokens = tokens.shape[1]
+        context = context if cache is None else cache.context
         if context is not None:
-            assert cache is None, "a context group has no cache"
-            assert not last_only, "the last token is not in every part"
             layout = replace(layout, context=context)
             targets = None if targets is None else context.own(targets.reshape(tokens.shape))
             loss_weights = None if loss_weights is None else context.own(loss_weights.reshape(tokens.shape))
@@ -196,19 +214,21 @@ class Decoder(nn.Module):
             shape = tokens.shape
         x_BTD = self.embedding(tokens)
         for number, block in enumerate(self.blocks, start=1):
-            if last_only and segments is None and number == self.cfg.n_layers and tokens.shape[1] > 1:
+            if last_only and segments is None and context is None and number == self.cfg.n_layers and n_tokens > 1:
                 layout = layout.last_query()
             if self.recompute and torch.is_grad_enabled():
                 x_BTD = checkpoint(block, x_BTD, layout, cache, use_reentrant=False)
             else:
                 x_BTD = block(x_BTD, layout, cache)
         if cache is not None:
-            cache.advance(tokens.shape[1])
-        x_BTD = self.norm(x_BTD[:, -1:] if last_only else x_BTD)
+            cache.advance(n_tokens)
+        if last_only:
+            x_BTD = x_BTD[:, -1:] if context is None else context.last(x_BTD, n_tokens)
+        x_BTD = self.norm(x_BTD)
         if targets is not None:
             weights_T = None if loss_weights is None else loss_weights.flatten()
-            scored = x_BTD.flatten(0, 1), self.head.weight, targets.flatten(), self.cfg.head_chunk
-            return summed_cross_entropy(*scored, weights_T) if summed else target_losses(*scored).view(shape)
+            losses: Tensor = self.head(x_BTD, targets.flatten(), weights_T, summed=summed)
+            return losses if summed else losses.view(shape)
         logits: Tensor = self.head(x_BTD)
         return logits if last_only else logits.view(*shape, -1)
 
@@ -243,10 +263,11 @@ class Decoder(nn.Module):
             n_rotated=past if cache is not None and cache.n_maps else 0,
         )
 
-    def new_cache(self, batch: int, max_tokens: int) -> KeyCache:
-        """Create an empty key cache for `batch` rows of up to `max_tokens` tokens."""
+    def new_cache(self, batch: int, max_tokens: int, context: ContextGroup | None = None) -> KeyCache:
+        """Create an empty key cache for `batch` rows of up to `max_tokens` tokens; of its own heads in a group."""
         cfg = self.cfg
         unrotated = self.backend == "reference" or self.frequencies.is_dynamic  # keys are rotated at every step
         n_maps = 0 if unrotated else len({band.k_map for band in self.distance.bands})
         device = self.embedding.weight.device
-        return KeyCache(cfg.n_layers, batch, cfg.n_kv_heads, max_tokens, cfg.head_dim, device, n_maps=n_maps)
+        sizes = cfg.n_layers, batch, cfg.n_kv_heads, max_tokens, cfg.head_dim
+        return KeyCache(*sizes, device, n_maps=n_maps, context=context)
