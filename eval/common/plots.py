@@ -96,8 +96,10 @@ def mark_window_between(panels: Sequence[Any], train_len: int | None, lengths: S
     """Mark the training window between the columns of heat maps, and return a note for the title."""
     if train_len is None or not lengths[0] <= train_len < lengths[-1]:
         return ""
-    for axes in panels:
-        axes.axvline(sum(n <= train_len for n in lengths) - 0.5, color="#222222", linestyle="--", **style)
+    place = sum(n <= train_len for n in lengths) - 0.5
+    for axes in panels:  # dashes on white, which dark cells show too
+        axes.axvline(place, color="white", linewidth=2.5)
+        axes.axvline(place, color="#222222", linestyle="--", **style)
     return f"\nright of the line: beyond the training window of {train_len:,}"
 
 
