@@ -36,7 +36,7 @@ def refuse_too_large(experiment: Experiment, device: torch.device) -> None:
     Raises: ConfigError.
     """
     model, train = experiment.model, experiment.train
-    shares = train.world_size if train.strategy == "fsdp" else 1
+    shares = train.sharded_over if train.resolved_strategy(device.type == "cuda") == "fsdp" else 1
     inputs = (
         train.micro_batch_tokens // train.context_parallel * model.d_model * model.n_layers * 2
     )  # bytes of bfloat16
@@ -61,18 +61,6 @@ def memory_of(device: torch.device) -> int:
 def computes_in_bf16(experiment: Experiment, device: torch.device) -> bool:
     """Return whether a config computes in bfloat16 on a device."""
     return experiment.train.computes_in_bf16(device.type == "cuda")
-
-
-def slow_precision(experiment: Experiment, device: torch.device) -> list[str]:
-    """Note that bfloat16 was chosen for an x86 processor that has no instructions to multiply it."""
-    known = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    lacks = known.get("architecture") == "x86_64" and not (known.get("avx512_bf16") or known.get("amx_bf16"))
-    if device.type != "cpu" or not computes_in_bf16(experiment, device) or not lacks:
-        return []
-    return [
-        "train.precision=bf16: this processor has no instructions for bfloat16, which takes several times as long as "
-        "float32; use --train.precision=fp32"
-    ]
 
 
 def choose_backend(experiment: Experiment, device: torch.device) -> tuple[str, str]:

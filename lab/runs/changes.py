@@ -11,6 +11,8 @@ FREE_TO_CHANGE = (  # settings, or sections, that do not change what a run compu
     "train.context_parallel",
     "train.accelerator",
     "train.strategy",
+    "train.shard_degree",
+    "train.reshard_after",
     "train.threads",
     "train.recompute",
     "train.backend",

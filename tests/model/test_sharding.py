@@ -15,7 +15,7 @@ from lab.errors import ConfigError
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.model.generation.generate import greedy
-from lab.model.sharding import build
+from lab.model.sharding import Sharding, build
 from lab.positions import distance, frequencies
 from lab.runs.folder import RunFolder
 from tests.fits import CONFIG, records
@@ -47,7 +47,7 @@ def fail(decoder):
 def sharded(cfg, start=None, dtype=None):
     meet()
     mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (torch.distributed.get_world_size(),))
-    return build(lambda seed: make(cfg, seed), SEED, start, mesh=mesh, dtype=dtype)
+    return build(lambda seed: make(cfg, seed), SEED, start, mesh=mesh, sharding=Sharding(dtype))
 
 
 def whole_weights(cfg, start):

@@ -16,7 +16,7 @@ from lab.model.attention.rotary import Rotation
 from lab.model.attention.segments import Segments
 from lab.model.attention.visibility import GivenMask, Visibility
 from lab.positions import Distance, Frequencies
-from lab.positions.regions import Tile
+from lab.positions.regions import Near, Tile
 
 PositionMap = Callable[[Tensor], Tensor]
 
@@ -142,6 +142,10 @@ class Layout:
     @cached_property
     def tiles(self) -> list[BandTile]:
         """The bands' tiles, in indices of the row, for ids that count up by one, or any ids under plain distance."""
+        return self.cut(windows=False)
+
+    def cut(self, windows: bool) -> list[BandTile]:
+        """Cut the bands into tiles, with `windows` a sliding window into one tile."""
         n_q, n_k = self.q_pos.shape[-1], self.k_pos.shape[-1]
         lengths = (n_k,) if self.segments is None else self.segments.lengths
         anchors = self.segments.anchors if self.segments is not None else None
@@ -154,10 +158,12 @@ class Layout:
             queries = keys if self.segments is not None else keys[n_k - n_q :]
             begins[place] = start
             for band_number, band in enumerate(bands):
-                tiles = [t.shifted(place - queries.start, place - keys.start) for t in band.region.tiles(queries, keys)]
+                region = band.region
+                cut = region.window if windows and isinstance(region, Near) else region.tiles
+                tiles = [t.shifted(place - queries.start, place - keys.start) for t in cut(queries, keys)]
                 if anchors is not None and anchors[number] >= 0:
                     key = begins[anchors[number]]
-                    seeing = band.region.seeing(keys, key)
+                    seeing = region.seeing(keys, key)
                     if seeing:
                         tile = Tile(seeing, range(key, key + 1), "full")
                         tiles.append(tile.shifted(place - keys.start, anchors[number] - key))

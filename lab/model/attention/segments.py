@@ -22,6 +22,8 @@ HOST = "cpu"  # device of the lengths, whatever the default device
 class Spans:
     """Contiguous runs of queries, each with its run of keys; a run's last query is aligned with its last key.
 
+    In causal spans a query sees the keys up to its own, the last `window` of them if there is one; else all keys.
+
     Shapes: `cu_q` and `cu_k` int32 (S + 1,) on the tokens' device; `q_lengths` and `k_lengths` S host integers.
     """
 
@@ -29,10 +31,12 @@ class Spans:
     cu_k: Tensor
     q_lengths: tuple[int, ...]
     k_lengths: tuple[int, ...]
+    causal: bool = True
+    window: int | None = None
 
     @classmethod
     def of(cls, q_lengths: Sequence[int], k_lengths: Sequence[int], device: torch.device) -> Spans:
-        """Build the cumulative lengths."""
+        """Build the cumulative lengths of causal spans."""
         return cls(
             cumulative(q_lengths).to(device), cumulative(k_lengths).to(device), tuple(q_lengths), tuple(k_lengths)
         )
