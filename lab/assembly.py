@@ -12,7 +12,6 @@ from typing import Any
 
 import lightning
 import torch
-from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 
 from lab.callbacks.checkpointing import Checkpointing, Saves
 from lab.callbacks.counting import Counting
@@ -28,11 +27,12 @@ from lab.data.preparation import end_of_document, shard_folder
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import MissingPackage
 from lab.launch import Launch, read_launch
+from lab.model.sharding import Sharding
 from lab.model.training import Training
 from lab.probe.effective_length import NeedleProbe
 from lab.probe.haystacks import KEPT, load_haystack, read_text
 from lab.probe.held_out import HeldOutLoss
-from lab.processes import cluster_environment
+from lab.processes import cluster_environment, make_strategy
 from lab.runs.checkpoints import Checkpoint, folder_name
 from lab.runs.environment import commit, processor
 from lab.runs.folder import RunFolder
@@ -68,7 +68,8 @@ def assemble(
     device = training_device(experiment)
     refuse_too_large(experiment, device)
     bf16 = computes_in_bf16(experiment, device)
-    sharded = train.strategy == "fsdp"
+    strategy = train.resolved_strategy(device.type == "cuda")
+    sharded = strategy == "fsdp"
     backend, _ = choose_backend(experiment, device)
     trained = partial(start_from, path=Path(experiment.start.path)) if experiment.start and start is None else None
     with torch.device("cpu"):  # tables too, whatever the default device
@@ -82,7 +83,11 @@ def assemble(
             total_steps=train.steps,
             batch_tokens=train.batch_tokens,
             micro_batch_tokens=train.micro_batch_tokens,
-            shard_dtype=torch.bfloat16 if bf16 else None,
+            sharding=Sharding(
+                torch.bfloat16 if bf16 else None,
+                train.sharded_over,
+                whole=train.keeps_whole(experiment.model.n_parameters(), bf16=bf16),
+            ),
             recompute=train.recompute,
             context_parallel=train.context_parallel,
             start=trained,
@@ -104,7 +109,7 @@ def assemble(
     recording = Recording(
         folder, counting, experiment.model, data.window, experiment.logged_positions, experiment.track.every_steps
     )
-    probing = make_probing(experiment, folder, counting, recording, stopping, sharded=sharded)
+    probing = make_probing(experiment, folder, counting, recording, stopping, sharded=sharded and train.world_size > 1)
     progress = Progress(recording, probing, train.steps * train.batch_tokens)
     saves = Saves(train.checkpoint_every_tokens, train.keep_checkpoints, train.async_checkpoints, train.final_steps)
     saving = Checkpointing(folder, counting, stopping, recording, probing, saves, start)
@@ -112,7 +117,7 @@ def assemble(
         accelerator="gpu" if device.type == "cuda" else "cpu",
         devices=train.devices,
         num_nodes=train.nodes,
-        strategy=make_strategy(train.resolved_strategy, train.world_size, device),
+        strategy=make_strategy(strategy, train.world_size, device),
         precision="bf16-mixed" if bf16 and not sharded else "32-true",
         max_steps=train.steps,
         max_epochs=-1,
@@ -209,18 +214,6 @@ def make_needle_probe(experiment: Experiment, device: torch.device) -> NeedlePro
     )
     probe.check_haystack(probe.lengths[-1])
     return probe
-
-
-def make_strategy(strategy: str, world_size: int, device: torch.device) -> Strategy | str:
-    """Build Lightning's strategy, with gloo between processes on CPUs."""
-    group = "nccl" if device.type == "cuda" else "gloo"
-    if strategy == "fsdp":
-        return ModelParallelStrategy(
-            data_parallel_size=world_size,
-            tensor_parallel_size=1,
-            process_group_backend=group,
-        )
-    return DDPStrategy(process_group_backend=group, gradient_as_bucket_view=True) if strategy == "ddp" else "auto"
 
 
 def make_logger(experiment: Experiment) -> Any:

@@ -36,7 +36,7 @@ def refuse_too_large(experiment: Experiment, device: torch.device) -> None:
     Raises: ConfigError.
     """
     model, train = experiment.model, experiment.train
-    shares = train.world_size if train.strategy == "fsdp" else 1
+    shares = train.sharded_over if train.resolved_strategy(device.type == "cuda") == "fsdp" else 1
     inputs = (
         train.micro_batch_tokens // train.context_parallel * model.d_model * model.n_layers * 2
     )  # bytes of bfloat16

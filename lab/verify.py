@@ -26,8 +26,8 @@ from lab.config import load_experiment
 from lab.counts import SavedCounts
 from lab.data.closing import PREPARED, check_closed, check_file, digest_of_data, names_of, read_closed
 from lab.data.groups import is_whole_cache
+from lab.data.manifests import again, read_manifest
 from lab.data.preparation import shard_folder
-from lab.data.shards import again, read_manifest
 from lab.errors import CheckpointError, ConfigError, LabError
 from lab.files import FileEntry, is_sealed, read_object
 from lab.formats import FIRST, FORMAT, KEY

@@ -58,6 +58,9 @@ WRONG = {
     "--probe.required=5": "probe.required=5: must be <= needles=4",
     "--train.final_checkpoints.count=3": "train.final_checkpoints.count=3: 10 steps apart, they must fit in the 20 ",
     "--train.strategy=single --train.devices=2": "train.strategy=single: runs one process, ",
+    "--train.shard_degree=1": "train.shard_degree=1: needs strategy=fsdp, which is auto; ",
+    "--train.reshard_after=step --train.strategy=ddp": "train.reshard_after=step: needs strategy=fsdp, which is ddp; ",
+    "--train.strategy=fsdp --train.devices=2 --train.shard_degree=3": "train.shard_degree=3: must divide devices * ",
     "--train.backend=flash": "train.backend=flash: runs on a CUDA device only",
     "--data.held_out_frac=0": "data.held_out_frac=0.0: the probe needs held-out text",
     # ignored

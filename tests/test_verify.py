@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lab.counts import PositionCounts
-from lab.data import blocks, shards
+from lab.data import blocks, manifests
 from lab.data.blocks import BlockArray
 from lab.data.closing import digest_of_data
 from lab.data.preparation import prepare, shard_folder
@@ -176,7 +176,7 @@ def test_what_cannot_be_verified_is_refused(words, capsys, tmp_path, monkeypatch
 @pytest.mark.slow
 def test_a_block_that_is_damaged_while_a_run_trains_ends_it_with_its_last_checkpoint_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 64)
-    monkeypatch.setattr(shards, "VERIFY_BYTES", 0)  # as for a large corpus
+    monkeypatch.setattr(manifests, "VERIFY_BYTES", 0)  # as for a large corpus
     often = (*UNPROBED, "--train.checkpoint_every_tokens=1024", "--data.prefetch=0")
     prepare(load(*settings_of(tmp_path, "whole"), *often).data, progress=False)
     read, compare = [], BlockArray.compare

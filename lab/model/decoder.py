@@ -95,6 +95,23 @@ class Block(nn.Module):
         return out
 
 
+class Head(Linear):
+    """The projection to the vocabulary; FSDP gathers its weights for losses as for logits."""
+
+    def __init__(self, cfg: DecoderConfig) -> None:
+        super().__init__(cfg.d_model, cfg.vocab_size, bias=False)
+        self.chunk = cfg.head_chunk
+
+    def forward(
+        self, x: Tensor, targets_T: Tensor | None = None, weights_T: Tensor | None = None, *, summed: bool = True
+    ) -> Tensor:
+        """Compute the logits, or with targets the loss without ever holding all logits."""
+        if targets_T is None:
+            return super().forward(x)
+        scored = x.flatten(0, 1), self.weight, targets_T, self.chunk
+        return summed_cross_entropy(*scored, weights_T) if summed else target_losses(*scored)
+
+
 class Decoder(nn.Module):
     """The language model; positions come from `frequencies` and `distance`, RoPE at cfg.theta and plain by default.
 
@@ -120,7 +137,7 @@ class Decoder(nn.Module):
         self.backend = backend
         self.blocks = nn.ModuleList(Block(cfg, layer, backend) for layer in range(cfg.n_layers))
         self.norm = RMSNorm(cfg.d_model, eps=cfg.norm_eps)
-        self.head = Linear(cfg.d_model, cfg.vocab_size, bias=False)
+        self.head = Head(cfg)
         if cfg.tie_embeddings:
             self.head.weight = self.embedding.weight
         if seed is not None:
@@ -210,8 +227,8 @@ class Decoder(nn.Module):
         x_BTD = self.norm(x_BTD)
         if targets is not None:
             weights_T = None if loss_weights is None else loss_weights.flatten()
-            scored = x_BTD.flatten(0, 1), self.head.weight, targets.flatten(), self.cfg.head_chunk
-            return summed_cross_entropy(*scored, weights_T) if summed else target_losses(*scored).view(shape)
+            losses: Tensor = self.head(x_BTD, targets.flatten(), weights_T, summed=summed)
+            return losses if summed else losses.view(shape)
         logits: Tensor = self.head(x_BTD)
         return logits if last_only else logits.view(*shape, -1)
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lab.model.attention import devices
+from lab.model.products import multiply
 
 IGNORE = -100  # target of a token that is not scored: padding, and the last token of a document
 C_COMPILERS = ("cc", "gcc", "clang")
@@ -54,11 +55,11 @@ class ChunkedCrossEntropy(torch.autograd.Function):
                 h, y = hidden[part].to(compute), targets[part]
                 scored = (y != IGNORE).to(wide)
                 weighted = scored if loss_weights is None else scored * loss_weights[part]
-                sums, grad = terms(h @ head.T, y, weighted, scored, wants_hidden or wants_weight)
+                sums, grad = terms(multiply(h, head.T), y, weighted, scored, wants_hidden or wants_weight)
                 total -= sums[0]
                 plain -= sums[1]
                 if grad_hidden is not None:
-                    grad_hidden[part] = grad @ head
+                    grad_hidden[part] = multiply(grad, head)
                 if grad_weight is not None:
                     add_product(grad_weight, grad.T, h)
         ctx.save_for_backward(grad_hidden, grad_weight)
@@ -114,7 +115,7 @@ def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
     if devices.kind(total.device) == "cuda":
         torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
     else:
-        total += a @ b
+        total += multiply(a, b)
 
 
 @torch.no_grad()

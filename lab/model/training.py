@@ -14,7 +14,7 @@ from lab.model.attention.context import ContextGroup
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.model.optim import OptimConfig
-from lab.model.sharding import build
+from lab.model.sharding import Sharding, build
 from lab.model.step_stats import HostCopy, StepStats
 from lab.positions import Distance, Frequencies
 
@@ -41,7 +41,7 @@ class Training(lightning.LightningModule):
         total_steps: int,
         batch_tokens: int,
         micro_batch_tokens: int,
-        shard_dtype: torch.dtype | None = None,
+        sharding: Sharding = Sharding(),
         recompute: bool = False,
         context_parallel: int = 1,
         start: Callable[[Decoder], None] | None = None,
@@ -53,7 +53,7 @@ class Training(lightning.LightningModule):
             cfg, frequencies=frequencies, distance=distance, backend=backend, seed=seed, recompute=recompute
         )
         self.total_steps, self.batch_tokens, self.micro_batch_tokens = total_steps, batch_tokens, micro_batch_tokens
-        self.shard_dtype, self.start = shard_dtype, start
+        self.sharding, self.start = sharding, start
         self.context_parallel = context_parallel
         self.context: ContextGroup | None = None
         self.decoder: Decoder | None = None
@@ -69,7 +69,7 @@ class Training(lightning.LightningModule):
         if self.decoder is None:
             self.context = ContextGroup.of(self.context_parallel)
             mesh = None if self.device_mesh is None else self.device_mesh["data_parallel"]
-            self.decoder = build(self.make_decoder, self.seed, self.start, mesh=mesh, dtype=self.shard_dtype)
+            self.decoder = build(self.make_decoder, self.seed, self.start, mesh=mesh, sharding=self.sharding)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Clear the previous step's statistics."""
