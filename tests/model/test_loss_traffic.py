@@ -6,7 +6,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from lab.model import loss, products
+from lab.model import loss
 from lab.model.loss import chunk_terms, summed_cross_entropy
 
 V, D, CHUNK, TOKENS = 1024, 64, 128, 1152
@@ -53,7 +53,7 @@ def test_logits_are_written_and_read_in_half_precision_and_the_heads_gradient_is
     # 2 D. A chunk's products read the head twice, 2 times 2 V D, and read and write the float32 sum, 2 times 4 V D.
     # Once: a sum of zeros like the head, 6 V D, and room for the gradient of the hidden states, 4 D a token.
     per_token = 10 * V + 12 * D + 12 * V * D / CHUNK + 6 * V * D / TOKENS + 4 * D
-    monkeypatch.setattr(products, "multiplies_bfloat16", lambda: True)  # whatever this processor does, as on a GPU
+    monkeypatch.setattr(loss, "multiply", torch.matmul)  # as on a GPU, whatever this processor does
     hidden, weight, targets = case()
     with Traffic() as traffic:
         monkeypatch.setattr(loss, "compiled_terms", lambda: traffic.one_kernel)
