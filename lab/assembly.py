@@ -20,7 +20,14 @@ from lab.callbacks.probing import Probing
 from lab.callbacks.progress import Progress
 from lab.callbacks.recording import Recording
 from lab.callbacks.stopping import Stopping
-from lab.choices import choose_backend, computes_in_bf16, method_name, refuse_too_large, training_device
+from lab.choices import (
+    choose_backend,
+    choose_compile,
+    computes_in_bf16,
+    method_name,
+    refuse_too_large,
+    training_device,
+)
 from lab.config import Experiment
 from lab.data.module import PackedData
 from lab.data.preparation import end_of_document, shard_folder
@@ -90,6 +97,7 @@ def assemble(
                 whole=train.keeps_whole(experiment.model.n_parameters(), bf16=bf16),
             ),
             recompute=train.recompute,
+            compiler="inductor" if choose_compile(experiment, backend)[0] else None,
             context_parallel=train.context_parallel,
             start=trained,
         )

@@ -9,7 +9,8 @@ the run does not use, if there is one, and otherwise on the CPU.
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,8 +47,9 @@ def probe_saved(folder: Path, consumed: int) -> Found | None:
     loss = make_held_out(experiment, 0, 1, device)
     measuring = Measuring(probe, loss, partial(describe_probed, experiment, folder.name))
     deadline = Deadline("probe.max_seconds", experiment.probe.max_seconds)
-    in_bf16 = computes_in_bf16(experiment, device)
-    context = partial(torch.autocast, device.type, torch.bfloat16) if in_bf16 else nullcontext
+    context: Callable[[], AbstractContextManager[Any]] = nullcontext
+    if computes_in_bf16(experiment, device):
+        context = partial(torch.autocast, device.type, torch.bfloat16)
     model = ModelInTraining(opened.decoder, probe.stop_id, context, before=deadline.check)
     return measuring.run(model, Worker(), consumed, SavedCounts.read(checkpoint / COUNTS), lambda line: True)
 

@@ -188,8 +188,7 @@ class Probing(Callback):
                 outcome = describe(error)
         show(f"the probe at {consumed:,} tokens failed ({outcome}); training goes on", error=True)
         with suppress(OSError), rolled_back(self.folder.path / "probes.jsonl"):
-            about = self.measuring.about(self.measuring.probe.device, consumed)
-            self.folder.append("probes.jsonl", {**about, "failed": outcome})
+            self.folder.append("probes.jsonl", {**self.measuring.described(consumed), "failed": outcome})
 
     def record(self, trainer: lightning.Trainer, consumed: int, found: Found) -> None:
         """Write the curves, the summary and every case."""

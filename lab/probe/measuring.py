@@ -20,7 +20,7 @@ from lab.probe.effective_length import LengthResult, NeedleProbe, Row, Worker
 from lab.probe.held_out import HeldOutLoss, context_loss
 from lab.probe.records import Record, length_record, summary_record, tests_of
 
-About = Callable[[torch.device | str, int], Record]
+About = Callable[[torch.device, int], Record]
 GoesOn = Callable[[str], bool]
 
 
@@ -99,7 +99,7 @@ class Measuring:
             distances.append(found)
             if not goes_on(f"probing: distance {found.distance} {found.accuracy:.2f}"):
                 return None
-        about, saved = self.about(self.probe.device, consumed), computed(counts)
+        about, saved = self.described(consumed), computed(counts)
         lines = [length_record(self.probe, result, about, saved) for result in lengths]
         if self.distances is not None:
             lines += [distance_record(self.distances, result, about, saved) for result in distances]
@@ -109,6 +109,10 @@ class Measuring:
             **self.held_out_losses(model, worker),
         }
         return Found([*lines, summary], [case for result in (*lengths, *distances) for case in result.cases])
+
+    def described(self, consumed: int) -> Record:
+        """Describe the model after so many tokens."""
+        return self.about(torch.device(self.probe.device), consumed)
 
     def distance_summary(
         self, lengths: Sequence[LengthResult], distances: Sequence[DistanceResult], counts: SavedCounts
