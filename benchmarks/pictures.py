@@ -7,18 +7,22 @@ runs/base_192: runs that are not there are trained first, about 7 minutes each o
 from __future__ import annotations
 
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from PIL import Image
+
 from lab.runs.arms import read_settings
 
 DOCS = Path("docs")
+WIDTH = 1300  # pixels of a picture at most, for files below 250 KB
 RECORDS, SHAPED = (Path("benchmarks/miniature") / name for name in ("records", "shaped"))
 METHODS = "--distance=plain --distance=string:shift=64,window=32 --distance=dca:train_len=128,chunk=96"
-SKIPPED = "--shape.strategy.method=skip --shape.strategy.target_len=640 --shape.target.method=bump"
+SKIPPED = (
+    "--data.mode=concatenated --shape.strategy.method=skip --shape.strategy.target_len=640 --shape.target.method=bump"
+)
 WINDOWS = "192,256,288,320,352,384,448"
 COMMANDS = {  # that draw a picture, the last one in the folder {out}
     "demo": ["lab.fit configs/cpu_demo.yaml --resume", f"eval.distance runs/cpu_demo {METHODS} --plot -o {{out}}"],
@@ -66,7 +70,9 @@ def draw(name: str) -> int:
             if status:
                 return status
         (picture,) = Path(out).glob(f"{found}.png")
-        shutil.copyfile(picture, DOCS / f"{name}.png")
+        image = Image.open(picture).convert("RGB")
+        image.thumbnail((WIDTH, image.height), Image.Resampling.LANCZOS)
+        image.save(DOCS / f"{name}.png", optimize=True)
     return 0
 
 
