@@ -117,7 +117,7 @@ def assemble(
     recording = Recording(
         folder, counting, experiment.model, data.window, experiment.logged_positions, experiment.track.every_steps
     )
-    probing = make_probing(experiment, folder, counting, recording, stopping, sharded=sharded and train.world_size > 1)
+    probing = make_probing(experiment, folder, counting, recording, stopping, sharded=sharded)
     progress = Progress(recording, probing, train.steps * train.batch_tokens)
     saves = Saves(train.checkpoint_every_tokens, train.keep_checkpoints, train.async_checkpoints, train.final_steps)
     saving = Checkpointing(folder, counting, stopping, recording, probing, saves, start)

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lab.command import NOTHING_WRITTEN, Syntax, Words, failed, help_status, settings_lines, show
-from lab.config import Experiment, find_config, load_experiment
+from lab.config import Experiment, load_experiment
 from lab.errors import ConfigError, LabError
 from lab.estimate.absent import load_without_weights
 from lab.estimate.options import DryRun, separate
@@ -63,7 +63,7 @@ def parse(words: Words) -> Arguments:
 
     Raises: ConfigError.
     """
-    path, options = find_config(words.places[0]), words.options
+    path, options = Path(words.places[0]), words.options
     refuse_ignored(options)
     if not options.dry_run:
         if options.resume and options.restart:
