@@ -108,7 +108,9 @@ class Measuring:
             **self.distance_summary(lengths, distances, saved),
             **self.held_out_losses(model, worker),
         }
-        return Found([*lines, summary], [case for result in (*lengths, *distances) for case in result.cases])
+        cases = [case for result in lengths for case in result.cases]
+        cases += [case for result in distances for case in result.cases]
+        return Found([*lines, summary], cases)
 
     def described(self, consumed: int) -> Record:
         """Describe the model after so many tokens."""
