@@ -10,6 +10,7 @@ import pytest
 
 from lab.callbacks import separate
 from lab.callbacks.separate import Separate
+from lab.runs import checkpoints
 from lab.runs.folder import RunFolder
 from tests.fits import command, exact_metrics, fit, probed, read_cases, records
 from tests.launching import environment, running
@@ -64,6 +65,18 @@ def test_what_was_stopped_is_run_after_a_resume_unless_it_comes_later(probes, tm
     assert [consumed for consumed, _ in outcomes] == [1000, 4000]
 
 
+def test_checkpoints_that_wait_for_a_probe_are_kept_until_then(tmp_path):
+    def publish(tokens, held):
+        (tmp_path / checkpoints.TEMPORARY).mkdir()
+        checkpoints.publish(tmp_path, tokens, 1, held=held)
+        return [int(path.name.removeprefix("tokens-")) for path in checkpoints.candidates(tmp_path)]
+
+    assert publish(1000, []) == [1000]
+    assert sorted(publish(2000, [1000])) == [1000, 2000]
+    assert sorted(publish(3000, [1000])) == [1000, 3000]
+    assert publish(4000, []) == [4000]
+
+
 @pytest.mark.slow
 def test_a_run_probed_separately_has_the_records_of_one_that_waits(tmp_path):
     own, other = fit(tmp_path, "own", *OPTIONS), fit(tmp_path, "other", *SEPARATE)
@@ -75,6 +88,9 @@ def test_a_run_probed_separately_has_the_records_of_one_that_waits(tmp_path):
         path.name for path in (other / "counts").iterdir()
     )
     assert not (other / "probing").exists()
+    assert sorted(path.name for path in checkpoints.candidates(own / "checkpoints")) == sorted(
+        path.name for path in checkpoints.candidates(other / "checkpoints")
+    )
 
 
 @pytest.mark.slow

@@ -67,6 +67,11 @@ class Probing(Callback):
         self.latest: str | None = None
         self.report: Report = lambda line: None
 
+    @property
+    def pending(self) -> list[int]:
+        """Consumed tokens of the checkpoints that separate probes still need."""
+        return [] if self.processes is None else self.processes.pending
+
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
         """Set up the probe before the first step, so that faults are reported early, and run an overdue one."""
         self.measuring = self.make(trainer.global_rank, trainer.world_size, module.device)
