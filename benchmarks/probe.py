@@ -17,6 +17,7 @@ tokens; `times_allowed` is how many times the roofline the target of 0.1% (2K) o
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -47,7 +48,7 @@ TARGETS = {"tiny_2k": 0.001, "tiny_4k": 0.003}
 
 def model_config(name: str) -> DecoderConfig:
     """Return a shape by its name, or the model of a config."""
-    return SHAPES[name] if name in SHAPES else load_experiment(name).model
+    return SHAPES[name] if name in SHAPES else load_experiment(Path(name)).model
 
 
 def make_probe(options: argparse.Namespace, length: int, device: torch.device) -> NeedleProbe:

@@ -20,7 +20,14 @@ from lab.callbacks.probing import Probing
 from lab.callbacks.progress import Progress
 from lab.callbacks.recording import Recording
 from lab.callbacks.stopping import Stopping
-from lab.choices import choose_backend, computes_in_bf16, method_name, refuse_too_large, training_device
+from lab.choices import (
+    choose_backend,
+    choose_compile,
+    computes_in_bf16,
+    method_name,
+    refuse_too_large,
+    training_device,
+)
 from lab.config import Experiment
 from lab.data.module import PackedData
 from lab.data.preparation import end_of_document, shard_folder
@@ -89,6 +96,7 @@ def assemble(
                 whole=train.keeps_whole(experiment.model.n_parameters(), bf16=bf16),
             ),
             recompute=train.recompute,
+            compiler="inductor" if choose_compile(experiment, backend)[0] else None,
             context_parallel=train.context_parallel,
             start=trained,
         )
@@ -109,7 +117,7 @@ def assemble(
     recording = Recording(
         folder, counting, experiment.model, data.window, experiment.logged_positions, experiment.track.every_steps
     )
-    probing = make_probing(experiment, folder, counting, recording, stopping, sharded=sharded and train.world_size > 1)
+    probing = make_probing(experiment, folder, counting, recording, stopping, sharded=sharded)
     progress = Progress(recording, probing, train.steps * train.batch_tokens)
     saves = Saves(train.checkpoint_every_tokens, train.keep_checkpoints, train.async_checkpoints, train.final_steps)
     saving = Checkpointing(folder, counting, stopping, recording, probing, saves, start)

@@ -12,7 +12,7 @@ import torch
 from lab.assembly import Run, assemble
 from lab.callbacks.profiling import Profiling
 from lab.callbacks.watching import Watching
-from lab.choices import choose_backend, computes_in_bf16, reductions, training_device
+from lab.choices import choose_backend, choose_compile, computes_in_bf16, reductions, training_device
 from lab.command import FAILED, STOPPED, show
 from lab.config import Experiment
 from lab.data.blocks import has_checksums
@@ -231,9 +231,10 @@ def choose_token_types(
 
 
 def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) -> str:
-    """Format the run's size, its attention kernel and the reason for that kernel."""
+    """Format the run's size, its attention kernel, whether blocks are compiled, and the reasons."""
     device = training_device(experiment)
     backend, reason = choose_backend(experiment, device)
+    compiled, why = choose_compile(experiment, backend)
     start = f"; continues at {checkpoint.consumed_tokens:,} tokens" if checkpoint else ""
     train, path = experiment.train, experiment.run.path
     warning = base_warning(experiment.model.theta, experiment.data.window)
@@ -244,7 +245,8 @@ def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) 
     notes = "".join(f"\n{line}" for line in filter(None, lines))
     return (
         f"run: {path}: {experiment.model.n_parameters():,} parameters, {train.steps:,} steps of "
-        f"{train.batch_tokens:,} tokens on {device.type}{shared}{start}\nattention: {backend} ({reason}){notes}"
+        f"{train.batch_tokens:,} tokens on {device.type}{shared}{start}\nattention: {backend} ({reason})\n"
+        f"compiled blocks: {'yes' if compiled else 'no'} ({why}){notes}"
     )
 
 

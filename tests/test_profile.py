@@ -1,16 +1,19 @@
 """`lab.fit --profile`: a trace and a table of where time goes, and nothing else is left."""
 
+import contextlib
+import io
 import json
 import signal
 
 import pytest
 
 from lab.callbacks.profiling import PHASES, STEPS, Phases
+from lab.config import load_experiment
 from lab.errors import ConfigError
 from lab.fit import SYNTAX, parse
 from lab.profiling import profile_experiment
 from lab.runs.folder import RunFolder
-from tests.fits import CONFIG, command, interrupt, load, settings_of
+from tests.fits import CONFIG, command, folders_of, interrupt, load, settings_of
 from tests.refusals import refused
 
 
@@ -85,3 +88,20 @@ def test_ctrl_c_ends_a_profile_with_status_75_and_leaves_nothing(tmp_path):
     assert status == 75
     assert errors.splitlines()[-1] == "stopped; nothing was written"
     assert not run.exists()
+
+
+def profile(settings, folder):
+    """Profile as one of the ranks."""
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        return profile_experiment(load_experiment(CONFIG, settings), folder, ""), output.getvalue()
+
+
+@pytest.mark.slow
+def test_the_first_of_two_processes_writes_the_profile(ranks, tmp_path):
+    settings = folders_of(tmp_path, "two") | {"train.devices": 2, "train.strategy": "fsdp"}
+    settings |= {"train.tokens": STEPS * 4096, "train.batch_tokens": 4096}
+    (status, first), (other, second) = ranks(2).run(profile, settings, tmp_path / "found")
+    assert (status, other, second) == (0, 0, "")
+    assert "backward" in first
+    assert sorted(path.name for path in (tmp_path / "found").iterdir()) == ["profile.txt", "trace.json"]
+    assert "FSDP::all_gather" in (tmp_path / "found" / "trace.json").read_text()

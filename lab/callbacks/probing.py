@@ -155,7 +155,7 @@ class Probing(Callback):
         decoder: Decoder = module.decoder
         if not self.sharded:
             return decoder
-        copy = allocate(module.make_decoder, module.shard_dtype, module.device)
+        copy = allocate(module.make_decoder, module.sharding.dtype, module.device)
         exchange(None)
         with in_step():
             fill(copy, decoder)

@@ -109,7 +109,7 @@ class Profiling(Callback):
         without = (Checkpointing, Probing, Progress, Stopping)
         kept = [callback for callback in trainer.callbacks if not isinstance(callback, without)]  # type: ignore[attr-defined]
         trainer.callbacks = [*kept, self]  # type: ignore[attr-defined]
-        trainer.profiler = self.phases
+        trainer.profiler = self.phases  # type: ignore[attr-defined]
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
         """Choose what is recorded by the device."""

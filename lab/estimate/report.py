@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lab.choices import planned_compile
 from lab.config import Experiment
 from lab.errors import ConfigError
 from lab.estimate.cost import Cost
@@ -122,6 +123,7 @@ def work_lines(experiment: Experiment, cost: Cost, gpus: Gpus) -> list[str]:
         ("steps", f"{cost.steps:,} of {experiment.train.batch_tokens:,} tokens, {cost.tokens:,} in all"),
         ("micro-batches", accumulation(experiment)),
         ("hours", hours(experiment, cost, gpus)),
+        ("compiled blocks", planned_compile(experiment)),
         ("checkpoint", f"{cost.checkpoint_bytes / GB:,.2f} GB (weights and AdamW's moments)"),
         ("checkpoints kept", f"{kept / GB:,.2f} GB ({cost.kept_checkpoints}; one more while it is written)"),
         ("shards", f"{cost.shard_bytes / GB:,.2f} GB (from {cost.shard_source})"),

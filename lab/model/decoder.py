@@ -8,91 +8,26 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from lab.errors import DataError
-from lab.model.attention import attend
-from lab.model.attention.attend import attend_cached
 from lab.model.attention.cache import KeyCache
 from lab.model.attention.context import ContextGroup
 from lab.model.attention.layout import Layout, first_ids
 from lab.model.attention.segments import Segments
+from lab.model.block import KERNELS, Block, compile_block
 from lab.model.config import DecoderConfig
-from lab.model.layers import FeedForward, Linear, RMSNorm
+from lab.model.layers import Linear, RMSNorm
 from lab.model.loss import summed_cross_entropy, target_losses
 from lab.positions import Distance, Frequencies
 from lab.positions import distance as make_distance
 from lab.positions import frequencies as make_frequencies
 
 __all__ = ["Decoder", "DecoderConfig"]
-
-
-class Attention(nn.Module):
-    """Grouped-query attention of one layer."""
-
-    def __init__(self, cfg: DecoderConfig, layer: int, backend: str) -> None:
-        super().__init__()
-        self.cfg, self.layer, self.backend = cfg, layer, backend
-        self.q = Linear(cfg.d_model, cfg.width, bias=cfg.qkv_bias)
-        self.k = Linear(cfg.d_model, cfg.kv_width, bias=cfg.qkv_bias)
-        self.v = Linear(cfg.d_model, cfg.kv_width, bias=cfg.qkv_bias)
-        norms = (RMSNorm(cfg.head_dim, eps=cfg.norm_eps) if cfg.qk_norm else nn.Identity() for _ in range(2))
-        self.q_norm, self.k_norm = norms
-        self.out = Linear(cfg.width, cfg.d_model, bias=False)
-
-    def forward(self, x_BTD: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
-        """Attend within the layout, from the tokens that are its queries, to all cached ones too.
-
-        Shapes: x_BTD (B, T, D); returns (B, Tq, D) for the layout's last Tq queries of the T tokens.
-        """
-        q, k, v = self.project(x_BTD, layout)
-        if cache is None:
-            out_BNTH = attend(q, k, v, layer=self.layer, backend=self.backend, layout=layout)
-        else:
-            out_BNTH = attend_cached(q, k, v, layer=self.layer, backend=self.backend, layout=layout, cache=cache)
-        return self.join(out_BNTH, layout)
-
-    def project(self, x_BTD: Tensor, layout: Layout) -> tuple[Tensor, ...]:
-        """Compute the queries of the layout and the keys and values of all tokens, not rotated: (B, heads, T, H)."""
-        parts = ((self.q, query_tokens(x_BTD, layout)), (self.k, x_BTD), (self.v, x_BTD))
-        width = self.cfg.head_dim
-        q, k, v = (f(x).view(*x.shape[:2], f.out_features // width, width) for f, x in parts)
-        made = [part.transpose(1, 2) for part in (self.q_norm(q), self.k_norm(k), v)]
-        if layout.context is None:
-            return tuple(made)
-        return tuple(layout.context.to_heads(x, layout.q_pos.shape[-1]) for x in made)
-
-    def join(self, out_BNTH: Tensor, layout: Layout) -> Tensor:
-        """Join the heads' outputs, (B, heads, Tq, H) to (B, Tq, D)."""
-        out_BNTH = out_BNTH if layout.context is None else layout.context.to_tokens(out_BNTH)
-        joined: Tensor = self.out(out_BNTH.transpose(1, 2).flatten(2))
-        return joined
-
-
-def query_tokens(x_BTD: Tensor, layout: Layout) -> Tensor:
-    """Return the tokens that are queries of the layout, the last ones; all of a context rank's part of the row."""
-    n_queries = layout.q_pos.shape[-1]
-    return x_BTD if n_queries >= x_BTD.shape[1] else x_BTD[:, -n_queries:]
-
-
-class Block(nn.Module):
-    """One pre-norm block: attention, then feed-forward, each added to the residual stream."""
-
-    def __init__(self, cfg: DecoderConfig, layer: int, backend: str) -> None:
-        super().__init__()
-        self.attention_norm = RMSNorm(cfg.d_model, eps=cfg.norm_eps)
-        self.attention = Attention(cfg, layer, backend)
-        self.feed_forward_norm = RMSNorm(cfg.d_model, eps=cfg.norm_eps)
-        self.feed_forward = FeedForward(cfg)
-
-    def forward(self, x_BTD: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
-        """Run the block on every token, or on the layout's queries alone where it has fewer."""
-        x_BTD = query_tokens(x_BTD, layout) + self.attention(self.attention_norm(x_BTD), layout, cache)
-        out: Tensor = x_BTD + self.feed_forward(self.feed_forward_norm(x_BTD))
-        return out
 
 
 class Head(Linear):
@@ -116,7 +51,8 @@ class Decoder(nn.Module):
     """The language model; positions come from `frequencies` and `distance`, RoPE at cfg.theta and plain by default.
 
     Without a `seed` the weights stay as torch initialises them, for callers that load weights. With `recompute` the
-    backward pass recomputes each block's activations instead of keeping them.
+    backward pass recomputes each block's activations instead of keeping them. With a `compiler`, a backend of
+    torch.compile, packed rows that have a fixed description run through one graph, the same for all blocks and packs.
     """
 
     def __init__(
@@ -128,14 +64,17 @@ class Decoder(nn.Module):
         backend: str = "auto",
         seed: int | None = 0,
         recompute: bool = False,
+        compiler: Any = None,
     ) -> None:
         super().__init__()
+        assert compiler is None or backend in KERNELS, f"{backend}: its calls differ from pack to pack"
         self.cfg, self.recompute = cfg, recompute
         self.frequencies = frequencies or make_frequencies("rope", head_dim=cfg.head_dim, theta=cfg.theta)
         self.distance = distance or make_distance("plain")
         self.embedding = nn.Embedding(cfg.vocab_size, cfg.d_model)
         self.backend = backend
-        self.blocks = nn.ModuleList(Block(cfg, layer, backend) for layer in range(cfg.n_layers))
+        compiled = None if compiler is None else compile_block(compiler)
+        self.blocks = nn.ModuleList(Block(cfg, layer, backend, compiled) for layer in range(cfg.n_layers))
         self.norm = RMSNorm(cfg.d_model, eps=cfg.norm_eps)
         self.head = Head(cfg)
         if cfg.tie_embeddings:
@@ -184,11 +123,11 @@ class Decoder(nn.Module):
 
         With `cu_seqlens` (or `segments`, the same prepared on the host) the B * T tokens are one packed row: a token
         sees its own segment only, ids restart at 0 in each, and tokens after the last segment are padding. `starts`
-        holds the first id of each segment if ids count up by one, which are then not inspected. With a cache the tokens
-        follow the cached ones. `last_only` returns the logits of the last token, and the last block computes no others.
-        A `layout` prepared for several passes replaces this pass's own. The ranks of a `context` group pass the same
-        rows, and each returns the logits or losses, or their sum, of its own part of the tokens; all return those of
-        the last token.
+        holds the first id of each segment if ids count up by one, or nothing if they do not; left out, ids are
+        inspected. With a cache the tokens follow the cached ones. `last_only` returns the logits of the last token, and
+        the last block computes no others. A `layout` prepared for several passes replaces this pass's own. The ranks of
+        a `context` group pass the same rows, and each returns the logits or losses, or their sum, of its own part of
+        the tokens; all return those of the last token.
 
         Shapes: tokens int64 (B, T); cu_seqlens int32 (S + 1,); position_ids int64 (T,) or (B, T); targets int64
             (B, T), IGNORE where not scored; loss_weights (B, T); returns (B, T, V), or a scalar: the sum of losses in
@@ -259,7 +198,7 @@ class Decoder(nn.Module):
             self.distance,
             self.embedding.weight.dtype,
             segments=segments,
-            starts=starts,
+            starts=starts or None,
             n_rotated=past if cache is not None and cache.n_maps else 0,
         )
 

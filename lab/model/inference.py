@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lab.model import products
-from lab.model.products import LEAST_PRODUCTS, onednn
+from lab.model.products import large, onednn
 
 Forward = Callable[[Any, Tensor], Tensor]
 LEAST_WEIGHTS = 1 << 18  # weights of this size exceed the caches, and oneDNN reads them faster even for one token
@@ -56,7 +56,7 @@ def rms_norm(layer: nn.RMSNorm, x: Tensor) -> Tensor:
     return (x * scale).mul_(layer.weight)
 
 
-def product(layer: nn.Linear, x: Tensor, *, silu: bool = False, times: Tensor | None = None) -> Tensor:
+def product(layer: Any, x: Tensor, *, silu: bool = False, times: Tensor | None = None) -> Tensor:
     """Compute x W^T + b, then silu of that, or its product with `times`.
 
     Shapes: x (..., in); times (..., out); returns (..., out).
@@ -69,7 +69,7 @@ def product(layer: nn.Linear, x: Tensor, *, silu: bool = False, times: Tensor | 
         else:
             out = kernel.default(x, layer.weight, layer.bias, "swish" if silu else "none", [], "")
         return out
-    out = products.linear(x, layer.weight, layer.bias)
+    out = products.linear(x, layer.weight, layer.bias, layer.processor)
     if silu:
         return F.silu(out, inplace=True)
     return out if times is None else out.mul_(times)
@@ -78,7 +78,7 @@ def product(layer: nn.Linear, x: Tensor, *, silu: bool = False, times: Tensor | 
 def suits_onednn(x: Tensor, weight: Tensor) -> bool:
     """Return whether oneDNN can multiply these and is faster: plain float32 tensors on a CPU, large enough."""
     return (
-        (x.numel() * weight.shape[0] >= LEAST_PRODUCTS or weight.numel() >= LEAST_WEIGHTS)
+        (large(x, weight) or weight.numel() >= LEAST_WEIGHTS)
         and x.device.type == "cpu"
         and x.dtype == weight.dtype == torch.float32
         and type(weight) in (Tensor, nn.Parameter)

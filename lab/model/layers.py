@@ -5,6 +5,8 @@ Source: arXiv:2410.18745, A.2.
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -16,10 +18,14 @@ from lab.model.inference import without_gradients
 class Linear(nn.Linear):
     """x W^T + b."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.processor = products.processor()
+
     @without_gradients(inference.product)
     def forward(self, input: Tensor) -> Tensor:
         """Apply the layer to every token."""
-        return products.linear(input, self.weight, self.bias)
+        return products.linear(input, self.weight, self.bias, self.processor)
 
 
 class RMSNorm(nn.RMSNorm):

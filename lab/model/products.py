@@ -17,6 +17,7 @@ The choice follows from the processor alone, so that a resumed run makes the sam
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,29 +29,34 @@ from torch.nn import functional as F
 LEAST_PRODUCTS = 1 << 20  # below this many multiplications the overhead of oneDNN exceeds what it saves, measured
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, on: Processor) -> Tensor:
     """Compute x W^T + b, with gradients.
 
     Shapes: x (..., in), weight (out, in), bias (out,) -> (..., out).
     """
     dtype = compute_dtype(x)
-    if not {type(x), type(weight)} <= {Tensor, nn.Parameter} or x.device.type != "cpu":
+    if x.device.type != "cpu" or not {type(x), type(weight)} <= {Tensor, nn.Parameter}:
         return F.linear(x, weight, bias)
     out: Tensor
-    if dtype == torch.bfloat16 == compute_dtype(weight) and not multiplies_bfloat16():
+    if dtype == torch.bfloat16 == compute_dtype(weight) and not on.bfloat16:
         out = WideLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
-    elif x.numel() * weight.shape[0] >= LEAST_PRODUCTS and prefers_onednn(dtype) and not torch.compiler.is_compiling():
+    elif dtype == torch.float32 and on.onednn and large(x, weight) and not torch.compiler.is_compiling():
         out = OneDnnLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     else:
         out = F.linear(x, weight, bias)
     return out
 
 
+def large(x: Tensor, weight: Tensor) -> bool:
+    """Return whether a product is large enough for oneDNN."""
+    return x.numel() * weight.shape[0] >= LEAST_PRODUCTS
+
+
 def multiply(a: Tensor, b: Tensor) -> Tensor:
     """Compute a b for matrices of one dtype, without a gradient; for oneDNN a must not be transposed."""
-    if a.device.type == "cpu" and a.dtype == torch.bfloat16 and not multiplies_bfloat16():
+    if a.device.type == "cpu" and a.dtype == torch.bfloat16 and not processor().bfloat16:
         return (a.float() @ b.float()).to(a.dtype)
-    if a.device.type == "cpu" and prefers_onednn(a.dtype) and a.is_contiguous():
+    if a.device.type == "cpu" and a.dtype == torch.float32 and processor().onednn and a.is_contiguous():
         out: Tensor = onednn().default(a, b.T, None, "none", [], "")
         return out
     return a @ b
@@ -58,9 +64,9 @@ def multiply(a: Tensor, b: Tensor) -> Tensor:
 
 def describe(dtype: torch.dtype) -> str:
     """Name the way that a run on this CPU multiplies."""
-    if dtype == torch.bfloat16 and not multiplies_bfloat16():
+    if dtype == torch.bfloat16 and not processor().bfloat16:
         return "products: bfloat16 values in float32, as this processor has no instructions for bfloat16"
-    return f"products: {'oneDNN' if dtype == torch.bfloat16 or prefers_onednn(dtype) else 'MKL'}"
+    return f"products: {'oneDNN' if dtype == torch.bfloat16 or processor().onednn else 'MKL'}"
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:
@@ -69,20 +75,24 @@ def compute_dtype(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
-@cache
-def multiplies_bfloat16() -> bool:
-    """Return whether oneDNN has kernels for bfloat16 on this processor."""
-    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+@dataclass(frozen=True)
+class Processor:
+    """What is fast on this processor."""
+
+    bfloat16: bool
+    """oneDNN has kernels for bfloat16."""
+    onednn: bool
+    """oneDNN multiplies float32 faster than MKL."""
 
 
 @cache
-def prefers_onednn(dtype: torch.dtype) -> bool:
-    """Return whether oneDNN multiplies faster than MKL on this processor: float32 with AVX-512, not by Intel."""
+def processor() -> Processor:
+    """Ask torch; a layer keeps the answer, as torch.compile cannot ask."""
+    has_bfloat16 = torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
-    return dtype == torch.float32 and wide and onednn() is not None and not is_intel()
+    return Processor(has_bfloat16, onednn() is not None and wide and not is_intel())
 
 
-@cache
 def is_intel() -> bool:
     """Return whether the processor is by Intel, as far as the system says; so where it says nothing."""
     try:
@@ -126,14 +136,14 @@ class WideLinear(torch.autograd.Function):
     """A linear layer of values rounded to bfloat16, computed in float32; the gradients of W and b stay float32."""
 
     @staticmethod
-    @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.bfloat16)
+    @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.bfloat16)  # type: ignore[untyped-decorator]
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Round the sums of products to bfloat16."""
         ctx.save_for_backward(x, weight)
         return F.linear(x.float(), weight.float(), None if bias is None else bias.float()).to(x.dtype)
 
     @staticmethod
-    @torch.amp.custom_bwd(device_type="cpu")
+    @torch.amp.custom_bwd(device_type="cpu")  # type: ignore[untyped-decorator]
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Multiply the gradient with the weight and with the input."""
         (x, weight), rows = ctx.saved_tensors, grad.flatten(0, -2).float()

@@ -16,6 +16,7 @@ FREE_TO_CHANGE = (  # settings, or sections, that do not change what a run compu
     "train.threads",
     "train.recompute",
     "train.backend",
+    "train.compile",
     "train.keep_checkpoints",
     "train.final_checkpoints",
     "train.async_checkpoints",

@@ -13,7 +13,7 @@ from tests.forked import ROOT
 # 8,496,611,328 at 4K. At half of an A100's 312 TFLOP/s 262,144 tokens, a sixteenth of 4,194,304, take 13.3474 s at 2K.
 FLOPS = {"tiny_2k": 7_942_963_200, "tiny_4k": 8_496_611_328}
 # 1,024 GPUs, 128 nodes: 4,096 tokens take 208.553 ms, 69.518 forward, 139.036 backward.
-#   all ranks: 896 hops of 3.4 us and 127 of 14 us are 4.8244 ms, 120.61 for 25 groups. Through 8 x 25 GB/s go 2.98863 GB
+#   all: 896 hops of 3.4 us and 127 of 14 us are 4.8244 ms, 120.61 for 25 groups. Through 8 x 25 GB/s go 2.98863 GB
 #   x 1023/1024 in 14.929 ms and twice that in 29.857 ms: 135.539 - 69.518 + 150.467 - 139.036 = 77.452 ms exposed
 #   nodes: 7/8 of 2.98863 GB at 300 GB/s are 8.717 ms, 25 x 7 hops 0.595; of the double 17.434 + 0.595;
 #   then 0.74716 GB

@@ -132,7 +132,9 @@ def test_near_ties_that_a_rule_ends_come_out_alike_in_every_batch():
             assert set(row[len(own) :]) <= {0}
 
 
-@pytest.mark.parametrize("make", [nearly_tied, lambda seed: decoder(dtype=torch.float32, vocab_size=60)], ids=str)
+@pytest.mark.parametrize(
+    "make", [nearly_tied, lambda seed: decoder(dtype=torch.float32, vocab_size=60)], ids=["tied", "apart"]
+)
 def test_a_rule_is_told_which_prompt_it_decides(make):
     """Every prompt has a limit of its own; prompts are sorted by their prefixes and generated again alone."""
     model, prompts = make(3), tokens(3, 12, 24, vocab=30)

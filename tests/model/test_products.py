@@ -6,7 +6,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from lab.model import gradients, products
-from lab.model.layers import Linear, RMSNorm
+from lab.model.config import DecoderConfig
+from lab.model.layers import FeedForward, Linear, RMSNorm
 from lab.model.loss import summed_cross_entropy
 
 HALF_STEP = 2.0**-8  # bfloat16 keeps 8 digits: the largest relative rounding error of one value
@@ -19,7 +20,7 @@ def draw(*shape, seed=0):
 
 @pytest.fixture
 def without_kernels(monkeypatch):
-    monkeypatch.setattr(products, "multiplies_bfloat16", lambda: False)
+    monkeypatch.setattr(products, "processor", lambda: products.Processor(bfloat16=False, onednn=False))
 
 
 @pytest.mark.usefixtures("without_kernels")
@@ -64,7 +65,7 @@ def test_bfloat16_is_never_multiplied_as_such(monkeypatch):
 @pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
 @pytest.mark.parametrize("needs_input", [False, True], ids=["", "input"])
 def test_onednn_computes_the_layer_and_its_gradients(bias, needs_input, monkeypatch):
-    monkeypatch.setattr(products, "prefers_onednn", lambda dtype: True)
+    monkeypatch.setattr(products, "processor", lambda: products.Processor(bfloat16=True, onednn=True))
     layer, x, grad = Linear(128, 96, bias=bias), draw(2, 150, 128).requires_grad_(needs_input), draw(2, 150, 96, seed=5)
     out = layer(x)
     assert "OneDnnLinear" in out.grad_fn.name()
@@ -85,13 +86,27 @@ def test_onednn_computes_the_layer_and_its_gradients(bias, needs_input, monkeypa
             torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=0, atol=10 * SUM_ERROR)
 
 
-@pytest.mark.usefixtures("without_kernels")
 @pytest.mark.parametrize(("dtype", "onednn"), [(torch.float32, False), (torch.float64, True)], ids=str)
 def test_other_layers_are_torchs_own(dtype, onednn, monkeypatch):
-    monkeypatch.setattr(products, "prefers_onednn", lambda dtype: onednn and dtype == torch.float32)
+    monkeypatch.setattr(products, "processor", lambda: products.Processor(bfloat16=False, onednn=onednn))
     layer, x = Linear(128, 96, dtype=dtype), draw(300, 128).to(dtype)
     assert torch.equal(layer(x), F.linear(x, layer.weight, layer.bias))
     assert layer(x).grad_fn.name() == "AddmmBackward0"
+
+
+@pytest.mark.usefixtures("without_kernels")
+@pytest.mark.parametrize("bf16", [False, True], ids=["float32", "bfloat16"])
+def test_layers_compile_as_one_graph(bf16):
+    cfg = DecoderConfig(32, 1, 2, 1, 64, 128, tie_embeddings=False)
+    layers, x = nn.Sequential(RMSNorm(32, eps=1e-5), FeedForward(cfg)), draw(2, 8, 32).requires_grad_()
+    results = []
+    for run in (layers, torch.compile(layers, backend="eager", fullgraph=True)):
+        x.grad = None
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            run(x).float().square().sum().backward()
+        results.append(x.grad.clone())
+    scale = float(results[0].abs().max())
+    torch.testing.assert_close(*results, rtol=0, atol=scale * (4 * HALF_STEP if bf16 else SUM_ERROR))
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 32), (2, 50, 32), (0, 4, 32)], ids=str)

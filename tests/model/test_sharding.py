@@ -125,8 +125,9 @@ def dtypes_in_blocks(cfg):
     return loss.dtype, grads, {row[0] for row in seen}, {row[1] for row in seen}, [row[2:4] for row in seen], one_layout
 
 
-def test_rotary_tables_stay_float32_under_fsdp_in_bf16(ranks):
-    for loss, grads, hidden, weights, tables, one_layout in ranks(2).run(dtypes_in_blocks, CFG):
+@pytest.mark.parametrize("world", [1, 2])
+def test_rotary_tables_stay_float32_under_fsdp_in_bf16(ranks, world):
+    for loss, grads, hidden, weights, tables, one_layout in ranks(world).run(dtypes_in_blocks, CFG):
         assert (loss, grads) == (torch.float32, {torch.float32})
         assert (hidden, weights) == ({torch.bfloat16}, {torch.bfloat16})
         assert tables == [({torch.float32}, torch.float64)] * len(tables)
@@ -146,10 +147,13 @@ def test_fsdp_in_bf16_trains_as_one_process_in_bf16(ranks, tmp_path, steps):
         "probe.max_length": 128,
         "probe.loss_tokens": 0,
     }
-    ranks(1).run(train, settings | {"run.name": "one"})
-    ranks(2).run(train, settings | {"run.name": "two", "train.devices": 2, "train.strategy": "fsdp"})
-    one, two = ([record["loss"] for record in records(tmp_path / name)] for name in ("one", "two"))
-    assert len(one) == len(two) == steps
+    ranks(1).run(train, settings | {"run.name": "autocast"})
+    for name, world in (("one", 1), ("two", 2)):
+        ranks(world).run(train, settings | {"run.name": name, "train.devices": world, "train.strategy": "fsdp"})
+    autocast, one, two = ([r["loss"] for r in records(tmp_path / name)] for name in ("autocast", "one", "two"))
+    assert len(autocast) == len(one) == len(two) == steps
+    assert max(abs(a - b) for a, b in zip(autocast, two)) < BF16_TOLERANCE
+    assert one[0] == pytest.approx(two[0], abs=1e-5), "the same weights, in sums of another order"
     assert max(abs(a - b) for a, b in zip(one, two)) < BF16_TOLERANCE
 
 

@@ -52,7 +52,7 @@ class Layout:
     key_of_band: tuple[int, ...]
     segments: Segments | None
     starts: tuple[int, ...] | None
-    visible: Visibility | GivenMask
+    seen_by: Visibility | GivenMask | None  # None: what the segments imply
     context: ContextGroup | None = None
 
     @classmethod
@@ -82,11 +82,6 @@ class Layout:
                 made[key] = Rotation.of(place(positions), frequencies.inv_freq, wide)
             return made[key]
 
-        if visible is None:
-            docs = None if segments is None else segments.doc_ids[None]
-            mask = "causal" if segments is None else "document"
-            anchor = None if segments is None or segments.anchor_of is None else segments.anchor_of[None]
-            visible = Visibility(q_pos.shape[-1], k_pos.shape[-1], k_pos.device, mask, docs, anchor_of=anchor)
         return cls(
             q_pos,
             k_pos,
@@ -113,7 +108,7 @@ class Layout:
             q_pos=q_pos,
             k_pos=self.k_pos[..., :n_keys],
             q_rotations=tuple(rotation.at(part) for rotation in self.q_rotations),
-            visible=Visibility(q_pos.shape[-1], n_keys, self.k_pos.device),
+            seen_by=Visibility(q_pos.shape[-1], n_keys, self.k_pos.device),
         )
 
     def steps(self) -> Iterator[Layout]:
@@ -131,8 +126,20 @@ class Layout:
                 k_pos=self.k_pos[..., :n_keys],
                 q_rotations=tuple(rotation.at(part) for rotation in self.q_rotations),
                 k_rotations=tuple(rotation.at(part) for rotation in self.k_rotations),
-                visible=Visibility(1, n_keys, self.k_pos.device),
+                seen_by=Visibility(1, n_keys, self.k_pos.device),
             )
+
+    @cached_property
+    def visible(self) -> Visibility | GivenMask:
+        """The mask, built on first use: most kernels read the segments alone."""
+        if self.seen_by is not None:
+            return self.seen_by
+        sizes = self.q_pos.shape[-1], self.k_pos.shape[-1], self.k_pos.device
+        if self.segments is None:
+            return Visibility(*sizes)
+        anchor = self.segments.anchor_of
+        anchors = None if anchor is None else anchor[None]
+        return Visibility(*sizes, "document", self.segments.doc_ids[None], anchor_of=anchors)
 
     @cached_property
     def cache(self) -> dict[Any, Any]:

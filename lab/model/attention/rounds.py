@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lab.model.attention.devices import moved
 from lab.model.attention.fused import FusedKernel
 from lab.model.attention.layout import Layout
 from lab.model.attention.segments import HOST, Spans
@@ -42,7 +43,7 @@ class Places:
         parts = [torch.arange(run.start, run.stop, device=HOST) for run, _ in runs]
         one = torch.cat([part.flip(0) if turned else part for part, (_, turned) in zip(parts, runs, strict=True)])
         sequence = torch.arange(batch, device=HOST).repeat_interleave(len(one))
-        return cls(listed=(sequence.to(device), one.repeat(batch).to(device)))
+        return cls(listed=(moved(sequence, device), moved(one.repeat(batch), device)))
 
     def take(self, x: Tensor) -> Tensor:
         """Gather the tokens of (B, T, ...) as (n, ...)."""
