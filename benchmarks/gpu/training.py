@@ -45,11 +45,13 @@ class Setting:
     recompute: bool = False
 
 
-def new_decoder(cfg: DecoderConfig, device: torch.device, *, backend: str, recompute: bool) -> Decoder:
+def new_decoder(
+    cfg: DecoderConfig, device: torch.device, *, backend: str, recompute: bool, compiler: str | None = None
+) -> Decoder:
     """Build a decoder whose random weights are drawn on the device, which a CPU would take longest of all for."""
     rope = frequencies("rope", head_dim=cfg.head_dim, theta=cfg.theta)
     with torch.device("meta"):
-        decoder = Decoder(cfg, frequencies=rope, backend=backend, seed=None, recompute=recompute)
+        decoder = Decoder(cfg, frequencies=rope, backend=backend, seed=None, recompute=recompute, compiler=compiler)
     decoder.to_empty(device=device)
     if cfg.tie_embeddings:  # leaving the meta device parts them
         decoder.head.weight = decoder.embedding.weight
