@@ -21,11 +21,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import record
-from lab.data.blocks import BLOCK_BYTES, entry_of
+from lab.data.blocks import BLOCK_BYTES, CHECKSUMS, entry_of, write_checksums
 from lab.data.config import DataConfig, Mode, Text
+from lab.data.manifests import VERIFY_BYTES
 from lab.data.module import PackedData
 from lab.data.segments import index_documents
-from lab.data.shards import VERIFY_BYTES, ShardWriter
+from lab.data.shards import ShardWriter
 from lab.data.staging import staged_folder
 from lab.files import FileEntry
 
@@ -52,8 +53,9 @@ def simulate(folder: Path, documents: int, shards: int) -> None:
     (first / "train.sources.bin").write_bytes(bytes(4 * documents))
     with (first / "train.tokens.bin").open("wb") as file:
         file.truncate(4 * int(ends[-1]))
-    manifest["files"] |= {name: entry_of(first / name) for name in ("train.ends.bin", "train.sources.bin")}
-    manifest["files"]["train.tokens.bin"] = zeros_entry(first / "train.tokens.bin")
+    names = [name for name in manifest["files"] if name != CHECKSUMS]
+    entries = {name: (zeros_entry if name == "train.tokens.bin" else entry_of)(first / name) for name in names}
+    manifest["files"] = write_checksums(first, entries)
     manifest |= {"splits": {**manifest["splits"], "train": {"documents": documents, "tokens": int(ends[-1])}}}
     manifest["sources"] = ["simulated"]
     (first / "manifest.json").write_text(json.dumps(manifest))

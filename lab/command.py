@@ -226,16 +226,15 @@ def as_list(value: Any, kind: str) -> Any:
 
 
 def settings_lines(options_class: type[Section], names: Iterable[str] | None = None, prefix: str = "") -> list[str]:
-    """Describe settings, all or those named: default and meaning, with a method as the heading of its own."""
-    listed = [each for each in all_settings(options_class, prefix) if names is None or each[0] in names]
-    times, lines, inside = Counter(name for name, _, _ in listed), [], "."
-    for name, default, meaning in listed:
-        heads = times[name] > 1 and name.rpartition(".")[2] in TAGS
-        inside = name.rpartition(".")[0] + "." if heads else inside
-        start = "\n  " if heads else "    " if name.startswith(inside) else "  "
-        lines.append(
-            f"{start}--{name}={default.strip(chr(34)) if heads else default}\n      {' '.join(meaning.split())}"
-        )
+    """Describe settings, all or those named: default, meaning and values, a method as the heading of its own."""
+    listed = [one for one in all_settings(options_class, prefix) if names is None or one.name in names]
+    times, lines, inside = Counter(one.name for one in listed), [], "."
+    for one in listed:
+        heads = times[one.name] > 1 and one.name.rpartition(".")[2] in TAGS
+        inside = one.name.rpartition(".")[0] + "." if heads else inside
+        start = "\n  " if heads else "    " if one.name.startswith(inside) else "  "
+        shown, values = (one.default.strip('"'), "") if heads else (one.default, f" [{one.values}]")
+        lines.append(f"{start}--{one.name}={shown}\n      {one.meaning}{values}")
     return lines
 
 

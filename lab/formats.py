@@ -7,7 +7,7 @@ tokenizer.json has the number of its own library.
     1   no number. Checkpoints of two kinds: state.ckpt is Lightning's own and holds weights and optimizer, or these
         are safetensors files beside it. counts.npz of the first versions holds no `tokens` and no supervised targets.
     2   the number; a run folder begins with checkpoints/untrained.json, which the first checkpoint replaces; hashes of
-        manifests and checksums of a shard's blocks, where they are recorded
+        manifests, and checksums of a shard's blocks, in its manifest or beside it, where they are recorded
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.command import Syntax, Words, run, settings_lines, show, start
-from lab.config import find_config, load_experiment
+from lab.config import load_experiment
 from lab.data.config import DataConfig
 from lab.data.corpora import FilesReader, open_corpus
 from lab.data.derivation import NEIGHBOURS, RECORD
@@ -62,7 +62,7 @@ def parse(words: Words) -> Arguments:
         raise ConfigError(f"--workers={workers}: must be a whole number >= 1; leave it out to use all cores")
     share = read_share(overrides.pop("task", None))
     plot = overrides.pop("plot", None)
-    data = load_experiment(find_config(words.places[0]), overrides).data
+    data = load_experiment(Path(words.places[0]), overrides).data
     if plot is not None and data.upsample is None:
         raise ConfigError(f"--plot={plot}: would be ignored, it draws what data.upsample changes; set data.upsample")
     return Arguments(data, workers, share, words.options.verify, None if plot is None else Path(str(plot)))

@@ -7,20 +7,26 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lab.assembly import assemble
+import torch
+
+from lab.assembly import Run, assemble
+from lab.callbacks.profiling import Profiling
 from lab.callbacks.watching import Watching
-from lab.choices import choose_backend, reductions, training_device
+from lab.choices import choose_backend, choose_compile, computes_in_bf16, reductions, training_device
 from lab.command import FAILED, STOPPED, show
 from lab.config import Experiment
+from lab.data.blocks import has_checksums
+from lab.data.manifests import is_small, read_manifests
 from lab.data.preparation import shard_folder, summarise
 from lab.data.selecting import read_token_types, result_file
 from lab.data.shaped import shape_corpus
 from lab.data.shaping_cost import cost_of, shape_record, summary_of_shape
-from lab.data.shards import VERIFY_BYTES, TokenStore, read_manifests
+from lab.data.shards import TokenStore
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import CheckpointError, ConfigError, MissingPackage
 from lab.files import read_object, write_atomic, write_json
 from lab.launch import Launch, find_launch
+from lab.model import products
 from lab.positions.base_bound import base_warning
 from lab.probe.curve import shown_length
 from lab.probe.protocols import window_warning
@@ -37,11 +43,18 @@ DONE = 0
 
 
 def run_experiment(
-    experiment: Experiment, resume: bool, command: str, *, restart: bool = False, exits: bool = False
+    experiment: Experiment,
+    resume: bool,
+    command: str,
+    *,
+    restart: bool = False,
+    exits: bool = False,
+    profiling: Profiling | None = None,
 ) -> int:
     """Train, record and report, as the only process that writes to the run folder; return the exit status.
 
-    Where the process `exits` afterwards, signals are ignored from the end of the training on.
+    Where the process `exits` afterwards, signals are ignored from the end of the training on. With `profiling` the
+    training neither saves nor probes, and ends when the profile does.
 
     Raises: LabError for what the user can correct.
     """
@@ -54,11 +67,19 @@ def run_experiment(
         )
     resume = resume or launch.restarts > 0
     with own_run(experiment, launch):
-        return train(experiment, resume, command, launch, echo, restart=restart, exits=exits)
+        return train(experiment, resume, command, launch, echo, restart=restart, exits=exits, profiling=profiling)
 
 
 def train(
-    experiment: Experiment, resume: bool, command: str, launch: Launch, echo: Any, *, restart: bool, exits: bool
+    experiment: Experiment,
+    resume: bool,
+    command: str,
+    launch: Launch,
+    echo: Any,
+    *,
+    restart: bool,
+    exits: bool,
+    profiling: Profiling | None,
 ) -> int:
     """Train, record and report; return the exit status.
 
@@ -71,7 +92,7 @@ def train(
         return already_finished(experiment, folder, echo)
     threads = set_threads(experiment.train.threads or (folder.threads() if resume else None), launch)
     run = assemble(experiment, folder, launch, start=checkpoint)
-    run.trainer.callbacks.append(Watching(launch, command, exits=exits))  # type: ignore[attr-defined]
+    accompany(run, Watching(launch, command, exits=exits), profiling)
     run.data.check_prepared()
     if launch.is_first:
         run.data.prepare_data()
@@ -108,9 +129,16 @@ def train(
         return status if launch.returns_status else DONE
     if finished:
         return already_finished(experiment, folder, echo)
-    if launch.is_first:
+    if launch.is_first and profiling is None:
         echo(report(experiment, folder))
     return DONE
+
+
+def accompany(run: Run, watching: Watching, profiling: Profiling | None) -> None:
+    """Add the callbacks that depend on how the run was started."""
+    if profiling is not None:
+        profiling.attach(run.trainer)
+    run.trainer.callbacks.append(watching)  # type: ignore[attr-defined]
 
 
 def already_finished(experiment: Experiment, folder: RunFolder, echo: Any) -> int:
@@ -151,8 +179,8 @@ def unchecked(folder: Path) -> str | None:
 
     Raises: DataError.
     """
-    files = [file for manifest in read_manifests(folder).values() for file in manifest["files"].values()]
-    if sum(file["bytes"] for file in files) <= VERIFY_BYTES or all("crc32" in file for file in files):
+    manifests = read_manifests(folder).values()
+    if is_small(manifests) or all(map(has_checksums, manifests)):
         return None
     return (
         f"{folder}: shards of an earlier version, whose bytes no run compares with a checksum; check them once with: "
@@ -203,17 +231,22 @@ def choose_token_types(
 
 
 def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) -> str:
-    """Format the run's size, its attention kernel and the reason for that kernel."""
+    """Format the run's size, its attention kernel, whether blocks are compiled, and the reasons."""
     device = training_device(experiment)
     backend, reason = choose_backend(experiment, device)
+    compiled, why = choose_compile(experiment, backend)
     start = f"; continues at {checkpoint.consumed_tokens:,} tokens" if checkpoint else ""
     train, path = experiment.train, experiment.run.path
     warning = base_warning(experiment.model.theta, experiment.data.window)
     shared = f", each pack shared by {train.context_parallel} processes" if train.context_parallel > 1 else ""
-    notes = "".join(f"\n{line}" for line in [*reductions(experiment), *([warning] if warning else [])])
+    dtype = torch.bfloat16 if computes_in_bf16(experiment, device) else torch.float32
+    multiplied = products.describe(dtype) if device.type == "cpu" else None
+    lines = [multiplied, *reductions(experiment), warning]
+    notes = "".join(f"\n{line}" for line in filter(None, lines))
     return (
         f"run: {path}: {experiment.model.n_parameters():,} parameters, {train.steps:,} steps of "
-        f"{train.batch_tokens:,} tokens on {device.type}{shared}{start}\nattention: {backend} ({reason}){notes}"
+        f"{train.batch_tokens:,} tokens on {device.type}{shared}{start}\nattention: {backend} ({reason})\n"
+        f"compiled blocks: {'yes' if compiled else 'no'} ({why}){notes}"
     )
 
 

@@ -1,5 +1,6 @@
 """lab.verify: every flipped bit and every file that is not what was recorded is found, and whole folders have none."""
 
+import hashlib
 import json
 import random
 import shutil
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from lab.counts import PositionCounts
-from lab.data import blocks, shards
+from lab.data import blocks, manifests
 from lab.data.blocks import BlockArray
 from lab.data.closing import digest_of_data
 from lab.data.preparation import prepare, shard_folder
@@ -69,6 +70,19 @@ def test_whole_folders_have_no_fault_and_all_of_their_files_are_read(here, capsy
         files = [path for path in folder.rglob("*") if path.is_file()]
         size = sum(path.stat().st_size for path in files)
         assert (status, lines) == (0, [f"{len(files):,} files, {size:,} bytes: no fault"])
+
+
+def test_a_haystack_that_is_not_the_last_probes_is_a_fault(here, capsys):
+    run, _ = here
+    for text in ("an earlier text", "the text"):
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        RunFolder(run).append("probes.jsonl", {"consumed_tokens": AT, "length": 8, "haystack": digest[:16]})
+    (run / "haystack.txt").write_text("the text")
+    assert verified(run, capsys)[0] == 0
+    (run / "haystack.txt").write_text("the texu")
+    status, (line, _) = verified(run, capsys)
+    assert status == 1
+    assert line.startswith(f"{run / 'haystack.txt'}: has SHA-256 ")
 
 
 def flips_missed(folders, n, seed, capsys):
@@ -176,7 +190,7 @@ def test_what_cannot_be_verified_is_refused(words, capsys, tmp_path, monkeypatch
 @pytest.mark.slow
 def test_a_block_that_is_damaged_while_a_run_trains_ends_it_with_its_last_checkpoint_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 64)
-    monkeypatch.setattr(shards, "VERIFY_BYTES", 0)  # as for a large corpus
+    monkeypatch.setattr(manifests, "VERIFY_BYTES", 0)  # as for a large corpus
     often = (*UNPROBED, "--train.checkpoint_every_tokens=1024", "--data.prefetch=0")
     prepare(load(*settings_of(tmp_path, "whole"), *often).data, progress=False)
     read, compare = [], BlockArray.compare

@@ -1,7 +1,8 @@
 """Checksums of a file's blocks: written with the file, compared when a run reads a block for the first time.
 
 CRC-32 finds every error of up to 32 bits in a row, and all but one of 2^32 others. Blocks are small, as windows are
-drawn from all over a corpus and a window costs the blocks that it touches.
+drawn from all over a corpus and a window costs the blocks that it touches. The checksums of a shard's files are a file
+beside them, itself in blocks, whose checksums are in the manifest: a run reads those of the blocks that it reads.
 """
 
 from __future__ import annotations
@@ -9,47 +10,99 @@ from __future__ import annotations
 import hashlib
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from lab.errors import DataError
 from lab.files import FileEntry
 
-BLOCK_BYTES = 2**16
-DIGITS = 8  # hexadecimal, of one block
+BLOCK_BYTES = 2**13
+FIRST_BLOCK_BYTES = 2**16  # of earlier versions, whose manifests hold the checksums of all blocks
+READ_BLOCKS = 128  # hashed at a time
+CHECKSUMS, SUM_DTYPE, SUM_BYTES = "checksums.bin", ">u4", 4
+DIGITS = 2 * SUM_BYTES  # hexadecimal, of one block
 
 
 def entry_of(path: Path) -> FileEntry:
     """Return the size, the hash and the blocks' checksums of a file for a manifest."""
-    digest, blocks, size = hashlib.sha256(), [], 0
+    digest, sums, size = hashlib.sha256(), bytearray(), 0
     with path.open("rb") as file:
-        while block := file.read(BLOCK_BYTES):
-            digest.update(block)
-            blocks.append(f"{zlib.crc32(block):08x}")
-            size += len(block)
-    return {"bytes": size, "sha256": digest.hexdigest(), "crc32": "".join(blocks)}
+        while data := memoryview(file.read(READ_BLOCKS * BLOCK_BYTES)):
+            digest.update(data)
+            for begin in range(0, len(data), BLOCK_BYTES):
+                sums += zlib.crc32(data[begin : begin + BLOCK_BYTES]).to_bytes(SUM_BYTES, "big")
+            size += len(data)
+    return {"bytes": size, "sha256": digest.hexdigest(), "crc32": sums.hex()}
 
 
-def lists_blocks(entry: FileEntry) -> bool:
-    """Return whether an entry holds a checksum of each block of its file, or none, as those of earlier versions."""
-    checksums = entry.get("crc32")
-    n_blocks = -(-entry["bytes"] // BLOCK_BYTES)
-    return checksums is None or (isinstance(checksums, str) and len(checksums) == DIGITS * n_blocks)
+def write_checksums(folder: Path, files: dict[str, FileEntry]) -> dict[str, FileEntry]:
+    """Move the checksums from the entries of a manifest to a file, and return the entries with that of this file."""
+    sums = bytes.fromhex("".join(entry.pop("crc32") for entry in files.values()))
+    (folder / CHECKSUMS).write_bytes(sums)
+    return {**files, CHECKSUMS: entry_of(folder / CHECKSUMS)}
+
+
+def count_blocks(n_bytes: int, block_bytes: int) -> int:
+    """Count the blocks of a file."""
+    return -(-n_bytes // block_bytes)
+
+
+def block_bytes_of(manifest: dict[str, Any]) -> int:
+    """Return the size of a block, which earlier versions did not record."""
+    size: int = manifest.get("block_bytes", FIRST_BLOCK_BYTES)
+    return size
+
+
+def lists_blocks(manifest: dict[str, Any]) -> bool:
+    """Return whether a manifest's checksums, if there are any, are as many as there are blocks."""
+    files, size = manifest["files"], block_bytes_of(manifest)
+    if not isinstance(size, int) or size < 1:
+        return False
+    for entry in files.values():
+        sums = entry.get("crc32")
+        if not (sums is None or (isinstance(sums, str) and len(sums) == DIGITS * count_blocks(entry["bytes"], size))):
+            return False
+    others = sum(count_blocks(entry["bytes"], size) for name, entry in files.items() if name != CHECKSUMS)
+    return CHECKSUMS not in files or files[CHECKSUMS]["bytes"] == SUM_BYTES * others
+
+
+def has_checksums(manifest: dict[str, Any]) -> bool:
+    """Return whether the blocks of all files have checksums; those of earlier versions may have none."""
+    files = manifest["files"]
+    return "crc32" in files.get(CHECKSUMS, {}) or all("crc32" in entry for entry in files.values())
+
+
+def checksums_of(folder: Path, manifest: dict[str, Any]) -> dict[str, tuple[np.ndarray | BlockArray, int]]:
+    """Find the checksums of a shard's files: where they are, and at which index those of each file begin."""
+    files, size = manifest["files"], block_bytes_of(manifest)
+    inline = {name: np.frombuffer(bytes.fromhex(e["crc32"]), SUM_DTYPE) for name, e in files.items() if "crc32" in e}
+    if CHECKSUMS not in inline:
+        return {name: (sums, 0) for name, sums in inline.items()}
+    sums, first, found = BlockArray(folder / CHECKSUMS, SUM_DTYPE, (inline[CHECKSUMS], 0), size), 0, {}
+    for name, entry in files.items():
+        found[name] = (sums, first)
+        first += count_blocks(entry["bytes"], size)
+    return found
 
 
 class BlockArray:
     """An array in a file, mapped into memory; without checksums its blocks are not compared.
 
+    `checksums` are those of many files, with the index of this file's first.
+
     Shapes: as many values as the file holds.
     """
 
-    def __init__(self, path: Path, dtype: str, checksums: str | None) -> None:
-        self.path = path
+    def __init__(
+        self, path: Path, dtype: str, checksums: tuple[np.ndarray | BlockArray, int] | None, block_bytes: int
+    ) -> None:
+        self.path, self.checksums, self.block_bytes = path, checksums, block_bytes
         self.data: np.ndarray = np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray)
         self.values: np.ndarray = self.data.view(dtype)
-        self.checksums = checksums or ""
-        self.unread = bytearray(b"\1" * (len(self.checksums) // DIGITS))
-        self.block_values = BLOCK_BYTES // self.values.itemsize
+        self.itemsize = self.values.itemsize
+        self.n_blocks = 0 if checksums is None else count_blocks(len(self.data), block_bytes)
+        self.compared = bytearray(count_blocks(self.n_blocks, 8))  # one bit for each block
 
     def __len__(self) -> int:
         """Return the number of values."""
@@ -65,10 +118,10 @@ class BlockArray:
 
         Raises: DataError for a block that is not what was written.
         """
-        first, end = start // self.block_values, -(-stop // self.block_values)
-        if self.unread.find(1, first, end) >= 0:
-            for block in range(first, min(end, len(self.unread))):
-                if self.unread[block]:
+        if self.n_blocks and start < stop:
+            end = min((stop * self.itemsize - 1) // self.block_bytes + 1, self.n_blocks)
+            for block in range(start * self.itemsize // self.block_bytes, end):
+                if not self.compared[block >> 3] >> (block & 7) & 1:
                     self.compare(block)
         return self.values[start:stop]
 
@@ -77,12 +130,19 @@ class BlockArray:
 
         Raises: DataError.
         """
-        begin = block * BLOCK_BYTES
-        data = self.data[begin : begin + BLOCK_BYTES]
-        found, expected = f"{zlib.crc32(data.data):08x}", self.checksums[DIGITS * block :][:DIGITS]
+        begin = block * self.block_bytes
+        data = self.data[begin : begin + self.block_bytes]
+        found, expected = zlib.crc32(data), self.checksum(block)
         if found != expected:
             raise DataError(
-                f"{self.path}: bytes {begin:,} to {begin + len(data) - 1:,} have CRC-32 {found}, the manifest records "
-                f"{expected}; restore the file, or delete {self.path.parent} and run lab.prepare again"
+                f"{self.path}: bytes {begin:,} to {begin + len(data) - 1:,} have CRC-32 {found:08x}, {expected:08x} is "
+                f"recorded; restore the file, or delete {self.path.parent} and run lab.prepare again"
             )
-        self.unread[block] = 0
+        self.compared[block >> 3] |= 1 << (block & 7)
+
+    def checksum(self, block: int) -> int:
+        """Return the recorded checksum of one block."""
+        assert self.checksums is not None, "has some"
+        sums, first = self.checksums
+        place = first + block
+        return int((sums.read(place, place + 1) if isinstance(sums, BlockArray) else sums[place:])[0])

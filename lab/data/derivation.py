@@ -18,9 +18,10 @@ from tqdm import tqdm
 
 from lab.data.closing import shards_in
 from lab.data.config import Upsample
+from lab.data.manifests import SPLITS, check_shard, read_manifest
 from lab.data.mixture import Tally, record_of
 from lab.data.related import related_order
-from lab.data.shards import SPLITS, Shard, ShardWriter, check_shard, open_shard, read_manifest
+from lab.data.shards import Shard, ShardWriter, open_shard
 from lab.data.tasks import task_name
 from lab.data.upsampling import Floats, Ints, copies_of, draw_offsets, refuse_no_change, spread, weigh
 from lab.errors import DataError

@@ -47,11 +47,13 @@ class Groups:
         begin = int(self.ends[group - 1]) if group else 0
         return begin, self.document_ends.read(group * GROUP, (group + 1) * GROUP)
 
-    def count_ended(self, place: int) -> int:
-        """Count the documents that end at or before a token."""
-        group = int(self.ends.searchsorted(place, side="right"))
-        ends = self.document_ends.read(group * GROUP, (group + 1) * GROUP)
-        return min(group * GROUP, len(self.document_ends)) + int(ends.searchsorted(place, side="right"))
+    def ends_within(self, start: int, stop: int) -> np.ndarray:
+        """Return the ends of documents after token `start`, up to `stop`: int64, rising."""
+        first, last = self.ends.searchsorted((start, stop), side="right").tolist()
+        ends = self.document_ends.read(first * GROUP, (last + 1) * GROUP)
+        low, high = ends.searchsorted((start, stop), side="right").tolist()
+        found: np.ndarray = ends[low:high]
+        return found
 
     def _index(self, suffix: str, count: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         def compute() -> np.ndarray:
@@ -63,12 +65,16 @@ class Groups:
         return cached(self.folder / f".groups-{self.split}{suffix}.npy", self.digest, compute)
 
 
-def segment_counts(ends: np.ndarray, window: int, begin: int = 0) -> np.ndarray:
-    """Count the segments up to and including each document, int64 (documents,); the first one begins at `begin`."""
+def segment_counts(ends: np.ndarray, window: int, begins: np.ndarray | int = 0) -> np.ndarray:
+    """Count the segments up to and including each document: int64, as `ends`, (documents,) or (rows, documents).
+
+    The first document of each row begins at `begins`.
+    """
     rounded = ends + (window - 1)
-    rounded[:1] -= begin
-    rounded[1:] -= ends[:-1]
-    counts: np.ndarray = (rounded // window).cumsum()
+    rounded[..., :1] -= np.asarray(begins)[..., None]
+    rounded[..., 1:] -= ends[..., :-1]
+    rounded //= window
+    counts: np.ndarray = rounded.cumsum(-1)
     return counts
 
 

@@ -6,6 +6,14 @@ outside 0 .. n - 1 is permuted again until it falls inside, which keeps the map 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+Numbers = npt.NDArray[np.uint64]
+Value = TypeVar("Value", int, Numbers)
 ROUNDS = 4
 MASK = 2**64 - 1
 
@@ -18,23 +26,42 @@ def shuffled(index: int, n: int, key: int) -> int:
         [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     """
     assert 0 <= index < n, f"index {index} outside 0 .. {n - 1}"
-    half = max(1, ((n - 1).bit_length() + 1) // 2)
+    half, keys = half_bits(n), round_keys(key)
     while True:
-        index = feistel(index, half, key)
+        index = feistel(index, half, keys)
         if index < n:
             return index
 
 
-def feistel(value: int, half: int, key: int) -> int:
+def shuffled_all(indices: Numbers, n: int, key: int) -> Numbers:
+    """Return the images of many indices, as `shuffled` does of one."""
+    half, keys = half_bits(n), round_keys(key)
+    images = feistel(indices, half, keys)
+    while len(outside := np.flatnonzero(images >= n)):
+        images[outside] = feistel(images[outside], half, keys)
+    return images
+
+
+def half_bits(n: int) -> int:
+    """Return half the smallest even number of bits that holds 0 .. n - 1."""
+    return max(1, ((n - 1).bit_length() + 1) // 2)
+
+
+def round_keys(key: int) -> list[int]:
+    """Derive the key of each round."""
+    return [mix(key * ROUNDS + turn) for turn in range(ROUNDS)]
+
+
+def feistel(value: Value, half: int, keys: Sequence[int]) -> Value:
     """Permute the numbers of 2 * half bits."""
     low_mask = (1 << half) - 1
     left, right = value >> half, value & low_mask
-    for turn in range(ROUNDS):
-        left, right = right, left ^ (mix(right ^ mix(key * ROUNDS + turn)) & low_mask)
+    for key in keys:
+        left, right = right, left ^ (mix(right ^ key) & low_mask)
     return left << half | right
 
 
-def mix(value: int) -> int:
+def mix(value: Value) -> Value:
     """Scramble 64 bits (the splitmix64 finaliser)."""
     value = (value + 0x9E3779B97F4A7C15) & MASK
     value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & MASK
@@ -46,3 +73,13 @@ def sample_segment(sample: int, n: int, seed: int) -> int:
     """Return the segment of global sample `sample`; every epoch of n samples is a shuffle of its own."""
     epoch, place = divmod(sample, n)
     return shuffled(place, n, key=mix(seed) ^ mix(mix(epoch)))
+
+
+def sample_segments(samples: npt.NDArray[np.int64], n: int, seed: int) -> npt.NDArray[np.int64]:
+    """Return the segments of many global samples, as `sample_segment` does of one."""
+    epochs, places = np.divmod(samples, n)
+    found = np.empty_like(samples)
+    for epoch in np.unique(epochs).tolist():
+        own = epochs == epoch
+        found[own] = shuffled_all(places[own].astype(np.uint64), n, key=mix(seed) ^ mix(mix(epoch)))
+    return found

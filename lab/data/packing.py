@@ -9,7 +9,7 @@ that still fits. No segment is cut or dropped. A stream's state is the next samp
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -67,19 +67,19 @@ class PackStream:
         state: Sequence[int] | None = None,
     ) -> None:
         self.arrangement, self.skip, self.selection = arrangement, skip, selection
-        self.arranges = skip is not None or arrangement != Arrangement() or not segments.whole_documents
-        self.arranges = self.arranges or not store.scores_all
+        self.arranges = skip is not None or selection is not None or arrangement.rearranges
         self.store, self.segments = store, segments
         self.stream, self.n_streams, self.pack_tokens = stream, n_streams, pack_tokens
         self.seed, self.look_ahead = seed, look_ahead
         self.next_sample = stream
         self.waiting: list[tuple[int, int]] = []  # (length, -sample) rising: among equal lengths the oldest is last
-        self.drawn: dict[int, Segment] = {}  # of each waiting sample
+        self.drawn: dict[int, tuple[Segment, int]] = {}  # each waiting sample and its length, the oldest first
+        self.ahead: list[Segment] = []  # of the next samples, the last first
         if state is not None:
             self.next_sample = int(state[0])
-            for sample in state[1:]:
-                if sample >= 0:
-                    self._wait(int(sample))
+            samples = sorted(int(sample) for sample in state[1:] if sample >= 0)
+            for sample, segment in zip(samples, segments.draw_all(np.array(samples, dtype=np.int64), seed)):
+                self._wait(sample, segment)
 
     def __iter__(self) -> PackStream:
         """Return the endless iterator itself."""
@@ -88,14 +88,67 @@ class PackStream:
     def __next__(self) -> Pack:
         """Fill the next pack."""
         while len(self.waiting) < self.look_ahead:
-            self._wait(self.next_sample)
+            if not self.ahead:
+                samples = self.next_sample + self.n_streams * np.arange(self.look_ahead)
+                self.ahead = self.segments.draw_all(samples, self.seed)[::-1]
+            self._wait(self.next_sample, self.ahead.pop())
             self.next_sample += self.n_streams
-        length, oldest = self.waiting.pop(min(range(len(self.waiting)), key=lambda k: -self.waiting[k][1]))
-        chosen, room = [-oldest], self.pack_tokens - length
+        oldest = next(iter(self.drawn))
+        length = self.drawn[oldest][1]
+        del self.waiting[bisect_left(self.waiting, (length, -oldest))]
+        chosen, room = [oldest], self.pack_tokens - length
         while (fit := bisect_right(self.waiting, (room, 1))) > 0:
             length, negated = self.waiting.pop(fit - 1)
             chosen.append(-negated)
             room -= length
+        return self._arrange_all(chosen) if self.arranges else self._copy(chosen)
+
+    def state(self) -> np.ndarray:
+        """Return the stream's state, int64 (1 + look_ahead,), padded with -1."""
+        state = np.full(1 + self.look_ahead, -1, dtype=np.int64)
+        state[0] = self.next_sample
+        state[1 : 1 + len(self.waiting)] = [-negated for _, negated in self.waiting]
+        return state
+
+    def _wait(self, sample: int, segment: Segment) -> None:
+        length = segment.length + self.arrangement.extra_tokens
+        if self.selection is not None:
+            length = self.selection.length(self.store.read(segment.start, segment.length).astype(np.int64))
+        if length > self.pack_tokens:
+            raise ConfigError(
+                f"train.micro_batch_tokens={self.pack_tokens}: must hold the longest segment, {length} tokens; use "
+                "data.window or more"
+            )
+        self.drawn[sample] = segment, length
+        insort(self.waiting, (length, -sample))
+
+    def _read(self, segment: Segment, tokens: np.ndarray, targets: np.ndarray) -> None:
+        """Read a segment's tokens and those targets that are scored into arrays of its length."""
+        start, length, continues = segment
+        read = self.store.read(start, length + continues)
+        tokens[:] = read[:length]
+        targets[: len(read) - 1] = read[1:]
+        if not self.segments.whole_documents:
+            targets[self.store.borders(start, len(read)) - 1] = IGNORE
+        if not self.store.scores_all:
+            targets[: len(read) - 1][~self.store.scored(start, len(read))[1:]] = IGNORE
+
+    def _copy(self, chosen: list[int]) -> Pack:
+        """Lay out segments as they are in the corpus."""
+        tokens, targets = self._empty()
+        lengths, begin = [], 0
+        for sample in chosen:
+            segment, length = self.drawn.pop(sample)
+            self._read(segment, tokens[begin : begin + length], targets[begin : begin + length])
+            lengths.append(length)
+            begin += length
+        return Pack(tokens, targets, lengths, self.stream, self.state())
+
+    def _empty(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.zeros(self.pack_tokens, dtype=np.int64), np.full(self.pack_tokens, IGNORE, dtype=np.int64)
+
+    def _arrange_all(self, chosen: list[int]) -> Pack:
+        """Lay out segments as the runs that the mask, the skips or the selection make of them."""
         runs: list[TokenRun] = []
         anchors: list[int] = []
         place = 0
@@ -106,48 +159,22 @@ class PackStream:
             runs += arranged
         return self._lay_out(runs, tuple(anchors))
 
-    def state(self) -> np.ndarray:
-        """Return the stream's state, int64 (1 + look_ahead,), padded with -1."""
-        state = np.full(1 + self.look_ahead, -1, dtype=np.int64)
-        state[0] = self.next_sample
-        state[1 : 1 + len(self.waiting)] = [-negated for _, negated in self.waiting]
-        return state
-
-    def _wait(self, sample: int) -> None:
-        self.drawn[sample] = segment = self.segments.draw(sample, self.seed)
-        length = segment.length + self.arrangement.extra_tokens
-        if self.selection is not None:
-            length = self.selection.length(self.store.read(segment.start, segment.length).astype(np.int64))
-        if length > self.pack_tokens:
-            raise ConfigError(
-                f"train.micro_batch_tokens={self.pack_tokens}: must hold the longest segment, {length} tokens; use "
-                "data.window or more"
-            )
-        insort(self.waiting, (length, -sample))
-
     def _arrange(self, sample: int) -> list[TokenRun]:
-        segment = self.drawn.pop(sample)
-        tokens = self.store.read(segment.start, segment.length + segment.continues).astype(np.int64)
-        targets = np.full(segment.length, IGNORE, dtype=np.int64)
-        targets[: len(tokens) - 1] = tokens[1:]
-        tokens = tokens[: segment.length]
-        if not self.arranges:
-            return [TokenRun(tokens, targets, np.arange(len(tokens)))]
+        segment, _ = self.drawn.pop(sample)
+        tokens, targets = np.zeros(segment.length, dtype=np.int64), np.full(segment.length, IGNORE, dtype=np.int64)
+        self._read(segment, tokens, targets)
         generator = np.random.default_rng([self.seed, sample])
-        documents = self.store.document_numbers(segment.start, segment.length + segment.continues)
-        targets[: len(documents) - 1][np.diff(documents) > 0] = IGNORE
-        if not self.store.scores_all:
-            targets[: len(documents) - 1][~self.store.scored(segment.start, len(documents))[1:]] = IGNORE
         if self.selection is not None:
             return [select(self.selection, tokens, targets, generator)]
-        runs = self.arrangement.runs(tokens, targets, documents[: segment.length], generator)
+        documents = self.store.document_numbers(segment.start, segment.length)
+        runs = self.arrangement.runs(tokens, targets, documents, generator)
         if self.skip is None:
             return runs
         return [TokenRun(run.tokens, run.targets, self.skip(run.tokens, generator), run.anchored) for run in runs]
 
     def _lay_out(self, runs: list[TokenRun], anchors: tuple[int, ...]) -> Pack:
-        tokens, position_ids = np.zeros((2, self.pack_tokens), dtype=np.int64)
-        targets = np.full(self.pack_tokens, IGNORE, dtype=np.int64)
+        tokens, targets = self._empty()
+        position_ids = np.zeros_like(tokens)
         begin, plain = 0, True
         for run in runs:
             part = slice(begin, begin + len(run.tokens))

@@ -23,8 +23,9 @@ from lab.data.config import Bpe, Conversations, DataConfig, Synthetic
 from lab.data.conversations import Parts, marked, select
 from lab.data.corpora import open_corpus, why_empty
 from lab.data.derivation import NEIGHBOURS, RECORD, derive_task, inputs_of, plan, similarity_of_neighbours
+from lab.data.manifests import SPLITS, check_shard, read_manifest, read_manifests
 from lab.data.segments import index_documents
-from lab.data.shards import SPLITS, ShardWriter, check_shard, read_manifest, read_manifests, token_dtype
+from lab.data.shards import ShardWriter, token_dtype
 from lab.data.tasks import remove_marks, run_owned, run_tasks, task_name
 from lab.data.text_files import Document
 from lab.data.tokenizer import EOS, load_tokenizer, special_ends, train_bpe

@@ -13,21 +13,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from lab.data.config import Mode
-from lab.data.groups import segment_counts
-from lab.data.order import sample_segment, shuffled
-from lab.data.shards import SPLITS, TokenStore, open_shard, read_manifests
+from lab.data.groups import GROUP, segment_counts
+from lab.data.manifests import SPLITS, read_manifests
+from lab.data.order import sample_segments, shuffled_all
+from lab.data.shards import TokenStore, open_shard
 from lab.errors import DataError
 
+IntArray = npt.NDArray[np.int64]
 
-@dataclass(frozen=True)
-class Segment:
+
+class Segment(NamedTuple):
     """`length` tokens from index `start` of the split; `continues` if the next token belongs to the same document."""
 
     start: int
@@ -43,12 +45,24 @@ class SegmentIndex(ABC):
     """Whether a segment belongs to one document."""
 
     @abstractmethod
-    def __getitem__(self, index: int) -> Segment:
+    def locate(self, numbers: IntArray) -> list[Segment]:
+        """Return segments by their numbers."""
+
+    def __getitem__(self, number: int) -> Segment:
         """Return one segment."""
+        return self.locate(np.array([number]))[0]
+
+    def numbers(self, samples: IntArray, seed: int) -> IntArray:
+        """Number the segments of global samples: every segment once in n samples, each epoch in another order."""
+        return sample_segments(samples, self.n, seed)
+
+    def draw_all(self, samples: IntArray, seed: int) -> list[Segment]:
+        """Return the segments of global samples."""
+        return self.locate(self.numbers(samples, seed))
 
     def draw(self, sample: int, seed: int) -> Segment:
-        """Return the segment of a global sample: every segment once in n samples, each epoch in another order."""
-        return self[sample_segment(sample, self.n, seed)]
+        """Return the segment of one global sample."""
+        return self.draw_all(np.array([sample]), seed)[0]
 
 
 def index_segments(store: TokenStore, mode: Mode, window: int) -> SegmentIndex:
@@ -59,8 +73,8 @@ def index_segments(store: TokenStore, mode: Mode, window: int) -> SegmentIndex:
     if mode == "natural":
         return NaturalSegments(store, window)
     if mode == "uniform":
-        lengths = [1 + shuffled(index, window, key=window) for index in range(window)]  # each of 1 .. window once
-        return CutSegments(store, window, lengths, "data.mode=uniform")
+        lengths = 1 + shuffled_all(np.arange(window, dtype=np.uint64), window, key=window)  # each of 1 .. window once
+        return CutSegments(store, window, lengths.astype(np.int64).tolist(), "data.mode=uniform")
     refuse_short(store, window, window, "data.mode=concatenated")
     return ConcatenatedSegments(store, window)
 
@@ -76,20 +90,26 @@ class NaturalSegments(SegmentIndex):
         self.starts = np.cumsum([0, *(int(counts[-1]) for counts in self.counts)])
         self.n = int(self.starts[-1])
 
-    def __getitem__(self, index: int) -> Segment:
-        """Locate the shard, the group, the document, then the piece."""
-        shard = int(self.starts.searchsorted(index, side="right")) - 1
-        counts, local = self.counts[shard], index - int(self.starts[shard])
-        group = int(counts.searchsorted(local, side="right"))
-        begin, ends = self.store.shards[shard].groups.read(group)
-        local -= int(counts[group - 1]) if group else 0
-        pieces = segment_counts(ends, self.window, begin)
-        document = int(pieces.searchsorted(local, side="right"))
-        if document:
-            begin, local = int(ends[document - 1]), local - int(pieces[document - 1])
-        begin += local * self.window
-        length = min(self.window, int(ends[document]) - begin)
-        return Segment(int(self.store.token_starts[shard]) + begin, length, begin + length < int(ends[document]))
+    def locate(self, numbers: IntArray) -> list[Segment]:
+        """Locate the shards, the groups, the documents, then the pieces."""
+        shards = self.starts.searchsorted(numbers, side="right") - 1
+        local = numbers - self.starts[shards]
+        begins, ends = np.empty_like(local), np.empty((len(local), GROUP), dtype=np.int64)
+        for row, (shard, number) in enumerate(zip(shards.tolist(), local.tolist())):
+            counts, groups = self.counts[shard], self.store.shards[shard].groups
+            group = int(counts.searchsorted(number, side="right"))
+            begins[row], found = groups.read(group)
+            ends[row, : len(found)], ends[row, len(found) :] = found, found[-1]
+            local[row] -= counts[group - 1] if group else 0
+        pieces = segment_counts(ends, self.window, begins)
+        documents, rows = (pieces <= local[:, None]).sum(1), np.arange(len(local))
+        later = documents > 0
+        begins[later] = ends[rows[later], documents[later] - 1]
+        local[later] -= pieces[rows[later], documents[later] - 1]
+        begins += local * self.window
+        left = ends[rows, documents] - begins
+        begins += self.store.token_starts[shards]
+        return segments_of(begins, np.minimum(left, self.window), left > self.window)
 
 
 class ConcatenatedSegments(SegmentIndex):
@@ -99,10 +119,10 @@ class ConcatenatedSegments(SegmentIndex):
         self.window, self.n_tokens = window, store.n_tokens
         self.n = store.n_tokens // window
 
-    def __getitem__(self, index: int) -> Segment:
-        """Return one window."""
-        start = index * self.window
-        return Segment(start, self.window, start + self.window < self.n_tokens)
+    def locate(self, numbers: IntArray) -> list[Segment]:
+        """Return windows."""
+        starts = numbers * self.window
+        return segments_of(starts, np.full_like(starts, self.window), starts + self.window < self.n_tokens)
 
 
 class CutSegments(SegmentIndex):
@@ -119,11 +139,16 @@ class CutSegments(SegmentIndex):
         refuse_short(store, int(self.ends[-1]), window, setting)
         self.n = store.n_tokens // int(self.ends[-1]) * len(lengths)
 
-    def __getitem__(self, index: int) -> Segment:
-        """Locate the block, then the piece in the cut that all blocks share."""
-        block, place = divmod(index, len(self.lengths))
-        start, stop = (block * int(self.ends[-1]) + int(end) for end in self.ends[place : place + 2])
-        return Segment(start, stop - start, stop < self.n_tokens)
+    def locate(self, numbers: IntArray) -> list[Segment]:
+        """Locate the blocks, then the pieces in the cut that all blocks share."""
+        blocks, places = np.divmod(numbers, len(self.lengths))
+        starts, stops = (blocks * self.ends[-1] + self.ends[places + k] for k in (0, 1))
+        return segments_of(starts, stops - starts, stops < self.n_tokens)
+
+
+def segments_of(starts: IntArray, lengths: IntArray, continues: npt.NDArray[np.bool_]) -> list[Segment]:
+    """Build segments from their parts."""
+    return list(map(Segment, starts.tolist(), lengths.tolist(), continues.tolist()))
 
 
 def refuse_short(store: TokenStore, block: int, window: int, setting: str) -> None:

@@ -22,8 +22,8 @@ from lab.data.packing import AssignIds
 from lab.data.segments import (
     ConcatenatedSegments,
     CutSegments,
+    IntArray,
     NaturalSegments,
-    Segment,
     SegmentIndex,
     index_segments,
 )
@@ -105,8 +105,12 @@ class ClassSegments(NaturalSegments):
         sizes = np.stack([np.diff(order[: n_classes + 1]) for order in self.sorted])
         self.sizes = np.concatenate([np.zeros((1, n_classes), np.int64), sizes]).cumsum(0)  # before each shard
 
-    def draw(self, sample: int, seed: int) -> Segment:
-        """Return the segment of a global sample."""
+    def numbers(self, samples: IntArray, seed: int) -> IntArray:
+        """Number the segments of global samples."""
+        return np.array([self.number(sample, seed) for sample in samples.tolist()])
+
+    def number(self, sample: int, seed: int) -> int:
+        """Number the segment of a global sample."""
         cycle, place = divmod(sample, CYCLE)
         place = shuffled(place, CYCLE, key=mix(seed) ^ mix(mix(cycle)))
         kind = int(np.searchsorted(self.class_starts, place, side="right")) - 1
@@ -117,7 +121,7 @@ class ClassSegments(NaturalSegments):
         shard = int(np.searchsorted(self.sizes[:, kind], rank, side="right")) - 1
         order = self.sorted[shard]
         local = len(self.draws) + 1 + int(order[kind]) + rank - int(self.sizes[shard, kind])
-        return self[int(self.starts[shard]) + int(order[local])]
+        return int(self.starts[shard]) + int(order[local])
 
 
 def by_class(shard: Shard, window: int) -> np.ndarray:

@@ -2,8 +2,9 @@
 
 A shard is a folder, published by one rename:
 
-    manifest.json      format, task, splits, documents, tokens, skips by reason, sources; of each file its size, SHA-256
-                       and the CRC-32 of each of its blocks, which earlier versions did not write
+    manifest.json      format, task, splits, documents, tokens, skips by reason, sources; size and SHA-256 of each file
+    checksums.bin      uint32, big-endian, of each block of the files below in the manifest's order: its CRC-32; those
+                       of its own blocks are in the manifest, where earlier versions wrote all of them, or none
     SPLIT.tokens.bin   token ids, uint16 or uint32, documents end to end, <eos> included
     SPLIT.ends.bin     int64, where each document ends
     SPLIT.sources.bin  uint32, index of each document's source in the manifest
@@ -12,8 +13,7 @@ A shard is a folder, published by one rename:
 
 from __future__ import annotations
 
-import hashlib
-import json
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,16 +23,13 @@ from typing import Any
 
 import numpy as np
 
-from lab.data.blocks import BlockArray, entry_of, lists_blocks
-from lab.data.closing import PREPARED, check_closed, check_file, differs
+from lab.data import blocks
+from lab.data.blocks import BlockArray, checksums_of, entry_of, write_checksums
 from lab.data.groups import Groups
+from lab.data.manifests import DTYPES, KINDS, SPLITS, check_shard, is_small, read_manifests
 from lab.errors import DataError
-from lab.files import entries_of, publish_folder, write_json
-from lab.formats import FORMAT, KEY, refuse_unknown
-
-SPLITS, DTYPES = ("train", "held_out"), ("<u2", "<u4")
-KINDS = {"ends": ("documents", "<i8"), "sources": ("documents", "<u4"), "scored": ("tokens", "u1")}
-VERIFY_BYTES = 2**28  # shards of a smaller total size are hashed when opened, larger ones block by block when read
+from lab.files import publish_folder, write_json
+from lab.formats import FORMAT, KEY
 
 
 def token_dtype(vocab_size: int) -> str:
@@ -74,6 +71,7 @@ class ShardWriter:
             self.files[split].close()
             (self.temporary / f"{split}.ends.bin").write_bytes(np.asarray(self.ends[split], dtype="<i8").tobytes())
             (self.temporary / f"{split}.sources.bin").write_bytes(np.asarray(self.owners[split], "<u4").tobytes())
+        files = {path.name: entry_of(path) for path in sorted(self.temporary.iterdir())}
         manifest = {
             KEY: FORMAT,
             "task": final.name,
@@ -84,88 +82,12 @@ class ShardWriter:
             },
             "skips": dict(self.skips),
             "sources": list(self.sources),
-            "files": {path.name: entry_of(path) for path in sorted(self.temporary.iterdir())},
+            "block_bytes": blocks.BLOCK_BYTES,
+            "files": write_checksums(self.temporary, files),
         }
         write_json(self.temporary / "manifest.json", manifest)
         publish_folder(self.temporary, final)
         return manifest
-
-
-def read_manifest(shard: Path, expected: str | None = None) -> dict[str, Any]:
-    """Read a shard's manifest; `expected` is the SHA-256 that prepared.json records of it.
-
-    Raises: DataError, also for a manifest of another shape, of an unknown format or of another shard.
-    """
-    path = shard / "manifest.json"
-    try:
-        data = path.read_bytes()
-        manifest = json.loads(data.decode("utf-8"))
-        if isinstance(manifest, dict):
-            refuse_unknown(path, manifest.get(KEY), DataError)
-        fault = fault_of(manifest)
-    except (OSError, ValueError, RecursionError) as error:
-        fault = str(error)
-    if fault is not None:
-        raise DataError(f"{shard}: its manifest cannot be read ({fault}); {again(shard)}")
-    found, task = hashlib.sha256(data).hexdigest(), manifest.get("task", shard.name)
-    if task != shard.name:
-        raise DataError(f"{path}: is that of {task}, expected {shard.name}; {again(shard)}")
-    if expected not in (None, found):
-        raise DataError(differs(path, found, PREPARED, str(expected), again(shard)))
-    read: dict[str, Any] = manifest
-    return read
-
-
-def again(shard: Path) -> str:
-    """Return the remedy for a shard that is not what was written."""
-    return f"restore it, or delete {shard} and run lab.prepare again"
-
-
-def fault_of(manifest: Any) -> str | None:
-    """Return why a manifest has another shape, or None."""
-    files = entries_of(manifest) if isinstance(manifest, dict) else None
-    if files is None or not all(map(lists_blocks, files.values())):
-        return "it does not list files of its folder"
-    splits, kinds = manifest.get("splits"), {"sources": list, "skips": dict}
-    if manifest.get("dtype") not in DTYPES or not isinstance(splits, dict) or splits.keys() != set(SPLITS):
-        return "it has no dtype, or other splits"
-    sizes = [size.get(unit) for size in splits.values() if isinstance(size, dict) for unit in ("documents", "tokens")]
-    if len(sizes) < 2 * len(SPLITS) or not all(isinstance(size, int) for size in sizes):
-        return "its splits have no sizes"
-    wrong = [name for name, kind in kinds.items() if not isinstance(manifest.get(name), kind)]
-    if wrong:
-        return f"it has no {wrong[0]}"
-    return next(filter(None, (fault_of_size(manifest, split) for split in SPLITS)), None)
-
-
-def fault_of_size(manifest: dict[str, Any], split: str) -> str | None:
-    """Return which file of a split has another size than its documents or tokens, of their type, need, or None."""
-    for kind, (unit, dtype) in {"tokens": ("tokens", manifest["dtype"]), **KINDS}.items():
-        name, n = f"{split}.{kind}.bin", manifest["splits"][split][unit]
-        size = manifest["files"].get(name, {}).get("bytes")
-        if size != n * np.dtype(dtype).itemsize and not (kind == "scored" and size is None):
-            return f"{name} has {size} bytes, which is not {n} {unit} of {np.dtype(dtype)}"
-    return None
-
-
-def read_manifests(folder: Path) -> dict[Path, dict[str, Any]]:
-    """Read the manifests of a folder's shards in order, and compare them with prepared.json and with the files' sizes.
-
-    Raises: DataError naming the first file that differs.
-    """
-    manifests = {path: read_manifest(path, expected) for path, expected in check_closed(folder).items()}
-    for path, manifest in manifests.items():
-        check_shard(path, manifest, hashes=False)
-    return manifests
-
-
-def check_shard(shard: Path, manifest: dict[str, Any], hashes: bool) -> None:
-    """Compare a shard's files with its manifest: sizes, and hashes if asked.
-
-    Raises: DataError naming the file.
-    """
-    for name, expected in manifest["files"].items():
-        check_file(shard / name, expected, "its manifest", again(shard), hashes=hashes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,6 +135,7 @@ class TokenStore:
     def __init__(self, shards: list[Shard]) -> None:
         self.shards = shards
         self.token_starts = np.cumsum([0, *(len(shard.tokens) for shard in shards)])
+        self.starts = self.token_starts.tolist()
 
     @classmethod
     def open(cls, folder: Path, split: str) -> TokenStore:
@@ -224,13 +147,13 @@ class TokenStore:
         if not manifests:
             remedy = "run lab.prepare, copy the shards there, or give a text of your own where the command takes one"
             raise DataError(f"{folder.absolute()}: holds no shards, which this command needs; {remedy}")
-        is_small = sum(file["bytes"] for m in manifests.values() for file in m["files"].values()) <= VERIFY_BYTES
+        checked = is_small(manifests.values())
         shards = []
         for path, manifest in manifests.items():
-            if is_small:
+            if checked:
                 check_shard(path, manifest, hashes=True)
             if manifest["splits"][split]["tokens"]:
-                shards.append(open_shard(path, manifest, split, checked=is_small))
+                shards.append(open_shard(path, manifest, split, checked=checked))
         if not shards:
             remedy = "use a corpus that contains text" if split == "train" else "raise data.held_out_frac"
             raise DataError(f"{folder}: no {split} documents; {remedy}")
@@ -243,26 +166,30 @@ class TokenStore:
 
     def read(self, start: int, length: int) -> np.ndarray:
         """Read `length` tokens from index `start`, across shards; fewer at the end of the split."""
-        parts = []
-        index = int(np.searchsorted(self.token_starts, start, side="right")) - 1
+        index = bisect_right(self.starts, start) - 1
+        parts: list[np.ndarray] = []
         while length > 0 and index < len(self.shards):
-            offset = start - int(self.token_starts[index])
+            offset = start - self.starts[index]
             part = self.shards[index].tokens.read(offset, offset + length)
             parts.append(part)
             start, length, index = start + len(part), length - len(part), index + 1
         return parts[0] if len(parts) == 1 else np.concatenate(parts or [np.zeros(0, np.int64)])
 
+    def borders(self, start: int, length: int) -> np.ndarray:
+        """Find where documents begin in `length` tokens from index `start`, but for its first token: int64, rising.
+
+        A place is repeated for every document without tokens that ends there.
+        """
+        last, index, parts = start + length - 1, bisect_right(self.starts, start) - 1, []
+        for begin, shard in zip(self.starts[index:-1], self.shards[index:]):
+            if begin > last:
+                break
+            parts.append(shard.groups.ends_within(start - begin, last - begin) + (begin - start))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts or [np.zeros(0, np.int64)])
+
     def document_numbers(self, start: int, length: int) -> np.ndarray:
         """Number the documents of `length` tokens from index `start`: int64, 0 for the first token's, then 1, 2, ..."""
-        places = np.arange(start, start + length)
-        numbers = np.zeros(length, dtype=np.int64)
-        first = int(np.searchsorted(self.token_starts, start, side="right")) - 1
-        for begin, shard in zip(self.token_starts[first:], self.shards[first:]):
-            if begin >= start + length:
-                break
-            low, high = (shard.groups.count_ended(place - int(begin)) for place in (start, start + length))
-            numbers += np.searchsorted(shard.by_document["ends"].read(low, high) + begin, places, side="right")
-        return numbers
+        return np.bincount(self.borders(start, length), minlength=length).cumsum()
 
     @property
     def scores_all(self) -> bool:
@@ -290,9 +217,10 @@ class TokenStore:
 
 def open_shard(path: Path, manifest: dict[str, Any], split: str, *, checked: bool = False) -> Shard:
     """Map one split of one shard into memory; blocks are compared when read, unless the files have been `checked`."""
-    files = manifest["files"]
+    files, size = manifest["files"], blocks.block_bytes_of(manifest)
+    checksums = {} if checked else checksums_of(path, manifest)
     found = {
-        kind: BlockArray(path / name, dtype, None if checked else files[name].get("crc32"))
+        kind: BlockArray(path / name, dtype, checksums.get(name), size)
         for kind, (_, dtype) in {"tokens": ("tokens", manifest["dtype"]), **KINDS}.items()
         if (name := f"{split}.{kind}.bin") in files
     }

@@ -10,8 +10,8 @@ from typing import Any
 
 from lab.data.closing import PREPARED
 from lab.data.config import DataConfig
+from lab.data.manifests import check_shard, read_manifests
 from lab.data.preparation import shard_folder
-from lab.data.shards import check_shard, read_manifests
 from lab.errors import DataError, DiskError
 from lab.files import (
     disk_fault,

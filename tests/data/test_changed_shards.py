@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lab import session
-from lab.data import blocks, shards
+from lab.data import blocks, manifests
 from lab.data.module import PackedData
 from lab.data.preparation import is_prepared, prepare, shard_folder
 from lab.data.segments import index_segments
@@ -56,7 +56,8 @@ def retype(folder, other):
     for split in ("train", "held_out"):
         path = shard / f"{split}.tokens.bin"
         path.write_bytes(np.fromfile(path, "<u2").astype("<u4").tobytes())
-        manifest["files"][path.name] = blocks.entry_of(path)
+    names = manifest["files"].keys() - {"checksums.bin"}
+    manifest["files"] = blocks.write_checksums(shard, {name: blocks.entry_of(shard / name) for name in names})
     (shard / "manifest.json").write_text(json.dumps(manifest))
 
 
@@ -105,8 +106,7 @@ def corpora(tmp_path_factory):
 @pytest.fixture
 def small_blocks(monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK_BYTES", BLOCK)
-    for module in (shards, session):
-        monkeypatch.setattr(module, "VERIFY_BYTES", 0)  # as for a large corpus
+    monkeypatch.setattr(manifests, "VERIFY_BYTES", 0)  # as for a large corpus
 
 
 @pytest.fixture
@@ -158,13 +158,30 @@ def test_a_shard_that_comes_out_differently_when_it_is_prepared_again_is_refused
     assert folder_bytes(folder)["prepared.json"] == whole["prepared.json"]
 
 
+def sums_of(data, size=BLOCK):
+    return [zlib.crc32(data[k : k + size]) for k in range(0, len(data), size)]
+
+
 def test_checksums_are_those_of_each_block(here):
     _, folder, _ = here
-    manifest = json.loads((folder / "task-00002" / "manifest.json").read_text())
-    for name, entry in manifest["files"].items():
-        data = (folder / "task-00002" / name).read_bytes()
-        sums = [zlib.crc32(data[k : k + BLOCK]) for k in range(0, len(data), BLOCK)]
-        assert entry["crc32"] == "".join(f"{number:08x}" for number in sums)
+    shard = folder / "task-00002"
+    files = json.loads((shard / "manifest.json").read_text())["files"]
+    own = files.pop("checksums.bin")
+    expected = [number for name in files for number in sums_of((shard / name).read_bytes())]
+    assert np.fromfile(shard / "checksums.bin", ">u4").tolist() == expected
+    assert own["crc32"] == "".join(f"{number:08x}" for number in sums_of((shard / "checksums.bin").read_bytes()))
+    assert not any("crc32" in entry for entry in files.values())
+
+
+def test_a_flipped_bit_of_the_checksums_is_found_when_they_are_needed(here):
+    _, folder, _ = here
+    path = folder / "task-00001" / "checksums.bin"
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 4]))  # of the last block of train.tokens.bin
+    _, shard, _ = TokenStore.open(folder, "train").shards
+    shard.tokens[:1]
+    with refused(f"{path}: bytes {{}}"):
+        shard.tokens[:]
 
 
 @pytest.mark.parametrize("kind", ["tokens", "ends", "sources"])
@@ -193,20 +210,36 @@ def test_a_flipped_bit_of_a_large_corpus_is_found_when_its_block_is_read_and_not
             packs(dataclasses.replace(config, prefetch=prefetch))
 
 
-def test_shards_of_earlier_versions_are_read_and_checked_by_what_they_record(here):
-    config, folder, _ = here
-    expected = packs(config)
-    assert session.unchecked(folder) is None
+def write_as_before(folder, inline):
+    """Write the manifests as earlier versions did: checksums of blocks of 64 KiB in them, or none."""
     closed = json.loads((folder / "prepared.json").read_text())
     (folder / "prepared.json").write_text(json.dumps({name: closed[name] for name in ("identity", "tasks")}))
     for path in folder.glob("task-*/manifest.json"):
         manifest = json.loads(path.read_text())
-        del manifest["format"], manifest["task"]
-        for entry in manifest["files"].values():
-            del entry["crc32"]
+        del manifest["format"], manifest["task"], manifest["block_bytes"], manifest["files"]["checksums.bin"]
+        (path.parent / "checksums.bin").unlink()
+        for name, entry in manifest["files"].items() if inline else ():
+            sums = sums_of((path.parent / name).read_bytes(), 2**16)
+            entry["crc32"] = "".join(f"{number:08x}" for number in sums)
         path.write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_shards_of_earlier_versions_are_read_and_checked_by_what_they_record(here, inline):
+    config, folder, _ = here
+    expected = packs(config)
+    assert session.unchecked(folder) is None
+    write_as_before(folder, inline)
     assert packs(config) == expected
-    assert session.unchecked(folder).endswith(f"; check them once with: python -m lab.verify {folder}")
+    warning = session.unchecked(folder)
+    assert warning is None if inline else warning.endswith(f": python -m lab.verify {folder}")
+    path = folder / "task-00001" / "train.tokens.bin"
+    data = path.read_bytes()
+    path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+    if inline:
+        with refused(f"{path}: bytes 0 to {len(data) - 1:,} have CRC-32 {{}}"):
+            packs(config)
+    path.write_bytes(data)
     shutil.copytree(folder / "task-00000", folder / "task-00003")
     with refused(f"{folder / 'task-00003'}: is not one of the 3 shards that prepared.json records"):
         packs(config)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lab.data import groups, shards
+from lab.data import groups, manifests
 from lab.data.blocks import BLOCK_BYTES, BlockArray
 from lab.data.preparation import prepare, shard_folder
 from lab.data.segments import SegmentIndex, index_documents, index_segments
@@ -37,7 +37,7 @@ def corpus(tmp_path_factory, lengths):
 def opened(monkeypatch):
     """Count blocks of shards and bytes of indices that are read, and segments that are located."""
     counts = dict.fromkeys(("blocks", "index_bytes", "draws"), 0)
-    compare, whole, draw = BlockArray.compare, groups.is_whole_cache, SegmentIndex.draw
+    compare, whole, draw = BlockArray.compare, groups.is_whole_cache, SegmentIndex.draw_all
 
     def note(name, call, amount):
         def noted(*arguments):
@@ -46,9 +46,9 @@ def opened(monkeypatch):
 
         return noted
 
-    monkeypatch.setattr(shards, "VERIFY_BYTES", 0)  # as for a corpus that is too large to be hashed when opened
+    monkeypatch.setattr(manifests, "VERIFY_BYTES", 0)  # as for a corpus that is too large to be hashed when opened
     monkeypatch.setattr(BlockArray, "compare", note("blocks", compare, lambda *_: 1))
-    monkeypatch.setattr(SegmentIndex, "draw", note("draws", draw, lambda *_: 1))
+    monkeypatch.setattr(SegmentIndex, "draw_all", note("draws", draw, lambda index, samples, seed: len(samples)))
     monkeypatch.setattr(groups, "is_whole_cache", note("index_bytes", whole, lambda path, _: path.stat().st_size))
     return counts
 

@@ -1,6 +1,7 @@
+import numpy as np
 import pytest
 
-from lab.data.order import mix, sample_segment, shuffled
+from lab.data.order import mix, sample_segment, sample_segments, shuffled, shuffled_all
 
 KEYS = [0, 1, 12345, 2**63 + 5]
 SIZES = [1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 64, 65, 255, 256, 257, 1000, 4097]
@@ -29,6 +30,18 @@ def test_mix_is_splitmix64(value, expected):
 @pytest.mark.parametrize("n", SIZES)
 def test_every_index_comes_out_once(n, key):
     assert sorted(order(n, key)) == list(range(n))
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("n", SIZES)
+def test_many_are_shuffled_as_one_by_one(n, key):
+    assert shuffled_all(np.arange(n, dtype=np.uint64), n, key).tolist() == order(n, key)
+
+
+@pytest.mark.parametrize("n", [1, 3, 1000, 10**12 + 7])
+def test_segments_of_many_samples_are_those_of_each_across_epochs(n):
+    samples = np.array([0, 1, n - 1, n, n + 1, 2 * n, 5 * n - 1, 10**12, *range(990, 1010)])
+    assert sample_segments(samples, n, seed=7).tolist() == [sample_segment(s, n, seed=7) for s in samples.tolist()]
 
 
 def test_order_of_three_depends_on_the_key_and_reaches_all_six():
