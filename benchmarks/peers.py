@@ -1,6 +1,6 @@
 """One decoder shape in three implementations: the lab's, litgpt's and transformers'.
 
-    pip install 'probe-lab[bench]' && pip install --no-deps 'litgpt==0.5.13'
+    pip install -e '.[bench]' && pip install --no-deps 'litgpt==0.5.13'
 
 litgpt comes without its requirements, because they exclude the huggingface-hub that transformers needs.
 
