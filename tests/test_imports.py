@@ -23,7 +23,7 @@ lab.errors lab.interrupts < lab lab.files lab.formats lab.schema lab.parsing lab
 RANKS = {part: rank for rank, parts in enumerate(LAYERS.split("<")) for part in parts.split()}
 HEAVY = {  # package: who may import it at module level; everybody else imports it where it is used, or not at all
     "lightning": ("lab.data.module", "lab.model.training", "lab.callbacks", "lab.assembly", "lab.processes"),
-    **dict.fromkeys(("wandb", "datasets", "matplotlib", "pyarrow", "zstandard"), ()),
+    **dict.fromkeys(("wandb", "datasets", "matplotlib", "pyarrow", "ray", "zstandard"), ()),
     "pandas": ("eval",),
     **dict.fromkeys(("transformers", "flash_attn", "xformers", "triton", "lm_eval", "altair", "vl_convert"), ()),
 }
