@@ -1,11 +1,12 @@
 # make fit   set up and run the demo; make test   set up and run all checks.
 # make torture   run the rows of benchmarks/RELIABILITY.md that have not been run, at full counts.
-# They need Python 3.11 or 3.12 only.
+# make pictures   draw the pictures of the pages anew; trains the demo's runs where they are missing.
+# They need Python 3.11, 3.12 or 3.13 only.
 PYTHON ?= python3
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: fit test check torture clean
+.PHONY: fit test check torture pictures clean
 
 fit: .venv/.fit
 	.venv/bin/python -m lab.fit configs/cpu_demo.yaml --resume
@@ -17,6 +18,9 @@ test: check
 
 torture: .venv/.dev
 	.venv/bin/python -m tests.torture
+
+pictures: .venv/.dev
+	.venv/bin/python -m benchmarks.pictures
 
 check: .venv/.dev
 	.venv/bin/ruff check

@@ -12,7 +12,6 @@ from typing import Any
 
 import lightning
 import torch
-from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 
 from lab.callbacks.checkpointing import Checkpointing, Saves
 from lab.callbacks.counting import Counting
@@ -21,18 +20,26 @@ from lab.callbacks.probing import Probing
 from lab.callbacks.progress import Progress
 from lab.callbacks.recording import Recording
 from lab.callbacks.stopping import Stopping
-from lab.choices import choose_backend, computes_in_bf16, method_name, refuse_too_large, training_device
+from lab.choices import (
+    choose_backend,
+    choose_compile,
+    computes_in_bf16,
+    method_name,
+    refuse_too_large,
+    training_device,
+)
 from lab.config import Experiment
 from lab.data.module import PackedData
 from lab.data.preparation import end_of_document, shard_folder
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import MissingPackage
 from lab.launch import Launch, read_launch
+from lab.model.sharding import Sharding
 from lab.model.training import Training
 from lab.probe.effective_length import NeedleProbe
 from lab.probe.haystacks import KEPT, load_haystack, read_text
 from lab.probe.held_out import HeldOutLoss
-from lab.processes import cluster_environment
+from lab.processes import cluster_environment, make_strategy
 from lab.runs.checkpoints import Checkpoint, folder_name
 from lab.runs.environment import commit, processor
 from lab.runs.folder import RunFolder
@@ -68,7 +75,8 @@ def assemble(
     device = training_device(experiment)
     refuse_too_large(experiment, device)
     bf16 = computes_in_bf16(experiment, device)
-    sharded = train.strategy == "fsdp"
+    strategy = train.resolved_strategy(device.type == "cuda")
+    sharded = strategy == "fsdp"
     backend, _ = choose_backend(experiment, device)
     trained = partial(start_from, path=Path(experiment.start.path)) if experiment.start and start is None else None
     with torch.device("cpu"):  # tables too, whatever the default device
@@ -82,8 +90,13 @@ def assemble(
             total_steps=train.steps,
             batch_tokens=train.batch_tokens,
             micro_batch_tokens=train.micro_batch_tokens,
-            shard_dtype=torch.bfloat16 if bf16 else None,
+            sharding=Sharding(
+                torch.bfloat16 if bf16 else None,
+                train.sharded_over,
+                whole=train.keeps_whole(experiment.model.n_parameters(), bf16=bf16),
+            ),
             recompute=train.recompute,
+            compiler="inductor" if choose_compile(experiment, backend)[0] else None,
             context_parallel=train.context_parallel,
             start=trained,
         )
@@ -112,7 +125,7 @@ def assemble(
         accelerator="gpu" if device.type == "cuda" else "cpu",
         devices=train.devices,
         num_nodes=train.nodes,
-        strategy=make_strategy(train.resolved_strategy, train.world_size, device),
+        strategy=make_strategy(strategy, train.world_size, device),
         precision="bf16-mixed" if bf16 and not sharded else "32-true",
         max_steps=train.steps,
         max_epochs=-1,
@@ -209,18 +222,6 @@ def make_needle_probe(experiment: Experiment, device: torch.device) -> NeedlePro
     )
     probe.check_haystack(probe.lengths[-1])
     return probe
-
-
-def make_strategy(strategy: str, world_size: int, device: torch.device) -> Strategy | str:
-    """Build Lightning's strategy, with gloo between processes on CPUs."""
-    group = "nccl" if device.type == "cuda" else "gloo"
-    if strategy == "fsdp":
-        return ModelParallelStrategy(
-            data_parallel_size=world_size,
-            tensor_parallel_size=1,
-            process_group_backend=group,
-        )
-    return DDPStrategy(process_group_backend=group, gradient_as_bucket_view=True) if strategy == "ddp" else "auto"
 
 
 def make_logger(experiment: Experiment) -> Any:

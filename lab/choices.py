@@ -9,6 +9,7 @@ import torch
 from lab.config import Experiment
 from lab.errors import ConfigError
 from lab.model.attention import backends
+from lab.model.block import KERNELS
 from lab.positions import frequencies
 from lab.positions.methods import describe
 
@@ -36,7 +37,7 @@ def refuse_too_large(experiment: Experiment, device: torch.device) -> None:
     Raises: ConfigError.
     """
     model, train = experiment.model, experiment.train
-    shares = train.world_size if train.strategy == "fsdp" else 1
+    shares = train.sharded_over if train.resolved_strategy(device.type == "cuda") == "fsdp" else 1
     inputs = (
         train.micro_batch_tokens // train.context_parallel * model.d_model * model.n_layers * 2
     )  # bytes of bfloat16
@@ -68,7 +69,47 @@ def choose_backend(experiment: Experiment, device: torch.device) -> tuple[str, s
     wanted = experiment.train.backend
     if wanted == "reference":
         return wanted, "set in the config; dense and slow, the reference for the others"
-    return backends.choose(wanted, device, torch.bfloat16 if computes_in_bf16(experiment, device) else torch.float32)
+    dtype = torch.bfloat16 if computes_in_bf16(experiment, device) else torch.float32
+    chosen = backends.choose(wanted, device, dtype)
+    compiles = experiment.train.compile is not False and obstacle_to_compiling(experiment, "varlen") is None
+    if wanted == "auto" and chosen[0] == "flash" and compiles:
+        return "varlen", "torch's variable-length kernel, which is part of the compiled block"
+    return chosen
+
+
+def choose_compile(experiment: Experiment, backend: str) -> tuple[bool, str]:
+    """Choose whether blocks are compiled under an attention backend; return that and the reason.
+
+    Raises: ConfigError.
+    """
+    wanted = experiment.train.compile
+    if wanted is False:
+        return False, "set in the config"
+    obstacle = obstacle_to_compiling(experiment, backend)
+    if obstacle is not None and wanted is True:
+        raise ConfigError(f"train.compile=true: {obstacle}; use auto or false")
+    return obstacle is None, obstacle or "one graph for all blocks and packs"
+
+
+def obstacle_to_compiling(experiment: Experiment, backend: str) -> str | None:
+    """Return why a block is not the same operations for every pack, or None if it is."""
+    method, width = experiment.position.distance.method, experiment.model.head_dim
+    if backend not in KERNELS or not backends.runs_heads(backend, width):
+        return f"attention by {backend} with heads of {width} is not torch's variable-length kernel"
+    if not experiment.position.distance.is_plain:
+        return f"the tiles of position.distance.method={method} differ from pack to pack"
+    if experiment.train.context_parallel > 1:
+        return f"train.context_parallel={experiment.train.context_parallel} exchanges tokens inside a block"
+    return None
+
+
+def planned_compile(experiment: Experiment) -> str:
+    """Describe whether blocks will be compiled on the GPUs that a run is planned for, whatever this machine has."""
+    train = experiment.train
+    on_gpu = train.accelerator != "cpu"
+    automatic = "varlen" if on_gpu and train.computes_in_bf16(on_gpu) else "sdpa"
+    compiled, reason = choose_compile(experiment, automatic if train.backend == "auto" else train.backend)
+    return f"{'yes' if compiled else 'no'} ({reason})"
 
 
 def reductions(experiment: Experiment) -> list[str]:

@@ -5,13 +5,17 @@ probe-lab COMMAND [WORDS ...]        the same as python -m MODULE [WORDS ...]
 probe-lab fit configs/cpu_demo.yaml --resume
 probe-lab probe runs/cpu_demo --tests=500 --plot
 probe-lab ruler --help
+probe-lab docs > docs/settings.md    every setting and option of all commands, as a page
 """
 
 from __future__ import annotations
 
+import io
+import re
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout, suppress
 
 from lab.command import HELP, WRONG, show
 from lab.schema import nearest
@@ -46,10 +50,54 @@ COMMANDS = {  # name: module and purpose
     "picture": ("eval.picture", "one picture of a run, or of several"),
 }
 
+SETTING = re.compile(r"^  --([\w.]+)(?:=(.*))?\n +(.*?)(?: \[([^\n]*)\])?$", re.M)
+USAGE = re.compile(r"^    (python -m .*)$", re.M)
+PAGE = """# Settings
+
+Every setting of a run and every option of a command, written from the code by `probe-lab docs > docs/settings.md`.
+Lengths, distances and positions are in tokens, `_seconds` in seconds, `_bytes` in bytes; a `_frac` or a `_prob` lies
+between 0 and 1. A setting is a line of the YAML file, or `--name=value`. A name that is listed several times belongs to
+the choice (`name` or `method`) listed before it. `required` settings have no default; `null` means left out.
+"""
+
 
 def listing() -> str:
     """List the commands."""
     return "\n".join([str(__doc__), *(f"  {name:<12}{module:<18}{text}" for name, (module, text) in COMMANDS.items())])
+
+
+def page() -> Iterator[str]:
+    """Write docs/settings.md: a table for each section of a run's settings, and for each command's own options."""
+    yield PAGE
+    shared: set[str] = set()
+    for name, (_, purpose) in COMMANDS.items():
+        text, part = help_of(name), ""
+        rows = {row_of(*found): found[0] for found in SETTING.findall(text)}
+        rows = {row: setting for row, setting in rows.items() if row not in shared}
+        if rows:
+            yield f"\n## probe-lab {name}: {purpose}\n\n`{USAGE.findall(text)[0]}`\n"
+        for row, setting in rows.items():
+            section = setting.partition(".")[0] if "." in setting else name
+            if section != part:
+                yield f"\n| {section} | default | values | meaning |\n|---|---|---|---|\n"
+            yield row
+            part = section
+        shared |= {row for row, setting in rows.items() if "." in setting}
+
+
+def row_of(setting: str, default: str, meaning: str, values: str) -> str:
+    """Write a row of a table."""
+    cells = (f"`{setting}`", f"`{default}`" if default else "", values, meaning)
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
+
+
+def help_of(command: str) -> str:
+    """Return what --help=all of a command prints."""
+    words, printed = sys.argv, io.StringIO()
+    with redirect_stdout(printed), suppress(SystemExit):
+        main([command, "--help=all"])
+    sys.argv = words
+    return printed.getvalue()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,6 +106,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words or words[0] in HELP:
         show(listing())
         return 0 if words else WRONG
+    if words == ["docs"]:
+        show("".join(page()), end="")
+        return 0
     if words[0] not in COMMANDS:
         show(f"{words[0]}: unknown command; {nearest(words[0], COMMANDS)}", error=True)
         return WRONG

@@ -213,11 +213,11 @@ def as_list(value: Any, kind: str) -> Any:
 
 
 def settings_lines(options_class: type[Section], names: Iterable[str] | None = None, prefix: str = "") -> list[str]:
-    """Describe settings, all or those named: default and meaning."""
+    """Describe settings, all or those named: default, meaning and values."""
     return [
-        f"  --{name}={default}\n      {' '.join(meaning.split())}"
-        for name, default, meaning in all_settings(options_class, prefix)
-        if names is None or name in names
+        f"  --{one.name}={one.default}\n      {one.meaning} [{one.values}]"
+        for one in all_settings(options_class, prefix)
+        if names is None or one.name in names
     ]
 
 

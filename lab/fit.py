@@ -1,6 +1,6 @@
 """Train a model, count its positions, probe its effective length.
 
-    python -m lab.fit CONFIG [--section.key=value ...] [--resume | --restart] [--print_config] [--dry_run]
+    python -m lab.fit CONFIG [--section.key=value ...] [--resume | --restart] [--print_config] [--dry_run | --profile]
 
 CONFIG is a YAML file, or the name of one of configs/, as cpu_demo. Every setting can be changed on the command line:
 
@@ -11,8 +11,11 @@ CONFIG is a YAML file, or the name of one of configs/, as cpu_demo. Every settin
     python -m lab.fit configs/tiny_2k.yaml --print_config      print every setting, parameters, FLOPs and steps
     python -m lab.fit configs/tiny_2k.yaml --dry_run --memory_gib=80       memory of each GPU, hours and bytes on disk
 
+    python -m lab.fit configs/cpu_demo.yaml --profile -o FOLDER            where the time of a few steps goes
+
 --dry_run trains nothing and needs no GPU, shards or weights; --gpu=H100 and --utilisation=0.4 change the estimated
-hours.
+hours. --profile trains six steps apart from the run, and writes trace.json and profile.txt to FOLDER, or to
+RUN/profile.
 
 Exit status: 0 done; 1 a loss or gradient is not finite, or a rank has died; 2 invalid input, a full disk or a run
 folder in use, at most three lines on stderr; 75 stopped by a signal after saving.
@@ -23,11 +26,13 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
-from lab.command import Syntax, Words, failed, help_status, settings_lines, show
-from lab.config import Experiment, find_config, load_experiment
+from lab.command import NOTHING_WRITTEN, Syntax, Words, failed, help_status, settings_lines, show
+from lab.config import Experiment, load_experiment
 from lab.errors import ConfigError, LabError
 from lab.estimate.absent import load_without_weights
 from lab.estimate.options import DryRun, separate
@@ -35,19 +40,22 @@ from lab.files import on_disk
 from lab.launch import read_launch
 
 SYNTAX = Syntax(
-    flags=("--resume", "--restart", "--print_config", "--dry_run"),
+    flags=("--resume", "--restart", "--print_config", "--dry_run", "--profile"),
+    values=("-o",),
     missing="CONFIG: must be the first argument, a YAML file; for instance configs/cpu_demo.yaml",
 )
 
 
 class Arguments(NamedTuple):
-    """The parsed command line; `dry_run` is None for a run that is to be trained."""
+    """The parsed command line; `dry_run` is None for a run that is to be trained, `output` where a profile goes."""
 
     experiment: Experiment
     resume: bool
     restart: bool
     print_config: bool
     dry_run: DryRun | None
+    profile: bool = False
+    output: Path | None = None
 
 
 def parse(words: Words) -> Arguments:
@@ -55,14 +63,30 @@ def parse(words: Words) -> Arguments:
 
     Raises: ConfigError.
     """
-    path, options = find_config(words.places[0]), words.options
+    path, options = Path(words.places[0]), words.options
+    refuse_ignored(options)
     if not options.dry_run:
         if options.resume and options.restart:
             raise ConfigError("--restart: contradicts --resume; leave one of them out")
         experiment = load_experiment(path, words.settings)
-        return Arguments(experiment, options.resume, options.restart, options.print_config, None)
+        output = None if options.o is None else Path(options.o)
+        return Arguments(
+            experiment, options.resume, options.restart, options.print_config, None, options.profile, output
+        )
     settings, dry_run = separate(words)
     return Arguments(load_without_weights(path, settings), False, False, False, dry_run)
+
+
+def refuse_ignored(options: Namespace) -> None:
+    """Refuse options that would be ignored beside --profile, or without it.
+
+    Raises: ConfigError.
+    """
+    if options.o is not None and not options.profile:
+        raise ConfigError(f"-o {options.o}: would be ignored without --profile; leave it out, or set run.folder")
+    given = [name for name in ("resume", "restart", "print_config", "dry_run") if getattr(options, name)]
+    if options.profile and given:
+        raise ConfigError(*(f"--{name}: contradicts --profile; leave one of them out" for name in given))
 
 
 def settings() -> list[str]:
@@ -113,6 +137,11 @@ if __name__ == "__main__":
 
                 show(estimate(experiment, parsed.dry_run))
                 status = 0
+            elif parsed.profile:
+                os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch.profiler's library prints its own stages
+                from lab.profiling import profile_experiment
+
+                status = profile_experiment(experiment, parsed.output, again)
             else:
                 from lab.session import run_experiment
 
@@ -121,5 +150,6 @@ if __name__ == "__main__":
         status = failed(error, silent=not launch.prints_faults)
     except KeyboardInterrupt as error:
         stopped = f"interrupted before training; continue with:\n  {again}"
+        stopped = NOTHING_WRITTEN if parsed.profile else stopped
         status = failed(error, stopped, silent=not launch.is_first)
     raise SystemExit(status)

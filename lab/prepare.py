@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.command import Syntax, Words, run, settings_lines, show, start
-from lab.config import find_config, load_experiment
+from lab.config import load_experiment
 from lab.data.config import DataConfig
 from lab.data.corpora import FilesReader, open_corpus
 from lab.data.derivation import NEIGHBOURS, RECORD
@@ -71,7 +71,7 @@ def parse(words: Words) -> Arguments:
             f"--task={task}: would be ignored, --executor={overrides['executor']} runs all tasks; leave it out"
         )
     execute = executor_of(words.places[0], overrides)
-    data = load_experiment(find_config(words.places[0]), overrides).data
+    data = load_experiment(Path(words.places[0]), overrides).data
     if plot is not None and data.upsample is None:
         raise ConfigError(f"--plot={plot}: would be ignored, it draws what data.upsample changes; set data.upsample")
     return Arguments(data, execute, share, words.options.verify, None if plot is None else Path(str(plot)))

@@ -14,7 +14,7 @@ from lab.counts import SavedCounts
 from lab.data.preparation import end_of_document
 from lab.data.tokenizer import needed
 from lab.loading import open_model, own_protocol
-from lab.model.generation.generate import greedy
+from lab.model.generation.generate import Ended, greedy
 from lab.probe.config import settings_of_run
 from lab.probe.effective_length import NeedleProbe
 from lab.probe.haystacks import load_haystack
@@ -86,9 +86,9 @@ def probe_run(
     window = experiment.data.window
     probe = NeedleProbe(experiment.probe, tokenizer, haystack, window=window, stop_id=stop_id, device=device)
 
-    def generate(prompts: torch.Tensor, n_tokens: int) -> torch.Tensor:
+    def generate(prompts: torch.Tensor, n_tokens: int, ended: Ended | None = None) -> torch.Tensor:
         with torch.autocast(device.type, torch.bfloat16, enabled=in_bf16):
-            return greedy(decoder, prompts, n_tokens, stop_id)
+            return greedy(decoder, prompts, n_tokens, stop_id, ended=ended)
 
     consumed = model.consumed_tokens or 0
     file = model.folder / "checkpoints" / folder_name(consumed) / COUNTS

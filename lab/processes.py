@@ -1,17 +1,23 @@
-"""Set ranks in Lightning and torch for the launcher found."""
+"""The processes of a run in Lightning and torch: their ranks by the launcher found, and what they share."""
 
 from __future__ import annotations
 
 import atexit
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
 
+import torch
 from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 from torch import distributed
 
 from lab.launch import Launch
+from lab.model.sharding import accumulating
 
 FIRST_PORT, PORTS = 15000, 10000  # the last digits of a SLURM job's number select its port
 
@@ -76,6 +82,25 @@ def cluster_environment(launch: Launch) -> ClusterEnvironment:
     if launch.by == "srun":
         return Tasks(launch)
     return TorchElasticEnvironment() if launch.by == "torchrun" else LightningEnvironment()
+
+
+class FullySharded(ModelParallelStrategy):
+    """FSDP2, which the module applies to its decoder, on a mesh of all ranks."""
+
+    @contextmanager
+    def block_backward_sync(self) -> Iterator[None]:
+        """Run a micro-batch that no step follows; Lightning's own blocks the synchronisation of DDP only."""
+        module: Any = self.lightning_module
+        with accumulating(module.decoder) if module.sharding.whole else nullcontext():
+            yield
+
+
+def make_strategy(strategy: str, world_size: int, device: torch.device) -> Strategy | str:
+    """Build Lightning's strategy, with gloo between processes on CPUs."""
+    group = "nccl" if device.type == "cuda" else "gloo"
+    if strategy == "fsdp":
+        return FullySharded(data_parallel_size=world_size, tensor_parallel_size=1, process_group_backend=group)
+    return DDPStrategy(process_group_backend=group, gradient_as_bucket_view=True) if strategy == "ddp" else "auto"
 
 
 def meet_again(launch: Launch, backend: str) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 from functools import cache
 from numbers import Integral, Real
 from types import UnionType
-from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -39,6 +39,13 @@ Share = Annotated[float, Ge(0), Le(1)]
 PathText = Annotated[str, "a path"]
 
 RULES: dict[type, tuple[str, str]] = {Ge: ("ge", ">="), Gt: ("gt", ">"), Le: ("le", "<="), Lt: ("lt", "<")}
+KINDS: dict[Any, str] = {
+    int: "whole number",
+    float: "number",
+    bool: "true or false",
+    str: "text",
+    type(None): "null",
+}
 
 
 class Section:
@@ -148,6 +155,29 @@ def sections_of(hint: Any) -> list[type[Any]]:
     if isinstance(hint, type) and issubclass(hint, Section):
         return [hint]
     return [found for part in get_args(hint) for found in sections_of(part)]
+
+
+def values_of(hint: Any) -> str:
+    """Describe the values that a field of a type takes.
+
+    Example:
+        >>> values_of(Annotated[int, Ge(2), Le(9)] | None), values_of(tuple[str, ...]), values_of(bool)
+        ('whole number >= 2 and <= 9, or null', 'list of: text', 'true or false')
+    """
+    kind, parts = get_origin(hint), get_args(hint)
+    if kind in (Union, UnionType):
+        return ", or ".join(values_of(part) for part in parts)
+    if kind is Literal:
+        return " or ".join(map(str, parts))
+    if kind is tuple:
+        return f"list of: {values_of(parts[0])}"
+    if hint == PathText:
+        return "path"
+    if kind is not Annotated:
+        return KINDS.get(hint, "settings by name")
+    bounds = [(RULES[type(part)][1], getattr(part, RULES[type(part)][0])) for part in parts[1:] if type(part) in RULES]
+    rules = [f"{sign} {int(bound) if bound == int(bound) else bound:,}" for sign, bound in bounds if bound < MOST]
+    return " ".join([values_of(parts[0]), " and ".join(rules)]).rstrip()
 
 
 def is_whole(value: object) -> bool:

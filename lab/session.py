@@ -7,9 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lab.assembly import assemble
+import torch
+
+from lab.assembly import Run, assemble
+from lab.callbacks.profiling import Profiling
 from lab.callbacks.watching import Watching
-from lab.choices import choose_backend, reductions, training_device
+from lab.choices import choose_backend, choose_compile, computes_in_bf16, reductions, training_device
 from lab.command import FAILED, STOPPED, show
 from lab.config import Experiment
 from lab.data.blocks import has_checksums
@@ -23,6 +26,7 @@ from lab.data.tokenizer import load_tokenizer
 from lab.errors import CheckpointError, ConfigError, MissingPackage
 from lab.files import read_object, write_atomic, write_json
 from lab.launch import Launch, find_launch
+from lab.model import products
 from lab.positions.base_bound import base_warning
 from lab.probe.curve import shown_length
 from lab.probe.protocols import window_warning
@@ -39,11 +43,18 @@ DONE = 0
 
 
 def run_experiment(
-    experiment: Experiment, resume: bool, command: str, *, restart: bool = False, exits: bool = False
+    experiment: Experiment,
+    resume: bool,
+    command: str,
+    *,
+    restart: bool = False,
+    exits: bool = False,
+    profiling: Profiling | None = None,
 ) -> int:
     """Train, record and report, as the only process that writes to the run folder; return the exit status.
 
-    Where the process `exits` afterwards, signals are ignored from the end of the training on.
+    Where the process `exits` afterwards, signals are ignored from the end of the training on. With `profiling` the
+    training neither saves nor probes, and ends when the profile does.
 
     Raises: LabError for what the user can correct.
     """
@@ -56,11 +67,19 @@ def run_experiment(
         )
     resume = resume or launch.restarts > 0
     with own_run(experiment, launch):
-        return train(experiment, resume, command, launch, echo, restart=restart, exits=exits)
+        return train(experiment, resume, command, launch, echo, restart=restart, exits=exits, profiling=profiling)
 
 
 def train(
-    experiment: Experiment, resume: bool, command: str, launch: Launch, echo: Any, *, restart: bool, exits: bool
+    experiment: Experiment,
+    resume: bool,
+    command: str,
+    launch: Launch,
+    echo: Any,
+    *,
+    restart: bool,
+    exits: bool,
+    profiling: Profiling | None,
 ) -> int:
     """Train, record and report; return the exit status.
 
@@ -73,7 +92,7 @@ def train(
         return already_finished(experiment, folder, echo)
     threads = set_threads(experiment.train.threads or (folder.threads() if resume else None), launch)
     run = assemble(experiment, folder, launch, start=checkpoint)
-    run.trainer.callbacks.append(Watching(launch, command, exits=exits))  # type: ignore[attr-defined]
+    accompany(run, Watching(launch, command, exits=exits), profiling)
     run.data.check_prepared()
     if launch.is_first:
         run.data.prepare_data()
@@ -110,9 +129,16 @@ def train(
         return status if launch.returns_status else DONE
     if finished:
         return already_finished(experiment, folder, echo)
-    if launch.is_first:
+    if launch.is_first and profiling is None:
         echo(report(experiment, folder))
     return DONE
+
+
+def accompany(run: Run, watching: Watching, profiling: Profiling | None) -> None:
+    """Add the callbacks that depend on how the run was started."""
+    if profiling is not None:
+        profiling.attach(run.trainer)
+    run.trainer.callbacks.append(watching)  # type: ignore[attr-defined]
 
 
 def already_finished(experiment: Experiment, folder: RunFolder, echo: Any) -> int:
@@ -205,17 +231,22 @@ def choose_token_types(
 
 
 def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) -> str:
-    """Format the run's size, its attention kernel and the reason for that kernel."""
+    """Format the run's size, its attention kernel, whether blocks are compiled, and the reasons."""
     device = training_device(experiment)
     backend, reason = choose_backend(experiment, device)
+    compiled, why = choose_compile(experiment, backend)
     start = f"; continues at {checkpoint.consumed_tokens:,} tokens" if checkpoint else ""
     train, path = experiment.train, experiment.run.path
     warning = base_warning(experiment.model.theta, experiment.data.window)
     shared = f", each pack shared by {train.context_parallel} processes" if train.context_parallel > 1 else ""
-    notes = "".join(f"\n{line}" for line in [*reductions(experiment), *([warning] if warning else [])])
+    dtype = torch.bfloat16 if computes_in_bf16(experiment, device) else torch.float32
+    multiplied = products.describe(dtype) if device.type == "cpu" else None
+    lines = [multiplied, *reductions(experiment), warning]
+    notes = "".join(f"\n{line}" for line in filter(None, lines))
     return (
         f"run: {path}: {experiment.model.n_parameters():,} parameters, {train.steps:,} steps of "
-        f"{train.batch_tokens:,} tokens on {device.type}{shared}{start}\nattention: {backend} ({reason}){notes}"
+        f"{train.batch_tokens:,} tokens on {device.type}{shared}{start}\nattention: {backend} ({reason})\n"
+        f"compiled blocks: {'yes' if compiled else 'no'} ({why}){notes}"
     )
 
 

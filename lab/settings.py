@@ -8,16 +8,18 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import os
 from collections.abc import Iterator, Sequence
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
 from lab.errors import ConfigError
 from lab.parsing import DEEPEST, LARGEST, parse_yaml
-from lab.schema import RULES, brief, field_docs, nearest, sections_of
+from lab.schema import RULES, brief, field_docs, nearest, sections_of, values_of
 
 TAGS = ("name", "method")  # keys that select a member of a tagged union
 KINDS = {  # beginnings of pydantic's error types
@@ -51,10 +53,11 @@ class Raw:
 
     @classmethod
     def read(cls, path: Path) -> Raw:
-        """Read a YAML file of sections.
+        """Read a YAML file of sections, or a config of the lab by its name.
 
         Raises: ConfigError for a missing file or one that is not a mapping.
         """
+        path = find_config(path)
         try:
             with path.open("rb") as file:
                 text = file.read(4 * LARGEST + 1).decode("utf-8")  # of a device without an end, too
@@ -82,6 +85,17 @@ class Raw:
             if len(parents) > 1 and last in TAGS and node.get(last) != overrides[dotted]:
                 node.clear()
             node[last] = overrides[dotted]
+
+
+def find_config(path: Path) -> Path:
+    """Return the path of a config; a name that is no file is that of a config that comes with the lab.
+
+    Example:
+        >>> find_config(Path("cpu_demo")).name, find_config(Path("elsewhere.yaml")).name
+        ('cpu_demo.yaml', 'elsewhere.yaml')
+    """
+    packed = Path(f"{files('lab') / 'configs' / str(path)}.yaml")
+    return packed if os.path.isfile(packed) and not os.path.exists(path) else path
 
 
 def parse_overrides(arguments: Sequence[str], bare: Sequence[str] = ()) -> dict[str, Any]:
@@ -229,7 +243,7 @@ def suggestion(root: type[Any], values: Any, keys: Sequence[Any]) -> str:
     if near:
         return f"did you mean {prefix}{near[0]}?"
     own = ".".join(str(key) for key in keys)
-    everywhere = {dotted.split(".")[-1]: dotted for dotted, _, _ in reversed(all_settings(root))}
+    everywhere = {setting.name.split(".")[-1]: setting.name for setting in reversed(all_settings(root))}
     far = difflib.get_close_matches(str(keys[-1]), everywhere, n=1)
     if far and everywhere[far[0]] != own:  # for a setting of another union member, list this member's own
         return f"did you mean {everywhere[far[0]]}?"
@@ -244,8 +258,17 @@ def remedy(root: type[Any], values: Any, keys: Sequence[Any]) -> str:
     return " ".join(text.split()).rstrip(".") or "see --help=all"
 
 
-def all_settings(root: type[Any], prefix: str = "") -> list[tuple[str, str, str]]:
-    """List every setting as (dotted name, default, meaning), the members of tagged unions in turn."""
+class Setting(NamedTuple):
+    """A setting as help and docs/settings.md list it."""
+
+    name: str
+    default: str
+    values: str
+    meaning: str
+
+
+def all_settings(root: type[Any], prefix: str = "") -> list[Setting]:
+    """List every setting under its dotted name, the members of tagged unions in turn."""
     out = []
     hints = get_type_hints(root, include_extras=True)
     for item in dataclasses.fields(root):
@@ -253,6 +276,9 @@ def all_settings(root: type[Any], prefix: str = "") -> list[tuple[str, str, str]
         for section in sections:
             out += all_settings(section, f"{prefix}{item.name}.")
         if not sections:
-            default = "required" if item.default is dataclasses.MISSING else json.dumps(item.default, default=str)
-            out.append((prefix + item.name, default, field_docs(root).get(item.name, "")))
+            default = item.default if item.default_factory is dataclasses.MISSING else item.default_factory()
+            default = "required" if default is dataclasses.MISSING else json.dumps(default, default=str)
+            meaning = field_docs(root).get(item.name) or (str(root.__doc__) if item.name in TAGS else "")
+            meaning = " ".join(meaning.split("\n\n")[0].split())
+            out.append(Setting(prefix + item.name, default, values_of(hints[item.name]), meaning))
     return out

@@ -14,6 +14,7 @@ Exit status: 0 no fault; 1 faults, one line for each; 2 invalid input; 75 interr
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ from lab.data.preparation import shard_folder
 from lab.errors import CheckpointError, ConfigError, LabError
 from lab.files import FileEntry, is_sealed, read_object
 from lab.formats import FIRST, FORMAT, KEY
+from lab.probe.haystacks import KEPT
 from lab.runs import checkpoints
 from lab.runs.folder import RECORDS, RunFolder
 
@@ -138,7 +140,7 @@ def verify_checkpoint(folder: Path, audit: Audit) -> None:
 
 
 def verify_run(path: Path, audit: Audit) -> None:
-    """Check a run folder: settings, records, counts, checkpoints, and the shards' and the tokenizer's hashes."""
+    """Check a run folder: settings, records, haystack, counts, checkpoints, and the shards' and tokenizer's hashes."""
     folder = RunFolder(path)
     with audit.part():
         verify_settings(folder, audit)
@@ -148,6 +150,8 @@ def verify_run(path: Path, audit: Audit) -> None:
             if consumed != sorted(consumed):
                 audit.faults.append(f"{path / name}: consumed_tokens decrease; {RESTORE}")
     verify_probes(folder, audit)
+    with audit.part():
+        verify_haystack(folder, audit)
     for counts in [path / "counts.npz", *sorted(path.glob("counts/tokens-*.npz"))]:
         with audit.part():
             if counts.exists():
@@ -193,6 +197,20 @@ def verify_probes(folder: RunFolder, audit: Audit) -> None:
                 audit.faults.append(f"{folder.path / name}: is missing; {RESTORE}")
             for _ in folder.read(name):
                 pass
+
+
+def verify_haystack(folder: RunFolder, audit: Audit) -> None:
+    """Check that the text which the run keeps for its probes is that of its last probe.
+
+    Raises: CheckpointError.
+    """
+    path, recorded = folder.path / KEPT, [record.get("haystack") for record in folder.records("probes.jsonl")]
+    last = next(filter(None, reversed(recorded)), None)
+    if not audit.read(path).is_file():
+        return  # as of a haystack above 1 MB, or of an earlier version
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    if last is not None and not digest.startswith(last):
+        audit.faults.append(f"{path}: has SHA-256 {digest[:16]}, the last probe read {last}; {RESTORE}")
 
 
 def choose(path: Path) -> Callable[[Path, Audit], None]:

@@ -1,12 +1,15 @@
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 import yaml
 
 from lab.config import load_experiment
 from lab.errors import ConfigError
+from lab.estimate.absent import load_without_weights
 from lab.positions.string import String
+from lab.recipes.recipe import read_recipe
 from lab.settings import parse_overrides
 from tests.fits import CONFIG
 from tests.forked import ROOT
@@ -58,6 +61,9 @@ WRONG = {
     "--probe.required=5": "probe.required=5: must be <= needles=4",
     "--train.final_checkpoints.count=3": "train.final_checkpoints.count=3: 10 steps apart, they must fit in the 20 ",
     "--train.strategy=single --train.devices=2": "train.strategy=single: runs one process, ",
+    "--train.shard_degree=1": "train.shard_degree=1: needs strategy=fsdp, which is auto; ",
+    "--train.reshard_after=step --train.strategy=ddp": "train.reshard_after=step: needs strategy=fsdp, which is ddp; ",
+    "--train.strategy=fsdp --train.devices=2 --train.shard_degree=3": "train.shard_degree=3: must divide devices * ",
     "--train.backend=flash": "train.backend=flash: runs on a CUDA device only",
     "--data.held_out_frac=0": "data.held_out_frac=0.0: the probe needs held-out text",
     # ignored
@@ -340,3 +346,16 @@ def test_a_parameter_of_another_method_is_not_answered_with_one_more_of_that_met
     )
     assert line.startswith("position.frequency.beta_fast=3: unknown setting; ")
     assert "beta_slow" not in line  # position interpolation has no betas
+
+
+def test_every_reader_of_a_config_takes_the_name_of_one_of_the_labs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_experiment(Path("cpu_demo")) == load_experiment(ROOT / "configs" / "cpu_demo.yaml")
+    start = "--start.path=absent --model.d_model=8 --model.n_heads=2 --model.n_kv_heads=2 --model.d_ff=8"
+    words = f"{start} --model.n_layers=1 --model.vocab_size=300 --model.tie_embeddings=true"
+    assert load_without_weights(Path("extend_pi"), parse_overrides(words.split())).run.name == "extend_pi"
+    recipe = Path("recipes/longrecipe_demo")
+    assert read_recipe(recipe, {}) == read_recipe(ROOT / "configs" / f"{recipe}.yaml", {})
+    Path("cpu_demo").write_text("{}")  # a file of that name goes before it
+    with pytest.raises(ConfigError, match="model.d_model: must be set; "):
+        load_experiment(Path("cpu_demo"))

@@ -16,7 +16,7 @@ lab.errors lab.interrupts < lab lab.files lab.formats lab.schema lab.parsing lab
 < lab.positions lab.masks lab.skip lab.shape lab.counts
 < lab.data lab.model lab.runs < lab.probe lab.source lab.processes lab.threads
 < lab.callbacks lab.config < lab.choices lab.starting < lab.assembly < lab.loading lab.session
-< lab.recipes lab.probing < lab.estimate lab.analysis
+< lab.recipes lab.probing lab.profiling < lab.estimate lab.analysis
 < lab.fit lab.sweep lab.prepare lab.verify lab.longrecipe lab.merge lab.export lab.cli
 < eval.common < eval
 """  # a part imports itself and the parts before a "<" that precedes it; the packages of eval are parts of one layer

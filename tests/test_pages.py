@@ -1,10 +1,15 @@
-"""Every relative link of the pages leads to a file, and every anchor to a heading."""
+"""Every relative link of the pages leads somewhere, and docs/settings.md is what the code says."""
 
 import re
+import signal
 from collections import Counter
 from pathlib import Path
 
 import pytest
+import yaml
+
+from lab import analysis, cli
+from lab.runs.changes import flatten
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
@@ -62,3 +67,31 @@ def test_every_page_is_linked_from_the_readme_or_from_a_page_that_is():
 
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) < README_LINES
+
+
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules")
+def test_the_settings_page_is_that_of_the_code():
+    before = signal.getsignal(signal.SIGTERM)  # which commands set when they start
+    written = "".join(cli.page())
+    signal.signal(signal.SIGTERM, before)
+    assert (ROOT / "docs" / "settings.md").read_text() == written, "run probe-lab docs > docs/settings.md"
+
+
+@pytest.mark.parametrize("config", ["cpu_test", "tiny_2k", "anchor_128k_upsampled", "extend_shape_skip"])
+def test_every_setting_of_a_config_is_on_the_settings_page(config):
+    page = (ROOT / "docs" / "settings.md").read_text()
+    given = flatten(yaml.safe_load((ROOT / "configs" / f"{config}.yaml").read_text()))
+    assert [name for name in given if f"| `{name}` |" not in page] == []
+
+
+def test_a_row_of_the_settings_page():
+    written = "| `data.window` | `128` | whole number >= 2 and <= 16,777,216 | Training window L: "
+    assert written in (ROOT / "docs" / "settings.md").read_text()
+    found = cli.row_of("a.b", "1|2", "Left | right.", "whole number >= 1")
+    assert found == "| `a.b` | `1\\|2` | whole number >= 1 | Left \\| right. |\n"
+
+
+@pytest.mark.parametrize("name", ["probes", "lengths", "distances"])
+def test_the_columns_of_every_table_are_on_the_page_of_commands(name):
+    rows = "".join(f"| `{column}` | {meaning} |\n" for column, meaning in getattr(analysis, name.upper()).items())
+    assert f"| `{name}()` | |\n|---|---|\n{rows}\n" in (ROOT / "docs" / "commands.md").read_text()

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from eval.report.reading import read_records
-from lab.callbacks.probing import ModelInTraining, rolled_back
+from lab.callbacks.probing import ModelInTraining, Probing, rolled_back
 from lab.probe import effective_length
 from lab.runs.checkpoints import candidates
 from lab.runs.folder import RunFolder
@@ -71,6 +71,7 @@ def not_numbers(losses):
     [
         pytest.param(2, DDP, ModelInTraining, "generate", RuntimeError("planted\nat length"), id="ddp_model"),
         pytest.param(2, FSDP, effective_length.NeedleProbe, "judge", MemoryError("planted"), id="fsdp_scoring"),
+        pytest.param(2, FSDP, Probing, "whole", MemoryError("planted"), id="fsdp_room"),
         pytest.param(1, {}, RunFolder, "write_cases", OSError(28, "No space left on device"), id="full_disk"),
         pytest.param(2, DDP, ModelInTraining, "score", ValueError(), id="ddp_loss", marks=pytest.mark.slow),
     ],

@@ -21,18 +21,18 @@ TWO = ("--train.devices=2", "--train.strategy=ddp")
 
 FAILING = """
 import os, time, torch
-from lab.callbacks import guarding, watching
+from lab.callbacks import probing, watching
 from lab.model.decoder import Decoder
 from lightning import Trainer
-own, calls = Decoder.forward, []
+own, calls = {place}, []
 def failing(*arguments, **options):
-    if torch.is_grad_enabled() == {training}:
+    if torch.is_grad_enabled() == {gradients}:
         calls.append(0)
-        if len(calls) == 5 and int(os.environ["SLURM_PROCID"]) >= {first}:
+        if len(calls) == {call} and int(os.environ["SLURM_PROCID"]) >= {first}:
             raise MemoryError("planted")
     return own(*arguments, **options)
-Decoder.forward = failing
-guarding.MEET_S, watching.LEAVE_S = 2.0, 1.0
+{place} = failing
+watching.LEAVE_S = 1.0
 if {stays}:
     Trainer._teardown = lambda self: time.sleep(60)
 """
@@ -70,11 +70,19 @@ def test_a_killed_rank_is_named_by_those_that_are_left(place, world, rank):
     named("".join(outputs), rank)
 
 
-def two_that_fail(place, strategy, *, training, first=1, stays=False):
-    """Train on two ranks, of which those from the first on fail in a forward pass, and may stay in their teardown."""
-    name, node = f"failing_{strategy}{training}{first}{stays}", {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port())}
+STEP = {"place": "Decoder.forward", "gradients": True, "call": 5}
+GATHER = {"place": "probing.fill", "gradients": True, "call": 1}
+PROBE = {"place": "Decoder.forward", "gradients": False, "call": 5}
+
+
+def two_that_fail(place, strategy, fault, *, first=1, stays=False):
+    """Train on two ranks, of which those from the first on fail somewhere, and may stay in their teardown."""
+    name, node = (
+        f"{strategy}{fault['call']}{fault['gradients']}{first}{stays}",
+        {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port())},
+    )
     words = command(place, name, *PROBED, "--train.devices=2", f"--train.strategy={strategy}")
-    words = patched(words, FAILING.format(training=training, first=first, stays=stays))
+    words = patched(words, FAILING.format(**fault, first=first, stays=stays))
     with running(place, [(words, environment(**task(n, 2) | node)) for n in range(2)]) as processes:
         statuses, outputs = processes.finish()
         assert processes.left() == []
@@ -82,30 +90,31 @@ def two_that_fail(place, strategy, *, training, first=1, stays=False):
 
 
 @pytest.mark.parametrize(
-    ("strategy", "training", "stays"),
+    ("strategy", "fault", "stays"),
     [
-        pytest.param("fsdp", False, False, id="fsdp_probe"),
-        pytest.param("fsdp", True, True, id="fsdp_that_stays", marks=pytest.mark.slow),
-        pytest.param("fsdp", True, False, id="fsdp", marks=pytest.mark.slow),
-        pytest.param("ddp", True, False, id="ddp", marks=pytest.mark.slow),
-        pytest.param("ddp", True, True, id="ddp_that_stays", marks=pytest.mark.slow),
+        pytest.param("fsdp", GATHER, False, id="fsdp_gather"),
+        pytest.param("fsdp", STEP, True, id="fsdp_that_stays", marks=pytest.mark.slow),
+        pytest.param("fsdp", STEP, False, id="fsdp", marks=pytest.mark.slow),
+        pytest.param("ddp", STEP, False, id="ddp", marks=pytest.mark.slow),
+        pytest.param("ddp", STEP, True, id="ddp_that_stays", marks=pytest.mark.slow),
     ],
 )
-def test_a_forward_pass_that_fails_on_one_rank_ends_all(place, strategy, training, stays):
-    statuses, output = two_that_fail(place, strategy, training=training, stays=stays)
+def test_a_collective_call_that_fails_on_one_rank_ends_all(place, strategy, fault, stays):
+    statuses, output = two_that_fail(place, strategy, fault, stays=stays)
     assert statuses == [1, 1]
     (line,) = [line for line in output.splitlines() if "all ranks end" in line]
     assert re.match(r"rank 1 \(process \d+\) (has ended|ended with status 1); all ranks end; continue with: ", line)
-    if stays or not training:
+    if stays or fault is GATHER:
         assert re.search(r"^rank 1 \(process \d+\) failed \(MemoryError: planted\)$", output, re.M), output
         assert "Traceback" not in output
 
 
 @pytest.mark.slow
-def test_a_sharded_probe_that_fails_on_all_ranks_alike_costs_the_probe_only(place):
-    statuses, output = two_that_fail(place, "fsdp", training=False, first=0)
+@pytest.mark.parametrize("first", [0, 1], ids=["all", "one"])
+def test_a_sharded_probe_that_fails_costs_the_probe_only(place, first):
+    statuses, output = two_that_fail(place, "fsdp", PROBE, first=first)
     assert statuses == [0, 0], output
-    assert "failed (rank 0: MemoryError: planted); training goes on" in output
+    assert f"failed (rank {first}: MemoryError: planted); training goes on" in output
 
 
 def test_how_a_process_ended_is_read_before_its_parent_asks():

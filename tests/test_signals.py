@@ -135,11 +135,11 @@ AT_A_CALL = """
 import os, signal
 from lab.callbacks.probing import ModelInTraining
 calls, generate = [], ModelInTraining.generate
-def counted(self, *arguments):
+def counted(self, *arguments, **options):
     calls.append(0)
     if len(calls) == {call} and os.environ.get("SLURM_PROCID", {rank!r}) == {rank!r}:
         os.kill(os.getpid(), signal.{name})
-    return generate(self, *arguments)
+    return generate(self, *arguments, **options)
 ModelInTraining.generate = counted
 """
 

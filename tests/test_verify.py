@@ -1,5 +1,6 @@
 """lab.verify: every flipped bit and every file that is not what was recorded is found, and whole folders have none."""
 
+import hashlib
 import json
 import random
 import shutil
@@ -69,6 +70,19 @@ def test_whole_folders_have_no_fault_and_all_of_their_files_are_read(here, capsy
         files = [path for path in folder.rglob("*") if path.is_file()]
         size = sum(path.stat().st_size for path in files)
         assert (status, lines) == (0, [f"{len(files):,} files, {size:,} bytes: no fault"])
+
+
+def test_a_haystack_that_is_not_the_last_probes_is_a_fault(here, capsys):
+    run, _ = here
+    for text in ("an earlier text", "the text"):
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        RunFolder(run).append("probes.jsonl", {"consumed_tokens": AT, "length": 8, "haystack": digest[:16]})
+    (run / "haystack.txt").write_text("the text")
+    assert verified(run, capsys)[0] == 0
+    (run / "haystack.txt").write_text("the texu")
+    status, (line, _) = verified(run, capsys)
+    assert status == 1
+    assert line.startswith(f"{run / 'haystack.txt'}: has SHA-256 ")
 
 
 def flips_missed(folders, n, seed, capsys):

@@ -1,4 +1,7 @@
-"""The wheel, built and installed without network, trains from a config that it brings, in a folder of its own."""
+"""The wheel, built and installed without network in an environment of its own, trains from a config that it brings.
+
+The packages that it needs are those of this environment, named by a .pth file behind the wheel's own.
+"""
 
 import os
 import shutil
@@ -8,19 +11,21 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT_S = 240
+OFFLINE = ("--quiet", "--no-deps", "--no-index")
 SUFFIXES = {".py", ".yaml", ".html", ".typed"}
 
 
-def run(*words, cwd, **environment):
-    """Run Python with no network needed; return what it prints."""
+def run(*words, cwd):
+    """Run a program with no network needed; return what it prints."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run(
-        [sys.executable, *words],
+        words,
         cwd=cwd,
-        env=clean | {"OMP_NUM_THREADS": "1", **environment},
+        env=clean | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
@@ -47,21 +52,36 @@ def copy_source(source):
         shutil.copy(ROOT / name, source)
 
 
+def build(tmp_path):
+    """Build the wheel from a copy of the source."""
+    copy_source(tmp_path / "source")
+    words = ("wheel", *OFFLINE, "--no-build-isolation", "-w", tmp_path, ".")
+    run(sys.executable, "-m", "pip", *words, cwd=tmp_path / "source")
+    [wheel] = tmp_path.glob("probe_lab-*.whl")
+    return wheel
+
+
+def install(wheel, place):
+    """Install the wheel in a new environment and return its folder of programs."""
+    run(sys.executable, "-m", "venv", "--without-pip", place, cwd=place.parent)
+    run(sys.executable, "-m", "pip", "--python", place / "bin" / "python", "install", *OFFLINE, wheel, cwd=place.parent)
+    [site] = place.glob("lib/python*/site-packages")
+    (site / "others.pth").write_text(str(Path(torch.__file__).parents[1]))
+    return place / "bin"
+
+
 @pytest.mark.slow
 def test_the_installed_wheel_trains_from_a_config_that_it_brings(tmp_path):
-    source, installed, work = tmp_path / "source", tmp_path / "installed", tmp_path / "work"
-    copy_source(source)
-    offline = ("--quiet", "--no-deps", "--no-index")
-    run("-m", "pip", "wheel", *offline, "--no-build-isolation", "-w", tmp_path, ".", cwd=source)
-    [wheel] = tmp_path.glob("probe_lab-*.whl")
+    wheel, work = build(tmp_path), tmp_path / "work"
     held = set(zipfile.ZipFile(wheel).namelist())
-    assert {*files_of_the_packages(source)} <= held
+    assert {*files_of_the_packages(tmp_path / "source")} <= held
     assert any(name.endswith("licenses/LICENSE") for name in held)
-    run("-m", "pip", "install", *offline, "--target", installed, wheel, cwd=tmp_path)
+    programs = install(wheel, tmp_path / "bare")
     work.mkdir()
-    place = run("-c", "import lab; print(lab.__file__)", cwd=work, PYTHONPATH=str(installed))
-    assert Path(place.strip()).is_relative_to(installed)
-    printed = run("-m", "lab.cli", "fit", "cpu_demo", "--print_config", cwd=work, PYTHONPATH=str(installed))
-    assert "name: cpu_demo" in printed
-    run("-m", "lab.cli", "fit", "cpu_test", cwd=work, PYTHONPATH=str(installed))
+    place = run(programs / "python", "-c", "import lab; print(lab.__file__)", cwd=work)
+    assert Path(place.strip()).is_relative_to(tmp_path / "bare")
+    lab = programs / "probe-lab"
+    assert "name: cpu_demo" in run(lab, "fit", "cpu_demo", "--print_config", cwd=work)
+    run(lab, "plan", "--config=tiny_4k", "--window=4096", cwd=work)
+    run(lab, "fit", "cpu_test", cwd=work)
     assert (work / "runs" / "cpu_test" / "metrics.jsonl").exists()

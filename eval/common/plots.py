@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lab.plots import GREY
+from lab.plots import GREY, line_look
 
 LEAST = 1e-5  # share that is written out
 ROUND = 64  # tokens; a length that is a multiple is marked at its quarters
@@ -72,7 +72,9 @@ def draw_curves(figure: Any, rows: Sequence[dict[str, Any]], title: str, factor:
     axes, curves = figure.subplots(), curves_of(rows)
     for number, (name, curve) in enumerate(curves.items()):
         lengths, scores = [row["length"] for row in curve], [factor * row["score"] for row in curve]
-        (line,) = axes.plot(lengths, scores, marker=MARKERS[number % len(MARKERS)], markersize=5, label=name)
+        look = line_look(number, len(curves))
+        size = 3 + 2 * look["linewidth"]
+        (line,) = axes.plot(lengths, scores, marker=MARKERS[number % len(MARKERS)], markersize=size, label=name, **look)
         known = [row for row in curve if row["low"] is not None]
         low, high = ([factor * row[key] for row in known] for key in ("low", "high"))
         axes.fill_between([row["length"] for row in known], low, high, color=line.get_color(), alpha=0.12, lw=0)
@@ -94,9 +96,21 @@ def mark_window_between(panels: Sequence[Any], train_len: int | None, lengths: S
     """Mark the training window between the columns of heat maps, and return a note for the title."""
     if train_len is None or not lengths[0] <= train_len < lengths[-1]:
         return ""
-    for axes in panels:
-        axes.axvline(sum(n <= train_len for n in lengths) - 0.5, color="#222222", linestyle="--", **style)
+    place = sum(n <= train_len for n in lengths) - 0.5
+    for axes in panels:  # dashes on white, which dark cells show too
+        axes.axvline(place, color="white", linewidth=2.5)
+        axes.axvline(place, color="#222222", linestyle="--", **style)
     return f"\nright of the line: beyond the training window of {train_len:,}"
+
+
+def ink_on(image: Any, value: float) -> str:
+    """Choose black or white, whichever has more contrast with a cell's colour (WCAG 2.1, relative luminance)."""
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+        for part in image.cmap(image.norm(value))[:3]
+    )
+    luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    return "black" if (luminance + 0.05) ** 2 > 1.05 * 0.05 else "white"
 
 
 def heat_map(axes: Any, shares: npt.NDArray[np.float64], fontsize: int) -> Any:
@@ -104,10 +118,11 @@ def heat_map(axes: Any, shares: npt.NDArray[np.float64], fontsize: int) -> Any:
 
     Shapes: shares (rows, columns), NaN where there is no number.
     """
-    image = axes.imshow(100 * shares, cmap="RdYlGn", vmin=0, vmax=100, aspect="auto")
+    image = axes.imshow(100 * shares, cmap="cividis", vmin=0, vmax=100, aspect="auto")
     if shares.shape[1] <= FEW:
         for (line, column), share in np.ndenumerate(shares):
             if not np.isnan(share):
-                axes.text(column, line, f"{100 * share:.0f}", ha="center", va="center", fontsize=fontsize)
+                style = {"ha": "center", "va": "center", "fontsize": fontsize, "color": ink_on(image, 100 * share)}
+                axes.text(column, line, f"{100 * share:.0f}", **style)
     axes.spines[:].set_visible(False)
     return image

@@ -23,7 +23,7 @@ from lab.errors import ConfigError
 from lab.loading import OpenedModel, open_model
 from lab.model.attention.context import ContextGroup
 from lab.model.attention.inspection import token_losses
-from lab.model.generation.generate import greedy
+from lab.model.generation.generate import Ended, greedy
 from lab.model.huggingface.config import read_settings
 from lab.positions import Distance
 from lab.runs.checkpoints import Checkpoint, folder_name
@@ -61,10 +61,10 @@ class Subject:
         """Compute in bfloat16 where the run trained in it; a Hugging Face model on any GPU."""
         return torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bfloat16" else nullcontext()
 
-    def generate(self, prompts: Tensor, n_tokens: int) -> Tensor:
+    def generate(self, prompts: Tensor, n_tokens: int, ended: Ended | None = None) -> Tensor:
         """Continue prompts greedily: int64 (B, T) to int64 (B, at most n_tokens)."""
         with self.computing():
-            return greedy(self.model.decoder, prompts.to(self.device), n_tokens, self.stop_id)
+            return greedy(self.model.decoder, prompts.to(self.device), n_tokens, self.stop_id, ended=ended)
 
     def losses(self, tokens: Tensor, targets: Tensor, context: ContextGroup | None = None) -> Tensor:
         """Return each target's loss in nats, float64 (B, T), 0 where a target is below 0; with a group, together."""

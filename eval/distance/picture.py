@@ -10,7 +10,7 @@ import numpy as np
 
 from eval.common.plots import MARKERS, mark_window
 from eval.distance.series import Series
-from lab.plots import GREY, PALETTE, canvas
+from lab.plots import GREY, PALETTE, canvas, line_look
 from lab.probe.curve import monotone_shares
 
 COLOURS = (*PALETTE, "#000000")
@@ -25,11 +25,11 @@ def draw_distances(series: Sequence[Series], title: str, window: int, output: Pa
     with canvas(output, 7.5, 5.6 if counted else 4.4) as figure:
         panels = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1)) if counted else [figure.subplots()]
         for number, line in enumerate(series):
-            draw_series(panels[0], line, COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)])
+            draw_series(panels[0], line, line_look(number, len(series), COLOURS), MARKERS[number % len(MARKERS)])
         threshold = series[0].reach["threshold"]
         panels[0].axhline(threshold, color=GREY, linestyle=":", linewidth=1, zorder=0)
-        at_right = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "bottom"}
-        panels[0].annotate(f"threshold {threshold:g}", (1, threshold), color=GREY, **at_right)
+        at_left = {"xycoords": ("axes fraction", "data"), "xytext": (3, 2), "textcoords": "offset points"}
+        panels[0].annotate(f"threshold {threshold:g}", (0, threshold), color=GREY, **at_left)
         panels[0].set(ylabel="share of numbers found", ylim=(-0.03, 1.03))
         if counted:
             x, f = zip(*((row["distance"], row["f"]) for row in counted), strict=True)
@@ -44,14 +44,15 @@ def draw_distances(series: Sequence[Series], title: str, window: int, output: Pa
         figure.legend(*names, frameon=False, fontsize=8, loc="outside lower center", ncols=2)
 
 
-def draw_series(axes: Any, series: Series, colour: str, marker: str) -> None:
+def draw_series(axes: Any, series: Series, look: dict[str, Any], marker: str) -> None:
     """Draw one method: shares with limits, the fit, reach on the threshold; open markers are four-needle tests.
 
     Thin lines that end in a number of tokens are shares found in shorter prompts.
     """
-    draw_shares(axes, series.rows, color=colour, marker=marker, markersize=4.5, linestyle="", label=series.method)
+    colour, size = look["color"], 2 + 2 * look["linewidth"]
+    draw_shares(axes, series.rows, color=colour, marker=marker, markersize=size, linestyle="", label=series.method)
     distances = [row["distance"] for row in series.rows]
-    axes.plot(distances, monotone_shares(series.results), color=colour, linewidth=1.3)
+    axes.plot(distances, monotone_shares(series.results), **look)
     reach = series.reach["reach"]
     if reach is not None:
         axes.plot(reach, series.reach["threshold"], color=colour, marker="|", markersize=14, markeredgewidth=2)

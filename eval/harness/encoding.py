@@ -74,7 +74,7 @@ class Encoder:
             text = text.partition(stop)[0]
         return text
 
-    def ended(self, answers: Tensor, stops: Sequence[str]) -> Tensor:
+    def ended(self, answers: Tensor, numbers: Tensor | None = None, *, stops: Sequence[str]) -> Tensor:
         """Find which answers end, with a token that ends a document or a text that holds a stop string.
 
         A stop string ends in the newest token and has no more tokens of text than bytes, so that a whole answer is

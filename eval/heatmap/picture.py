@@ -10,9 +10,9 @@ import numpy as np
 
 from eval.common.plots import heat_map, mark_window_between
 from eval.heatmap.depths import THIRDS
-from lab.plots import canvas
+from lab.plots import PALETTE, canvas
 
-COLOURS = ("#b2404a", "#d9a441", "#4a7fb2")
+COLOURS = (PALETTE[0], PALETTE[4], PALETTE[1])
 Rows = Mapping[int, Sequence[dict[str, Any]]]
 
 

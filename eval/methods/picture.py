@@ -8,18 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from lab.plots import canvas
+from lab.plots import GREY, PALETTE, canvas
 
 WIDEST = 11.0  # inches, of a page
-COLOURS = {
-    "rope": "#777777",
-    "ntk": "#b9a24a",
-    "yarn": "#d98441",
-    "rerope": "#7a9e4e",
-    "self_extend": "#4a9e95",
-    "dca": "#4a7fb2",
-    "string": "#b2404a",
-}
+COLOURS = dict(zip(("rope", "ntk", "yarn", "rerope", "self_extend", "dca", "string"), (GREY, *PALETTE), strict=True))
 
 
 def look(method: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,4 +131,4 @@ def training(need: Need) -> Run | None:
     Raises: ConfigError.
     """
     words = shlex.split(need.train or "")
-    return run_of(0, read_command(["-m", *words]), {}, {}) if words[:1] == ["lab.fit"] else None
+    return run_of(0, read_command([sys.executable, "-m", *words]), {}, {}) if words[:1] == ["lab.fit"] else None

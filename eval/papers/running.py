@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
 from pathlib import Path
 from shlex import join, split
@@ -40,7 +41,7 @@ def run_table(sized: Sized, folder: Path) -> list[Job]:
     lacks = missing(sized)
     if lacks:
         raise DataError("\n".join(lacks))
-    with redirect_stdout(sys.stderr):
+    with printing_to_stderr():
         for need in sized.needed.values():
             run = training(need)
             train([run] if run else [])
@@ -52,6 +53,20 @@ def run_table(sized: Sized, folder: Path) -> list[Job]:
         for job in jobs:
             run_job(job)
     return jobs
+
+
+@contextmanager
+def printing_to_stderr() -> Iterator[None]:
+    """Send what this process and those that it starts print to stderr, as stdout is for the table."""
+    sys.stdout.flush()
+    own = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(own, 1)
+        os.close(own)
 
 
 def train(runs: Sequence[Run]) -> None:

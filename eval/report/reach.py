@@ -25,7 +25,7 @@ STRING = re.compile(r"string\(shift=(\d+)(?:,window=(\d+))?\)")
 DEFAULT_WINDOW = 128  # of STRING, which names of methods leave out
 BRIGHT = 0.435  # part of the viridis scale above which black has more contrast than white (WCAG 2)
 BEYOND_LAST = 1.05  # of the last distance that was tested, where limits are cut off
-ROW, CELL, NAMES = 22, 34, 200  # pixels: heights, and the width of the names of methods
+ROW, CELL, NAMES = 22, 34, 240  # pixels: heights, and the width of the names of methods
 
 
 def reach_points(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:

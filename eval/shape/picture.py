@@ -44,8 +44,9 @@ def draw_shape(shape: ShapeConfig, shaped: Shaped, window: int, seed: int, outpu
 def draw_profiles(axes: Any, plan: Plan) -> None:
     """Draw the share of the pairs for each distance, by bins."""
     window, widths = int(plan.edges[-1]), np.diff(plan.edges)
-    for name, color, style in (("natural", GREY, "--"), ("aimed", ORANGE, "-"), ("reached", BLUE, "-")):
-        axes.stairs(getattr(plan, name) / widths, plan.edges, color=color, linestyle=style, label=name, linewidth=1.5)
+    looks = (("natural", GREY, "--", 1.5), ("aimed", ORANGE, "-", 4.0), ("reached", BLUE, "-", 1.2))
+    for name, color, style, width in looks:  # what is reached may lie on what is aimed at
+        axes.stairs(getattr(plan, name) / widths, plan.edges, color=color, linestyle=style, label=name, linewidth=width)
     pairs = "pairs" if plan.weights is None else "supervised pairs"
     axes.set(title=f"share of the {pairs} at distance i", xlabel="relative position i (tokens)", ylabel="share")
     axes.set(xlim=(0, window), ylim=(0, None))

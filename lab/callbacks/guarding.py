@@ -1,8 +1,8 @@
 """Work of all ranks that may fail on any of them without ending the run, and its time limit.
 
-Between its first and its last step such work communicates by `exchange` only, beside the forward passes of a sharded
-model. A rank that fails joins the next exchange of the others, so that all of them fail there, and none waits. What
-fails on one rank inside a sharded forward pass leaves the others waiting in it: the run ends, unless all fail there.
+Between its first and its last step such work communicates by `exchange` only. A rank that fails joins the next exchange
+of the others, so that all of them fail there, and none waits. Any other collective call is `in_step`: what fails on one
+rank inside it leaves the others waiting, and the run ends.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any, TypeVar
 
 from torch import distributed
 
 Result = TypeVar("Result")
-MEET_S = 20.0  # for the other ranks to fail in a sharded forward pass as well, as all do that run out of memory
 
 
 class WorkFailed(Exception):
@@ -58,29 +56,16 @@ def together(work: Callable[[], Result]) -> Result:
     return result
 
 
-def meeting() -> distributed.ProcessGroup | None:
-    """Create the group in which ranks meet that fail in a sharded forward pass; a collective call."""
-    if not distributed.is_initialized():
-        return None
-    group: distributed.ProcessGroup = distributed.new_group(backend="gloo", timeout=timedelta(seconds=MEET_S))
-    return group
-
-
 @contextmanager
-def in_step(group: distributed.ProcessGroup | None) -> Iterator[None]:
-    """Raise what fails in a sharded forward pass if it fails on all ranks, which then meet in `group`.
+def in_step() -> Iterator[None]:
+    """Mark what fails in a collective call of the work.
 
-    Raises: OutOfStep where another rank does not fail.
+    Raises: OutOfStep.
     """
     try:
         yield
     except Exception as error:
-        if group is not None:
-            try:
-                distributed.barrier(group)
-            except RuntimeError:
-                raise OutOfStep(describe(error)) from error
-        raise
+        raise OutOfStep(describe(error)) from error
 
 
 def describe(error: BaseException) -> str:
@@ -89,14 +74,10 @@ def describe(error: BaseException) -> str:
 
 
 class Deadline:
-    """A time limit on work, checked before every call of the model.
+    """A time limit on work, checked before every call of the model."""
 
-    With `lockstep`, where all ranks call the model equally often, they exchange whether one is over it, so that none
-    begins a forward pass without the others.
-    """
-
-    def __init__(self, name: str, seconds: float | None, *, lockstep: bool) -> None:
-        self.rule, self.lockstep = f"{name}={seconds}: exceeded", lockstep
+    def __init__(self, name: str, seconds: float | None) -> None:
+        self.rule = f"{name}={seconds}: exceeded"
         self.end = None if seconds is None else time.monotonic() + seconds
 
     def check(self) -> None:
@@ -104,6 +85,5 @@ class Deadline:
 
         Raises: TimeoutError.
         """
-        over = self.end is not None and time.monotonic() > self.end
-        if any(exchange(over)) if self.lockstep else over:
+        if self.end is not None and time.monotonic() > self.end:
             raise TimeoutError(self.rule)

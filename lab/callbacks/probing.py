@@ -1,33 +1,35 @@
 """Probe effective length and held-out loss during training, at intervals of consumed tokens and at the end.
 
-A probe follows the checkpoint of its step. A signal ends it between two lengths, and nothing of it is recorded; a
-resumed run finds from the records that a probe is due, and runs all of it before its first step. A probe that fails on
-any rank, for whatever reason, is recorded as failed, and training goes on; --resume at its step runs it again.
+A probe follows the checkpoint of its step. Where the model is sharded, its weights are gathered once, into a whole
+copy that lasts as long as the probe, and every rank runs its own tests without waiting for the others. A signal ends
+it between two lengths, and nothing of it is recorded; a resumed run finds from the records that a probe is due, and
+runs all of it before its first step. A probe that fails on any rank, for whatever reason, is recorded as failed, and
+training goes on; --resume at its step runs it again.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import lightning
 import torch
 from lightning.pytorch.callbacks import Callback
-from torch import Tensor, distributed
+from torch import Tensor
 
 from lab.callbacks.counting import Counting, crossed
-from lab.callbacks.guarding import Deadline, WorkFailed, describe, exchange, in_step, meeting, together
+from lab.callbacks.guarding import Deadline, WorkFailed, describe, exchange, in_step, together
 from lab.callbacks.recording import Recording, mirror
 from lab.callbacks.stopping import Stopping
 from lab.command import show
 from lab.counts import PositionCounts, SavedCounts
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder
-from lab.model.generation.generate import greedy
-from lab.model.sharding import reshard
+from lab.model.gathering import allocate, fill
+from lab.model.generation.generate import Ended, greedy
 from lab.probe.by_distance import found_by_distance
 from lab.probe.curve import shown_length
 from lab.probe.distance_records import distance_record, reach_record
@@ -76,7 +78,6 @@ class Probing(Callback):
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
         """Set up the probe before the first step, so that faults are reported early, and run an overdue one."""
-        self.failing = meeting() if self.sharded else None
         self.probe = self.make_probe(module.device)
         self.distances = DistanceProbe.beside(self.probe)
         self.loss = self.make_loss(trainer.global_rank, trainer.world_size, module.device)
@@ -104,7 +105,6 @@ class Probing(Callback):
         try:
             found = together(lambda: self.measure(trainer, module, counts))
         except WorkFailed as error:
-            reshard(module.decoder)
             self.remember(module.consumed, {})
             self.record_failure(trainer, module, str(error))
         else:
@@ -121,17 +121,11 @@ class Probing(Callback):
         self.recording.pause()
 
     def measure(self, trainer: lightning.Trainer, module: Any, counts: PositionCounts) -> Found | None:
-        """Run the tests and measure the loss, in step with the other ranks; None where a signal ends it."""
+        """Run this rank's tests and measure its part of the loss; None where a signal ends it."""
+        deadline = Deadline("probe.max_seconds", self.max_seconds)
         context = trainer.precision_plugin.forward_context
-        deadline = Deadline("probe.max_seconds", self.max_seconds, lockstep=self.sharded)
-        model = ModelInTraining(
-            module.decoder,
-            self.probe.stop_id,
-            lambda: stacked(in_step(self.failing), context()),
-            lockstep=self.sharded,
-            before=deadline.check,
-        )
-        worker = Worker(trainer.global_rank, trainer.world_size, gather, lockstep=self.sharded)
+        model = ModelInTraining(self.whole(module), self.probe.stop_id, context, before=deadline.check)
+        worker = Worker(trainer.global_rank, trainer.world_size, gather)
         lengths: list[LengthResult] = []
         for result in self.probe.run(model.generate, worker):
             lengths.append(result)
@@ -152,6 +146,20 @@ class Probing(Callback):
         if self.loss is not None:
             summary |= self.held_out_losses(model)
         return Found(lengths, distances, summary, saved)
+
+    def whole(self, module: Any) -> Decoder:
+        """Return the model, or a whole copy where it is sharded; a collective call.
+
+        Raises: WorkFailed where a rank has no room for the copy, before any of them gathers.
+        """
+        decoder: Decoder = module.decoder
+        if not self.sharded:
+            return decoder
+        copy = allocate(module.make_decoder, module.sharding.dtype, module.device)
+        exchange(None)
+        with in_step():
+            fill(copy, decoder)
+        return copy
 
     def record_failure(self, trainer: lightning.Trainer, module: Any, reason: str) -> None:
         """Write that a probe failed, and why, on stderr and as a line of probes.jsonl where the disk lets it."""
@@ -221,23 +229,15 @@ class ModelInTraining:
         stop_id: int | None,
         context: Callable[[], AbstractContextManager[Any]],
         *,
-        lockstep: bool,
         before: Callable[[], None],
     ) -> None:
         self.decoder, self.stop_id, self.context, self.before = decoder, stop_id, context, before
-        self.agree = self.largest if lockstep else None
 
-    def generate(self, prompts: Tensor, n_tokens: int) -> Tensor:
+    def generate(self, prompts: Tensor, n_tokens: int, ended: Ended | None = None) -> Tensor:
         """Continue prompts greedily."""
         self.before()
         with self.context():
-            return greedy(self.decoder, prompts, n_tokens, self.stop_id, agree=self.agree)
-
-    def largest(self, number: int) -> int:
-        """Find the largest of the ranks' numbers, so that they agree how many forward passes to make."""
-        out = torch.tensor(number, device=self.decoder.embedding.weight.device)
-        distributed.all_reduce(out, op=distributed.ReduceOp.MAX)
-        return int(out)
+            return greedy(self.decoder, prompts, n_tokens, self.stop_id, ended=ended)
 
     def score(self, tokens: Tensor, targets: Tensor, segments: Segments) -> Tensor:
         """Compute each target's loss in one packed row."""
@@ -252,15 +252,6 @@ class ModelInTraining:
         with torch.no_grad(), self.context():
             losses: Tensor = self.decoder(tokens, targets=targets, summed=False)
         return losses
-
-
-@contextmanager
-def stacked(*contexts: AbstractContextManager[Any]) -> Iterator[None]:
-    """Enter several contexts as one."""
-    with ExitStack() as stack:
-        for context in contexts:
-            stack.enter_context(context)
-        yield
 
 
 def computed(counts: PositionCounts) -> SavedCounts:

@@ -1,7 +1,7 @@
 """The typed experiment that a YAML file describes."""
 
 from lab.config.experiment import Experiment
-from lab.config.reading import find_config, load_experiment
+from lab.config.reading import load_experiment
 from lab.config.sections import RunConfig, StartConfig, TrackConfig, TrainConfig
 
 __all__ = [
@@ -10,6 +10,5 @@ __all__ = [
     "StartConfig",
     "TrackConfig",
     "TrainConfig",
-    "find_config",
     "load_experiment",
 ]

@@ -7,9 +7,7 @@ of the wrong type, out of range, contradictory or ignored is an error; all error
 from __future__ import annotations
 
 import copy
-import os
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +24,8 @@ from lab.settings import Raw, validated
 from lab.source.inherit import inherit
 
 
-def find_config(word: str) -> Path:
-    """Return the path of a config; a name that is no file is that of a config that comes with the lab.
-
-    Example:
-        >>> find_config("cpu_demo").name, find_config("elsewhere.yaml").name
-        ('cpu_demo.yaml', 'elsewhere.yaml')
-    """
-    packed = f"{files('lab') / 'configs' / word}.yaml"
-    return Path(packed if os.path.isfile(packed) and not os.path.exists(word) else word)
-
-
 def load_experiment(path: Path, overrides: dict[str, Any] | None = None) -> Experiment:
-    """Read a YAML file, apply dotted overrides, fill in derived settings, and check everything.
+    """Read a YAML file, or a config of the lab by its name, apply overrides, fill in derived settings, check all.
 
     An override whose value is a section, as wandb passes nested parameters, overrides the settings in it.
 

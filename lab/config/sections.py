@@ -14,6 +14,8 @@ PRECISIONS = Literal["auto", "fp32", "bf16"]
 STRATEGIES = Literal["auto", "single", "ddp", "fsdp"]
 BACKENDS = Literal["auto", "reference", "sdpa", "varlen", "flash", "xformers", "flex"]
 CUDA_BACKENDS = ("varlen", "flash", "xformers", "flex")  # flex trains there only
+HYBRID_FROM = 64  # processes; from there on, a ring over all of them is bound by latency
+WHOLE_BYTES = 10 * 2**30  # of weights and gradients that each process keeps whole; 8.4 GiB for 1.49B parameters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +47,17 @@ class TrainConfig(Section):
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     """What to run on; auto takes a GPU where there is one."""
     strategy: STRATEGIES = "auto"
-    """single, ddp, or fsdp (FSDP2, sharded); auto is single for one process and ddp for more."""
+    """single, ddp, or fsdp (FSDP2); auto is fsdp in bf16 on GPUs, otherwise single for one process and ddp for more."""
+    shard_degree: Annotated[int, Ge(1), Le(100_000)] | None = None
+    """Consecutive processes that fsdp shards over, replicated beyond (HSDP); left out, all, or a node's from 64 on."""
+    reshard_after: Literal["auto", "block", "step"] = "auto"
+    """When fsdp frees weights and exchanges gradients: after each block, or once a step; auto is step up to 10 GiB."""
     precision: PRECISIONS = "auto"
     """bf16 computes in bfloat16 and keeps float32 weights; auto is bf16 on a GPU and fp32 on a CPU."""
     backend: BACKENDS = "auto"
     """Attention kernel; auto chooses by device and prints which and why."""
+    compile: Literal["auto", True, False] = "auto"
+    """Whether a transformer block is compiled, as one graph for all blocks and packs; auto does so where that works."""
     recompute: bool = False
     """Whether the backward pass computes each block's activations again: a third more work, far less memory."""
     threads: Annotated[int, Ge(1), Le(1024)] | None = None
@@ -84,6 +92,15 @@ class TrainConfig(Section):
             )
         if self.strategy == "single" and self.world_size > 1:
             faults.append(f"strategy=single: runs one process, devices * nodes is {self.world_size}; use ddp or fsdp")
+        given = {"shard_degree": self.shard_degree is not None, "reshard_after": self.reshard_after != "auto"}
+        faults += [
+            f"{name}={getattr(self, name)}: needs strategy=fsdp, which is {self.strategy}; set it, or leave {name} out"
+            for name, is_set in given.items()
+            if is_set and self.strategy != "fsdp"
+        ]
+        if self.world_size % self.sharded_over:
+            rule = f"must divide devices * nodes, {self.world_size} processes"
+            faults.append(f"shard_degree={self.sharded_over}: {rule}; change one of them")
         if self.accelerator == "cpu" and self.backend in CUDA_BACKENDS:
             faults.append(f"backend={self.backend}: runs on a CUDA device only; use sdpa or auto")
         final = self.final_checkpoints
@@ -104,10 +121,27 @@ class TrainConfig(Section):
         """Groups of processes that take packs of their own."""
         return max(1, self.world_size // self.context_parallel)
 
+    def resolved_strategy(self, on_gpu: bool) -> str:
+        """Return the strategy on a GPU, or on a CPU, with `auto` resolved."""
+        if self.strategy != "auto":
+            return self.strategy
+        if on_gpu and self.computes_in_bf16(on_gpu):
+            return "fsdp"  # on a mesh of one rank too: bf16 weights instead of autocast's casts of every input
+        return "ddp" if self.world_size > 1 else "single"
+
     @property
-    def resolved_strategy(self) -> str:
-        """The strategy, with `auto` resolved."""
-        return self.strategy if self.strategy != "auto" else "ddp" if self.world_size > 1 else "single"
+    def sharded_over(self) -> int:
+        """Processes that share the weights under fsdp."""
+        if self.shard_degree is not None:
+            return self.shard_degree
+        return self.devices if self.world_size >= HYBRID_FROM else self.world_size
+
+    def keeps_whole(self, n_parameters: int, *, bf16: bool) -> bool:
+        """Return whether fsdp keeps whole weights, and gradients between micro-batches, until a step ends."""
+        if self.reshard_after != "auto":
+            return self.reshard_after == "step"
+        gradient = 4 * (self.accumulation > 1 and self.sharded_over > 1)
+        return n_parameters * ((2 if bf16 else 4) + gradient) <= WHOLE_BYTES
 
     def computes_in_bf16(self, on_gpu: bool) -> bool:
         """Return whether training computes in bfloat16 on a GPU, or on a CPU."""

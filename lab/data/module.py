@@ -22,6 +22,7 @@ from lab.data.corpora import open_corpus
 from lab.data.packing import IGNORE, AssignIds, Pack, PackStream
 from lab.data.prefetching import Batch, Prefetched, unchanged
 from lab.data.preparation import end_of_document, is_prepared, prepare, shard_folder
+from lab.data.rows import ends, fixed_row, ids_from_0
 from lab.data.segments import index_documents, index_segments
 from lab.data.selecting import Selection
 from lab.data.shaped import shape_corpus
@@ -39,38 +40,43 @@ FloatArray = npt.NDArray[np.float64]
 
 
 class PackDataset(IterableDataset):  # type: ignore[type-arg]
-    """The packs of some streams in turn, endless; `weights` as in `to_batch`."""
+    """The packs of some streams in turn, endless; `weights` and `longest` as in `to_batch`."""
 
-    def __init__(self, streams: list[PackStream], weights: FloatArray | None = None) -> None:
+    def __init__(
+        self, streams: list[PackStream], weights: FloatArray | None = None, longest: int | None = None
+    ) -> None:
         super().__init__()
-        self.streams, self.weights = streams, weights
+        self.streams, self.weights, self.longest = streams, weights, longest
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield one pack of each stream, again and again; in place of one that cannot be read, the error."""
         while True:
             for stream in self.streams:
                 try:
-                    yield to_batch(next(stream), self.weights)
+                    yield to_batch(next(stream), self.weights, self.longest)
                 except LabError as error:
                     if get_worker_info() is None:
                         raise
                     yield {"fault": error}  # torch would add its traceback to the text
 
 
-def to_batch(pack: Pack, weights: FloatArray | None = None) -> Batch:
+def to_batch(pack: Pack, weights: FloatArray | None = None, longest: int | None = None) -> Batch:
     """Convert a pack to a training batch: tensors to move to the device, and values that stay on the host.
 
-    `weights` is the loss weight of a target by its visible context; left out, all weigh 1.
+    All that the device needs is a tensor here: a step that copied host values would wait for it. `weights` is the loss
+    weight of a target by its visible context; left out, all weigh 1. `longest` is the most tokens that a run of any
+    pack has; left out, those of a pack.
 
     Shapes: weights float64, longer than the longest run.
     """
-    ids, scored = pack.position_ids, pack.targets != IGNORE
+    ids, scored, n_tokens = pack.position_ids, pack.targets != IGNORE, len(pack.tokens)
     return {
         "tokens": torch.from_numpy(pack.tokens)[None],
         "targets": torch.from_numpy(pack.targets)[None],
-        "cu_seqlens": torch.tensor([0, *pack.lengths]).cumsum(0).to(torch.int32),
+        "cu_seqlens": ends(pack.lengths),
         "lengths": tuple(pack.lengths),
-        "position_ids": None if ids is None else torch.from_numpy(ids),
+        "position_ids": ids_from_0(pack.lengths, n_tokens) if ids is None else torch.from_numpy(ids),
+        **fixed_row(pack.lengths, pack.anchors, n_tokens, longest or n_tokens),
         "starts": starts_of(pack),
         "anchors": pack.anchors,
         "counted": ids,
@@ -223,7 +229,7 @@ class PackedData(lightning.LightningDataModule):
         """Load this rank's streams; with data.prefetch a background process packs them."""
         rank, world = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
         own = range(rank // self.context_parallel, self.n_streams, world // self.context_parallel)
-        dataset = PackDataset([self.stream(j) for j in own], self.weights)
+        dataset = PackDataset([self.stream(j) for j in own], self.weights, self.config.window)
         if not self.config.prefetch:
             return DataLoader(dataset, batch_size=None, collate_fn=unchanged, pin_memory=torch.cuda.is_available())
 

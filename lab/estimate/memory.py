@@ -27,7 +27,7 @@ from lab.estimate.stand_ins import gpu_decoder
 from lab.model.attention.context import ContextGroup
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder
-from lab.model.sharding import shard
+from lab.model.sharding import Sharding, accumulating, arranged, shard
 
 KINDS = {  # our kinds of memory, each with the trackers' names for it
     "parameters": ("Parameter", "Sharded Param"),
@@ -69,23 +69,28 @@ def memory_of(experiment: Experiment) -> Memory:
         distance=experiment.position.distance,
         recompute=train.recompute,
     )
-    strategy = train.resolved_strategy
-    keeps = strategy == "ddp" or train.accumulation > 1  # DDP's buckets are the gradients and always there
-    bf16, inputs = train.computes_in_bf16(train.accelerator != "cpu"), inputs_of(experiment)
-    with mesh_of(train.world_size if strategy == "fsdp" or train.context_parallel > 1 else 0) as mesh:
+    on_gpu = train.accelerator != "cpu"
+    strategy, bf16 = train.resolved_strategy(on_gpu), train.computes_in_bf16(on_gpu)
+    is_sharded, inputs = strategy == "fsdp", inputs_of(experiment)
+    whole = is_sharded and train.keeps_whole(model.n_parameters(), bf16=bf16)
+    sharding = Sharding(torch.bfloat16 if bf16 else None, train.sharded_over, whole) if is_sharded else None
+    packs = min(train.accumulation, 2)  # further ones change nothing
+    keeps = strategy == "ddp" or packs > 1  # DDP's buckets are the gradients and always there
+    ranks = train.world_size if is_sharded or train.context_parallel > 1 else 0
+    with mesh_of(ranks, train.sharded_over) as mesh:
         inputs["context"] = ContextGroup.of(train.context_parallel)
-        return track(decoder, inputs, mesh=mesh if strategy == "fsdp" else None, bf16=bf16, keeps_gradients=keeps)
+        return track(decoder, inputs, mesh=mesh, sharding=sharding, bf16=bf16, keeps_gradients=keeps, packs=packs)
 
 
 @contextmanager
-def mesh_of(world_size: int) -> Iterator[DeviceMesh | None]:
-    """Open a mesh of `world_size` fake ranks, of which only the first exists; None for 0."""
+def mesh_of(world_size: int, degree: int) -> Iterator[DeviceMesh | None]:
+    """Open a mesh of `world_size` fake ranks, of which only the first exists, sharded by `degree`; None for 0."""
     if not world_size:
         yield None
         return
     distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size)
     try:
-        yield init_device_mesh("cpu", (world_size,))
+        yield arranged(init_device_mesh("cpu", (world_size,)), degree)
     finally:
         distributed.destroy_process_group()
 
@@ -123,31 +128,46 @@ def prepare(segments: Segments) -> None:
 
 
 def track(
-    decoder: Decoder, inputs: dict[str, Any], *, mesh: DeviceMesh | None, bf16: bool, keeps_gradients: bool
+    decoder: Decoder,
+    inputs: dict[str, Any],
+    *,
+    mesh: DeviceMesh | None = None,
+    sharding: Sharding | None = None,
+    bf16: bool,
+    keeps_gradients: bool,
+    packs: int = 1,
 ) -> Memory:
-    """Run a micro batch of a decoder on the meta device under a tracker."""
+    """Run the micro-batches of a step of a decoder on the meta device under a tracker."""
+    whole = sharding is not None and sharding.whole and packs > 1
+    widened = 4 * sum(p.numel() for p in decoder.parameters()) if whole and bf16 else 0  # gradients, no kind of torch's
     with FakeTensorMode(allow_non_fake_inputs=True):
         place(decoder)
-        if mesh is not None:
-            shard(decoder, mesh, torch.bfloat16 if bf16 else None)
+        if sharding is not None:
+            assert mesh is not None, "of all ranks"
+            shard(decoder, mesh, sharding)
         optimizer = torch.optim.AdamW(decoder.parameters(), fused=True)
         for parameter in decoder.parameters():
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()
-        if not keeps_gradients:
+        if not keeps_gradients or whole:
             optimizer.zero_grad()
-        tracker: MemTracker = FSDPMemTracker(decoder, optimizer) if mesh is not None else MemTracker()
-        if mesh is None:
+        tracker: MemTracker = MemTracker() if sharding is None else FSDPMemTracker(decoder, optimizer)
+        if sharding is None:
             tracker.track_external(decoder, optimizer)
         arguments = {name: x.clone() if isinstance(x, Tensor) else x for name, x in inputs.items()}
-        autocast = torch.autocast("cpu", dtype=torch.bfloat16) if bf16 and mesh is None else nullcontext()
+        autocast = torch.autocast("cpu", dtype=torch.bfloat16) if bf16 and sharding is None else nullcontext()
         with tracker:
+            if whole:
+                with accumulating(decoder):
+                    decoder(**arguments).backward()
+                tracker.reset_mod_stats()  # of each module, which it can record once; the peak stays
             with autocast:
                 loss = decoder(**arguments)
             forward = by_kind(tracker.get_tracker_snapshot("current"))
             loss.backward()
         held, peak = (by_kind(tracker.get_tracker_snapshot(moment)) for moment in ("current", "peak"))
-        return Memory({kind: held[kind] for kind in HELD}, forward["activations"], peak)
+        peak |= {"gathered": peak["gathered"] + widened, "activations": peak["activations"] - widened}
+        return Memory({kind: held[kind] for kind in HELD}, forward["activations"] - widened, peak)
 
 
 def place(decoder: nn.Module) -> None:

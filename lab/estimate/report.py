@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lab.choices import planned_compile
 from lab.config import Experiment
 from lab.errors import ConfigError
 from lab.estimate.cost import Cost
@@ -46,7 +47,7 @@ def refuse_too_large(experiment: Experiment, memory: Memory, gpus: Gpus) -> None
     needed = memory.total + assumed_bytes(experiment)
     if gpus.memory_gib is None or needed <= gpus.memory_gib * GIB:
         return
-    train, strategy = experiment.train, experiment.train.resolved_strategy
+    train, strategy = experiment.train, strategy_of(experiment)
     held = sum(memory.peak[kind] for kind in HELD)
     by_tokens = memory.peak["activations"] > held
     field = f"train.micro_batch_tokens={train.micro_batch_tokens}" if by_tokens else f"train.strategy={strategy}"
@@ -61,12 +62,25 @@ def remedies(experiment: Experiment, by_tokens: bool) -> list[str]:
     """List the settings that would lower the peak, the most effective first."""
     train, window = experiment.train, experiment.data.window
     again = ["set train.recompute=true"] * (not train.recompute)
-    shards = ["set train.strategy=fsdp"] * (train.resolved_strategy != "fsdp")
+    shards = ["set train.strategy=fsdp"] * (strategy_of(experiment) != "fsdp")
+    shards += ["set train.reshard_after=block"] * keeps_whole(experiment)
     if by_tokens:
         longer = train.micro_batch_tokens > window
         fewer = f"lower it (data.window={window} at least)" if longer else f"lower it with data.window={window}"
         return [*again, fewer, *shards, "take GPUs with more memory"]
     return [*shards, "raise train.devices or train.nodes", *again, "take GPUs with more memory"]
+
+
+def strategy_of(experiment: Experiment) -> str:
+    """Return the strategy on the GPUs that the run is planned for, or on a CPU where it names that."""
+    return experiment.train.resolved_strategy(experiment.train.accelerator != "cpu")
+
+
+def keeps_whole(experiment: Experiment) -> bool:
+    """Return whether weights, and gradients between micro-batches, stay whole until a step ends."""
+    train = experiment.train
+    bf16 = train.computes_in_bf16(train.accelerator != "cpu")
+    return strategy_of(experiment) == "fsdp" and train.keeps_whole(experiment.model.n_parameters(), bf16=bf16)
 
 
 def report(experiment: Experiment, memory: Memory, cost: Cost, gpus: Gpus) -> str:
@@ -80,7 +94,7 @@ def title(experiment: Experiment) -> str:
     """Format the run's name and the settings that its memory depends on."""
     train = experiment.train
     precision = "bf16" if train.computes_in_bf16(train.accelerator != "cpu") else "fp32"
-    words = [f"{train.world_size} x {train.resolved_strategy}", precision, f"window {experiment.data.window:,}"]
+    words = [f"{train.world_size} x {strategy_of(experiment)}", precision, f"window {experiment.data.window:,}"]
     words += [f"packs of {train.micro_batch_tokens:,} tokens"]
     words += [f"each shared by {train.context_parallel}"] * (train.context_parallel > 1)
     words += ["recompute"] * train.recompute
@@ -107,13 +121,26 @@ def work_lines(experiment: Experiment, cost: Cost, gpus: Gpus) -> list[str]:
         ("parameters", f"{cost.parameters:,}"),
         ("FLOPs per token", f"{cost.flops_per_token:,} (full causal windows)"),
         ("steps", f"{cost.steps:,} of {experiment.train.batch_tokens:,} tokens, {cost.tokens:,} in all"),
+        ("micro-batches", accumulation(experiment)),
         ("hours", hours(experiment, cost, gpus)),
+        ("compiled blocks", planned_compile(experiment)),
         ("checkpoint", f"{cost.checkpoint_bytes / GB:,.2f} GB (weights and AdamW's moments)"),
         ("checkpoints kept", f"{kept / GB:,.2f} GB ({cost.kept_checkpoints}; one more while it is written)"),
         ("shards", f"{cost.shard_bytes / GB:,.2f} GB (from {cost.shard_source})"),
         ("counts.npz", f"{cost.counts_bytes:,} bytes"),
     ]
     return [f"{name:<{WIDTH - 12}}{value}" for name, value in rows]
+
+
+def accumulation(experiment: Experiment) -> str:
+    """Format the micro-batches of a step, what is exchanged for each, and the limits of batch and processes."""
+    train = experiment.train
+    most, least = train.n_packs * train.context_parallel, train.data_parallel * train.micro_batch_tokens
+    often = f"; weights gathered, gradients exchanged {'once a step' if keeps_whole(experiment) else 'for each'}"
+    return (
+        f"{train.accumulation} of {train.micro_batch_tokens:,} tokens on each process{often * (train.world_size > 1)}; "
+        f"at most {most:,} processes for this batch, at least {least:,} tokens a step for these processes"
+    )
 
 
 def hours(experiment: Experiment, cost: Cost, gpus: Gpus) -> str:

@@ -16,8 +16,9 @@ from torch import Tensor
 from lab.model.attention.cache import KeyCache
 from lab.model.attention.layout import Layout
 from lab.model.attention.plan import KERNELS, bands_kernel, runs_whole
+from lab.model.block import Attention
 from lab.model.config import DecoderConfig
-from lab.model.decoder import Attention, Decoder
+from lab.model.decoder import Decoder
 from lab.model.layers import RMSNorm
 from lab.positions import Distance, Frequencies
 

@@ -8,20 +8,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from lab.errors import DataError
-from lab.model.attention import attend
-from lab.model.attention.attend import attend_cached
 from lab.model.attention.cache import KeyCache
 from lab.model.attention.context import ContextGroup
 from lab.model.attention.layout import Layout, first_ids
 from lab.model.attention.segments import Segments
+from lab.model.block import KERNELS, Block, compile_block
 from lab.model.config import DecoderConfig
-from lab.model.layers import FeedForward, Linear, RMSNorm
+from lab.model.layers import Linear, RMSNorm
 from lab.model.loss import summed_cross_entropy, target_losses
 from lab.positions import Distance, Frequencies
 from lab.positions import distance as make_distance
@@ -30,76 +30,29 @@ from lab.positions import frequencies as make_frequencies
 __all__ = ["Decoder", "DecoderConfig"]
 
 
-class Attention(nn.Module):
-    """Grouped-query attention of one layer."""
+class Head(Linear):
+    """The projection to the vocabulary; FSDP gathers its weights for losses as for logits."""
 
-    def __init__(self, cfg: DecoderConfig, layer: int, backend: str) -> None:
-        super().__init__()
-        self.cfg, self.layer, self.backend = cfg, layer, backend
-        self.q = Linear(cfg.d_model, cfg.width, bias=cfg.qkv_bias)
-        self.k = Linear(cfg.d_model, cfg.kv_width, bias=cfg.qkv_bias)
-        self.v = Linear(cfg.d_model, cfg.kv_width, bias=cfg.qkv_bias)
-        norms = (RMSNorm(cfg.head_dim, eps=cfg.norm_eps) if cfg.qk_norm else nn.Identity() for _ in range(2))
-        self.q_norm, self.k_norm = norms
-        self.out = Linear(cfg.width, cfg.d_model, bias=False)
+    def __init__(self, cfg: DecoderConfig) -> None:
+        super().__init__(cfg.d_model, cfg.vocab_size, bias=False)
+        self.chunk = cfg.head_chunk
 
-    def forward(self, x_BTD: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
-        """Attend within the layout, from the tokens that are its queries, to all cached ones too.
-
-        Shapes: x_BTD (B, T, D); returns (B, Tq, D) for the layout's last Tq queries of the T tokens.
-        """
-        q, k, v = self.project(x_BTD, layout)
-        if cache is None:
-            out_BNTH = attend(q, k, v, layer=self.layer, backend=self.backend, layout=layout)
-        else:
-            out_BNTH = attend_cached(q, k, v, layer=self.layer, backend=self.backend, layout=layout, cache=cache)
-        return self.join(out_BNTH, layout)
-
-    def project(self, x_BTD: Tensor, layout: Layout) -> tuple[Tensor, ...]:
-        """Compute the queries of the layout and the keys and values of all tokens, not rotated: (B, heads, T, H)."""
-        parts = ((self.q, query_tokens(x_BTD, layout)), (self.k, x_BTD), (self.v, x_BTD))
-        width = self.cfg.head_dim
-        q, k, v = (f(x).view(*x.shape[:2], f.out_features // width, width) for f, x in parts)
-        made = [part.transpose(1, 2) for part in (self.q_norm(q), self.k_norm(k), v)]
-        if layout.context is None:
-            return tuple(made)
-        return tuple(layout.context.to_heads(x, layout.k_pos.shape[-1]) for x in made)
-
-    def join(self, out_BNTH: Tensor, layout: Layout) -> Tensor:
-        """Join the heads' outputs, (B, heads, Tq, H) to (B, Tq, D)."""
-        out_BNTH = out_BNTH if layout.context is None else layout.context.to_tokens(out_BNTH)
-        joined: Tensor = self.out(out_BNTH.transpose(1, 2).flatten(2))
-        return joined
-
-
-def query_tokens(x_BTD: Tensor, layout: Layout) -> Tensor:
-    """Return the tokens that are queries of the layout, the last ones; all of a context rank's part of the row."""
-    n_queries = layout.q_pos.shape[-1]
-    return x_BTD if n_queries >= x_BTD.shape[1] else x_BTD[:, -n_queries:]
-
-
-class Block(nn.Module):
-    """One pre-norm block: attention, then feed-forward, each added to the residual stream."""
-
-    def __init__(self, cfg: DecoderConfig, layer: int, backend: str) -> None:
-        super().__init__()
-        self.attention_norm = RMSNorm(cfg.d_model, eps=cfg.norm_eps)
-        self.attention = Attention(cfg, layer, backend)
-        self.feed_forward_norm = RMSNorm(cfg.d_model, eps=cfg.norm_eps)
-        self.feed_forward = FeedForward(cfg)
-
-    def forward(self, x_BTD: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
-        """Run the block on every token, or on the layout's queries alone where it has fewer."""
-        x_BTD = query_tokens(x_BTD, layout) + self.attention(self.attention_norm(x_BTD), layout, cache)
-        out: Tensor = x_BTD + self.feed_forward(self.feed_forward_norm(x_BTD))
-        return out
+    def forward(
+        self, x: Tensor, targets_T: Tensor | None = None, weights_T: Tensor | None = None, *, summed: bool = True
+    ) -> Tensor:
+        """Compute the logits, or with targets the loss without ever holding all logits."""
+        if targets_T is None:
+            return super().forward(x)
+        scored = x.flatten(0, 1), self.weight, targets_T, self.chunk
+        return summed_cross_entropy(*scored, weights_T) if summed else target_losses(*scored)
 
 
 class Decoder(nn.Module):
     """The language model; positions come from `frequencies` and `distance`, RoPE at cfg.theta and plain by default.
 
     Without a `seed` the weights stay as torch initialises them, for callers that load weights. With `recompute` the
-    backward pass recomputes each block's activations instead of keeping them.
+    backward pass recomputes each block's activations instead of keeping them. With a `compiler`, a backend of
+    torch.compile, packed rows that have a fixed description run through one graph, the same for all blocks and packs.
     """
 
     def __init__(
@@ -111,16 +64,19 @@ class Decoder(nn.Module):
         backend: str = "auto",
         seed: int | None = 0,
         recompute: bool = False,
+        compiler: Any = None,
     ) -> None:
         super().__init__()
+        assert compiler is None or backend in KERNELS, f"{backend}: its calls differ from pack to pack"
         self.cfg, self.recompute = cfg, recompute
         self.frequencies = frequencies or make_frequencies("rope", head_dim=cfg.head_dim, theta=cfg.theta)
         self.distance = distance or make_distance("plain")
         self.embedding = nn.Embedding(cfg.vocab_size, cfg.d_model)
         self.backend = backend
-        self.blocks = nn.ModuleList(Block(cfg, layer, backend) for layer in range(cfg.n_layers))
+        compiled = None if compiler is None else compile_block(compiler)
+        self.blocks = nn.ModuleList(Block(cfg, layer, backend, compiled) for layer in range(cfg.n_layers))
         self.norm = RMSNorm(cfg.d_model, eps=cfg.norm_eps)
-        self.head = Linear(cfg.d_model, cfg.vocab_size, bias=False)
+        self.head = Head(cfg)
         if cfg.tie_embeddings:
             self.head.weight = self.embedding.weight
         if seed is not None:
@@ -167,10 +123,11 @@ class Decoder(nn.Module):
 
         With `cu_seqlens` (or `segments`, the same prepared on the host) the B * T tokens are one packed row: a token
         sees its own segment only, ids restart at 0 in each, and tokens after the last segment are padding. `starts`
-        holds the first id of each segment if ids count up by one, which are then not inspected. With a cache the tokens
-        follow the cached ones. `last_only` returns the logits of the last token, and the last block computes no others.
-        A `layout` prepared for several passes replaces this pass's own. The ranks of a `context` group pass the same
-        rows, and each returns the logits or losses, or their sum, of its own part of the tokens.
+        holds the first id of each segment if ids count up by one, or nothing if they do not; left out, ids are
+        inspected. With a cache the tokens follow the cached ones. `last_only` returns the logits of the last token, and
+        the last block computes no others. A `layout` prepared for several passes replaces this pass's own. The ranks of
+        a `context` group pass the same rows, and each returns the logits or losses, or their sum, of its own part of
+        the tokens; all return those of the last token.
 
         Shapes: tokens int64 (B, T); cu_seqlens int32 (S + 1,); position_ids int64 (T,) or (B, T); targets int64
             (B, T), IGNORE where not scored; loss_weights (B, T); returns (B, T, V), or a scalar: the sum of losses in
@@ -186,9 +143,9 @@ class Decoder(nn.Module):
             tokens = tokens.reshape(1, -1)
             position_ids = None if position_ids is None else position_ids.expand(shape).reshape(1, -1)
         layout = layout or self.layout(tokens, position_ids, segments, starts, cache)
+        n_tokens = tokens.shape[1]
+        context = context if cache is None else cache.context
         if context is not None:
-            assert cache is None, "a context group has no cache"
-            assert not last_only, "the last token is not in every part"
             layout = replace(layout, context=context)
             targets = None if targets is None else context.own(targets.reshape(tokens.shape))
             loss_weights = None if loss_weights is None else context.own(loss_weights.reshape(tokens.shape))
@@ -196,19 +153,21 @@ class Decoder(nn.Module):
             shape = tokens.shape
         x_BTD = self.embedding(tokens)
         for number, block in enumerate(self.blocks, start=1):
-            if last_only and segments is None and number == self.cfg.n_layers and tokens.shape[1] > 1:
+            if last_only and segments is None and context is None and number == self.cfg.n_layers and n_tokens > 1:
                 layout = layout.last_query()
             if self.recompute and torch.is_grad_enabled():
                 x_BTD = checkpoint(block, x_BTD, layout, cache, use_reentrant=False)
             else:
                 x_BTD = block(x_BTD, layout, cache)
         if cache is not None:
-            cache.advance(tokens.shape[1])
-        x_BTD = self.norm(x_BTD[:, -1:] if last_only else x_BTD)
+            cache.advance(n_tokens)
+        if last_only:
+            x_BTD = x_BTD[:, -1:] if context is None else context.last(x_BTD, n_tokens)
+        x_BTD = self.norm(x_BTD)
         if targets is not None:
             weights_T = None if loss_weights is None else loss_weights.flatten()
-            scored = x_BTD.flatten(0, 1), self.head.weight, targets.flatten(), self.cfg.head_chunk
-            return summed_cross_entropy(*scored, weights_T) if summed else target_losses(*scored).view(shape)
+            losses: Tensor = self.head(x_BTD, targets.flatten(), weights_T, summed=summed)
+            return losses if summed else losses.view(shape)
         logits: Tensor = self.head(x_BTD)
         return logits if last_only else logits.view(*shape, -1)
 
@@ -239,14 +198,15 @@ class Decoder(nn.Module):
             self.distance,
             self.embedding.weight.dtype,
             segments=segments,
-            starts=starts,
+            starts=starts or None,
             n_rotated=past if cache is not None and cache.n_maps else 0,
         )
 
-    def new_cache(self, batch: int, max_tokens: int) -> KeyCache:
-        """Create an empty key cache for `batch` rows of up to `max_tokens` tokens."""
+    def new_cache(self, batch: int, max_tokens: int, context: ContextGroup | None = None) -> KeyCache:
+        """Create an empty key cache for `batch` rows of up to `max_tokens` tokens; of its own heads in a group."""
         cfg = self.cfg
         unrotated = self.backend == "reference" or self.frequencies.is_dynamic  # keys are rotated at every step
         n_maps = 0 if unrotated else len({band.k_map for band in self.distance.bands})
         device = self.embedding.weight.device
-        return KeyCache(cfg.n_layers, batch, cfg.n_kv_heads, max_tokens, cfg.head_dim, device, n_maps=n_maps)
+        sizes = cfg.n_layers, batch, cfg.n_kv_heads, max_tokens, cfg.head_dim
+        return KeyCache(*sizes, device, n_maps=n_maps, context=context)

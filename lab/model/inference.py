@@ -7,15 +7,17 @@ than Intel; oneDNN detects the processor's width. On one core of an AMD EPYC wit
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, wraps
+from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lab.model import products
+from lab.model.products import large, onednn
+
 Forward = Callable[[Any, Tensor], Tensor]
-LEAST_PRODUCTS = 1 << 20  # below this many multiplications the overhead of oneDNN exceeds what it saves, measured
 LEAST_WEIGHTS = 1 << 18  # weights of this size exceed the caches, and oneDNN reads them faster even for one token
 WIDE = (torch.float32, torch.float64)
 
@@ -54,7 +56,7 @@ def rms_norm(layer: nn.RMSNorm, x: Tensor) -> Tensor:
     return (x * scale).mul_(layer.weight)
 
 
-def product(layer: nn.Linear, x: Tensor, *, silu: bool = False, times: Tensor | None = None) -> Tensor:
+def product(layer: Any, x: Tensor, *, silu: bool = False, times: Tensor | None = None) -> Tensor:
     """Compute x W^T + b, then silu of that, or its product with `times`.
 
     Shapes: x (..., in); times (..., out); returns (..., out).
@@ -67,7 +69,7 @@ def product(layer: nn.Linear, x: Tensor, *, silu: bool = False, times: Tensor | 
         else:
             out = kernel.default(x, layer.weight, layer.bias, "swish" if silu else "none", [], "")
         return out
-    out = F.linear(x, layer.weight, layer.bias)
+    out = products.linear(x, layer.weight, layer.bias, layer.processor)
     if silu:
         return F.silu(out, inplace=True)
     return out if times is None else out.mul_(times)
@@ -76,18 +78,10 @@ def product(layer: nn.Linear, x: Tensor, *, silu: bool = False, times: Tensor | 
 def suits_onednn(x: Tensor, weight: Tensor) -> bool:
     """Return whether oneDNN can multiply these and is faster: plain float32 tensors on a CPU, large enough."""
     return (
-        (x.numel() * weight.shape[0] >= LEAST_PRODUCTS or weight.numel() >= LEAST_WEIGHTS)
+        (large(x, weight) or weight.numel() >= LEAST_WEIGHTS)
         and x.device.type == "cpu"
         and x.dtype == weight.dtype == torch.float32
         and type(weight) in (Tensor, nn.Parameter)
         and not torch.is_autocast_enabled("cpu")
         and onednn() is not None
     )
-
-
-@cache
-def onednn() -> Any:
-    """Return torch's linear operator on oneDNN, which torch.compile uses; None where torch was built without it."""
-    if not torch.backends.mkldnn.is_available():
-        return None
-    return getattr(torch.ops.mkldnn, "_linear_pointwise", None)

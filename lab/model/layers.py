@@ -5,10 +5,12 @@ Source: arXiv:2410.18745, A.2.
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lab.model import inference
+from lab.model import gradients, inference, products
 from lab.model.config import DecoderConfig
 from lab.model.inference import without_gradients
 
@@ -16,10 +18,14 @@ from lab.model.inference import without_gradients
 class Linear(nn.Linear):
     """x W^T + b."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.processor = products.processor()
+
     @without_gradients(inference.product)
     def forward(self, input: Tensor) -> Tensor:
         """Apply the layer to every token."""
-        return super().forward(input)
+        return products.linear(input, self.weight, self.bias, self.processor)
 
 
 class RMSNorm(nn.RMSNorm):
@@ -28,7 +34,7 @@ class RMSNorm(nn.RMSNorm):
     @without_gradients(inference.rms_norm)
     def forward(self, x: Tensor) -> Tensor:
         """Normalise every token."""
-        return super().forward(x)
+        return gradients.rms_norm(x, self.weight, self.eps)
 
 
 class FeedForward(nn.Module):

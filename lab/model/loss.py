@@ -2,19 +2,28 @@
 
 For hidden states h (T, D), head W (V, D) and targets y, the loss is sum over scored t of
 logsumexp(W h_t) - (W h_t)[y_t]; its gradient in the logits is softmax - onehot, known as soon as a chunk's logits
-are, so the logits are dropped at once. Memory: one chunk of (chunk, V) float32 beside the gradients. Loss weights
-multiply the terms and the rows of the gradient; the sum without them is returned too, to be logged.
+are, so the logits are dropped at once. Memory: one chunk of (chunk, V) float32 beside the gradients; on a GPU two in
+the dtype of the logits, and the head's gradient is summed in float32 inside the products. Loss weights multiply the
+terms and the rows of the gradient; the sum without them is returned too, to be logged.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import shutil
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lab.model.attention import devices
+from lab.model.products import multiply
+
 IGNORE = -100  # target of a token that is not scored: padding, and the last token of a document
+C_COMPILERS = ("cc", "gcc", "clang")
 
 
 class ChunkedCrossEntropy(torch.autograd.Function):
@@ -40,25 +49,19 @@ class ChunkedCrossEntropy(torch.autograd.Function):
             grad_hidden = torch.empty_like(hidden) if wants_hidden else None
             grad_weight = torch.zeros_like(weight, dtype=wide) if wants_weight else None
             total, plain = (torch.zeros((), dtype=wide, device=hidden.device) for _ in range(2))
+            terms = chunk_terms if devices.kind(hidden.device) != "cuda" else compiled_terms()
             for start in range(0, len(targets), chunk):
                 part = slice(start, start + chunk)
                 h, y = hidden[part].to(compute), targets[part]
                 scored = (y != IGNORE).to(wide)
                 weighted = scored if loss_weights is None else scored * loss_weights[part]
-                log_probs = torch.log_softmax((h @ head.T).to(wide), dim=-1)
-                y = y.clamp_min(0)[:, None]
-                chosen = log_probs.gather(1, y)[:, 0]
-                total -= (chosen * weighted).sum()
-                plain -= (chosen * scored).sum()
-                if not (wants_hidden or wants_weight):
-                    continue
-                grad = log_probs.exp_()
-                grad.scatter_add_(1, y, torch.full_like(y, -1, dtype=wide))
-                grad = grad.mul_(weighted[:, None]).to(compute)
+                sums, grad = terms(multiply(h, head.T), y, weighted, scored, wants_hidden or wants_weight)
+                total -= sums[0]
+                plain -= sums[1]
                 if grad_hidden is not None:
-                    grad_hidden[part] = grad @ head
+                    grad_hidden[part] = multiply(grad, head)
                 if grad_weight is not None:
-                    grad_weight += grad.T @ h
+                    add_product(grad_weight, grad.T, h)
         ctx.save_for_backward(grad_hidden, grad_weight)
         ctx.dtypes = hidden.dtype, weight.dtype
         ctx.mark_non_differentiable(plain)
@@ -73,6 +76,46 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         )
         grad_hidden, grad_weight = grads
         return grad_hidden, grad_weight, None, None, None, None
+
+
+def chunk_terms(
+    logits: Tensor, targets: Tensor, weighted: Tensor, scored: Tensor, trains: bool
+) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    """Sum a chunk's log-probabilities of its targets, weighted and plain; to train, find the logits' gradient too.
+
+    The target's own p - 1 is rounded after the subtraction.
+
+    Shapes: logits (chunk, V); the others (chunk,); returns two scalars and (chunk, V) in the dtype of the logits, or
+        without training the logits.
+    """
+    log_probs = torch.log_softmax(logits, dim=-1, dtype=scored.dtype)
+    own = targets.clamp_min(0)[:, None]
+    chosen = log_probs.gather(1, own)[:, 0]
+    sums = (chosen * weighted).sum(), (chosen * scored).sum()
+    if not trains:
+        return sums, logits
+    probs = log_probs.exp_()
+    own_grad = (probs.gather(1, own) - 1) * weighted[:, None]
+    grad = probs.mul_(weighted[:, None]).to(logits.dtype)
+    return sums, grad.scatter_(1, own, own_grad.to(grad.dtype))
+
+
+@cache
+def compiled_terms() -> Callable[..., Any]:
+    """Compile `chunk_terms`, once in a process, into kernels that store nothing between the logits and the gradient.
+
+    Without Triton or a C compiler, which it calls, the function stays as it is.
+    """
+    compiles = importlib.util.find_spec("triton") is not None and any(map(shutil.which, C_COMPILERS))
+    return torch.compile(chunk_terms, fullgraph=True) if compiles else chunk_terms
+
+
+def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add a b to `total` in place; a GPU adds within the product, which is not rounded to the dtype of a and b."""
+    if devices.kind(total.device) == "cuda":
+        torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
+    else:
+        total += multiply(a, b)
 
 
 @torch.no_grad()

@@ -2,16 +2,24 @@
 
 A sharded one is built on the meta device, sharded, allocated shard by shard in each process, and filled from the
 first process's weights, one tensor at a time.
+
+Collectives of a step of A micro-batches, for L blocks and an untied head (tied: L + 1 groups in place of L + 3):
+
+    whole       L + 3 all-gathers             L + 3 reduce-scatters
+    otherwise   A (2 L + 3) all-gathers       A (L + 3) reduce-scatters
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import distributed
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from lab.errors import LabError
@@ -21,8 +29,29 @@ Make = Callable[[int | None], Decoder]
 Start = Callable[[Decoder], None]
 
 
-def build(make: Make, seed: int, start: Start | None, *, mesh: Any = None, dtype: torch.dtype | None = None) -> Decoder:
-    """Build the decoder with seeded weights, or those that `start` loads; on a mesh, sharded, computing in `dtype`.
+@dataclass(frozen=True)
+class Sharding:
+    """How a decoder is sharded over a mesh.
+
+    It computes in `dtype`, or in that of its weights. `degree` consecutive ranks share the weights, which further such
+    groups replicate; None means all ranks. `whole` weights and gradients stay on every rank until a step's last
+    micro-batch; otherwise each block's are freed after each use.
+    """
+
+    dtype: torch.dtype | None = None
+    degree: int | None = None
+    whole: bool = False
+
+
+def build(
+    make: Make,
+    seed: int,
+    start: Start | None,
+    *,
+    mesh: DeviceMesh | None = None,
+    sharding: Sharding = Sharding(),
+) -> Decoder:
+    """Build the decoder with seeded weights, or those that `start` loads; sharded over a mesh of all ranks, if given.
 
     Whatever the default device, the CPU's generator draws the weights, so that they are the same everywhere. Only the
     first process reads weights to start from: DDP and FSDP broadcast them.
@@ -38,7 +67,7 @@ def build(make: Make, seed: int, start: Start | None, *, mesh: Any = None, dtype
         return whole
     with torch.device("meta"):
         decoder = make(None)
-    shard(decoder, mesh, dtype)
+    shard(decoder, arranged(mesh, sharding.degree), sharding)
     decoder.to_empty(device=mesh.device_type)
     weights: dict[str, Any] = {} if whole is None else dict(whole.state_dict())
     set_model_state_dict(decoder, weights, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
@@ -59,15 +88,46 @@ def begin(decoder: Decoder | None, start: Start | None) -> None:
         raise faults[0]
 
 
-def shard(decoder: Decoder, mesh: Any, dtype: torch.dtype | None) -> None:
-    """Shard every block, and the rest of the decoder, over the mesh.
+def shard(decoder: Decoder, mesh: DeviceMesh, sharding: Sharding) -> None:
+    """Shard every block, an untied embedding and head, and the rest, each with collectives of its own.
 
     Inputs keep their dtype: hidden states already have that of the embedding, and rotary tables must stay in float32.
+    The head is not freed between its forward and backward pass, which follow each other; the embedding's backward pass
+    needs no weights. Tied, both belong to the rest, which is gathered for the whole of both passes.
     """
-    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
-    for block in decoder.blocks:
-        fully_shard(block, mesh=mesh, mp_policy=policy)
+    policy = MixedPrecisionPolicy(param_dtype=sharding.dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    parts = [*decoder.blocks] if decoder.cfg.tie_embeddings else [decoder.embedding, *decoder.blocks, decoder.head]
+    for part in parts:
+        freed = not sharding.whole and part is not decoder.head
+        fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=freed)
+    if isinstance(decoder.embedding, FSDPModule):
+        decoder.embedding.set_unshard_in_backward(False)
     fully_shard(decoder, mesh=mesh, mp_policy=policy)
+
+
+def arranged(mesh: DeviceMesh, degree: int | None) -> DeviceMesh:
+    """Arrange a mesh of all ranks as replicas x shards. A collective call.
+
+    Example, of 4 ranks at degree 2: weights are shared by ranks 0 1 and 2 3, gradients also averaged over 0 2 and 1 3.
+    """
+    if degree in (None, mesh.size()):
+        return mesh
+    assert degree is not None, "compared above"
+    shape = (mesh.size() // degree, degree)
+    return init_device_mesh(mesh.device_type, shape, mesh_dim_names=("replicate", "shard"))
+
+
+@contextmanager
+def accumulating(decoder: Decoder) -> Iterator[None]:
+    """Keep whole gradients, in float32, and weights after the backward pass of a micro-batch that no step follows."""
+    assert isinstance(decoder, FSDPModule), "sharded"
+    decoder.set_requires_gradient_sync(False)
+    decoder.set_reshard_after_backward(False)
+    try:
+        yield
+    finally:
+        decoder.set_requires_gradient_sync(True)
+        decoder.set_reshard_after_backward(True)
 
 
 def reshard(decoder: Decoder) -> None:

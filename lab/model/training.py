@@ -11,10 +11,11 @@ from torch import Tensor, distributed
 from torch.optim.lr_scheduler import LambdaLR
 
 from lab.model.attention.context import ContextGroup
+from lab.model.attention.fixed import FixedRow
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.model.optim import OptimConfig
-from lab.model.sharding import build
+from lab.model.sharding import Sharding, build
 from lab.model.step_stats import HostCopy, StepStats
 from lab.positions import Distance, Frequencies
 
@@ -41,19 +42,20 @@ class Training(lightning.LightningModule):
         total_steps: int,
         batch_tokens: int,
         micro_batch_tokens: int,
-        shard_dtype: torch.dtype | None = None,
+        sharding: Sharding = Sharding(),
         recompute: bool = False,
+        compiler: str | None = None,
         context_parallel: int = 1,
         start: Callable[[Decoder], None] | None = None,
     ) -> None:
         super().__init__()
         self.cfg, self.optim = cfg, optim
         self.seed = seed
-        self.make_decoder = lambda seed: Decoder(
-            cfg, frequencies=frequencies, distance=distance, backend=backend, seed=seed, recompute=recompute
-        )
+        kernels: dict[str, Any] = {"backend": backend, "recompute": recompute, "compiler": compiler}
+        self.make_decoder = lambda seed: Decoder(cfg, frequencies=frequencies, distance=distance, seed=seed, **kernels)
+        self.compiles = compiler is not None
         self.total_steps, self.batch_tokens, self.micro_batch_tokens = total_steps, batch_tokens, micro_batch_tokens
-        self.shard_dtype, self.start = shard_dtype, start
+        self.sharding, self.start = sharding, start
         self.context_parallel = context_parallel
         self.context: ContextGroup | None = None
         self.decoder: Decoder | None = None
@@ -69,7 +71,7 @@ class Training(lightning.LightningModule):
         if self.decoder is None:
             self.context = ContextGroup.of(self.context_parallel)
             mesh = None if self.device_mesh is None else self.device_mesh["data_parallel"]
-            self.decoder = build(self.make_decoder, self.seed, self.start, mesh=mesh, dtype=self.shard_dtype)
+            self.decoder = build(self.make_decoder, self.seed, self.start, mesh=mesh, sharding=self.sharding)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Clear the previous step's statistics."""
@@ -78,25 +80,29 @@ class Training(lightning.LightningModule):
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
         """Return the summed loss of this rank's tokens over their budget; the exact mean follows with the batch."""
         assert self.decoder is not None, "configure_model builds the decoder"
-        segments = Segments(batch["cu_seqlens"], batch["lengths"], batch["tokens"].shape[1], batch["anchors"])
+        fixed = None
+        if self.compiles:
+            fixed = FixedRow(batch["cu_q"], batch["longest"], batch["cu_k"], batch["key_places"])
+        segments = Segments(batch["cu_seqlens"], batch["lengths"], batch["tokens"].shape[1], batch["anchors"], fixed)
         weights = batch["weights"]
         loss: Tensor = self.decoder(
             batch["tokens"],
             position_ids=batch["position_ids"],
             segments=segments,
-            starts=batch["starts"],
+            starts=batch["starts"] or (),
             context=self.context,
             targets=batch["targets"],
             loss_weights=weights,
         )
         loss, plain = (loss, loss) if weights is None else loss
         self.sums = self.sums.to(loss.device)
-        self.sums[0] += plain.detach()
+        self.sums[0].add_(plain.detach())
         counted = self.context is None or self.context.rank == 0  # the others of a group have the same pack
-        known = [batch["n_targets"] * counted, segments.n_real * counted, float(self.stop_asked)]
-        self.sums[1:4] += torch.tensor(known).to(self.sums)
-        self.sums[4] += counted * (batch["n_targets"] if weights is None else weights.sum(dtype=torch.float64))
-        self.sums[N_SUMS + batch["stream"]] += ~(torch.isfinite(loss.detach()) & torch.isfinite(plain.detach()))
+        known = batch["n_targets"] * counted, segments.n_real * counted, float(self.stop_asked)
+        for place, value in enumerate(known, start=1):
+            self.sums[place].add_(value)  # a number is an argument of the kernel, not a copy to the device
+        self.sums[4].add_(counted * (batch["n_targets"] if weights is None else weights.sum(dtype=torch.float64)))
+        self.sums[N_SUMS + batch["stream"]].add_(~(torch.isfinite(loss.detach()) & torch.isfinite(plain.detach())))
         return loss / (self.micro_batch_tokens // self.context_parallel)
 
     def configure_gradient_clipping(

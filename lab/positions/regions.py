@@ -1,12 +1,13 @@
 """The causal pairs that a band of attention covers, as a predicate and as tiles that a kernel can run.
 
-A tile is a rectangle of the attention matrix in one of three shapes, with n rows and n columns unless it is full:
+A tile is a rectangle of the attention matrix in one of four shapes, causal and upper ones square:
 
-    full    x x x        causal   x . .        upper   x x x
-            x x x                 x x .                . x x
-                                  x x x                . . x
+    full    x x x        causal   x . .        upper   x x x        near    x x . .
+            x x x                 x x .                . x x                . x x .
+                                  x x x                . . x                . . x x
 
 Every region's tiles cover each of its causal pairs exactly once. An upper tile is a causal one with both axes reversed.
+A near tile, for kernels that slide a window, ends with the last query's own key; it stands for all tiles of its region.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
-Shape = Literal["full", "causal", "upper"]
+Shape = Literal["full", "causal", "upper", "near"]
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Queries at positions `q` against keys at positions `k`; square unless its shape is full."""
+    """Queries at positions `q` against keys at positions `k`."""
 
     q: range
     k: range
@@ -105,6 +106,11 @@ class Near:
         for start in range(q.start, q.stop, self.width):
             block = range(start, min(start + self.width, q.stop))
             yield from self.block(block, k)
+
+    def window(self, q: range, k: range) -> Iterator[Tile]:
+        """Cut one near tile for all queries."""
+        if self.width and q:
+            yield Tile(q, range(max(k.start, q.start - self.width + 1), q.stop), "near")
 
     def block(self, q: range, k: range) -> Iterator[Tile]:
         """Cut one block."""

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
 import torch
 from tokenizers import Tokenizer
+from torch import Tensor
 
 from lab.probe.cases import Case
 from lab.probe.interfaces import Generates
 
 AnyCase = TypeVar("AnyCase", bound=Case)
+Decided = Callable[[AnyCase, str], bool]
+LOOK_EVERY = 4  # new tokens between two looks at what the rows of a batch have answered
 
 
 def answered(
@@ -24,16 +29,45 @@ def answered(
     budget: int,
     rows: int,
     device: torch.device | str = "cpu",
+    decided: Decided[AnyCase] | None = None,
 ) -> Iterator[list[tuple[int, AnyCase, str]]]:
     """Answer numbered cases, up to `rows` at a time, in `budget` tokens each; an answer ends before the stop token.
+
+    With `decided`, an answer ends with the token after which `decided` holds, and the model may end it there. What
+    holds for a text must hold for every text that begins with it.
 
     Cases are drawn while the model runs, and every batch is returned before the next one begins.
     """
     for batch in side_by_side(cases, rows):
         prompts = np.stack([np.asarray(case.prompt_ids, dtype=np.int64) for _, case in batch])
-        answers = model(torch.from_numpy(prompts).to(device), budget).tolist()
-        texts = [tokenizer.decode(ids[: ids.index(stop_id)] if stop_id in ids else ids) for ids in answers]
+        drawn = [case for _, case in batch]
+        generate = model if decided is None else partial(model, ended=partial(ended, tokenizer, decided, drawn))
+        answers = generate(torch.from_numpy(prompts).to(device), budget).tolist()
+        ids = [row[: row.index(stop_id)] if stop_id in row else row for row in answers]
+        texts = [
+            text_of(tokenizer, row, decided and partial(decided, case)) for row, case in zip(ids, drawn, strict=True)
+        ]
         yield [(number, case, text) for (number, case), text in zip(batch, texts, strict=True)]
+
+
+def ended(
+    tokenizer: Tokenizer, decided: Decided[AnyCase], cases: Sequence[AnyCase], answers: Tensor, rows: Tensor
+) -> Tensor:
+    """Find which answers are decided, at every LOOK_EVERY-th token: int64 (rows, n), int64 (rows,) -> bool (rows,)."""
+    if answers.shape[1] % LOOK_EVERY:
+        return torch.zeros(len(rows), dtype=torch.bool)
+    texts = tokenizer.decode_batch(answers.tolist())
+    return torch.tensor([decided(cases[row], text) for row, text in zip(rows.tolist(), texts, strict=True)])
+
+
+def text_of(tokenizer: Tokenizer, ids: list[int], decided: Callable[[str], bool] | None) -> str:
+    """Decode an answer up to the token after which it is decided, if it is; the same wherever generation ended it."""
+    text: str = tokenizer.decode(ids)
+    if decided is None or not decided(text):
+        return text
+    last = bisect_left(range(len(ids)), True, key=lambda place: decided(tokenizer.decode(ids[: place + 1])))
+    shortest: str = tokenizer.decode(ids[: last + 1])
+    return shortest
 
 
 def side_by_side(cases: Iterable[tuple[int, AnyCase]], rows: int) -> Iterator[list[tuple[int, AnyCase]]]:

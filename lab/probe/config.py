@@ -20,6 +20,7 @@ OFFICIAL_SIZES: Mapping[str, Mapping[str, int]] = {
     "released_llama31": {**PAPER_SIZES, "answer_budget": 128},
 }
 ProtocolName = Literal["ours", "string", "released", "released_llama31"]
+BATCHES = {"cpu": 64, "cuda": 1024}  # tests that generate together without batch, by the kind of device
 DISTANCES = 14  # of the one-number test without distance_points
 LIMIT_WINDOWS = 4  # longest probe without max_length
 
@@ -73,8 +74,9 @@ class ProbeConfig(Section):
     """Tests between two checks whether a sequential length may stop; left out, a twentieth of the tests."""
     answer_budget: Length | None = None
     """Tokens of each length that are left for the answer; left out, 64, in the released protocols 128."""
-    batch: Annotated[int, Ge(1), Le(2**16)] = 64
-    """Tests that generate together on one device."""
+    batch: Annotated[int, Ge(1), Le(2**16)] | None = None
+    """Most tests that generate together on one device; left out, 64 on a CPU, and on a GPU 1,024, as far as half of its
+    free memory holds their keys and values."""
     haystack: PathText | None = None
     """Text file (.txt, .json with `text`, .jsonl) to hide the numbers in; left out, fresh text of the corpus."""
     distance_tests: Annotated[int, Ge(0), Le(10**6)] = 100
@@ -134,6 +136,10 @@ class ProbeConfig(Section):
     def budget(self) -> int:
         """Tokens of each length that are left for the answer."""
         return self.sizes["answer_budget"]
+
+    def rows(self, device: str) -> int:
+        """Return the most tests that generate together on a kind of device."""
+        return self.batch or BATCHES.get(device, BATCHES["cuda"])
 
     @property
     def all_thresholds(self) -> tuple[float, ...]:

@@ -146,9 +146,9 @@ class DistanceProbe(Probe):
         """Run this process's share of the tests that are not known, and join all rows by number."""
         tests = [test for test in range(self.config.distance_tests) if test not in known]
         cases = ((test, self.test.case(distance, test)) for test in worker.part_of(tests))
-        sizes = {"budget": self.test.budget, "rows": self.config.batch}
         rows: list[tuple[int, Row]] = []
-        for batch in answered(model.generate, self.tokenizer, self.stop_id, cases, **sizes, device=self.device):
+        asked = model.generate, self.tokenizer, self.stop_id, cases
+        for batch in answered(*asked, budget=self.test.budget, rows=self.rows, device=self.device):
             scores = log_probs(model, [case for _, case, _ in batch], self.test.budget, self.device)
             done = [
                 (test, judge(case, answer, score)) for (test, case, answer), score in zip(batch, scores, strict=True)
@@ -181,10 +181,7 @@ def answers(text: str, number: str) -> bool:
 
 
 def log_probs(model: Retrieves, cases: Sequence[OneNumberCase], budget: int, device: torch.device | str) -> list[float]:
-    """Compute the log-probability of each case's number, summed over its tokens, each after the right ones before it.
-
-    Rows have one length, so that sharded ranks make the same passes.
-    """
+    """Compute the log-probability of each case's number, summed over its tokens, each after the right ones."""
     n_prompt = len(cases[0].prompt_ids)
     tokens = torch.zeros((len(cases), n_prompt + budget), dtype=torch.int64)
     targets = torch.full_like(tokens, IGNORE)

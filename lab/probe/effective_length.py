@@ -9,7 +9,7 @@ run in this order, so that a sequential probe runs the first tests of a full one
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -21,6 +21,7 @@ from tokenizers import Tokenizer
 from lab.data import wording
 from lab.data.synthetic import draw_numbers
 from lab.errors import ConfigError
+from lab.model.attention import devices
 from lab.probe.answering import answered
 from lab.probe.cases import check_spelling
 from lab.probe.config import ProbeConfig
@@ -61,21 +62,26 @@ class LengthResult:
 
 @dataclass(frozen=True)
 class Worker:
-    """One of the processes that run the tests of a probe; `gather` joins the lists of all, a collective call.
-
-    `lockstep` keeps every rank at the same number of forward passes, as a sharded model needs.
-    """
+    """One of the processes that run the tests of a probe; `gather` joins the lists of all, a collective call."""
 
     rank: int = 0
     world_size: int = 1
     gather: Gather = list
-    lockstep: bool = False
 
     def part_of(self, tests: list[int]) -> list[int]:
-        """Choose the tests that this process runs; what an idle rank runs to stay in step is counted once."""
-        mine = tests[self.rank :: self.world_size]
-        idle = -(-len(tests) // self.world_size) - len(mine) if self.lockstep else 0
-        return mine + tests[:1] * idle
+        """Choose the tests that this process runs."""
+        return tests[self.rank :: self.world_size]
+
+    def dealt(self, cases: Iterable[tuple[int, NeedleCase]]) -> Iterable[tuple[int, NeedleCase]]:
+        """Exchange what the processes have drawn, so that each answers prompts of few lengths; a collective call.
+
+        Prompts of one length are answered side by side, and in the released protocol lengths differ.
+        """
+        if self.world_size == 1:
+            return cases
+        every = sorted(self.gather(list(cases)), key=lambda drawn: (len(drawn[1].prompt_ids), drawn[0]))
+        first, last = (len(every) * rank // self.world_size for rank in (self.rank, self.rank + 1))
+        return every[first:last]
 
 
 class ResultStore:
@@ -106,6 +112,11 @@ class Probe:
     stop_id: int | None
     device: torch.device | str = "cpu"
     source: str | None = None
+
+    @property
+    def rows(self) -> int:
+        """Most tests that generate together."""
+        return self.config.rows(devices.kind(torch.device(self.device)))
 
 
 @dataclass(eq=False, repr=False)
@@ -227,14 +238,22 @@ class NeedleProbe(Probe):
         self, model: Generates, length: int, tests: list[int], worker: Worker, store: ResultStore
     ) -> dict[int, Row]:
         """Run this process's share of some tests and join the rows by test number; a collective call."""
-        cases = ((test, self.case(length, test)) for test in worker.part_of(tests))
-        sizes = {"budget": self.config.budget, "rows": self.config.batch}
+        cases = worker.dealt((test, self.case(length, test)) for test in worker.part_of(tests))
         rows: list[tuple[int, Row]] = []
-        for batch in answered(model, self.tokenizer, self.stop_id, cases, **sizes, device=self.device):
+        asked = model, self.tokenizer, self.stop_id, cases
+        sizes = {"budget": self.config.budget, "rows": self.rows}
+        for batch in answered(*asked, **sizes, device=self.device, decided=self.decided):
             done = [(test, self.judge(case, answer)) for test, case, answer in batch]
             store.keep(length, dict(done))
             rows += done
         return dict(worker.gather(rows))
+
+    def decided(self, case: NeedleCase, text: str) -> bool:
+        """Return whether a text holds all numbers, whatever follows it: more digits would make one another number.
+
+        A text that lacks a number is never decided, as a later token may complete it, which `found_each` records.
+        """
+        return self.protocol.found(text.rstrip("0123456789"), case.numbers) == len(case.numbers)
 
     def judge(self, case: NeedleCase, answer: str) -> dict[str, Any]:
         """Count the numbers in an answer."""

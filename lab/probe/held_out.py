@@ -37,25 +37,17 @@ class HeldOutLoss:
         )
         packs = [next(stream) for _ in range(n_packs)]
         self.packs = packs[rank::world_size]
-        idle = -(-n_packs // world_size) - len(self.packs)
-        self.idle = packs[:idle]  # scored to stay in step with the other ranks, and not counted
         self.device, self.buckets = device, data.window.bit_length() + 1
 
     def sums(self, model: Scores) -> Tensor:
-        """Sum the loss in nats and the scored tokens of each bucket over this rank's packs: float64 (buckets, 2).
-
-        Every rank calls the model equally often, as a sharded model needs.
-        """
+        """Sum the loss in nats and the scored tokens of each bucket over this rank's packs: float64 (buckets, 2)."""
         total = torch.zeros(self.buckets, 2, dtype=torch.float64, device=self.device)
-        for pack in [*self.packs, *self.idle]:
+        for pack in self.packs:
             tokens, targets = (torch.from_numpy(x)[None].to(self.device) for x in (pack.tokens, pack.targets))
             segments = Segments.from_lengths(pack.lengths, len(pack.tokens), self.device)
             losses = model(tokens, targets, segments)[0].double()
-            if pack not in self.idle:
-                scored = (targets[0] >= 0).double()
-                total.index_add_(
-                    0, bucket_of(pack.lengths, len(losses)).to(self.device), torch.stack([losses, scored], 1)
-                )
+            sums = torch.stack([losses, (targets[0] >= 0).double()], 1)
+            total.index_add_(0, bucket_of(pack.lengths, len(losses)).to(self.device), sums)
         return total
 
 

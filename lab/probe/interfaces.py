@@ -8,13 +8,14 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from lab.model.attention.segments import Segments
+from lab.model.generation.generate import Ended
 
 
 class Generates(Protocol):
     """A model that continues prompts greedily."""
 
-    def __call__(self, prompts: Tensor, n_tokens: int) -> Tensor:
-        """Continue int64 (B, T) by up to `n_tokens` tokens: int64 (B, at most n_tokens)."""
+    def __call__(self, prompts: Tensor, n_tokens: int, ended: Ended | None = None) -> Tensor:
+        """Continue int64 (B, T) by up to `n_tokens` tokens: int64 (B, at most n_tokens); `ended` may end rows early."""
         ...
 
 

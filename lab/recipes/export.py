@@ -89,14 +89,21 @@ def export_model(model: OpenedModel, output: Path) -> None:
     """
     assert model.experiment is not None, "a run's model"
     tokenizer = needed(model.tokenizer)
-    longest, eos = longest_text(model), end_of_document(model.experiment.data, tokenizer)
-    ids = {"bos_token_id": next(reversed(special_ends(tokenizer)[0]), None), "eos_token_id": eos}
+    longest, ids = longest_text(model), token_ids(model)
     files = {
         "tokenizer.json": tokenizer.to_str(pretty=True),
         "tokenizer_config.json": json.dumps(tokenizer_settings(tokenizer, ids, longest), indent=2),
         "generation_config.json": json.dumps(ids, indent=2),
     }
     save_pretrained(model.decoder, output, train_len=longest, token_ids=ids, files=files)
+
+
+def token_ids(model: OpenedModel) -> dict[str, int | None]:
+    """Find the ids that begin a text and end a document, as a run's tokenizer and corpus have them."""
+    assert model.experiment is not None, "a run's model"
+    tokenizer = needed(model.tokenizer)
+    begins = next(reversed(special_ends(tokenizer)[0]), None)
+    return {"bos_token_id": begins, "eos_token_id": end_of_document(model.experiment.data, tokenizer)}
 
 
 def longest_text(model: OpenedModel) -> int | None:

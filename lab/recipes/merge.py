@@ -20,7 +20,8 @@ AnchorAttention averages over its last five, it averages their scores, as eval.r
 If the models' position methods differ, --positions names the model whose methods and training window are kept. Its
 distance method must be plain, the only one that a Hugging Face folder supports. --train_len replaces the models' own
 training window, for instance that of a model which was extended and then replayed. tokenizer.json is copied if the
-models that have one agree. All models are loaded at once, in float32.
+models that have one agree; the ids that begin and end a text are those of the first model that has them. All
+models are loaded at once, in float32.
 Exit status: 0 done; 2 invalid input, one line per fault on stderr; 75 interrupted.
 """
 
@@ -43,11 +44,12 @@ from lab.files import write_atomic, writing
 from lab.loading import OpenedModel, open_model
 from lab.model.decoder import Decoder
 from lab.model.huggingface import save_pretrained
-from lab.model.huggingface.config import hugging_face_settings
+from lab.model.huggingface.config import hugging_face_settings, read_settings
 from lab.positions.methods import describe
+from lab.recipes.export import token_ids
 from lab.runs.checkpoints import newest_checkpoints
 from lab.source.inherit import FREE
-from lab.source.place import tokenizer_of
+from lab.source.place import named, tokenizer_of
 from lab.source.weights import MOST_FAULTS, shape
 
 UNFINISHED = "interrupted; the output is incomplete, delete it and merge again"
@@ -151,7 +153,8 @@ def merge(asked: Arguments) -> str:
     tokenizer = shared_tokenizer(asked.models)
     add_up([models[path].decoder for path in asked.models], asked.shares, kept.decoder)
     with writing(str(asked.output), "folder"):
-        save_pretrained(kept.decoder, asked.output, train_len=kept.train_len)
+        ids = shared_ids(models)
+        save_pretrained(kept.decoder, asked.output, train_len=kept.train_len, token_ids=ids)
         if tokenizer is not None:
             write_atomic(asked.output / "tokenizer.json", tokenizer.read_bytes())
     parts = " + ".join(f"{share:g} {path}" for path, share in zip(asked.models, asked.shares, strict=True))
@@ -243,6 +246,16 @@ def shared_tokenizer(paths: Sequence[Path]) -> Path | None:
     if faults:
         raise ConfigError(*faults)
     return files[first]
+
+
+def shared_ids(models: dict[Path, OpenedModel]) -> dict[str, Any]:
+    """Find the ids that begin and end a text: each that of the first model that has one."""
+    found: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None}
+    for path, model in models.items():
+        run = model.experiment is not None
+        own = token_ids(model) if run and model.tokenizer else {} if run else read_settings(named(path).resolve())
+        found = {name: own.get(name) if value is None else value for name, value in found.items()}
+    return found
 
 
 @torch.no_grad()

@@ -15,14 +15,14 @@ import numpy as np
 
 from lab.counts import SavedCounts
 from lab.errors import CheckpointError
-from lab.plots import GREY, PALETTE, canvas
+from lab.plots import GREY, PALETTE, canvas, count_axis, line_look
 from lab.runs.arms import ONLY, mean_with_limits, name_arms, read_settings
 from lab.runs.folder import Record, RunFolder
 
 COLOURS = (*PALETTE, "#222222")
-STYLES = ("-", "--", ":", "-.")
 MARKERS = "osD^vP*"
-MOST_NAMED = 28  # arms that a legend names, all combinations of colour and style
+MOST_NAMED = 28  # arms that a legend names, all combinations of 7 colours and 4 styles
+ROOM = 160  # characters beside one another in a legend, of which a line takes about 10
 
 Points = list[tuple[float, float]]
 Probes = list[Record]
@@ -46,17 +46,20 @@ def draw_arms(runs: Sequence[Path], output: Path) -> Path:
             name = members[0].name if len(members) == 1 else "" if arm == ONLY else arm
             seeds = f"{len(members)} seeds" if len(members) > 1 else ""
             label = ", ".join(filter(None, (name, seeds))) if number < MOST_NAMED else None
-            draw_arm(panels, members, number, label)
+            draw_arm(panels, members, (number, len(arms)), label)
         probed = any(has_distances(list(RunFolder(run).read("probes.jsonl"))) for run in runs)
         finish(panels, list(settings.values()), by_distance=probed)
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+        lines, names = panels[0].get_legend_handles_labels()
+        columns = min(3, max(1, ROOM // (10 + max(map(len, names), default=0))))
+        figure.legend(lines, names, loc="outside lower center", ncols=columns, frameon=False)
     return output
 
 
-def draw_arm(panels: Sequence[Any], runs: Sequence[Path], number: int, label: str | None) -> None:
-    """Draw the curves of one arm."""
-    look = {"color": COLOURS[number % len(COLOURS)], "linestyle": STYLES[number // len(COLOURS) % len(STYLES)]}
-    marked = look | {"marker": MARKERS[number % len(MARKERS)], "markersize": 4}
+def draw_arm(panels: Sequence[Any], runs: Sequence[Path], place: tuple[int, int], label: str | None) -> None:
+    """Draw the curves of one arm; `place` is its number, and of how many."""
+    look = line_look(*place, COLOURS)
+    size = 2 + 2 * look["linewidth"]  # as of lines, a later mark leaves the edges of one that it lies on
+    marked = look | {"marker": MARKERS[place[0] % len(MARKERS)], "markersize": size}
     probes = [list(RunFolder(run).read("probes.jsonl")) for run in runs]
     draw(panels[0], [list(enumerate(SavedCounts.read(run / "counts.npz").f)) for run in runs], look | {"label": label})
     measures = (held_out_loss, reach, accuracy)
@@ -71,19 +74,19 @@ def draw(axes: Any, seeds: Iterable[Points], look: dict[str, Any]) -> None:
         return
     x = [np.mean([at for at, _ in column]) for column in points]
     mean, low, high = zip(*(mean_with_limits([float(y) for _, y in column]) for column in points), strict=True)
-    axes.plot(x, mean, linewidth=1.4, **look)
+    axes.plot(x, mean, **look)
     axes.fill_between(x, low, high, color=look["color"], alpha=0.15, linewidth=0)
 
 
 def held_out_loss(probes: Probes) -> Points:
     """List the held-out loss of each probe."""
-    return [(p["consumed_tokens"] / 1e6, p["held_out_loss"]) for p in probes if "held_out_loss" in p]
+    return [(p["consumed_tokens"], p["held_out_loss"]) for p in probes if "held_out_loss" in p]
 
 
 def reach(probes: Probes) -> Points:
     """List the reach of each probe, of older ones the smooth effective length; 0 where the first value failed."""
     name = "reach" if has_distances(probes) else "smooth"
-    return [(p["consumed_tokens"] / 1e6, p[name] or 0) for p in probes if name in p and "effective_length" in p]
+    return [(p["consumed_tokens"], p[name] or 0) for p in probes if name in p and "effective_length" in p]
 
 
 def accuracy(probes: Probes) -> Points:
@@ -103,10 +106,15 @@ def finish(panels: Sequence[Any], settings: Sequence[dict[str, Any]], *, by_dist
     frequency, loss, reaches, shares = panels
     frequency.set(title="position frequency", xlabel="relative position i (tokens)", ylabel="f(i)")
     frequency.set_yscale("log", nonpositive="mask")
-    loss.set(title="held-out loss", xlabel="consumed tokens (millions)", ylabel="nats per token")
+    loss.set(title="held-out loss", xlabel="consumed tokens", ylabel="nats per token")
     title, what = ("reach", "distance") if by_distance else ("effective length, smooth", "length")
-    reaches.set(title=title, xlabel="consumed tokens (millions)", ylabel="tokens", ylim=(0, None))
+    reaches.set(title=title, xlabel="consumed tokens", ylabel="tokens")
     shares.set(title=f"last probe, by {what}", xlabel=f"{what} (tokens)", ylabel="share passed", ylim=(-0.02, 1.04))
+    for axes in (loss, reaches):
+        count_axis(axes.xaxis)
+    windows = [each.get("data.window") or 0 for each in settings]
+    reaches.set_ylim(0, 1.05 * max(*windows, reaches.get_ylim()[1]))
+    shares.set_xlim(0, None)
     mark(settings, "data.window", reaches)
     mark(settings, "probe.threshold", shares)
 

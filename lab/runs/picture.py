@@ -17,7 +17,7 @@ import numpy as np
 from lab.command import Syntax, Words, run
 from lab.counts import SavedCounts
 from lab.errors import CheckpointError, ConfigError
-from lab.plots import BLUE, GREY, ORANGE, canvas
+from lab.plots import BLUE, GREY, ORANGE, canvas, count_axis
 from lab.runs.arms_picture import draw_arms
 from lab.runs.folder import RunFolder
 
@@ -50,21 +50,22 @@ def draw_frequency(axes: Any, frequency: np.ndarray, tokens: int, *, gaps: bool)
     if not gaps:
         axes.plot(positions, tokens * (1 - positions / window), color=GREY, linestyle="--", label="windows always full")
     far = frequency[-(-3 * window // 4) :].sum() / max(frequency.sum(), 1)
-    axes.set(title="position frequency", xlabel="relative position i (tokens)", ylabel="f(i)", ylim=(0, None))
+    axes.set(title="position frequency", xlabel="relative position i (tokens)", ylabel="f(i)")
     words = f"i ≥ ¾ {'target ' * gaps}window: {far:.1%} of the mass"
     axes.text(0.97, 0.7, words, transform=axes.transAxes, ha="right", color=BLUE)
     axes.legend(frameon=False)
-    axes.ticklabel_format(axis="y", scilimits=(0, 0))
+    count_axis(axes.yaxis)
 
 
 def draw_loss(axes: Any, metrics: list[dict[str, Any]], probes: list[dict[str, Any]]) -> None:
     """Draw training and held-out loss over consumed tokens."""
-    tokens = [record["consumed_tokens"] / 1e6 for record in metrics]
+    tokens = [record["consumed_tokens"] for record in metrics]
     axes.plot(tokens, [number(record, "loss") for record in metrics], color=BLUE, linewidth=0.8, label="training")
-    held_out = [(p["consumed_tokens"] / 1e6, number(p, "held_out_loss")) for p in probes if "held_out_loss" in p]
+    held_out = [(p["consumed_tokens"], number(p, "held_out_loss")) for p in probes if "held_out_loss" in p]
     if held_out:
         axes.plot(*zip(*held_out), color=ORANGE, marker=".", label="held out")
-    axes.set(title="loss", xlabel="consumed tokens (millions)", ylabel="nats per token")
+    axes.set(title="loss", xlabel="consumed tokens", ylabel="nats per token")
+    count_axis(axes.xaxis)
     axes.legend(frameon=False)
 
 
@@ -79,6 +80,7 @@ def draw_accuracy(axes: Any, figure: Any, probes: list[dict[str, Any]], window: 
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
+    from matplotlib.ticker import EngFormatter
 
     curves: dict[int, list[tuple[float, float]]] = {}
     for record in probes:
@@ -89,23 +91,24 @@ def draw_accuracy(axes: Any, figure: Any, probes: list[dict[str, Any]], window: 
     if not curves:
         axes.text(0.5, 0.5, "no probe yet", transform=axes.transAxes, ha="center", color=GREY)
         return
-    scale: Any = ScalarMappable(Normalize(0, max(curves) / 1e6), colormaps["viridis_r"])
+    scale: Any = ScalarMappable(Normalize(0, max(curves)), colormaps["viridis_r"])
     for tokens, curve in sorted(curves.items()):
-        axes.plot(*zip(*sorted(curve)), color=scale.to_rgba(tokens / 1e6), marker=".", linewidth=1.2)
+        axes.plot(*zip(*sorted(curve)), color=scale.to_rgba(tokens), marker=".", linewidth=1.2)
     threshold = next((number(record, "threshold") for record in probes if "threshold" in record), math.nan)
     if not math.isnan(threshold):
         axes.axhline(threshold, color=GREY, linestyle=":", linewidth=1)
         axes.annotate(
             f"threshold {threshold:g}",
-            (1, threshold),
+            (0, threshold),
             xycoords=("axes fraction", "data"),
-            ha="right",
-            va="bottom",
+            xytext=(3, 2),
+            textcoords="offset points",
             color=GREY,
         )
     axes.axvline(window, color=GREY, linestyle="--", linewidth=1)
     axes.annotate("window", (window, 0.5), rotation=90, ha="right", va="center", color=GREY)
-    figure.colorbar(scale, ax=axes, label="consumed tokens (millions)")
+    axes.set_xlim(0, 1.05 * np.nanmax([window, *(length for curve in curves.values() for length, _ in curve)]))
+    figure.colorbar(scale, ax=axes, label="consumed tokens", format=EngFormatter(sep=""))
 
 
 def main(arguments: Sequence[str]) -> int:

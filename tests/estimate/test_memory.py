@@ -51,10 +51,23 @@ def measured(**settings):
         pytest.param({"strategy": "fsdp", "devices": 3}, THIRD, id="fsdp_uneven"),
         pytest.param({"strategy": "fsdp", "devices": 3, "tied": True, "precision": "bf16"}, THIRD_TIED, id="fsdp_tied"),
         pytest.param({"strategy": "fsdp"}, WHOLE, id="fsdp_on_one_rank"),
+        pytest.param({"precision": "bf16"}, WHOLE, id="auto_in_bf16"),
+        pytest.param({"strategy": "fsdp", "devices": 6, "shard_degree": 3}, THIRD, id="two_groups_of_three"),
     ],
 )
 def test_parameters_gradients_and_optimizer_equal_a_count_by_hand(settings, expected):
     assert measured(**settings).held == expected
+
+
+@pytest.mark.parametrize(("precision", "weight_bytes"), [("fp32", 4), ("bf16", 2)])
+def test_a_step_that_reduces_once_keeps_whole_weights_and_float32_gradients(precision, weight_bytes):
+    # 2 ranks of 3 packs each: 1,320 weights of both ranks, and as many gradients, of 4 bytes
+    peak = measured(strategy="fsdp", devices=2, precision=precision).peak
+    assert peak["gathered"] == 1320 * (weight_bytes + 4)
+    assert peak["gradients"] == 0  # sharded ones appear at the end
+    freed = measured(strategy="fsdp", devices=2, precision=precision, reshard_after="block").peak
+    assert freed["gathered"] < peak["gathered"] / 3
+    assert freed["activations"] == peak["activations"]
 
 
 @pytest.mark.parametrize("tokens", [128, 256, 384])

@@ -23,7 +23,7 @@ class Reader:
     def __init__(self, tokenizer, seen, say, stop_id=1):
         self.tokenizer, self.seen, self.say, self.stop_id = tokenizer, seen, say, stop_id
 
-    def __call__(self, prompts, n_tokens):
+    def __call__(self, prompts, n_tokens, ended=None):
         rows = []
         for prompt in prompts[:, -self.seen :].tolist():
             ids = self.tokenizer.encode(self.say(self.tokenizer.decode(prompt)), add_special_tokens=False).ids[

@@ -40,7 +40,7 @@ def run(bpe, tests, batch, method="plain", worker=Worker()):
     )
     probe = NeedleProbe(config, bpe, HAYSTACK, window=128, stop_id=STOP)
     model = make_decoder(bpe, method)
-    (result,) = probe.run(lambda prompts, n_tokens: greedy(model, prompts, n_tokens, STOP), worker)
+    (result,) = probe.run(lambda prompts, n, ended: greedy(model, prompts, n, STOP, ended=ended), worker)
     return result.cases
 
 

@@ -180,7 +180,7 @@ class Counted:
         self.prompts, self.stop_after = 0, stop_after
         monkeypatch.setattr(eval.common.subject, "greedy", self)
 
-    def __call__(self, decoder, prompts, n_tokens, stop_id):
+    def __call__(self, decoder, prompts, n_tokens, stop_id, **options):
         if self.stop_after is not None and self.prompts >= self.stop_after:
             raise KeyboardInterrupt
         self.prompts += len(prompts)

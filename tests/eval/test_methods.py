@@ -182,7 +182,7 @@ class Reader:
         self.tokenizer, self.stop_after, self.prompts, self.shown = tokenizer, stop_after, 0, []
         monkeypatch.setattr(eval.common.subject, "greedy", self)
 
-    def __call__(self, decoder, prompts, n_tokens, stop_id):
+    def __call__(self, decoder, prompts, n_tokens, stop_id, **options):
         if self.stop_after is not None and self.prompts >= self.stop_after:
             raise KeyboardInterrupt
         self.prompts += len(prompts)

@@ -117,11 +117,11 @@ class Counted:
         self.prompts, self.stop_after, self.by, self.greedy = 0, stop_after, by, eval.common.subject.greedy
         monkeypatch.setattr(eval.common.subject, "greedy", self)
 
-    def __call__(self, decoder, prompts, *rest):
+    def __call__(self, decoder, prompts, *rest, **options):
         if self.stop_after is not None and self.prompts >= self.stop_after:
             raise self.by
         self.prompts += len(prompts)
-        return self.greedy(decoder, prompts, *rest)
+        return self.greedy(decoder, prompts, *rest, **options)
 
 
 @pytest.mark.parametrize("words", ["", "--sequential --round=2"], ids=["all", "sequential"])

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from lab.model.attention import backends, devices
+from lab.model.loss import chunk_terms
 from tests.model import stand_ins
 
 
@@ -50,6 +51,7 @@ def stood_in(monkeypatch):
     bias = stand_ins.BlockDiagonalCausalFromBottomRightMask
     put_module(monkeypatch, "xformers.ops.fmha.attn_bias", BlockDiagonalCausalFromBottomRightMask=bias)
     monkeypatch.setattr("lab.model.attention.flex.compiled", lambda: stand_ins.flex_attention)
+    monkeypatch.setattr("lab.model.loss.compiled_terms", lambda: chunk_terms)
     forget_packages()
     with stand_ins.on_cpu():
         yield "cpu"

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lab.errors import ConfigError, MissingPackage
-from lab.model.attention import backends, devices
+from lab.model.attention import backends, devices, flash3
 
 CUDA, HALF = torch.device("cuda"), torch.bfloat16
 FAULTS = {
@@ -27,9 +27,9 @@ FAULTS = {
 
 
 def forget():
-    for name in [n for n in sys.modules if n.partition(".")[0] in ("flash_attn", "xformers")]:
+    for name in [n for n in sys.modules if n.partition(".")[0] in ("flash_attn", "flash_attn_interface", "xformers")]:
         del sys.modules[name]
-    for looked_up in (backends.installed, backends.import_fault):
+    for looked_up in (backends.installed, backends.import_fault, flash3.activate):
         looked_up.cache_clear()
 
 
@@ -96,3 +96,48 @@ def test_an_absent_package_is_named(package, monkeypatch):
 def test_every_choice_asks_one_function_for_the_device(monkeypatch):
     monkeypatch.setattr(devices, "kind", lambda device: "cuda")
     assert backends.choose("auto", torch.device("cpu"), torch.float32)[1].startswith("the variable-length kernels")
+
+
+@pytest.fixture
+def hopper(package, monkeypatch):
+    """Emulate a GPU with FlashAttention 3, whose activation is noted."""
+    activated = []
+    package("flash_attn_interface", "")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(torch.nn.attention, "activate_flash_attention_impl", activated.append)
+    monkeypatch.setattr(flash3, "trial", activated.append)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    return activated
+
+
+def test_flash_attention_3_is_activated_once_and_tried_on_the_ranks_own_gpu(hopper):
+    for _ in range(3):
+        name, reason = backends.choose("auto", CUDA, HALF)
+        assert (name, "FlashAttention 3" in reason) == ("varlen", True)
+    assert hopper == ["FA3", torch.device("cuda", 3)]
+
+
+@pytest.mark.parametrize("flash_attn", [False, True], ids=["without_flash_attn", "with_flash_attn"])
+@pytest.mark.parametrize("fault", ["capability", "torch", "package", "trial"])
+def test_flash_attention_3_is_left_out_with_the_reason(hopper, package, monkeypatch, fault, flash_attn):
+    def fail(*_):
+        raise TypeError("fwd() takes 30 arguments\nsecond line")
+
+    if flash_attn:
+        package("flash_attn", "")
+    if fault == "capability":
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    elif fault == "torch":
+        monkeypatch.delattr(torch.nn.attention, "restore_flash_attention_impl")
+    elif fault == "package":
+        monkeypatch.setattr(torch.nn.attention, "activate_flash_attention_impl", fail)
+    else:
+        monkeypatch.setattr(flash3, "trial", fail)
+    name, reason = backends.choose("auto", CUDA, HALF)
+    assert name == ("flash" if flash_attn else "varlen")
+    assert re.search(r"FlashAttention 3 is left out: .*(9\.0.*8\.0|torch 2|takes 30 arguments second line)", reason)
+
+
+def test_flash_attention_3_is_tried_in_both_passes(stood_in):
+    flash3.trial(torch.device("cpu"))

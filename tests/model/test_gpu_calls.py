@@ -80,6 +80,21 @@ def test_launches_do_not_grow_with_the_number_of_segments(monkeypatch, backend, 
     assert counts[0] == counts[1]
 
 
+@pytest.mark.parametrize(("method", "n_bands"), [("string", 2), ("self_extend", 2), ("rerope", 2), ("dca", 3)])
+def test_a_band_is_one_call_of_flash_attention_in_each_pass(monkeypatch, method, n_bands):
+    monkeypatch.setattr(devices, "kind", lambda device: "cuda")
+    calls = []
+    kernels = {
+        name: lambda *args, name=name, **kwargs: calls.append(name) or stand_ins.OPERATORS[name](*args, **kwargs)
+        for name in ("_flash_attention_forward", "_flash_attention_backward")
+    }
+    with stand_ins.on_cpu(kernels):
+        leaves = leaves_on("cpu", torch.bfloat16, 18, 190, 190)
+        layout = packed_layout([90, 3, 96], 190, "cpu", torch.bfloat16, METHODS[method][0])
+        attend(*leaves, layout=layout, backend="varlen").sum().backward()
+    assert [calls.count(name) for name in kernels] == [n_bands, n_bands]
+
+
 @pytest.mark.parametrize("backend", ["sdpa", "varlen"])
 def test_no_mask_is_made_for_a_chunk(monkeypatch, backend):
     monkeypatch.setattr(devices, "kind", lambda device: "cuda")
@@ -150,7 +165,8 @@ def test_doubles_on_a_gpu_are_run_by_plain_products(stood_in):
 
 
 def test_auto_takes_a_variable_length_kernel_for_half_precision_only(device):
-    there = device.type == "cpu" or importlib.util.find_spec("flash_attn")
+    of_3 = importlib.util.find_spec("flash_attn_interface")
+    there = device.type == "cpu" or (importlib.util.find_spec("flash_attn") and not of_3)
     assert backends.choose("auto", device, torch.bfloat16)[0] == ("flash" if there else "varlen")
     assert backends.choose("auto", device, torch.float32)[0] == "sdpa"
     with pytest.raises(ConfigError, match=r"^train\.backend=varlen: takes float16 or bfloat16, not float32; use sdpa"):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 
 from lab.assembly import assemble
 from lab.config import load_experiment
@@ -14,7 +15,7 @@ from lab.errors import ConfigError
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.model.generation.generate import greedy
-from lab.model.sharding import build
+from lab.model.sharding import Sharding, build
 from lab.positions import distance, frequencies
 from lab.runs.folder import RunFolder
 from tests.fits import CONFIG, records
@@ -46,7 +47,7 @@ def fail(decoder):
 def sharded(cfg, start=None, dtype=None):
     meet()
     mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (torch.distributed.get_world_size(),))
-    return build(lambda seed: make(cfg, seed), SEED, start, mesh=mesh, dtype=dtype)
+    return build(lambda seed: make(cfg, seed), SEED, start, mesh=mesh, sharding=Sharding(dtype))
 
 
 def whole_weights(cfg, start):
@@ -118,14 +119,15 @@ def dtypes_in_blocks(cfg):
     loss = decoder(tokens, segments=segments, targets=tokens)
     loss.backward()
     grads = {parameter.grad.dtype for parameter in decoder.parameters()}
-    greedy(decoder, tokens.repeat(2, 1), 3, agree=lambda number: number)
+    greedy(decoder, tokens.repeat(2, 1), 3)
     passes = [seen[n : n + cfg.n_layers] for n in range(0, len(seen), cfg.n_layers)]
     one_layout = [all(row[-1] is rows[0][-1] for row in rows) for rows in passes[:1]]
     return loss.dtype, grads, {row[0] for row in seen}, {row[1] for row in seen}, [row[2:4] for row in seen], one_layout
 
 
-def test_rotary_tables_stay_float32_under_fsdp_in_bf16(ranks):
-    for loss, grads, hidden, weights, tables, one_layout in ranks(2).run(dtypes_in_blocks, CFG):
+@pytest.mark.parametrize("world", [1, 2])
+def test_rotary_tables_stay_float32_under_fsdp_in_bf16(ranks, world):
+    for loss, grads, hidden, weights, tables, one_layout in ranks(world).run(dtypes_in_blocks, CFG):
         assert (loss, grads) == (torch.float32, {torch.float32})
         assert (hidden, weights) == ({torch.bfloat16}, {torch.bfloat16})
         assert tables == [({torch.float32}, torch.float64)] * len(tables)
@@ -145,10 +147,13 @@ def test_fsdp_in_bf16_trains_as_one_process_in_bf16(ranks, tmp_path, steps):
         "probe.max_length": 128,
         "probe.loss_tokens": 0,
     }
-    ranks(1).run(train, settings | {"run.name": "one"})
-    ranks(2).run(train, settings | {"run.name": "two", "train.devices": 2, "train.strategy": "fsdp"})
-    one, two = ([record["loss"] for record in records(tmp_path / name)] for name in ("one", "two"))
-    assert len(one) == len(two) == steps
+    ranks(1).run(train, settings | {"run.name": "autocast"})
+    for name, world in (("one", 1), ("two", 2)):
+        ranks(world).run(train, settings | {"run.name": name, "train.devices": world, "train.strategy": "fsdp"})
+    autocast, one, two = ([r["loss"] for r in records(tmp_path / name)] for name in ("autocast", "one", "two"))
+    assert len(autocast) == len(one) == len(two) == steps
+    assert max(abs(a - b) for a, b in zip(autocast, two)) < BF16_TOLERANCE
+    assert one[0] == pytest.approx(two[0], abs=1e-5), "the same weights, in sums of another order"
     assert max(abs(a - b) for a, b in zip(one, two)) < BF16_TOLERANCE
 
 
@@ -183,6 +188,7 @@ SIGNATURES = [
     (StateDictOptions, {"full_state_dict", "broadcast_from_rank0"}),
     (set_model_state_dict, {"model", "model_state_dict", "options"}),
     (FSDPModule.reshard, {"self"}),
+    (DTensor.full_tensor, {"self"}),
 ]
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lab.positions import DISTANCE_METHODS, distance
-from lab.positions.regions import Tile
+from lab.positions.regions import Near, Tile
 
 FLOAT64_TOL = 1e-12  # differences of quotients of positions below 10^3, each right to 1e-13
 WIDTHS = [0, 1, 2, 3, 7, 39, 40, 41]  # none, least, inside, at and beyond the lengths tried
@@ -69,15 +69,18 @@ def pairs(queries, keys):
     return m, n, n <= m
 
 
-def times_covered(tiles, queries, keys):
-    """Count for each entry of the matrix the tiles that cover it."""
+def times_covered(tiles, queries, keys, width=None):
+    """Count for each entry of the matrix the tiles that cover it; near ones slide a window of `width` keys."""
     count = np.zeros((len(queries), len(keys)), dtype=int)
     for tile in tiles:
         assert queries.start <= tile.q.start < tile.q.stop <= queries.stop, tile
         assert keys.start <= tile.k.start < tile.k.stop <= keys.stop, tile
-        assert tile.shape == "full" or len(tile.q) == len(tile.k), tile
-        square = np.ones((len(tile.q), len(tile.k)), dtype=int)
-        drawn = {"full": square, "causal": np.tril(square), "upper": np.triu(square)}[tile.shape]
+        assert tile.shape in ("full", "near") or len(tile.q) == len(tile.k), tile
+        square, more = np.ones((len(tile.q), len(tile.k)), dtype=int), len(tile.k) - len(tile.q)
+        if tile.shape == "near":
+            drawn = np.tril(square, more) - np.tril(square, more - width)
+        else:
+            drawn = {"full": square, "causal": np.tril(square), "upper": np.triu(square)}[tile.shape]
         rows = slice(tile.q.start - queries.start, tile.q.stop - queries.start)
         columns = slice(tile.k.start - keys.start, tile.k.stop - keys.start)
         count[rows, columns] += drawn
@@ -123,6 +126,9 @@ def test_tiles_cover_each_pair_of_the_region_once_and_no_other(method, parameter
             covered = times_covered(band.region.tiles(queries, keys), queries, keys)
             expected = (causal & band.region.contains(m, n)).int().numpy()
             assert (covered == expected).all(), (band.region, queries, keys)
+            if isinstance(band.region, Near):
+                covered = times_covered(band.region.window(queries, keys), queries, keys, band.region.width)
+                assert (covered == expected).all(), (band.region, queries, keys)
 
 
 @every

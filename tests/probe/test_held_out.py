@@ -41,11 +41,11 @@ def test_as_many_packs_are_scored_as_the_tokens_fill(prepared, tokens, packs):
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5])
-def test_ranks_add_up_to_the_whole_and_call_equally_often(prepared, world_size):
+def test_ranks_add_up_to_the_whole(prepared, world_size):
     whole, _ = sums(prepared, 4 * PACK)
     shares = [sums(prepared, 4 * PACK, rank, world_size) for rank in range(world_size)]
     assert [sum(share[0][k] for share in shares) for k in (0, 1)] == whole
-    assert {calls for _, calls in shares} == {-(-4 // world_size)}
+    assert sum(calls for _, calls in shares) == 4
 
 
 def test_every_call_scores_the_same(prepared):

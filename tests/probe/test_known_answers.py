@@ -23,7 +23,7 @@ class Copier:
     def __init__(self, tokenizer, seen):
         self.tokenizer, self.seen, self.ran = tokenizer, seen, 0
 
-    def __call__(self, prompts, n_tokens):
+    def __call__(self, prompts, n_tokens, ended=None):
         self.ran += len(prompts)
         rows = []
         for prompt in prompts[:, -self.seen :].tolist():
@@ -39,7 +39,7 @@ class Chance:
     def __init__(self, tokenizer):
         self.size, self.generator = tokenizer.get_vocab_size(), torch.Generator().manual_seed(0)
 
-    def __call__(self, prompts, n_tokens):
+    def __call__(self, prompts, n_tokens, ended=None):
         return torch.randint(self.size, (len(prompts), n_tokens), generator=self.generator)
 
 
@@ -126,7 +126,7 @@ def test_a_random_model_has_none(bpe, protocol, mode):
 class Gluing(Copier):
     """Answers with all numbers, one after the other without a blank."""
 
-    def __call__(self, prompts, n_tokens):
+    def __call__(self, prompts, n_tokens, ended=None):
         text = " " + "".join(NEEDLE.findall(self.tokenizer.decode(prompts[0].tolist())))
         ids = self.tokenizer.encode(text, add_special_tokens=False).ids
         return torch.tensor([ids[:n_tokens] + [STOP] * (n_tokens - len(ids))])

@@ -1,6 +1,7 @@
 """Merged models: every weight a weighted sum, positions that are chosen, and a line for every mistake."""
 
 import dataclasses
+import json
 import shutil
 
 import numpy as np
@@ -267,6 +268,21 @@ def test_a_tokenizer_that_models_share_is_copied(bpe, tmp_path, merged):
         bpe.save(str(folder / "tokenizer.json"))
     folder = merged(*folders)
     assert (folder / "tokenizer.json").read_bytes() == (folders[1] / "tokenizer.json").read_bytes()
+
+
+def test_ids_that_begin_and_end_a_text_are_those_of_the_first_model_that_has_them(run, tmp_path, merged):
+    plain, stopping = save(tmp_path / "a", filled(1.0)), tmp_path / "b"
+    save_pretrained(filled(1.0), stopping, train_len=64, token_ids={"bos_token_id": 3, "eos_token_id": [5, 7]})
+    own = open_model(run).tokenizer
+    for models, ids in (
+        ((plain, plain), (None, None)),
+        ((plain, stopping), (3, [5, 7])),
+        ((run, stopping), (own.token_to_id("<bos>"), own.token_to_id("<eos>"))),
+    ):
+        folder = merged(*models)
+        settings = json.loads((folder / "config.json").read_text())
+        shutil.rmtree(folder)
+        assert (settings["bos_token_id"], settings["eos_token_id"]) == ids
 
 
 def test_no_tokenizer_is_made_up(original, merged):

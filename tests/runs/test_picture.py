@@ -1,16 +1,18 @@
 import json
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import yaml
 
-from lab.plots import canvas
+from lab.plots import canvas, line_look
+from lab.runs import arms_picture, picture
 from lab.runs.arms import mean_with_limits, name_arms, read_settings
 from lab.runs.arms_picture import accuracy, draw, reach
 from lab.runs.picture import draw_run, main
 from tests.forked import python
 
-pytest.importorskip("matplotlib")
+backend_agg = pytest.importorskip("matplotlib.backends.backend_agg")
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -145,10 +147,52 @@ def test_runs_that_differ_in_their_seed_are_one_curve_with_a_band(tmp_path, caps
 def test_points_of_a_probe():
     by_length = [{"consumed_tokens": 2, "length": 8, "score": 0.5}, {"consumed_tokens": 1, "length": 8, "score": 1.0}]
     old = [*by_length, {"consumed_tokens": 2, "effective_length": 0, "smooth": 0.0}]
-    assert (accuracy(old), reach(old)) == ([(8, 0.5)], [(2e-6, 0.0)])
+    assert (accuracy(old), reach(old)) == ([(8, 0.5)], [(2, 0.0)])
     new = [*old[:2], {"consumed_tokens": 2, "distance": 4, "score": 0.25}]
     new.append({"consumed_tokens": 2, "effective_length": None, "smooth": None, "reach": 3.5})
-    assert (accuracy(new), reach(new)) == ([(4, 0.25)], [(2e-6, 3.5)])
+    assert (accuracy(new), reach(new)) == ([(4, 0.25)], [(2, 3.5)])
+
+
+def labels_that_overlap(figure):
+    """List the neighbouring labels of each axis of a drawn figure whose boxes overlap."""
+    agg, found = backend_agg.FigureCanvasAgg(figure), []
+    agg.draw()
+    renderer = agg.get_renderer()
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        labels = [label for label in axis.get_ticklabels() if label.get_text()]
+        boxes = [label.get_window_extent(renderer) for label in labels]
+        found += [a.get_text() for a, one, two in zip(labels, boxes, boxes[1:]) if one.overlaps(two)]
+    return found
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["one_run", "several"])
+def test_the_numbers_on_the_axes_of_a_very_short_run_do_not_overlap(tmp_path, monkeypatch, several):
+    figures = []
+    for module in (arms_picture, picture):
+        monkeypatch.setattr(module, "canvas", lambda *words: keep(figures, *words))
+    runs = write_arms(tmp_path / "runs")
+    arms_picture.draw_arms(runs, tmp_path / "x.png") if several else draw_run(runs[2], tmp_path / "x.png")
+    (figure,) = figures
+    assert labels_that_overlap(figure) == []
+    tokens = [axes.xaxis for axes in figure.axes if axes.get_xlabel() == "consumed tokens"]
+    assert {axis.get_view_interval()[0] for axis in tokens} == {0}
+
+
+@contextmanager
+def keep(figures, *words):
+    """Draw as always, and keep the figure."""
+    with canvas(*words) as figure:
+        figures.append(figure)
+        yield figure
+
+
+def test_points_that_coincide_are_told_apart(tmp_path):
+    """Of lines on one another each is thinner than those below it, and no two of 28 look the same."""
+    looks = [line_look(number, 28, arms_picture.COLOURS) for number in range(28)]
+    assert len({(look["color"], look["linestyle"]) for look in looks}) == 28
+    widths = [look["linewidth"] for look in looks]
+    assert widths == sorted(widths, reverse=True)
+    assert widths[0] > widths[-1] == 1.4
 
 
 def test_seeds_without_a_spread_have_no_limits():

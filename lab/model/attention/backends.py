@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lab.errors import ConfigError, MissingPackage
-from lab.model.attention import devices
+from lab.model.attention import devices, flash3
 from lab.model.attention.fused import HALF, HEAD_MULTIPLE, WIDEST_HEAD, EfficientSpans, suits
 from lab.model.attention.kernels import one_query, suits_one_query
 from lab.model.attention.segments import Segments, Spans
@@ -81,13 +81,17 @@ def in_spans(kernel: Callable[[Tensor, Tensor, Tensor, Spans], Tensor]) -> Backe
         q_TNH = q.transpose(1, 2).flatten(0, 1)[:n_real]
         k_TNH, v_TNH = (x.transpose(1, 2).flatten(0, 1) for x in (k, v))
         if segments is not None:
-            keys = slice(n_real) if segments.anchors is None else segments.key_places
-            k_TNH, v_TNH = k_TNH[keys], v_TNH[keys]
+            k_TNH, v_TNH = (keys_of(x, segments) for x in (k_TNH, v_TNH))
         out_TNH = kernel(q_TNH, k_TNH, v_TNH, spans)
         out_TNH = F.pad(out_TNH, (0, 0, 0, 0, 0, batch * tokens - n_real))
         return out_TNH.view(batch, tokens, heads, width).transpose(1, 2)
 
     return run
+
+
+def keys_of(x_TNH: Tensor, segments: Segments) -> Tensor:
+    """Take the keys of all spans; the gradient of a key taken twice is added without a sort, unlike in indexing."""
+    return x_TNH[: segments.n_real] if segments.anchors is None else x_TNH.index_select(0, segments.key_places)
 
 
 def row_spans(batch: int, n_q: int, n_k: int, device: torch.device) -> Spans:
@@ -163,12 +167,21 @@ def choose(backend: str, device: torch.device, dtype: torch.dtype) -> tuple[str,
         return "sdpa", f"the fastest exact one on {device.type}"
     if dtype not in HALF:
         return "sdpa", f"the variable-length kernels take float16 or bfloat16, not {named(dtype)}"
+    return choose_variable_length(device)
+
+
+def choose_variable_length(device: torch.device) -> tuple[str, str]:
+    """Choose the fastest variable-length kernel: FlashAttention 3 within torch's operators, flash-attn's, torch's."""
+    fault = flash3.activate(device) if installed(flash3.PACKAGE) else ""
+    if fault is None:
+        return "varlen", "torch's variable-length kernel is FlashAttention 3's"
+    left_out = fault and f"; FlashAttention 3 is left out: {fault}"
     if not installed("flash_attn"):
-        return "varlen", "flash-attn is not installed; torch's variable-length kernel is used"
+        return "varlen", f"flash-attn is not installed; torch's variable-length kernel is used{left_out}"
     fault = import_fault("flash_attn")
     if fault:
-        return "varlen", f"flash-attn cannot be imported ({fault}); torch's variable-length kernel is used"
-    return "flash", "flash-attn is installed"
+        return "varlen", f"flash-attn cannot be imported ({fault}); torch's variable-length kernel is used{left_out}"
+    return "flash", f"flash-attn is installed{left_out}"
 
 
 @cache

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from lab.model.attention.context import ContextGroup
 from lab.model.attention.rotary import Rotation
 
 
@@ -15,7 +16,8 @@ class KeyCache:
 
     Keys are stored rotated, once for each of `n_maps` key maps: in every distance method a key's position depends only
     on its id. With `n_maps` 0 they are stored unrotated, for frequencies that depend on the length and for the
-    reference. The next forward pass reads and fills `rows`.
+    reference. The next forward pass reads and fills `rows`. The ranks of a `context` group each hold the keys of their
+    own heads.
 
     Shapes: `keys` (n_layers, max(n_maps, 1), B, K, max_tokens, H), `values` (n_layers, B, K, max_tokens, H). `length`
         tokens of them are filled.
@@ -31,8 +33,11 @@ class KeyCache:
         device: torch.device,
         *,
         n_maps: int = 1,
+        context: ContextGroup | None = None,
     ) -> None:
-        self.shape = (batch, n_kv_heads, max_tokens, head_dim)
+        own_heads = n_kv_heads if context is None else n_kv_heads // context.degree
+        self.shape = (batch, own_heads, max_tokens, head_dim)
+        self.context = context
         self.n_layers, self.n_maps = n_layers, n_maps
         self.device = device
         self.rows = slice(0, batch)

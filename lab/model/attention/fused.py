@@ -9,7 +9,7 @@ Axes: T tokens, N heads, K key-value heads, H per head, S spans. Query head n re
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -25,14 +25,16 @@ UNMASKED, LOWER_RIGHT = 0, 2  # the efficient kernel's numbers for its masks
 
 
 class FusedKernel(Protocol):
-    """Attention within spans and its gradient."""
+    """Attention within spans and its gradient; `windows` holds if the spans may have a window."""
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, spans: Spans, causal: bool) -> tuple[Tensor, Tensor]:
+    windows: ClassVar[bool]
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> tuple[Tensor, Tensor]:
         """Return the output (T, N, H) and the log-sum-exp (N, T)."""
         ...
 
     def backward(
-        self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, spans: Spans, causal: bool
+        self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, spans: Spans
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the gradients of q, k and v, given the output and the log-sum-exp of the whole rows."""
         ...
@@ -50,34 +52,45 @@ def suits(v: Tensor) -> bool:
 class Flash:
     """Torch's own flash attention, for float16 and bfloat16."""
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, spans: Spans, causal: bool) -> tuple[Tensor, Tensor]:
+    windows: ClassVar[bool] = True
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> tuple[Tensor, Tensor]:
         """Call the kernel."""
-        out, lse, *_ = torch.ops.aten._flash_attention_forward(q, k, v, *spans.arguments, 0.0, causal, False)
+        options = (*spans.arguments, 0.0, spans.causal, False)
+        out, lse, *_ = torch.ops.aten._flash_attention_forward(q, k, v, *options, window_size_left=before(spans))
         return out, lse
 
     def backward(
-        self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, spans: Spans, causal: bool
+        self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, spans: Spans
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Call the kernel, which reads the log-sum-exp as contiguous float32 whatever its strides are."""
         grad, out = grad.to(q.dtype), out.to(q.dtype)
         unused = torch.zeros(2, dtype=torch.uint64, device=q.device)  # a random state for dropout
+        options = (*spans.arguments, 0.0, spans.causal, unused, unused)
         grads: tuple[Tensor, Tensor, Tensor] = torch.ops.aten._flash_attention_backward(
-            grad, q, k, v, out, lse.contiguous(), *spans.arguments, 0.0, causal, unused, unused
+            grad, q, k, v, out, lse.contiguous(), *options, window_size_left=before(spans)
         )
         return grads
+
+
+def before(spans: Spans) -> int:
+    """Return how many keys before its own a query sees, -1 for all, as flash attention takes it."""
+    return -1 if spans.window is None else spans.window - 1
 
 
 class Efficient:
     """Torch's memory-efficient attention, for float32 too; it has no grouped heads."""
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, spans: Spans, causal: bool) -> tuple[Tensor, Tensor]:
+    windows: ClassVar[bool] = False
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> tuple[Tensor, Tensor]:
         """Call the kernel, and read the log-sum-exp (S, N, padded length) token by token."""
-        out, lse = efficient_forward(q, repeated(k, q), repeated(v, q), spans, causal)
+        out, lse = efficient_forward(q, repeated(k, q), repeated(v, q), spans)
         span, place = spans.places
         return out, lse[span, :, place].T
 
     def backward(
-        self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, spans: Spans, causal: bool
+        self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, spans: Spans
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Call the kernel, which reads the output and its gradient in the dtype of q."""
         grad, out = grad.to(q.dtype), out.to(q.dtype)
@@ -85,15 +98,15 @@ class Efficient:
         longest = spans.max_q + -spans.max_q % LSE_MULTIPLE
         padded = lse.new_full((spans.n, lse.shape[0], longest), torch.inf)
         padded[span, :, place] = lse.T
-        return efficient_backward(grad, q, k, v, out, padded, spans, causal)
+        return efficient_backward(grad, q, k, v, out, padded, spans)
 
 
-def efficient_forward(q: Tensor, k: Tensor, v: Tensor, spans: Spans, causal: bool) -> tuple[Tensor, Tensor]:
+def efficient_forward(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> tuple[Tensor, Tensor]:
     """Call the kernel on one row of spans, with as many key-value heads as heads.
 
     Shapes: q (Tq, N, H); k, v (Tk, N, H); returns (Tq, N, H) and (S, N, padded length).
     """
-    mask = LOWER_RIGHT if causal else UNMASKED
+    mask = LOWER_RIGHT if spans.causal else UNMASKED
     out, lse, *_ = torch.ops.aten._efficient_attention_forward(
         q[None], k[None], v[None], None, *spans.arguments, 0.0, mask, True
     )
@@ -101,13 +114,13 @@ def efficient_forward(q: Tensor, k: Tensor, v: Tensor, spans: Spans, causal: boo
 
 
 def efficient_backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, spans: Spans, causal: bool
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, spans: Spans
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Call the kernel's backward pass and add up the key-value heads that were repeated.
 
     Shapes: grad, q, out (Tq, N, H); k, v (Tk, K, H); lse (S, N, padded length).
     """
-    mask = LOWER_RIGHT if causal else UNMASKED
+    mask = LOWER_RIGHT if spans.causal else UNMASKED
     unused = torch.zeros((), dtype=torch.int64, device=q.device)  # a random state for dropout
     rows = [x[None] for x in (grad.contiguous(), q, repeated(k, q), repeated(v, q))]
     dq, dk, dv, _ = torch.ops.aten._efficient_attention_backward(
@@ -130,7 +143,7 @@ class EfficientSpans(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
         """Attend. Shapes: q (Tq, N, H); k, v (Tk, K, H); returns (Tq, N, H)."""
-        out, lse = efficient_forward(q, repeated(k, q), repeated(v, q), spans, causal=True)
+        out, lse = efficient_forward(q, repeated(k, q), repeated(v, q), spans)
         ctx.spans = spans
         ctx.save_for_backward(q, k, v, out, lse)
         return out
@@ -139,4 +152,4 @@ class EfficientSpans(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Run the kernel's backward pass."""
         q, k, v, out, lse = ctx.saved_tensors
-        return *efficient_backward(grads[0], q, k, v, out, lse, ctx.spans, causal=True), None
+        return *efficient_backward(grads[0], q, k, v, out, lse, ctx.spans), None

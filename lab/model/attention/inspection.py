@@ -16,7 +16,8 @@ from torch import Tensor
 
 from lab.model.attention.context import ContextGroup
 from lab.model.attention.layout import Layout
-from lab.model.decoder import Attention, Block, Decoder
+from lab.model.block import Attention, Block
+from lab.model.decoder import Decoder
 
 BLOCK_LOGITS = 2**22  # most logits of a block, 16 MiB in float32; larger blocks were measured to be slower on a CPU
 

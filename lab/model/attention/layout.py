@@ -16,7 +16,7 @@ from lab.model.attention.rotary import Rotation
 from lab.model.attention.segments import Segments
 from lab.model.attention.visibility import GivenMask, Visibility
 from lab.positions import Distance, Frequencies
-from lab.positions.regions import Tile
+from lab.positions.regions import Near, Tile
 
 PositionMap = Callable[[Tensor], Tensor]
 
@@ -52,7 +52,7 @@ class Layout:
     key_of_band: tuple[int, ...]
     segments: Segments | None
     starts: tuple[int, ...] | None
-    visible: Visibility | GivenMask
+    seen_by: Visibility | GivenMask | None  # None: what the segments imply
     context: ContextGroup | None = None
 
     @classmethod
@@ -82,11 +82,6 @@ class Layout:
                 made[key] = Rotation.of(place(positions), frequencies.inv_freq, wide)
             return made[key]
 
-        if visible is None:
-            docs = None if segments is None else segments.doc_ids[None]
-            mask = "causal" if segments is None else "document"
-            anchor = None if segments is None or segments.anchor_of is None else segments.anchor_of[None]
-            visible = Visibility(q_pos.shape[-1], k_pos.shape[-1], k_pos.device, mask, docs, anchor_of=anchor)
         return cls(
             q_pos,
             k_pos,
@@ -113,7 +108,7 @@ class Layout:
             q_pos=q_pos,
             k_pos=self.k_pos[..., :n_keys],
             q_rotations=tuple(rotation.at(part) for rotation in self.q_rotations),
-            visible=Visibility(q_pos.shape[-1], n_keys, self.k_pos.device),
+            seen_by=Visibility(q_pos.shape[-1], n_keys, self.k_pos.device),
         )
 
     def steps(self) -> Iterator[Layout]:
@@ -131,8 +126,20 @@ class Layout:
                 k_pos=self.k_pos[..., :n_keys],
                 q_rotations=tuple(rotation.at(part) for rotation in self.q_rotations),
                 k_rotations=tuple(rotation.at(part) for rotation in self.k_rotations),
-                visible=Visibility(1, n_keys, self.k_pos.device),
+                seen_by=Visibility(1, n_keys, self.k_pos.device),
             )
+
+    @cached_property
+    def visible(self) -> Visibility | GivenMask:
+        """The mask, built on first use: most kernels read the segments alone."""
+        if self.seen_by is not None:
+            return self.seen_by
+        sizes = self.q_pos.shape[-1], self.k_pos.shape[-1], self.k_pos.device
+        if self.segments is None:
+            return Visibility(*sizes)
+        anchor = self.segments.anchor_of
+        anchors = None if anchor is None else anchor[None]
+        return Visibility(*sizes, "document", self.segments.doc_ids[None], anchor_of=anchors)
 
     @cached_property
     def cache(self) -> dict[Any, Any]:
@@ -142,6 +149,10 @@ class Layout:
     @cached_property
     def tiles(self) -> list[BandTile]:
         """The bands' tiles, in indices of the row, for ids that count up by one, or any ids under plain distance."""
+        return self.cut(windows=False)
+
+    def cut(self, windows: bool) -> list[BandTile]:
+        """Cut the bands into tiles, with `windows` a sliding window into one tile."""
         n_q, n_k = self.q_pos.shape[-1], self.k_pos.shape[-1]
         lengths = (n_k,) if self.segments is None else self.segments.lengths
         anchors = self.segments.anchors if self.segments is not None else None
@@ -154,10 +165,12 @@ class Layout:
             queries = keys if self.segments is not None else keys[n_k - n_q :]
             begins[place] = start
             for band_number, band in enumerate(bands):
-                tiles = [t.shifted(place - queries.start, place - keys.start) for t in band.region.tiles(queries, keys)]
+                region = band.region
+                cut = region.window if windows and isinstance(region, Near) else region.tiles
+                tiles = [t.shifted(place - queries.start, place - keys.start) for t in cut(queries, keys)]
                 if anchors is not None and anchors[number] >= 0:
                     key = begins[anchors[number]]
-                    seeing = band.region.seeing(keys, key)
+                    seeing = region.seeing(keys, key)
                     if seeing:
                         tile = Tile(seeing, range(key, key + 1), "full")
                         tiles.append(tile.shifted(place - keys.start, anchors[number] - key))

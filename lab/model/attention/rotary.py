@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lab.model.attention import devices
+
 
 @dataclass(frozen=True, eq=False)
 class Rotation:
@@ -22,7 +24,7 @@ class Rotation:
         Shapes: `positions` (T,) or (B, T), `inv_freq` (H/2,).
         """
         positions = positions if positions.ndim == 2 else positions[None]
-        angles = positions[:, None, :, None].double() * inv_freq.to(positions.device)
+        angles = positions[:, None, :, None].double() * devices.moved(inv_freq, positions.device)
         return cls(angles.cos().to(dtype), angles.sin().to(dtype))
 
     def rotate(self, x_BNTH: Tensor, out: Tensor | None = None) -> Tensor:

@@ -1,25 +1,27 @@
 """Running a method's bands in rounds of tiles, for kernels that run many spans in one call.
 
-The tiles of a round belong to one band and have no query in common, so that one call runs them all. Their output is
-merged as in tiles.py, by log-sum-exp and with the same gradient. The number of rounds depends on the method only, not
-on the number or length of the segments.
+The tiles of a round belong to one band and have no query in common, so that one call runs them all; kernels that slide
+windows run a band that is one in one call. Their output is merged as in tiles.py, by log-sum-exp and with the same
+gradient. The number of rounds depends on the method only, not on the number or length of the segments.
 
 Axes: B batch, T tokens, N heads, K key-value heads, H per head.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from lab.model.attention.devices import moved
 from lab.model.attention.fused import FusedKernel
 from lab.model.attention.layout import Layout
 from lab.model.attention.segments import HOST, Spans
-from lab.positions.regions import Tile
+from lab.positions.regions import Near, Tile
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,12 +37,13 @@ class Places:
     @classmethod
     def of(cls, runs: Sequence[tuple[range, bool]], batch: int, device: torch.device) -> Places:
         """Find the tokens of runs, some in reverse order, sequence by sequence."""
-        if len(runs) == 1 and not runs[0][1]:
-            return cls(run=slice(runs[0][0].start, runs[0][0].stop))
+        adjacent = all(a.stop == b.start for (a, _), (b, _) in itertools.pairwise(runs))
+        if adjacent and not any(turned for _, turned in runs):
+            return cls(run=slice(runs[0][0].start, runs[-1][0].stop))
         parts = [torch.arange(run.start, run.stop, device=HOST) for run, _ in runs]
         one = torch.cat([part.flip(0) if turned else part for part, (_, turned) in zip(parts, runs, strict=True)])
         sequence = torch.arange(batch, device=HOST).repeat_interleave(len(one))
-        return cls(listed=(sequence.to(device), one.repeat(batch).to(device)))
+        return cls(listed=(moved(sequence, device), moved(one.repeat(batch), device)))
 
     def take(self, x: Tensor) -> Tensor:
         """Gather the tokens of (B, T, ...) as (n, ...)."""
@@ -54,19 +57,20 @@ class Places:
             x[:, self.run] = part.unflatten(0, (len(x), -1))
 
     def add(self, x: Tensor, part: Tensor) -> None:
-        """Add to the tokens, some of which may occur several times."""
-        if self.listed is not None:
-            x.index_put_(self.listed, part, accumulate=True)
+        """Add to the tokens of a contiguous tensor; some may occur several times."""
+        if self.listed is not None:  # no sort, unlike an accumulating index_put_
+            sequence, place = self.listed
+            x.flatten(0, 1).index_add_(0, sequence * x.shape[1] + place, part)
         else:
             x[:, self.run] += part.unflatten(0, (len(x), -1))
 
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """Tiles that one call runs, span after span."""
+    """Tiles that one call runs, span after span; `first` if no round before has any of their queries."""
 
     band: int
-    causal: bool
+    first: bool
     queries: Places
     keys: Places
     spans: Spans
@@ -74,29 +78,30 @@ class Round:
 
 @dataclass
 class Draft:
-    """Tiles of a round that is being filled; they cover queries up to `stop`."""
+    """Tiles of a round that is being filled, of one shape but for reversed axes; they cover queries up to `stop`."""
 
     band: int
-    causal: bool
+    shape: str
     stop: int = 0
     tiles: list[Tile] = field(default_factory=list)
 
 
-def rounds_of(layout: Layout, batch: int) -> list[Round]:
+def rounds_of(layout: Layout, batch: int, windows: bool) -> list[Round]:
     """Sort the tiles of a layout into rounds, band by band, once for all layers."""
-    key = ("rounds", batch)
+    key = ("rounds", batch, windows)
     if key not in layout.cache:
-        layout.cache[key] = [round_of(draft, batch, layout.k_pos.device) for draft in drafts_of(layout)]
+        covered = torch.zeros(layout.q_pos.shape[-1], dtype=torch.bool, device=HOST)
+        layout.cache[key] = [round_of(draft, layout, batch, covered) for draft in drafts_of(layout, windows)]
     made: list[Round] = layout.cache[key]
     return made
 
 
-def drafts_of(layout: Layout) -> list[Draft]:
+def drafts_of(layout: Layout, windows: bool) -> list[Draft]:
     """Assign every tile to the first round of its kind whose queries all precede its own."""
     drafts: list[Draft] = []
-    for piece in layout.tiles:
-        kind = (piece.band, piece.tile.shape != "full")
-        fitting = (d for d in drafts if (d.band, d.causal) == kind and d.stop <= piece.tile.q.start)
+    for piece in layout.cut(windows):
+        kind = (piece.band, "causal" if piece.tile.shape == "upper" else piece.tile.shape)
+        fitting = (d for d in drafts if (d.band, d.shape) == kind and d.stop <= piece.tile.q.start)
         draft = next(fitting, None)
         if draft is None:
             drafts.append(draft := Draft(*kind))
@@ -105,12 +110,21 @@ def drafts_of(layout: Layout) -> list[Draft]:
     return sorted(drafts, key=lambda draft: draft.band)
 
 
-def round_of(draft: Draft, batch: int, device: torch.device) -> Round:
-    """Collect the tokens of a round's tiles; an upper tile is a causal one in reverse order."""
-    queries = Places.of([(tile.q, tile.shape == "upper") for tile in draft.tiles], batch, device)
-    keys = Places.of([(tile.k, tile.shape == "upper") for tile in draft.tiles], batch, device)
-    spans = Spans.of([len(t.q) for t in draft.tiles] * batch, [len(t.k) for t in draft.tiles] * batch, device)
-    return Round(draft.band, draft.causal, queries, keys, spans)
+def round_of(draft: Draft, layout: Layout, batch: int, covered: Tensor) -> Round:
+    """Collect the tokens of a round's tiles; an upper tile is a causal one in reverse order.
+
+    Shapes: covered bool (Tq,), the queries of rounds before, to which this one's are added.
+    """
+    tiles, device = draft.tiles, layout.k_pos.device
+    queries = Places.of([(tile.q, tile.shape == "upper") for tile in tiles], batch, device)
+    keys = Places.of([(tile.k, tile.shape == "upper") for tile in tiles], batch, device)
+    spans = Spans.of([len(t.q) for t in tiles] * batch, [len(t.k) for t in tiles] * batch, device)
+    region = layout.distance.bands[draft.band].region
+    window = region.width if draft.shape == "near" and isinstance(region, Near) else None
+    first = not any(bool(covered[tile.q.start : tile.q.stop].any()) for tile in tiles)
+    for tile in tiles:
+        covered[tile.q.start : tile.q.stop] = True
+    return Round(draft.band, first, queries, keys, replace(spans, causal=draft.shape != "full", window=window))
 
 
 class AttentionInRounds(torch.autograd.Function):
@@ -125,15 +139,16 @@ class AttentionInRounds(torch.autograd.Function):
         out = torch.zeros(batch, n_q, heads, width, dtype=torch.float32, device=q.device)
         lse = torch.full((batch, n_q, heads), -torch.inf, dtype=torch.float32, device=q.device)
         band, rotated = -1, q
-        for part in rounds_of(layout, batch):
+        for part in rounds_of(layout, batch, kernel.windows):
             if part.band != band:
                 band, rotated = part.band, rotated_queries(q, layout, part.band, factor, v.dtype)
             k_part, v_part = (part.keys.take(x.transpose(1, 2)) for x in (keys[layout.key_of_band[band]], v))
-            found = kernel.forward(part.queries.take(rotated), k_part, v_part, part.spans, part.causal)
-            merge(out, lse, part.queries, *found)
+            found = kernel.forward(part.queries.take(rotated), k_part, v_part, part.spans)
+            merge(out, lse, part, *found)
+        out = out.to(v.dtype)
         ctx.layout, ctx.kernel = layout, kernel
         ctx.save_for_backward(q, v, factor, out, lse, *keys)
-        return out.transpose(1, 2).to(v.dtype)
+        return out.transpose(1, 2)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -143,16 +158,14 @@ class AttentionInRounds(torch.autograd.Function):
         grad = grads[0].transpose(1, 2)
         dq = torch.zeros_like(q, dtype=torch.float32)
         dk, dv = [zeros_by_token(k) for k in keys], zeros_by_token(v)
-        rounds = rounds_of(layout, len(q))
+        rounds = rounds_of(layout, len(q), kernel.windows)
         for band in range(len(layout.distance.bands)):
             rotated, key = rotated_queries(q, layout, band, factor, v.dtype), layout.key_of_band[band]
             dq_band = zeros_by_token(q)
             for part in (part for part in rounds if part.band == band):
                 k_part, v_part = (part.keys.take(x.transpose(1, 2)) for x in (keys[key], v))
                 grad_part, q_part, out_part, lse_part = (part.queries.take(x) for x in (grad, rotated, out, lse))
-                grads_part = kernel.backward(
-                    grad_part, q_part, k_part, v_part, out_part, lse_part.T, part.spans, part.causal
-                )
+                grads_part = kernel.backward(grad_part, q_part, k_part, v_part, out_part, lse_part.T, part.spans)
                 part.queries.put(dq_band, part.queries.take(dq_band) + grads_part[0])
                 part.keys.add(dk[key], grads_part[1].float())
                 part.keys.add(dv, grads_part[2].float())
@@ -173,12 +186,17 @@ def zeros_by_token(x: Tensor) -> Tensor:
     return torch.zeros_like(x.transpose(1, 2), dtype=torch.float32, memory_format=torch.contiguous_format)
 
 
-def merge(out: Tensor, lse: Tensor, places: Places, part: Tensor, part_lse: Tensor) -> None:
+def merge(out: Tensor, lse: Tensor, into: Round, part: Tensor, part_lse: Tensor) -> None:
     """Merge a round's output into that of its rows, in place.
 
     Shapes: out (B, T, N, H); lse (B, T, N); part (n, N, H); part_lse (N, n).
     """
-    before, added = places.take(lse), part_lse.T
+    places, added = into.queries, part_lse.T
+    if into.first:
+        places.put(out, part.to(out.dtype))
+        places.put(lse, added)
+        return
+    before = places.take(lse)
     total = torch.logaddexp(before, added)
     weights = [(x - total).exp()[..., None] for x in (before, added)]
     places.put(out, places.take(out) * weights[0] + part * weights[1])

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from lab.errors import DataError
+from lab.model.attention.devices import moved
+from lab.model.attention.fixed import FixedRow
 
 HOST = "cpu"  # device of the lengths, whatever the default device
 
@@ -22,6 +24,8 @@ HOST = "cpu"  # device of the lengths, whatever the default device
 class Spans:
     """Contiguous runs of queries, each with its run of keys; a run's last query is aligned with its last key.
 
+    In causal spans a query sees the keys up to its own, the last `window` of them if there is one; else all keys.
+
     Shapes: `cu_q` and `cu_k` int32 (S + 1,) on the tokens' device; `q_lengths` and `k_lengths` S host integers.
     """
 
@@ -29,13 +33,14 @@ class Spans:
     cu_k: Tensor
     q_lengths: tuple[int, ...]
     k_lengths: tuple[int, ...]
+    causal: bool = True
+    window: int | None = None
 
     @classmethod
     def of(cls, q_lengths: Sequence[int], k_lengths: Sequence[int], device: torch.device) -> Spans:
-        """Build the cumulative lengths."""
-        return cls(
-            cumulative(q_lengths).to(device), cumulative(k_lengths).to(device), tuple(q_lengths), tuple(k_lengths)
-        )
+        """Build the cumulative lengths of causal spans."""
+        cu_q, cu_k = (moved(cumulative(lengths), device) for lengths in (q_lengths, k_lengths))
+        return cls(cu_q, cu_k, tuple(q_lengths), tuple(k_lengths))
 
     @property
     def n(self) -> int:
@@ -58,7 +63,7 @@ class Spans:
         lengths = torch.tensor(self.q_lengths, device=HOST)
         span = torch.arange(self.n, device=HOST).repeat_interleave(lengths)
         place = torch.cat([torch.arange(n, device=HOST) for n in self.q_lengths])
-        return span.to(self.cu_q.device), place.to(self.cu_q.device)
+        return moved(span, self.cu_q.device), moved(place, self.cu_q.device)
 
 
 def cumulative(lengths: Sequence[int]) -> Tensor:
@@ -71,6 +76,7 @@ class Segments:
     """The segments of one packed row of `n_tokens` tokens.
 
     `anchors` holds, for each segment, the place in the row of one more token that all its tokens see, -1 for none.
+    `fixed` is the same row for blocks that are compiled; where it is None they run uncompiled.
 
     Shapes: `cu_seqlens` int32 (S + 1,) on the tokens' device; `lengths` and `anchors` S host integers, so that
         nothing waits for the device.
@@ -80,6 +86,7 @@ class Segments:
     lengths: tuple[int, ...]
     n_tokens: int
     anchors: tuple[int, ...] | None = None
+    fixed: FixedRow | None = None
 
     @classmethod
     def from_lengths(
@@ -90,7 +97,7 @@ class Segments:
         anchors: tuple[int, ...] | None = None,
     ) -> Segments:
         """Build the layout of segments of the given lengths in a row of `n_tokens` tokens."""
-        return cls(cumulative(lengths).to(device), tuple(lengths), n_tokens, anchors)
+        return cls(moved(cumulative(lengths), torch.device(device)), tuple(lengths), n_tokens, anchors)
 
     @classmethod
     def from_cu_seqlens(cls, cu_seqlens: Tensor, n_tokens: int) -> Segments:
@@ -121,7 +128,7 @@ class Segments:
         """Ids that start again at 0 in every segment, int64 (n_tokens,); padding continues as one more segment."""
         lengths = [*self.lengths, self.n_tokens - self.n_real]
         ids = torch.cat([torch.arange(n, device=HOST) for n in lengths])
-        return ids.to(self.cu_seqlens.device)
+        return moved(ids, self.cu_seqlens.device)
 
     @cached_property
     def doc_ids(self) -> Tensor:
@@ -136,7 +143,7 @@ class Segments:
     def per_token(self, numbers: Sequence[int]) -> Tensor:
         """Repeat each segment's number for its tokens; -1 for padding."""
         lengths = torch.tensor([*self.lengths, self.n_tokens - self.n_real], device=HOST)
-        return torch.tensor([*numbers, -1], device=HOST).repeat_interleave(lengths).to(self.cu_seqlens.device)
+        return moved(torch.tensor([*numbers, -1], device=HOST).repeat_interleave(lengths), self.cu_seqlens.device)
 
     @cached_property
     def spans(self) -> Spans:
@@ -147,7 +154,7 @@ class Segments:
         if self.anchors is None:
             return Spans(self.cu_seqlens, self.cu_seqlens, self.lengths, self.lengths)
         k_lengths = [n + (anchor >= 0) for n, anchor in zip(self.lengths, self.anchors, strict=True)]
-        cu_k = cumulative(k_lengths).to(self.cu_seqlens.device)
+        cu_k = moved(cumulative(k_lengths), self.cu_seqlens.device)
         return Spans(self.cu_seqlens, cu_k, self.lengths, tuple(k_lengths))
 
     @cached_property
@@ -157,4 +164,4 @@ class Segments:
         own = torch.arange(self.n_real, device=HOST).split(list(self.lengths))
         anchors = [torch.tensor([a] * (a >= 0), dtype=torch.int64, device=HOST) for a in self.anchors]
         parts = [torch.cat([anchor, x]) for anchor, x in zip(anchors, own)]
-        return torch.cat(parts).to(self.cu_seqlens.device)
+        return moved(torch.cat(parts), self.cu_seqlens.device)

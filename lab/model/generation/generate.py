@@ -8,6 +8,7 @@ rounding errors are as large as the differences between tokens.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from itertools import repeat
 from typing import NamedTuple
@@ -17,25 +18,26 @@ from torch import Tensor
 
 from lab.model.attention import devices
 from lab.model.attention.cache import KeyCache
+from lab.model.attention.context import ContextGroup
 from lab.model.attention.layout import Layout
 from lab.model.decoder import Decoder
 from lab.model.generation.prefixes import Group, sorted_groups
 
-MaxOverRanks = Callable[[int], int]
-Ended = Callable[[Tensor], Tensor]
+Ended = Callable[[Tensor, Tensor], Tensor]
 NEAR = 1024
-CACHE_BYTES = 1 << 31  # for the keys and values of rows that are generated together
+CACHE_BYTES = 1 << 31  # for the keys and values of rows that are generated together on a CPU, or by a group
+FREE_FRAC = 0.5  # of a GPU's free memory, for the same; the rest is left to activations and fragments
 ACTIVATION_BYTES = 1 << 29  # for one pass over prompts; a longer prompt is read in chunks
 CPU_TOKENS = 4096  # more tokens of several rows at a time exceed a CPU's caches
 KEPT_FRAC = 0.75  # the cache is compacted when at most this share of its rows is still running
 
 
 class Stops(NamedTuple):
-    """The conditions that end a row early, and how ranks agree that all rows have ended."""
+    """The conditions that end a row early; `numbers` are those of the rows' prompts, int64 (B,)."""
 
     stop_id: int | None
     ended: Ended | None
-    agree: MaxOverRanks | None
+    numbers: Tensor
 
     @property
     def filler(self) -> int:
@@ -47,17 +49,27 @@ class Stops(NamedTuple):
         """Whether a row can end early."""
         return self.stop_id is not None or self.ended is not None
 
-    def still_running(self, running: Tensor, answers: Tensor) -> Tensor:
+    def of(self, rows: slice) -> Stops:
+        """Restrict the conditions to some rows, numbered from the first of them."""
+        return self._replace(numbers=self.numbers[rows])
+
+    def alone(self, row: int) -> Ended | None:
+        """Return `ended` for a batch of one row."""
+        ended, number = self.ended, self.numbers[row : row + 1]
+        return ended and (lambda answers, _: ended(answers, number))
+
+    def still_running(self, running: Tensor, rows: Tensor, answers: Tensor) -> Tensor:
         """Return which running rows continue after their answers so far, whose last token is new.
 
-        Shapes: running bool (B,); answers int64 (B, n); returns bool (B,).
+        Shapes: running bool (R,); rows int64 (R,); answers int64 (R, n); returns bool (R,).
         """
         if self.stop_id is not None:
             running = running & (answers[:, -1] != self.stop_id)
         if self.ended is not None:
-            rows = running.nonzero().flatten()
-            if len(rows):
-                running = running.index_fill(0, rows[self.ended(answers[rows]).to(rows.device)], False)
+            asked = running.nonzero().flatten()
+            if len(asked):
+                over = self.ended(answers[asked], self.numbers[rows[asked]]).to(asked.device)
+                running = running.index_fill(0, asked[over], False)
         return running
 
 
@@ -69,41 +81,39 @@ def greedy(
     stop_id: int | None = None,
     *,
     ended: Ended | None = None,
-    agree: MaxOverRanks | None = None,
+    context: ContextGroup | None = None,
 ) -> Tensor:
     """Continue every prompt by the most likely token, `n_tokens` times or until every row has ended.
 
     A row ends with the token `stop_id`, or when `ended` returns true for it. `ended` receives the answers so far
-    of rows that have not ended, int64 (rows, n), after every new token but the last possible one, and returns bool
-    (rows,). It must decide each row by that row alone: rows come in any order and number, and some come twice. The
-    token that ends a row is kept; the caller removes it.
+    of rows that have not ended, int64 (rows, n), and the numbers of their prompts, int64 (rows,), after every new token
+    but the last possible one, and returns bool (rows,). It must decide each row by that row alone: rows come in any
+    order and number, and some come twice. The token that ends a row is kept; the caller removes it.
 
     The common prefix of several prompts is read once. No weights, random states or modes change, so that generating
     during training does not affect it.
 
-    `agree` returns the largest of a number over all ranks, which must run the same forward passes where the model is
-    sharded; every rank has the same number of prompts. Their prefixes are not shared.
+    The ranks of a `context` group pass the same prompts and get the same answers, each with the keys of its own heads.
 
     Shapes: prompts int64 (B, T) -> int64 (B, at most n_tokens). After its end a row holds `stop_id`, or 0 without one.
     """
-    stops = Stops(stop_id, ended, agree)
-    order, groups = None, [Group(0, len(prompts), 0)]
-    if agree is None and len(prompts) > 1 and model.new_cache(1, 1).n_maps:
+    order, groups = torch.arange(len(prompts), device=prompts.device), [Group(0, len(prompts), 0)]
+    if len(prompts) > 1 and model.new_cache(1, 1).n_maps:
         places, groups = sorted_groups(prompts.cpu().numpy())
         order = torch.tensor(places, device=prompts.device)
         prompts = prompts[order]
+    stops = Stops(stop_id, ended, order)
     answers = prompts.new_full((len(prompts), n_tokens), stops.filler)
     unsure = torch.zeros(len(prompts), dtype=torch.bool, device=prompts.device)
-    width, at_once = 0, rows_at_once(model, prompts.shape[1] + n_tokens)
+    width, at_once = 0, rows_at_once(model, len(prompts), prompts.shape[1] + n_tokens, context)
     for start in range(0, len(prompts), at_once):
         rows = slice(start, min(start + at_once, len(prompts)))
-        cache = model.new_cache(rows.stop - start, prompts.shape[1] + n_tokens)
+        cache = model.new_cache(rows.stop - start, prompts.shape[1] + n_tokens, context)
         logits = prefill(model, prompts[rows], within(groups, rows), cache)
-        width = max(width, decode(model, logits, cache, answers[rows], unsure[rows], stops))
+        width = max(width, decode(model, logits, cache, answers[rows], unsure[rows], stops.of(rows)))
     if len(prompts) > 1:
-        width = max(width, decode_alone(model, prompts, answers, unsure, stops))
-    out = answers if order is None else torch.empty_like(answers).index_copy_(0, order, answers)
-    return out[:, :width]
+        width = max(width, decode_alone(model, prompts, answers, unsure, stops, context))
+    return torch.empty_like(answers).index_copy_(0, order, answers)[:, :width]
 
 
 def within(groups: list[Group], rows: slice) -> list[Group]:
@@ -112,10 +122,24 @@ def within(groups: list[Group], rows: slice) -> list[Group]:
     return [Group(a, b, prefix if b - a > 1 else 0) for a, b, prefix in own if a < b]
 
 
-def rows_at_once(model: Decoder, n_tokens: int) -> int:
-    """Count the rows whose keys and values fit into CACHE_BYTES, in the weights' dtype, as theirs is not known yet."""
-    n_bytes = model.new_cache(1, n_tokens).n_elements * model.embedding.weight.element_size()
-    return max(1, CACHE_BYTES // n_bytes)
+def rows_at_once(model: Decoder, n_rows: int, n_tokens: int, context: ContextGroup | None) -> int:
+    """Count the rows whose keys and values fit, in the weights' dtype, as theirs is not known yet.
+
+    On a GPU the memory that is free decides, and parts have like numbers of rows, as every part has the same steps; the
+    ranks of a group, whose free memory may differ, take CACHE_BYTES as on a CPU.
+    """
+    weight = model.embedding.weight
+    n_bytes = model.new_cache(1, n_tokens, context).n_elements * weight.element_size()
+    if devices.kind(weight.device) == "cpu" or context is not None:
+        return max(1, CACHE_BYTES // n_bytes)
+    n_parts = math.ceil(n_rows / max(1, int(FREE_FRAC * free_bytes(weight.device)) // n_bytes))
+    return math.ceil(n_rows / n_parts)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Count a GPU's bytes that are free, or that torch keeps without using them."""
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + unused
 
 
 def prefill(model: Decoder, prompts: Tensor, groups: list[Group], cache: KeyCache) -> Tensor:
@@ -176,13 +200,12 @@ def decode(model: Decoder, logits: Tensor, cache: KeyCache, answers: Tensor, uns
         if number + 1 == n_tokens:
             break
         if stops.any:
-            running = stops.still_running(running, answers[rows, : number + 1])
+            running = stops.still_running(running, rows, answers[rows, : number + 1])
             n_running = int(running.sum())
-            if not (n_running if stops.agree is None else stops.agree(n_running)):
+            if not n_running:
                 break
-            if n_running <= KEPT_FRAC * len(rows) and len(rows) > 1:
-                # without a running row one is kept, for the forward passes that other ranks still run
-                kept = running.nonzero().flatten() if n_running else rows[:1] * 0
+            if n_running <= KEPT_FRAC * len(rows):
+                kept = running.nonzero().flatten()
                 cache.compact(kept)
                 rows, running, token = rows[kept], running[kept], token[kept]
         logits = model(token[:, None], cache=cache, layout=next(layouts), last_only=True)[:, -1]
@@ -205,16 +228,15 @@ def is_near(logits: Tensor) -> Tensor | None:
     return (logits >= high - margin).sum(-1) > 1
 
 
-def decode_alone(model: Decoder, prompts: Tensor, answers: Tensor, unsure: Tensor, stops: Stops) -> int:
+def decode_alone(
+    model: Decoder, prompts: Tensor, answers: Tensor, unsure: Tensor, stops: Stops, context: ContextGroup | None
+) -> int:
     """Generate every unsure row again, as a batch of one prompt; return the width of their answers."""
-    numbers = unsure.nonzero().flatten().tolist()
-    n_alone = len(numbers) if stops.agree is None else stops.agree(len(numbers))
     width = 0
-    for row in numbers + [None] * (n_alone - len(numbers)):  # None: run with the other ranks, drop the result
-        own = slice(row or 0, (row or 0) + 1)
-        answer = greedy(model, prompts[own], answers.shape[1], stops.stop_id, ended=stops.ended, agree=stops.agree)
+    for row in unsure.nonzero().flatten().tolist():
+        own, ended = prompts[row : row + 1], stops.alone(row)
+        answer = greedy(model, own, answers.shape[1], stops.stop_id, ended=ended, context=context)
         width = max(width, answer.shape[1])
-        if row is not None:
-            answers[row] = stops.filler
-            answers[row, : answer.shape[1]] = answer[0]
+        answers[row] = stops.filler
+        answers[row, : answer.shape[1]] = answer[0]
     return width

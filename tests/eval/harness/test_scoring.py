@@ -138,7 +138,7 @@ def test_the_ends_of_a_folder(subject, tmp_path):
     (tmp_path / "tokenizer_config.json").write_text('{"eos_token": {"content": "<eos>"}, "bos_token": "<bos>"}')
     encoder = Encoder(subject, tmp_path)
     assert (encoder.prefix_id, encoder.stop_ids) == (bos, [9, 7, 6, eos])
-    assert encoder.ended(torch.tensor([[5, 7], [7, 5], [5, 6]]), []).tolist() == [True, False, True]
+    assert encoder.ended(torch.tensor([[5, 7], [7, 5], [5, 6]]), stops=[]).tolist() == [True, False, True]
     assert encoder.decode([5, 7, 8]) == encoder.decode([5])
     (tmp_path / "generation_config.json").write_text("{")
     with pytest.raises(CheckpointError, match="generation_config"):

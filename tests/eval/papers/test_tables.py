@@ -1,6 +1,7 @@
 """The papers' tables: every file and command line is right, and what is printed of known results."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +11,9 @@ import pytest
 from eval.papers.__main__ import main
 from eval.papers.comparing import compare, table_text
 from eval.papers.cost import experiments
-from eval.papers.expanding import Sized, settings_of
+from eval.papers.expanding import Sized, settings_of, training
 from eval.papers.listing import DOCS, MARK, PAGES, below
-from eval.papers.running import main_of, missing
+from eval.papers.running import main_of, missing, printing_to_stderr
 from eval.papers.table import Column, names, needs, read_table
 from lab.positions.config import PositionConfig
 from lab.runs.changes import flatten
@@ -148,6 +149,20 @@ def test_the_pages_are_those_of_the_files(page, monkeypatch):
     monkeypatch.chdir(ROOT)
     written = (DOCS / page).read_text(encoding="utf-8").partition(MARK)[2]
     assert written == below(page), "run python -m eval.papers --write"
+
+
+def test_what_started_processes_print_is_not_in_the_table(capfd):
+    with printing_to_stderr():
+        subprocess.run(["echo", "of a process"], check=True)
+        print("of a command")
+    print("table")
+    assert capfd.readouterr() == ("table\n", "of a process\nof a command\n")
+
+
+def test_shared_runs_are_started_by_programs_that_exist():
+    runs = [run for need in needs().known.values() if (run := training(need)) is not None]
+    assert runs
+    assert all(shutil.which(run.command.start[0]) for run in runs)
 
 
 @pytest.mark.slow

@@ -262,7 +262,7 @@ def test_a_model_with_fewer_ids_than_the_tokenizer_is_refused(hugging_face_folde
 def test_the_precision_of_a_run_is_used(run_folder, tmp_path, capsys, monkeypatch):
     seen = []
 
-    def greedy(decoder, prompts, n_tokens, stop_id):
+    def greedy(decoder, prompts, n_tokens, stop_id, **options):
         seen.append((torch.is_autocast_enabled("cpu"), stop_id))
         return torch.full((len(prompts), 1), stop_id)
 

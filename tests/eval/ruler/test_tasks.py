@@ -10,6 +10,7 @@ from collections import Counter
 import pytest
 
 from eval.common.words import english, holds_english
+from eval.ruler import wording
 from eval.ruler.fwe import FrequentWords
 from eval.ruler.sources import STANDIN, Sources, digest
 from eval.ruler.tasks import ALL, CATEGORIES, TASKS, least_length, make_case
@@ -285,6 +286,30 @@ def test_coded_words_follow_a_zeta_law(writer, made_up, length):
         assert len(found) + 1 <= max(5, length // 50)
         assert [counts[word] for word in case.answers] == found[:3]
         assert found[2] > found[3] if len(found) > 3 else found[2] > 0
+
+
+OFFICIAL_COUNTS = {  # by rank in a text of so many words of the official generator, commit f682453
+    938: [570, 142, 63, 35, 22, 15, 11, 8, 7, 5, 4, 3, 3, 2, 2, 2] + [1] * 7,
+    1621: [985, 246, 109, 61, 39, 27, 20, 15, 12, 9, 8, 6, 5, 5, 4, 3, 3, 3] + [2] * 4 + [1] * 9,
+}
+
+
+@pytest.mark.parametrize("n_words", OFFICIAL_COUNTS)
+def test_counts_are_those_of_the_official_generator(n_words):
+    counts = FrequentWords().counts(n_words, 200)
+    assert [count for count in counts if count] == OFFICIAL_COUNTS[n_words]
+
+
+@pytest.mark.parametrize(
+    ("name", "official"),  # SHA-256 of the official template and start of the answer, commit f682453
+    [
+        ("COMMON_WORDS", "07425c62b2f3cc50"),
+        ("FREQUENT_WORDS", "4119b6f531854cc6"),
+        ("QUESTION", "1e0d6be4092f1e5c"),
+    ],
+)
+def test_the_text_around_lists_and_documents_is_the_official_one(name, official):
+    assert digest(getattr(wording, name).format(context="CONTEXT", query="QUERY")) == official
 
 
 def test_text_lengths_leave_no_doubt_about_the_third_word():

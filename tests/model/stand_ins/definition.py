@@ -19,12 +19,17 @@ def without(*options):
     assert not any(x is not None and x is not False and x != 0 for x in options), "no stand-in for this option"
 
 
-def visible(n_q, n_k, causal, top_left=False):
-    """Draw the mask of one span; causal ones are aligned at the lower right corner unless told otherwise."""
+def visible(n_q, n_k, causal, top_left=False, left=None):
+    """Draw the mask of one span; causal ones are aligned at the lower right corner unless told otherwise.
+
+    A query sees at most `left` keys before its own.
+    """
     if not causal:
+        assert left is None, "no stand-in for windows of other spans"
         return torch.ones(n_q, n_k, dtype=torch.bool)
-    shift = 0 if top_left else n_k - n_q
-    return torch.arange(n_k)[None, :] <= torch.arange(n_q)[:, None] + shift
+    own = torch.arange(n_q)[:, None] + (0 if top_left else n_k - n_q)
+    keys = torch.arange(n_k)[None, :]
+    return (keys <= own) & (keys >= own - (n_k if left is None else left))
 
 
 def heads_of(k, n_heads):
@@ -88,8 +93,7 @@ def check_flash(q, k, v):
     check(q.shape[-2] % k.shape[-2] == 0, "Number of heads in key/value must divide number of heads in query")
 
 
-def window_is_causal(is_causal, left, right):
-    """Read the window; only an infinite one and a causal one are stood in for."""
-    assert left in (None, -1), "no stand-in for sliding windows"
-    assert right in (None, -1, 0), "no stand-in for sliding windows"
-    return is_causal or right == 0
+def window_of(is_causal, left, right):
+    """Read the window; only causal ones are stood in for: whether it is one, and how far it reaches, None for all."""
+    assert right in (None, -1, 0), "no stand-in for windows that look ahead"
+    return is_causal or right == 0, None if left in (None, -1) else left

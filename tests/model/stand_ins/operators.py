@@ -1,7 +1,7 @@
-"""Stand-ins for torch's CUDA operators of flash attention and memory-efficient attention.
+"""Stand-ins for torch's CUDA operators of flash and memory-efficient attention, and of products added in float32.
 
 Source: pytorch, aten/src/ATen/native/transformers/cuda: attention.cu, attention_backward.cu, flash_attn/flash_api.cpp,
-mem_eff_attention/kernel_backward.h.
+mem_eff_attention/kernel_backward.h; aten/src/ATen/native/cuda/Blas.cpp.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from tests.model.stand_ins.definition import (
     dense_gradients,
     spans,
     visible,
-    window_is_causal,
+    window_of,
     without,
 )
 
@@ -31,11 +31,11 @@ def flash_forward(
     """Stand in for aten::_flash_attention_forward: (B, T, N, H), or (T, N, H) with cumulative lengths."""
     check_flash(query, key, value)
     without(dropout_p, return_debug_mask, seqused_k, alibi_slopes, block_table)
-    causal = window_is_causal(is_causal, window_size_left, window_size_right)
+    window = window_of(is_causal, window_size_left, window_size_right)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     if cum_seq_q is None:
         check(query.dim() == 4, "dense queries are (B, T, N, H)")
-        rows = [flash_span(*x, causal, scale) for x in zip(query, key, value, strict=True)]
+        rows = [flash_span(*x, window, scale) for x in zip(query, key, value, strict=True)]
         out, lse = (torch.stack(x) for x in zip(*rows, strict=True))
     else:
         check(query.dim() == 3, "packed queries are (T, N, H)")
@@ -43,14 +43,15 @@ def flash_forward(
         out = torch.full_like(query, math.nan)
         lse = torch.full((query.shape[1], len(query)), math.nan, dtype=torch.float32)
         for a, b in spans(cum_seq_q, cum_seq_k):
-            out[a], lse[:, a] = flash_span(query[a], key[b], value[b], causal, scale)
+            out[a], lse[:, a] = flash_span(query[a], key[b], value[b], window, scale)
     unused = torch.zeros(2, dtype=torch.uint64), torch.zeros((), dtype=torch.uint64), query.new_empty(0)
     return out, lse, *unused
 
 
-def flash_span(q, k, v, causal, scale):
+def flash_span(q, k, v, window, scale):
     """Attend within one span; a row that sees nothing gets zeros and a log-sum-exp of plus infinity."""
-    out, lse = dense(q, k, v, visible(len(q), len(k), causal), scale)
+    causal, left = window
+    out, lse = dense(q, k, v, visible(len(q), len(k), causal, left=left), scale)
     return out.to(q.dtype), torch.where(lse.isneginf(), math.inf, lse).float()
 
 
@@ -65,18 +66,18 @@ def flash_backward(
     without(dropout_p)
     assert logsumexp.dtype == torch.float32, "reads the log-sum-exp as float32"
     assert logsumexp.is_contiguous(), "reads the log-sum-exp by its address alone"
-    causal = window_is_causal(is_causal, window_size_left, window_size_right)
+    causal, left = window_of(is_causal, window_size_left, window_size_right)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     if cum_seq_q is None or not cum_seq_q.numel():
         assert logsumexp.shape == (query.shape[0], query.shape[2], query.shape[1]), "(B, N, T)"
-        seen = visible(query.shape[1], key.shape[1], causal)
+        seen = visible(query.shape[1], key.shape[1], causal, left=left)
         rows = [dense_gradients(*x, seen, scale) for x in zip(grad_out, query, key, value, out, logsumexp, strict=True)]
         return tuple(torch.stack(x).to(query.dtype) for x in zip(*rows, strict=True))
     check_spans(cum_seq_q, cum_seq_k, query, key, max_q, max_k)
     assert logsumexp.shape == (query.shape[1], len(query)), "(N, T)"
     grads = [torch.full_like(x, math.nan) for x in (query, key, value)]
     for a, b in spans(cum_seq_q, cum_seq_k):
-        seen = visible(a.stop - a.start, b.stop - b.start, causal)
+        seen = visible(a.stop - a.start, b.stop - b.start, causal, left=left)
         parts = dense_gradients(grad_out[a], query[a], key[b], value[b], out[a], logsumexp[:, a], seen, scale)
         grads[0][a], grads[1][b], grads[2][b] = (x.to(query.dtype) for x in parts)
     return tuple(grads)
@@ -164,7 +165,18 @@ def efficient_backward(
     return *grads, query.new_empty(0)
 
 
+def addmm_out(self, mat1, mat2, out_dtype, *, beta=1, alpha=1, out):
+    """Stand in for aten::addmm.dtype_out from torch 2.11 on; earlier ones refuse a wide `self`."""
+    check(mat1.dtype == mat2.dtype, "mat1 and mat2 must have the same dtype")
+    narrow = out_dtype == torch.float32 and mat1.dtype in HALF
+    check(out_dtype == mat1.dtype or narrow, "out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs")
+    check(out_dtype == out.dtype, "out_dtype must be the same as the dtype of the provided out tensor")
+    check(self.dtype in (out_dtype, mat1.dtype), "self dtype must match either out_dtype or mat1 dtype")
+    return out.copy_(beta * self.double() + alpha * (mat1.double() @ mat2.double()))
+
+
 OPERATORS = {
+    "addmm.dtype_out": addmm_out,
     "_flash_attention_forward": flash_forward,
     "_flash_attention_backward": flash_backward,
     "_efficient_attention_forward": efficient_forward,

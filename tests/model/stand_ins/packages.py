@@ -16,7 +16,7 @@ from tests.model.stand_ins.definition import (
     dense,
     spans,
     visible,
-    window_is_causal,
+    window_of,
     without,
 )
 
@@ -38,7 +38,8 @@ def varlen_attn_2_11(
     check_flash(query, key, value)
     check_spans(cu_seq_q, cu_seq_k, query, key, max_q, max_k)
     check(query.shape[1] == key.shape[1], "shapes are documented as (T, H, D)")
-    causal = window_is_causal(False, *window_size)
+    causal, left = window_of(False, *window_size)
+    assert left is None, "no stand-in for sliding windows"
     out, lse = packed_attention(query, key, value, cu_seq_q, cu_seq_k, causal, scale)
     return (out, lse.detach()) if return_aux is not None and return_aux.lse else out
 
@@ -53,7 +54,8 @@ def varlen_attn_2_12(
     without(seqused_k, block_table)
     if not enable_gqa and query.shape[1] != key.shape[1]:
         raise ValueError("Expect query and key/value to have the same number of heads. Try setting enable_gqa=True")
-    causal = window_is_causal(False, *window_size)
+    causal, left = window_of(False, *window_size)
+    assert left is None, "no stand-in for sliding windows"
     out, lse = packed_attention(query, key, value, cu_seq_q, cu_seq_k, causal, scale)
     return (out, lse.detach()) if return_aux is not None and return_aux.lse else out
 
@@ -67,7 +69,8 @@ def flash_attn_varlen_func(
     check_flash(*(torch.nn.functional.pad(x, (0, -x.shape[-1] % 8)) for x in (q, k, v)))
     check_spans(cu_seqlens_q, cu_seqlens_k, q, k, max_seqlen_q, max_seqlen_k)
     without(dropout_p, softcap, return_attn_probs, alibi_slopes, block_table)
-    causal = window_is_causal(causal, *window_size)
+    causal, left = window_of(causal, *window_size)
+    assert left is None, "no stand-in for sliding windows"
     return packed_attention(q, k, v, cu_seqlens_q, cu_seqlens_k, causal, softmax_scale)[0]
 
 

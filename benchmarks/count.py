@@ -1,11 +1,13 @@
 """What counting costs: time of adding a micro-batch's segments against the time of training on it.
 
-    python -m benchmarks.counting [--json FILE]
+    python -m benchmarks.count [--json FILE]
 
-The small step is the demo's model; the share at the 1.3B scale follows from 16,384-token packs at the throughput of
-one A100 that the paper's 28 days imply (1e12 tokens / 28 days / 16 GPUs = 25.8K tokens/s). Ids with gaps are counted
-for one sample of 32,768 ids; beside it stands the step of an 8B model, the one that LongRecipe extends, on one A100 at
-half its 312 TFLOP/s: 6 FLOPs for each weight and token.
+The small step is the demo's model, whose time with and without counting is measured in turns as well: `on_to_off` is
+the median of the turns' ratios and `noise` their median distance from it, below which it shows nothing. The share at
+the 1.3B scale follows from 16,384-token packs at the throughput of one A100 that the paper's 28 days imply (1e12
+tokens / 28 days / 16 GPUs = 25.8K tokens/s). Ids with gaps are counted for one sample of 32,768 ids; beside it stands
+the step of an 8B model, the one that LongRecipe extends, on one A100 at half its 312 TFLOP/s: 6 FLOPs for each weight
+and token.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ import torch
 
 from benchmarks import record
 from benchmarks.packed_attention import natural_lengths
-from benchmarks.timing import median_s
+from benchmarks.timing import in_turns, median_s
 from lab.counts import PositionCounts
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.skip.methods import SKIP_METHODS, skip_positions
 
-REPEATS, SAMPLES, STEPS = 200, 20, 7
+REPEATS, SAMPLES, TURNS = 200, 20, 30
 IDS = 32_768
 A100_TOKENS_PER_S = 1e12 / (28 * 86400) / 16
 
@@ -49,13 +51,26 @@ def gapped_s(method: str, target_len: int) -> float:
     return float(np.median(times))
 
 
-def step_s(tokens: int, lengths: list[int]) -> float:
-    """Time forward and backward of the demo's model on one pack."""
-    torch.set_num_threads(2)
+def on_and_off(tokens: int, lengths: list[int]) -> record.Figures:
+    """Time forward and backward of the demo's model on one pack, with and without counting, in turns."""
+    torch.set_num_threads(1)
     model = Decoder(DecoderConfig(128, 2, 4, 4, 344, 600, False))
     segments = Segments.from_lengths(lengths, tokens)
     batch = torch.randint(0, 600, (1, tokens))
-    return median_s(lambda: model(batch, segments=segments, targets=batch).backward(), batch.device, STEPS)
+    counts = PositionCounts(192)
+
+    def step() -> None:
+        model(batch, segments=segments, targets=batch).backward()
+
+    def counted() -> None:
+        step()
+        counts.add_segments(lengths)
+
+    seconds = in_turns({"on": counted, "off": step}, batch.device, TURNS)
+    ratios = np.array(seconds["on"]) / np.array(seconds["off"])
+    middle = float(np.median(ratios))
+    noise = float(np.median(abs(ratios - middle)))
+    return {"step_s": float(np.median(seconds["off"])), "on_to_off": middle, "noise": noise}
 
 
 def shares(cost: float, step: float) -> record.Figures:
@@ -65,11 +80,13 @@ def shares(cost: float, step: float) -> record.Figures:
 
 def main() -> None:
     """Print the shares."""
-    log = record.Log("counting", record.parser_of(__doc__).parse_args().json)
+    log = record.Log("count", record.parser_of(__doc__).parse_args().json)
     demo = natural_lengths(1024, 192)
-    cost, step = adding_s(192, demo), step_s(1024, demo)
+    cost, turns = adding_s(192, demo), on_and_off(1024, demo)
+    step = turns["step_s"]
     print(f"demo, 1,024 tokens:        {cost * 1e6:6.1f} us of {step * 1e3:6.1f} ms: {cost / step:.4%}")
-    log.add("demo", figures=shares(cost, step))
+    print(f"demo, on against off: {turns['on_to_off'] - 1:+.4%}, noise {turns['noise']:.4%}")
+    log.add("demo", figures={**shares(cost, step), **turns})
     large = natural_lengths(16_384, 2048)
     cost, step = adding_s(2048, large), 16_384 / A100_TOKENS_PER_S
     print(f"1.3B on A100, 16,384 tokens: {cost * 1e6:4.1f} us of {step * 1e3:6.1f} ms: {cost / step:.4%}")

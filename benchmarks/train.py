@@ -1,0 +1,228 @@
+"""Training speed beside the peers, in turns: tokens per CPU-second and per second of the lab, litgpt and transformers.
+
+    python -m benchmarks.train [--sides ours,ours+compile,litgpt,litgpt+compile,transformers,transformers+compile]
+        [--sizes 4M] [--windows 256] [--packs 4096] [--dtypes float32,bfloat16] [--device cpu|cuda] [--threads 1]
+        [--rounds 7] [--steps 1] [--json FILE]
+    python -m benchmarks.train --sides ours,ours+compile --device cuda --dtypes bfloat16 --sizes 1.5B
+        --windows 2048,4096,8192,16384,32768 --packs 32768        a curve; the same with more --packs or --sizes
+
+A step is what every trainer computes: forward pass, loss, backward pass, clipping, fused AdamW, on rows of `window`
+tokens that fill a pack; bfloat16 is autocast over float32 weights. All sides have the same number of parameters, run in
+this process, and take turns; a round is --steps steps of each, figures are medians of the rounds, and a ratio is the
+median of the rounds' ratios with its quartiles. Ratios are of CPU seconds on a CPU, of seconds on a GPU. `best` is the
+fastest peer. FLOPs per token are causal, as in the lab's own estimate; utilisation is their share of a GPU's peak, and
+on a CPU of the speed of a large product in the same precision, measured first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks import record, roofline
+from benchmarks.gpu.sizes import GPU
+from benchmarks.gpu.stage import outcome_of
+from benchmarks.gpu.training import CLIP_NORM, LEARNING_RATE
+from benchmarks.peers import SIDES, Peer
+from benchmarks.timing import best_device, heading, wait
+from lab.model.config import DecoderConfig
+from lab.model.utilisation import peak_flops
+
+SIZES: dict[str, Callable[[], DecoderConfig]] = {
+    "tiny": lambda: DecoderConfig(32, 1, 2, 1, 64, 128, tie_embeddings=False),
+    "4M": lambda: DecoderConfig(256, 4, 8, 2, 704, 4096, tie_embeddings=False),
+    "25M": lambda: DecoderConfig(256, 12, 8, 2, 704, 32_000, tie_embeddings=False),
+    "94M": GPU.small_model,
+    "336M": lambda: DecoderConfig(1024, 24, 16, 4, 2816, 32_000, tie_embeddings=False),
+    "1.5B": GPU.large_model,
+}
+WARM_UP = 2  # rounds; the first compiles
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One point of a curve."""
+
+    size: str
+    window: int
+    pack: int
+    dtype: str
+
+    def __str__(self) -> str:
+        """Name it in tables."""
+        return f"{self.size} {self.dtype} window {self.window:,} pack {self.pack:,}"
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Seconds of one side's rounds."""
+
+    cpu_s: list[float]
+    wall_s: list[float]
+
+
+def stepper(peer: Peer, batch: tuple[Tensor, Tensor], dtype: str) -> Callable[[], None]:
+    """Build one side's training step, the same for all."""
+    optimizer = torch.optim.AdamW(peer.model.parameters(), lr=LEARNING_RATE, fused=True)
+    device = batch[0].device.type
+
+    def step() -> None:
+        with torch.autocast(device, torch.bfloat16, enabled=dtype == "bfloat16"):
+            loss = peer.loss(*batch)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(peer.model.parameters(), CLIP_NORM)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def in_rounds(steps: dict[str, Callable[[], None]], device: torch.device, rounds: int, each: int) -> dict[str, Spent]:
+    """Run all sides in turns, every other round backwards, after a warm-up."""
+    spent = {name: Spent([], []) for name in steps}
+    for turn in range(-WARM_UP, rounds):
+        for name in list(steps)[:: -1 if turn % 2 else 1]:
+            wait(device)
+            cpu, wall = time.process_time(), time.perf_counter()
+            for _ in range(each):
+                steps[name]()
+            wait(device)
+            if turn >= 0:
+                spent[name].cpu_s.append(time.process_time() - cpu)
+                spent[name].wall_s.append(time.perf_counter() - wall)
+    return spent
+
+
+def build(
+    cell: Cell, names: list[str], device: torch.device
+) -> tuple[dict[str, Callable[[], None]], list[tuple[str, dict[str, Any]]]]:
+    """Build the steps of all sides that are installed, and list the others with the reason."""
+    cfg, rows = SIZES[cell.size](), cell.pack // cell.window
+    torch.manual_seed(0)
+    tokens = torch.randint(cfg.vocab_size, (rows, cell.window + 1), device=device)
+    batch = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    steps, missing = {}, []
+    for name in names:
+
+        def make(name: str = name) -> dict[str, Any]:
+            peer = SIDES[name](cfg, rows, cell.window, device)
+            held = sum(p.numel() for p in peer.model.parameters())
+            assert held == cfg.n_parameters(), f"{name} has {held:,} parameters, not {cfg.n_parameters():,}"
+            return {"step": stepper(peer, batch, cell.dtype)}
+
+        outcome = outcome_of(make)
+        if outcome["status"] == "ok":
+            steps[name] = outcome["figures"]["step"]
+        else:
+            missing.append((name, outcome))
+    return steps, missing
+
+
+def figures(cell: Cell, spent: Spent, each: int, device: torch.device, peak: float | None) -> record.Figures:
+    """Compute one side's speed and utilisation."""
+    cfg = SIZES[cell.size]()
+    tokens, flops = cell.pack // cell.window * cell.window * each, cfg.flops_per_token_causal(cell.window)
+    cpu, wall = (tokens / statistics.median(seconds) for seconds in (spent.cpu_s, spent.wall_s))
+    speed = wall if device.type == "cuda" else cpu
+    return {
+        "parameters": cfg.n_parameters(),
+        "flops_per_token_causal": flops,
+        "tokens_per_cpu_s": cpu,
+        "tokens_per_s": wall,
+        "utilisation": None if peak is None else flops * speed / peak,
+    }
+
+
+def compared(ours: Spent, peer: Spent, device: torch.device) -> record.Figures:
+    """Compute how many times a peer's seconds ours go into, with the quartiles of the rounds."""
+    sides = (ours.wall_s, peer.wall_s) if device.type == "cuda" else (ours.cpu_s, peer.cpu_s)
+    ratios = [b / a for a, b in zip(*sides, strict=True)]
+    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
+    return {"ratio": middle, "low": low, "high": high}
+
+
+def measure(cell: Cell, options: argparse.Namespace, device: torch.device, log: record.Log) -> None:
+    """Measure one cell, print its rows and record them."""
+    peak = peak_of(device, cell.dtype)
+    steps, missing = build(cell, options.sides.split(","), device)
+    for name, outcome in missing:
+        print(f"{cell}: {name}: {outcome['reason']}", flush=True)
+        log.add(str(cell), name, **outcome)
+    outcome = outcome_of(lambda: in_rounds(steps, device, options.rounds, options.steps))
+    if outcome["status"] != "ok":
+        print(f"{cell}: {outcome['reason']}", flush=True)
+        log.add(str(cell), **outcome)
+        return
+    spent: dict[str, Spent] = outcome["figures"]
+    for name, seconds in spent.items():
+        row = {"threads": options.threads, **figures(cell, seconds, options.steps, device, peak)}
+        share = f"{row['utilisation']:6.1%}" if row["utilisation"] else "     -"
+        speeds = f"{row['tokens_per_cpu_s']:>12,.0f} {row['tokens_per_s']:>12,.0f} {share}"
+        print(f"{cell!s:42} {name:21} {speeds} {row['flops_per_token_causal'] / 1e6:>10,.2f}", flush=True)
+        log.add(str(cell), name, row)
+    compare(cell, spent, device, log)
+
+
+def compare(cell: Cell, spent: dict[str, Spent], device: torch.device, log: record.Log) -> None:
+    """Print and record the lab's sides against the fastest peer."""
+    own = [name for name in spent if name.startswith("ours")]
+    peers = [name for name in spent if name not in own]
+    if not own or not peers:
+        return
+    best = min(peers, key=lambda name: statistics.median(getattr(spent[name], clock(device))))
+    for name in own:
+        row = {"best": best, **compared(spent[name], spent[best], device)}
+        print(f"{cell}: {name} over {best}: {row['ratio']:.3f} ({row['low']:.3f} to {row['high']:.3f})", flush=True)
+        log.add(str(cell), f"{name} over the best peer", row)
+
+
+def clock(device: torch.device) -> str:
+    """Name the seconds that ratios are of."""
+    return "wall_s" if device.type == "cuda" else "cpu_s"
+
+
+def peak_of(device: torch.device, dtype: str) -> float | None:
+    """Look up a GPU's operations per second, or measure a CPU's."""
+    if device.type == "cuda":
+        return peak_flops(torch.cuda.get_device_name(device))
+    return roofline.measured(device, getattr(torch, dtype)).operations_per_s
+
+
+def cells(options: argparse.Namespace) -> list[Cell]:
+    """List the points that the command line asks for, largest model last."""
+    lists = (options.sizes, options.windows, options.packs, options.dtypes)
+    asked = itertools.product(*(words.split(",") for words in lists))
+    return [Cell(size, int(window), int(pack), dtype) for size, window, pack, dtype in asked]
+
+
+def main() -> None:
+    """Print the table."""
+    parser = record.parser_of(__doc__)
+    parser.add_argument("--sides", default=",".join(SIDES))
+    parser.add_argument("--sizes", default="4M")
+    parser.add_argument("--windows", default="256")
+    parser.add_argument("--packs", default="4096")
+    parser.add_argument("--dtypes", default="float32,bfloat16")
+    parser.add_argument("--device", default=best_device().type)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    device, log = torch.device(options.device), record.Log("train", options.json)
+    print(f"{heading(device)}; a round is {options.steps} steps of each side, {options.rounds} rounds")
+    print(f"{'':42} {'side':21} {'tokens/CPU-s':>12} {'tokens/s':>12} {'util.':>6} {'MFLOP/tok.':>10}")
+    for cell in cells(options):
+        measure(cell, options, device, log)
+
+
+if __name__ == "__main__":
+    main()

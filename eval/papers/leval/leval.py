@@ -1,0 +1,74 @@
+"""Rows and scores of L-Eval's closed-ended tasks, for the YAML files beside it; the harness runs them.
+
+Source: L-Eval (arXiv:2307.11088) and the zero-shot script of arXiv:2402.17463, which give the prompts and the rules.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+IN_DOCUMENT = "based on the world described in the document."
+IN_WORLD = "based on the real-world knowledge and facts up until your last training"
+NONE = "None"  # of the options
+
+
+def questions(rows: Any) -> Any:
+    """Make a row of each question: a row of L-Eval has a document, several instructions and as many outputs."""
+    from datasets import Dataset  # here, because it is heavy
+
+    return Dataset.from_list(
+        [
+            {"document": row["input"], "question": question, "output": output}
+            for row in rows
+            for question, output in zip(row["instructions"], row["outputs"], strict=True)
+        ]
+    )
+
+
+def outside_the_document(rows: Any) -> Any:
+    """Ask the same of the world instead of the document, for the share of facts."""
+    return questions(rows).map(lambda row: {"question": row["question"].replace(IN_DOCUMENT, IN_WORLD)})
+
+
+def one_option(row: dict[str, Any], answers: list[str]) -> dict[str, float]:
+    """Score by the first option that is named."""
+    named = re.search("[A-D]", answers[0])
+    return {"acc": float((named[0] if named else NONE) == options_of(row))}
+
+
+def several_options(row: dict[str, Any], answers: list[str]) -> dict[str, float]:
+    """Score by all options that are named, in any order.
+
+    Example:
+        >>> several_options({"output": "AC D"}, ["A. is right, and C) too"])
+        {'acc': 1.0}
+    """
+    answer = answers[0]
+    chosen = re.match("[A-D]*", answer)[0]  # type: ignore[index]
+    if len(chosen) < 2:
+        rest = answer[len(chosen) :].partition("Question")[0]
+        chosen += "".join(re.findall(r"[A-D](?=[\s.)])", rest))
+        chosen = chosen or "".join(re.findall("[A-D]+", rest)[:1])
+    return {"acc": float(("".join(sorted({*chosen})) or NONE) == options_of(row))}
+
+
+def options_of(row: dict[str, Any]) -> str:
+    """Return the options of the right answer, its first word."""
+    return re.sub("[^A-D]", "", row["output"].split()[0])
+
+
+def loyal(row: dict[str, Any], answers: list[str]) -> dict[str, float]:
+    """Score an answer from the document."""
+    return judged(row["output"].partition("[fact:")[0], answers[0])
+
+
+def factual(row: dict[str, Any], answers: list[str]) -> dict[str, float]:
+    """Score an answer from knowledge of the world."""
+    return judged(row["output"].partition("[fact:")[2].removesuffix("]"), answers[0])
+
+
+def judged(right: str, answer: str) -> dict[str, float]:
+    """Compare the first word of an answer that contains true or false."""
+    named = re.search("true|false", answer.lower())
+    return {"acc": float(named is not None and named[0] == right.strip().lower())}

@@ -1,0 +1,70 @@
+"""The comparison of training speeds: its ratios by hand, peers that are missing or another model, loops beside runs."""
+
+import argparse
+import sys
+
+import pytest
+import torch
+
+from benchmarks import generation, loops, peers, record, train
+
+CELL = train.Cell("tiny", 8, 16, "float32")
+CPU = torch.device("cpu")
+
+
+def options(**changed):
+    return argparse.Namespace(**{"sides": "ours", "threads": 1, "rounds": 2, "steps": 1, **changed})
+
+
+def test_ratios_are_medians_of_rounds_against_the_fastest_peer(tmp_path):
+    spent = {
+        "ours": train.Spent([2.0, 4.0, 3.0], [1.0] * 3),
+        "slow": train.Spent([9.0] * 3, [1.0] * 3),
+        "fast": train.Spent([4.0, 4.0, 6.0], [9.0] * 3),
+    }
+    train.compare(CELL, spent, CPU, record.Log("train", tmp_path / "r.jsonl"))
+    (written,) = record.read(tmp_path / "r.jsonl")
+    assert written.figures == {"best": "fast", "ratio": 2.0, "low": 1.5, "high": 2.0}  # 2, 1 and 2
+
+
+def test_speed_by_hand():
+    row = train.figures(CELL, train.Spent([0.5, 0.25, 0.25], [1.0] * 3), 2, CPU, peak=1e9)
+    assert (row["tokens_per_cpu_s"], row["tokens_per_s"]) == (2 * 16 / 0.25, 32)
+    weights = 2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 64 + 128 * 32  # one layer: q and out, k and v, 64 in between; head
+    assert row["flops_per_token_causal"] == 6 * weights + 12 * 32 * 4
+    assert row["utilisation"] == pytest.approx(row["flops_per_token_causal"] * 128 / 1e9)
+
+
+@pytest.mark.parametrize("peer", ["litgpt", "litgpt+compile"])
+def test_a_missing_peer_is_one_line(peer, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "litgpt", None)
+    monkeypatch.setattr(train, "peak_of", lambda device, dtype: 1e9)
+    log = record.Log("train", tmp_path / "r.jsonl")
+    train.measure(CELL, options(sides=f"ours,{peer}"), CPU, log)
+    missing, own = record.read(tmp_path / "r.jsonl")
+    assert (missing.status, missing.case, own.status, own.case) == ("skipped", peer, "ok", "ours")
+    assert f"{peer}: litgpt cannot be imported" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_all_sides_have_one_model_and_loss():
+    """The same weights for the lab and transformers give the same loss."""
+    cfg = train.SIZES["tiny"]()
+    tokens = torch.randint(cfg.vocab_size, (2, 9), generator=torch.Generator().manual_seed(0))
+    ours = peers.ours(cfg, 2, 8, CPU, compiled=False)
+    theirs = peers.transformers(cfg, 2, 8, CPU, compiled=False)
+    theirs.model.load_state_dict(generation.in_transformers(ours.model).state_dict())
+    losses = [peer.loss(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()) for peer in (ours, theirs)]
+    torch.testing.assert_close(losses[0], losses[1], rtol=1e-5, atol=0)
+
+
+@pytest.mark.slow
+def test_loops_are_recorded(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(loops, "SETTINGS", (*loops.SETTINGS, "--data.corpus.documents=400"))
+    monkeypatch.setattr(sys, "argv", ["loops", "--steps=8", "--each=2", f"--json={tmp_path / 'r.jsonl'}"])
+    loops.main()
+    rows = {row.case: row.figures for row in record.read(tmp_path / "r.jsonl")}
+    assert rows["lightning"].keys() == rows["run"].keys() == {"threads", "ratio", "low", "high", "step_s", "turns"}
+    assert rows["lightning"]["turns"] == 8 // 2 - loops.WARM_UP
+    assert 0 < rows["counting"]["share"] < 1
+    assert "counting: share" in capsys.readouterr().out

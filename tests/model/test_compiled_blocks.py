@@ -1,0 +1,125 @@
+"""Compiled blocks: one graph for all blocks and packs, the numbers of uncompiled ones, the same names of weights."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from lab.choices import choose_backend, choose_compile
+from lab.data.module import to_batch
+from lab.data.packing import IGNORE, Pack
+from lab.errors import ConfigError
+from lab.model.config import DecoderConfig
+from lab.model.optim import OptimConfig
+from lab.model.training import Training
+from lab.positions import distance, frequencies
+from tests.fits import load
+from tests.model import stand_ins
+from tests.model.stand_ins import definition
+from tests.refusals import refused
+
+CFG = DecoderConfig(
+    d_model=16, n_layers=2, n_heads=2, n_kv_heads=1, d_ff=24, vocab_size=31, tie_embeddings=False, head_chunk=20
+)
+TOKENS, WINDOW, N_PACKS = 32, 12, 10
+FLOAT32_TOL = 2e-6  # of the largest entry: three layers of float32 sums in another order
+ROPE, PLAIN = frequencies("rope", head_dim=8), distance("plain")
+SHARPENED = frequencies("entropy_abf", head_dim=8, train_len=8, exempt_layers=1)
+CASES = [  # frequencies, what packs have, whether activations are recomputed
+    pytest.param(ROPE, ("weights", "gaps"), False, id="weights_and_gaps"),
+    pytest.param(ROPE, ("anchors",), False, id="anchors", marks=pytest.mark.slow),
+    pytest.param(SHARPENED, (), False, id="sharpened_by_layer", marks=pytest.mark.slow),
+    pytest.param(ROPE, (), True, id="recomputed", marks=pytest.mark.slow),
+]
+
+
+@pytest.fixture
+def kernels(monkeypatch):
+    """Stand in for torch's flash attention on the CPU, in float32 as well."""
+    monkeypatch.setattr(definition, "HALF", (*definition.HALF, torch.float32))
+    with stand_ins.on_cpu():
+        yield
+
+
+def draw(seed, kinds):
+    """Draw a pack: other lengths, padding and number of segments for every seed."""
+    rng = random.Random(seed)
+    room, lengths = TOKENS - rng.choice([0, 1, 5, 20]), []
+    while sum(lengths) < room:
+        lengths.append(min(rng.randint(1, WINDOW), room - sum(lengths)))
+    numbers = np.random.default_rng(seed)
+    tokens = numbers.integers(0, 31, TOKENS)
+    targets = np.where(np.arange(TOKENS) < room, numbers.integers(0, 31, TOKENS), IGNORE)
+    ids = np.cumsum(numbers.integers(1, 4, TOKENS)) if "gaps" in kinds else None
+    anchors = tuple(-1 if n % 2 == 0 else sum(lengths[: n - 1]) for n in range(len(lengths)))
+    pack = Pack(tokens, targets, lengths, 0, np.zeros(1), ids, anchors if "anchors" in kinds else None)
+    return to_batch(pack, np.linspace(0.5, 2, TOKENS) if "weights" in kinds else None, WINDOW)
+
+
+def training(given, compiler=None, kernel="sdpa", method=PLAIN, **settings):
+    sizes = {"total_steps": 4, "batch_tokens": TOKENS, "micro_batch_tokens": TOKENS}
+    backend = kernel if compiler is None else "varlen"
+    methods = {"frequencies": given, "distance": method}
+    module = Training(CFG, OptimConfig(), **methods, backend=backend, seed=1, compiler=compiler, **sizes, **settings)
+    module.configure_model()
+    return module
+
+
+def outcome(module, batch):
+    loss = module.training_step(batch, 0)
+    return [loss.detach(), *torch.autograd.grad(loss, list(module.decoder.parameters()))]
+
+
+@pytest.mark.parametrize(("given", "kinds", "recompute"), CASES)
+def test_one_graph_serves_all_blocks_and_packs(kernels, given, kinds, recompute):
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled, eager = training(given, counter, recompute=recompute), training(given)
+    packs = [draw(seed, kinds) for seed in range(N_PACKS)]
+    assert len({len(batch["lengths"]) for batch in packs}) > 3
+    for batch in packs:
+        for got, wanted in zip(outcome(compiled, batch), outcome(eager, batch), strict=True):
+            assert float((got - wanted).abs().max()) <= FLOAT32_TOL * float(wanted.abs().max())
+    tokens = packs[0]["tokens"]
+    for block in compiled.decoder.blocks:
+        block.attention.backend = "sdpa"  # for rows without segments
+    with torch.no_grad():
+        torch.testing.assert_close(compiled.decoder(tokens), eager.decoder(tokens))
+    assert compiled.decoder.load_state_dict(eager.decoder.state_dict()).missing_keys == []
+    assert counter.frame_count == 1, "of all blocks, packs and uses"
+
+
+STRING = ("--position.distance.method=string", "--position.distance.shift=32", "--position.distance.window=8")
+OBSTACLES = {
+    "cpu": ((), "sdpa", "attention by sdpa"),
+    "flash": ((), "flash", "attention by flash"),
+    "narrow_heads": (("--model.n_heads=8", "--model.n_kv_heads=8"), "varlen", "attention by varlen with heads of 4"),
+    "bands": (STRING, "varlen", "the tiles of position.distance.method=string"),
+    "context": (("--train.context_parallel=2", "--train.devices=2"), "varlen", "train.context_parallel=2"),
+}
+
+
+@pytest.mark.parametrize(("words", "kernel", "obstacle"), OBSTACLES.values(), ids=OBSTACLES)
+def test_what_is_not_one_graph_is_left_uncompiled_or_refused(words, kernel, obstacle):
+    compiled, reason = choose_compile(load(*words), kernel)
+    assert not compiled
+    assert reason.startswith(obstacle)
+    with refused(f"train.compile=true: {obstacle}", error=ConfigError):
+        choose_compile(load(*words, "--train.compile=true"), kernel)
+
+
+def test_one_call_of_a_variable_length_kernel_is_compiled_unless_switched_off():
+    assert choose_compile(load(), "varlen")[0]
+    assert choose_compile(load("--train.compile=true"), "varlen")[0]
+    assert choose_compile(load("--train.compile=false"), "varlen") == (False, "set in the config")
+    with refused("train.compile=maybe: ", error=ConfigError):
+        load("--train.compile=maybe")
+
+
+def test_the_kernel_that_can_be_compiled_is_chosen_before_flash_attn(stood_in):
+    on_gpu, bf16 = torch.device("cuda"), "--train.precision=bf16"
+    assert choose_backend(load(bf16), on_gpu)[0] == "varlen"
+    assert choose_backend(load(bf16, "--train.compile=false"), on_gpu)[0] == "flash"
+    assert choose_backend(load(bf16, *STRING), on_gpu)[0] == "flash"

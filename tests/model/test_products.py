@@ -1,0 +1,121 @@
+"""Products of bfloat16 on a CPU without kernels for them, and backward passes written out, against float64 autograd."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from lab.model import gradients, products
+from lab.model.config import DecoderConfig
+from lab.model.layers import FeedForward, Linear, RMSNorm
+from lab.model.loss import summed_cross_entropy
+
+HALF_STEP = 2.0**-8  # bfloat16 keeps 8 digits: the largest relative rounding error of one value
+SUM_ERROR = 1e-5  # of a sum of 300 products in float32
+
+
+def draw(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed + len(shape)))
+
+
+@pytest.fixture
+def without_kernels(monkeypatch):
+    monkeypatch.setattr(products, "processor", lambda: products.Processor(bfloat16=False, onednn=False))
+
+
+@pytest.mark.usefixtures("without_kernels")
+@pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
+def test_a_layer_under_autocast_is_that_of_its_rounded_values(bias):
+    layer, x = Linear(96, 64, bias=bias), draw(2, 150, 96).requires_grad_()
+    grad = draw(2, 150, 64).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        out = layer(x)
+    out.backward(grad)
+    exact = nn.Linear(96, 64, bias=bias).double()
+    rounded = x.detach().bfloat16().double().requires_grad_()
+    exact.load_state_dict({name: p.bfloat16() for name, p in layer.state_dict().items()})
+    wide = exact(rounded)
+    wide.backward(grad.double())
+    assert out.dtype == torch.bfloat16
+    torch.testing.assert_close(out.double(), wide.detach(), rtol=HALF_STEP, atol=SUM_ERROR)
+    for ours, theirs in zip([x, *layer.parameters()], [rounded, *exact.parameters()], strict=True):
+        assert ours.grad.dtype == torch.float32
+        torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=0, atol=300 * SUM_ERROR)
+
+
+@pytest.mark.usefixtures("without_kernels")
+def test_bfloat16_is_never_multiplied_as_such(monkeypatch):
+    """Count the operations of a step: every matrix product has float32 operands."""
+    seen = []
+
+    class Operands(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if function.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm):
+                seen.extend(a.dtype for a in args)
+            return function(*args, **(kwargs or {}))
+
+    layer, head, x = Linear(32, 32), torch.randn(40, 32, requires_grad=True), draw(24, 32).requires_grad_()
+    with Operands(), torch.autocast("cpu", torch.bfloat16):
+        summed_cross_entropy(layer(x).float(), head, torch.arange(24), 8).backward()
+    assert len(seen) > 10
+    assert set(seen) == {torch.float32}
+
+
+@pytest.mark.skipif(products.onednn() is None, reason="torch was built without oneDNN")
+@pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
+@pytest.mark.parametrize("needs_input", [False, True], ids=["", "input"])
+def test_onednn_computes_the_layer_and_its_gradients(bias, needs_input, monkeypatch):
+    monkeypatch.setattr(products, "processor", lambda: products.Processor(bfloat16=True, onednn=True))
+    layer, x, grad = Linear(128, 96, bias=bias), draw(2, 150, 128).requires_grad_(needs_input), draw(2, 150, 96, seed=5)
+    out = layer(x)
+    assert "OneDnnLinear" in out.grad_fn.name()
+    out.backward(grad)
+    exact, wide = nn.Linear(128, 96, bias=bias).double(), x.detach().double().requires_grad_()
+    exact.load_state_dict(layer.state_dict())
+    expected = exact(wide)
+    expected.backward(grad.double())
+    torch.testing.assert_close(out.double(), expected, rtol=0, atol=SUM_ERROR)
+    assert (x.grad is not None) == needs_input
+    a, b = draw(80, 60), draw(40, 60, seed=3)
+    torch.testing.assert_close(products.multiply(a, b.T).double(), a.double() @ b.double().T, rtol=0, atol=SUM_ERROR)
+    torch.testing.assert_close(
+        products.multiply(a.T, a).double(), a.double().T @ a.double(), rtol=0, atol=10 * SUM_ERROR
+    )
+    for ours, theirs in zip([x, *layer.parameters()], [wide, *exact.parameters()], strict=True):
+        if ours.grad is not None:
+            torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=0, atol=10 * SUM_ERROR)
+
+
+@pytest.mark.parametrize(("dtype", "onednn"), [(torch.float32, False), (torch.float64, True)], ids=str)
+def test_other_layers_are_torchs_own(dtype, onednn, monkeypatch):
+    monkeypatch.setattr(products, "processor", lambda: products.Processor(bfloat16=False, onednn=onednn))
+    layer, x = Linear(128, 96, dtype=dtype), draw(300, 128).to(dtype)
+    assert torch.equal(layer(x), F.linear(x, layer.weight, layer.bias))
+    assert layer(x).grad_fn.name() == "AddmmBackward0"
+
+
+@pytest.mark.usefixtures("without_kernels")
+@pytest.mark.parametrize("bf16", [False, True], ids=["float32", "bfloat16"])
+def test_layers_compile_as_one_graph(bf16):
+    cfg = DecoderConfig(32, 1, 2, 1, 64, 128, tie_embeddings=False)
+    layers, x = nn.Sequential(RMSNorm(32, eps=1e-5), FeedForward(cfg)), draw(2, 8, 32).requires_grad_()
+    results = []
+    for run in (layers, torch.compile(layers, backend="eager", fullgraph=True)):
+        x.grad = None
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            run(x).float().square().sum().backward()
+        results.append(x.grad.clone())
+    scale = float(results[0].abs().max())
+    torch.testing.assert_close(*results, rtol=0, atol=scale * (4 * HALF_STEP if bf16 else SUM_ERROR))
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 32), (2, 50, 32), (0, 4, 32)], ids=str)
+def test_the_gradient_of_the_norm_is_autograds(shape):
+    norm, x, grad = RMSNorm(32, eps=1e-5), draw(*shape).requires_grad_(), draw(*shape, seed=9)
+    nn.init.normal_(norm.weight, generator=torch.Generator().manual_seed(1))
+    norm(x).backward(grad)
+    wide, weight = x.detach().double().requires_grad_(), norm.weight.detach().double().requires_grad_()
+    assert gradients.suits(x, norm.weight)
+    (weight * wide / (wide.square().mean(-1, keepdim=True) + 1e-5).sqrt()).backward(grad.double())
+    torch.testing.assert_close(x.grad.double(), wide.grad, rtol=0, atol=SUM_ERROR)
+    torch.testing.assert_close(norm.weight.grad.double(), weight.grad, rtol=0, atol=10 * SUM_ERROR)

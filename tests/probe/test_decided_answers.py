@@ -1,0 +1,96 @@
+"""Answers that end where their score is decided: the same scores, the same text wherever generation stopped."""
+
+import random
+
+import pytest
+import torch
+
+from lab.probe import answering
+from lab.probe.config import ProbeConfig
+from lab.probe.effective_length import NeedleProbe
+from tests.probe.test_effective_length import HAYSTACK, STOP, make_probe
+
+GAPS = ["", " ", ", "]
+AFTER = [".", " and 5 more", "7", " 77.", ", 12", "\n"]
+
+
+class Streams:
+    """Answers token by token with texts of the numbers asked for, and stops when told so where it `obeys`."""
+
+    def __init__(self, probe, answers, *, obeys):
+        self.tokenizer, self.answers, self.obeys, self.tokens = probe.tokenizer, answers, obeys, 0
+
+    def __call__(self, prompts, n_tokens, ended):
+        rows = torch.tensor([self.ids(prompt, n_tokens) for prompt in prompts.tolist()])
+        for n in range(1, n_tokens):
+            self.tokens += 1
+            if self.obeys and bool(ended(rows[:, :n], torch.arange(len(rows))).all()):
+                return rows[:, :n]
+        return rows
+
+    def ids(self, prompt, n_tokens):
+        numbers = [part.split(".")[0] for part in self.tokenizer.decode(prompt).split("numbers is ")[1:]]
+        ids = self.tokenizer.encode(self.answers(numbers), add_special_tokens=False).ids
+        return (ids * n_tokens)[:n_tokens]
+
+
+def probed(bpe, answers, *, obeys, protocol="ours"):
+    config = {"tests": 3, "max_length": 224, "batch": 2, "answer_budget": 40}
+    if protocol == "ours":
+        probe = make_probe(bpe, **config)
+    else:
+        config = ProbeConfig(
+            **config | {"protocol": protocol, "needles": 4, "digits": 6, "step": 32, "max_length": 256}
+        )
+        probe = NeedleProbe(config, bpe, HAYSTACK, window=96, stop_id=STOP)
+    model = Streams(probe, answers, obeys=obeys)
+    return [case for result in probe.run(model) for case in result.cases], model.tokens
+
+
+@pytest.mark.parametrize("protocol", ["ours", "string"])
+@pytest.mark.parametrize("ending", AFTER, ids=repr)
+def test_scores_and_texts_do_not_depend_on_where_generation_stopped(bpe, monkeypatch, protocol, ending):
+    def answers(numbers):
+        return " " + ", ".join(numbers) + ending + " and so on"
+
+    stopped, fewer = probed(bpe, answers, obeys=True, protocol=protocol)
+    whole, all_tokens = probed(bpe, answers, obeys=False, protocol=protocol)
+    assert stopped == whole
+    assert (fewer < all_tokens) == (stopped[0]["found"] == 4)
+    monkeypatch.setattr(NeedleProbe, "decided", lambda probe, case, text: False)
+    plain, _ = probed(bpe, answers, obeys=True, protocol=protocol)
+    for mine, theirs in zip(stopped, plain, strict=True):
+        assert theirs["answer"].startswith(mine["answer"])
+        assert {**mine, "answer": ""} == {**theirs, "answer": ""}
+
+
+def test_an_answer_that_lacks_a_number_is_kept_whole(bpe):
+    def answers(numbers):
+        return " " + ", ".join(numbers[1:]) + "."
+
+    stopped, steps = probed(bpe, answers, obeys=True)
+    assert (stopped, steps) == probed(bpe, answers, obeys=False)
+    assert {case["found"] for case in stopped} == {3}
+
+
+def test_what_is_decided_stays_so_whatever_follows(bpe):
+    probe, draws = make_probe(bpe), random.Random(0)
+    case = probe.case(224, 0)
+    pieces = [*case.numbers, *AFTER, " ", "0", "1", case.numbers[0][:2]]
+    decided = 0
+    for _ in range(4000):
+        text, more = ("".join(draws.choice(pieces) + draws.choice(GAPS) for _ in range(n)) for n in (20, 3))
+        longer = text + more
+        if probe.decided(case, text):
+            decided += 1
+            assert probe.decided(case, longer)
+            assert probe.judge(case, longer)["found"] == probe.judge(case, text)["found"] == 4
+    assert decided > 100
+    assert not probe.decided(case, " ".join(case.numbers)), "a digit more makes another number"
+
+
+def test_the_text_ends_with_the_token_that_decides(bytewise):
+    ids = bytewise.encode("12 34 56").ids
+    for needed in ("1", "12 3", "12 34 56"):
+        assert answering.text_of(bytewise, ids, lambda text, needed=needed: needed in text) == needed
+    assert answering.text_of(bytewise, ids, lambda text: False) == "12 34 56"
