@@ -11,12 +11,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = """
-lab.errors lab.interrupts < lab lab.files lab.formats lab.schema lab.parsing lab.launch lab.lifetime
+lab.errors lab.interrupts < lab lab.bars lab.files lab.formats lab.schema lab.parsing lab.launch lab.lifetime
 < lab.owner lab.plots lab.settings < lab.command
 < lab.positions lab.masks lab.skip lab.shape lab.counts
 < lab.data lab.model lab.runs < lab.probe lab.source lab.processes lab.threads
 < lab.callbacks lab.config < lab.choices lab.starting < lab.assembly < lab.loading lab.session
-< lab.recipes lab.probing lab.profiling < lab.estimate lab.analysis
+< lab.recipes lab.probing lab.probe_saved lab.profiling < lab.estimate lab.analysis
 < lab.fit lab.sweep lab.prepare lab.verify lab.longrecipe lab.merge lab.export lab.cli
 < eval.common < eval
 """  # a part imports itself and the parts before a "<" that precedes it; the packages of eval are parts of one layer
