@@ -50,7 +50,7 @@ COMMANDS = {  # name: module and purpose
     "picture": ("eval.picture", "one picture of a run, or of several"),
 }
 
-SETTING = re.compile(r"^  --([\w.]+)(?:=(.*))?\n +(.*?)(?: \[([^\n]*)\])?$", re.M)
+SETTING = re.compile(r"^ +--([\w.]+)(?:=(.*))?\n +(.*?)(?: \[([^\n]*)\])?$", re.M)
 USAGE = re.compile(r"^    (python -m .*)$", re.M)
 PAGE = """# Settings
 

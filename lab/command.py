@@ -233,8 +233,8 @@ def settings_lines(options_class: type[Section], names: Iterable[str] | None = N
         heads = times[one.name] > 1 and one.name.rpartition(".")[2] in TAGS
         inside = one.name.rpartition(".")[0] + "." if heads else inside
         start = "\n  " if heads else "    " if one.name.startswith(inside) else "  "
-        shown, values = (one.default.strip('"'), "") if heads else (one.default, f" [{one.values}]")
-        lines.append(f"{start}--{one.name}={shown}\n      {one.meaning}{values}")
+        shown = one.default.strip('"') if heads else one.default
+        lines.append(f"{start}--{one.name}={shown}\n      {one.meaning} [{one.values}]")
     return lines
 
 

@@ -31,14 +31,15 @@ NO_TEXT = "this command reads no text"
 NO_PICTURE = "this command draws no picture"
 NO_MODEL = {"--distance": NO_METHOD, "--frequency": NO_METHOD, "--text": NO_TEXT}
 ENDINGS = (".png", ".jpg", ".svg", ".pdf", ".jsonl", ".csv", ".md")  # of files, which -o FOLDER does not name
-SHARED = {  # option: how it is listed
-    "--distance": "--distance=NAME[:parameter=value,...]\n      Distance method in place of the model's own; a name "
-    "alone takes the parameters of eval.methods.",
-    "--frequency": "--frequency=NAME[:parameter=value,...]\n      Frequency method in place of the model's own.",
-    "--text": "--text=FILE\n      The same as --{text}.",
-    "-o": "-o FOLDER\n      Where results and pictures are written.",
-    "--plot": "--plot\n      Draw the picture beside the results.",
-    "--json": "--json\n      Print one JSON object and nothing else: command, rows, files, pictures.",
+METHOD = "NAME or NAME:parameter=value,..."
+SHARED = {  # option: default and meaning
+    "--distance": "=null\n      Distance method in place of the model's own; a name alone takes the parameters of "
+    f"eval.methods. [{METHOD}]",
+    "--frequency": f"=null\n      Frequency method in place of the model's own. [{METHOD}]",
+    "--text": "=null\n      The same as --{text}. [text]",
+    "-o": " FOLDER\n      Where results and pictures are written.",
+    "--plot": "\n      Draw the picture beside the results.",
+    "--json": "\n      Print one JSON object and nothing else: command, rows, files, pictures.",
 }
 
 
@@ -73,7 +74,7 @@ class Form:
         own = settings_lines(self.options) if self.options is not None else list(settings)
         known = {item.name for item in fields(self.options)} if self.options is not None else set()
         hidden = {*self.refused, *(f"--{name}" for name in known)}
-        shared = ["  " + SHARED[name].format(text=self.text) for name in SHARED if name not in hidden]
+        shared = [f"  {name}{SHARED[name].format(text=self.text)}" for name in SHARED if name not in hidden]
         listed = ["Options (default; meaning):", "", *own, *shared]
         if "--distance" not in self.refused:
             listed += ["", "Position methods:", *settings_lines(PositionConfig, prefix="position.")]

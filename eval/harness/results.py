@@ -12,7 +12,7 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student
+from scipy.special import stdtrit  # scipy.stats takes half a second more to import
 
 from eval.common.results import Row
 from eval.common.tables import limits, to_text
@@ -83,7 +83,7 @@ def interval(score: float | None, each: Sequence[Any], stderr: float | None, n: 
     if each and score is not None and set(map(str, each)) <= {"0.0", "1.0"} and math.isclose(np.mean(each), score):
         (low, high), kind = share_limits(round(sum(each)), len(each), CONFIDENCE), "exact"
     elif score is not None and stderr is not None:
-        half = float(student.ppf((1 + CONFIDENCE) / 2, n - 1)) * stderr
+        half = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * stderr
         low, high, kind = score - half, score + half, "t"
     return {"low": low, "high": high, "confidence": CONFIDENCE, "interval": kind, "stderr": stderr}
 

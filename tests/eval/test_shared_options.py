@@ -14,12 +14,12 @@ METHOD, FREQUENCY, TEXT, PLOT = "--distance=rerope:window=9", "--frequency=ntk:f
 MODEL = (METHOD, FREQUENCY, TEXT, PLOT)
 HAYSTACK = ("RUN", "--tests=1", "--haystack=TEXT", "-o", "OUT")
 COMMANDS = {  # words that measure little; of the shared options those that are taken, the others are refused
-    "probe": (("RUN", "--tests=1", "--max_length=64", "--step=64", "--answer_budget=24"), MODEL),
+    "probe": (("RUN", "--tests=1", "--max_length=160", "--step=160", "--answer_budget=24"), MODEL),
     "distance": (("RUN", "--tests=1", "--points=2", "--window=96", "--digits=2"), MODEL),
     "heatmap": (("RUN", "--tests=1", "--lengths=160", "--digits=2", "--answer_budget=24"), MODEL),
-    "methods": (("RUN", "--tests=1", "--lengths=160", "--methods=rope,string", "--digits=2"), (TEXT, PLOT)),
-    "ruler": (("RUN", "--tests=1", "--tasks=niah_single_1", "--lengths=256"), MODEL),
-    "passkey": (("RUN", "--tests=1", "--protocol=lab", "--lengths=96", "--depths=2", "--digits=2"), MODEL),
+    "methods": (("RUN", "--tests=1", "--lengths=200", "--methods=rope,string", "--digits=2"), (TEXT, PLOT)),
+    "ruler": (("RUN", "--tests=1", "--tasks=niah_single_2", "--lengths=512"), MODEL),
+    "passkey": (("RUN", "--tests=1", "--protocol=lab", "--lengths=128", "--depths=2", "--digits=2"), MODEL),
     "lines": (("RUN", "--tests=1", "--lines=4"), (METHOD, FREQUENCY, PLOT)),
     "perplexity": (("RUN", "--documents=1", "--lengths=16", "--tokens=64"), MODEL),
     "entropy": (("RUN", "--texts=1", "--lengths=16"), MODEL),
