@@ -79,7 +79,8 @@ def checksums_of(folder: Path, manifest: dict[str, Any]) -> dict[str, tuple[np.n
     inline = {name: np.frombuffer(bytes.fromhex(e["crc32"]), SUM_DTYPE) for name, e in files.items() if "crc32" in e}
     if CHECKSUMS not in inline:
         return {name: (sums, 0) for name, sums in inline.items()}
-    sums, first, found = BlockArray(folder / CHECKSUMS, SUM_DTYPE, (inline[CHECKSUMS], 0), size), 0, {}
+    sums, first = BlockArray(folder / CHECKSUMS, SUM_DTYPE, (inline[CHECKSUMS], 0), size), 0
+    found: dict[str, tuple[np.ndarray | BlockArray, int]] = {}
     for name, entry in files.items():
         found[name] = (sums, first)
         first += count_blocks(entry["bytes"], size)
@@ -132,7 +133,7 @@ class BlockArray:
         """
         begin = block * self.block_bytes
         data = self.data[begin : begin + self.block_bytes]
-        found, expected = zlib.crc32(data), self.checksum(block)
+        found, expected = zlib.crc32(memoryview(data)), self.checksum(block)
         if found != expected:
             raise DataError(
                 f"{self.path}: bytes {begin:,} to {begin + len(data) - 1:,} have CRC-32 {found:08x}, {expected:08x} is "
