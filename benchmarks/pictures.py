@@ -17,7 +17,7 @@ from PIL import Image
 from lab.runs.arms import read_settings
 
 DOCS = Path("docs")
-WIDTH = 1300  # pixels of a picture at most, for files below 250 KB
+WIDTH, MOST_BYTES = 1300, 250_000  # of a picture; larger ones are saved with 256 colours
 RECORDS, SHAPED = (Path("benchmarks/miniature") / name for name in ("records", "shaped"))
 METHODS = "--distance=plain --distance=string:shift=64,window=32 --distance=dca:train_len=128,chunk=96"
 SKIPPED = (
@@ -73,6 +73,8 @@ def draw(name: str) -> int:
         image = Image.open(picture).convert("RGB")
         image.thumbnail((WIDTH, image.height), Image.Resampling.LANCZOS)
         image.save(DOCS / f"{name}.png", optimize=True)
+        if (DOCS / f"{name}.png").stat().st_size > MOST_BYTES:
+            image.quantize(dither=Image.Dither.NONE).save(DOCS / f"{name}.png", optimize=True)
     return 0
 
 

@@ -1,7 +1,7 @@
 """Parts that all commands share: parsing the command line, help, printing, one line per fault, exit status.
 
 argparse reads a command's options, such as -o and --plot. Every other --name=value is a setting, which lab.settings
-reads, checks and documents. --help is short; --help=all lists every setting.
+reads, checks and documents. --help is short; --help=all lists every setting, --help=SECTION those of a section.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from itertools import islice, takewhile
@@ -18,8 +19,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from lab.errors import ConfigError, LabError
 from lab.files import on_disk
-from lab.schema import Section, brief, is_short
-from lab.settings import Raw, all_settings, parse_overrides, validated
+from lab.schema import Section, brief, is_short, nearest
+from lab.settings import TAGS, Raw, all_settings, parse_overrides, validated
 
 FAILED, WRONG, STOPPED = 1, 2, 75  # exit statuses
 MOST_LINES, LONGEST_LINE = 3, 500  # of faults that are printed
@@ -27,6 +28,7 @@ CONTINUES = "stopped; the same command continues"
 NOTHING_WRITTEN = "stopped; nothing was written"
 NUMBER = re.compile("[0-9]{1,18}")
 HELP = ("-h", "--help", "--help=all")
+ABOUT = "--help="  # all, or a section
 
 
 class Words(NamedTuple):
@@ -98,12 +100,23 @@ def show(text: object, *, error: bool = False, end: str = "\n") -> None:
 
 def help_status(description: str | None, arguments: Sequence[str], settings: Callable[[], Iterable[str]]) -> int | None:
     """Print help if it is requested or there are no arguments, and return the exit status; otherwise return None."""
-    asked = [word for word in arguments if word in HELP]
+    asked = [word for word in arguments if word in HELP or word.startswith(ABOUT)]
     if arguments and not asked:
         return None
     lines = list(settings())
-    more = lines if "--help=all" in asked else ["--help=all lists every setting, its default and meaning."]
-    show("\n".join([str(description), *(more if lines else ())]))
+    sections = dict.fromkeys(re.findall(r"^ +--([a-z_]+)\.", "\n".join(lines), re.M))
+    more = ["--help=all lists every setting, its default and meaning."] if lines else []
+    more += [f"--help=SECTION lists those of a section: {', '.join(sections)}."] if sections else []
+    shown = [str(description), *more]
+    about = next((word.removeprefix(ABOUT) for word in asked if word.startswith(ABOUT)), None)
+    if about == "all":
+        shown = [str(description), *lines]
+    elif about is not None:
+        shown = [line for line in lines if line.lstrip(" -\n").startswith(f"{about}.")]
+        if not shown:
+            show(f"{ABOUT}{brief(about)}: no such section; {nearest(about, ['all', *sections])}", error=True)
+            return WRONG
+    show("\n".join(shown))
     return 0 if asked else WRONG
 
 
@@ -148,8 +161,8 @@ def run(
     """Run a command and return the exit status.
 
     Text that `work` returns is printed; an exit status that it returns is returned. --help prints the description,
-    --help=all also the lines of `settings`. A LabError is printed in short, or `whole`; a KeyboardInterrupt may hold
-    its own line.
+    --help=all also the lines of `settings`, --help=SECTION those of one section. A LabError
+    is printed in short, or `whole`; a KeyboardInterrupt may hold its own line.
     """
     status = help_status(description, arguments, settings)
     if status is not None:
@@ -213,12 +226,16 @@ def as_list(value: Any, kind: str) -> Any:
 
 
 def settings_lines(options_class: type[Section], names: Iterable[str] | None = None, prefix: str = "") -> list[str]:
-    """Describe settings, all or those named: default, meaning and values."""
-    return [
-        f"  --{one.name}={one.default}\n      {one.meaning} [{one.values}]"
-        for one in all_settings(options_class, prefix)
-        if names is None or one.name in names
-    ]
+    """Describe settings, all or those named: default, meaning and values, a method as the heading of its own."""
+    listed = [one for one in all_settings(options_class, prefix) if names is None or one.name in names]
+    times, lines, inside = Counter(one.name for one in listed), [], "."
+    for one in listed:
+        heads = times[one.name] > 1 and one.name.rpartition(".")[2] in TAGS
+        inside = one.name.rpartition(".")[0] + "." if heads else inside
+        start = "\n  " if heads else "    " if one.name.startswith(inside) else "  "
+        shown, values = (one.default.strip('"'), "") if heads else (one.default, f" [{one.values}]")
+        lines.append(f"{start}--{one.name}={shown}\n      {one.meaning}{values}")
+    return lines
 
 
 def bare_settings(options_class: type[Any]) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from lab.probe.effective_length import NeedleProbe
 from lab.probe.haystacks import load_haystack
 from lab.probe.records import length_record, summary_record
 from lab.runs.checkpoints import COUNTS, folder_name
-from lab.settings import parse_overrides
+from lab.settings import parse_method
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,9 +62,8 @@ def method_settings(kind: str, word: str | None) -> Record:
         >>> method_settings("distance", "rerope:window=96")
         {'position.distance.method': 'rerope', 'position.distance.window': 96}
     """
-    name, _, text = (word or "").partition(":")
-    parts = [f"method={name}", *filter(None, text.split(","))] if word else []
-    return parse_overrides([f"--position.{kind}.{part}" for part in parts])
+    given = parse_method(word, kind) if word else {}
+    return {f"position.{kind}.{name}": value for name, value in given.items()}
 
 
 def probe_run(

@@ -127,6 +127,26 @@ def parse_overrides(arguments: Sequence[str], bare: Sequence[str] = ()) -> dict[
     return overrides
 
 
+def parse_method(word: str, option: str) -> dict[str, Any]:
+    """Read NAME or NAME:parameter=value,... as the settings of a method; `option` names it in fault lines.
+
+    Raises: ConfigError.
+    Example:
+        >>> parse_method("string:shift=64,window=32", "--distance")
+        {'method': 'string', 'shift': 64, 'window': 32}
+    """
+    name, colon, text = word.partition(":")
+    parts = [part.partition("=") for part in text.split(",")] if colon else []
+    if not name or not all(key and value for key, _, value in parts):
+        raise ConfigError(
+            f"{option}={brief(word)}: must be NAME or NAME:parameter=value,...; write string:shift=64,window=32"
+        )
+    twice = [key for place, (key, *_) in enumerate(parts) if key in ("method", *(other for other, *_ in parts[:place]))]
+    if twice:
+        raise ConfigError(f"{option}={brief(word)}: sets {twice[0]} twice; keep one of them")
+    return {"method": name, **{key: parse_yaml(value, f"{option}={brief(word)}") for key, _, value in parts}}
+
+
 def validated(root: type[Any], raw: Raw) -> Any:
     """Build the config class from raw settings.
 
@@ -271,7 +291,7 @@ def all_settings(root: type[Any], prefix: str = "") -> list[Setting]:
     """List every setting under its dotted name, the members of tagged unions in turn."""
     out = []
     hints = get_type_hints(root, include_extras=True)
-    for item in dataclasses.fields(root):
+    for item in sorted(dataclasses.fields(root), key=lambda item: item.name not in TAGS):
         sections = sections_of(hints[item.name])
         for section in sections:
             out += all_settings(section, f"{prefix}{item.name}.")

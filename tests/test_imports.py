@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = """
-lab.errors lab.interrupts < lab lab.files lab.formats lab.schema lab.parsing lab.launch lab.lifetime
+lab.errors lab.interrupts < lab lab.bars lab.files lab.formats lab.schema lab.parsing lab.launch lab.lifetime
 < lab.owner lab.plots lab.settings < lab.command
 < lab.positions lab.masks lab.skip lab.shape lab.counts
 < lab.data lab.model lab.runs < lab.probe lab.source lab.processes lab.threads

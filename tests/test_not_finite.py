@@ -76,7 +76,7 @@ def train_badly(settings, kind, step=BAD, resume=False):
     ):
         status = run_experiment(load_experiment(CONFIG, settings), resume, "")
     lines = [line for line in errors.getvalue().splitlines() if line]
-    return status, [line for line in lines if not line.startswith(("train ", "prepare "))]
+    return status, [line for line in lines if not line.startswith(("train: ", "prepare "))]
 
 
 @pytest.mark.parametrize(

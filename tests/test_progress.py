@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lab.callbacks import progress
+from lab import bars
 from lab.callbacks.progress import Progress
 
 
@@ -24,7 +24,7 @@ def shown(monkeypatch):
         now, screen = [100.0], Screen(terminal)
         monkeypatch.setattr(sys, "stderr", screen)
         monkeypatch.setattr("tqdm.std.time", lambda: now[0])
-        monkeypatch.setattr(progress, "LOG_REFRESH_S", 0.5)
+        monkeypatch.setattr(bars, "LOG_REFRESH_S", 0.5)
         module = SimpleNamespace(consumed=0, finished=True)
         bar = Progress(SimpleNamespace(latest={}), SimpleNamespace(latest=None), 100)
         bar.on_train_start(SimpleNamespace(is_global_zero=True), module)
@@ -43,8 +43,8 @@ def test_a_file_gets_plain_lines(shown):
     text = shown(terminal=False)
     assert "\r" not in text
     assert "|" not in text
-    assert text.splitlines()[2] == "train  50% 50.0/100 [00:06<00:06]"  # 6 s for half of it, a probe included
-    assert text.splitlines()[-1].startswith("train 100% 100/100 [00:08<00:00]")
+    assert text.splitlines()[2] == "train:  50% 50.0/100 [00:06<00:06]"  # 6 s for half of it, a probe included
+    assert text.splitlines()[-1].startswith("train: 100% 100/100 [00:08<00:00]")
 
 
 def test_a_terminal_gets_a_bar(shown):

@@ -147,8 +147,8 @@ def test_a_run_goes_on_only_with_the_plan_it_was_begun_with(place, name, key):
 def test_the_command_plans_and_draws(place, capsys):
     shards = (f"--data.folder={place / 'shards'}", *LARGE)
     for name, words in RUNS.items():
-        picture = place / f"{name}.png"
-        assert main([str(CONFIG), *words, *shards, "--plot", str(picture)]) == 0
+        picture = place / name / f"shape-{CONFIG.stem}.png"
+        assert main([str(CONFIG), *words, *shards, "--plot", "-o", str(picture.parent)]) == 0
         assert picture.stat().st_size > 10_000
         out = capsys.readouterr().out
         assert out.startswith(f"{name} for ")
@@ -162,10 +162,10 @@ def test_the_command_plans_and_draws(place, capsys):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--plot", "x.png", "--shape.strength=1"], "CONFIG: must be the first argument"),
+        (["--plot", "--shape.strength=1"], "CONFIG: must be the first argument"),
         ([str(CONFIG)], "shape: must be set"),
         ([str(CONFIG), "--shape.target.exponent=-1"], "shape.target.exponent=-1: must be >= 0"),
-        ([str(CONFIG), "--plot"], "--plot: has no value"),
+        ([str(CONFIG), "--plot=x.png"], "--plot: takes no value"),
     ],
     ids=["config", "shape", "exponent", "plot"],
 )

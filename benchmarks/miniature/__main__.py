@@ -140,9 +140,7 @@ def report(place: Path, runs: dict[str, list[Run]]) -> int:
         status = command("eval.report", *paths, "-o", str(place / f"{name}.html"), "--figures", str(place / name))
         if status:
             return status
-    status = command(
-        "eval.reach", *every, "--reached", f"--distance={COMPARED_WINDOW // 2}", "--plot", "-o", str(place)
-    )
+    status = command("eval.reach", *every, "--reached", f"--at={COMPARED_WINDOW // 2}", "--plot", "-o", str(place))
     if status or "windows" not in runs:
         return status
     windows = runs["windows"]

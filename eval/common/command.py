@@ -1,130 +1,197 @@
-"""The command line of commands that measure a model: MODEL, their options, its position methods, --plot and -o."""
+"""The command line of every evaluation: the options that all share, those of a command, and how results are shown.
+
+Shared are -o FOLDER, --plot, --json, --distance, --frequency and --text. A command refuses those that make no sense for
+it, each with a reason. MODEL and RUN may be patterns, as "runs/mini-*" or "hf:OWNER/NAME@{main,step1000}"; a command
+that measures one model measures each of several in turn.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
+from eval.common.distance_methods import method_overrides, split_words
+from eval.common.found import Found, document
+from eval.common.places import expand
 from lab import command
-from lab.command import Syntax, Words, bare_settings, read_options, settings_lines
-from lab.schema import PathText, Section, Seed, Tests
+from lab.command import Syntax, Words, bare_settings, read_options, settings_lines, show
+from lab.errors import ConfigError
+from lab.positions.config import PositionConfig
+from lab.schema import brief
+from lab.source.place import find_place
 
-Output = Literal["picture", "folder"]  # what -o names
 MODEL = "{word}: MODEL must be the first argument; give a run folder, a checkpoint in it, or a Hugging Face folder"
+OWN_TEXT = "this command writes its own text"
+NO_METHOD = "this command runs no model under another method"
+NO_TEXT = "this command reads no text"
+NO_PICTURE = "this command draws no picture"
+NO_MODEL = {"--distance": NO_METHOD, "--frequency": NO_METHOD, "--text": NO_TEXT}
+ENDINGS = (".png", ".jpg", ".svg", ".pdf", ".jsonl", ".csv", ".md")  # of files, which -o FOLDER does not name
+SHARED = {  # option: how it is listed
+    "--distance": "--distance=NAME[:parameter=value,...]\n      Distance method in place of the model's own; a name "
+    "alone takes the parameters of eval.methods.",
+    "--frequency": "--frequency=NAME[:parameter=value,...]\n      Frequency method in place of the model's own.",
+    "--text": "--text=FILE\n      The same as --{text}.",
+    "-o": "-o FOLDER\n      Where results and pictures are written.",
+    "--plot": "--plot\n      Draw the picture beside the results.",
+    "--json": "--json\n      Print one JSON object and nothing else: command, rows, files, pictures.",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Section):
-    """Options of measurements on texts."""
+class Form:
+    """What a command takes; without `options` its settings are those of a run, read elsewhere.
 
-    texts: Tests = 10
-    """Texts, pieces of the source that do not overlap."""
-    text: PathText | None = None
-    """Source of the texts, a .txt, .json or .jsonl file; left out, a run's corpus: held-out documents, fresh filler."""
-    text_field: str = "text"
-    """Field of the rows of a .json or .jsonl file that holds the text."""
-    seed: Seed = 0
-    """Seed of the choice of texts, and of what else is drawn."""
-    rows: PathText | None = None
-    """File for the results, one JSON object a line; left out, in eval/ of the run folder, or in runs/."""
-    device: Literal["auto", "cpu", "gpu"] = "auto"
-    """What to compute on; auto takes a GPU where there is one."""
+    `refused` are the shared options that make no sense for it, with the reason. `text` is the option that --text sets.
+    `several` methods may be named in one --distance, and -o may name a `file`. `each` is whether several models are
+    measured one by one.
+    """
 
-    def rules(self) -> list[str]:
-        """Refuse a file of rows with another ending."""
-        wrong = self.rows is not None and not self.rows.endswith(".jsonl")
-        return [f"rows={self.rows}: must end in .jsonl; name the file of results"] if wrong else []
+    options: type[Any] | None = None
+    refused: Mapping[str, str] = field(default_factory=dict)
+    text: str = "text"
+    several: bool = False
+    each: bool = True
+    file: bool = False
+    missing: str = MODEL
+    bare: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
 
+    @property
+    def syntax(self) -> Syntax:
+        """The grammar of the command line."""
+        bare = self.bare if self.options is None else bare_settings(self.options)
+        values = ("-o", "--frequency", "--text", *self.values)
+        return Syntax(None, ("--plot", "--json"), values, ("--distance",), bare, self.missing)
 
-@dataclass(frozen=True, kw_only=True)
-class CellOptions(Section):
-    """Options of measurements that are made of cells."""
-
-    seed: Seed = 0
-    """Seed of all that is drawn."""
-    batch: Tests | None = None
-    """Rows that the model runs side by side; left out, as many as have 16384 tokens together, 64 at most."""
-    device: Literal["auto", "cpu", "gpu"] = "auto"
-    """What to compute on; auto takes a GPU where there is one."""
-
-    def rows(self, length: int) -> int:
-        """Choose how many rows of a length run side by side.
-
-        Example:
-            >>> CellOptions().rows(128), CellOptions().rows(8192), CellOptions(batch=3).rows(128)
-            (64, 2, 3)
-        """
-        return self.batch or max(1, min(64, 16_384 // length))
+    def lines(self, settings: Sequence[str] = ()) -> list[str]:
+        """Describe the options: the command's own, the shared ones, the parameters of position methods."""
+        own = settings_lines(self.options) if self.options is not None else list(settings)
+        known = {item.name for item in fields(self.options)} if self.options is not None else set()
+        hidden = {*self.refused, *(f"--{name}" for name in known)}
+        shared = ["  " + SHARED[name].format(text=self.text) for name in SHARED if name not in hidden]
+        listed = ["Options (default; meaning):", "", *own, *shared]
+        if "--distance" not in self.refused:
+            listed += ["", "Position methods:", *settings_lines(PositionConfig, prefix="position.")]
+        return listed
 
 
 class Request(NamedTuple):
     """What a command line asks for; `overrides` are the model's position methods.
 
-    -o names the `picture`, or, for commands that collect results in one place, the `folder` of all results. `distances`
-    are the values of --distance, for commands that take it.
+    `options` are the command's own, or where it has none all settings. `folder` is that of -o, `distances` the methods
+    of a command that takes several, `named` all options that argparse read.
     """
 
     model: Path
     options: Any
     overrides: dict[str, Any]
     plots: bool
-    picture: Path | None
     folder: Path | None = None
     distances: tuple[str, ...] = ()
+    places: tuple[Path, ...] = ()
+    named: Any = None
 
 
 def run(
+    name: str,
     description: str | None,
-    options_class: type[Section],
-    measure: Callable[[Request], str | int],
+    form: Form,
+    measure: Callable[[Request], Found | None],
     arguments: Sequence[str],
     *,
-    output: Output = "picture",
-    lists: tuple[str, ...] = (),
+    settings: Callable[[], Sequence[str]] = tuple,
     stopped: str = command.CONTINUES,
 ) -> int:
-    """Read the command line, print the text that `measure` returns, and return the exit status."""
+    """Read the command line, measure, show what was found, and return the exit status.
 
-    def work(words: Words) -> str | int:
-        return measure(read_request(words, options_class, output=output))
+    `measure` returns None in all processes but the first.
+    """
 
-    def settings() -> list[str]:
-        beside = "to FILE.png where -o FILE.png is given, else beside the results"
-        return [
-            "Options (default; meaning):",
-            "",
-            *settings_lines(options_class),
-            f"  --plot\n      Draw the picture{f', {beside}' if output == 'picture' else ' beside the results'}.",
-            "  --position.distance.method=NAME, --position.frequency.method=NAME, and their parameters",
-            "      Position methods in place of the model's own.",
-        ]
+    def work(words: Words) -> int:
+        found = []
+        with aside(words.options.json):
+            for request in requests_of(words, form):
+                one = measure(request)
+                if one is not None and not words.options.json:
+                    show(one.whole)
+                found += [] if one is None else [one]
+        if words.options.json and found:
+            show(document(name, found))
+        return 0
 
-    syntax = Syntax(flags=("--plot",), values=("-o",), lists=lists, bare=bare_settings(options_class), missing=MODEL)
-    return command.run(description, arguments, work, syntax=syntax, settings=settings, stopped=stopped)
+    lines = lambda: form.lines(settings())  # noqa: E731
+    return command.run(description, arguments, work, syntax=form.syntax, settings=lines, stopped=stopped)
 
 
-def read_request(words: Words, options_class: type[Section], *, output: Output = "picture") -> Request:
-    """Read a command line.
+@contextlib.contextmanager
+def aside(is_json: bool) -> Iterator[None]:
+    """Send what is printed to stderr, where stdout is to hold one JSON object."""
+    with contextlib.redirect_stdout(sys.stderr) if is_json else contextlib.nullcontext():
+        yield
+
+
+def requests_of(words: Words, form: Form) -> Iterator[Request]:
+    """Read a command line: a request for each model, or one for all.
 
     Raises: ConfigError with a line for every fault, options named as they are written.
     """
-    model, plots = Path(words.places[0]), words.options.plot
-    overrides = {key: value for key, value in words.settings.items() if key.startswith("position.")}
-    own = {key: value for key, value in words.settings.items() if key not in overrides}
-    faults = picture_faults(words.options.o, plots) if output == "picture" else []
-    options = read_options(options_class, own, faults)
-    place = Path(words.options.o) if words.options.o else None
-    distances = tuple(getattr(words.options, "distance", None) or ())
-    picture, folder = (place, None) if output == "picture" else (None, place)
-    return Request(model, options, overrides, plots, picture, folder, distances)
+    named, places = words.options, expand(words.places)
+    faults = [
+        f"{option}{'' if given is True else f'={brief(shown(given))}'}: {reason}; leave it out"
+        for option, reason in form.refused.items()
+        if (given := getattr(named, option.lstrip("-")))
+    ]
+    if named.o is not None and Path(named.o).suffix in ENDINGS and not form.file:
+        faults.append(f"-o {named.o}: must be a folder, results and pictures are written into it; leave the ending out")
+    own = dict(words.settings)
+    overrides = {} if form.options is None else {key: own.pop(key) for key in words.settings if is_method(key)}
+    if "--distance" in form.refused:
+        faults += [f"--{key}: {form.refused['--distance']}; leave it out" for key in overrides]
+    if named.text is not None and "--text" not in form.refused:
+        faults += [f"--{form.text}: is given twice, as --text too; keep one"] if form.text in own else []
+        own[form.text] = named.text
+    distances = [word for given in named.distance or () for word in split_words(given)]
+    if len(distances) > 1 and not form.several:
+        faults.append(f"--distance={brief(','.join(distances))}: this command takes one; eval.methods compares several")
+    given = {"distance": distances[0] if distances and not form.several else None, "frequency": named.frequency}
+    faults += [
+        f"--{key}: would be ignored beside --{kind}; leave one of them out"
+        for kind, word in (("distance", distances), ("frequency", named.frequency))
+        for key in words.settings
+        if word and key.startswith(f"position.{kind}.")
+    ]
+    if form.options is None and faults:
+        raise ConfigError(*faults)
+    options = own if form.options is None else read_options(form.options, own, faults)
+    folder, several = None if named.o is None else Path(named.o), len(places) > 1 and form.each
+    for place in places if several and form.missing == MODEL else ():
+        find_place(place)  # before time is spent on the first
+    for place in places if form.each else places[:1] or [Path()]:
+        methods = {**overrides, **method_overrides(place, given, longest(options))}
+        whole = {**options, **methods} if form.options is None else options
+        where = folder / place.name if folder is not None and several else folder
+        yield Request(place, whole, methods, named.plot, where, tuple(distances), tuple(places), named)
 
 
-def picture_faults(place: str | None, plots: bool) -> list[str]:
-    """Refuse a picture with another ending, or one that nothing is drawn to."""
-    if place is None:
-        return []
-    if not plots:
-        return [f"-o {place}: would be ignored, nothing is drawn; add --plot"]
-    return [] if place.endswith(".png") else [f"-o {place}: must end in .png; name the picture"]
+def is_method(key: str) -> bool:
+    """Return whether a setting belongs to a position method."""
+    return key.startswith("position.")
+
+
+def shown(given: Any) -> str:
+    """Write the value of an option as it was given."""
+    return ",".join(given) if isinstance(given, list) else str(given)
+
+
+def longest(options: Any) -> int | None:
+    """Find the longest length that options name, in tokens."""
+    names = ("lengths", "length", "max_length", "window", "tokens")
+    known = options if isinstance(options, dict) else {name: getattr(options, name, None) for name in names}
+    found = next((known[name] for name in names if known.get(name)), None)
+    longest = max(found) if isinstance(found, tuple) and found else found
+    return longest if isinstance(longest, int) else None

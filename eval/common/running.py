@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tqdm import tqdm
-
 from eval.common.cases import TextCase
 from eval.common.results import Results, Row
+from lab.bars import Bar
 from lab.data.tokenizer import check_ids
 from lab.probe.answering import answered
 from lab.probe.interfaces import Answers
@@ -31,14 +30,14 @@ def fill(
 ) -> list[Row]:
     """Return the rows of all cells wanted; `run` measures and adds one whose row is not there."""
     rows = []
-    with tqdm(total=sum(cell.tests for cell in wanted), desc=kind, unit=unit) as bar:
+    with Bar(total=sum(cell.tests for cell in wanted), desc=kind, unit=unit) as bar:
         for cell in wanted:
-            bar.set_postfix_str(cell.name)
+            bar.name(cell.name)
             finished = cells.find(cell.row)
             if finished is None:
                 finished = run(cell.row, bar.update)
             else:
-                bar.update(cell.tests)
+                bar.known(cell.tests)
             rows.append(finished)
     return rows
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, distributed
 
 from eval.common.command import Request
+from eval.common.found import Found
 from eval.common.subject import Subject, device_for, open_subject
 from lab.errors import ConfigError
 from lab.launch import Launch, read_launch
@@ -28,8 +29,8 @@ WAIT = timedelta(days=1)  # for the next row, while the first process reads, dra
 Score = Callable[[Tensor, Tensor], Tensor]
 
 
-def measure_together(request: Request, measure: Callable[[Request, Subject, Score], str]) -> str | int:
-    """Measure in the first process and return its text; score rows in the others until it ends, and return 0.
+def measure_together(request: Request, measure: Callable[[Request, Subject, Score], Found]) -> Found | None:
+    """Measure in the first process and return what it found; score rows in the others until it ends.
 
     Raises: LabError, also for a model whose heads cannot be divided among the processes.
     """
@@ -46,7 +47,8 @@ def measure_together(request: Request, measure: Callable[[Request, Subject, Scor
                 f"heads of {request.model}; start fewer"
             )
         if not launch.is_first:
-            return serve(subject, context)
+            serve(subject, context)
+            return None
         try:
             return measure(request, subject, partial(score_together, subject, context))
         finally:
@@ -73,12 +75,12 @@ def score_together(subject: Subject, context: ContextGroup, tokens: Tensor, targ
     return subject.losses(tokens, targets, context)
 
 
-def serve(subject: Subject, context: ContextGroup) -> int:
-    """Score the rows that the first process sends, until it sends none; return the exit status."""
+def serve(subject: Subject, context: ContextGroup) -> None:
+    """Score the rows that the first process sends, until it sends none."""
     given: list[Any] = [None]
     while True:
         distributed.broadcast_object_list(given)
         if given[0] is None:
-            return 0
+            return
         tokens, targets = given[0]
         subject.losses(tokens, targets, context)

@@ -13,12 +13,13 @@ from torch import Tensor
 
 from eval.common.command import Request
 from eval.common.documents import draw_texts
+from eval.common.found import Found
 from eval.common.results import Row, shortened, write_rows
 from eval.common.subject import source
 from lab.files import writing
 from lab.loading import OpenedModel
 
-NOT_IN_DIGEST = ("rows", "device")  # options that change no number
+NOT_IN_DIGEST = ("device",)  # options that change no number
 
 
 def texts_of(model: OpenedModel, options: Any, n_tokens: int, device: torch.device) -> Tensor:
@@ -41,30 +42,29 @@ def texts_of(model: OpenedModel, options: Any, n_tokens: int, device: torch.devi
 
 
 def write_results(
-    files: tuple[Path, Path | None],
+    file: Path,
     model: OpenedModel,
     request: Request,
     device: torch.device,
     records: Iterable[Row],
     draw: Callable[[str, Path], None],
-) -> str:
-    """Write the records, draw the picture if requested, and return their files.
+) -> Found:
+    """Write the records, draw the picture if requested, and return both without a text.
 
     Raises: LabError.
     """
-    (rows, picture), options = files, request.options
-    known = {**source(model, device), "seed": options.seed}
-    write_rows(rows, [{**known, **row} for row in records], f"--rows={rows}")
-    if picture is None:
-        return f"written to {rows}"
-    draw(f"{model.name}: {model.method}; {options.texts} text{'s' * (options.texts != 1)}", picture)
-    return f"written to {rows}\npicture: {picture}"
+    options, picture = request.options, file.with_suffix(".png") if request.plots else None
+    rows = [{**source(model, device), "seed": options.seed, **row} for row in records]
+    write_rows(file, rows, f"-o {file.parent}", "folder")
+    if picture is not None:
+        draw(f"{model.name}: {model.method}; {options.texts} text{'s' * (options.texts != 1)}", picture)
+    return Found("", rows, file, picture)
 
 
-def result_files(kind: str, request: Request, model: OpenedModel) -> tuple[Path, Path | None]:
-    """Name the files of results and of the picture, and make their folder before time is spent on them.
+def result_file(kind: str, request: Request, model: OpenedModel) -> Path:
+    """Name the file of results, and make its folder before time is spent on them.
 
-    The names follow from the checkpoint and the settings, so that the same measurement has the same files.
+    The name follows from the checkpoint and the settings, so that the same measurement has the same file.
 
     Raises: ConfigError where the folder cannot be made.
     """
@@ -73,12 +73,8 @@ def result_files(kind: str, request: Request, model: OpenedModel) -> tuple[Path,
     settings = {key: value for key, value in given.items() if key not in {*NOT_IN_DIGEST, *named}}
     text = json.dumps({**settings, "method": model.method}, sort_keys=True)
     digest = shortened(text)
-    if model.folder is None or model.consumed_tokens is None:
-        stem = Path("runs") / f"{kind}-{model.name}-{digest}"
-    else:
-        stem = model.folder / "eval" / f"{kind}-{model.consumed_tokens:015d}-{digest}"
-    rows = Path(request.options.rows or f"{stem}.jsonl")
-    with writing(f"--rows={rows}", "file"):
-        rows.parent.mkdir(parents=True, exist_ok=True)
-    picture = request.picture or Path(f"{stem}.png")
-    return rows, picture if request.plots else None
+    trained = model.name if model.consumed_tokens is None else f"{model.consumed_tokens:015d}"
+    folder = request.folder or (Path("runs") if model.folder is None else model.folder / "eval")
+    with writing(f"-o {folder}", "folder"):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{kind}-{trained}-{digest}.jsonl"

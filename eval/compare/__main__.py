@@ -1,6 +1,6 @@
 """Join results of any evaluations into one table, and mark the differences that are significant.
 
-    python -m eval.compare PATH [PATH ...] [--by FIELD,FIELD] [-o FILE.txt|.md|.csv|.html|.tex]
+    python -m eval.compare PATH [PATH ...] [--by FIELD,FIELD] [-o FOLDER|FILE.txt|.md|.csv|.html|.tex]
 
 PATH is a run folder, a folder of results, or a .jsonl file of rows, of eval.probe (and training's own probes),
 eval.ruler, eval.passkey, eval.lines, eval.perplexity, eval.methods, eval.heatmap or eval.harness:
@@ -25,54 +25,61 @@ the table names the test.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass
 
+from eval.common.command import NO_MODEL, NO_PICTURE, Form, Request, run
+from eval.common.found import Found, file_in
 from eval.compare.records import read_records
 from eval.compare.table import arrange
-from eval.compare.writing import WRITERS, as_text
-from lab.command import Syntax, Words, run, start
+from eval.compare.writing import WRITERS, as_text, rows_of
+from lab.command import start
 from lab.errors import ConfigError
 from lab.files import write_atomic, writing
+from lab.schema import Section
 
 
-def join(paths: Sequence[Path], by: Sequence[str], output: Path | None) -> str:
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(Section):
+    """Options of this command."""
+
+    by: tuple[str, ...] = ()
+    """Fields, with commas between them, that columns are: of the rows, or settings of the runs; left out, model,
+    checkpoint and method."""
+
+    def rules(self) -> list[str]:
+        """Refuse a field given twice."""
+        twice = len(set(self.by)) < len(self.by)
+        return [f"by={','.join(self.by)}: a field is given twice; keep one of them"] if twice else []
+
+
+def join(request: Request) -> Found:
     """Read all results, and return the table, or where it was written.
 
     Raises: LabError.
     """
-    records, others = read_records(paths)
-    grid = arrange(records, by)
+    output = None if request.folder is None else file_in(request.folder, "compare.txt")
+    if output is not None and output.suffix not in WRITERS:
+        raise ConfigError(f"-o {output}: must end in {', '.join(WRITERS)}, or be a folder; name the file of the table")
+    records, others = read_records(request.places)
+    grid = arrange(records, request.options.by)
     left = [f"{others:,} rows of other measurements are left out."] if others else []
+    rows = rows_of(grid)
     if output is None:
-        return "\n".join([as_text(grid), *left])
+        return Found("\n".join([as_text(grid), *left]), rows)
     with writing(f"-o {output}", "file"):
+        output.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(output, (WRITERS[output.suffix](grid).rstrip("\n") + "\n").encode())
-    return "\n".join([*left, f"{len(grid.cells):,} results in {grid.cells.line.nunique():,} lines written to {output}"])
-
-
-def read_words(words: Words) -> tuple[list[Path], list[str], Path | None]:
-    """Read the command line.
-
-    Raises: ConfigError with a line for every fault.
-    """
-    given, place = words.settings, words.options.o
-    faults = [f"--{name}={value}: unknown setting; use --by" for name, value in given.items() if name != "by"]
-    by = [name.strip() for name in str(given["by"]).split(",")] if "by" in given else []
-    if len(set(by)) < len(by):
-        faults.append(f"--by={given['by']}: a field is given twice; keep one of them")
-    if place is not None and Path(place).suffix not in WRITERS:
-        faults.append(f"-o {place}: must end in {', '.join(WRITERS)}; name the file of the table")
-    if not words.places:
-        faults.append("PATH: must be set; give a run folder, a folder of results, or a .jsonl file, before the options")
-    if faults:
-        raise ConfigError(*faults)
-    return [Path(word) for word in words.places], by, Path(place) if place else None
+    return Found(
+        "\n".join([*left, f"{len(grid.cells):,} results in {grid.cells.line.nunique():,} lines"]), rows, output
+    )
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    syntax = Syntax(places=None, values=("-o",))
-    return run(__doc__, arguments, lambda words: join(*read_words(words)), syntax=syntax)
+    missing = "PATH: must be set; give a run folder, a folder of results, or a .jsonl file, before the options"
+    refused = {**NO_MODEL, "--plot": NO_PICTURE}
+    form = Form(options=CompareOptions, refused=refused, each=False, file=True, missing=missing)
+    return run("eval.compare", __doc__, form, join, arguments)
 
 
 if __name__ == "__main__":

@@ -97,12 +97,22 @@ def as_latex(grid: Grid) -> str:
     return table + "".join(f"% {text}\n" for text in legend(grid))
 
 
-def as_csv(grid: Grid) -> str:
-    """Write one line for each result, with all that is known of it."""
+def known(grid: Grid) -> pd.DataFrame:
+    """Lay out all that is known of each result."""
     protocol = [" ".join(f"{name}={json.dumps(value)}" for name, value in alike.items()) for alike in grid.cells.alike]
     names = list(dict.fromkeys(["evaluation", "task", "length", *COLUMNS, *WIDER, *grid.by, "protocol", *KNOWN]))
-    text: str = grid.cells.assign(protocol=protocol)[names].to_csv(index=False)
+    return grid.cells.assign(protocol=protocol)[names]
+
+
+def as_csv(grid: Grid) -> str:
+    """Write one line for each result, with all that is known of it."""
+    text: str = known(grid).to_csv(index=False)
     return text
+
+
+def rows_of(grid: Grid) -> list[dict[str, Any]]:
+    """List the results as they are in the CSV, without what is unknown."""
+    return [{name: value for name, value in row.items() if pd.notna(value)} for row in known(grid).to_dict("records")]
 
 
 WRITERS: dict[str, Callable[[Grid], str]] = {

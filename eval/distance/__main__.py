@@ -1,6 +1,6 @@
 """Measure which share of numbers a model finds by their distance, and how far back it reaches.
 
-    python -m eval.distance MODEL [--option=value ...] [--distance=METHOD ...] [--plot] [-o FOLDER]
+    python -m eval.distance MODEL [--option=value ...] [--distance=METHOD,...] [--plot] [-o FOLDER]
 
 MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
 tokenizer.json. Each test hides one number an exact number of tokens before the end of the prompt; prompt and answer
@@ -9,14 +9,14 @@ log-probability of the right number and f, how often training saw the distance; 
 the share crosses the threshold (lab/probe/effective_distance.py):
 
     python -m eval.distance runs/cpu_demo --plot
-    python -m eval.distance runs/cpu_demo --distance=plain --distance=string:shift=64,window=32 --distance=dca --plot
+    python -m eval.distance runs/cpu_demo --distance=plain,string:shift=64,window=32,dca --plot
     python -m eval.distance runs/cpu_demo --distances=64,96,128,160 --tests=400 --threshold=0.5
     python -m eval.distance runs/cpu_demo --position.distance.method=rerope --position.distance.window=96
     python -m eval.distance runs/cpu_demo --prompt=96,128,160 --plot
     python -m eval.distance runs/cpu_demo --window=384 --distance=string --plot
     python -m eval.distance models/Llama-3.1-8B --haystack=essays.txt --points=6 --tests=50
 
---distance may be repeated; every method is put the same tests. A name alone takes the parameters of eval.methods.
+Every method of --distance is put the same tests. A name alone takes the parameters of eval.methods.
 With --prompt the distances are also tested in shorter prompts, to tell distance from the length of the prompt: rows of
 their own, found_by_prompt, that have no part in reach.
 
@@ -36,10 +36,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
-from tqdm import tqdm
 
-from eval.common.command import Request, run
+from eval.common.command import Form, Request, run
 from eval.common.distance_methods import read_distance
+from eval.common.found import Found
 from eval.common.needle_tests import counts_of, haystack_of
 from eval.common.results import FinishedTests, shortened, write_rows
 from eval.common.subject import Subject, note_idle, note_idle_distance, open_subject, result_folder
@@ -47,6 +47,7 @@ from eval.distance.picture import draw_distances
 from eval.distance.prompts import left_out, rows_of, shorter_prompts
 from eval.distance.series import Row, Series, four_needles, key_of
 from eval.distance.table import table
+from lab.bars import Bar
 from lab.command import start
 from lab.data.tokenizer import check_ids
 from lab.errors import ConfigError, DataError
@@ -96,8 +97,8 @@ class DistanceOptions(Section):
     """What to compute on; auto takes a GPU where there is one."""
 
 
-def measure(request: Request) -> str:
-    """Run what is not finished yet, write all down, and return the tables to print.
+def measure(request: Request) -> Found:
+    """Run what is not finished yet, write all down, and return the tables.
 
     Raises: LabError, KeyboardInterrupt.
     """
@@ -110,7 +111,7 @@ def measure(request: Request) -> str:
     four = four_needles(subject, probe)
     series = []
     n_distances = sum(len(each.distances) for each in (probe, *shorter))
-    with tqdm(total=len(methods) * n_distances * probe.config.distance_tests, desc=KIND, unit="test") as bar:
+    with Bar(total=len(methods) * n_distances * probe.config.distance_tests, desc=KIND, unit="test") as bar:
         for method in methods:
             subject.model.decoder.distance = method
             results = run_all(subject, probe, folder, bar)
@@ -119,13 +120,14 @@ def measure(request: Request) -> str:
     names = [line.method for line in series]
     digest = shortened(json.dumps([names, probe.distances, asdict(replace(options, device="auto", batch=None))]))
     path = folder / f"{KIND}-{subject.model.consumed_tokens or 0:015d}-{digest}.jsonl"
-    write_rows(path, [row for line in series for row in line.lines], f"-o {folder}", "folder")
+    rows = [row for line in series for row in line.lines]
+    write_rows(path, rows, f"-o {folder}", "folder")
     title = f"{subject.model.name}, window {probe.test.window:,}; {probe.config.distance_tests} tests at each distance"
-    lines = [title, *(table(line) for line in series), *left_out(probe, shorter), "", f"written to {path}"]
-    if request.plots:
-        draw_distances(series, title, probe.test.window, path.with_suffix(".png"))
-        lines.append(f"picture: {path.with_suffix('.png')}")
-    return "\n".join(lines)
+    lines = [title, *(table(line) for line in series), *left_out(probe, shorter), ""]
+    picture = path.with_suffix(".png") if request.plots else None
+    if picture is not None:
+        draw_distances(series, title, probe.test.window, picture)
+    return Found("\n".join(lines), rows, path, picture)
 
 
 def make_probe(subject: Subject, options: DistanceOptions) -> DistanceProbe:
@@ -171,9 +173,6 @@ def choose_methods(request: Request, subject: Subject, window: int) -> list[Dist
     """
     own = subject.model.decoder.distance
     note_idle_distance(request.overrides, own, window)
-    set_apart = [key for key in request.overrides if key.startswith("position.distance.")]
-    if request.distances and set_apart:
-        raise ConfigError(*(f"--{key}: would be ignored beside --distance; leave one of them out" for key in set_apart))
     train_len = min(window, subject.model.train_len or window)
     methods = [read_distance(word, train_len, window) for word in request.distances]
     faults = [
@@ -194,9 +193,9 @@ def run_all(subject: Subject, probe: DistanceProbe, folder: Path, bar: Any) -> l
     Raises: KeyboardInterrupt, which says how to go on.
     """
     finished = FinishedTests(folder, subject.model.consumed_tokens or 0, key_of(subject, probe), "distance")
-    bar.set_postfix_str(subject.model.method)
+    bar.name(subject.model.method)
     known = [test for distance in probe.distances for test in finished.known(distance)]
-    bar.update(sum(test < probe.config.distance_tests for test in known))
+    bar.known(sum(test < probe.config.distance_tests for test in known))
     finished.report = bar.update
     try:
         return list(probe.run(subject, store=finished))
@@ -228,7 +227,8 @@ def summed(
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    return run(__doc__, DistanceOptions, measure, arguments, output="folder", lists=("--distance",))
+    form = Form(options=DistanceOptions, text="haystack", several=True)
+    return run("eval.distance", __doc__, form, measure, arguments)
 
 
 if __name__ == "__main__":

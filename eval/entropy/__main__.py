@@ -1,6 +1,6 @@
 """Measure attention entropy by layer and by the number of visible tokens.
 
-    python -m eval.entropy MODEL [--option=value ...] [--plot [-o PICTURE.png]]
+    python -m eval.entropy MODEL [--option=value ...] [--plot] [-o FOLDER]
 
 MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
 tokenizer.json. The entropy of a query's attention weights p, -sum p ln p in nats, is averaged over heads and texts and
@@ -8,7 +8,7 @@ compared with ln n, that of n equal weights (arXiv:2401.07004, Figure 1):
 
     python -m eval.entropy runs/cpu_demo
     python -m eval.entropy runs/cpu_demo --tokens=768 --texts=40 --plot
-    python -m eval.entropy runs/cpu_demo --lengths=64,128,256 --plot -o entropy.png
+    python -m eval.entropy runs/cpu_demo --lengths=64,128,256 --plot -o entropy
     python -m eval.entropy models/Llama-2-7B-Chat --text=pile_arxiv.jsonl --texts=128 --tokens=4096
 
 The last has the paper's model, documents, their number and length; its released code averages the weights of the first
@@ -16,7 +16,7 @@ head over documents before it takes their entropy.
 
 The model computes in float32 with its own position methods, or with others; theta and logit factor take effect:
 
-    python -m eval.entropy runs/cpu_demo --position.frequency.method=entropy_abf --position.frequency.train_len=192
+    python -m eval.entropy runs/cpu_demo --frequency=entropy_abf:train_len=192
 
 Prints a table, and writes a line for each layer and number of visible tokens to the file that the last line names.
 """
@@ -32,14 +32,16 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import torch
-from tqdm import tqdm
 
-from eval.common.command import Options, Request, run
+from eval.common.command import Form, Request, run
+from eval.common.found import Found
+from eval.common.options import Options
 from eval.common.subject import device_for, doublings, note_idle_distance, refuse_far
 from eval.common.tables import to_text
-from eval.common.texts import result_files, texts_of, write_results
+from eval.common.texts import result_file, texts_of, write_results
 from eval.entropy.attention_entropy import attention_entropy
 from eval.entropy.picture import draw_entropy
+from lab.bars import Bar
 from lab.command import NOTHING_WRITTEN, start
 from lab.loading import OpenedModel, open_model
 from lab.schema import Length, Positive
@@ -71,8 +73,8 @@ class EntropyOptions(Options):
         return self.tokens or max(self.lengths or (min(WINDOWS * (train_len or MOST_TOKENS), MOST_TOKENS),))
 
 
-def measure(request: Request) -> str:
-    """Measure, write the results, and return the table to print.
+def measure(request: Request) -> Found:
+    """Measure, write the results, and return the table.
 
     Raises: LabError.
     """
@@ -83,16 +85,16 @@ def measure(request: Request) -> str:
     n_tokens = options.text_tokens(model.train_len)
     visible = sorted({*(options.lengths or (*doublings(2, n_tokens), n_tokens))})
     note_idle_distance(request.overrides, model.decoder.distance, n_tokens)
-    files = result_files("entropy", request, model)
-    texts = tqdm(texts_of(model, options, n_tokens, device), desc="entropy", unit="text")
+    file = result_file("entropy", request, model)
+    texts = Bar(texts_of(model, options, n_tokens, device), desc="entropy", unit="text")
     curves = torch.cat([attention_entropy(model.decoder, text[None]) for text in texts]).cpu().numpy()
     mean = curves.mean(0)
 
     def draw(title: str, picture: Path) -> None:
         draw_entropy(mean, title, model.train_len, picture)
 
-    where = write_results(files, model, request, device, records(curves, visible, model), draw)
-    return f"{table(mean, visible)}\n{where}"
+    found = write_results(file, model, request, device, records(curves, visible, model), draw)
+    return found._replace(text=table(mean, visible))
 
 
 def records(curves: Curves, visible: Sequence[int], model: OpenedModel) -> Iterator[dict[str, Any]]:
@@ -125,7 +127,7 @@ def table(curves: Curves, visible: Sequence[int]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    return run(__doc__, EntropyOptions, measure, arguments, stopped=NOTHING_WRITTEN)
+    return run("eval.entropy", __doc__, Form(options=EntropyOptions), measure, arguments, stopped=NOTHING_WRITTEN)
 
 
 if __name__ == "__main__":

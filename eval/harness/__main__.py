@@ -8,14 +8,13 @@ tokenizer.json. Tasks, tags and groups are the harness's, or those of the YAML f
     python -m eval.harness models/Llama-3.1-8B --tasks hellaswag,mmlu,gsm8k --num_fewshot 5
     python -m eval.harness models/Llama-3.1-8B --tasks longbench --max_length 32768 --truncate middle
     python -m eval.harness models/Llama-3.1-8B --tasks infinitebench --truncate middle --distance string
-    python -m eval.harness models/Llama-3.1-8B --tasks longbench --distance string --shift 43008 --window 128
+    python -m eval.harness models/Llama-3.1-8B --tasks longbench --distance string:shift=43008,window=128
     python -m eval.harness models/Llama-3.1-8B --tasks humaneval --confirm_run_unsafe_code
     python -m eval.harness models/Llama-3.1-8B-Instruct --tasks gsm8k --apply_chat_template
     python -m eval.harness runs/tiny_2k --tasks my_task --include_path my_tasks/ --run_own_code
 
---distance NAME is short for --position.distance.method=NAME; that method's parameters follow under their own names, or
-after a colon as in eval.distance. Where none is given, string, dca, self_extend and rerope take those of eval.methods,
-from the training window. Texts are encoded and cut as the harness's own class hf does it (eval/harness/model.py).
+Where --distance names no parameters, string, dca, self_extend and rerope take those of eval.methods, from the training
+window. Texts are encoded and cut as the harness's own class hf does it (eval/harness/model.py).
 Answers are greedy; tasks that sample are refused. Needs the extra: pip install -e '.[harness]'.
 
 Prints a table, and adds a line for each task, metric and filter to harness.jsonl in eval/ of the run folder
@@ -34,8 +33,9 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from typing import Any
 
-from eval.common.command import Request, run
-from eval.common.distance_methods import PREFIX, expand_distance, with_derived_parameters
+from eval.common.command import Form, Request, run
+from eval.common.distance_methods import PREFIX
+from eval.common.found import Found
 from eval.common.results import Results, Row, shortened
 from eval.common.subject import SUBJECT, Subject, open_subject, result_folder
 from eval.harness.model import harness_model
@@ -43,7 +43,6 @@ from eval.harness.options import HarnessOptions
 from eval.harness.results import rows_of, table, tests_of
 from eval.harness.tasks import definition, evaluate, load_tasks, task_manager
 from lab.command import start
-from lab.errors import ConfigError
 from lab.files import write_json, writing
 from lab.source.place import named
 
@@ -53,15 +52,12 @@ READ_WITH = (*SUBJECT, "length", "truncate", "max_gen_toks", "chat")  # determin
 NAMED_BY = (*READ_WITH, "protocol", "asked", "definition", "num_fewshot", "limit", "seed", "task", "metric", "filter")
 
 
-def measure(request: Request) -> str:
-    """Run the tasks, write their scores, and return the table to print.
+def measure(request: Request) -> Found:
+    """Run the tasks, write their scores, and return the table.
 
     Raises: LabError; KeyboardInterrupt.
     """
-    if request.plots:
-        raise ConfigError("--plot: these results have no picture; leave it out, eval.compare makes a table")
     options: HarnessOptions = request.options
-    request = with_derived_parameters(request, options.max_length)
     manager, subject = task_manager(options), open_subject(request)
     loaded, model = load_tasks(manager, options), harness_model(subject, named(request.model), options)
     about = describe(subject, options, model.max_length)
@@ -75,7 +71,7 @@ def measure(request: Request) -> str:
         results = evaluate(model, manager, name, tasks, cache, options)
         asked = {"asked": name, "definition": definition(manager, name, results["samples"])}
         rows += record(results, {**about, **asked, "seconds": round(time.perf_counter() - started, 3)}, cells)
-    return "\n".join([table(rows), *notes(request, subject, rows), f"written to {cells.path}"])
+    return Found("\n".join([table(rows), *notes(request, subject, rows)]), rows, cells.path)
 
 
 def describe(subject: Subject, options: HarnessOptions, length: int) -> Row:
@@ -117,7 +113,8 @@ def notes(request: Request, subject: Subject, rows: Sequence[Row]) -> Iterator[s
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    return run(__doc__, HarnessOptions, measure, expand_distance(arguments), output="folder")
+    refused = {"--text": "tasks bring their own texts", "--plot": "scores have no picture, eval.compare makes a table"}
+    return run("eval.harness", __doc__, Form(options=HarnessOptions, refused=refused), measure, arguments)
 
 
 if __name__ == "__main__":

@@ -28,9 +28,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from annotated_types import Ge, Le
-from tqdm import tqdm
 
-from eval.common.command import Request, run
+from eval.common.command import Form, Request, run
+from eval.common.found import Found
 from eval.common.needle_tests import (
     NeedleOptions,
     finished_tests,
@@ -44,6 +44,7 @@ from eval.common.subject import Subject, note_idle_distance, open_subject, resul
 from eval.heatmap.depths import depth_rows, peak, third_rows
 from eval.heatmap.picture import draw_heatmap
 from eval.heatmap.table import found_table, thirds_table
+from lab.bars import Bar
 from lab.command import start
 from lab.errors import ConfigError
 from lab.probe.effective_length import LengthResult, NeedleProbe, Row
@@ -61,8 +62,8 @@ class HeatmapOptions(NeedleOptions):
     """Depths, equal parts of the text's first 99%, a whole number of them to a needle; left out, three to a needle."""
 
 
-def measure(request: Request) -> str:
-    """Run the unfinished tests, write the results, and return the tables to print.
+def measure(request: Request) -> Found:
+    """Run the unfinished tests, write the results, and return the tables.
 
     Raises: LabError, KeyboardInterrupt.
     """
@@ -82,16 +83,16 @@ def measure(request: Request) -> str:
     cells = {n: depth_rows(rows, probe.protocol.found, depths, options.confidence) for n, rows in tests.items()}
     thirds = {n: third_rows(rows, probe.protocol.found, probe.seed, options.confidence) for n, rows in tests.items()}
     path = folder / f"{KIND}-{subject.model.consumed_tokens or 0:015d}-{digest({**about, 'lengths': lengths})}.jsonl"
-    write_rows(path, all_rows(about, results, cells, thirds, probe), f"-o {folder}", "folder")
+    rows = all_rows(about, results, cells, thirds, probe)
+    write_rows(path, rows, f"-o {folder}", "folder")
     what = f"{probe.config.protocol} protocol, {probe.config.tests} tests a length"
     title = f"{subject.model.name}: {subject.model.method}; {what}"
     lines = [title, "", "numbers found (%)", found_table(cells), "", thirds_table(tests, thirds, options.confidence)]
-    lines += [f"tests taken from the run's cases/: {recorded:,}"] * (recorded > 0) + [f"written to {path}"]
-    if request.plots:
-        picture = path.with_suffix(".png")
+    lines += [f"tests taken from the run's cases/: {recorded:,}"] * (recorded > 0)
+    picture = path.with_suffix(".png") if request.plots else None
+    if picture is not None:
         draw_heatmap(cells, thirds, title, subject.model.train_len, picture)
-        lines.append(f"picture: {picture}")
-    return "\n".join(lines)
+    return Found("\n".join(lines), rows, path, picture)
 
 
 def choose_depths(probe: NeedleProbe, options: HeatmapOptions) -> int:
@@ -112,10 +113,10 @@ def run_all(
 ) -> dict[int, LengthResult]:
     """Run the unfinished tests of every length."""
     out = {}
-    with tqdm(total=len(lengths) * probe.config.tests, desc=KIND, unit="test") as bar:
+    with Bar(total=len(lengths) * probe.config.tests, desc=KIND, unit="test") as bar:
         finished.report = bar.update
         for done, length in enumerate(lengths, start=1):
-            bar.set_postfix_str(f"{length:,} tokens")
+            bar.name(f"{length:,} tokens")
             out[length] = run_length(subject, probe, length, finished)
             bar.update(done * probe.config.tests - bar.n)
     return out
@@ -157,7 +158,7 @@ def all_rows(
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    return run(__doc__, HeatmapOptions, measure, arguments, output="folder")
+    return run("eval.heatmap", __doc__, Form(options=HeatmapOptions, text="haystack"), measure, arguments)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Find impactful tokens: those whose logits a brief training at the target length changes most.
 
-    python -m eval.impact BASE TUNED -o FOLDER [--option=value ...]
+    python -m eval.impact BASE TUNED -o FOLDER [--option=value ...] [--plot]
 
 BASE and TUNED are run folders, checkpoints in one, or Hugging Face folders: a model, and the same model after a brief
 training on full windows of the target length. Both score the same windows; at each position the 20% of all targets
@@ -12,8 +12,9 @@ whose logits differ most are marked, and the types that are marked most often ar
     python -m eval.impact models/Llama-3-8B runs/tuned -o runs/impact --by=pos --tagger=en_core_web_sm
     python -m eval.impact models/Llama-3-8B models/Llama-3-80k -o runs/impact --text=books.jsonl --length=80000
 
-FOLDER holds impact.json, with every type's share and rate and the classes of tokens beside them, and impact.png, their
-shares along the text. The models compute one after the other, in float32, and are both kept in memory.
+FOLDER holds impact.json, with every type's share and rate and the classes of tokens beside them, and with --plot
+impact.png, their shares along the text. The models compute one after the other, in float32, and are both kept in
+memory.
 Exit status: 0 done; 2 a mistake in the input, one line each on stderr; 75 interrupted.
 """
 
@@ -27,21 +28,23 @@ from typing import Any
 import numpy as np
 import torch
 from tokenizers import Tokenizer
-from tqdm import tqdm
 
+from eval.common.command import NO_METHOD, Form, Request, run
+from eval.common.found import Found
 from eval.common.subject import device_for, source
 from eval.impact.impactful import BoolArray, FloatArray, IntArray, mark, shares_by_position
 from eval.impact.picture import draw_shares
 from eval.impact.results import Labels, rows_of, summary
 from eval.impact.token_classes import token_texts
 from eval.impact.windows import file_windows
-from lab.command import Syntax, Words, read_options, run, settings_lines, start
+from lab.bars import Bar
+from lab.command import NOTHING_WRITTEN, start
 from lab.data.packing import IGNORE
 from lab.data.part_of_speech import label_types, open_tagger
 from lab.data.selecting import RESULT
 from lab.data.tokenizer import check_ids, needed, vocabulary_hash
 from lab.data.windows import Windows, held_out_windows
-from lab.errors import ConfigError, DataError, MissingPackage
+from lab.errors import ConfigError, DataError
 from lab.files import write_json, writing
 from lab.loading import OpenedModel, open_model
 from lab.model.attention.inspection import target_logits
@@ -62,25 +65,28 @@ class Arguments:
     tuned: Path
     folder: Path
     options: ImpactConfig
+    plots: bool
 
 
-def parse(words: Words) -> Arguments:
-    """Read the command line.
+def parse(request: Request) -> Arguments:
+    """Check the command line.
 
     Raises: ConfigError with a line for every fault.
     """
-    models, folder = words.places, words.options.o
+    models, folder = request.places, request.folder
     faults = []
     if len(models) != 2:
-        faults.append(f"BASE TUNED={' '.join(models)}: must be two models, the first arguments; see --help")
+        given = " ".join(map(str, models))
+        faults.append(f"BASE TUNED={given}: must be two models, the first arguments; see --help")
     if folder is None:
         faults.append("-o: must be given, the folder to write; for instance -o runs/impact")
-    options = read_options(ImpactConfig, words.settings, faults)
-    return Arguments(Path(models[0]), Path(models[1]), Path(folder), options)
+    if faults or folder is None:
+        raise ConfigError(*faults)
+    return Arguments(models[0], models[1], folder, request.options, request.plots)
 
 
-def analyse(asked: Arguments) -> str:
-    """Analyse, write the folder, and return what to print.
+def analyse(asked: Arguments) -> Found:
+    """Analyse, and write the folder; the rows are the types.
 
     Raises: LabError.
     """
@@ -117,7 +123,8 @@ def analyse(asked: Arguments) -> str:
         "classes": rows_of(by_class.tally(*found), by_class, None),
         "token_ids": token_ids.tolist(),
     }
-    return write(asked.folder, result, windows.targets, marked, by if options.by == "pos" else by_class)
+    labels = by if options.by == "pos" else by_class
+    return write(asked, result, windows.targets, marked, labels)
 
 
 def scored_targets(windows: Windows, texts: Sequence[str | None]) -> BoolArray:
@@ -168,7 +175,7 @@ def score(model: OpenedModel, windows: Windows, device: torch.device, name: str)
     """
     check_ids([windows.tokens.max(), windows.targets.max()], model.decoder.cfg.vocab_size)
     decoder = model.decoder.to(device)
-    bar = tqdm(zip(windows.tokens, windows.targets, strict=True), desc=name, unit="window", total=len(windows.tokens))
+    bar = Bar(zip(windows.tokens, windows.targets, strict=True), desc=name, unit="window", total=len(windows.tokens))
     found = [
         target_logits(decoder, *(torch.from_numpy(x)[None].to(device) for x in (tokens, targets))).cpu()
         for tokens, targets in bar
@@ -186,32 +193,28 @@ def sentence_share(windows: Windows, token_ids: IntArray, tokenizer: Tokenizer) 
     return float(np.concatenate(found).mean())
 
 
-def write(folder: Path, result: dict[str, Any], targets: IntArray, marked: BoolArray, labels: Labels) -> str:
-    """Write the result and a picture of the labels, and return a summary."""
-    write_json(folder / RESULT, result)
-    lines = [summary(result), f"written to {folder / RESULT}"]
+def write(asked: Arguments, result: dict[str, Any], targets: IntArray, marked: BoolArray, labels: Labels) -> Found:
+    """Write the result and, where asked for, a picture of the labels."""
+    file = asked.folder / RESULT
+    write_json(file, result)
+    found = Found(summary(result), [{"metric": "impact", **row} for row in result["types"]], file)
+    if not asked.plots:
+        return found
     n_windows, length = targets.shape
     stretches = min(max(1, int(marked.sum()) // STRETCH), MOST_STRETCHES, length)
     edges = np.linspace(0, length, stretches + 1).round().astype(np.int64)
     shares = shares_by_position(labels.of_token[targets[marked]], np.nonzero(marked)[1], edges, len(labels.names))
     title = f"{result['base']['model']} against {result['tuned']['model']}: what was marked in {n_windows:,} windows"
-    try:
-        draw_shares(labels.names, shares, edges, title, folder / PICTURE)
-        lines.append(f"picture: {folder / PICTURE}")
-    except MissingPackage as error:
-        lines.append(f"no picture: {error}")
-    return "\n".join(lines)
+    draw_shares(labels.names, shares, edges, title, asked.folder / PICTURE)
+    return found._replace(picture=asked.folder / PICTURE)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    return run(
-        __doc__,
-        arguments,
-        lambda words: analyse(parse(words)),
-        syntax=Syntax(places=None, values=("-o",)),
-        settings=lambda: ["Options (default; meaning):", "", *settings_lines(ImpactConfig)],
-    )
+    refused = {"--distance": NO_METHOD, "--frequency": NO_METHOD}
+    form = Form(options=ImpactConfig, refused=refused, each=False, missing="")
+    work = lambda request: analyse(parse(request))  # noqa: E731
+    return run("eval.impact", __doc__, form, work, arguments, stopped=NOTHING_WRITTEN)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from eval.common.cases import TextCase, Writer
-from eval.common.command import CellOptions, Request, run
+from eval.common.command import OWN_TEXT, Form, Request, run
+from eval.common.found import Found
+from eval.common.options import CellOptions
 from eval.common.results import Results, Row
 from eval.common.retrieval import answer_budget, choose_lengths, judge, summed
 from eval.common.running import Cell, Done, fill, run_tests
@@ -76,8 +78,8 @@ class LinesOptions(CellOptions):
         return faults
 
 
-def measure(request: Request) -> str:
-    """Measure what is missing, write it, and return the table to print.
+def measure(request: Request) -> Found:
+    """Measure what is missing, write it, and return the table.
 
     Raises: LabError.
     """
@@ -88,13 +90,10 @@ def measure(request: Request) -> str:
     asked = sizes(subject, writer, tests, options, budget)
     cells = Results(result_folder(KIND, request, subject) / f"{KIND}.jsonl", NAMED_BY)
     rows = measure_sizes(request, subject, writer, tests, budget, asked, cells)
-    lines = [table(rows), f"written to {cells.path}"]
-    if request.plots:
-        alike = cells.alike(rows[0], COMPARED_BY)
-        picture = cells.path.with_suffix(".png")
-        draw_lines(alike, subject.model.train_len, picture)
-        lines.append(f"picture: {picture}")
-    return "\n".join(lines)
+    picture = cells.path.with_suffix(".png") if request.plots else None
+    if picture is not None:
+        draw_lines(cells.alike(rows[0], COMPARED_BY), subject.model.train_len, picture)
+    return Found(table(rows), rows, cells.path, picture)
 
 
 def sizes(subject: Subject, writer: Writer, tests: Lines, options: LinesOptions, budget: int) -> list[int]:
@@ -214,7 +213,8 @@ def table(rows: Sequence[Row]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    return run(__doc__, LinesOptions, measure, arguments, output="folder")
+    form = Form(options=LinesOptions, refused={"--text": OWN_TEXT})
+    return run("eval.lines", __doc__, form, measure, arguments)
 
 
 if __name__ == "__main__":

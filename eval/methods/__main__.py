@@ -32,10 +32,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tqdm import tqdm
-
-from eval.common.command import Request, run
-from eval.common.distance_methods import split_word, split_words
+from eval.common.command import Form, Request, run
+from eval.common.distance_methods import split_words
+from eval.common.found import Found
 from eval.common.method_settings import METHODS, Setting, overridden, setting
 from eval.common.needle_tests import NeedleOptions, finished_tests, make_probe, run_length
 from eval.common.results import Results
@@ -43,13 +42,14 @@ from eval.common.statistics import pair, share
 from eval.common.subject import SUBJECT, Subject, note_idle, open_subject, result_folder
 from eval.methods.picture import draw_methods
 from eval.methods.table import table
+from lab.bars import Bar
 from lab.command import start
 from lab.errors import ConfigError
-from lab.parsing import parse_yaml
 from lab.positions import Frequencies
 from lab.probe.effective_length import LengthResult, NeedleProbe, Row
 from lab.probe.records import tests_of
 from lab.schema import Length, look_up
+from lab.settings import parse_method
 
 KIND = "methods"
 BASE = "rope"
@@ -72,7 +72,7 @@ class MethodsOptions(NeedleOptions):
         known = dict.fromkeys(METHODS)
         for name in names:
             try:
-                look_up(known, split_word(name)[0][1], "methods")
+                look_up(known, name.partition(":")[0], "methods")
             except ConfigError as error:
                 faults += error.faults
         faults += [f"methods={name}: is given twice; keep one" for name in sorted(set(names)) if names.count(name) > 1]
@@ -84,16 +84,12 @@ class MethodsOptions(NeedleOptions):
         return sorted(split_words(self.methods), key=lambda name: name != BASE)
 
 
-def measure(request: Request) -> str:
-    """Run the unfinished tests, write the results, and return the tables to print.
+def measure(request: Request) -> Found:
+    """Run the unfinished tests, write the results, and return the tables.
 
     Raises: LabError, KeyboardInterrupt.
     """
     options: MethodsOptions = request.options
-    if request.overrides:
-        raise ConfigError(
-            *(f"--{key}: this command sets the methods itself; leave it out" for key in request.overrides)
-        )
     subject = open_subject(request)
     own = subject.model.decoder.frequencies
     probe = make_probe(subject, options)
@@ -107,13 +103,12 @@ def measure(request: Request) -> str:
     rows = measure_all(subject, probe, settings, own, cells, options.confidence)
     title = f"{subject.model.name}, trained at {train_len:,} tokens; {probe.config.tests} tests at each length"
     lines = [title, *(table(rows[length], length, options.confidence) for length in lengths)]
-    lines += ["", f"written to {cells.path}"]
+    picture = None
     if request.plots:
         names = {**rows[lengths[0]][0], "length": lengths, "compared_as": options.methods}
         picture = cells.path.with_name(f"{KIND}-{cells.digest(names)}.png")
         draw_methods(rows, title, picture)
-        lines.append(f"picture: {picture}")
-    return "\n".join(lines)
+    return Found("\n".join([*lines, ""]), [row for each in rows.values() for row in each], cells.path, picture)
 
 
 def choose_lengths(probe: NeedleProbe, options: MethodsOptions, train_len: int) -> list[int]:
@@ -134,13 +129,8 @@ def named(word: str, train_len: int, length: int) -> Setting:
 
     Raises: ConfigError for a parameter that is not name=value.
     """
-    (_, method), *given = split_word(word)
-    if not all(key and value for key, value in given):
-        raise ConfigError(
-            f"--methods={word}: must be NAME or NAME:parameter=value,...; write string:shift=64,window=32"
-        )
-    derived = setting(method, train_len, length)
-    values = {key: parse_yaml(value, f"--methods={word}") for key, value in given}
+    values = parse_method(word, "--methods")
+    derived = setting(values.pop("method"), train_len, length)
     return overridden(derived, word, values) if values else derived
 
 
@@ -168,12 +158,12 @@ def measure_all(
     """Run every method at every length, and test the differences of a length once all are known."""
     out: dict[int, list[Row]] = {}
     total = sum(map(len, settings.values())) * probe.config.tests
-    with tqdm(total=total, desc=KIND, unit="test") as bar:
+    with Bar(total=total, desc=KIND, unit="test") as bar:
         for length, chosen in settings.items():
             base: list[bool] | None = None
             out[length] = []
             for item in chosen:
-                bar.set_postfix_str(f"{item.method} at {length:,} tokens")
+                bar.name(f"{item.method} at {length:,} tokens")
                 placed = with_methods(subject, item, own)
                 result = run_tests(placed, probe, length, cells, bar)
                 passed = [row["found"] >= probe.config.required for row in result.cases]
@@ -197,7 +187,7 @@ def with_methods(subject: Subject, setting: Setting, own: Frequencies) -> Subjec
 def run_tests(subject: Subject, probe: NeedleProbe, length: int, cells: Results, bar: Any) -> LengthResult:
     """Run the tests of a length that are not finished."""
     finished = finished_tests(subject, probe, cells.path.parent)
-    bar.update(len([test for test in finished.known(length) if test < probe.config.tests]))
+    bar.known(len([test for test in finished.known(length) if test < probe.config.tests]))
     finished.report = bar.update
     return run_length(subject, probe, length, finished)
 
@@ -228,7 +218,9 @@ def describe(subject: Subject, probe: NeedleProbe, setting: Setting) -> dict[str
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    return run(__doc__, MethodsOptions, measure, arguments, output="folder")
+    own = "this command sets the methods itself, those of --methods"
+    form = Form(options=MethodsOptions, text="haystack", refused={"--distance": own, "--frequency": own})
+    return run("eval.methods", __doc__, form, measure, arguments)
 
 
 if __name__ == "__main__":

@@ -32,8 +32,10 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le
 
 from eval.common.cases import Writer
-from eval.common.command import CellOptions, Request, run
+from eval.common.command import Form, Request, run
+from eval.common.found import Found
 from eval.common.needle_tests import haystack_of
+from eval.common.options import CellOptions
 from eval.common.results import Results, Row
 from eval.common.retrieval import answer_budget, choose_lengths, judge, summed
 from eval.common.running import Cell, Done, fill, run_tests
@@ -87,8 +89,8 @@ class PasskeyOptions(CellOptions):
         return [number / (self.depths - 1) for number in range(self.depths)]
 
 
-def measure(request: Request) -> str:
-    """Measure what is missing, write it, and return the table to print.
+def measure(request: Request) -> Found:
+    """Measure what is missing, write it, and return the table.
 
     Raises: LabError.
     """
@@ -108,13 +110,11 @@ def measure(request: Request) -> str:
     rows = measure_grid(subject, writer, tests, options, budget, lengths, cells)
     title = f"{rows[0]['model']}: {rows[0]['method']}; {rows[0]['protocol']} protocol, {options.tests} tests a cell"
     grid = 100 * pivot(rows, "depth", "length").rename(index="{:.0%}".format, columns="{:,}".format)
-    lines = [title, "", to_text(grid, ".0f"), f"written to {cells.path}"]
+    picture = None
     if request.plots:
-        drawn = cells.alike(rows[0], ALIKE)
         picture = cells.path.with_name(f"{KIND}-{cells.digest({**rows[0], 'length': None, 'depth': None})}.png")
-        draw_grid(drawn, title, subject.model.train_len, picture)
-        lines.append(f"picture: {picture}")
-    return "\n".join(lines)
+        draw_grid(cells.alike(rows[0], ALIKE), title, subject.model.train_len, picture)
+    return Found(f"{title}\n\n{to_text(grid, '.0f')}", rows, cells.path, picture)
 
 
 def make_tests(subject: Subject, options: PasskeyOptions) -> Passkey:
@@ -185,7 +185,7 @@ def describe(subject: Subject, tests: Passkey, options: PasskeyOptions, budget: 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    return run(__doc__, PasskeyOptions, measure, arguments, output="folder")
+    return run("eval.passkey", __doc__, Form(options=PasskeyOptions, text="haystack"), measure, arguments)
 
 
 if __name__ == "__main__":

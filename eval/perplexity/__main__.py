@@ -34,8 +34,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from eval.common.command import CellOptions, Request, run
+from eval.common.command import Form, Request, run
 from eval.common.documents import Documents, draw_documents
+from eval.common.found import Found
+from eval.common.options import CellOptions
 from eval.common.results import Results, Row
 from eval.common.running import Cell, Done, fill
 from eval.common.sharing import Score, measure_together
@@ -111,8 +113,8 @@ class PerplexityOptions(CellOptions):
         return self.stride or max(1, min(STRIDE, min(contexts) // 2))
 
 
-def measure(request: Request, subject: Subject, score: Score) -> str:
-    """Measure what is missing, write it, and return the table to print.
+def measure(request: Request, subject: Subject, score: Score) -> Found:
+    """Measure what is missing, write it, and return the table.
 
     Raises: LabError.
     """
@@ -133,13 +135,10 @@ def measure(request: Request, subject: Subject, score: Score) -> str:
     )
     cells = Results(result_folder("perplexity", request, subject) / "perplexity.jsonl", NAMED_BY)
     rows = measure_contexts(subject, score, documents, options, contexts, cells)
-    lines = [table(rows), f"written to {cells.path}"]
-    if request.plots:
-        picture = cells.path.with_suffix(".png")
-        alike = cells.alike(rows[0], COMPARED_BY)
-        draw_perplexity(alike, subject.model.train_len, picture)
-        lines.append(f"picture: {picture}")
-    return "\n".join(lines)
+    picture = cells.path.with_suffix(".png") if request.plots else None
+    if picture is not None:
+        draw_perplexity(cells.alike(rows[0], COMPARED_BY), subject.model.train_len, picture)
+    return Found(table(rows), rows, cells.path, picture)
 
 
 def measure_contexts(
@@ -219,7 +218,7 @@ def table(rows: Sequence[Row]) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     measure_shared = partial(measure_together, measure=measure)
-    return run(__doc__, PerplexityOptions, measure_shared, arguments, output="folder")
+    return run("eval.perplexity", __doc__, Form(options=PerplexityOptions), measure_shared, arguments)
 
 
 if __name__ == "__main__":

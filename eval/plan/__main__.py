@@ -1,11 +1,12 @@
 """Plan a pretraining run: how often each distance will be seen, and how far the model can be expected to reach.
 
     python -m eval.plan [RUN ...] [--corpus=SHARDS_OR_CSV] [--window=2048,4096] [--tokens=1e12] [--target=2048]
+        [--plot] [-o FOLDER]
 
     python -m eval.plan --window=4096 --tokens=1e12
     python -m eval.plan --corpus=shards/mine --window=2048,4096,8192 --tokens=3e11 --target=2048
     python -m eval.plan runs/mini-* --corpus=shards/synthetic-0a1b2c3d --window=128,192,256 --tokens=5e6
-    python -m eval.plan --window=4096 --tokens=1e12 --config=configs/tiny_4k.yaml --plot plan.png
+    python -m eval.plan --window=4096 --tokens=1e12 --config=configs/tiny_4k.yaml --plot
 
 The law is a position frequency F at which a model reaches that far (eval/plan/law.py): fitted to the last probe of the
 runs named, or, without any, to the two models of arXiv:2410.18745. Every group of points (a window; for the paper's,
@@ -20,7 +21,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from eval.common.command import NO_MODEL, Form, Request, run
+from eval.common.found import Found, save
 from eval.common.tables import to_text
 from eval.plan.documents import SLIMPAJAMA, Documents, read_documents
 from eval.plan.held_out import held_out
@@ -28,7 +32,7 @@ from eval.plan.law import Law, Needed, fit
 from eval.plan.options import PlanOptions
 from eval.plan.picture import draw_plan
 from eval.plan.points import Evidence, measured, published
-from lab.command import Syntax, Words, read_options, run, settings_lines, start
+from lab.command import start
 from lab.config import load_experiment
 from lab.positions.base_bound import base_warning
 
@@ -36,8 +40,8 @@ FRACTIONS = (1 / 8, 1 / 4, 1 / 2, 3 / 4)  # of the window, where f is printed
 SAME_SIZE = 1.5  # models whose sizes differ by more than this factor are not of one size
 
 
-def report(runs: Sequence[Path], options: PlanOptions, picture: Path | None) -> str:
-    """Fit, check and predict; return the text to print.
+def report(runs: Sequence[Path], options: PlanOptions, picture: Path | None) -> Found:
+    """Fit, check and predict; the rows are the predictions.
 
     Raises: LabError.
     """
@@ -51,8 +55,22 @@ def report(runs: Sequence[Path], options: PlanOptions, picture: Path | None) -> 
     parts += flags(options, evidence)
     if picture is not None:
         draw_plan(documents, options, laws, picture)
-        parts.append(f"picture: {picture}")
-    return "\n\n".join(parts)
+    rows = [row for law, each in zip(laws, evidence, strict=True) for row in expected(documents, options, law, each)]
+    return Found("\n\n".join(parts), rows, picture=picture)
+
+
+def expected(documents: Documents, options: PlanOptions, law: Law, evidence: Evidence) -> list[dict[str, Any]]:
+    """List what a law predicts for each window and mode, in numbers."""
+    rows = []
+    for window, mode in options.arms:
+        per_token = documents.frequency(window, mode)
+        row = {"law": evidence.source, "tokens": options.tokens, "window": window, "mode": mode}
+        row |= law.expect(per_token, options.tokens)._asdict()
+        if options.target is not None:
+            needed = law.tokens_for(per_token, options.target)
+            row |= {"target": options.target, "target_tokens": None if needed is None else list(needed)}
+        rows.append(row)
+    return rows
 
 
 def frequencies(documents: Documents, options: PlanOptions) -> str:
@@ -114,13 +132,12 @@ def flags(options: PlanOptions, evidence: Sequence[Evidence]) -> list[str]:
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
 
-    def show(words: Words) -> str:
-        options = read_options(PlanOptions, words.settings)
-        picture = None if words.options.plot is None else Path(words.options.plot)
-        return report([Path(place) for place in words.places], options, picture)
+    def show(request: Request) -> Found:
+        picture = (request.folder or Path("runs")) / "plan.png" if request.plots else None
+        return save(report(request.places, request.options, picture), request.folder, "plan")
 
-    syntax = Syntax(places=None, values=("--plot",))
-    return run(__doc__, arguments, show, syntax=syntax, settings=lambda: settings_lines(PlanOptions))
+    form = Form(options=PlanOptions, refused=NO_MODEL, each=False, missing="")
+    return run("eval.plan", __doc__, form, show, arguments)
 
 
 if __name__ == "__main__":

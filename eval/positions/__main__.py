@@ -1,7 +1,7 @@
 """Show the relative positions of a text under a method, and how often training has seen them.
 
-    python -m eval.positions METHOD --length=TOKENS [--parameter=value ...] [--plot [-o PICTURE.png]]
-    python -m eval.positions SKIP --n_tokens=TOKENS --target_len=TOKENS [--option=value ...] [--plot [-o PICTURE.png]]
+    python -m eval.positions METHOD --length=TOKENS [--parameter=value ...] [--plot] [-o FOLDER]
+    python -m eval.positions SKIP --n_tokens=TOKENS --target_len=TOKENS [--option=value ...] [--plot] [-o FOLDER]
 
 Of a distance method it prints the matrix of relative positions, rows queries and columns keys, and what is in it:
 
@@ -13,7 +13,7 @@ Of a distance method it prints the matrix of relative positions, rows queries an
 is documents of a natural, uniform or concatenated length, or what a finished run has counted:
 
     python -m eval.positions string --shift=683 --length=2048 --plot
-    python -m eval.positions string --shift=683 --length=2048 --plot --train=concatenated -o string.png
+    python -m eval.positions string --shift=683 --length=2048 --plot --train=concatenated -o string
     python -m eval.positions rerope --window=512 --length=4096 --plot --train_len=2048
     python -m eval.positions string --shift=64 --window=32 --length=192 --plot --counts=runs/cpu_demo
 
@@ -24,7 +24,8 @@ long ids go on without a gap, and how often they are a quarter, a half and three
     python -m eval.positions pose --n_tokens 2048 --target_len 8192
     python -m eval.positions longrecipe --n_tokens=24000 --target_len=80000 --sentence_tokens=86 --plot
 
-The picture is runs/positions-METHOD-TOKENS.png unless -o names another file.
+Parameters may follow METHOD after a colon, as in --distance: string:shift=3,window=0. The picture is
+positions-METHOD-TOKENS.png in runs/, or in FOLDER of -o beside the figures as .jsonl.
 """
 
 from __future__ import annotations
@@ -37,8 +38,10 @@ from typing import Annotated, Any, NamedTuple
 
 from annotated_types import Ge, Le
 
-from eval.common.command import picture_faults
-from eval.positions.matrix import LONGEST, facts, matrix_text
+from eval.common import command
+from eval.common.command import NO_TEXT, Form, run
+from eval.common.found import Found, save
+from eval.positions.matrix import LONGEST, facts, figures, matrix_text
 from eval.positions.picture import draw
 from eval.positions.skips import (
     SentenceOptions,
@@ -53,13 +56,12 @@ from eval.positions.skips import (
 )
 from eval.positions.skips_picture import draw_skips
 from eval.positions.training import Training, run_training, shaped_training
-from lab.command import Syntax, Words, read_options, run, settings_lines, start
+from lab.command import NOTHING_WRITTEN, bare_settings, read_options, settings_lines, start
 from lab.data.config import Mode
 from lab.errors import ConfigError
-from lab.files import writing
 from lab.positions import DISTANCE_METHODS
-from lab.runs.folder import RunFolder
 from lab.schema import PathText, Section, look_up
+from lab.settings import parse_method
 from lab.skip import SKIP_METHODS
 
 PICTURE_ONLY = ("train", "train_len", "counts")
@@ -101,10 +103,10 @@ class Kind(NamedTuple):
 
     config: type[Section]
     options: type[Any]
-    show: Callable[[Request], str]
+    show: Callable[[Request], Found]
 
 
-def show_distance(request: Request) -> str:
+def show_distance(request: Request) -> Found:
     """Print and, if requested, draw the matrix of a distance method.
 
     Raises: LabError.
@@ -115,13 +117,12 @@ def show_distance(request: Request) -> str:
         raise ConfigError(*as_options(faults))
     training = None if picture is None else training_of(request)
     text = f"{matrix_text(distance, options.length)}\n\n{facts(distance, options.length)}"
-    if picture is None or training is None:
-        return text
-    draw(distance, options.length, training, picture)
-    return f"{text}\npicture: {picture}"
+    if picture is not None and training is not None:
+        draw(distance, options.length, training, picture)
+    return Found(text, [figures(distance, options.length)], picture=picture)
 
 
-def show_skip(request: Request) -> str:
+def show_skip(request: Request) -> Found:
     """Print and, if requested, draw the statistics of a skip method's ids.
 
     Raises: LabError.
@@ -132,14 +133,9 @@ def show_skip(request: Request) -> str:
         raise ConfigError(*as_options(faults))
     measures = compared(config, options)
     text = f"{heading(config, options)}\n\n{table(measures)}\n\n{remarks(config, options)}"
-    if options.rows is not None:
-        place = Path(options.rows)
-        with writing(f"--rows={place}", "file"):
-            RunFolder(place.parent).write_records(place.name, records(measures))
-    if picture is None:
-        return text
-    draw_skips(config, options, measures, next(samples(config, options)), picture)
-    return f"{text}\npicture: {picture}"
+    if picture is not None:
+        draw_skips(config, options, measures, next(samples(config, options)), picture)
+    return Found(text, records(measures), picture=picture)
 
 
 METHODS: dict[str, Kind] = {
@@ -151,8 +147,11 @@ METHODS: dict[str, Kind] = {
 }
 
 
-SYNTAX = Syntax(
-    flags=("--plot",), values=("-o",), missing=f"METHOD: must be the first argument; one of: {', '.join(METHODS)}"
+OWN = "the first argument, METHOD, names the method"
+FORM = Form(
+    refused={"--distance": OWN, "--frequency": OWN, "--text": NO_TEXT},
+    missing=f"METHOD: must be the first argument; one of: {', '.join(METHODS)}",
+    bare=tuple(name for kind in METHODS.values() for name in bare_settings(kind.config)),
 )
 
 
@@ -171,16 +170,18 @@ def training_of(request: Request) -> Training:
     return training
 
 
-def parse(words: Words) -> Request:
-    """Read the command line.
+def parse(asked: command.Request) -> Request:
+    """Check the command line.
 
     Raises: ConfigError with a line for every fault, options named as they are written.
     """
-    (method,), given = words.places, words.settings
-    plots, place = words.options.plot, words.options.o
+    named = parse_method(str(asked.model), "METHOD")
+    method, plots = named.pop("method"), asked.plots
+    twice = [f"--{name}: is given in METHOD too; keep one" for name in named if name in asked.options]
+    given = {**named, **asked.options}
     config_class = look_up({name: kind.config for name, kind in METHODS.items()}, method, "METHOD")
     options_class = METHODS[method].options
-    faults = [*unknown_options(method, given), *picture_faults(place, plots)]
+    faults = [*twice, *unknown_options(method, given)]
     config, wrong = checked(config_class, given)
     options, other = checked(options_class, given)
     answered = {fault.partition("=")[0] for fault in wrong}  # train_len may be the method's as well
@@ -189,8 +190,8 @@ def parse(words: Words) -> Request:
         faults += ignored_options(given, set(own_names(options_class)) - set(own_names(config_class)))
     if faults:
         raise ConfigError(*faults)
-    default = Path("runs") / f"positions-{method}-{options.length}.png"
-    return Request(method, config, options, (Path(place) if place else default) if plots else None)
+    picture = (asked.folder or Path("runs")) / f"positions-{method}-{options.length}.png" if plots else None
+    return Request(method, config, options, picture)
 
 
 def own_names(config_class: type[Any]) -> list[str]:
@@ -238,7 +239,7 @@ def settings() -> list[str]:
     for options in dict.fromkeys(kind.options for kind in METHODS.values()):
         methods = ", ".join(method for method, kind in METHODS.items() if kind.options is options)
         lines += [f"Options of {methods} (default; meaning):", "", *settings_lines(options, own_names(options))]
-        lines.append("  --plot\n      Draw the picture.\n")
+        lines.append("")
     for method, kind in METHODS.items():
         lines += ["", f"{method} (default; meaning):", "", *settings_lines(kind.config, own_names(kind.config))]
     return lines
@@ -247,11 +248,12 @@ def settings() -> list[str]:
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
 
-    def show(words: Words) -> str:
-        request = parse(words)
-        return METHODS[request.method].show(request)
+    def show(asked: command.Request) -> Found:
+        request = parse(asked)
+        found = METHODS[request.method].show(request)
+        return save(found, asked.folder, f"positions-{request.method}-{request.options.length}")
 
-    return run(__doc__, arguments, show, syntax=SYNTAX, settings=settings)
+    return run("eval.positions", __doc__, FORM, show, arguments, settings=settings, stopped=NOTHING_WRITTEN)
 
 
 if __name__ == "__main__":

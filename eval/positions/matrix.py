@@ -123,6 +123,13 @@ def resolved(config: Any) -> dict[str, Any]:
     return {name: value for name, value in parameters.items() if value is not None}
 
 
+def figures(distance: Distance, length: int) -> dict[str, Any]:
+    """Summarize the matrix in numbers."""
+    held = values(distance, length)
+    found = {"length": length, "largest": float(held[-1]), "distinct": len(held)}
+    return {"metric": "relative_positions", "method": distance.method, "parameters": resolved(distance), **found}
+
+
 def facts(distance: Distance, length: int) -> str:
     """Summarize the matrix in a few lines."""
     held, row = values(distance, length), last_row(distance, length)

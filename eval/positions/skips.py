@@ -18,7 +18,7 @@ from eval.common.plots import percent
 from eval.common.tables import to_text
 from eval.positions.matrix import LONGEST, FloatArray, IntArray, facts_text
 from lab.counts import PositionCounts
-from lab.schema import PathText, Section, Seed, Tests
+from lab.schema import Section, Seed, Tests
 from lab.skip import mean_distance, run_lengths, skip_positions_from_config
 from lab.skip.rpes import Rpes, mean_run_length
 
@@ -40,8 +40,6 @@ class SkipOptions(Section):
     """Samples whose ids are drawn."""
     seed: Seed = 0
     """Seed of the draws."""
-    rows: PathText | None = None
-    """File for the statistics, one JSON object a line."""
 
     @property
     def length(self) -> int:

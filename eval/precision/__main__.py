@@ -1,6 +1,6 @@
 """Measure the effect of bfloat16 on RoPE: how much attention changes when all positions are shifted equally.
 
-    python -m eval.precision MODEL [--option=value ...] [--plot [-o PICTURE.png]]
+    python -m eval.precision MODEL [--option=value ...] [--plot] [-o FOLDER]
 
 MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
 tokenizer.json. In exact arithmetic a shift changes nothing. D adds up the differences of the attention weights, D_logit
@@ -10,7 +10,7 @@ on random ones of the same config:
 
     python -m eval.precision runs/cpu_demo
     python -m eval.precision runs/cpu_demo --length=192 --texts=50 --plot
-    python -m eval.precision runs/cpu_demo --shifts=0,2,100 --lengths=64,128,256,512 --plot -o precision.png
+    python -m eval.precision runs/cpu_demo --shifts=0,2,100 --lengths=64,128,256,512 --plot -o precision
     python -m eval.precision models/Llama-2-7B --text=essays.txt --length=4096 --lengths=64,1024,8192 --whole_model=true
 
 eval/precision/shift_difference.py defines where values are rounded. Prints two tables, and writes a line for each
@@ -26,11 +26,12 @@ from functools import partial
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
-from eval.common.command import Options, Request, run
+from eval.common.command import Form, Request, run
+from eval.common.found import Found
+from eval.common.options import Options
 from eval.common.subject import device_for, doublings, note_idle_distance, refuse_far
-from eval.common.texts import result_files, texts_of, write_results
+from eval.common.texts import result_file, texts_of, write_results
 from eval.precision.results import Measured, draw, records, tables
 from eval.precision.shift_difference import (
     ARITHMETICS,
@@ -42,6 +43,7 @@ from eval.precision.shift_difference import (
     rebuilt,
     shift_faults,
 )
+from lab.bars import Bar
 from lab.command import NOTHING_WRITTEN, start
 from lab.errors import ConfigError
 from lab.loading import open_model
@@ -88,8 +90,8 @@ class PrecisionOptions(Options):
         return tuple(sorted(set(self.lengths or doublings(first, min(WINDOWS * (train_len or MOST_TOKENS), last)))))
 
 
-def measure(request: Request) -> str:
-    """Measure, write the results, and return the tables to print.
+def measure(request: Request) -> Found:
+    """Measure, write the results, and return the tables.
 
     Raises: LabError.
     """
@@ -103,10 +105,10 @@ def measure(request: Request) -> str:
     faults = shift_faults(model.decoder, longest, options.all_shifts)
     if faults:
         raise ConfigError(*faults)
-    texts, files = texts_of(model, options, longest, device), result_files("precision", request, model)
+    texts, file = texts_of(model, options, longest, device), result_file("precision", request, model)
     measured = measure_texts(model.decoder, options, texts, n_tokens, lengths)
-    where = write_results(files, model, request, device, records(measured), partial(draw, measured))
-    return f"{tables(measured)}\n{where}"
+    found = write_results(file, model, request, device, records(measured), partial(draw, measured))
+    return found._replace(text=tables(measured))
 
 
 def measure_texts(
@@ -116,7 +118,7 @@ def measure_texts(
     measured = Measured(options.all_shifts, lengths, {}, {})
     names = [name for name, arithmetic in ARITHMETICS.items() if options.whole_model or not arithmetic.whole]
     decoders = {"trained": trained, "random": rebuilt(trained, options.seed)}
-    with tqdm(total=len(decoders) * len(names) * len(texts), desc="precision", unit="text") as bar:
+    with Bar(total=len(decoders) * len(names) * len(texts), desc="precision", unit="text") as bar:
         for weights, decoder in decoders.items():
             for name in names:
                 arithmetic, profiles, logits = ARITHMETICS[name], [], []
@@ -132,7 +134,7 @@ def measure_texts(
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    return run(__doc__, PrecisionOptions, measure, arguments, stopped=NOTHING_WRITTEN)
+    return run("eval.precision", __doc__, Form(options=PrecisionOptions), measure, arguments, stopped=NOTHING_WRITTEN)
 
 
 if __name__ == "__main__":

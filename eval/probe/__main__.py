@@ -12,7 +12,7 @@ changed; a Hugging Face folder has the section's defaults, steps of an eighth of
     python -m eval.probe runs/cpu_demo --thresholds=[0.5,0.9] --confidence=0.99
     python -m eval.probe runs/cpu_demo --protocol=string --haystack=essays.txt
     python -m eval.probe runs/cpu_demo/checkpoints/tokens-000000004000000 --haystack=essays.txt --seed=1
-    python -m eval.probe runs/cpu_demo --position.distance.method=rerope --position.distance.window=96
+    python -m eval.probe runs/cpu_demo --distance=rerope:window=96
     python -m eval.probe models/Llama-3.1-8B --haystack=PaulGrahamEssays.json --protocol=released_llama31 --step=8192
 
 --sequential stops a length as soon as the verdict that all tests would give is known up to --error. --protocol=string
@@ -33,16 +33,16 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
-from eval.common.command import MODEL
+from eval.common.command import Form, Request, run
+from eval.common.found import Found
 from eval.common.needle_tests import EIGHTHS, counts_of, finished_tests, haystack_of, needle_probe
 from eval.common.results import FinishedTests, shortened
 from eval.common.subject import Subject, as_subject, device_for
 from eval.probe.picture import draw_probe
 from eval.probe.table import table
+from lab.bars import Bar
 from lab.choices import training_device
-from lab.command import Syntax, Words, bare_settings, run, settings_lines, start
+from lab.command import bare_settings, settings_lines, start
 from lab.errors import ConfigError
 from lab.loading import OpenedModel, open_model, own_protocol
 from lab.probe.config import ProbeConfig, settings_of_run
@@ -66,8 +66,8 @@ class FolderSettings(Section):
     """Settings of the probe."""
 
 
-def probe_model(place: Path, settings: dict[str, Any], output: Path | None, *, plots: bool = False) -> str:
-    """Probe a model, write the records, and return the table to print.
+def probe_model(place: Path, settings: dict[str, Any], output: Path | None, *, plots: bool = False) -> Found:
+    """Probe a model, write the records, and return the table.
 
     Raises: LabError; KeyboardInterrupt, with a line on how to continue.
     """
@@ -80,13 +80,11 @@ def probe_model(place: Path, settings: dict[str, Any], output: Path | None, *, p
     finished = finished_tests(subject, probe, output or where.parent)
     results = run_all(subject, probe, finished)
     records = write(where, subject, probe, results)
-    lines = [table(results, probe.config, records[-1]), f"written to {where}"]
-    if plots:
-        model = subject.model
+    picture, model = where / "probe.png" if plots else None, subject.model
+    if picture is not None:
         trained = "" if model.consumed_tokens is None else f"; {model.consumed_tokens:,} tokens"
-        draw_probe(results, records[-1], f"{model.name}: {model.method}{trained}", probe.window, where / "probe.png")
-        lines.append(f"picture: {where / 'probe.png'}")
-    return "\n".join(lines)
+        draw_probe(results, records[-1], f"{model.name}: {model.method}{trained}", probe.window, picture)
+    return Found(table(results, probe.config, records[-1]), records, where, picture)
 
 
 def open_run(place: Path, settings: dict[str, Any]) -> tuple[Subject, NeedleProbe]:
@@ -141,13 +139,13 @@ def run_all(subject: Subject, probe: NeedleProbe, finished: FinishedTests) -> li
     """
     results: list[LengthResult] = []
     try:
-        with tqdm(total=len(probe.lengths) * probe.config.tests, desc="probe", unit="test") as bar:
+        with Bar(total=len(probe.lengths) * probe.config.tests, desc="probe", unit="test") as bar:
             finished.report = bar.update
             for result in probe.run(subject.generate, store=finished):
                 results.append(result)
                 bar.total -= probe.config.tests - result.tests
                 bar.update(sum(r.tests for r in results) - bar.n)
-                bar.set_postfix_str(f"{result.length} tokens: {result.accuracy:.2f}")
+                bar.name(f"{result.length} tokens: {result.accuracy:.2f}")
     except KeyboardInterrupt as signal_:
         kept = f"{len(finished.rows):,} finished tests are in {finished.path}"
         raise KeyboardInterrupt(f"stopped; {kept}; the same command continues") from signal_
@@ -177,22 +175,22 @@ def write(output: Path, subject: Subject, probe: NeedleProbe, results: Sequence[
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
 
-    def measure(words: Words) -> str:
+    def measure(request: Request) -> Found:
+        given = request.options
         rule = "is a setting of training, which no probe of a checkpoint reads; leave it out"
         rules = dict.fromkeys(OF_TRAINING, rule)
         rules |= dict.fromkeys(OF_DISTANCE, "belongs to one-number tests; use python -m eval.distance")
-        faults = [f"--{name}={words.settings[name]}: {rules[name]}" for name in rules if name in words.settings]
+        faults = [f"--{name}={given[name]}: {rules[name]}" for name in rules if name in given]
         if faults:
             raise ConfigError(*faults)
-        place = Path(words.options.o) if words.options.o else None
-        return probe_model(Path(words.places[0]), words.settings, place, plots=words.options.plot)
+        return probe_model(request.model, given, request.folder, plots=request.plots)
 
     def settings() -> list[str]:
         names = {item.name for item in fields(ProbeConfig)} - {*OF_TRAINING, *OF_DISTANCE}
-        return ["Settings (default of a Hugging Face folder; meaning):", "", *settings_lines(ProbeConfig, names)]
+        return settings_lines(ProbeConfig, names)
 
-    syntax = Syntax(flags=("--plot",), values=("-o",), bare=bare_settings(ProbeConfig), missing=MODEL)
-    return run(__doc__, arguments, measure, syntax=syntax, settings=settings)
+    form = Form(text="haystack", bare=bare_settings(ProbeConfig))
+    return run("eval.probe", __doc__, form, measure, arguments, settings=settings)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python -m eval.reach RUN [RUN ...] [--option=value ...] [-o FOLDER] [--plot]
 
     python -m eval.reach runs/mini-*
-    python -m eval.reach runs/mini-* --last --distance=96 -o results --plot
+    python -m eval.reach runs/mini-* --last --at=96 -o results --plot
 
 Every probe of every run is a point, or with --last each run's last one. ln reach is a linear function of ln f, at one
 distance, ln tokens, ln window, ln of the rotary base and ln of the question's longest distance in the synthetic corpus
@@ -28,13 +28,15 @@ import numpy as np
 import pandas as pd
 from annotated_types import Ge, Gt, Lt
 
+from eval.common.command import NO_MODEL, Form, Request, run
+from eval.common.found import Found
 from eval.common.tables import to_text
 from eval.reach.picture import draw_reach
 from eval.reach.points import COLUMNS, at_the_reach, read_all, read_points
 from eval.reach.regression import SPARE, Regression, fit, inflation, measured, separable
 from eval.reach.resampling import Limits, bootstrap, compare
-from lab.command import Syntax, Words, bare_settings, read_options, run, settings_lines, start
-from lab.errors import ConfigError, DataError
+from lab.command import start
+from lab.errors import DataError
 from lab.files import write_atomic, writing
 from lab.runs.arms import differing
 from lab.schema import NonNegative, Positive, Section
@@ -48,7 +50,7 @@ FORMS |= dict.fromkeys(("coefficient", "all less it", "from", "to"), "+.2f")
 class ReachOptions(Section):
     """Options of this command."""
 
-    distance: Positive | None = None
+    at: Positive | None = None
     """Distance in tokens at which f is read; left out, half of the smallest window."""
     last: bool = False
     """Read each run's last probe only."""
@@ -63,13 +65,13 @@ class ReachOptions(Section):
     """Seed of the resamples."""
 
 
-def analyse(runs: Sequence[Path], options: ReachOptions, folder: Path | None, *, plots: bool) -> str:
-    """Fit, compare, write down, and return the text to print.
+def analyse(runs: Sequence[Path], options: ReachOptions, folder: Path | None, *, plots: bool) -> Found:
+    """Fit, compare and write down; the rows are those of all tables.
 
     Raises: LabError.
     """
     settings = read_all(runs)
-    distance = options.distance or min(int(each["data.window"]) for each in settings.values()) // 2
+    distance = options.at or min(int(each["data.window"]) for each in settings.values()) // 2
     every, without = read_points(runs, settings, distance, last=options.last)
     points = every[np.isfinite(every["low"])].reset_index(drop=True) if options.reached else every
     if points.empty:
@@ -95,11 +97,13 @@ def analyse(runs: Sequence[Path], options: ReachOptions, folder: Path | None, *,
             parts.append(to_text(tables[f"models-by-{by}"], FORMS))
     parts.append("\n".join(["last probes, geometric means:", to_text(tables["arms"], FORMS), one_f(tables["arms"])]))
     if folder is not None:
-        parts.append(write(tables, folder))
-    if folder is not None and plots and model is not None:
-        draw_reach(points, model, options.confidence, folder / "reach.png")
-        parts.append(f"picture: {folder / 'reach.png'}")
-    return "\n\n".join(parts)
+        write(tables, folder)
+        parts.append(f"tables: {', '.join(f'{name}.csv' for name in tables)}")
+    picture = (folder or Path("runs")) / "reach.png" if plots and model is not None else None
+    if picture is not None and model is not None:
+        draw_reach(points, model, options.confidence, picture)
+    rows = [{"table": name, **row} for name, table in tables.items() for row in table.reset_index().to_dict("records")]
+    return Found("\n\n".join(parts), rows, folder, picture)
 
 
 def describe(points: pd.DataFrame, distance: int, without: int) -> str:
@@ -145,8 +149,8 @@ def one_f(arms: pd.DataFrame) -> str:
     return f"one f for all arms? {ratio}, {spread}; {len(known)} of {len(arms)} arms"
 
 
-def write(tables: dict[str, pd.DataFrame], folder: Path) -> str:
-    """Write the tables, and return where.
+def write(tables: dict[str, pd.DataFrame], folder: Path) -> None:
+    """Write the tables.
 
     Raises: ConfigError where that cannot be done.
     """
@@ -154,21 +158,17 @@ def write(tables: dict[str, pd.DataFrame], folder: Path) -> str:
         folder.mkdir(parents=True, exist_ok=True)
         for name, table in tables.items():
             write_atomic(folder / f"{name}.csv", table.to_csv().encode())
-    return f"written to {folder}: {', '.join(f'{name}.csv' for name in tables)}"
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
 
-    def work(words: Words) -> str:
-        options, place = read_options(ReachOptions, words.settings), words.options.o
-        if words.options.plot and place is None:
-            raise ConfigError("--plot: needs a folder for the picture; add -o FOLDER")
-        folder = None if place is None else Path(place)
-        return analyse([Path(word) for word in words.places], options, folder, plots=words.options.plot)
+    def work(request: Request) -> Found:
+        return analyse(request.places, request.options, request.folder, plots=request.plots)
 
-    syntax = Syntax(places=None, flags=("--plot",), values=("-o",), bare=bare_settings(ReachOptions))
-    return run(__doc__, arguments, work, syntax=syntax, settings=lambda: settings_lines(ReachOptions))
+    missing = "RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo"
+    form = Form(options=ReachOptions, refused=NO_MODEL, each=False, missing=missing)
+    return run("eval.reach", __doc__, form, work, arguments)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Make one page of any number of runs: what was asked and found, figures, the tables behind them, provenance.
 
-    python -m eval.report RUN [RUN ...] [-o report.html] [--figures FOLDER] [--title=TEXT]
+    python -m eval.report RUN [RUN ...] [-o FOLDER|report.html] [--figures FOLDER] [--title=TEXT]
 
     python -m eval.report runs/mini-* -o report.html
     python -m eval.report runs/cpu_demo --figures figures
@@ -21,14 +21,16 @@ from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
-from tqdm import tqdm
 
+from eval.common.command import NO_MODEL, Form, Request, run
+from eval.common.found import Found, file_in
 from eval.report.data import Runs, read_runs
 from eval.report.figures import figures
 from eval.report.looks import IMAGE_WIDTH, Figure
 from eval.report.sentences import counted, sentences
 from eval.report.tables import tables
-from lab.command import Syntax, Words, read_options, run, settings_lines, start
+from lab.bars import Bar
+from lab.command import start
 from lab.errors import MissingPackage
 from lab.files import write_atomic, writing
 from lab.schema import Section
@@ -44,8 +46,8 @@ class ReportOptions(Section):
     """Heading of the page; left out, the names of the runs."""
 
 
-def make_report(places: Sequence[Path], options: ReportOptions, output: Path, images: Path | None) -> str:
-    """Read runs, write the page and the images, and return what was written.
+def make_report(places: Sequence[Path], options: ReportOptions, output: Path, images: Path | None) -> Found:
+    """Read runs, write the page and the images, and return what was written, a row for each run.
 
     Raises: LabError.
     """
@@ -61,7 +63,7 @@ def make_report(places: Sequence[Path], options: ReportOptions, output: Path, im
     if images is not None:
         write_images(drawn, images)
         lines.append(f"{images}: {len(drawn)} figures as PNG and SVG")
-    return "\n".join(lines)
+    return Found("\n".join(lines), runs.runs.to_dict("records"), output)
 
 
 def check_packages() -> None:
@@ -133,7 +135,7 @@ def write_images(drawn: Sequence[Figure], folder: Path) -> None:
 
     with writing(f"--figures {folder}", "folder"):
         folder.mkdir(parents=True, exist_ok=True)
-        for figure in tqdm(drawn, desc="figures", unit="figure"):
+        for figure in Bar(drawn, desc="figures", unit="figure"):
             spec = figure.chart.to_dict()
             if spec.get("width") == "container":
                 spec["width"] = IMAGE_WIDTH
@@ -144,15 +146,14 @@ def write_images(drawn: Sequence[Figure], folder: Path) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
 
-    def write(words: Words) -> str:
-        given: Any = words.options
-        images = None if given.figures is None else Path(given.figures)
-        options = read_options(ReportOptions, words.settings)
-        return make_report([Path(place) for place in words.places], options, Path(given.o or "report.html"), images)
+    def write(request: Request) -> Found:
+        images = None if request.named.figures is None else Path(request.named.figures)
+        return make_report(request.places, request.options, file_in(request.folder, "report.html"), images)
 
     missing = "RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo"
-    syntax = Syntax(places=None, values=("-o", "--figures"), missing=missing)
-    return run(__doc__, arguments, write, syntax=syntax, settings=lambda: settings_lines(ReportOptions))
+    refused = {**NO_MODEL, "--plot": "the page has its figures, --figures writes them as images"}
+    form = Form(options=ReportOptions, refused=refused, each=False, file=True, missing=missing, values=("--figures",))
+    return run("eval.report", __doc__, form, write, arguments)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from eval.common.command import Request, run
+from eval.common.command import Form, Request, run
+from eval.common.found import Found
 from eval.common.subject import note_idle_distance, open_subject
 from eval.ruler.measuring import measure_subject, output_folder, prepare, rows_in, standin_line
 from eval.ruler.options import RulerOptions
@@ -35,8 +36,8 @@ from lab.runs.checkpoints import newest_checkpoints
 SUMMARY, PICTURE = "ruler_summary.json", "ruler.png"
 
 
-def measure(request: Request) -> str:
-    """Measure, write the results, and return the table to print.
+def measure(request: Request) -> Found:
+    """Measure, write the results, and return the table.
 
     Raises: LabError.
     """
@@ -60,16 +61,17 @@ def measure(request: Request) -> str:
     write_json(folder / SUMMARY, {**about, "seed": options.seed, **summary(scores, options.threshold)})
     title = f"{model.name}: {model.method}, {options.tests} tests each"
     title += f", mean of {len(names)} checkpoints" if options.last else ""
-    lines = [title, "", table(scores, options.threshold), *standin_line(bench), f"written to {cells.path}"]
-    if request.plots:
-        draw_scores(scores, title, options.threshold, model.train_len, folder / PICTURE)
-        lines.append(f"picture: {folder / PICTURE}")
-    return "\n".join(lines)
+    text = "\n".join([title, "", table(scores, options.threshold), *standin_line(bench)])
+    picture = folder / PICTURE if request.plots else None
+    if picture is not None:
+        draw_scores(scores, title, options.threshold, model.train_len, picture)
+    rows = [{"task": task, "length": length, "score": score} for (task, length), score in scores.items()]
+    return Found(text, [{**about, **row} for row in rows], cells.path, picture)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    return run(__doc__, RulerOptions, measure, arguments, output="folder")
+    return run("eval.ruler", __doc__, Form(options=RulerOptions, text="haystack"), measure, arguments)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """Plan the shape of a run's position frequency: how close it comes to the target, by which draws, at which cost.
 
-    python -m eval.shape CONFIG [--section.key=value ...] [--plot FILE.png]
+    python -m eval.shape CONFIG [--section.key=value ...] [--plot] [-o FOLDER]
 
 CONFIG is that of a run with a shape section; nothing is trained. An embedded corpus is made where it is missing, any
 other must have been prepared.
 
     python -m eval.shape configs/shape_demo.yaml
-    python -m eval.shape configs/shape_demo.yaml --shape.target.exponent=0.3 --plot shape.png
+    python -m eval.shape configs/shape_demo.yaml --shape.target.exponent=0.3 --plot
     python -m eval.shape configs/shape_demo.yaml --shape.strategy.method=pack --data.mode=concatenated
 
 A target that the corpus cannot reach by these means is refused, with the strength at which it can be reached.
@@ -18,13 +18,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from eval.common.command import Form, Request, run
+from eval.common.found import Found, save
 from eval.common.tables import to_text
 from eval.shape.picture import draw_shape
-from lab.command import Syntax, Words, run, start
+from lab.command import start
 from lab.config import Experiment, load_experiment
 from lab.data.module import PackedData
 from lab.data.preparation import shard_folder
@@ -37,20 +40,19 @@ from lab.shape import Plan
 PARTS = 4  # of the window, that the table sums the pairs over
 
 
-def read_experiment(words: Words) -> Experiment:
+def read_experiment(place: Path, settings: dict[str, Any]) -> Experiment:
     """Read the config and its overrides.
 
     Raises: ConfigError.
     """
-    experiment = load_experiment(Path(words.places[0]), words.settings)
+    experiment = load_experiment(place, settings)
     if experiment.shape is None:
-        place = words.places[0]
         raise ConfigError(f"shape: must be set, {place} leaves it out; for instance --shape.target.exponent=0.5")
     return experiment
 
 
-def report(experiment: Experiment, picture: Path | None) -> str:
-    """Plan, and return the report to print.
+def report(experiment: Experiment, picture: Path | None) -> Found:
+    """Plan; the rows are the distances with their shares of the pairs, and the costs.
 
     Raises: LabError.
     """
@@ -66,8 +68,20 @@ def report(experiment: Experiment, picture: Path | None) -> str:
     ]
     if picture is not None:
         draw_shape(shape, shaped, data.window, experiment.run.seed, picture)
-        lines.append(f"picture: {picture}")
-    return "\n".join(lines)
+    plan, names = shaped.plan, ("natural", "aimed", "reached")
+    shares = zip(*(getattr(plan, name).tolist() for name in names), strict=True)
+    bins = zip(itertools.pairwise(plan.edges.tolist()), shares, strict=True)
+    rows: list[dict[str, Any]] = [
+        {"metric": "pairs", "from": low, "to": high - 1, **dict(zip(names, each, strict=True))}
+        for (low, high), each in bins
+    ]
+    cost = {
+        "metric": "cost",
+        "tokens": tokens,
+        "total_variation": plan.distance,
+        **vars(cost_of(shaped, store, tokens)),
+    }
+    return Found("\n".join(lines), [cost, *rows], picture=picture)
 
 
 def table(plan: Plan) -> str:
@@ -110,11 +124,15 @@ def costs(cost: Cost, tokens: int) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
 
-    def show(words: Words) -> str:
-        return report(read_experiment(words), None if words.options.plot is None else Path(words.options.plot))
+    def show(request: Request) -> Found:
+        name = f"shape-{request.model.stem}"
+        picture = (request.folder or Path("runs")) / f"{name}.png" if request.plots else None
+        return save(report(read_experiment(request.model, request.options), picture), request.folder, name)
 
     missing = "CONFIG: must be the first argument, a YAML file; for instance configs/shape_demo.yaml"
-    return run(__doc__, arguments, show, syntax=Syntax(values=("--plot",), missing=missing))
+    rule = "nothing is trained here; write position.* settings"
+    refused = {"--distance": rule, "--frequency": rule, "--text": "write data.corpus settings"}
+    return run("eval.shape", __doc__, Form(refused=refused, missing=missing), show, arguments)
 
 
 if __name__ == "__main__":

@@ -2,36 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from typing import Any, TextIO
+from typing import Any
 
 import lightning
 from lightning.pytorch.callbacks import Callback
-from tqdm import tqdm
 
+from lab.bars import Bar
 from lab.callbacks.probing import Probing
 from lab.callbacks.recording import Recording
-
-REFRESH_S = 0.2
-LOG_REFRESH_S = 10.0  # where the output is a file, a line this often is enough
-SHOWN = "{n_fmt}/{total_fmt} [{elapsed}<{remaining}]{postfix}"
-
-
-class Lines:
-    """A stream for a bar that writes each of its states as a line, for files and pipes."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = stream
-
-    def write(self, text: str) -> None:
-        """Write a state without what moves a terminal's cursor; tqdm writes line ends by themselves."""
-        state = text.strip()
-        if state:
-            self.stream.write(f"{state}\n")
-
-    def flush(self) -> None:
-        """Flush the stream."""
-        self.stream.flush()
 
 
 class Progress(Callback):
@@ -39,25 +17,20 @@ class Progress(Callback):
 
     def __init__(self, recording: Recording, probing: Probing, total_tokens: int) -> None:
         self.recording, self.probing, self.total_tokens = recording, probing, total_tokens
-        self.bar: tqdm[Any] | None = None
+        self.bar: Bar | None = None
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
         """Open the bar at the current number of tokens."""
         if not trainer.is_global_zero:
             return
-        terminal = sys.stderr.isatty()
-        self.bar = tqdm(
-            total=self.total_tokens,
-            initial=module.consumed,
-            unit="tok",
-            unit_scale=True,
-            desc="train",
-            smoothing=0,  # the mean rate since the start, so that what remains includes probes and saves
-            file=sys.stderr if terminal else Lines(sys.stderr),
-            mininterval=REFRESH_S if terminal else LOG_REFRESH_S,
-            bar_format="{desc} {percentage:3.0f}%" + ("|{bar:20}| " if terminal else " ") + SHOWN,
-        )
-        self.probing.report = lambda line: self.bar and self.bar.set_postfix_str(line)
+        total, done = self.total_tokens, module.consumed
+        self.bar = Bar(total=total, initial=done, unit="tok", unit_scale=True, desc="train")
+        self.probing.report = self.report
+
+    def report(self, line: str) -> None:
+        """Show a line of the probe while the bar is open."""
+        if self.bar is not None:
+            self.bar.set_postfix_str(line)
 
     def on_train_batch_end(
         self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int

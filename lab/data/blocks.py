@@ -19,7 +19,7 @@ from lab.files import FileEntry
 
 BLOCK_BYTES = 2**13
 FIRST_BLOCK_BYTES = 2**16  # of earlier versions, whose manifests hold the checksums of all blocks
-READ_BLOCKS = 128  # hashed at a time
+READ_BLOCKS = 8  # hashed at a time
 CHECKSUMS, SUM_DTYPE, SUM_BYTES = "checksums.bin", ">u4", 4
 DIGITS = 2 * SUM_BYTES  # hexadecimal, of one block
 
@@ -132,8 +132,8 @@ class BlockArray:
         Raises: DataError.
         """
         begin = block * self.block_bytes
-        data = self.data[begin : begin + self.block_bytes]
-        found, expected = zlib.crc32(memoryview(data)), self.checksum(block)
+        data: Any = self.data[begin : begin + self.block_bytes]
+        found, expected = zlib.crc32(data), self.checksum(block)
         if found != expected:
             raise DataError(
                 f"{self.path}: bytes {begin:,} to {begin + len(data) - 1:,} have CRC-32 {found:08x}, {expected:08x} is "

@@ -240,8 +240,16 @@ class NeedleProbe(Probe):
         """Run this process's share of some tests and join the rows by test number; a collective call."""
         cases = worker.dealt((test, self.case(length, test)) for test in worker.part_of(tests))
         rows: list[tuple[int, Row]] = []
-        asked, budget = (model, self.tokenizer, self.stop_id, cases), self.config.budget
-        for batch in answered(*asked, budget=budget, rows=self.rows, device=self.device, decided=self.decided):
+        for batch in answered(
+            model,
+            self.tokenizer,
+            self.stop_id,
+            cases,
+            budget=self.config.budget,
+            rows=self.rows,
+            device=self.device,
+            decided=self.decided,
+        ):
             done = [(test, self.judge(case, answer)) for test, case, answer in batch]
             store.keep(length, dict(done))
             rows += done

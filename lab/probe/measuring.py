@@ -108,9 +108,8 @@ class Measuring:
             **self.distance_summary(lengths, distances, saved),
             **self.held_out_losses(model, worker),
         }
-        cases = [case for result in lengths for case in result.cases]
-        cases += [case for result in distances for case in result.cases]
-        return Found([*lines, summary], cases)
+        cases = [result.cases for result in lengths] + [result.cases for result in distances]
+        return Found([*lines, summary], [case for part in cases for case in part])
 
     def described(self, consumed: int) -> Record:
         """Describe the model after so many tokens."""

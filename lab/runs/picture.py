@@ -1,24 +1,16 @@
-"""One picture of a run: position frequency, loss, and accuracy by length during training; or of several runs.
-
-    python -m eval.picture RUN [RUN ...] [-o PICTURE.png]
-
-Several runs are drawn as in lab/runs/arms_picture.py, to runs.png unless -o names another file.
-"""
+"""One picture of a run: position frequency, loss, and accuracy by length during training."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lab.command import Syntax, Words, run
 from lab.counts import SavedCounts
-from lab.errors import CheckpointError, ConfigError
+from lab.errors import CheckpointError
 from lab.plots import BLUE, GREY, ORANGE, canvas, count_axis
-from lab.runs.arms_picture import draw_arms
 from lab.runs.folder import RunFolder
 
 
@@ -109,17 +101,3 @@ def draw_accuracy(axes: Any, figure: Any, probes: list[dict[str, Any]], window: 
     axes.annotate("window", (window, 0.5), rotation=90, ha="right", va="center", color=GREY)
     axes.set_xlim(0, 1.05 * np.nanmax([window, *(length for curve in curves.values() for length, _ in curve)]))
     figure.colorbar(scale, ax=axes, label="consumed tokens", format=EngFormatter(sep=""))
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Draw the picture that the command line asks for and return the exit status."""
-
-    def draw(words: Words) -> str:
-        runs = [Path(word) for word in words.places]
-        if not runs or words.settings:
-            given = " ".join(f"--{name}" for name in words.settings) or "RUN"
-            raise ConfigError(f"{given}: not an option; write RUN [RUN ...] [-o PICTURE.png]")
-        output = Path(words.options.o) if words.options.o else None
-        return str(draw_run(runs[0], output) if len(runs) == 1 else draw_arms(runs, output or Path("runs.png")))
-
-    return run(__doc__, arguments, draw, syntax=Syntax(places=None, values=("-o",)))

@@ -167,7 +167,7 @@ def test_the_picture_is_drawn(analysed, tmp_path):
     pytest.importorskip("matplotlib")
     from tests.runs.test_picture import size_of
 
-    _, printed = analysed(*FIXED)
+    _, printed = analysed(*FIXED, "--plot")
     assert f"picture: {tmp_path / 'impact' / 'impact.png'}" in printed
     assert size_of(tmp_path / "impact" / "impact.png") == (1040, 585)
 

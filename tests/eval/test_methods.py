@@ -337,7 +337,7 @@ MISTAKES = {
     "--lengths=200 --methods=string:shift": "--methods=string:shift: must be NAME or NAME:parameter=value,...; ",
     "--lengths=200 --methods=rope:factor=2": "--methods=rope:factor=2: factor=2: unknown parameter; Plain takes only ",
     "--position.distance.method=plain": (
-        "--position.distance.method: this command sets the methods itself; leave it out"
+        "--position.distance.method: this command sets the methods itself, those of --methods; leave it out"
     ),
     "--lengths=40": "--lengths=40: too short for the needle test, whose fixed parts and answer take ",
     "--tests=2": "--lengths: must be set, a test takes ",

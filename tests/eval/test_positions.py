@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.positions.__main__ import METHODS, SYNTAX, main, parse, training_of
+from eval.common.command import requests_of
+from eval.positions.__main__ import FORM, METHODS, main, parse, training_of
 from eval.positions.matrix import cells, matrix_text, number, stretches_text, values
 from eval.positions.picture import CELLS
 from eval.positions.training import Training, cell_frequencies, run_training, segment_lengths, shaped_training
@@ -245,7 +246,7 @@ def spy_on_cells(monkeypatch):
 def test_no_whole_matrix_of_a_long_text_is_computed(monkeypatch, capsys, tmp_path):
     pytest.importorskip("matplotlib")
     sizes = spy_on_cells(monkeypatch)
-    words = f"dca --train_len=32768 --length=131072 --plot -o {tmp_path / 'p.png'}"
+    words = f"dca --train_len=32768 --length=131072 --plot -o {tmp_path}"
     assert run(words, capsys)[0] == 0
     assert max(sizes) == CELLS * CELLS
     assert sum(sizes) < 10 * CELLS * CELLS
@@ -279,9 +280,9 @@ MISTAKES = {  # words: every fault's field, value and rule
     "dca --length=9": ("--train_len: must be set;",),
     "dca --train_len=0 --length=9": ("--train_len=0: must be >= 1;",),
     "dca --train_len=4194305 --length=9": ("--train_len=4194305: must be <= 4194304;",),
-    "plain --length=9 -o p.png": ("-o p.png: would be ignored, nothing is drawn;",),
+    "plain --length=9 -o p.png": ("-o p.png: must be a folder,",),
+    "string:shift=3 --shift=3 --length=9": ("--shift: is given in METHOD too;",),
     "plain --length=9 --plot -o": ("-o: has no value;",),
-    "plain --length=9 --plot -o p.jpg": ("-o p.jpg: must end in .png;",),
     "plain --length=9 --plot=yes": ("--plot: takes no value;",),
     "plain --length=9 --train=natural --train_len=9": (
         "--train=natural: would be ignored, nothing is drawn;",
@@ -291,7 +292,7 @@ MISTAKES = {  # words: every fault's field, value and rule
     "plain --length=9 --plot --train=even": ("--train=even: must be one of 'natural', 'concatenated' or 'uniform';",),
     "plain --length=9 --plot --train=natural --counts=x": ("--train=natural: would be ignored, --counts=x is given;",),
     "plain --length=9 --plot --counts=/nowhere/run": ("--counts=/nowhere/run: holds no counts.npz;",),
-    "plain --length=9 --plot -o /dev/null/p.png": ("/dev/null/p.png: cannot be written (File exists);",),
+    "plain --length=9 --plot -o /dev/null/p": ("/dev/null/p/positions-plain-9.png: cannot be written",),
 }
 
 
@@ -438,16 +439,20 @@ def test_counts_of_nothing_are_refused(tmp_path):
     ids=["length", "train_len", "method", "counts", "counts_and_length", "counts_and_method"],
 )
 def test_training_is_what_is_asked_for_or_follows(tmp_path, words, train_len, first):
-    request = parse(SYNTAX.read([*words.format(run=write_run(tmp_path / "demo")).split(), "--plot"]))
+    request = asked(*words.format(run=write_run(tmp_path / "demo")).split())
     training = training_of(request)
     assert training.train_len == train_len
     assert first is None or training.frequency[0] == first
 
 
+def asked(*words):
+    return parse(next(requests_of(FORM.syntax.read([*words, "--plot"]), FORM)))
+
+
 @pytest.mark.parametrize("method", ["plain", "dca"])
 def test_another_training_length_than_that_of_the_counts_is_refused(tmp_path, method):
     demo = write_run(tmp_path / "demo")
-    request = parse(SYNTAX.read([method, "--length=9", "--train_len=7", f"--counts={demo}", "--plot"]))
+    request = asked(method, "--length=9", "--train_len=7", f"--counts={demo}")
     with pytest.raises(LabError) as caught:
         training_of(request)
     line = f"--train_len=7: must be 8, the window of --counts={demo}; leave it out or change it"
@@ -471,9 +476,9 @@ def test_another_training_length_than_that_of_the_counts_is_refused(tmp_path, me
 def test_a_picture_is_drawn(tmp_path, capsys, words):
     pytest.importorskip("matplotlib")
     words = words.format(run=write_run(tmp_path / "demo"))
-    output = tmp_path / "new folder" / "p.png"
-    status, out, err = run([*words.split(), "--plot", "-o", str(output)], capsys)
+    status, out, err = run([*words.split(), "--plot", "-o", str(tmp_path / "new folder")], capsys)
     assert (status, err) == (0, "")
+    (output,) = (tmp_path / "new folder").glob("*.png")
     assert out.endswith(f"\npicture: {output}\n")
     assert size_of(output) == (2080, 650)
 
@@ -487,11 +492,10 @@ def test_a_picture_goes_to_the_folder_of_runs_by_default(tmp_path, capsys, monke
 
 def test_without_matplotlib_the_package_is_named(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    output = tmp_path / "p.png"
-    status, out, err = run(f"plain --length=9 --plot -o {output}", capsys)
+    status, out, err = run(f"plain --length=9 --plot -o {tmp_path}", capsys)
     assert (status, out) == (2, "")
     assert err == "matplotlib: not installed, needed for drawing pictures; pip install -e '.[plot]'\n"
-    assert not output.exists()
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_matrix_of_the_documentation_is_the_one_that_is_printed():

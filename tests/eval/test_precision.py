@@ -236,16 +236,17 @@ def rows_of(path, metric=None):
 
 def test_the_command_measures_a_run(run_folder, tmp_path, capsys):
     words = [run_folder, "--length=24", "--texts=3", "--shifts=2,100", "--lengths=8,30", "--seed=2"]
-    status, out, _ = run([*words, f"--rows={tmp_path / 'rows.jsonl'}"], capsys)
+    status, out, _ = run([*words, "-o", tmp_path], capsys)
+    (file,) = tmp_path.glob("precision-*.jsonl")
     assert status == 0
-    assert out.endswith(f"written to {tmp_path / 'rows.jsonl'}\n")
+    assert out.endswith(f"written to {file}\n")
     from eval.common.documents import draw_texts
 
     model = open_model(run_folder)
     data, kind = model.experiment.data, {"n_tokens": 30, "texts": 3, "seed": 2, "vocab_size": 400}
     texts = torch.from_numpy(draw_texts(None, data, model.tokenizer, **kind))
     decoders = {"trained": model.decoder, "random": Decoder(model.decoder.cfg, seed=2)}
-    rows = rows_of(tmp_path / "rows.jsonl")
+    rows = rows_of(file)
     assert {row["arithmetic"] for row in rows} == {"fp32", "bf16"}
     for row in rows:
         assert (row["model"], row["method"], row["seed"], row["n"]) == ("tiny", "rope+plain", 2, 3)
@@ -264,7 +265,7 @@ def test_the_command_measures_a_run(run_folder, tmp_path, capsys):
             assert row["first_token_frac"] == pytest.approx(first, rel=1e-9)
         assert row["value"] == pytest.approx(np.mean(values), rel=1e-9)
         assert row["std"] == pytest.approx(np.std(values, ddof=1), rel=1e-6)
-    counts = {metric: len(rows_of(tmp_path / "rows.jsonl", metric)) for metric in ("D", "D_logit", "D_by_token")}
+    counts = {metric: len(rows_of(file, metric)) for metric in ("D", "D_logit", "D_by_token")}
     assert counts == {"D": 3 * 4, "D_logit": 2 * 4, "D_by_token": 4}
     values = {(r["weights"], r["arithmetic"]): r["value"] for r in rows if r["metric"] == "D" and r["shift"] == 0}
     assert max(values["trained", "fp32"], values["random", "fp32"]) < 1e-4
@@ -274,9 +275,10 @@ def test_the_command_measures_a_run(run_folder, tmp_path, capsys):
 
 
 def test_the_command_measures_a_hugging_face_folder_in_whole(hugging_face_folder, text_file, tmp_path, capsys):
-    rows = tmp_path / "rows.jsonl"
-    words = [hugging_face_folder, f"--text={text_file}", "--texts=1", f"--rows={rows}", "--shifts=0", "--length=20"]
+    folder = tmp_path / "out"
+    words = [hugging_face_folder, f"--text={text_file}", "--texts=1", "--shifts=0", "--length=20", "-o", folder]
     assert run([*words, "--lengths=20", "--whole_model=true"], capsys)[0] == 0
+    (rows,) = folder.iterdir()
     names = {(row["weights"], row["arithmetic"]) for row in rows_of(rows)}
     assert names == {(w, a) for w in ("trained", "random") for a in ARITHMETICS}
     assert {row["std"] for row in rows_of(rows, "D")} == {None}
@@ -284,9 +286,9 @@ def test_the_command_measures_a_hugging_face_folder_in_whole(hugging_face_folder
 
 def test_a_picture_is_drawn_where_asked(run_folder, tmp_path, capsys):
     pytest.importorskip("matplotlib")
-    picture = tmp_path / "p.png"
-    words = [run_folder, "--length=20", "--lengths=20", "--texts=1", "--shifts=0,2", "--plot", "-o", picture]
+    words = [run_folder, "--length=20", "--lengths=20", "--texts=1", "--shifts=0,2", "--plot", "-o", tmp_path]
     status, out, _ = run(words, capsys)
+    (picture,) = tmp_path.glob("*.png")
     assert (status, out.splitlines()[-1]) == (0, f"picture: {picture}")
     width, height = size_of(picture)
     assert width > 1500
@@ -356,7 +358,7 @@ MISTAKES = {  # words: every fault's field, value and rule
     "RUN --length=0 --shifts=-1": ("--length=0: must be >= 1;", "--shifts.0=-1: must be >= 0;"),
     "RUN --shifts=2,16": ("--shifts=16: is what the others are compared with, where D is 0;",),
     "RUN --whole_model=3": ("--whole_model=3: must be true or false;",),
-    "RUN -o p.png": ("-o p.png: would be ignored, nothing is drawn;",),
+    "RUN -o p.png": ("-o p.png: must be a folder,",),
     "RUN --position.distance.method=dca --position.distance.train_len=40 --position.distance.chunk=30": (
         "position.distance=dca(train_len=40,chunk=30): depends on the positions themselves",
     ),

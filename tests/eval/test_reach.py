@@ -201,7 +201,7 @@ def test_the_command_reads_runs_and_writes_its_tables_and_picture(tmp_path, caps
     drawn = []
     monkeypatch.setattr(figure.Figure, "savefig", lambda self, path, **settings: drawn.append(self))
     runs = write_runs(tmp_path / "runs")
-    words = ["--distance=64", "--resamples=100", "-o", str(tmp_path / "out"), "--plot"]
+    words = ["--at=64", "--resamples=100", "-o", str(tmp_path / "out"), "--plot"]
     assert main([*runs, *words]) == 0
     text = capsys.readouterr().out
     assert text.startswith("n = 24 probes of 8 runs in 4 arms; reach measured in ")
@@ -221,9 +221,9 @@ def test_the_command_reads_runs_and_writes_its_tables_and_picture(tmp_path, caps
     axes = drawn[0].axes[0]
     shown = sum(len(line.get_xdata()) for line in axes.lines if line.get_marker() in "o^v")
     assert shown == 24
-    assert main([*runs, "--last", "--distance=64", "--resamples=100"]) == 0
+    assert main([*runs, "--last", "--at=64", "--resamples=100"]) == 0
     assert "n = 8 probes of 8 runs" in capsys.readouterr().out
-    assert main([*runs, "--reached", "--distance=64", "--resamples=100"]) == 0
+    assert main([*runs, "--reached", "--at=64", "--resamples=100"]) == 0
     assert re.match(rf"n = {points['reach'].notna().sum()} probes .* none in 0;", capsys.readouterr().out)
     assert points["reach"].isna().any()
 
@@ -231,12 +231,12 @@ def test_the_command_reads_runs_and_writes_its_tables_and_picture(tmp_path, caps
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ("--distance=64", r"RUNS: must be set; name run folders"),
+        ("--at=64", r"RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo"),
         ("{0} {0}", r"160-160-0: must be the name of one folder only; rename the others"),
         ("nowhere", r"nowhere: must be a run folder, with a config.yaml; name run folders"),
-        ("{0} --plot", r"--plot: needs a folder for the picture; add -o FOLDER"),
+        ("{0} --distance=64", r"--distance=64: this command runs no model under another method; leave it out"),
         ("{0} --resamples=5", r"--resamples=5: must be >= 100; "),
-        ("{0} --distance=500", r"RUNS: no probe has reach and f at 500 tokens; name runs that probed and counted"),
+        ("{0} --at=500", r"RUNS: no probe has reach and f at 500 tokens; name runs that probed and counted"),
     ],
 )
 def test_a_mistake_is_one_line(tmp_path, capsys, words, line):

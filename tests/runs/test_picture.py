@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 import yaml
 
+from eval.picture import main
 from lab.plots import canvas, line_look
 from lab.runs import arms_picture, picture
 from lab.runs.arms import mean_with_limits, name_arms, read_settings
 from lab.runs.arms_picture import accuracy, draw, reach
-from lab.runs.picture import draw_run, main
+from lab.runs.picture import draw_run
 from tests.forked import python
 
 backend_agg = pytest.importorskip("matplotlib.backends.backend_agg")
@@ -89,7 +90,7 @@ def test_a_run_folder_becomes_a_picture(tmp_path, parts):
 def test_the_command_line_writes_where_it_is_told(tmp_path, capsys):
     run = write_run(tmp_path / "run")
     assert main([str(run), "-o", str(tmp_path / "other.png")]) == 0
-    assert capsys.readouterr().out == f"{tmp_path / 'other.png'}\n"
+    assert capsys.readouterr().out == f"picture: {tmp_path / 'other.png'}\n"
     size_of(tmp_path / "other.png")
     assert not (run / "picture.png").exists()
 
@@ -118,7 +119,7 @@ def test_an_output_in_a_folder_that_is_not_there_is_one_line_or_made(tmp_path, c
     [
         ([], 2, ""),
         (["--help"], 0, ""),
-        (["a", "--by=b"], 2, "--by: not an option; "),
+        (["a", "--by=b"], 2, "--by=b: unknown setting; "),
         (["a", "-o"], 2, "-o: has no value; write it after a space"),
     ],
     ids=["nothing", "help", "option", "no_output"],
@@ -133,7 +134,7 @@ def test_runs_that_differ_in_their_seed_are_one_curve_with_a_band(tmp_path, caps
     settings = {run.name: read_settings(run) for run in runs}
     assert name_arms(settings) == {"a-0": "window=8", "a-1": "window=8", "b": "window=16"}
     assert main([*map(str, runs), "-o", str(tmp_path / "arms.png")]) == 0
-    assert capsys.readouterr().out == f"{tmp_path / 'arms.png'}\n"
+    assert capsys.readouterr().out == f"picture: {tmp_path / 'arms.png'}\n"
     assert min(size_of(tmp_path / "arms.png")) > 700
     with canvas(tmp_path / "x.png", 3, 3) as figure:
         axes = figure.subplots()

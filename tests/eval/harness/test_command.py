@@ -10,12 +10,10 @@ import time
 
 import pytest
 
-from eval.common.command import Request
-from eval.common.distance_methods import expand_distance, with_derived_parameters
+from eval.common.distance_methods import method_overrides
 from eval.harness.__main__ import main
 from eval.harness.encoding import Encoder
 from eval.harness.model import LabModel
-from eval.harness.options import HarnessOptions
 from tests.eval.harness.parts import ROOT, TASKS, documents, encoded, read_lines, rows_in, subject_of
 
 lm_eval = pytest.importorskip("lm_eval")
@@ -139,7 +137,7 @@ def test_more_documents_take_up_what_is_there(run_folder, tmp_path, run, passes)
         (["--limit=3"], 9),
         (["--limit=5"], 6),
         (["--limit=5", "--max_length=63"], 15),
-        (["--limit=4", "--distance=string", "--shift=4", "--window=1"], 12),
+        (["--limit=4", "--distance=string:shift=4,window=1"], 12),
     ):
         passes.clear()
         assert run(*words, *options)[0] == 0
@@ -151,15 +149,13 @@ def test_the_short_form_of_a_distance_method(run_folder, tmp_path, run):
     base = [run_folder, "--tasks=lab_choice", *OWN, "--limit=3", "-o", tmp_path]
     assert run(*base, "--distance", "string")[0] == 0
     assert rows_in(tmp_path, "lab_choice")["acc"]["method"] == "rope+string(shift=22,window=11)"
-    status, out, _ = run(*base, "--distance", "string", "--shift=4", "--window=1")
+    status, out, _ = run(*base, "--distance=string:shift=4,window=1")
     row = rows_in(tmp_path, "lab_choice")["acc"]
     assert (status, row["method"], row["n"], row["limit"]) == (0, "rope+string(shift=4,window=1)", 3, 3)
     assert "change anything" not in out
-    _, out, _ = run(*base, "--distance=string", "--position.distance.shift=60", "--position.distance.window=1")
+    _, out, _ = run(*base, "--distance=string:shift=60,window=1")
     assert "no text was long enough for the distance method to change anything: shift=60" in out
     assert run(*base, "--distance=string:shift=4,window=1")[1].count("string(shift=4,window=1)") == 1
-    for words in (["m", "--limit=4"], ["m", "--shift=4"], ["m", "--apply_chat_template", "false"]):
-        assert expand_distance(words) == words
 
 
 @pytest.mark.parametrize(
@@ -175,13 +171,12 @@ def test_the_short_form_of_a_distance_method(run_folder, tmp_path, run):
     ids=str,
 )
 def test_a_distance_method_alone_follows_from_the_window(run_folder, hugging_face_folder, method, max_length, expected):
-    options = HarnessOptions(tasks="x")
-    named = {"position.distance.method": method, "position.frequency.theta": 9.0}
+    named = {"method": method, **expected}
     for model in (run_folder, hugging_face_folder, next((run_folder / "checkpoints").iterdir())):
-        request = with_derived_parameters(Request(model, options, named, False, None), max_length)
-        assert request.overrides == named | {f"position.distance.{name}": value for name, value in expected.items()}
-    given = named | {"position.distance.window": 3}
-    assert with_derived_parameters(Request(run_folder, options, given, False, None), None).overrides == given
+        found = method_overrides(model, {"distance": method, "frequency": None}, max_length)
+        assert found == {f"position.distance.{name}": value for name, value in named.items()}
+    given = method_overrides(run_folder, {"distance": f"{method}:window=3"}, None)
+    assert given == {"position.distance.method": method, "position.distance.window": 3}
 
 
 def test_cut_contexts_are_reported(run_folder, tmp_path, run):
