@@ -7,13 +7,13 @@ outside 0 .. n - 1 is permuted again until it falls inside, which keeps the map 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Numbers = npt.NDArray[np.uint64]
-Value = TypeVar("Value", int, Numbers)
+Value = Any  # an int, or Numbers
 ROUNDS = 4
 MASK = 2**64 - 1
 
@@ -36,7 +36,7 @@ def shuffled(index: int, n: int, key: int) -> int:
 def shuffled_all(indices: Numbers, n: int, key: int) -> Numbers:
     """Return the images of many indices, as `shuffled` does of one."""
     half, keys = half_bits(n), round_keys(key)
-    images = feistel(indices, half, keys)
+    images: Numbers = feistel(indices, half, keys)
     while len(outside := np.flatnonzero(images >= n)):
         images[outside] = feistel(images[outside], half, keys)
     return images
