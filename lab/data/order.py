@@ -13,6 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 Numbers = npt.NDArray[np.uint64]
+<<<<<<< HEAD
+=======
+Value = Any  # an int, or Numbers
+>>>>>>> h_data
 ROUNDS = 4
 MASK = 2**64 - 1
 
