@@ -1,6 +1,6 @@
 """One decoder shape in three implementations: the lab's, litgpt's and transformers'.
 
-    pip install 'probe-lab[bench]' && pip install --no-deps 'litgpt==0.5.13'
+    pip install -e '.[bench]' && pip install --no-deps 'litgpt==0.5.13'
 
 litgpt comes without its requirements, because they exclude the huggingface-hub that transformers needs.
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 from benchmarks.gpu.stage import Skipped
 from benchmarks.gpu.training import new_decoder
+from lab.model.attention.fixed import FixedRow
 from lab.model.attention.segments import Segments
 from lab.model.config import DecoderConfig
 
@@ -37,10 +38,14 @@ class Peer:
 
 
 def ours(cfg: DecoderConfig, rows: int, window: int, device: torch.device, *, compiled: bool) -> Peer:
-    """Build the lab's decoder, its blocks compiled one by one."""
-    decoder = new_decoder(cfg, device, backend="auto", recompute=False)
+    """Build the lab's decoder; compiled on a GPU as in a run, on a CPU, where runs compile nothing, block by block."""
+    on_gpu = device.type == "cuda"
+    backend, compiler = ("varlen", "inductor") if compiled and on_gpu else ("auto", None)
+    decoder = new_decoder(cfg, device, backend=backend, recompute=False, compiler=compiler)
     segments = Segments.from_lengths([window] * rows, rows * window, device)
-    for block in decoder.blocks if compiled else ():
+    if compiler is not None:
+        segments = replace(segments, fixed=FixedRow(segments.cu_seqlens, window))
+    for block in decoder.blocks if compiled and not on_gpu else ():
         block.compile()
 
     def loss(tokens: Tensor, targets: Tensor) -> Tensor:

@@ -7,19 +7,22 @@ runs/base_192: runs that are not there are trained first, about 7 minutes each o
 from __future__ import annotations
 
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from lab.sweep.planning import plan
-from lab.sweep.reading import read_sweep
+from PIL import Image
+
+from lab.runs.arms import read_settings
 
 DOCS = Path("docs")
-RECORDS = [Path("benchmarks/miniature") / name for name in ("records", "shaped")]
+WIDTH, MOST_BYTES = 1300, 250_000  # of a picture; larger ones are saved with 256 colours
+RECORDS, SHAPED = (Path("benchmarks/miniature") / name for name in ("records", "shaped"))
 METHODS = "--distance=plain --distance=string:shift=64,window=32 --distance=dca:train_len=128,chunk=96"
-SKIPPED = "--shape.strategy.method=skip --shape.strategy.target_len=640 --shape.target.method=bump"
+SKIPPED = (
+    "--data.mode=concatenated --shape.strategy.method=skip --shape.strategy.target_len=640 --shape.target.method=bump"
+)
 WINDOWS = "192,256,288,320,352,384,448"
 COMMANDS = {  # that draw a picture, the last one in the folder {out}
     "demo": ["lab.fit configs/cpu_demo.yaml --resume", f"eval.distance runs/cpu_demo {METHODS} --plot -o {{out}}"],
@@ -35,32 +38,30 @@ COMMANDS = {  # that draw a picture, the last one in the folder {out}
     "shape_choose": ["eval.shape configs/shape_demo.yaml --plot {out}/x.png"],
     "shape_skip": [f"eval.shape configs/shape_demo.yaml {SKIPPED} --plot {{out}}/x.png"],
 }
-MINIATURE = {  # the sweeps whose runs a picture compares, and the figure of their report
-    "miniature_lengths": (("lengths",), "crossed"),
-    "miniature_methods": (("windows",), "reach_by_method"),
-    "miniature_string": (("windows",), "shift_and_window"),
-    "miniature_windows": (("windows",), "growth"),
-    "miniature_shaping": (("shape", "pack", "skip", "windows"), "growth"),
+SHARED = {"data.mode": "natural", "model.theta": 1000}
+LONG = {**SHARED, "data.corpus.log_std": 0.8, "data.corpus.section_tokens": 192}
+MINIATURE = {  # the figure of a report, and the settings of the records that it compares
+    "miniature_lengths": ("crossed", {**SHARED, "data.window": 192}),
+    "miniature_methods": ("reach_by_method", LONG),
+    "miniature_string": ("shift_and_window", LONG),
+    "miniature_windows": ("growth", LONG),
+    "miniature_shaping": ("growth", {**LONG, "data.window": 192}),
 }
 NAMES = (*COMMANDS, *MINIATURE)
-UNSHAPED = 192  # window of the runs that the shaped ones are compared with
 
 
 def records(name: str) -> list[str]:
-    """List the records of the runs that a picture of the miniature compares."""
-    runs = []
-    for sweep in MINIATURE[name][0]:
-        planned = plan(read_sweep(Path(f"sweeps/{sweep}_mini.yaml"), seeds=None, seed=None), {})
-        has_all = sweep != "windows" or name != "miniature_shaping"
-        runs += [run.path.name for run in planned if has_all or run.experiment.data.window == UNSHAPED]
-    return sorted(str(path) for folder in RECORDS for path in folder.iterdir() if path.name in runs)
+    """List the records that a picture of the miniature compares; all shaped runs are of the picture of shaping."""
+    settings = MINIATURE[name][1].items()
+    runs = [run for run in sorted(RECORDS.iterdir()) if settings <= read_settings(run).items()]
+    return [str(run) for run in (*runs, *(sorted(SHAPED.iterdir()) if name == "miniature_shaping" else ()))]
 
 
 def draw(name: str) -> int:
     """Run the commands of a picture, copy it to the pages, and return the exit status."""
     commands, found = COMMANDS.get(name), "*"
     if commands is None:
-        runs, found = shlex.join(records(name)), MINIATURE[name][1]
+        runs, found = shlex.join(records(name)), MINIATURE[name][0]
         commands = [f"eval.report {runs} -o {{out}}/x.html --figures {{out}}"]
     with TemporaryDirectory() as out:
         for command in commands:
@@ -69,7 +70,11 @@ def draw(name: str) -> int:
             if status:
                 return status
         (picture,) = Path(out).glob(f"{found}.png")
-        shutil.copyfile(picture, DOCS / f"{name}.png")
+        image = Image.open(picture).convert("RGB")
+        image.thumbnail((WIDTH, image.height), Image.Resampling.LANCZOS)
+        image.save(DOCS / f"{name}.png", optimize=True)
+        if (DOCS / f"{name}.png").stat().st_size > MOST_BYTES:
+            image.quantize(dither=Image.Dither.NONE).save(DOCS / f"{name}.png", optimize=True)
     return 0
 
 

@@ -27,13 +27,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks import record, roofline
+from benchmarks import record
 from benchmarks.gpu.sizes import GPU
 from benchmarks.gpu.stage import outcome_of
 from benchmarks.gpu.training import CLIP_NORM, LEARNING_RATE
 from benchmarks.peers import SIDES, Peer
 from benchmarks.timing import best_device, heading, wait
 from lab.model.config import DecoderConfig
+from lab.model.layers import Linear
 from lab.model.utilisation import peak_flops
 
 SIZES: dict[str, Callable[[], DecoderConfig]] = {
@@ -45,6 +46,7 @@ SIZES: dict[str, Callable[[], DecoderConfig]] = {
     "1.5B": GPU.large_model,
 }
 WARM_UP = 2  # rounds; the first compiles
+PRODUCT = 1024  # rows, features in and out of the product that measures a CPU
 
 
 @dataclass(frozen=True)
@@ -190,10 +192,17 @@ def clock(device: torch.device) -> str:
 
 
 def peak_of(device: torch.device, dtype: str) -> float | None:
-    """Look up a GPU's operations per second, or measure a CPU's."""
+    """Look up a GPU's operations per second, or measure a CPU's by its CPU seconds, the best of three."""
     if device.type == "cuda":
         return peak_flops(torch.cuda.get_device_name(device))
-    return roofline.measured(device, getattr(torch, dtype)).operations_per_s
+    layer, x = Linear(PRODUCT, PRODUCT, bias=False, dtype=getattr(torch, dtype)), torch.randn(PRODUCT, PRODUCT)
+    x, spent = x.to(layer.weight.dtype), []
+    with torch.no_grad():
+        for _ in range(3):
+            start = time.process_time()
+            layer(x)
+            spent.append(time.process_time() - start)
+    return 2 * PRODUCT**3 / min(spent)
 
 
 def cells(options: argparse.Namespace) -> list[Cell]:

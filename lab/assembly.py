@@ -39,6 +39,7 @@ from lab.model.training import Training
 from lab.probe.effective_length import NeedleProbe
 from lab.probe.haystacks import KEPT, load_haystack, read_text
 from lab.probe.held_out import HeldOutLoss
+from lab.probe.measuring import Measuring
 from lab.processes import cluster_environment, make_strategy
 from lab.runs.checkpoints import Checkpoint, folder_name
 from lab.runs.environment import commit, processor
@@ -162,33 +163,39 @@ def make_probing(
     sharded: bool,
 ) -> Probing:
     """Build the probing callback; its tests and held-out text are read when training starts."""
-    data, probe, train = experiment.data, experiment.probe, experiment.train
+    probe = experiment.probe
     if probe.haystack is not None and not (folder.path / KEPT).is_file():
         read_text(Path(probe.haystack))  # a missing one is found before training, not by the first probe
 
-    def make_loss(rank: int, world_size: int, device: torch.device) -> HeldOutLoss | None:
-        if not probe.loss_tokens:
-            return None
-        return HeldOutLoss(
-            data,
-            tokens=probe.loss_tokens,
-            pack_tokens=train.micro_batch_tokens,
-            rank=rank,
-            world_size=world_size,
-            device=device,
-        )
+    def make(rank: int, world_size: int, device: torch.device) -> Measuring:
+        about = partial(describe_probed, experiment, folder.path.name)
+        loss = make_held_out(experiment, rank, world_size, device)
+        return Measuring(make_needle_probe(experiment, device), loss, about)
 
     return Probing(
         folder,
         counting,
         recording,
         stopping,
-        make_probe=lambda device: make_needle_probe(experiment, device),
-        make_loss=make_loss,
-        about=partial(describe_probed, experiment, folder.path.name),
+        make=make,
         every_tokens=probe.every_tokens,
         max_seconds=probe.max_seconds,
         sharded=sharded,
+        separate=probe.process == "separate",
+    )
+
+
+def make_held_out(experiment: Experiment, rank: int, world_size: int, device: torch.device) -> HeldOutLoss | None:
+    """Build a rank's part of the held-out loss; None where none is asked for."""
+    if not experiment.probe.loss_tokens:
+        return None
+    return HeldOutLoss(
+        experiment.data,
+        tokens=experiment.probe.loss_tokens,
+        pack_tokens=experiment.train.micro_batch_tokens,
+        rank=rank,
+        world_size=world_size,
+        device=device,
     )
 
 

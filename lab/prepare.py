@@ -1,14 +1,18 @@
 """Tokenize a config's corpus to shards, ready for lab.fit.
 
-    python -m lab.prepare CONFIG [--section.key=value ...] [--workers N] [--task I/N] [--verify] [--plot FILE.png]
+    python -m lab.prepare CONFIG [--section.key=value ...] [--workers N] [--executor local|slurm|ray] [--jobs N]
+                          [--task I/N] [--verify] [--plot FILE.png]
 
     python -m lab.prepare configs/tiny_2k.yaml --workers 32         all tasks, 32 processes
-    python -m lab.prepare configs/tiny_2k.yaml --task 3/64          every 64th task from the 3rd on, for job arrays
+    python -m lab.prepare configs/tiny_2k.yaml --executor ray       all tasks, on the cluster that RAY_ADDRESS names
+    python -m lab.prepare configs/tiny_2k.yaml --executor slurm     all tasks, by --jobs jobs (64) of --workers cores
+    python -m lab.prepare configs/tiny_2k.yaml --task 3/64          every 64th task from the 3rd on, as such a job does
     python -m lab.prepare configs/tiny_2k.yaml --verify             hash all shards against their manifests
 
+sbatch reads partition, time limit and more from its own variables, such as SBATCH_PARTITION and SBATCH_TIMELIMIT.
 Finished tasks are skipped, so that the same command continues after an interruption. With data.upsample (long documents
 more often) or data.order=related the corpus is prepared first, once for all such settings, and further shards are
-derived from it; a job array is run a second time for them. Lengths and sources before and after are then printed,
+derived from it. Lengths and sources before and after are then printed,
 written to upsampling.json in the shards' folder, and drawn by --plot:
 
     python -m lab.prepare configs/anchor_64k.yaml --data.upsample.share=0.7 --workers 32 --plot mixture.png
@@ -23,17 +27,20 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lab.command import Syntax, Words, run, settings_lines, show, start
 from lab.config import load_experiment
 from lab.data.config import DataConfig
 from lab.data.corpora import FilesReader, open_corpus
 from lab.data.derivation import NEIGHBOURS, RECORD
+from lab.data.executors import EXECUTORS, Executor, local, on_ray, on_slurm
 from lab.data.mixture import tables
 from lab.data.mixture_picture import draw_mixture
 from lab.data.preparation import is_prepared, prepare, shard_folder, verify
 from lab.errors import ConfigError
 
+JOBS = 64
 SYNTAX = Syntax(
     flags=("--verify",),
     missing="CONFIG: must be the first argument, a YAML file; for instance configs/cpu_stdlib.yaml",
@@ -45,7 +52,7 @@ class Arguments:
     """The parsed command line; `share` is (first, stride) of the tasks."""
 
     data: DataConfig
-    workers: int
+    execute: Executor
     share: tuple[int, int] | None
     verify: bool
     plot: Path | None
@@ -57,15 +64,37 @@ def parse(words: Words) -> Arguments:
     Raises: ConfigError.
     """
     overrides = dict(words.settings)
-    workers = overrides.pop("workers", len(os.sched_getaffinity(0)))
-    if not isinstance(workers, int) or workers < 1:
-        raise ConfigError(f"--workers={workers}: must be a whole number >= 1; leave it out to use all cores")
-    share = read_share(overrides.pop("task", None))
-    plot = overrides.pop("plot", None)
+    task, plot = overrides.pop("task", None), overrides.pop("plot", None)
+    share = read_share(task)
+    if share is not None and overrides.get("executor", "local") != "local":
+        raise ConfigError(
+            f"--task={task}: would be ignored, --executor={overrides['executor']} runs all tasks; leave it out"
+        )
+    execute = executor_of(words.places[0], overrides)
     data = load_experiment(Path(words.places[0]), overrides).data
     if plot is not None and data.upsample is None:
         raise ConfigError(f"--plot={plot}: would be ignored, it draws what data.upsample changes; set data.upsample")
-    return Arguments(data, workers, share, words.options.verify, None if plot is None else Path(str(plot)))
+    return Arguments(data, execute, share, words.options.verify, None if plot is None else Path(str(plot)))
+
+
+def executor_of(config: str, overrides: dict[str, Any]) -> Executor:
+    """Take what concerns the executor from the settings, and build it.
+
+    Raises: ConfigError, MissingPackage.
+    """
+    name, jobs = overrides.pop("executor", "local"), overrides.pop("jobs", None)
+    workers = overrides.pop("workers", len(os.sched_getaffinity(0)))
+    for option, number in (("workers", workers), ("jobs", JOBS if jobs is None else jobs)):
+        if not isinstance(number, int) or number < 1:
+            raise ConfigError(f"--{option}={number}: must be a whole number >= 1; leave it out for the default")
+    if name not in EXECUTORS:
+        raise ConfigError(f"--executor={name}: no such executor; use one of {', '.join(EXECUTORS)}")
+    if name != "slurm" and jobs is not None:
+        raise ConfigError(f"--jobs={jobs}: would be ignored, it is the size of a job array; add --executor=slurm")
+    if name == "slurm":
+        settings = [f"--{setting}={json.dumps(value)}" for setting, value in overrides.items()]
+        return on_slurm([config, *settings], jobs or JOBS, workers)
+    return on_ray() if name == "ray" else local(workers)
 
 
 def read_share(text: object) -> tuple[int, int] | None:
@@ -94,7 +123,7 @@ def carry_out(asked: Arguments) -> str:
         reader = open_corpus(asked.data)
         for line in reader.notes() if isinstance(reader, FilesReader) else ():
             show(f"note: {line}", error=True)
-    summary = prepare(asked.data, workers=asked.workers, tasks=tasks).summary
+    summary = prepare(asked.data, tasks=tasks, execute=asked.execute).summary
     if asked.verify:
         verify(asked.data)
         summary += "; all hashes match"

@@ -168,7 +168,7 @@ def values_of(hint: Any) -> str:
     if kind in (Union, UnionType):
         return ", or ".join(values_of(part) for part in parts)
     if kind is Literal:
-        return " or ".join(map(str, parts))
+        return " or ".join(str(part).lower() if isinstance(part, bool) else str(part) for part in parts)
     if kind is tuple:
         return f"list of: {values_of(parts[0])}"
     if hint == PathText:

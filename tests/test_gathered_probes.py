@@ -80,7 +80,8 @@ def train_and_count(settings):
         )
         found["calls"], found["weights"] = counted.n, len(shards)
         # room for the copy; cases, rows, stop of each length; rows, stop of each distance; loss
-        found["exchanges"] = 1 + 3 * len(result.lengths) + 2 * len(result.distances) + 1
+        lengths, distances = (sum(kind in line for line in result.lines) for kind in ("length", "distance"))
+        found["exchanges"] = 1 + 3 * lengths + 2 * distances + 1
         return result
 
     def passing(*arguments, **options):

@@ -16,14 +16,14 @@ lab.errors lab.interrupts < lab lab.bars lab.files lab.formats lab.schema lab.pa
 < lab.positions lab.masks lab.skip lab.shape lab.counts
 < lab.data lab.model lab.runs < lab.probe lab.source lab.processes lab.threads
 < lab.callbacks lab.config < lab.choices lab.starting < lab.assembly < lab.loading lab.session
-< lab.recipes lab.probing lab.profiling < lab.estimate lab.analysis
+< lab.recipes lab.probing lab.probe_saved lab.profiling < lab.estimate lab.analysis
 < lab.fit lab.sweep lab.prepare lab.verify lab.longrecipe lab.merge lab.export lab.cli
 < eval.common < eval
 """  # a part imports itself and the parts before a "<" that precedes it; the packages of eval are parts of one layer
 RANKS = {part: rank for rank, parts in enumerate(LAYERS.split("<")) for part in parts.split()}
 HEAVY = {  # package: who may import it at module level; everybody else imports it where it is used, or not at all
     "lightning": ("lab.data.module", "lab.model.training", "lab.callbacks", "lab.assembly", "lab.processes"),
-    **dict.fromkeys(("wandb", "datasets", "matplotlib", "pyarrow", "zstandard"), ()),
+    **dict.fromkeys(("wandb", "datasets", "matplotlib", "pyarrow", "ray", "zstandard"), ()),
     "pandas": ("eval",),
     "scipy.stats": (),  # half a second, while scipy.special has the distributions
     **dict.fromkeys(("transformers", "flash_attn", "xformers", "triton", "lm_eval", "altair", "vl_convert"), ()),

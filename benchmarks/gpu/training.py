@@ -1,11 +1,13 @@
 """Training steps of a model with random weights on packs of natural segments: speed, memory, recompilations.
 
-A step is what a training step computes: forward and backward pass under bf16 autocast with float32 weights, clipping,
-AdamW. Reading data, records and the all-reduces of several processes are not part of it.
+A step is what a training step of one GPU computes: forward and backward pass in bf16 with float32 weights, sharded over
+a mesh of one rank, clipping, AdamW; on a CPU all is float32. Reading data, records and exchanges between processes are
+not part of it.
 """
 
 from __future__ import annotations
 
+import gc
 import itertools
 import sys
 import time
@@ -14,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
+from torch.distributed.device_mesh import init_device_mesh
 
 from benchmarks.packed_attention import natural_lengths
 from benchmarks.timing import best_device, wait
@@ -22,6 +25,7 @@ from lab.model.attention import backends
 from lab.model.attention.segments import Segments
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
+from lab.model.sharding import Sharding, shard
 from lab.model.utilisation import peak_flops, utilisation
 from lab.positions import frequencies
 
@@ -41,11 +45,13 @@ class Setting:
     recompute: bool = False
 
 
-def new_decoder(cfg: DecoderConfig, device: torch.device, *, backend: str, recompute: bool) -> Decoder:
+def new_decoder(
+    cfg: DecoderConfig, device: torch.device, *, backend: str, recompute: bool, compiler: str | None = None
+) -> Decoder:
     """Build a decoder whose random weights are drawn on the device, which a CPU would take longest of all for."""
     rope = frequencies("rope", head_dim=cfg.head_dim, theta=cfg.theta)
     with torch.device("meta"):
-        decoder = Decoder(cfg, frequencies=rope, backend=backend, seed=None, recompute=recompute)
+        decoder = Decoder(cfg, frequencies=rope, backend=backend, seed=None, recompute=recompute, compiler=compiler)
     decoder.to_empty(device=device)
     if cfg.tie_embeddings:  # leaving the meta device parts them
         decoder.head.weight = decoder.embedding.weight
@@ -71,12 +77,11 @@ def packs(cfg: DecoderConfig, setting: Setting, device: torch.device) -> list[tu
 def stepper(decoder: Decoder, drawn: list[tuple[Tensor, Segments]]) -> Callable[[], Tensor]:
     """Return a function that trains on the next pack and returns the loss per token, without waiting for the device."""
     optimizer = torch.optim.AdamW(decoder.parameters(), lr=LEARNING_RATE, fused=True)
-    device, order = drawn[0][0].device, itertools.cycle(drawn)
+    order = itertools.cycle(drawn)
 
     def step() -> Tensor:
         tokens, segments = next(order)
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            loss: Tensor = decoder(tokens, segments=segments, targets=tokens) / tokens.numel()
+        loss: Tensor = decoder(tokens, segments=segments, targets=tokens) / tokens.numel()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(decoder.parameters(), CLIP_NORM)
         optimizer.step()
@@ -84,6 +89,15 @@ def stepper(decoder: Decoder, drawn: list[tuple[Tensor, Segments]]) -> Callable[
         return loss.detach()
 
     return step
+
+
+def shard_alone(decoder: Decoder, device: torch.device) -> None:
+    """Shard a decoder over this process alone, as a run in bf16 on one GPU does."""
+    if not distributed.is_initialized():
+        store = distributed.HashStore()  # type: ignore[attr-defined]
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        distributed.init_process_group(backend, store=store, rank=0, world_size=1)
+    shard(decoder, init_device_mesh(device.type, (1,)), Sharding(torch.bfloat16, whole=True))
 
 
 def prepared(cfg: DecoderConfig, setting: Setting) -> tuple[str, Callable[[], Tensor], list[tuple[Tensor, Segments]]]:
@@ -95,6 +109,8 @@ def prepared(cfg: DecoderConfig, setting: Setting) -> tuple[str, Callable[[], Te
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     backend, _ = backends.choose(setting.backend, device, dtype)
     decoder = new_decoder(cfg, device, backend=backend, recompute=setting.recompute)
+    if device.type == "cuda":
+        shard_alone(decoder, device)
     drawn = packs(cfg, setting, device)
     return backend, stepper(decoder, drawn), drawn
 
@@ -106,6 +122,7 @@ def train(cfg: DecoderConfig, setting: Setting) -> dict[str, Any]:
     """
     device = best_device()
     if device.type == "cuda":
+        gc.collect()  # a sharded decoder refers to itself
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     backend, step, drawn = prepared(cfg, setting)

@@ -91,8 +91,11 @@ class Checkpointing(Callback):
             self.recording.pause()
 
     def on_train_end(self, trainer: lightning.Trainer, module: Any) -> None:
-        """Wait for what is still being written."""
+        """Wait for what is still being written, and delete what separate probes have held."""
         self.finish()
+        if self.probing.processes is not None:
+            final = tuple(self.final.values())
+            checkpoints.prune(self.folder.checkpoints, self.saved_at, self.saves.keep, final, self.probing.pending)
 
     def save(self, trainer: lightning.Trainer, module: Any, *, background: bool) -> None:
         """Save a checkpoint; a collective call.
@@ -106,7 +109,7 @@ class Checkpointing(Callback):
 
         def publish(files: Files) -> None:
             self.folder.write_counts(counts)
-            checkpoints.publish(root, consumed, self.saves.keep, files, final)
+            checkpoints.publish(root, consumed, self.saves.keep, files, final, self.probing.pending)
 
         small = {checkpoints.STATE: packed(state), checkpoints.COUNTS: packed_counts(counts)}
         writer = ShardWriter(root, small, publish)

@@ -10,49 +10,40 @@ training goes on; --resume at its step runs it again.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import lightning
 import torch
 from lightning.pytorch.callbacks import Callback
-from torch import Tensor
 
 from lab.callbacks.counting import Counting, crossed
 from lab.callbacks.guarding import Deadline, WorkFailed, describe, exchange, in_step, together
 from lab.callbacks.recording import Recording, mirror
+from lab.callbacks.separate import Separate
 from lab.callbacks.stopping import Stopping
 from lab.command import show
-from lab.counts import PositionCounts, SavedCounts
-from lab.model.attention.segments import Segments
+from lab.counts import PositionCounts
 from lab.model.decoder import Decoder
 from lab.model.gathering import allocate, fill
-from lab.model.generation.generate import Ended, greedy
-from lab.probe.by_distance import found_by_distance
 from lab.probe.curve import shown_length
-from lab.probe.distance_records import distance_record, reach_record
-from lab.probe.effective_distance import DistanceProbe, DistanceResult
-from lab.probe.effective_length import LengthResult, NeedleProbe, Worker
-from lab.probe.held_out import HeldOutLoss, context_loss
-from lab.probe.records import length_record, summary_record, tests_of
+from lab.probe.effective_length import Worker
+from lab.probe.measuring import Found, Measuring, ModelInTraining
 from lab.runs.folder import RunFolder
 
 Report = Callable[[str], None]
-
-
-class Found(NamedTuple):
-    """What a probe has measured: its tests by length and by distance, its summary, and the counts it quotes."""
-
-    lengths: list[LengthResult]
-    distances: list[DistanceResult]
-    summary: dict[str, Any]
-    counts: SavedCounts
+POLL_S = 0.2  # between two looks at the last processes
 
 
 class Probing(Callback):
-    """Runs the probe between two steps, without torch's random numbers or any change to weights, modes and buffers."""
+    """Runs the probe between two steps, without torch's random numbers or any change to weights, modes and buffers.
+
+    With `separate` a process of its own runs it on the checkpoint, and only the end of the run waits.
+    """
 
     def __init__(
         self,
@@ -61,31 +52,40 @@ class Probing(Callback):
         recording: Recording,
         stopping: Stopping,
         *,
-        make_probe: Callable[[torch.device], NeedleProbe],
-        make_loss: Callable[[int, int, torch.device], HeldOutLoss | None],
-        about: Callable[[torch.device, int], dict[str, Any]],
+        make: Callable[[int, int, torch.device], Measuring],
         every_tokens: int | None,
         max_seconds: float | None,
         sharded: bool,
+        separate: bool,
     ) -> None:
         self.folder, self.counting, self.recording, self.stopping = folder, counting, recording, stopping
-        self.make_probe, self.make_loss, self.about = make_probe, make_loss, about
-        self.every_tokens, self.max_seconds, self.sharded = every_tokens, max_seconds, sharded
+        self.make, self.every_tokens, self.max_seconds, self.sharded = make, every_tokens, max_seconds, sharded
+        self.separate = separate
+        self.processes: Separate | None = None  # on the first rank
         self.trained = False  # whether the run continues after its last step, where only a probe can be left
         self.probed_at = 0
         self.latest: str | None = None
         self.report: Report = lambda line: None
 
+    @property
+    def pending(self) -> list[int]:
+        """Consumed tokens of the checkpoints that separate probes still need."""
+        return [] if self.processes is None else self.processes.pending
+
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
         """Set up the probe before the first step, so that faults are reported early, and run an overdue one."""
-        self.probe = self.make_probe(module.device)
-        self.distances = DistanceProbe.beside(self.probe)
-        self.loss = self.make_loss(trainer.global_rank, trainer.world_size, module.device)
-        self.remember(*trainer.strategy.broadcast(self.folder.last_probe()))
+        self.measuring = self.make(trainer.global_rank, trainer.world_size, module.device)
+        last, summary = self.folder.last_probe()
+        if self.separate and trainer.is_global_zero:
+            self.processes = Separate(self.folder, partial(self.record_outcome, trainer))
+            last = max([last, *self.processes.resume(module.consumed)])
+        self.probed_at, summary = trainer.strategy.broadcast((last, summary))
+        self.show_latest(summary)
         unprobed = self.probed_at < module.consumed
         if (self.trained and unprobed) or crossed(self.every_tokens, self.probed_at, module.consumed):
             self.run(trainer, module)
         if self.trained:
+            self.wait(trainer, module)
             trainer.should_stop = True
 
     def is_due(self, trainer: lightning.Trainer, module: Any) -> bool:
@@ -96,56 +96,71 @@ class Probing(Callback):
         self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Probe when it is due, unless the run stops here."""
-        if module.finished and self.is_due(trainer, module) and not self.stopping.stopped:
+        if not module.finished or self.stopping.stopped:
+            return
+        if self.processes is not None:
+            self.processes.poll()
+        if self.is_due(trainer, module):
             self.run(trainer, module)
+        if trainer.global_step >= trainer.max_steps:
+            self.wait(trainer, module)
+
+    def on_train_end(self, trainer: lightning.Trainer, module: Any) -> None:
+        """End what a signal has left; it stays pending."""
+        if self.processes is not None:
+            self.processes.stop()
+
+    def on_exception(self, trainer: lightning.Trainer, module: Any, exception: BaseException) -> None:
+        """End a process of a run that fails."""
+        self.on_train_end(trainer, module)
+
+    def wait(self, trainer: lightning.Trainer, module: Any) -> None:
+        """Wait for the separate probes, unless a signal stops the run; a collective call."""
+        while self.separate and exchange(self.processes is not None and self.processes.poll())[0]:
+            if self.stopping.agree(trainer, module):
+                return
+            time.sleep(POLL_S)
 
     def run(self, trainer: lightning.Trainer, module: Any) -> None:
         """Probe and record, also that it failed; a collective call. A signal ends it with nothing recorded."""
         counts = self.counting.total()
+        if self.separate:
+            self.probed_at = module.consumed
+            self.begin(trainer, module.consumed, counts)
+            self.recording.pause()
+            return
         try:
             found = together(lambda: self.measure(trainer, module, counts))
         except WorkFailed as error:
-            self.remember(module.consumed, {})
-            self.record_failure(trainer, module, str(error))
+            self.record_outcome(trainer, module.consumed, str(error))
         else:
             if found is None:
                 return
-            self.remember(module.consumed, found.summary)
-            if trainer.is_global_zero:
-                try:
-                    with rolled_back(self.folder.path / "probes.jsonl"):
-                        self.folder.write_counts_at(module.consumed, counts)
-                        self.record(trainer, *found)
-                except Exception as error:  # of any kind, such as a full disk
-                    self.record_failure(trainer, module, describe(error))
+            self.record_outcome(trainer, module.consumed, found, counts)
+        self.probed_at = module.consumed
         self.recording.pause()
+
+    def begin(self, trainer: lightning.Trainer, consumed: int, counts: PositionCounts) -> None:
+        """Begin a separate probe, or queue it behind those before it."""
+        if self.processes is not None:
+            try:
+                self.folder.write_counts_at(consumed, counts)
+                self.processes.add(consumed)
+            except Exception as error:  # of any kind, such as a full disk
+                self.record_outcome(trainer, consumed, describe(error))
 
     def measure(self, trainer: lightning.Trainer, module: Any, counts: PositionCounts) -> Found | None:
         """Run this rank's tests and measure its part of the loss; None where a signal ends it."""
         deadline = Deadline("probe.max_seconds", self.max_seconds)
-        context = trainer.precision_plugin.forward_context
-        model = ModelInTraining(self.whole(module), self.probe.stop_id, context, before=deadline.check)
+        stop_id, context = self.measuring.probe.stop_id, trainer.precision_plugin.forward_context
+        model = ModelInTraining(self.whole(module), stop_id, context, before=deadline.check)
         worker = Worker(trainer.global_rank, trainer.world_size, gather)
-        lengths: list[LengthResult] = []
-        for result in self.probe.run(model.generate, worker):
-            lengths.append(result)
-            self.report(f"probing: {result.length} tokens {result.accuracy:.2f}")
-            if self.stopping.agree(trainer, module):
-                return None
-        distances: list[DistanceResult] = []
-        for found in self.distances.run(model, worker) if self.distances else ():
-            distances.append(found)
-            self.report(f"probing: distance {found.distance} {found.accuracy:.2f}")
-            if self.stopping.agree(trainer, module):
-                return None
-        saved = computed(counts)
-        summary = {
-            **summary_record(self.probe, lengths, self.about(self.probe.device, module.consumed), saved),
-            **self.distance_summary(lengths, distances, saved),
-        }
-        if self.loss is not None:
-            summary |= self.held_out_losses(model)
-        return Found(lengths, distances, summary, saved)
+
+        def goes_on(line: str) -> bool:
+            self.report(line)
+            return not self.stopping.agree(trainer, module)
+
+        return self.measuring.run(model, worker, module.consumed, counts, goes_on)
 
     def whole(self, module: Any) -> Decoder:
         """Return the model, or a whole copy where it is sharded; a collective call.
@@ -161,102 +176,37 @@ class Probing(Callback):
             fill(copy, decoder)
         return copy
 
-    def record_failure(self, trainer: lightning.Trainer, module: Any, reason: str) -> None:
-        """Write that a probe failed, and why, on stderr and as a line of probes.jsonl where the disk lets it."""
-        if trainer.is_global_zero:
-            consumed = module.consumed
-            show(f"the probe at {consumed:,} tokens failed ({reason}); training goes on", error=True)
-            with suppress(OSError), rolled_back(self.folder.path / "probes.jsonl"):
-                line = {**self.about(self.probe.device, consumed), "failed": reason}
-                self.folder.append("probes.jsonl", line)
+    def record_outcome(
+        self, trainer: lightning.Trainer, consumed: int, outcome: Found | str, counts: PositionCounts | None = None
+    ) -> None:
+        """Write what a probe found, or that it failed and why; also where it cannot be written."""
+        if not trainer.is_global_zero:
+            return
+        if isinstance(outcome, Found):
+            try:
+                with rolled_back(self.folder.path / "probes.jsonl"):
+                    if counts is not None:
+                        self.folder.write_counts_at(consumed, counts)
+                    self.record(trainer, consumed, outcome)
+                return
+            except Exception as error:  # of any kind, such as a full disk
+                outcome = describe(error)
+        show(f"the probe at {consumed:,} tokens failed ({outcome}); training goes on", error=True)
+        with suppress(OSError), rolled_back(self.folder.path / "probes.jsonl"):
+            self.folder.append("probes.jsonl", {**self.measuring.described(consumed), "failed": outcome})
 
-    def remember(self, consumed: int, summary: dict[str, Any]) -> None:
-        """Record when the last probe ran and what it found; an empty summary means none."""
-        self.probed_at = consumed
+    def record(self, trainer: lightning.Trainer, consumed: int, found: Found) -> None:
+        """Write the curves, the summary and every case."""
+        self.folder.write_cases(consumed, found.cases)
+        for line in found.lines:
+            self.folder.append("probes.jsonl", line)
+        self.show_latest(found.summary)
+        mirror(trainer, self.measuring.numbers(found), consumed)
+
+    def show_latest(self, summary: dict[str, Any]) -> None:
+        """Keep what the last probe found for the progress line; an empty summary means none."""
         if summary:
             self.latest = shown_length(summary["effective_length"], summary.get("first_length"))
-
-    def distance_summary(
-        self, lengths: list[LengthResult], distances: list[DistanceResult], counts: SavedCounts
-    ) -> dict[str, Any]:
-        """Summarize the one-number tests, and, at the same distances, the four-needle tests that fit the window."""
-        if self.distances is None:
-            return {}
-        config, probe = self.distances.config, self.distances
-        cases = [case for result in lengths if result.length <= probe.test.window for case in result.cases]
-        rows = found_by_distance(cases, probe.distances, confidence=config.confidence, seed=probe.test.seed)
-        return {
-            **reach_record(distances, config.threshold, counts),
-            "needles_by_distance": rows,
-        }
-
-    def record(
-        self,
-        trainer: lightning.Trainer,
-        lengths: list[LengthResult],
-        distances: list[DistanceResult],
-        summary: dict[str, Any],
-        counts: SavedCounts,
-    ) -> None:
-        """Write the curves, the summary and every case."""
-        consumed = summary["consumed_tokens"]
-        self.folder.write_cases(consumed, [case for result in (*lengths, *distances) for case in result.cases])
-        about = self.about(self.probe.device, consumed)
-        lines = [length_record(self.probe, result, about, counts) for result in lengths]
-        if self.distances is not None:
-            lines += [distance_record(self.distances, result, about, counts) for result in distances]
-        for line in (*lines, summary):
-            self.folder.append("probes.jsonl", line)
-        curve = {f"accuracy_{result.length}": result.accuracy for result in lengths}
-        curve |= {f"found_at_{result.distance}": result.accuracy for result in distances}
-        constants = tests_of(self.probe)
-        mirror(trainer, {**{k: v for k, v in summary.items() if k not in constants}, **curve}, consumed)
-
-    def held_out_losses(self, model: ModelInTraining) -> dict[str, Any]:
-        """Average the held-out loss over all ranks, of all tokens and by visible context; a collective call."""
-        assert self.loss is not None, "called only if held-out loss is measured"
-        sums = torch.stack(exchange(self.loss.sums(model.score).cpu())).sum(0)
-        loss, scored = sums.sum(0).tolist()
-        return {"held_out_loss": loss / max(scored, 1), "context_loss": context_loss(sums)}
-
-
-class ModelInTraining:
-    """The model between two steps, as evaluation uses models, in the training's own precision."""
-
-    def __init__(
-        self,
-        decoder: Decoder,
-        stop_id: int | None,
-        context: Callable[[], AbstractContextManager[Any]],
-        *,
-        before: Callable[[], None],
-    ) -> None:
-        self.decoder, self.stop_id, self.context, self.before = decoder, stop_id, context, before
-
-    def generate(self, prompts: Tensor, n_tokens: int, ended: Ended | None = None) -> Tensor:
-        """Continue prompts greedily."""
-        self.before()
-        with self.context():
-            return greedy(self.decoder, prompts, n_tokens, self.stop_id, ended=ended)
-
-    def score(self, tokens: Tensor, targets: Tensor, segments: Segments) -> Tensor:
-        """Compute each target's loss in one packed row."""
-        self.before()
-        with torch.no_grad(), self.context():
-            losses: Tensor = self.decoder(tokens, segments=segments, targets=targets, summed=False)
-        return losses
-
-    def losses(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Compute each target's loss in rows of one text each."""
-        self.before()
-        with torch.no_grad(), self.context():
-            losses: Tensor = self.decoder(tokens, targets=targets, summed=False)
-        return losses
-
-
-def computed(counts: PositionCounts) -> SavedCounts:
-    """Compute f once for all lines of a probe; it is slow under a distance method."""
-    return SavedCounts(counts.lengths, counts.frequency(), counts.tokens)
 
 
 def gather(rows: list[Any]) -> list[Any]:

@@ -19,7 +19,7 @@ from lab.files import FileEntry
 
 BLOCK_BYTES = 2**13
 FIRST_BLOCK_BYTES = 2**16  # of earlier versions, whose manifests hold the checksums of all blocks
-READ_BLOCKS = 128  # hashed at a time
+READ_BLOCKS = 8  # hashed at a time
 CHECKSUMS, SUM_DTYPE, SUM_BYTES = "checksums.bin", ">u4", 4
 DIGITS = 2 * SUM_BYTES  # hexadecimal, of one block
 
@@ -79,7 +79,8 @@ def checksums_of(folder: Path, manifest: dict[str, Any]) -> dict[str, tuple[np.n
     inline = {name: np.frombuffer(bytes.fromhex(e["crc32"]), SUM_DTYPE) for name, e in files.items() if "crc32" in e}
     if CHECKSUMS not in inline:
         return {name: (sums, 0) for name, sums in inline.items()}
-    sums, first, found = BlockArray(folder / CHECKSUMS, SUM_DTYPE, (inline[CHECKSUMS], 0), size), 0, {}
+    sums, first = BlockArray(folder / CHECKSUMS, SUM_DTYPE, (inline[CHECKSUMS], 0), size), 0
+    found: dict[str, tuple[np.ndarray | BlockArray, int]] = {}
     for name, entry in files.items():
         found[name] = (sums, first)
         first += count_blocks(entry["bytes"], size)
@@ -131,7 +132,7 @@ class BlockArray:
         Raises: DataError.
         """
         begin = block * self.block_bytes
-        data = self.data[begin : begin + self.block_bytes]
+        data: Any = self.data[begin : begin + self.block_bytes]
         found, expected = zlib.crc32(data), self.checksum(block)
         if found != expected:
             raise DataError(

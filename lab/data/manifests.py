@@ -91,7 +91,7 @@ def read_manifests(folder: Path) -> dict[Path, dict[str, Any]]:
 
 def is_small(manifests: Iterable[dict[str, Any]]) -> bool:
     """Return whether shards are hashed when they are opened."""
-    return sum(file["bytes"] for manifest in manifests for file in manifest["files"].values()) <= VERIFY_BYTES
+    return bool(sum(file["bytes"] for one in manifests for file in one["files"].values()) <= VERIFY_BYTES)
 
 
 def check_shard(shard: Path, manifest: dict[str, Any], hashes: bool) -> None:

@@ -7,13 +7,12 @@ outside 0 .. n - 1 is permuted again until it falls inside, which keeps the map 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Numbers = npt.NDArray[np.uint64]
-Value = TypeVar("Value", int, Numbers)
 ROUNDS = 4
 MASK = 2**64 - 1
 
@@ -36,7 +35,7 @@ def shuffled(index: int, n: int, key: int) -> int:
 def shuffled_all(indices: Numbers, n: int, key: int) -> Numbers:
     """Return the images of many indices, as `shuffled` does of one."""
     half, keys = half_bits(n), round_keys(key)
-    images = feistel(indices, half, keys)
+    images: Numbers = feistel(indices, half, keys)
     while len(outside := np.flatnonzero(images >= n)):
         images[outside] = feistel(images[outside], half, keys)
     return images
@@ -52,8 +51,8 @@ def round_keys(key: int) -> list[int]:
     return [mix(key * ROUNDS + turn) for turn in range(ROUNDS)]
 
 
-def feistel(value: Value, half: int, keys: Sequence[int]) -> Value:
-    """Permute the numbers of 2 * half bits."""
+def feistel(value: Any, half: int, keys: Sequence[int]) -> Any:
+    """Permute the numbers of 2 * half bits, one number or an array of uint64."""
     low_mask = (1 << half) - 1
     left, right = value >> half, value & low_mask
     for key in keys:
@@ -61,8 +60,8 @@ def feistel(value: Value, half: int, keys: Sequence[int]) -> Value:
     return left << half | right
 
 
-def mix(value: Value) -> Value:
-    """Scramble 64 bits (the splitmix64 finaliser)."""
+def mix(value: Any) -> Any:
+    """Scramble 64 bits (the splitmix64 finaliser), of one number or an array of uint64."""
     value = (value + 0x9E3779B97F4A7C15) & MASK
     value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & MASK
     value = (value ^ (value >> 27)) * 0x94D049BB133111EB & MASK

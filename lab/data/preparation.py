@@ -23,10 +23,11 @@ from lab.data.config import Bpe, Conversations, DataConfig, Synthetic
 from lab.data.conversations import Parts, marked, select
 from lab.data.corpora import open_corpus, why_empty
 from lab.data.derivation import NEIGHBOURS, RECORD, derive_task, inputs_of, plan, similarity_of_neighbours
+from lab.data.executors import Executor, local
 from lab.data.manifests import SPLITS, check_shard, read_manifest, read_manifests
 from lab.data.segments import index_documents
 from lab.data.shards import ShardWriter, token_dtype
-from lab.data.tasks import remove_marks, run_owned, run_tasks, task_name
+from lab.data.tasks import remove_marks, run_owned, task_name
 from lab.data.text_files import Document
 from lab.data.tokenizer import EOS, load_tokenizer, special_ends, train_bpe
 from lab.errors import DataError
@@ -89,12 +90,18 @@ def is_prepared(config: DataConfig) -> bool:
 
 
 def prepare(
-    config: DataConfig, *, workers: int = 1, tasks: Sequence[int] | None = None, progress: bool = True
+    config: DataConfig,
+    *,
+    workers: int = 1,
+    tasks: Sequence[int] | None = None,
+    progress: bool = True,
+    execute: Executor | None = None,
 ) -> Prepared:
     """Run the missing tasks of tokenizing and deriving, and return a summary of all tasks.
 
-    `tasks` restricts this call to some of the tasks, for job arrays; the last one to finish writes prepared.json. If
-    shards are to be derived and some of the base are still missing, the summary is that of the base.
+    Tasks run in `workers` processes of this machine, or where `execute` runs them. `tasks` restricts this call to some
+    of the tasks, for job arrays; the last one to finish writes prepared.json. If shards are to be derived and some of
+    the base are still missing, the summary is that of the base.
 
     Raises: DataError for an empty corpus or unreadable input.
     """
@@ -103,16 +110,15 @@ def prepare(
         index_documents(folder, config.window)
         return summarise(folder)
     if config.base is not None and not is_prepared(config.base):
-        base = prepare(config.base, workers=workers, tasks=tasks, progress=progress)
+        base = prepare(config.base, workers=workers, tasks=tasks, progress=progress, execute=execute)
         if not is_prepared(config.base):
             return base
     run, jobs = begin(config, folder) if config.base is None else begin_derived(config, config.base, folder, progress)
     todo = [(task, jobs[task]) for task in (range(len(jobs)) if tasks is None else tasks)]
     n_left = len(undone(folder, todo))
-    bar = tqdm(total=n_left, desc=f"prepare {config.shard_name}", unit="task", disable=not progress or not n_left)
-    with bar:
+    with tqdm(total=n_left, desc=f"prepare {config.shard_name}", unit="task", disable=not (progress and n_left)) as bar:
         for wait in (False, True):  # tasks that another process runs come last
-            for done in run_tasks(partial(run_owned, run, folder, wait), undone(folder, todo), workers):
+            for done in (execute or local(workers))(partial(run_owned, run, folder, wait), undone(folder, todo)):
                 bar.update(done)
     prepared = summarise(folder)
     if len(shards_in(folder)) < len(jobs):
@@ -285,9 +291,7 @@ def end_of_document(config: DataConfig, tokenizer: Tokenizer) -> int:
 def summarise(folder: Path) -> Prepared:
     """Sum the manifests of a folder's shards."""
     manifests = [read_manifest(path) for path in shards_in(folder)]
-    skips: Counter[str] = Counter()
-    for manifest in manifests:
-        skips.update(manifest["skips"])
+    skips = sum((Counter(manifest["skips"]) for manifest in manifests), Counter[str]())
     total = {
         unit: {split: sum(m["splits"][split][unit] for m in manifests) for split in SPLITS}
         for unit in ("documents", "tokens")

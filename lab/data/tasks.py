@@ -1,18 +1,14 @@
-"""Tasks of preparation: their names, their owners, and running them in this process or in worker processes."""
+"""Tasks of preparation: their names, their owners, and running one."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from lab.errors import InUse
 from lab.files import on_disk, remove
-from lab.lifetime import end_with
 from lab.owner import find_owner, owned
 
 
@@ -56,27 +52,3 @@ def remove_all(folder: Path, name: str) -> None:
     """Delete what attempts at a task have left half written."""
     for leftover in folder.glob(f".{name}.tmp*"):
         remove(leftover)
-
-
-def run_tasks(run: Callable[[Any], bool], todo: Sequence[Any], workers: int) -> Iterator[bool]:
-    """Run tasks in this process or in worker processes, and yield what they return as they finish."""
-    if workers <= 1 or len(todo) <= 1:
-        yield from map(run, todo)
-        return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(todo)), mp_context=context, initializer=begin_worker) as pool:
-        futures = [pool.submit(run, task) for task in todo]
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def begin_worker() -> None:
-    """End a worker process with its parent, and limit its tokenizers library to one thread; it has no other setting."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None, "runs in a worker only"
-    end_with(parent.pid or 0)
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"

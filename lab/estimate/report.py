@@ -136,7 +136,9 @@ def accumulation(experiment: Experiment) -> str:
     """Format the micro-batches of a step, what is exchanged for each, and the limits of batch and processes."""
     train = experiment.train
     most, least = train.n_packs * train.context_parallel, train.data_parallel * train.micro_batch_tokens
-    often = f"; weights gathered, gradients exchanged {'once a step' if keeps_whole(experiment) else 'for each'}"
+    gathered = "weights gathered, " * (strategy_of(experiment) == "fsdp")
+    once = strategy_of(experiment) == "ddp" or keeps_whole(experiment)
+    often = f"; {gathered}gradients exchanged {'once a step' if once else 'for each'}"
     return (
         f"{train.accumulation} of {train.micro_batch_tokens:,} tokens on each process{often * (train.world_size > 1)}; "
         f"at most {most:,} processes for this batch, at least {least:,} tokens a step for these processes"

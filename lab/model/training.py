@@ -121,8 +121,7 @@ class Training(lightning.LightningModule):
         weight = self.sums[4]
         scale = torch.full_like(weight, self.batch_tokens) / weight.masked_fill(weight == 0, 1.0)
         parameters = [p for p in self.parameters() if p.grad is not None]
-        for parameter in parameters:
-            parameter.grad.mul_(scale)  # type: ignore[union-attr]
+        torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], scale)  # a few operations on a GPU
         norm = torch.nn.utils.clip_grad_norm_(parameters, self.optim.clip_norm)
         norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         bad = ~torch.isfinite(norm + self.sums[0]) | (self.sums[N_SUMS:].sum() > 0)

@@ -240,9 +240,16 @@ class NeedleProbe(Probe):
         """Run this process's share of some tests and join the rows by test number; a collective call."""
         cases = worker.dealt((test, self.case(length, test)) for test in worker.part_of(tests))
         rows: list[tuple[int, Row]] = []
-        asked = model, self.tokenizer, self.stop_id, cases
-        sizes = {"budget": self.config.budget, "rows": self.rows}
-        for batch in answered(*asked, **sizes, device=self.device, decided=self.decided):
+        for batch in answered(
+            model,
+            self.tokenizer,
+            self.stop_id,
+            cases,
+            budget=self.config.budget,
+            rows=self.rows,
+            device=self.device,
+            decided=self.decided,
+        ):
             done = [(test, self.judge(case, answer)) for test, case, answer in batch]
             store.keep(length, dict(done))
             rows += done

@@ -22,7 +22,15 @@ from lab.errors import CheckpointError
 Row = dict[str, Any]
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # five times as fast where PyYAML is built with libyaml
 CONFIDENCE = 0.95
-NOT_OF_THE_ARM = ("run.", "track.", "train.threads", "train.devices", "train.accelerator", "probe.batch")
+NOT_OF_THE_ARM = (
+    "run.",
+    "track.",
+    "train.threads",
+    "train.devices",
+    "train.accelerator",
+    "probe.batch",
+    "probe.process",
+)
 ONLY = "all"  # name of an arm without others
 
 

@@ -83,11 +83,11 @@ def publish(
     keep: int,
     written: Mapping[str, FileEntry] = MappingProxyType({}),
     final: Collection[int] = (),
+    held: Collection[int] = (),
 ) -> Checkpoint:
-    """Write the manifest, rename the folder to its final name, and delete all but the newest `keep`.
+    """Write the manifest, rename the folder to its final name, and delete what `prune` does not keep.
 
-    Files that are in `written`, hashed as they were written, are not read again. Those of `final`, in consumed tokens,
-    are kept as well, and others between them are deleted, so that the final ones are the newest.
+    Files that are in `written`, hashed as they were written, are not read again.
     """
     temporary = root / TEMPORARY
     files = {p.name: written.get(p.name) or entry_of(p) for p in sorted(temporary.iterdir())}
@@ -95,6 +95,17 @@ def publish(
     folder = root / folder_name(consumed_tokens)
     publish_folder(temporary, folder)
     (root / UNTRAINED).unlink(missing_ok=True)
+    prune(root, consumed_tokens, keep, final, held)
+    return Checkpoint(folder, consumed_tokens)
+
+
+def prune(root: Path, newest: int, keep: int, final: Collection[int] = (), held: Collection[int] = ()) -> None:
+    """Delete all checkpoints but the newest `keep`, of which the newest is given, all in consumed tokens.
+
+    Those of `final` are kept as well, and others between them are deleted, so that the final ones are the newest; those
+    `held` stay whatever else is kept.
+    """
+    folder, in_use = root / folder_name(newest), {folder_name(tokens) for tokens in held}
     others = [path for path in candidates(root) if path != folder]
     newer = [path for path in others if path.name > folder.name]  # corrupt ones that the run did not resume from
     older = [path for path in others if path.name < folder.name]
@@ -102,8 +113,8 @@ def publish(
     between = [path for path in older if path.name > min(kept, default=folder.name) and path.name not in kept]
     left = [path for path in older if path not in between]
     for path in [*newer, *between, *(path for path in left[keep - 1 :] if path.name not in kept)]:
-        remove(path)
-    return Checkpoint(folder, consumed_tokens)
+        if path.name not in in_use:
+            remove(path)
 
 
 def mark_untrained(root: Path) -> None:

@@ -10,6 +10,7 @@ counts.npz        `lengths`, the histogram of segment lengths, `f`, the position
                   `format`
 counts/           the same at every probe, compressed: tokens-000000250000.npz; lab.counts.SavedCounts reads both
 checkpoints/      see lab.runs.checkpoints
+probing/          what separate probes have not recorded yet; see lab.callbacks.separate
 tokenizer.json    a copy of the shards' own; with it and the haystack, a copy of the folder is probed without the shards
 haystack.txt      the text that probes hide numbers in, where it has 1 MB at most; see lab.probe.haystacks.text_to_keep
 impact.json       the impactful token types that select sentences, copied when the run began

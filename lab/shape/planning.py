@@ -20,7 +20,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import linprog
 
 from lab.errors import ConfigError
 from lab.shape.config import ShapeConfig
@@ -77,6 +76,8 @@ def nearest(components: Components, profile: FloatArray) -> FloatArray:
 
     Shapes: (bins,) -> draws (components,), not rounded, with an arbitrary sum.
     """
+    from scipy.optimize import linprog  # takes longer to import than a config to check
+
     n, bins = components.pairs.shape
     scale = 1 / components.pairs.sum()  # keeps coefficients near 1, which the solver's tolerances expect
     pairs, tokens = components.pairs * scale * n, components.tokens * (n / components.tokens.sum())

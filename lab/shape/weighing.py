@@ -20,7 +20,6 @@ strategies.
 from __future__ import annotations
 
 import numpy as np
-from scipy.optimize import isotonic_regression
 
 from lab.shape.config import ShapeConfig, Weights
 from lab.shape.planning import Plan, within_tolerance
@@ -37,6 +36,8 @@ def weights_for(aim: FloatArray, targets: IntArray, most: float) -> FloatArray:
         >>> weights_for(np.array([5.0, 4, 3]), np.array([2, 2, 1]), 2.0).tolist()
         [0.5, 1.0, 2.0]
     """
+    from scipy.optimize import isotonic_regression  # as in lab.shape.planning
+
     falling = isotonic_regression(aim, increasing=False).x
     total = targets.sum()
     aimed = np.append(falling * (total / falling[0]), 0.0)

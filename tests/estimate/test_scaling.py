@@ -5,6 +5,7 @@ import pytest
 from lab.config import load_experiment
 from lab.estimate.command import estimate
 from lab.estimate.options import DryRun
+from lab.estimate.report import accumulation
 from lab.estimate.scaling import all_reduce, scaling_table, step_of
 from tests.estimate.small import small
 from tests.forked import ROOT
@@ -67,3 +68,6 @@ def test_a_dry_run_prints_the_table_and_the_limits_of_the_batch():
     words = "3 of 128 tokens on each process; weights gathered, gradients exchanged once a step; at most 6 processes"
     assert words in text
     assert "at least 256 tokens a step" in text
+    assert "process; gradients exchanged once a step; " in accumulation(small(strategy="ddp", devices=2))
+    freed = small(strategy="fsdp", devices=2, reshard_after="block")
+    assert "; weights gathered, gradients exchanged for each; " in accumulation(freed)

@@ -197,8 +197,10 @@ def test_the_picture_holds_shares_limits_fit_reach_window_and_f(tmp_path, monkey
     assert bars.count([[100.0, 0.5], [100.0, 0.65]]) == 2
     assert bars.count([[50.0, 0.5], [50.0, 1.0]]) == 2, "four needles"
     assert {text.get_text() for text in above.texts} == {"threshold 0.8", "training window 128"}
-    colours = [line.get_color() for line in above.lines if len(line.get_xydata()) == 2 and line.get_linestyle() == "-"]
-    assert len(set(colours)) == 2
+    lines = [line for line in above.lines if line.get_linestyle() != "None"]
+    fits = [line for line in lines if line.get_xydata().round(6).tolist() == [[50.0, 0.9], [100.0, 0.6]]]
+    looks = zip(*((line.get_color(), line.get_linestyle(), line.get_linewidth()) for line in fits), strict=True)
+    assert [len({*look}) for look in looks] == [2, 2, 2], "lines on one another differ in colour, dashes and width"
     if counted:
         assert below[0].lines[0].get_xydata().tolist() == [[50.0, 4321.0], [100.0, 4321.0]]
         assert below[0].get_shared_x_axes().joined(above, below[0])

@@ -5,6 +5,7 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import beta
@@ -12,6 +13,7 @@ from scipy.stats import beta
 import eval.common.subject
 from eval.common.command import Request
 from eval.common.needle_tests import NeedleOptions, make_probe
+from eval.common.plots import heat_map
 from eval.common.subject import open_subject
 from eval.heatmap.__main__ import main
 from eval.heatmap.depths import cell_of, depth_rows, peak, third_of, third_rows, was_found
@@ -185,6 +187,22 @@ class Counted:
             raise KeyboardInterrupt
         self.prompts += len(prompts)
         return torch.full((len(prompts), n_tokens), stop_id)
+
+
+def test_a_heat_map_is_read_without_colours_and_its_numbers_stand_out_from_every_cell():
+    axes = pytest.importorskip("matplotlib.figure").Figure().subplots()
+    image = heat_map(axes, np.linspace(0, 1, 101)[:, None], 7)
+
+    def luminance(color):  # WCAG 2
+        parts = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in color[:3]]
+        return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+    cells = [luminance(image.cmap(image.norm(value))) for value in range(101)]
+    assert (np.diff(cells) > -1e-3).all()
+    assert cells[-1] - cells[0] > 0.5
+    for cell, text in zip(cells, axes.texts, strict=True):
+        light, dark = sorted([cell, {"black": 0.0, "white": 1.0}[text.get_color()]], reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 4.5
 
 
 def test_the_command_writes_rows_tables_and_a_picture(run_folder, tmp_path, capsys, monkeypatch):

@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from lab.choices import choose_backend, choose_compile
 from lab.data.module import to_batch
@@ -18,6 +21,7 @@ from lab.positions import distance, frequencies
 from tests.fits import load
 from tests.model import stand_ins
 from tests.model.stand_ins import definition
+from tests.ranks import meet
 from tests.refusals import refused
 
 CFG = DecoderConfig(
@@ -58,11 +62,12 @@ def draw(seed, kinds):
     return to_batch(pack, np.linspace(0.5, 2, TOKENS) if "weights" in kinds else None, WINDOW)
 
 
-def training(given, compiler=None, kernel="sdpa", method=PLAIN, **settings):
-    sizes = {"total_steps": 4, "batch_tokens": TOKENS, "micro_batch_tokens": TOKENS}
+def training(given, compiler=None, kernel="sdpa", method=PLAIN, mesh=None, ranks=1, **settings):
+    sizes = {"total_steps": 4, "batch_tokens": ranks * TOKENS, "micro_batch_tokens": TOKENS}
     backend = kernel if compiler is None else "varlen"
     methods = {"frequencies": given, "distance": method}
     module = Training(CFG, OptimConfig(), **methods, backend=backend, seed=1, compiler=compiler, **sizes, **settings)
+    module._device_mesh = mesh
     module.configure_model()
     return module
 
@@ -89,6 +94,46 @@ def test_one_graph_serves_all_blocks_and_packs(kernels, given, kinds, recompute)
         torch.testing.assert_close(compiled.decoder(tokens), eager.decoder(tokens))
     assert compiled.decoder.load_state_dict(eager.decoder.state_dict()).missing_keys == []
     assert counter.frame_count == 1, "of all blocks, packs and uses"
+
+
+def on_two_ranks(kind):
+    """Train on the same packs on every rank; return the graphs, the weights' names, and norms and gradients."""
+    meet()
+    torch._dynamo.reset()
+    definition.HALF = (*definition.HALF, torch.float32)
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("data_parallel",)) if kind == "fsdp" else None
+    counter = CompileCounterWithBackend("aot_eager")
+    module = training(ROPE, counter, mesh=mesh, ranks=2)
+    names = list(module.decoder.state_dict())
+    if kind == "ddp":  # buckets so small that torch would split a block
+        module.decoder = DistributedDataParallel(module.decoder, bucket_cap_mb=0.001)
+    results = []
+    with stand_ins.on_cpu():
+        for seed in range(3):
+            results.append(step(module, draw(seed, ())))
+    return counter.frame_count, names, results
+
+
+def step(module, batch):
+    """Train on a pack; return the norm that is recorded, and the whole gradients after they were cut to it."""
+    module.zero_grad()
+    module.training_step(batch, 0).backward()
+    module.configure_gradient_clipping(torch.optim.AdamW(module.parameters()))
+    grads = [p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad for p in module.parameters()]
+    return [module.copied.values[-2].clone(), *(grad.clone() for grad in grads)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["fsdp", "ddp"])
+def test_strategies_keep_one_graph_and_the_names_of_weights(ranks, kind):
+    eager = training(ROPE)
+    expected = [step(eager, draw(seed, ())) for seed in range(3)]
+    for graphs, names, results in ranks(2).run(on_two_ranks, kind):
+        assert graphs == 1
+        assert names == list(eager.decoder.state_dict())
+        for got, wanted in zip(results, expected, strict=True):
+            for x, y in zip(got, wanted, strict=True):
+                assert float((x - y).abs().max()) <= FLOAT32_TOL * float(y.abs().max())
 
 
 STRING = ("--position.distance.method=string", "--position.distance.shift=32", "--position.distance.window=8")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lab.model import inference
+from lab.model import inference, products
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.model.inference import product, suits_onednn
 from lab.model.layers import Linear, RMSNorm
@@ -31,7 +31,14 @@ def by_definition(made, x):
     return out if made.bias is None else out + made.bias.double()
 
 
-@pytest.mark.skipif(inference.onednn() is None, reason="torch was built without oneDNN")
+@pytest.fixture
+def fast_onednn(monkeypatch):
+    if inference.onednn() is None:
+        pytest.skip("torch was built without oneDNN")
+    monkeypatch.setattr(products, "processor", lambda: products.Processor(bfloat16=True, onednn=True))
+
+
+@pytest.mark.usefixtures("fast_onednn")
 @shapes
 @bias
 def test_onednn_computes_the_layer_and_what_is_fused_with_it(shape, bias, monkeypatch):
@@ -60,8 +67,8 @@ def test_the_plain_layer_fuses_the_same(shape, bias):
         torch.testing.assert_close(product(made, x, times=other), whole * other)
 
 
-@pytest.mark.skipif(inference.onednn() is None, reason="torch was built without oneDNN")
-def test_passes_that_take_onednn():
+@pytest.mark.usefixtures("fast_onednn")
+def test_passes_that_take_onednn(monkeypatch):
     made, x = layer(False, 512, 512), draw(1, 512)  # 2^18 weights
     small, row, rows = layer(False, 128, 128), draw(63, 128), draw(64, 128)  # 64 * 2^14 = 2^20 products
     with torch.no_grad():
@@ -73,6 +80,8 @@ def test_passes_that_take_onednn():
         with torch.autocast("cpu", torch.bfloat16):
             assert not suits_onednn(x, made.weight)
             assert made(x).dtype == torch.bfloat16
+        monkeypatch.setattr(products, "processor", lambda: products.Processor(bfloat16=True, onednn=False))
+        assert not suits_onednn(x, made.weight)
 
 
 def test_gradients_are_those_of_the_plain_layer():

@@ -183,7 +183,10 @@ def test_a_forward_pass_makes_its_tables_where_the_tokens_are():
 
 
 SIGNATURES = [
-    (fully_shard, {"mesh", "mp_policy"}),
+    (fully_shard, {"mesh", "mp_policy", "reshard_after_forward"}),
+    (FSDPModule.set_requires_gradient_sync, {"requires_gradient_sync", "recurse"}),
+    (FSDPModule.set_reshard_after_backward, {"reshard_after_backward", "recurse"}),
+    (FSDPModule.set_unshard_in_backward, {"unshard_in_backward"}),
     (MixedPrecisionPolicy, {"param_dtype", "reduce_dtype", "cast_forward_inputs"}),
     (StateDictOptions, {"full_state_dict", "broadcast_from_rank0"}),
     (set_model_state_dict, {"model", "model_state_dict", "options"}),
