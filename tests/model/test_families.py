@@ -1,4 +1,4 @@
-"""Families of transformers under distance methods: each computes as it is under plain distance, or is refused by name."""
+"""Families of transformers under distance methods: each computes as it is under plain distance, or is refused."""
 
 import pytest
 import torch
