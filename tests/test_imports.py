@@ -25,6 +25,7 @@ HEAVY = {  # package: who may import it at module level; everybody else imports 
     "lightning": ("lab.data.module", "lab.model.training", "lab.callbacks", "lab.assembly", "lab.processes"),
     **dict.fromkeys(("wandb", "datasets", "matplotlib", "pyarrow", "ray", "zstandard"), ()),
     "pandas": ("eval",),
+    "scipy.stats": (),  # half a second, while scipy.special has the distributions
     **dict.fromkeys(("transformers", "flash_attn", "xformers", "triton", "lm_eval", "altair", "vl_convert"), ()),
 }
 LIGHT = (  # import no torch, so that a mistake in a config is reported at once
@@ -149,8 +150,8 @@ def heavy_imports(code):
     faults = []
     for module, source in code.items():
         for name in imports(parse(source), code, skip=("TYPE_CHECKING", "__name__")):
-            package = name.split(".")[0]
-            if package in HEAVY and not any(belongs(module, part) for part in HEAVY[package]):
+            package = next((package for package in HEAVY if belongs(name, package)), None)
+            if package and not any(belongs(module, part) for part in HEAVY[package]):
                 faults.append(f"{module} imports {name}")
     return faults
 

@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scipy.optimize import brentq
-from scipy.stats import fisher_exact, ttest_1samp, ttest_ind
 
 from eval.common.statistics import pair
 from lab.probe.intervals import exact_limits, share_limits
@@ -52,8 +51,15 @@ def compare(first: Any, second: Any) -> Verdict:
         if found != NONE:
             return found
     if not (pd.isna(first.passed) or pd.isna(second.passed)):
-        return FISHER, float(fisher_exact([[r.passed, r.n - r.passed] for r in (first, second)]).pvalue)
+        return FISHER, float(stats().fisher_exact([[r.passed, r.n - r.passed] for r in (first, second)]).pvalue)
     return NONE
+
+
+def stats() -> Any:
+    """Return scipy.stats, which takes half a second to import."""
+    from scipy import stats
+
+    return stats
 
 
 def over_seeds(first: Mapping[Any, float], second: Mapping[Any, float]) -> Verdict:
@@ -63,7 +69,7 @@ def over_seeds(first: Mapping[Any, float], second: Mapping[Any, float]) -> Verdi
     if set(first) == set(second):
         p = paired_t([second[seed] - first[seed] for seed in first])
         return (None if p is None else SEEDS_PAIRED), p
-    p = float(ttest_ind(list(first.values()), list(second.values()), equal_var=False).pvalue)
+    p = float(stats().ttest_ind(list(first.values()), list(second.values()), equal_var=False).pvalue)
     return (SEEDS, p) if np.isfinite(p) else NONE
 
 
@@ -121,7 +127,7 @@ def paired_t(differences: Sequence[float] | np.ndarray) -> float | None:
     d = np.asarray(differences, dtype=float)
     if not d.any():
         return 1.0
-    return float(ttest_1samp(d, 0).pvalue) if len(d) > 1 and d.std() > 0 else None
+    return float(stats().ttest_1samp(d, 0).pvalue) if len(d) > 1 and d.std() > 0 else None
 
 
 def outcomes(record: Any) -> dict[Any, float] | None:

@@ -95,11 +95,17 @@ def reach_by_method(runs: Runs) -> Figure | None:
     y = alt.Y("method:N", title=None, sort=[name for name in runs.methods if name in present], axis=names)
     colors = {"shorthand": "method:N", "scale": scale(runs.methods, COLORS), "legend": None}
     limits = {"x": alt.X("low:Q"), "x2": "high:Q"}
-    end = float(pd.to_numeric(runs.reaches["last_distance"]).max()) * BEYOND_LAST
+    end = farthest(runs.reaches) * BEYOND_LAST
     layers = reach_marks(shown, {"x": axis("reach", "reach (tokens)", end=end), "y": y}, colors, limits)
     caption = "At each run's last probe: means over seeds with 95% limits, or one run with the limits of its tests."
     chart = by_arm(shown, layers, height=ROW * len(present), left=NAMES + 5)
     return Figure("reach_by_method", "Reach under each position method", caption + of_arms(points), chart)
+
+
+def farthest(reaches: pd.DataFrame) -> float:
+    """Find the last distance tested; the farthest reach or 1, where no record names one, as without training's own."""
+    known = [pd.to_numeric(reaches[name]).max() for name in ("last_distance", "reach_high", "reach") if name in reaches]
+    return float(next((value for value in known if not np.isnan(value)), 1.0))
 
 
 def by_shift_and_window(runs: Runs) -> Figure | None:
@@ -112,7 +118,7 @@ def by_shift_and_window(runs: Runs) -> Figure | None:
     shown = of_first_arms(cells)
     x = alt.X("shift:O", title="shift S", axis=alt.Axis(labelAngle=0))
     y = alt.Y("window:O", title="window W", sort="descending")
-    most = float(pd.to_numeric(runs.reaches["last_distance"]).max())
+    most = farthest(runs.reaches)
     color = alt.Color("reach:Q", title="reach (tokens)", scale=alt.Scale(domain=[0, most], scheme="viridis"))
     ink = alt.condition(alt.datum.reach > BRIGHT * most, alt.value("black"), alt.value("white"))
     layers = [

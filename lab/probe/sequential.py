@@ -25,7 +25,6 @@ from functools import cache, cached_property
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import binom
 
 GRID = 16  # shares p at which D is computed, times sqrt(n): an eighth of the standard deviation apart at any p
 MARGIN = 0.99  # of the error, as D between two grid points is up to 0.2% larger
@@ -81,6 +80,8 @@ class Design:
 
     def disagreement(self, shares: Floats) -> Floats:
         """Compute D(p), how often the verdict is not that of all tests, (thresholds, shares)."""
+        from scipy.stats import binom  # here, because it takes half a second and only early stopping needs it
+
         counts, passed, _ = self.points
         reached = self.stopping_probabilities(shares)
         rows = []

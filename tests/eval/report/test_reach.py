@@ -1,5 +1,7 @@
 """eval.report: reach under position methods, and under the shift and window of STRING."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,6 +20,7 @@ from eval.report.reach import (
     string_cells,
 )
 from lab.positions.string import String
+from lab.runs.folder import RunFolder
 from tests.eval.report.fakes import evaluate, write_fake
 
 
@@ -107,3 +110,14 @@ def test_numbers_stand_out_from_every_colour_of_a_cell():
         cell, ink = luminance(colormaps["viridis"](share)), 0.0 if share > BRIGHT else 1.0
         light, dark = max(cell, ink), min(cell, ink)
         assert (light + 0.05) / (dark + 0.05) >= 4.5
+
+
+def test_reach_without_the_distances_tested_is_drawn_in_valid_json(tmp_path):
+    pytest.importorskip("altair")
+    path = write_fake(tmp_path / "a")
+    RunFolder(path).write_records("probes.jsonl", [])  # no training was recorded
+    names = ["plain", *(f"string(shift={shift},window={window})" for shift in (32, 64) for window in (8, 16))]
+    evaluate(path, [reach(name, 60.0) | {"last_distance": None} for name in names])
+    runs = read_runs([path])
+    for figure in (reach_by_method(runs), by_shift_and_window(runs)):
+        json.dumps(figure.chart.to_dict(), allow_nan=False)
