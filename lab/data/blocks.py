@@ -133,13 +133,8 @@ class BlockArray:
         Raises: DataError.
         """
         begin = block * self.block_bytes
-<<<<<<< HEAD
-        data: Any = self.data[begin : begin + self.block_bytes]
-        found, expected = zlib.crc32(data), self.checksum(block)
-=======
         data = self.data[begin : begin + self.block_bytes]
         found, expected = zlib.crc32(data.data), self.checksum(block)
->>>>>>> h_data
         if found != expected:
             raise DataError(
                 f"{self.path}: bytes {begin:,} to {begin + len(data) - 1:,} have CRC-32 {found:08x}, {expected:08x} is "
