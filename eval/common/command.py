@@ -8,6 +8,7 @@ that measures one model measures each of several in turn.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -20,6 +21,7 @@ from eval.common.places import expand
 from lab import command
 from lab.command import Syntax, Words, bare_settings, read_options, settings_lines, show
 from lab.errors import ConfigError
+from lab.launch import read_launch
 from lab.positions.config import PositionConfig
 from lab.schema import brief
 from lab.source.place import find_place
@@ -49,7 +51,7 @@ class Form:
 
     `refused` are the shared options that make no sense for it, with the reason. `text` is the option that --text sets.
     `several` methods may be named in one --distance, and -o may name a `file`. `each` is whether several models are
-    measured one by one.
+    measured one by one; `shared`, whether the processes of a torchrun measure together.
     """
 
     options: type[Any] | None = None
@@ -58,6 +60,7 @@ class Form:
     several: bool = False
     each: bool = True
     file: bool = False
+    shared: bool = False
     missing: str = MODEL
     bare: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
@@ -114,6 +117,7 @@ def run(
     """
 
     def work(words: Words) -> int:
+        refuse_copies(name, form)
         found = []
         with aside(words.options.json):
             for request in requests_of(words, form):
@@ -127,6 +131,19 @@ def run(
 
     lines = lambda: form.lines(settings())  # noqa: E731
     return command.run(description, arguments, work, syntax=form.syntax, settings=lines, stopped=stopped)
+
+
+def refuse_copies(name: str, form: Form) -> None:
+    """Refuse several processes where each would measure the same and write over the others' results.
+
+    Raises: ConfigError.
+    """
+    launch = read_launch(os.environ, devices=1, nodes=1)
+    if launch.by == "torchrun" and launch.world_size > 1 and not form.shared:
+        raise ConfigError(
+            f"torchrun: {launch.world_size} processes of {name} would measure the same; start one with python -m "
+            f"{name} (those of eval.perplexity share every window)"
+        )
 
 
 @contextlib.contextmanager

@@ -218,7 +218,7 @@ def table(rows: Sequence[Row]) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     measure_shared = partial(measure_together, measure=measure)
-    return run("eval.perplexity", __doc__, Form(options=PerplexityOptions), measure_shared, arguments)
+    return run("eval.perplexity", __doc__, Form(options=PerplexityOptions, shared=True), measure_shared, arguments)
 
 
 if __name__ == "__main__":

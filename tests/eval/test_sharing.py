@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from eval.passkey.__main__ import main as passkey
 from eval.perplexity.__main__ import main
 from tests.eval.commands import check_faults, rows_named, runner
 from tests.launching import environment, port, running
@@ -56,3 +57,12 @@ def test_processes_that_cannot_divide_the_heads_are_refused(run_folder, tmp_path
     rule = "--nproc-per-node=3: processes that share a window must divide the 2 key-value heads"
     for output in outputs:
         check_faults(output.splitlines(), [f"{rule}{{}}"])
+
+
+def test_commands_that_share_no_work_refuse_to_run_as_copies(run_folder, monkeypatch, capsys):
+    for name, value in {"TORCHELASTIC_RUN_ID": "1", "RANK": "0", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    assert passkey([str(run_folder)]) == 2
+    check_faults(
+        capsys.readouterr().err.splitlines(), ["torchrun: 2 processes of eval.passkey would measure the same{}"]
+    )
