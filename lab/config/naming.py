@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 AUTO = "auto"  # the run.name that is replaced
 DIGITS = 8
-ONCE_DEFAULT = {"probe.answer_budget": 64}  # filled in by now, and no part of the names that it had at this value
+ONCE_DEFAULT = {"probe.answer_budget": 64, "probe.batch": 64}  # defaults when the first runs were named
+ONCE_NAMED = ("probe.batch",)  # free to change only since then
 
 
 def automatic_name(experiment: Experiment, config: str) -> str:
@@ -29,7 +30,7 @@ def automatic_name(experiment: Experiment, config: str) -> str:
     chosen = {
         key: value
         for key, value in flatten(chosen_settings(experiment)).items()
-        if not key.startswith(FREE_TO_CHANGE) and ONCE_DEFAULT.get(key) != value
+        if (key in ONCE_NAMED or not key.startswith(FREE_TO_CHANGE)) and ONCE_DEFAULT.get(key) != value
     }
     text = json.dumps(chosen, sort_keys=True)
     return f"{config}-{hashlib.sha256(text.encode()).hexdigest()[:DIGITS]}"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from lab.errors import DataError
 from lab.files import FileEntry
@@ -99,7 +100,7 @@ class BlockArray:
         self, path: Path, dtype: str, checksums: tuple[np.ndarray | BlockArray, int] | None, block_bytes: int
     ) -> None:
         self.path, self.checksums, self.block_bytes = path, checksums, block_bytes
-        self.data: np.ndarray = np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray)
+        self.data: npt.NDArray[np.uint8] = np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray)
         self.values: np.ndarray = self.data.view(dtype)
         self.itemsize = self.values.itemsize
         self.n_blocks = 0 if checksums is None else count_blocks(len(self.data), block_bytes)
@@ -132,8 +133,8 @@ class BlockArray:
         Raises: DataError.
         """
         begin = block * self.block_bytes
-        data: Any = self.data[begin : begin + self.block_bytes]
-        found, expected = zlib.crc32(data), self.checksum(block)
+        data = self.data[begin : begin + self.block_bytes]
+        found, expected = zlib.crc32(data.data), self.checksum(block)
         if found != expected:
             raise DataError(
                 f"{self.path}: bytes {begin:,} to {begin + len(data) - 1:,} have CRC-32 {found:08x}, {expected:08x} is "

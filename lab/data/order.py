@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 Numbers = npt.NDArray[np.uint64]
+Value = Any  # an int, or Numbers
 ROUNDS = 4
 MASK = 2**64 - 1
 
@@ -51,8 +52,8 @@ def round_keys(key: int) -> list[int]:
     return [mix(key * ROUNDS + turn) for turn in range(ROUNDS)]
 
 
-def feistel(value: Any, half: int, keys: Sequence[int]) -> Any:
-    """Permute the numbers of 2 * half bits, one number or an array of uint64."""
+def feistel(value: Value, half: int, keys: Sequence[int]) -> Value:
+    """Permute the numbers of 2 * half bits."""
     low_mask = (1 << half) - 1
     left, right = value >> half, value & low_mask
     for key in keys:
@@ -60,8 +61,8 @@ def feistel(value: Any, half: int, keys: Sequence[int]) -> Any:
     return left << half | right
 
 
-def mix(value: Any) -> Any:
-    """Scramble 64 bits (the splitmix64 finaliser), of one number or an array of uint64."""
+def mix(value: Value) -> Value:
+    """Scramble 64 bits (the splitmix64 finaliser)."""
     value = (value + 0x9E3779B97F4A7C15) & MASK
     value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & MASK
     value = (value ^ (value >> 27)) * 0x94D049BB133111EB & MASK

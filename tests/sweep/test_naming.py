@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lab.config import load_experiment
+from lab.config.naming import automatic_name
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = "model: {d_model: 32, n_layers: 2, n_heads: 4, n_kv_heads: 2, d_ff: 64, tie_embeddings: false}\n"
@@ -67,3 +68,12 @@ def test_every_other_setting_changes_it(small, change):
 def test_a_section_overrides_only_the_settings_in_it(small):
     found = load_experiment(small, {"data": {"window": 64, "corpus": {"words": 16}}, "data.folder": "x"}).data
     assert (found.window, found.corpus.words, found.corpus.documents, found.folder) == (64, 16, 20_000, "x")
+
+
+RECORDS = sorted((ROOT / "benchmarks" / "miniature").glob("*/*/config.yaml"))
+
+
+@pytest.mark.parametrize("record", RECORDS[::4], ids=[path.parent.name for path in RECORDS[::4]])
+def test_names_of_runs_that_were_recorded_hold(record):
+    experiment = load_experiment(record)
+    assert automatic_name(experiment, experiment.run.name.rpartition("-")[0]) == record.parent.name
