@@ -185,7 +185,7 @@ def test_eos_of_a_config_is_read():
 MISTAKES = {  # words: every fault's field, value and rule
     "--tests=3": ("--tests=3: MODEL must be the first argument;",),
     "RUN --tests": ("--tests: has no value;",),
-    "RUN words": ("words: not a setting;",),
+    "RUN words": ("words: no such folder;",),
     "RUN --tetss=3": ("--tetss=3: unknown setting;",),
     "RUN --tests=0 --seed=-1": ("--tests=0: must be >= 1;", "--seed=-1: must be >= 0;"),
     "RUN --tasks=vt,niah_singel_1,zzz": (
