@@ -5,9 +5,10 @@ import sys
 import time
 from pathlib import Path
 
-folder, tokens = Path(sys.argv[1]), int(sys.argv[2])
-print("first\nlast", flush=True)
-if tokens == 2000:
-    sys.exit(3)
-time.sleep(60 if tokens == 3000 else 0)
-(folder / f"probing/tokens-{tokens:015d}.json").write_text(json.dumps({"lines": [{"at": tokens}], "cases": []}))
+if __name__ == "__main__":
+    folder, tokens = Path(sys.argv[1]), int(sys.argv[2])
+    print("first\nlast", flush=True)
+    if tokens == 2000:
+        sys.exit(3)
+    time.sleep(60 if tokens == 3000 else 0)
+    (folder / f"probing/tokens-{tokens:015d}.json").write_text(json.dumps({"lines": [{"at": tokens}], "cases": []}))

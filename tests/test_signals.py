@@ -61,6 +61,7 @@ def check_resumption(launcher, place, name):
     assert [record["step"] for record in records(place / "runs" / name)] == list(range(1, 41))
 
 
+@pytest.mark.slow
 def test_a_signal_to_torchrun_and_its_workers_in_a_slurm_job_is_saved(place):
     check_stop("torchrun", place, "torchrun", signal.SIGTERM, "all", interpreter)
 

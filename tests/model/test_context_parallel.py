@@ -130,7 +130,7 @@ def continued(cases, degree=1):
 
 
 def test_ranks_generate_what_one_generates_with_a_part_of_the_keys_each(ranks):
-    cases = [("rope", name, "rows", "auto") for name in DISTANCES]
+    cases = [("rope", name, "rows", "auto") for name in ("plain", "string", "dca")]
     cases += [("dynamic_ntk", "plain", "rows", "auto"), ("rope", "string", "rows", "reference")]
     alone = continued(cases)
     for share in ranks(2).run(continued, cases, 2):

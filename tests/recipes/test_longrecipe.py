@@ -369,6 +369,7 @@ def test_the_whole_recipe(write, base, tmp_path, capsys, here):
     assert [words[0] for words in here] == ["lab.merge"]
 
 
+@pytest.mark.slow
 def test_a_baseline_follows_and_needs_no_analysis(write, base, tmp_path, here):
     """A stage each for its extension, replay and merge; what is added to a finished recipe runs alone."""
     path, folder = write(), tmp_path / "recipe"

@@ -191,6 +191,7 @@ def test_a_model_of_transformers_own_making(tmp_path, merged, capsys):
         torch.testing.assert_close(opened(folder)(tokens_of(9)).logits, model(tokens_of(9)).logits, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_two_runs_as_a_user_merges_them(tmp_path):
     words = ["lab.fit", CONFIG, *settings_of(tmp_path, "a"), *UNPROBED, "--train.tokens=8192"]
     for command in (words, ["lab.merge", "runs/a", "runs/a", "-o", "merged"]):
