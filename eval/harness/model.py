@@ -176,6 +176,13 @@ def harness_model(subject: Subject, folder: Path, options: HarnessOptions) -> An
     """
     from lm_eval.api.model import TemplateLM
 
+    return type("LabModel", (LabModel, TemplateLM), {})(subject, *parts_of(subject, folder, options))
+
+
+def parts_of(subject: Subject, folder: Path, options: HarnessOptions) -> tuple[Encoder, HarnessOptions, Any]:
+    """Build what a LabModel takes beside its subject.
+
+    Raises: LabError.
+    """
     chat = chat_tokenizer(folder) if options.apply_chat_template else None
-    encoder = Encoder(subject, folder, templated=chat is not None)
-    return type("LabModel", (LabModel, TemplateLM), {})(subject, encoder, options, chat)
+    return Encoder(subject, folder, templated=chat is not None), options, chat
