@@ -100,3 +100,31 @@ def test_the_hubs_rows_are_asked_and_scored_from_0_to_1(monkeypatch):
         assert row["context"] in task.doc_to_text(doc), name
         scores = [task.process_results(doc, [answer])["score"] for answer in (right, wrong)]
         assert scores == [pytest.approx(1.0), 0.0], name
+
+
+FEWSHOT = {  # task: the paper's score, of a right answer, one with half of its words right, and none
+    "narrative_qa": ("f1", 2 / 3),  # one word of two and of one
+    "qasper": ("f1", 2 / 3),
+    "quality": ("exact_match", 0.0),
+    "qmsum": ("rouge", 0.0),  # no pair of words is shared
+}
+
+
+@pytest.mark.parametrize("name", FEWSHOT)
+def test_few_shot_rows_are_asked_and_scored(name, tmp_path, monkeypatch):
+    row = {"id": "7", "pid": "7_0", "input": "The Rhine is deep.", "query": "Which river?"}
+    row |= {"query_examples": ["Is it deep?"], "output_examples": ["yes"]}
+    (tmp_path / "data/fewshot").mkdir(parents=True)
+    lines = [json.dumps({**row, "output": output}) for output in ("the river Rhine", "Upper Rhine")]
+    (tmp_path / f"data/fewshot/{name}.jsonl").write_text("\n".join(lines))
+    monkeypatch.chdir(tmp_path)
+    task = f"fewshot_{name}"
+    options = HarnessOptions(tasks=task, include_path=str(ROOT / "eval/papers/fewshot"), run_own_code=True)
+    (loaded,) = load_tasks(task_manager(options), options)[task]["tasks"].values()
+    (doc,) = loaded.test_docs()
+    assert loaded.doc_to_text(doc) == (
+        "The Rhine is deep.\n\nQuestion: Is it deep? \nAnswer:yes\n\nQuestion: Which river? \nAnswer:"
+    )
+    score, half = FEWSHOT[name]
+    answers = [" The river Rhine.\nQuestion: next", "Rhine", "Elbe"]
+    assert [loaded.process_results(doc, [answer])[score] for answer in answers] == pytest.approx([1.0, half, 0.0])

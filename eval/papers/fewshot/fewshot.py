@@ -1,0 +1,83 @@
+"""Rows and scores of the few-shot tasks of arXiv:2402.17463, Table 3, for the YAML files beside it; the harness runs them.
+
+A row is one of the paper's released files: input (the document), query, output, query_examples and output_examples.
+
+Source: the few-shot script of arXiv:2402.17463, which gives the prompt; SCROLLS (arXiv:2201.03533), the scores.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from typing import Any
+
+ARTICLES = re.compile(r"\b(a|an|the)\b")
+ROUGES = ("rouge1", "rouge2", "rougeL")
+
+
+def with_examples(rows: Any) -> Any:
+    """Write each question's prompt; rows of one id are one question with several right answers."""
+    from datasets import Dataset  # here, because it is heavy
+
+    asked: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        one = asked.setdefault(str(row["id"]), {"prompt": prompt(row), "outputs": []})
+        one["outputs"].append(row["output"])
+    return Dataset.from_list(list(asked.values()))
+
+
+def prompt(row: dict[str, Any]) -> str:
+    r"""Write the document, the examples and the question.
+
+    Example:
+        >>> prompt({"input": "D", "query": "Q", "query_examples": ["q"], "output_examples": ["a"]})
+        'D\n\nQuestion: q \nAnswer:a\n\nQuestion: Q \nAnswer:'
+    """
+    pairs = zip(row["query_examples"], row["output_examples"], strict=True)
+    examples = "".join(f"\n\nQuestion: {query} \nAnswer:{output}" for query, output in pairs)
+    return f"{row['input']}{examples}\n\nQuestion: {row['query']} \nAnswer:"
+
+
+def answer_of(text: str) -> str:
+    """Return the first part of an answer that is not blank, before the model asks on."""
+    return next((part for part in text.split("Question:") if len(part.replace("\n", "")) > 1), text)
+
+
+def f1(row: dict[str, Any], answers: list[str]) -> dict[str, float]:
+    """Score by the words shared with the nearest right answer, as SQuAD does."""
+    return {"f1": max(shared(normalized(answer_of(answers[0])), normalized(right)) for right in row["outputs"])}
+
+
+def exact_match(row: dict[str, Any], answers: list[str]) -> dict[str, float]:
+    """Score by whether a right answer was given, but for case, punctuation and articles."""
+    given = normalized(answer_of(answers[0]))
+    return {"exact_match": float(any(given == normalized(right) for right in row["outputs"]))}
+
+
+def rouge(row: dict[str, Any], answers: list[str]) -> dict[str, float]:
+    """Score by the geometric mean of ROUGE-1, -2 and -L against the nearest right answer of each."""
+    from rouge_score.rouge_scorer import RougeScorer
+
+    found = RougeScorer(ROUGES, use_stemmer=True).score_multi(row["outputs"], answer_of(answers[0]))
+    product = 1.0
+    for name in ROUGES:
+        product *= found[name].fmeasure
+    return {"rouge": product ** (1 / 3)}
+
+
+def normalized(text: str) -> list[str]:
+    """Return the words of a text in lower case, without punctuation and articles.
+
+    Example:
+        >>> normalized("The Rhine, near a city.")
+        ['rhine', 'near', 'city']
+    """
+    kept = "".join(character for character in text.lower() if character not in string.punctuation)
+    return ARTICLES.sub(" ", kept).split()
+
+
+def shared(given: list[str], right: list[str]) -> float:
+    """Return the F1 of words, counted with repeats."""
+    common = sum((Counter(given) & Counter(right)).values())
+    return 2 * common / (len(given) + len(right)) if common else 0.0
