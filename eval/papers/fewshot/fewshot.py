@@ -1,4 +1,4 @@
-"""Rows and scores of the few-shot tasks of arXiv:2402.17463, Table 3, for the YAML files beside it; the harness runs them.
+"""Rows and scores of the few-shot tasks of arXiv:2402.17463, Table 3; the harness runs them by the YAML files here.
 
 A row is one of the paper's released files: input (the document), query, output, query_examples and output_examples.
 
