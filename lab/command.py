@@ -78,10 +78,11 @@ class Syntax(NamedTuple):
                 "takes no value; leave the value out" if name in self.flags else "has no value; write it after a space"
             )
             raise ConfigError(f"{name}: {remedy}") from error
-        named = [getattr(options, name.lstrip("-")) for name in self.values]
-        for path in filter(None, (*rest[: self.places], *named)):
-            if not (path.startswith("--") or is_short(path)):
-                raise ConfigError(f"{brief(path)}: too long for a path; give a shorter one")
+        named = [(name, getattr(options, name.lstrip("-"))) for name in self.values]
+        for name, path in (*(("", word) for word in rest[: self.places]), *named):
+            if path and not (path.startswith("--") or is_short(path)):
+                given = f"{name}{'=' if name.startswith('--') else ' ' if name else ''}{brief(path)}"
+                raise ConfigError(f"{given}: too long for a path; give a shorter one")
         places = list(islice(takewhile(lambda word: not word.startswith("-"), rest), self.places))
         if not places and self.missing:
             raise ConfigError(self.missing.format(word=words[0]))

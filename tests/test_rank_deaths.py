@@ -179,7 +179,7 @@ def test_a_killed_agent_of_torchrun_ends_all_ranks_saved(place, agent):
 def test_a_killed_packing_process_is_replaced_and_no_batch_changes(place):
     words = command(place, "packing", *SHORT, "--data.prefetch=2")
     with running(place, [(words, environment())]) as processes:
-        for lines in (5, 15):
+        for lines in (2, 6):  # long before the last step, which a busy machine may see late
             processes.wait_for(place / "runs" / "packing", lines)
             (loader,) = psutil.Process(processes.started[0].pid).children()
             loader.kill()

@@ -281,7 +281,7 @@ MISTAKES = {  # words: every fault's field, value and rule
     "dca --train_len=0 --length=9": ("--train_len=0: must be >= 1;",),
     "dca --train_len=4194305 --length=9": ("--train_len=4194305: must be <= 4194304;",),
     "plain --length=9 -o p.png": ("-o p.png: must be a folder,",),
-    "string:shift=3 --shift=3 --length=9": ("--shift: is given in METHOD too;",),
+    "string:shift=300 --shift=300 --length=900": ("--shift: is given in METHOD too;",),
     "plain --length=9 --plot -o": ("-o: has no value;",),
     "plain --length=9 --plot=yes": ("--plot: takes no value;",),
     "plain --length=9 --train=natural --train_len=9": (
