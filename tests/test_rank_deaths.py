@@ -179,8 +179,9 @@ def test_a_killed_agent_of_torchrun_ends_all_ranks_saved(place, agent):
 def test_a_killed_packing_process_is_replaced_and_no_batch_changes(place):
     words = command(place, "packing", *SHORT, "--data.prefetch=2")
     with running(place, [(words, environment())]) as processes:
-        for lines in (2, 6):  # long before the last step, which a busy machine may see late
-            processes.wait_for(place / "runs" / "packing", lines)
+        metrics = place / "runs" / "packing" / "metrics.jsonl"
+        for _ in range(2):  # each time some steps on, for which another process must have packed
+            processes.wait_for(metrics.parent, 3 + (metrics.read_text().count("\n") if metrics.exists() else 0))
             (loader,) = psutil.Process(processes.started[0].pid).children()
             loader.kill()
         statuses, outputs = processes.finish()
