@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import statistics
 from typing import Any
 
@@ -10,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.gpu.stage import Case, Options, Skipped, run
+from benchmarks.gpu.stage import Case, Options, run
 from benchmarks.gpu.training import new_decoder
+from benchmarks.peers import found
 from benchmarks.timing import best_device, in_turns, ratio
 from lab.model.config import DecoderConfig
 
@@ -23,10 +23,7 @@ def measure(options: Options) -> dict[str, Any]:
 
     Raises: Skipped without litgpt.
     """
-    try:
-        litgpt = importlib.import_module("litgpt")
-    except ImportError:
-        raise Skipped("litgpt is not installed; pip install --no-deps litgpt") from None
+    litgpt = found("litgpt")
     device, size = best_device(), options.size
     sizes = {} if device.type == "cuda" else {"n_layer": 2, "n_embd": 64, "n_head": 4, "n_query_groups": 2}
     config = litgpt.Config.from_name(NAME, **sizes, **({"intermediate_size": 176} if sizes else {}))

@@ -119,7 +119,7 @@ def run(
     def work(words: Words) -> int:
         refuse_copies(name, form)
         found = []
-        with aside(words.options.json):
+        with printing_to_stderr() if words.options.json else contextlib.nullcontext():
             for request in requests_of(words, form):
                 one = measure(request)
                 if one is not None and not words.options.json:
@@ -147,10 +147,17 @@ def refuse_copies(name: str, form: Form) -> None:
 
 
 @contextlib.contextmanager
-def aside(is_json: bool) -> Iterator[None]:
-    """Send what is printed to stderr, where stdout is to hold one JSON object."""
-    with contextlib.redirect_stdout(sys.stderr) if is_json else contextlib.nullcontext():
-        yield
+def printing_to_stderr() -> Iterator[None]:
+    """Send what this process and those that it starts print to stderr, where stdout is to hold results alone."""
+    sys.stdout.flush()
+    own = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(own, 1)
+        os.close(own)
 
 
 def requests_of(words: Words, form: Form) -> Iterator[Request]:

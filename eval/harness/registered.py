@@ -14,13 +14,14 @@ eval.harness itself also resumes, gives limits, and keeps its results with the r
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from eval.common.command import Request
 from eval.common.distance_methods import method_overrides
 from eval.common.subject import open_subject
 from eval.harness.model import LabModel, parts_of
 from eval.harness.options import HarnessOptions
+from lab.command import read_options
 from lab.source.place import named
 
 NAME = "probe_lab"
@@ -53,8 +54,9 @@ class Registered(LabModel):
 
         Raises: LabError.
         """
-        where: Literal["auto", "cpu"] = "cpu" if device == "cpu" else "auto"  # the harness names a GPU even without one
-        own = HarnessOptions(tasks=NAME, device=where, apply_chat_template=chat_template, **options)
+        where = "cpu" if device == "cpu" else "auto"  # the harness's command names a GPU even where there is none
+        fixed = {"tasks": NAME, "device": where, "apply_chat_template": chat_template}
+        own: HarnessOptions = read_options(HarnessOptions, {**options, **fixed})
         words = {"distance": distance, "frequency": frequency}
         given = {kind: None if word is None else word.replace(";", ",") for kind, word in words.items()}
         request = Request(Path(model), own, method_overrides(Path(model), given, own.max_length), plots=False)

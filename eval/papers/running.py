@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
 from pathlib import Path
 from shlex import join, split
 
+from eval.common.command import printing_to_stderr
 from eval.papers.expanding import Job, Sized, training
 from lab.command import STOPPED, show
 from lab.data.preparation import is_prepared
@@ -53,20 +51,6 @@ def run_table(sized: Sized, folder: Path) -> list[Job]:
         for job in jobs:
             run_job(job)
     return jobs
-
-
-@contextmanager
-def printing_to_stderr() -> Iterator[None]:
-    """Send what this process and those that it starts print to stderr, as stdout is for the table."""
-    sys.stdout.flush()
-    own = os.dup(1)
-    try:
-        os.dup2(2, 1)
-        with redirect_stdout(sys.stderr):
-            yield
-    finally:
-        os.dup2(own, 1)
-        os.close(own)
 
 
 def train(runs: Sequence[Run]) -> None:

@@ -69,14 +69,8 @@ def mix(value: Value) -> Value:
     return value ^ (value >> 31)
 
 
-def sample_segment(sample: int, n: int, seed: int) -> int:
-    """Return the segment of global sample `sample`; every epoch of n samples is a shuffle of its own."""
-    epoch, place = divmod(sample, n)
-    return shuffled(place, n, key=mix(seed) ^ mix(mix(epoch)))
-
-
 def sample_segments(samples: npt.NDArray[np.int64], n: int, seed: int) -> npt.NDArray[np.int64]:
-    """Return the segments of many global samples, as `sample_segment` does of one."""
+    """Return the segments of global samples; every epoch of n samples is a shuffle of its own."""
     epochs, places = np.divmod(samples, n)
     found = np.empty_like(samples)
     for epoch in np.unique(epochs).tolist():

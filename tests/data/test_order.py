@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from lab.data.order import mix, sample_segment, sample_segments, shuffled, shuffled_all
+from lab.data.order import mix, sample_segments, shuffled, shuffled_all
+from tests.data.windows import sample_segment
 
 KEYS = [0, 1, 12345, 2**63 + 5]
 SIZES = [1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 64, 65, 255, 256, 257, 1000, 4097]

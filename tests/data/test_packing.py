@@ -4,10 +4,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from lab.data.order import sample_segment
 from lab.data.segments import index_segments
 from lab.errors import ConfigError
 from tests.data.stores import drawn_lengths, make_store, numbered_documents, refused, stream_over
+from tests.data.windows import sample_segment
 
 IGNORE = -100  # torch's own, see torch.nn.CrossEntropyLoss
 WINDOW, PACK, LOOK_AHEAD = 16, 64, 20

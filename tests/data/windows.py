@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lab.data.arrangement import Arrangement, interleaved
-from lab.data.order import sample_segment
+from lab.data.order import mix, shuffled
 
 IGNORE = -100  # torch's own, see torch.nn.CrossEntropyLoss
 BOS, FIRST = 1, 10  # the token that begins documents, and the lowest of all others
@@ -20,6 +20,12 @@ MASKS_AND_CHUNKS = {
     "anchor": Arrangement(mask="anchor", running=True, anchor=BOS, bos=BOS),
     "anchor_chunks": Arrangement(mask="anchor", running=True, chunks=3, anchor=BOS, bos=BOS),
 }
+
+
+def sample_segment(sample, n, seed):
+    """The segment of one global sample: every epoch of n samples is a shuffle of its own."""
+    epoch, place = divmod(sample, n)
+    return shuffled(place, n, key=mix(seed) ^ mix(mix(epoch)))
 
 
 @dataclass(frozen=True)

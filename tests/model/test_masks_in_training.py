@@ -8,7 +8,6 @@ import torch
 
 from lab.data.arrangement import Arrangement, interleaved
 from lab.data.module import to_batch
-from lab.data.order import sample_segment
 from lab.data.packing import PackStream
 from lab.data.segments import index_segments
 from lab.model.attention import backends
@@ -19,7 +18,7 @@ from lab.model.training import Training
 from lab.positions import distance, frequencies
 from lab.skip import skip_positions
 from tests.data.stores import make_store
-from tests.data.windows import BOS, FIRST, IGNORE, Row, cut, documents_of, row_of, without_bos
+from tests.data.windows import BOS, FIRST, IGNORE, Row, cut, documents_of, row_of, sample_segment, without_bos
 from tests.model.dense import attention_by_distance
 
 LOSS_TOL = 1e-11  # relative, float64 sums of some thousand terms

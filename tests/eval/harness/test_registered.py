@@ -33,3 +33,7 @@ def test_the_registered_model_scores_as_the_command_does(run_folder, tmp_path):
     ]
     with pytest.raises(LabError, match="no such folder|is not a run folder"):
         lm_eval.simple_evaluate(model="probe_lab", model_args=f"model={tmp_path / 'none'}", tasks=["lab_choice"])
+    with pytest.raises(LabError, match="^--truncate=right: must be one of"):
+        lm_eval.simple_evaluate(
+            model="probe_lab", model_args=f"model={run_folder},truncate=right", tasks=["lab_choice"]
+        )

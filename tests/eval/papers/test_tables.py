@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from eval.common.command import printing_to_stderr
 from eval.papers.__main__ import main
 from eval.papers.comparing import compare, table_text
 from eval.papers.cost import experiments
 from eval.papers.expanding import Sized, settings_of, training
 from eval.papers.listing import DOCS, MARK, PAGES, below
-from eval.papers.running import main_of, missing, printing_to_stderr
+from eval.papers.running import main_of, missing
 from eval.papers.table import Column, names, needs, read_table
 from lab.positions.config import PositionConfig
 from lab.runs.changes import flatten
