@@ -16,11 +16,12 @@ from lab.model.attention.attend import attend_cached
 from lab.model.attention.cache import KeyCache
 from lab.model.attention.fixed import FixedRow
 from lab.model.attention.layout import Layout
+from lab.model.attention.packed import packed_kernel
 from lab.model.attention.rotary import Rotation
 from lab.model.config import DecoderConfig
 from lab.model.layers import FeedForward, Linear, RMSNorm
 
-KERNELS = {"varlen": backends.varlen_kernel}  # one operation of a graph each
+KERNELS = {"varlen": backends.varlen_kernel, "sdpa": packed_kernel}  # one operation of a graph each, sdpa on a CPU
 
 
 class Attention(nn.Module):
