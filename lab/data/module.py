@@ -81,7 +81,7 @@ def to_batch(pack: Pack, weights: FloatArray | None = None, longest: int | None 
         "anchors": pack.anchors,
         "counted": ids,
         "selected": pack.selected,
-        "n_targets": int(scored.sum()),
+        "n_targets": int(np.count_nonzero(scored)),
         "supervised": targets_by_context(pack.lengths, pack.anchors, scored),
         "weights": None if weights is None else loss_weights(pack, scored, weights)[None],
         "stream": pack.stream,
