@@ -17,6 +17,7 @@ from lab.model.attention.cache import KeyCache
 from lab.model.attention.fixed import FixedRow
 from lab.model.attention.layout import Layout
 from lab.model.attention.packed import packed_kernel
+from lab.model.attention.plan import plan_for
 from lab.model.attention.rotary import Rotation
 from lab.model.config import DecoderConfig
 from lab.model.layers import FeedForward, Linear, RMSNorm, together
@@ -46,7 +47,8 @@ class Attention(nn.Module):
         if cache is None:
             out_BNTH = attend(q, k, v, layer=self.layer, backend=self.backend, layout=layout)
         else:
-            out_BNTH = attend_cached(q, k, v, layer=self.layer, backend=self.backend, layout=layout, cache=cache)
+            plan = plan_for(self.backend, layout, q, v)
+            out_BNTH = attend_cached(q, k, v, layer=self.layer, plan=plan, cache=cache)
         return self.join(out_BNTH, layout)
 
     def project(self, x_BTD: Tensor, layout: Layout) -> tuple[Tensor, ...]:

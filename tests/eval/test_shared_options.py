@@ -83,7 +83,7 @@ def test_json_is_one_object_and_nothing_else(name, words_for, capsys):
     found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert (list(found), found["command"]) == (["command", "rows", "files", "pictures"], f"eval.{name}")
     assert bool(found["pictures"]) == (PLOT in taken or name == "picture")
-    assert all(size_of(path) > (500, 300) for path in found["pictures"])
+    assert all(size_of(Path(path)) > (500, 300) for path in found["pictures"])
     assert found["rows"]
     assert all(isinstance(row, dict) for row in found["rows"])
     for row in found["rows"] if name in MEASURED else ():
