@@ -201,17 +201,17 @@ def test_near_ties_come_out_alike_in_every_batch():
     model, prompts = nearly_tied(0), tokens(0, 20, 24, vocab=30)
     prompts[5:10, :17] = prompts[5, :17].clone()
     alone = torch.cat([greedy(model, prompt[None], 6) for prompt in prompts])
-    for size, stop_id in itertools.product((2, 7, 20), (None, 7)):
+    for size, stop_id in ((2, None), (7, 7), (20, None)):
         answers = [row for part in prompts.split(size) for row in up_to(stop_id, greedy(model, part, 6, stop_id))]
         assert answers == up_to(stop_id, alone)
 
 
 def test_every_share_of_ranks_gives_the_same_answers():
-    model, prompts = nearly_tied(9), tokens(9, 21, 24, vocab=30)
-    whole = greedy(model, prompts, 10)
+    model, prompts = nearly_tied(9), tokens(9, 11, 24, vocab=30)
+    whole = greedy(model, prompts, 7)
     for ranks in (2, 4):
         for rank in range(ranks):
-            assert torch.equal(greedy(model, prompts[rank::ranks], 10), whole[rank::ranks])
+            assert torch.equal(greedy(model, prompts[rank::ranks], 7), whole[rank::ranks])
 
 
 def test_rows_that_are_sure_are_not_generated_again():
