@@ -29,7 +29,7 @@ CFG = DecoderConfig(
     d_model=16, n_layers=2, n_heads=2, n_kv_heads=1, d_ff=24, vocab_size=31, tie_embeddings=False, head_chunk=20
 )
 TOKENS, WINDOW, N_PACKS = 32, 12, 10
-FLOAT32_TOL = 1e-5  # of the largest entry: three layers of float32 sums in another order
+FLOAT32_TOL = 4e-6  # of the largest entry: float32 sums in two orders, each within 2e-6 of float64 here
 ROPE, PLAIN = frequencies("rope", head_dim=8), distance("plain")
 SHARPENED = frequencies("entropy_abf", head_dim=8, train_len=8, exempt_layers=1)
 CASES = [  # frequencies, what packs have, whether activations are recomputed
