@@ -9,8 +9,6 @@ terms and the rows of the gradient; the sum without them is returned too, to be 
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -23,7 +21,6 @@ from lab.model.attention import devices
 from lab.model.products import multiply
 
 IGNORE = -100  # target of a token that is not scored: padding, and the last token of a document
-C_COMPILERS = ("cc", "gcc", "clang")
 
 
 class ChunkedCrossEntropy(torch.autograd.Function):
@@ -106,8 +103,7 @@ def compiled_terms() -> Callable[..., Any]:
 
     Without Triton or a C compiler, which it calls, the function stays as it is.
     """
-    compiles = importlib.util.find_spec("triton") is not None and any(map(shutil.which, C_COMPILERS))
-    return torch.compile(chunk_terms, fullgraph=True) if compiles else chunk_terms
+    return torch.compile(chunk_terms, fullgraph=True) if devices.compiles("cuda") else chunk_terms
 
 
 def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Compiled blocks: one graph for all blocks and packs, the numbers of uncompiled ones, the same names of weights."""
+"""Compiled blocks: the same graphs for all blocks and packs, the numbers of uncompiled ones and their names of weights."""
 
 import random
 
@@ -10,10 +10,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from lab.choices import choose_backend, choose_compile
+from lab.choices import choose_backend, choose_compile, planned_compile
 from lab.data.module import to_batch
 from lab.data.packing import IGNORE, Pack
 from lab.errors import ConfigError
+from lab.model.attention import devices
 from lab.model.config import DecoderConfig
 from lab.model.optim import OptimConfig
 from lab.model.training import Training
@@ -36,6 +37,23 @@ CASES = [  # frequencies, what packs have, whether activations are recomputed
     pytest.param(ROPE, ("anchors",), False, id="anchors", marks=pytest.mark.slow),
     pytest.param(SHARPENED, (), False, id="sharpened_by_layer", marks=pytest.mark.slow),
     pytest.param(ROPE, (), True, id="recomputed", marks=pytest.mark.slow),
+]
+BANDS = {
+    "dca": distance("dca", chunk=5, train_len=8, window=2),
+    "string": distance("string", shift=6, window=2),
+    "self_extend": distance("self_extend", group=2, window=4),
+    "rerope": distance("rerope", window=4),
+    "leaky_rerope": distance("leaky_rerope", window=4, leak=2.0, log_n=8),
+}
+AROUND = [  # attention that stays outside: distance, backend, what packs have, whether activations are recomputed
+    pytest.param(BANDS["dca"], "sdpa", ("anchors",), True, id="dca_anchors_recomputed"),
+    *(
+        pytest.param(BANDS[name], "sdpa", (), False, id=name, marks=pytest.mark.slow)
+        for name in ("string", "self_extend", "rerope", "leaky_rerope")
+    ),
+    pytest.param(BANDS["string"], "sdpa", ("gaps",), False, id="dense_for_gaps", marks=pytest.mark.slow),
+    pytest.param(PLAIN, "sdpa", (), False, id="sdpa", marks=pytest.mark.slow),
+    pytest.param(PLAIN, "reference", (), False, id="reference", marks=pytest.mark.slow),
 ]
 
 
@@ -64,9 +82,8 @@ def draw(seed, kinds):
 
 def training(given, compiler=None, kernel="sdpa", method=PLAIN, mesh=None, ranks=1, **settings):
     sizes = {"total_steps": 4, "batch_tokens": ranks * TOKENS, "micro_batch_tokens": TOKENS}
-    backend = kernel if compiler is None else "varlen"
     methods = {"frequencies": given, "distance": method}
-    module = Training(CFG, OptimConfig(), **methods, backend=backend, seed=1, compiler=compiler, **sizes, **settings)
+    module = Training(CFG, OptimConfig(), **methods, backend=kernel, seed=1, compiler=compiler, **sizes, **settings)
     module._device_mesh = mesh
     module.configure_model()
     return module
@@ -81,12 +98,9 @@ def outcome(module, batch):
 def test_one_graph_serves_all_blocks_and_packs(kernels, given, kinds, recompute):
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
-    compiled, eager = training(given, counter, recompute=recompute), training(given)
+    compiled, eager = training(given, counter, "varlen", recompute=recompute), training(given)
     packs = [draw(seed, kinds) for seed in range(N_PACKS)]
-    assert len({len(batch["lengths"]) for batch in packs}) > 3
-    for batch in packs:
-        for got, wanted in zip(outcome(compiled, batch), outcome(eager, batch), strict=True):
-            assert float((got - wanted).abs().max()) <= FLOAT32_TOL * float(wanted.abs().max())
+    assert_equal_outcomes(compiled, eager, packs)
     tokens = packs[0]["tokens"]
     for block in compiled.decoder.blocks:
         block.attention.backend = "sdpa"  # for rows without segments
@@ -96,6 +110,23 @@ def test_one_graph_serves_all_blocks_and_packs(kernels, given, kinds, recompute)
     assert counter.frame_count == 1, "of all blocks, packs and uses"
 
 
+def assert_equal_outcomes(compiled, eager, packs):
+    assert len({len(batch["lengths"]) for batch in packs}) > 3
+    for batch in packs:
+        for got, wanted in zip(outcome(compiled, batch), outcome(eager, batch), strict=True):
+            assert float((got - wanted).abs().max()) <= FLOAT32_TOL * float(wanted.abs().max())
+
+
+@pytest.mark.parametrize(("method", "kernel", "kinds", "recompute"), AROUND)
+def test_two_graphs_around_attention_serve_all_blocks_and_packs(method, kernel, kinds, recompute):
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    settings = {"method": method, "recompute": recompute}
+    compiled, eager = (training(ROPE, compiler, kernel, **settings) for compiler in (counter, None))
+    assert_equal_outcomes(compiled, eager, [draw(seed, kinds) for seed in range(N_PACKS)])
+    assert counter.frame_count == 2, "of all blocks and packs"
+
+
 def on_two_ranks(kind):
     """Train on the same packs on every rank; return the graphs, the weights' names, and norms and gradients."""
     meet()
@@ -103,7 +134,7 @@ def on_two_ranks(kind):
     definition.HALF = (*definition.HALF, torch.float32)
     mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("data_parallel",)) if kind == "fsdp" else None
     counter = CompileCounterWithBackend("aot_eager")
-    module = training(ROPE, counter, mesh=mesh, ranks=2)
+    module = training(ROPE, counter, "varlen", mesh=mesh, ranks=2)
     names = list(module.decoder.state_dict())
     if kind == "ddp":  # buckets so small that torch would split a block
         module.decoder = DistributedDataParallel(module.decoder, bucket_cap_mb=0.001)
@@ -137,34 +168,40 @@ def test_strategies_keep_one_graph_and_the_names_of_weights(ranks, kind):
 
 
 STRING = ("--position.distance.method=string", "--position.distance.shift=32", "--position.distance.window=8")
-OBSTACLES = {
-    "cpu": ((), "sdpa", "attention by sdpa"),
-    "flash": ((), "flash", "attention by flash"),
-    "narrow_heads": (("--model.n_heads=8", "--model.n_kv_heads=8"), "varlen", "attention by varlen with heads of 4"),
-    "bands": (STRING, "varlen", "the tiles of position.distance.method=string"),
-    "context": (("--train.context_parallel=2", "--train.devices=2"), "varlen", "train.context_parallel=2"),
+NARROW = ("--model.n_heads=8", "--model.n_kv_heads=8", "--train.precision=bf16")  # heads of 4
+GPU, ON = torch.device("cuda"), "--train.compile=true"
+CHOICES = {  # settings, backend, device, whether blocks are compiled, and words of the reason
+    "one_call": ((), "varlen", "cuda", True, "one graph for all blocks and packs"),
+    "flash": ((), "flash", "cuda", True, "two graphs around attention, by flash,"),
+    "bands": (STRING, "varlen", "cuda", True, "in tiles of position.distance.method=string"),
+    "context": (("--train.context_parallel=2", "--train.devices=2"), "varlen", "cuda", True, "train.context_parallel=2"),
+    "off": (("--train.compile=false",), "varlen", "cuda", False, "set in the config"),
+    "cpu": ((), "sdpa", "cpu", False, "on a cpu only with train.compile=true"),
+    "cpu_on": ((ON,), "sdpa", "cpu", True, "two graphs around attention, by sdpa,"),
 }
 
 
-@pytest.mark.parametrize(("words", "kernel", "obstacle"), OBSTACLES.values(), ids=OBSTACLES)
-def test_what_is_not_one_graph_is_left_uncompiled_or_refused(words, kernel, obstacle):
-    compiled, reason = choose_compile(load(*words), kernel)
-    assert not compiled
-    assert reason.startswith(obstacle)
-    with refused(f"train.compile=true: {obstacle}", error=ConfigError):
-        choose_compile(load(*words, "--train.compile=true"), kernel)
+@pytest.mark.parametrize(("words", "kernel", "kind", "compiled", "reason"), CHOICES.values(), ids=CHOICES)
+def test_the_choice_and_its_reason(monkeypatch, words, kernel, kind, compiled, reason):
+    monkeypatch.setattr(devices, "compiles", lambda kind: True)
+    made = choose_compile(load(*words), kernel, torch.device(kind))
+    assert made[0] is compiled
+    assert reason in made[1]
 
 
-def test_one_call_of_a_variable_length_kernel_is_compiled_unless_switched_off():
-    assert choose_compile(load(), "varlen")[0]
-    assert choose_compile(load("--train.compile=true"), "varlen")[0]
-    assert choose_compile(load("--train.compile=false"), "varlen") == (False, "set in the config")
+def test_without_a_c_compiler_blocks_stay_uncompiled_or_the_run_is_refused(monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert choose_compile(load(), "varlen", GPU) == (False, "torch.compile finds no C compiler on this machine")
+    assert planned_compile(load("--train.accelerator=gpu", "--train.precision=bf16")).startswith("yes (one graph")
+    with refused("train.compile=true: torch.compile finds no C compiler", error=ConfigError):
+        choose_compile(load(ON), "sdpa", torch.device("cpu"))
     with refused("train.compile=maybe: ", error=ConfigError):
         load("--train.compile=maybe")
 
 
 def test_the_kernel_that_can_be_compiled_is_chosen_before_flash_attn(stood_in):
-    on_gpu, bf16 = torch.device("cuda"), "--train.precision=bf16"
-    assert choose_backend(load(bf16), on_gpu)[0] == "varlen"
-    assert choose_backend(load(bf16, "--train.compile=false"), on_gpu)[0] == "flash"
-    assert choose_backend(load(bf16, *STRING), on_gpu)[0] == "flash"
+    bf16 = "--train.precision=bf16"
+    assert choose_backend(load(bf16), GPU)[0] == "varlen"
+    assert choose_backend(load(bf16, "--train.compile=false"), GPU)[0] == "flash"
+    assert choose_backend(load(bf16, *STRING), GPU)[0] == "flash"
+    assert choose_backend(load(*NARROW), GPU) == ("sdpa", "flash takes no heads of 4")

@@ -31,7 +31,7 @@ class Rotation:
         """Rotate the pair (j, j + H/2) of each head by its angle, in the rotation's precision, into `out` if given."""
         first, second = x_BNTH.to(self.cos_B1TH.dtype).chunk(2, dim=-1)
         cos, sin = self.cos_B1TH, self.sin_B1TH
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
             return rotated_in_place(first, second, cos, sin, out)
         rotated = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
         return rotated if out is None else out.copy_(rotated)
