@@ -80,7 +80,7 @@ class Graphs:
 class Block(nn.Module):
     """One pre-norm block: attention, then feed-forward, each added to the residual stream.
 
-    `graphs` run wherever a row comes with its fixed description: one, or two around attention that is not one operation.
+    `graphs` run where a row comes with its fixed description: one, or two around attention that is not one operation.
     """
 
     def __init__(self, cfg: DecoderConfig, layer: int, backend: str, graphs: Graphs | None = None) -> None:
@@ -100,8 +100,10 @@ class Block(nn.Module):
             factor = layout.logit_factor(self.attention.layer, rotation.cos_B1TH.dtype)
             return graphs.whole(self, x_BTD, fixed, rotation, factor)
         before, after = (Block.before, Block.after) if graphs is None else (graphs.before, graphs.after)
-        made = before(self, x_BTD, layout.q_pos.shape[-1])
-        return after(self, x_BTD, self.attention.attended(*made, layout, cache))
+        n_queries = layout.q_pos.shape[
+            -1
+        ]  # queries, keys and values that are not rotated live no longer than attention
+        return after(self, x_BTD, self.attention.attended(*before(self, x_BTD, n_queries), layout, cache))
 
     def before(self, x_BTD: Tensor, n_queries: int) -> tuple[Tensor, ...]:
         """Compute the queries of the last tokens and the keys and values of all, not rotated: (B, heads, T, H)."""

@@ -65,8 +65,9 @@ def test_parameters_gradients_and_optimizer_equal_a_count_by_hand(settings, expe
 def test_a_step_that_reduces_once_keeps_whole_weights_and_float32_gradients(precision, weight_bytes):
     # 2 ranks of 3 packs each: 1,320 weights of both ranks, and as many gradients, of 4 bytes
     peak = measured(strategy="fsdp", devices=2, precision=precision).peak
-    assert peak["gathered"] == 1320 * (weight_bytes + 4)
-    assert peak["gradients"] == 0  # sharded ones appear at the end
+    reduced = 160 if precision == "fp32" else 0  # of the head's gradient, at the moment of the peak
+    assert peak["gathered"] == 1320 * (weight_bytes + 4) - 4 * reduced
+    assert peak["gradients"] == 4 * reduced / 2  # the others' shards appear later
     freed = measured(strategy="fsdp", devices=2, precision=precision, reshard_after="block").peak
     assert freed["gathered"] < peak["gathered"] / 2
     assert freed["activations"] == pytest.approx(peak["activations"], rel=0.01)  # at another moment

@@ -1,4 +1,4 @@
-"""Compiled blocks: the same graphs for all blocks and packs, the numbers of uncompiled ones and their names of weights."""
+"""Compiled blocks: the same graphs for all blocks and packs, the numbers and weights' names of uncompiled ones."""
 
 import random
 
@@ -174,7 +174,13 @@ CHOICES = {  # settings, backend, device, whether blocks are compiled, and words
     "one_call": ((), "varlen", "cuda", True, "one graph for all blocks and packs"),
     "flash": ((), "flash", "cuda", True, "two graphs around attention, by flash,"),
     "bands": (STRING, "varlen", "cuda", True, "in tiles of position.distance.method=string"),
-    "context": (("--train.context_parallel=2", "--train.devices=2"), "varlen", "cuda", True, "train.context_parallel=2"),
+    "context": (
+        ("--train.context_parallel=2", "--train.devices=2"),
+        "varlen",
+        "cuda",
+        True,
+        "train.context_parallel=2",
+    ),
     "off": (("--train.compile=false",), "varlen", "cuda", False, "set in the config"),
     "cpu": ((), "sdpa", "cpu", False, "on a cpu only with train.compile=true"),
     "cpu_on": ((ON,), "sdpa", "cpu", True, "two graphs around attention, by sdpa,"),

@@ -40,6 +40,10 @@ class Rotation:
         """Rotate every pair by the negative angle, for the backward pass."""
         return Rotation(self.cos_B1TH, -self.sin_B1TH).rotate(x_BNTH)
 
+    def by_token(self) -> Rotation:
+        """Return the rotation of (B, T, N, H)."""
+        return Rotation(self.cos_B1TH.transpose(1, 2), self.sin_B1TH.transpose(1, 2))
+
     def at(self, part: slice) -> Rotation:
         """Return the rotation of some of the tokens."""
         return Rotation(self.cos_B1TH[:, :, part], self.sin_B1TH[:, :, part])

@@ -177,15 +177,15 @@ class AttentionInRounds(torch.autograd.Function):
 
 
 def turn(q: Tensor, rotation: Rotation, factor: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Rotate and scale queries (B, N, T, H) for a band and transpose them to (B, T, N, H)."""
-    q = rotation.rotate(q)
-    return (q if factor is None else q * factor[:, None, :, None]).to(dtype).transpose(1, 2)
+    """Rotate and scale queries (B, N, T, H) for a band; returns (B, T, N, H)."""
+    q = rotation.by_token().rotate(q.transpose(1, 2))
+    return (q if factor is None else q * factor[:, :, None, None]).to(dtype)
 
 
 def add_turned_back(dq: Tensor, grad: Tensor, rotation: Rotation, factor: Tensor | None) -> None:
     """Add to dq (B, N, T, H) the gradient (B, T, N, H) of a band's rotated queries."""
-    back = rotation.rotate_back(grad.transpose(1, 2))
-    dq += back if factor is None else back * factor[:, None, :, None]
+    back = rotation.by_token().rotate_back(grad)
+    dq += (back if factor is None else back * factor[:, :, None, None]).transpose(1, 2)
 
 
 def turns(layout: Layout) -> tuple[Callable[..., Tensor], Callable[..., None]]:
