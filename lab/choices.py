@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 
 import torch
 
 from lab.config import Experiment
 from lab.errors import ConfigError
 from lab.model.attention import backends, devices
-from lab.model.block import KERNELS
+from lab.model.block import kernels_on
 from lab.positions import frequencies
 from lab.positions.methods import describe
 
@@ -73,7 +74,7 @@ def choose_backend(experiment: Experiment, device: torch.device) -> tuple[str, s
     chosen = backends.choose(wanted, device, dtype)
     if wanted == "auto" and not backends.runs_heads(chosen[0], width):
         return "sdpa", f"{chosen[0]} takes no heads of {width}"
-    compiles = experiment.train.compile is not False and call_outside(experiment, "varlen") is None
+    compiles = experiment.train.compile is not False and call_outside(experiment, "varlen", device.type) is None
     if wanted == "auto" and chosen[0] == "flash" and compiles:
         return "varlen", "torch's variable-length kernel, which is part of the compiled block"
     return chosen
@@ -85,12 +86,10 @@ def choose_compile(experiment: Experiment, backend: str, device: torch.device) -
     Raises: ConfigError.
     """
     compiled, reason = plan_compile(experiment, backend, device.type)
-    if not compiled or devices.compiles(device.type):
-        return compiled, reason
-    missing = "torch.compile finds no C compiler on this machine"
-    if experiment.train.compile is True:
-        raise ConfigError(f"train.compile=true: {missing}; install one, or use auto or false")
-    return False, missing
+    fault = compiler_fault(device.type) if compiled else None
+    if fault is not None and experiment.train.compile is True:
+        raise ConfigError(f"train.compile=true: {fault}; use auto or false")
+    return (compiled, reason) if fault is None else (False, fault)
 
 
 def plan_compile(experiment: Experiment, backend: str, kind: str) -> tuple[bool, str]:
@@ -99,15 +98,15 @@ def plan_compile(experiment: Experiment, backend: str, kind: str) -> tuple[bool,
     if wanted is False:
         return False, "set in the config"
     if wanted == "auto" and kind != "cuda":
-        return False, f"on a {kind} only with train.compile=true"
-    outside = call_outside(experiment, backend)
+        return False, "on a CPU with train.compile=true only, as it takes some seconds"
+    outside = call_outside(experiment, backend, kind)
     graphs = "one graph" if outside is None else f"two graphs around attention, {outside},"
     return True, f"{graphs} for all blocks and packs"
 
 
-def call_outside(experiment: Experiment, backend: str) -> str | None:
+def call_outside(experiment: Experiment, backend: str, kind: str) -> str | None:
     """Return why attention is not an operation of a block's graph, or None if it is."""
-    if backend not in KERNELS:
+    if backend not in kernels_on(kind):
         return f"by {backend}"
     if not experiment.position.distance.is_plain:
         return f"in tiles of position.distance.method={experiment.position.distance.method}"
@@ -116,8 +115,21 @@ def call_outside(experiment: Experiment, backend: str) -> str | None:
     return None
 
 
+@cache
+def compiler_fault(kind: str) -> str | None:
+    """Return in one line what torch.compile lacks, or None; for the CPU compile a trial function, once."""
+    if kind == "cuda":
+        return None if devices.compiles() else "torch.compile needs Triton and a C compiler; install gcc"
+    try:
+        torch.compile(torch.neg)(torch.zeros(8, device="cpu"))
+    except RuntimeError as error:
+        lines = str(error).splitlines()
+        return f"torch cannot compile for this CPU ({lines[0]}); install g++ and Python's headers"
+    return None
+
+
 def planned_compile(experiment: Experiment) -> str:
-    """Describe whether blocks will be compiled on the GPUs that a run is planned for, whatever this machine has."""
+    """Describe whether blocks will be compiled on the devices that a run is planned for, whatever this machine has."""
     train = experiment.train
     on_gpu = train.accelerator != "cpu"
     automatic = "varlen" if on_gpu and train.computes_in_bf16(on_gpu) else "sdpa"

@@ -17,11 +17,13 @@ from lab.model.attention.attend import attend_cached
 from lab.model.attention.cache import KeyCache
 from lab.model.attention.fixed import FixedRow
 from lab.model.attention.layout import Layout
+from lab.model.attention.packed import packed_kernel
+from lab.model.attention.plan import plan_for
 from lab.model.attention.rotary import Rotation
 from lab.model.config import DecoderConfig
-from lab.model.layers import FeedForward, Linear, RMSNorm
+from lab.model.layers import FeedForward, Linear, RMSNorm, together
 
-KERNELS = {"varlen": backends.varlen_kernel}  # one operation of a graph each
+KERNELS = {"varlen": backends.varlen_kernel, "sdpa": packed_kernel}  # one operation of a graph each, sdpa on a CPU
 
 
 class Attention(nn.Module):
@@ -48,19 +50,29 @@ class Attention(nn.Module):
         if cache is None:
             out_BNTH = attend(q, k, v, layer=self.layer, backend=self.backend, layout=layout)
         else:
-            out_BNTH = attend_cached(q, k, v, layer=self.layer, backend=self.backend, layout=layout, cache=cache)
+            plan = plan_for(self.backend, layout, q, v)
+            out_BNTH = attend_cached(q, k, v, layer=self.layer, plan=plan, cache=cache)
         return out_BNTH if context is None else context.to_tokens(out_BNTH)
 
     def heads(self, queries_BTD: Tensor, x_BTD: Tensor) -> tuple[Tensor, ...]:
         """Compute queries of some tokens, keys and values of all: (B, heads, T, H)."""
-        parts = ((self.q, queries_BTD), (self.k, x_BTD), (self.v, x_BTD))
-        width = self.cfg.head_dim
-        q, k, v = (f(x).view(*x.shape[:2], f.out_features // width, width) for f, x in parts)
+        layers, width = (self.q, self.k, self.v), self.cfg.head_dim
+        if torch.compiler.is_compiling() and x_BTD.device.type == "cpu":
+            made = together(layers, x_BTD)
+        else:
+            made = tuple(layer(x) for layer, x in zip(layers, (queries_BTD, x_BTD, x_BTD), strict=True))
+        q, k, v = (x.unflatten(2, (-1, width)) for x in made)
         return tuple(part.transpose(1, 2) for part in (self.q_norm(q), self.k_norm(k), v))
 
     def is_one_operation(self, layout: Layout) -> bool:
         """Return whether attention is one operation of a graph, the same for every pack."""
-        return self.backend in KERNELS and layout.distance.is_plain and layout.context is None
+        here = self.backend in kernels_on(layout.k_pos.device.type)
+        return here and layout.distance.is_plain and layout.context is None
+
+
+def kernels_on(kind: str) -> set[str]:
+    """Return the backends whose kernel is one operation of a graph on a kind of device."""
+    return {name for name in KERNELS if name != "sdpa" or kind == "cpu"}
 
 
 def last_tokens(x_BTD: Tensor, n: int) -> Tensor:
@@ -100,9 +112,8 @@ class Block(nn.Module):
             factor = layout.logit_factor(self.attention.layer, rotation.cos_B1TH.dtype)
             return graphs.whole(self, x_BTD, fixed, rotation, factor)
         before, after = (Block.before, Block.after) if graphs is None else (graphs.before, graphs.after)
-        n_queries = layout.q_pos.shape[
-            -1
-        ]  # queries, keys and values that are not rotated live no longer than attention
+        n_queries = layout.q_pos.shape[-1]
+        # no name holds queries, keys and values that are not rotated, so that they are freed before the other layers
         return after(self, x_BTD, self.attention.attended(*before(self, x_BTD, n_queries), layout, cache))
 
     def before(self, x_BTD: Tensor, n_queries: int) -> tuple[Tensor, ...]:

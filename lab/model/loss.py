@@ -104,7 +104,7 @@ def compiled_terms() -> Callable[..., Any]:
 
     Without Triton or a C compiler, which it calls, the function stays as it is.
     """
-    return torch.compile(chunk_terms, fullgraph=True) if devices.compiles("cuda") else chunk_terms
+    return torch.compile(chunk_terms, fullgraph=True) if devices.compiles() else chunk_terms
 
 
 def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
