@@ -25,6 +25,7 @@ from lab.model.attention.plan import plan_for
 from lab.model.attention.rotary import rotated_whole
 from lab.model.block import Block
 from lab.model.decoder import Decoder
+from lab.model.generation.graphs import graphed_step, suits_graph
 from lab.model.gradients import WIDE, normalized
 from lab.model.inference import suits_onednn
 from lab.model.products import onednn
@@ -41,6 +42,9 @@ def step_of(model: Decoder, cache: KeyCache, n_rows: int, coming: Layout | None)
     """
     if is_plain(model, cache):
         return plain_step(model, cache, n_rows, coming)
+    graphed = graphed_step(model, cache, n_rows, coming) if coming and suits_graph(model, cache, coming) else None
+    if graphed is not None:
+        return graphed
 
     def step(token: Tensor) -> Tensor:
         layout = coming and coming.step(cache.length)
