@@ -2,7 +2,7 @@
 
 Shared are -o FOLDER, --plot, --json, --distance, --frequency and --text. A command refuses those that make no sense for
 it, each with a reason. MODEL and RUN may be patterns, as "runs/mini-*" or "hf:OWNER/NAME@{main,step1000}"; a command
-that measures one model measures each of several in turn.
+that measures one model measures each of several in turn, and may show them together at the end.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from typing import Any, NamedTuple
 
 from eval.common.distance_methods import method_overrides, split_words
 from eval.common.found import Found, document
-from eval.common.places import expand
+from eval.common.places import expand, names_of
 from lab import command
 from lab.command import Syntax, Words, bare_settings, read_options, settings_lines, show
 from lab.errors import ConfigError
 from lab.launch import read_launch
 from lab.positions.config import PositionConfig
 from lab.schema import brief
+from lab.source.hub import is_hub_id
 from lab.source.place import find_place
 
 MODEL = "{word}: MODEL must be the first argument; give a run folder, a checkpoint in it, or a Hugging Face folder"
@@ -110,10 +111,12 @@ def run(
     *,
     settings: Callable[[], Sequence[str]] = tuple,
     stopped: str = command.CONTINUES,
+    together: Callable[[Request, Sequence[Found]], Found] | None = None,
 ) -> int:
     """Read the command line, measure, show what was found, and return the exit status.
 
-    `measure` returns None in all processes but the first.
+    `measure` returns None in all processes but the first. `together` is given what was found of several models, and the
+    last request.
     """
 
     def work(words: Words) -> int:
@@ -125,6 +128,10 @@ def run(
                 if one is not None and not words.options.json:
                     show(one.whole)
                 found += [] if one is None else [one]
+            if together is not None and len(found) > 1:
+                found.append(together(request, found))
+                if not words.options.json:
+                    show(found[-1].whole)
         if words.options.json and found:
             show(document(name, found))
         return 0
@@ -195,11 +202,13 @@ def requests_of(words: Words, form: Form) -> Iterator[Request]:
     options = own if form.options is None else read_options(form.options, own, faults)
     folder, several = None if named.o is None else Path(named.o), len(places) > 1 and form.each
     for place in places if several and form.missing == MODEL else ():
-        find_place(place)  # before time is spent on the first
-    for place in places if form.each else places[:1] or [Path()]:
+        if not is_hub_id(place):  # which would download all of them
+            find_place(place)  # before time is spent on the first
+    measured = places if form.each else places[:1] or [Path()]
+    for place, own_name in zip(measured, names_of(measured), strict=True):
         methods = {**overrides, **method_overrides(place, given, longest(options))}
         whole = {**options, **methods} if form.options is None else options
-        where = folder / place.name if folder is not None and several else folder
+        where = folder / own_name if folder is not None and several else folder
         yield Request(place, whole, methods, named.plot, where, tuple(distances), tuple(places), named)
 
 

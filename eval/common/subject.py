@@ -29,6 +29,7 @@ from lab.positions import Distance
 from lab.runs.checkpoints import Checkpoint, folder_name
 from lab.runs.environment import commit, processor
 from lab.schema import LONGEST
+from lab.source.hub import is_hub_id
 from lab.source.place import named
 
 SUBJECT = ("model", "checkpoint", "weights", "method", "precision")  # the fields that name a model in rows
@@ -135,9 +136,13 @@ def first_id(value: Any) -> int | None:
 
 
 def weights_of(model: OpenedModel, place: Path, checkpoint: str | None) -> str:
-    """Name weights: a checkpoint's by its manifest, a Hugging Face folder's by its files' names, sizes and times."""
+    """Name weights: a checkpoint's by its manifest, a model of the hub by its commit, a folder's by its files' names,
+    sizes and times.
+    """
     if model.folder is not None and checkpoint is not None and model.consumed_tokens is not None:
         return Checkpoint(model.folder / "checkpoints" / checkpoint, model.consumed_tokens).digest[:16]
+    if is_hub_id(place):
+        return named(place).name[:16]
     files = [(path.name, path.stat()) for path in sorted(named(place).glob("*.safetensors"))]
     listed = "".join(f"{name} {stat.st_size} {stat.st_mtime_ns}\n" for name, stat in files)
     return hashlib.sha256(listed.encode()).hexdigest()[:16]

@@ -15,10 +15,14 @@ the share crosses the threshold (lab/probe/effective_distance.py):
     python -m eval.distance runs/cpu_demo --prompt=96,128,160 --plot
     python -m eval.distance runs/cpu_demo --window=384 --distance=string --plot
     python -m eval.distance models/Llama-3.1-8B --haystack=essays.txt --points=6 --tests=50
+    python -m eval.distance "hf:OWNER/NAME@step*" --haystack=essays.txt --tokens_per_step=2e6 -o series --plot
 
 Every method of --distance is put the same tests. A name alone takes the parameters of eval.methods.
 With --prompt the distances are also tested in shorter prompts, to tell distance from the length of the prompt: rows of
 their own, found_by_prompt, that have no part in reach.
+Several models, such as the revisions of a public model or the checkpoints of a folder, are measured in turn; a table
+and with --plot a picture of their reach follow (eval/distance/over_models.py). A revision that FOLDER holds the results
+of is neither downloaded nor measured again.
 
 Prints a table for each method and writes distance-TOKENS-HASH.jsonl, a line for each distance and one for reach, to
 eval/ of the run folder (runs/distance-NAME for a Hugging Face folder) or FOLDER; the picture lies beside it. The
@@ -31,7 +35,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -43,6 +47,7 @@ from eval.common.found import Found
 from eval.common.needle_tests import counts_of, haystack_of
 from eval.common.results import FinishedTests, shortened, write_rows
 from eval.common.subject import Subject, note_idle, note_idle_distance, open_subject, result_folder
+from eval.distance.over_models import asked, over_models, path_on_hub, recorded
 from eval.distance.picture import draw_distances
 from eval.distance.prompts import left_out, rows_of, shorter_prompts
 from eval.distance.series import Row, Series, four_needles, key_of
@@ -93,6 +98,8 @@ class DistanceOptions(Section):
     """Seed of the tests; left out, the run's probe.seed, or 0."""
     batch: Tests | None = None
     """Tests that generate side by side; left out, as in the run's own probe, or 64."""
+    tokens_per_step: Annotated[float, Gt(0)] | None = None
+    """Tokens of a training step, to show the reach of several models by tokens; their steps are in their names."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """What to compute on; auto takes a GPU where there is one."""
 
@@ -103,6 +110,11 @@ def measure(request: Request) -> Found:
     Raises: LabError, KeyboardInterrupt.
     """
     options: DistanceOptions = request.options
+    if options.tokens_per_step is not None and len(request.places) < 2:
+        raise ConfigError("--tokens_per_step: would be ignored with one model; give several, or leave it out")
+    known = recorded(request)
+    if known is not None:
+        return known
     subject = open_subject(request)
     probe = make_probe(subject, options)
     shorter = shorter_prompts(probe, options.prompt or ())
@@ -118,8 +130,9 @@ def measure(request: Request) -> Found:
             rows = [row for each in shorter for row in rows_of(subject, each, run_all(subject, each, folder, bar))]
             series.append(summed(subject, probe, results, four, rows))
     names = [line.method for line in series]
-    digest = shortened(json.dumps([names, probe.distances, asdict(replace(options, device="auto", batch=None))]))
-    path = folder / f"{KIND}-{subject.model.consumed_tokens or 0:015d}-{digest}.jsonl"
+    digest = shortened(json.dumps([names, probe.distances, asked(options)]))
+    own_path = folder / f"{KIND}-{subject.model.consumed_tokens or 0:015d}-{digest}.jsonl"
+    path = path_on_hub(request, folder) or own_path
     rows = [row for line in series for row in line.lines]
     write_rows(path, rows, f"-o {folder}", "folder")
     title = f"{subject.model.name}, window {probe.test.window:,}; {probe.config.distance_tests} tests at each distance"
@@ -228,7 +241,7 @@ def summed(
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     form = Form(options=DistanceOptions, text="haystack", several=True)
-    return run("eval.distance", __doc__, form, measure, arguments)
+    return run("eval.distance", __doc__, form, measure, arguments, together=over_models)
 
 
 if __name__ == "__main__":

@@ -44,13 +44,18 @@ def reach_line(row: dict[str, Any]) -> str:
         >>> reach_line({**row, "reach": None, "reach_low": None, "reach_high": 64.0, "f_at_reach": None})
         'reach <20 at threshold 0.8, within <20 to 64.0; f -'
     """
+    reach, low, high = reach_words(row)
+    return f"reach {reach} at threshold {row['threshold']:g}, within {low} to {high}; f {count(row['f_at_reach'])}"
+
+
+def reach_words(row: dict[str, Any]) -> tuple[str, str, str]:
+    """Write reach and its limits."""
     below = f"<{row['first_distance']:,}"
     reach = below if row["reach"] is None else f"{row['reach']:,.1f}"
     if row["reach"] == row["last_distance"]:
         reach = f"{row['last_distance']:,}, the end,"
     low = below if row["reach_low"] is None else f"{row['reach_low']:,.1f}"
-    high = "the end" if row["reach_high"] is None else f"{row['reach_high']:,.1f}"
-    return f"reach {reach} at threshold {row['threshold']:g}, within {low} to {high}; f {count(row['f_at_reach'])}"
+    return reach, low, "the end" if row["reach_high"] is None else f"{row['reach_high']:,.1f}"
 
 
 def count(number: int | None) -> str:

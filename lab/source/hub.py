@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 from pathlib import Path
 
@@ -19,6 +20,20 @@ def is_hub_id(path: Path) -> bool:
         (True, False)
     """
     return str(path).startswith(PREFIX)
+
+
+def revisions(word: str) -> list[str]:
+    """List the ids of the branches and tags that match hf:OWNER/NAME@PATTERN: the hub's, else those in the cache."""
+    from huggingface_hub import HfApi, constants, scan_cache_dir
+
+    name, _, pattern = word.removeprefix(PREFIX).partition("@")
+    try:
+        listed = HfApi().list_repo_refs(name)
+        found = [ref.name for ref in (*listed.branches, *listed.tags)]
+    except (OSError, ValueError):
+        cached = scan_cache_dir(constants.HF_HUB_CACHE).repos if Path(constants.HF_HUB_CACHE).is_dir() else ()
+        found = [ref for repo in cached if repo.repo_id == name for ref in repo.refs]
+    return [f"{PREFIX}{name}@{revision}" for revision in fnmatch.filter(found, pattern)]
 
 
 @functools.cache

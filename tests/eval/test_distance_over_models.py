@@ -1,0 +1,137 @@
+"""Reach over a series of models: revisions of the hub from a stand-in of its cache, and folders of checkpoints."""
+
+import json
+import shutil
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from eval.common.found import Found
+from eval.common.places import expand
+from eval.distance import __main__ as command
+from eval.distance.over_models import draw, rows_of, step_of, table
+from lab.source.hub import hub_folder
+from tests.eval.commands import rows_in, words_of
+
+WORDS = ("--tests=1", "--points=2", "--digits=2")
+STEPS = (3, 20, 100)
+
+
+@pytest.fixture(scope="module")
+def checkpoints(hugging_face_folder, tmp_path_factory):
+    """A folder of three checkpoints of one transformers model, whose weights differ."""
+    home = tmp_path_factory.mktemp("series")
+    for step in STEPS:
+        folder = shutil.copytree(hugging_face_folder, home / f"step_{step}")
+        weights = {name: tensor * (1 + step / 100) for name, tensor in load_file(folder / "model.safetensors").items()}
+        save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return home
+
+
+@pytest.fixture
+def hub(checkpoints, tmp_path, monkeypatch):
+    """The hub's cache as its documentation describes it: blobs, snapshots that link to them, refs; no network."""
+    constants = pytest.importorskip("huggingface_hub").constants
+    home = tmp_path / "hub" / "models--owner--small"
+    (home / "refs").mkdir(parents=True)
+    (home / "blobs").mkdir()
+    for step in STEPS:
+        commit = f"{step:0<40}"
+        (home / "refs" / f"step{step}").write_text(commit)
+        snapshot = home / "snapshots" / commit
+        snapshot.mkdir(parents=True)
+        for path in (checkpoints / f"step_{step}").iterdir():
+            shutil.copy(path, home / "blobs" / f"{step}-{path.name}")
+            (snapshot / path.name).symlink_to(f"../../blobs/{step}-{path.name}")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    hub_folder.cache_clear()
+    yield home
+    hub_folder.cache_clear()
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """The models that were opened."""
+    names, true = [], command.open_subject
+
+    def open_subject(request):
+        names.append(request.model.name)
+        return true(request)
+
+    monkeypatch.setattr(command, "open_subject", open_subject)
+    return names
+
+
+def test_one_command_draws_reach_over_the_revisions_of_a_model(hub, opened, text_file, tmp_path, capsys):
+    words = [*WORDS, f"--haystack={text_file}", "-o", str(tmp_path / "out"), "--tokens_per_step=1000"]
+    assert command.main(["hf:owner/small@step*", *words]) == 0
+    names = [f"small@step{step}" for step in STEPS]
+    assert opened == names
+    printed = words_of(capsys.readouterr().out)
+    assert [line[:4] for line in printed if line[0] in names] == [
+        [f"small@step{step}", str(step), f"{step * 1000:,}", "rope+plain"] for step in STEPS
+    ]
+    (together,) = (tmp_path / "out").glob("reach-*.jsonl")
+    own = {row["model"]: row for name in names for row in rows_in(next((tmp_path / "out" / name).glob("distance-*l")))}
+    rows = rows_in(together)
+    assert [(row["model"], row["tokens"]) for row in rows] == [(f"small@step{s}", s * 1000) for s in STEPS]
+    assert [row["weights"] for row in rows] == [f"{step:0<40}"[:16] for step in STEPS]
+    assert all(row["reach_high"] == own[row["model"]]["reach_high"] for row in rows)
+    # one revision is not measured yet, and nothing else is opened or downloaded
+    shutil.rmtree(tmp_path / "out" / names[1])
+    shutil.rmtree(hub / "snapshots" / f"{STEPS[0]:0<40}")
+    hub_folder.cache_clear()
+    opened.clear()
+    assert command.main(["hf:owner/small@{step3,step20,step100}", *words, "--json"]) == 0
+    assert opened == [names[1]]
+    found = json.loads(capsys.readouterr().out)
+    assert {row["model"] for row in found["rows"]} == {*names}
+    assert rows_in(together) == rows
+    opened.clear()
+    assert command.main(["hf:owner/small@{step20,step100}", *words, "--threshold=0.5"]) == 0
+    assert opened == names[1:], "other options are another measurement"
+
+
+def test_a_folder_of_checkpoints_is_measured_in_the_order_of_its_steps(checkpoints, text_file, tmp_path, capsys):
+    words = [*WORDS, f"--haystack={text_file}", "-o", str(tmp_path / "out")]
+    assert command.main([str(checkpoints / "step_*"), *words, "--distance=plain,rerope:window=9"]) == 0
+    printed = words_of(capsys.readouterr().out)
+    names = [f"step_{step}" for step in STEPS]
+    assert [line[:3] for line in printed if line[0] in names] == [
+        [f"step_{step}", str(step), method] for step in STEPS for method in ("rope+plain", "rope+rerope(window=9)")
+    ]
+    assert command.main([str(checkpoints / "step_3"), *words, "--tokens_per_step=9"]) == 2
+    assert capsys.readouterr().err.startswith("--tokens_per_step: would be ignored with one model")
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_pattern_of_revisions_that_the_cache_lacks_is_one_line(capsys):
+    assert command.main(["hf:owner/small@none*", *WORDS]) == 2
+    assert capsys.readouterr().err == "hf:owner/small@none*: matches nothing; give revisions that exist\n"
+    assert expand(["hf:owner/small@step?"]) != expand(["hf:owner/small@step*"])
+
+
+def test_steps_tokens_and_the_picture_by_hand(tmp_path, monkeypatch):
+    row = {"metric": "reach", "method": "m", "reach": 1234.5, "reach_low": None, "reach_high": None, "n": 4}
+    row |= {"first_distance": 64, "last_distance": 2000, "f_at_reach": None, "consumed_tokens": None}
+    found = [Found("", [row]), Found("", [{**row, "reach": None}]), Found("", [{**row, "consumed_tokens": 7}])]
+    rows = rows_of(["a@step-2k", "main", "run"], found, 5.0)
+    assert [(each["step"], each["tokens"]) for each in rows] == [(2000, 10_000), (None, None), (None, 7)]
+    assert words_of(table(rows)) == [
+        ["model", "step", "tokens", "method", "reach", "limits", "f"],
+        ["a@step-2k", "2,000", "10,000", "m", "1,234.5", "<64", "to", "the", "end", "-"],
+        ["main", "-", "-", "m", "<64", "<64", "to", "the", "end", "-"],
+        ["run", "-", "7", "m", "1,234.5", "<64", "to", "the", "end", "-"],
+    ]
+    assert step_of("OLMo-1B@main") is None
+    figure, drawn = pytest.importorskip("matplotlib.figure"), []
+    monkeypatch.setattr(figure.Figure, "savefig", lambda self, path, **settings: drawn.append(self))
+    draw([{**rows[0], "model": "m0", "tokens": 9, "reach": 2000}, rows[0]], tmp_path / "x.png")
+    steps = [{**rows[0], "model": f"m{k}", "step": k, "tokens": None, "reach": k and 100 * k} for k in (3, 1, 2)]
+    draw([*steps, {**steps[0], "model": "m0", "step": 4, "reach": None}], tmp_path / "x.png")
+    line = drawn[1].axes[0].lines[0]
+    assert line.get_xydata().tolist() == [[1, 100], [2, 200], [3, 300], [4, 64]]
+    assert [line.get_marker() for line in drawn[1].axes[0].lines[1:5]] == ["o", "o", "o", "v"]
+    looks = [(each.axes[0].get_xlabel(), each.axes[0].get_xscale()) for each in drawn]
+    assert looks == [("training tokens", "log"), ("step", "linear")]
