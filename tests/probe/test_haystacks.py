@@ -48,7 +48,7 @@ def test_a_file_is_read(tmp_path, bpe, name, content, text):
         pytest.param(
             "a.jsonl",
             b'{"text": "a"}\n{"text": 3}',
-            "must hold JSON with `text` (no text there in row 2, ",
+            "must hold JSON with `text` (no text there in row 2",
             id="jsonl_number",
         ),
         pytest.param(
