@@ -38,15 +38,14 @@ class Peer:
 
 
 def ours(cfg: DecoderConfig, rows: int, window: int, device: torch.device, *, compiled: bool) -> Peer:
-    """Build the lab's decoder; compiled on a GPU as in a run, on a CPU, where runs compile nothing, block by block."""
-    on_gpu = device.type == "cuda"
-    backend, compiler = ("varlen", "inductor") if compiled and on_gpu else ("auto", None)
+    """Build the lab's decoder, compiled as `train.compile: true` does."""
+    backend, compiler = "auto", None
+    if compiled:
+        backend, compiler = "varlen" if device.type == "cuda" else "sdpa", "inductor"
     decoder = new_decoder(cfg, device, backend=backend, recompute=False, compiler=compiler)
     segments = Segments.from_lengths([window] * rows, rows * window, device)
-    if compiler is not None:
+    if compiled:
         segments = replace(segments, fixed=FixedRow(segments.cu_seqlens, window))
-    for block in decoder.blocks if compiled and not on_gpu else ():
-        block.compile()
 
     def loss(tokens: Tensor, targets: Tensor) -> Tensor:
         summed = decoder(tokens.view(1, -1), segments=segments, starts=(0,) * rows, targets=targets.view(1, -1))

@@ -34,9 +34,9 @@ COMMANDS = {  # that draw a picture, the last one in the folder {out}
         "lab.fit configs/base_192.yaml --resume",
         "eval.heatmap runs/base_192 --tests=500 --plot -o {out}",
     ],
-    "string_2k": ["eval.positions string --shift=683 --length=2048 --plot -o {out}/x.png"],
-    "shape_choose": ["eval.shape configs/shape_demo.yaml --plot {out}/x.png"],
-    "shape_skip": [f"eval.shape configs/shape_demo.yaml {SKIPPED} --plot {{out}}/x.png"],
+    "string_2k": ["eval.positions string --shift=683 --length=2048 --plot -o {out}"],
+    "shape_choose": ["eval.shape configs/shape_demo.yaml --plot -o {out}"],
+    "shape_skip": [f"eval.shape configs/shape_demo.yaml {SKIPPED} --plot -o {{out}}"],
 }
 SHARED = {"data.mode": "natural", "model.theta": 1000}
 LONG = {**SHARED, "data.corpus.log_std": 0.8, "data.corpus.section_tokens": 192}

@@ -2,9 +2,16 @@
 
     python -m benchmarks.train [--sides ours,ours+compile,litgpt,litgpt+compile,transformers,transformers+compile]
         [--sizes 4M] [--windows 256] [--packs 4096] [--dtypes float32,bfloat16] [--device cpu|cuda] [--threads 1]
-        [--rounds 7] [--steps 1] [--json FILE]
+        [--rounds 7] [--steps 1] [--warm_up 2] [--json FILE]
+
+Growth curves, over windows, packs and sizes; `--packs window` gives every window a pack of its own length:
+
     python -m benchmarks.train --sides ours,ours+compile --device cuda --dtypes bfloat16 --sizes 1.5B
-        --windows 2048,4096,8192,16384,32768 --packs 32768        a curve; the same with more --packs or --sizes
+        --windows 2048,4096,8192,16384,32768 --packs 32768
+    python -m benchmarks.train --sides ours --dtypes float32 --rounds 1 --warm_up 1
+        and one of: --windows 2048,4096,8192,16384,32768 --packs window
+                    --packs 1024,2048,4096,8192,16384,32768
+                    --sizes 25M,94M,336M,1.5B --windows 512 --packs 512
 
 A step is what every trainer computes: forward pass, loss, backward pass, clipping, fused AdamW, on rows of `window`
 tokens that fill a pack; bfloat16 is autocast over float32 weights. All sides have the same number of parameters, run in
@@ -33,6 +40,7 @@ from benchmarks.gpu.stage import outcome_of
 from benchmarks.gpu.training import CLIP_NORM, LEARNING_RATE
 from benchmarks.peers import SIDES, Peer
 from benchmarks.timing import best_device, heading, wait
+from lab.choices import GIB, memory_of
 from lab.model.config import DecoderConfig
 from lab.model.layers import Linear
 from lab.model.utilisation import peak_flops
@@ -45,7 +53,7 @@ SIZES: dict[str, Callable[[], DecoderConfig]] = {
     "336M": lambda: DecoderConfig(1024, 24, 16, 4, 2816, 32_000, tie_embeddings=False),
     "1.5B": GPU.large_model,
 }
-WARM_UP = 2  # rounds; the first compiles
+BYTES = 16  # of a parameter: weight, gradient and both of AdamW's moments in float32
 PRODUCT = 1024  # rows, features in and out of the product that measures a CPU
 
 
@@ -87,10 +95,12 @@ def stepper(peer: Peer, batch: tuple[Tensor, Tensor], dtype: str) -> Callable[[]
     return step
 
 
-def in_rounds(steps: dict[str, Callable[[], None]], device: torch.device, rounds: int, each: int) -> dict[str, Spent]:
-    """Run all sides in turns, every other round backwards, after a warm-up."""
+def in_rounds(
+    steps: dict[str, Callable[[], None]], device: torch.device, rounds: int, each: int, warm_up: int
+) -> dict[str, Spent]:
+    """Run all sides in turns, every other round backwards, after rounds to warm up, the first of which compiles."""
     spent = {name: Spent([], []) for name in steps}
-    for turn in range(-WARM_UP, rounds):
+    for turn in range(-warm_up, rounds):
         for name in list(steps)[:: -1 if turn % 2 else 1]:
             wait(device)
             cpu, wall = time.process_time(), time.perf_counter()
@@ -152,13 +162,20 @@ def compared(ours: Spent, peer: Spent, device: torch.device) -> record.Figures:
 
 
 def measure(cell: Cell, options: argparse.Namespace, device: torch.device, log: record.Log) -> None:
-    """Measure one cell, print its rows and record them."""
+    """Measure one cell, print its rows and record them; models that do not fit into memory are skipped."""
+    sides = options.sides.split(",")
+    needs, has = BYTES * SIZES[cell.size]().n_parameters() * len(sides) / GIB, memory_of(device) / GIB
+    if needs > has:
+        reason = f"unmeasured: weights, gradients and moments take {needs:.0f} GiB, this machine has {has:.0f}"
+        print(f"{cell}: {reason}", flush=True)
+        log.add(str(cell), status="skipped", reason=reason)
+        return
     peak = peak_of(device, cell.dtype)
-    steps, missing = build(cell, options.sides.split(","), device)
+    steps, missing = build(cell, sides, device)
     for name, outcome in missing:
         print(f"{cell}: {name}: {outcome['reason']}", flush=True)
         log.add(str(cell), name, **outcome)
-    outcome = outcome_of(lambda: in_rounds(steps, device, options.rounds, options.steps))
+    outcome = outcome_of(lambda: in_rounds(steps, device, options.rounds, options.steps, options.warm_up))
     if outcome["status"] != "ok":
         print(f"{cell}: {outcome['reason']}", flush=True)
         log.add(str(cell), **outcome)
@@ -206,10 +223,12 @@ def peak_of(device: torch.device, dtype: str) -> float | None:
 
 
 def cells(options: argparse.Namespace) -> list[Cell]:
-    """List the points that the command line asks for, largest model last."""
+    """List the points that the command line asks for."""
     lists = (options.sizes, options.windows, options.packs, options.dtypes)
     asked = itertools.product(*(words.split(",") for words in lists))
-    return [Cell(size, int(window), int(pack), dtype) for size, window, pack, dtype in asked]
+    return [
+        Cell(size, int(window), int(window if pack == "window" else pack), dtype) for size, window, pack, dtype in asked
+    ]
 
 
 def main() -> None:
@@ -224,6 +243,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=1)
+    parser.add_argument("--warm_up", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     device, log = torch.device(options.device), record.Log("train", options.json)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 
 import torch
 
 from lab.config import Experiment
 from lab.errors import ConfigError
 from lab.model.attention import backends
-from lab.model.block import KERNELS
 from lab.positions import frequencies
 from lab.positions.methods import describe
 
@@ -71,13 +71,13 @@ def choose_backend(experiment: Experiment, device: torch.device) -> tuple[str, s
         return wanted, "set in the config; dense and slow, the reference for the others"
     dtype = torch.bfloat16 if computes_in_bf16(experiment, device) else torch.float32
     chosen = backends.choose(wanted, device, dtype)
-    compiles = experiment.train.compile is not False and obstacle_to_compiling(experiment, "varlen") is None
+    compiles = experiment.train.compile is not False and obstacle_to_compiling(experiment, "varlen", device) is None
     if wanted == "auto" and chosen[0] == "flash" and compiles:
         return "varlen", "torch's variable-length kernel, which is part of the compiled block"
     return chosen
 
 
-def choose_compile(experiment: Experiment, backend: str) -> tuple[bool, str]:
+def choose_compile(experiment: Experiment, backend: str, device: torch.device) -> tuple[bool, str]:
     """Choose whether blocks are compiled under an attention backend; return that and the reason.
 
     Raises: ConfigError.
@@ -85,17 +85,22 @@ def choose_compile(experiment: Experiment, backend: str) -> tuple[bool, str]:
     wanted = experiment.train.compile
     if wanted is False:
         return False, "set in the config"
-    obstacle = obstacle_to_compiling(experiment, backend)
+    obstacle = obstacle_to_compiling(experiment, backend, device)
+    if obstacle is None and device.type == "cpu":
+        if wanted == "auto":
+            return False, "on a CPU with train.compile=true only, as it takes some seconds"
+        obstacle = compiler_fault()
     if obstacle is not None and wanted is True:
         raise ConfigError(f"train.compile=true: {obstacle}; use auto or false")
     return obstacle is None, obstacle or "one graph for all blocks and packs"
 
 
-def obstacle_to_compiling(experiment: Experiment, backend: str) -> str | None:
+def obstacle_to_compiling(experiment: Experiment, backend: str, device: torch.device) -> str | None:
     """Return why a block is not the same operations for every pack, or None if it is."""
     method, width = experiment.position.distance.method, experiment.model.head_dim
-    if backend not in KERNELS or not backends.runs_heads(backend, width):
-        return f"attention by {backend} with heads of {width} is not torch's variable-length kernel"
+    kernel, named = ("sdpa", "sdpa") if device.type == "cpu" else ("varlen", "torch's variable-length kernel")
+    if backend != kernel or not backends.runs_heads(backend, width):
+        return f"attention by {backend} with heads of {width} is not {named}"
     if not experiment.position.distance.is_plain:
         return f"the tiles of position.distance.method={method} differ from pack to pack"
     if experiment.train.context_parallel > 1:
@@ -103,12 +108,24 @@ def obstacle_to_compiling(experiment: Experiment, backend: str) -> str | None:
     return None
 
 
+@cache
+def compiler_fault() -> str | None:
+    """Compile a trial function for the CPU, once, and return in one line why that failed; None if it did not."""
+    try:
+        torch.compile(torch.neg)(torch.zeros(8, device="cpu"))
+    except RuntimeError as error:
+        lines = str(error).splitlines()
+        return f"torch cannot compile for this CPU ({lines[0]}); install g++ and Python's headers"
+    return None
+
+
 def planned_compile(experiment: Experiment) -> str:
-    """Describe whether blocks will be compiled on the GPUs that a run is planned for, whatever this machine has."""
+    """Describe whether blocks will be compiled on the devices that a run is planned for, whatever this machine has."""
     train = experiment.train
     on_gpu = train.accelerator != "cpu"
     automatic = "varlen" if on_gpu and train.computes_in_bf16(on_gpu) else "sdpa"
-    compiled, reason = choose_compile(experiment, automatic if train.backend == "auto" else train.backend)
+    backend, device = automatic if train.backend == "auto" else train.backend, torch.device("cuda" if on_gpu else "cpu")
+    compiled, reason = choose_compile(experiment, backend, device)
     return f"{'yes' if compiled else 'no'} ({reason})"
 
 

@@ -20,8 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tqdm import tqdm
-
+from lab.bars import Bar
 from lab.command import Syntax, Words, run, show, start
 from lab.config import load_experiment
 from lab.counts import SavedCounts
@@ -51,7 +50,7 @@ class Audit:
     def __init__(self, total_bytes: int) -> None:
         self.faults: list[str] = []
         self.n_files, self.n_bytes = 0, 0
-        self.bar = tqdm(total=total_bytes, desc="verify", unit="B", unit_scale=True, delay=BAR_AFTER_S)
+        self.bar = Bar(total=total_bytes, desc="verify", unit="B", unit_scale=True, delay=BAR_AFTER_S)
 
     @contextmanager
     def part(self) -> Iterator[None]:

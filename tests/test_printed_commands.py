@@ -17,7 +17,7 @@ from tests.forked import ROOT
 from tests.opened import CONSUMED, write_run
 
 PAGES = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("eval/*/__main__.py"), *ROOT.glob("lab/*.py")]
-PRINTED = re.compile(r"python -m eval\.(?:[^`\n\\]|\\+\n)+")
+PRINTED = re.compile(r"python -m eval\.(?:[^`|\n\\]|\\+\n)+")
 FORMER = ("answer_budget", "--protocol=string")  # once failed; the others are slow together
 FEWER = {"perplexity": "--lengths=32", "impact": "--windows=2"}  # on the few documents that are prepared here
 FEWER |= dict.fromkeys(("probe", "heatmap", "methods", "distance", "passkey"), "--tests=2")
@@ -28,7 +28,7 @@ def printed():
     found = [text for page in PAGES for text in PRINTED.findall(page.read_text(encoding="utf-8"))]
     joined = [re.sub(r"\\+\n\s*", "", text) for text in found]
     alone = [" ".join(re.split(r"\s{2,}(?!-)|,? \(|, then", text)[0].split()).removesuffix(".") for text in joined]
-    chosen = re.compile(r"(?<!report )runs/cpu_demo|positions \w+ --s|plan --w")  # a report needs a trained run
+    chosen = re.compile(r"(?<!report )runs/cpu_demo|positions \w+ --|plan --w")  # a report needs a trained run
     return sorted(filter(chosen.search, set(alone)))
 
 

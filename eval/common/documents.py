@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
-from tqdm import tqdm
 
+from lab.bars import Bar
 from lab.data.config import DataConfig
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
@@ -94,7 +94,7 @@ def draw_documents(
 def encoded(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[IntArray]:
     """Encode texts with the tokens that begin a document, without those that end it."""
     before = np.array(special_ends(tokenizer)[0], dtype=np.int64)
-    for text in tqdm(texts, desc="encoding", unit="text", leave=False):
+    for text in Bar(texts, desc="encoding", leave=False):
         ids = tokenizer.encode(text, add_special_tokens=False).ids
         yield np.concatenate([before, np.array(ids, dtype=np.int64)])
 

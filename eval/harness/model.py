@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from eval.common.subject import Subject
 from eval.harness.encoding import Encoder, Ids, chat_tokenizer
 from eval.harness.options import HarnessOptions
 from eval.harness.scoring import TokenRequest, batches, token_scores
+from lab.bars import Bar
 from lab.errors import ConfigError
 from lab.model.generation.generate import greedy
 
@@ -132,7 +132,7 @@ class LabModel:
         done: list[list[tuple[Any, int]]] = [[] for _ in parts]
         values: list[Any] = [0.0] * len(parts)  # what a text without tokens scores
         outcomes = self.outcomes([part for each in parts for part in each])
-        for place, value, n_tokens in tqdm(outcomes, desc=kind, total=len(owners)):
+        for place, value, n_tokens in Bar(outcomes, desc=kind, total=len(owners)):
             number = owners[place]
             done[number].append((value, n_tokens))
             if len(done[number]) == len(parts[number]):

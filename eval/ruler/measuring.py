@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from eval.common.cases import TextCase, Writer
 from eval.common.results import Results, Row
 from eval.common.running import Cell, Done, fill, run_tests
@@ -18,6 +16,7 @@ from eval.ruler.options import RulerOptions
 from eval.ruler.results import Scores
 from eval.ruler.sources import STANDIN, Sources
 from eval.ruler.tasks import TASKS, VERSION, Task, least_budget, least_length, make_case, too_short
+from lab.bars import Bar
 from lab.data.tokenizer import check_ids
 from lab.errors import ConfigError
 from lab.loading import OpenedModel
@@ -101,7 +100,7 @@ def short_tasks(
 ) -> tuple[list[str], int]:
     """List the tasks that a length is too short for, and give the least that is not, over all tests."""
     faults, most = [], 0
-    for task in tqdm(options.chosen, desc="drawing", unit="task", leave=False, delay=QUIET_S):
+    for task in Bar(options.chosen, desc="drawing", leave=False, delay=QUIET_S):
         least = least_length(writer, sources, task, length, options.seed, options.tests, budgets[task])
         if least > length:
             faults.append(str(too_short(task, length, budgets[task], least)))

@@ -17,6 +17,9 @@ from lab.positions import Distance
 
 SELECTED = ("samples", "samples_unmatched", "samples_short")
 """Samples made of selected sentences; those without an impactful token; those shorter than data.window."""
+COUNTED_OF_PACK = ("lengths", "counted", "anchors", "supervised", "selected")
+PACKS, WAITING_TARGETS = 64, 2**21
+"""Packs counted at a time, fewer where their targets by context take more than so many numbers."""
 
 
 def crossed(every_tokens: int | None, before: int, now: int) -> bool:
@@ -32,8 +35,9 @@ def crossed(every_tokens: int | None, before: int, now: int) -> bool:
 class Counting(Callback):
     """Adds each pack's runs on the host, and updates the data module's state with it.
 
-    No synchronization with the device: lengths and targets are counted on the host. Ranks are added up only when
-    `total` is called, which every rank must do together; each pack has been counted by `copies` of them.
+    No synchronization with the device: lengths and targets are counted on the host, those of many packs at a time, as
+    a step leaves nothing that counting needs in the processor's caches. Ranks are added up only when `total` is called,
+    which every rank must do together; each pack has been counted by `copies` of them.
     """
 
     def __init__(self, max_len: int, distance: Distance, *, selects: bool = False, copies: int = 1) -> None:
@@ -42,6 +46,8 @@ class Counting(Callback):
         self.here = PositionCounts(max_len, self.rel_pos)  # of this rank, since
         self.selects, self.copies = selects, copies
         self.selected_before, self.selected_here = np.zeros((2, len(SELECTED)), dtype=np.int64)
+        self.waiting: list[tuple[Any, ...]] = []  # what is counted of each pack, without its tensors on the device
+        self.at_once = min(PACKS, -(-WAITING_TARGETS // max_len))
 
     def setup(self, trainer: lightning.Trainer, module: Any, stage: str) -> None:
         """Take the loss weights that the data module has planned."""
@@ -50,15 +56,29 @@ class Counting(Callback):
     def on_train_batch_end(
         self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Count the pack."""
-        self.here.add_runs(batch["lengths"], batch["counted"], batch["anchors"])
-        self.here.add_targets(batch["supervised"])
-        if self.selects:
-            self.selected_here += batch["selected"]
+        """Take the pack to those that are to be counted."""
+        self.waiting.append(tuple(map(batch.get, COUNTED_OF_PACK)))
         trainer.datamodule.consumed(batch)  # type: ignore[attr-defined]
+        if len(self.waiting) >= self.at_once:
+            self.count_waiting()
+
+    def count_waiting(self) -> None:
+        """Count the packs since the last call."""
+        plain: list[int] = []
+        for lengths, ids, anchors, targets, selected in self.waiting:
+            if ids is None and anchors is None:
+                plain += lengths
+            else:
+                self.here.add_runs(lengths, ids, anchors)
+            self.here.add_targets(targets)
+            if self.selects:
+                self.selected_here += selected
+        self.here.add_segments(plain)
+        self.waiting.clear()
 
     def total(self) -> PositionCounts:
         """Add up all ranks; a collective call."""
+        self.count_waiting()
         parts = [getattr(self.here, name) for name in COUNTED]
         everywhere = PositionCounts(self.here.max_len, self.rel_pos, self.here.weights)
         total = summed_over_ranks(np.concatenate(parts)) // self.copies
@@ -71,6 +91,7 @@ class Counting(Callback):
         """Count the samples of selected sentences trained on so far, if sentences are selected; a collective call."""
         if not self.selects:
             return {}
+        self.count_waiting()
         total = self.selected_before + summed_over_ranks(self.selected_here) // self.copies
         return dict(zip(SELECTED, total.tolist(), strict=True))
 

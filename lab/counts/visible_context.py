@@ -48,10 +48,18 @@ def targets_by_context(
 ) -> IntArray:
     """Count the targets of packed runs by visible context.
 
-    Shapes: scored (tokens,), padding included -> int64 (longest context of a target + 1,).
+    Shapes: scored (tokens,), padding included -> int64 (longest context of a token + 1,).
     Example:
         >>> targets_by_context([3, 2], None, np.array([True, True, False, True, True, False])).tolist()
         [2, 2]
     """
-    context = visible_context(lengths, anchors)
-    return np.bincount(context[scored[: len(context)]])
+    sizes = np.asarray(lengths, dtype=np.int64)
+    ends, shifts = sizes.cumsum(), 0 if anchors is None else (np.asarray(anchors) >= 0).astype(np.int64)
+    unscored = np.flatnonzero(~scored[: ends[-1] if len(ends) else 0])
+    runs = ends.searchsorted(unscored, side="right")
+    contexts = unscored - (ends - sizes - shifts)[runs]
+    longest = int((sizes + shifts).max(initial=0))
+    # a run adds one target of each context from its shift on, less those that are not scored
+    steps = np.bincount(np.broadcast_to(shifts, sizes.shape), minlength=longest + 1)
+    steps -= np.bincount(sizes + shifts, minlength=longest + 1)
+    return steps.cumsum()[:-1] - np.bincount(contexts, minlength=longest)

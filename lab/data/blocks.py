@@ -101,6 +101,7 @@ class BlockArray:
     ) -> None:
         self.path, self.checksums, self.block_bytes = path, checksums, block_bytes
         self.data: npt.NDArray[np.uint8] = np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray)
+        self.bytes = self.data.data
         self.values: np.ndarray = self.data.view(dtype)
         self.itemsize = self.values.itemsize
         self.n_blocks = 0 if checksums is None else count_blocks(len(self.data), block_bytes)
@@ -120,31 +121,44 @@ class BlockArray:
 
         Raises: DataError for a block that is not what was written.
         """
-        if self.n_blocks and start < stop:
-            end = min((stop * self.itemsize - 1) // self.block_bytes + 1, self.n_blocks)
-            for block in range(start * self.itemsize // self.block_bytes, end):
-                if not self.compared[block >> 3] >> (block & 7) & 1:
-                    self.compare(block)
+        self.check(start, stop)
         return self.values[start:stop]
 
-    def compare(self, block: int) -> None:
-        """Compare one block with its checksum.
+    def check(self, start: int, stop: int) -> None:
+        """Compare the blocks of values from `start` to before `stop` that have not been compared yet.
+
+        Raises: DataError as `read` does.
+        """
+        if not self.n_blocks or start >= stop:
+            return
+        first = start * self.itemsize // self.block_bytes
+        end = min((stop * self.itemsize - 1) // self.block_bytes + 1, self.n_blocks)
+        compared = int.from_bytes(self.compared[first >> 3 : (end + 7) >> 3], "little") >> (first & 7)
+        if ~compared & (1 << (end - first)) - 1:
+            self.compare(first, end)
+
+    def compare(self, first: int, end: int) -> None:
+        """Compare blocks from `first` to before `end` with their checksums.
 
         Raises: DataError.
         """
-        begin = block * self.block_bytes
-        data = self.data[begin : begin + self.block_bytes]
-        found, expected = zlib.crc32(data.data), self.checksum(block)
-        if found != expected:
-            raise DataError(
-                f"{self.path}: bytes {begin:,} to {begin + len(data) - 1:,} have CRC-32 {found:08x}, {expected:08x} is "
-                f"recorded; restore the file, or delete {self.path.parent} and run lab.prepare again"
-            )
-        self.compared[block >> 3] |= 1 << (block & 7)
+        size, compared = self.block_bytes, self.compared
+        for block, expected in enumerate(self.checksums_of(first, end), start=first):
+            if compared[block >> 3] >> (block & 7) & 1:
+                continue
+            data = self.bytes[block * size : (block + 1) * size]
+            if (found := zlib.crc32(data)) != expected:
+                raise DataError(
+                    f"{self.path}: bytes {block * size:,} to {block * size + len(data) - 1:,} have CRC-32 {found:08x}, "
+                    f"{expected:08x} is recorded; restore the file, or delete {self.path.parent} and run lab.prepare "
+                    "again"
+                )
+            compared[block >> 3] |= 1 << (block & 7)
 
-    def checksum(self, block: int) -> int:
-        """Return the recorded checksum of one block."""
+    def checksums_of(self, first: int, end: int) -> list[int]:
+        """Return the recorded checksums of blocks from `first` to before `end`."""
         assert self.checksums is not None, "has some"
-        sums, first = self.checksums
-        place = first + block
-        return int((sums.read(place, place + 1) if isinstance(sums, BlockArray) else sums[place:])[0])
+        sums, shift = self.checksums
+        part = slice(shift + first, shift + end)
+        found: list[int] = (sums.read(part.start, part.stop) if isinstance(sums, BlockArray) else sums[part]).tolist()
+        return found

@@ -193,7 +193,7 @@ class DataConfig(Section):
     look_ahead: Annotated[int, Ge(1), Le(4096)] = 256
     """Segments a stream may choose from when it fills a pack."""
     prefetch: Annotated[int, Ge(0), Le(64)] = 0
-    """Packs that a background process prepares ahead; 0 prepares each on demand."""
+    """Packs that a background thread prepares ahead; 0 prepares each on demand."""
 
     @property
     def embedded(self) -> bool:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
+from lab.bars import Bar
 from lab.data.closing import shards_in
 from lab.data.config import Upsample
 from lab.data.manifests import SPLITS, check_shard, read_manifest
@@ -68,7 +68,7 @@ def inputs_of(base: Path) -> dict[str, str]:
 
 def read_train(base: Path, progress: bool, what: str) -> Iterator[Shard | None]:
     """Open the training split of every shard in order, None where it is empty."""
-    for path in tqdm(shards_in(base), desc=what, unit="shard", disable=not progress):
+    for path in Bar(shards_in(base), desc=what, disable=not progress):
         manifest = read_manifest(path)
         check_shard(path, manifest, hashes=False)
         yield open_shard(path, manifest, "train") if manifest["splits"]["train"]["tokens"] else None

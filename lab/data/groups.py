@@ -42,10 +42,22 @@ class Groups:
         """Count the segments up to and including each group, int64 (groups,)."""
         return self._index(f"-{window}", lambda ends: segment_counts(ends, window))
 
-    def read(self, group: int) -> tuple[int, np.ndarray]:
-        """Return where a group begins and where each of its documents ends."""
-        begin = int(self.ends[group - 1]) if group else 0
-        return begin, self.document_ends.read(group * GROUP, (group + 1) * GROUP)
+    def read(self, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Read where groups begin and where each of their documents ends; the last end is repeated in a shorter group.
+
+        Shapes: groups int64 (n,) -> int64 (n,), (n, GROUP).
+        """
+        firsts, n_documents = groups * GROUP, len(self.document_ends)
+        for first in firsts.tolist():
+            self.document_ends.check(first, min(first + GROUP, n_documents))
+        documents = firsts[:, None] + np.arange(GROUP)
+        return self.before(self.ends, groups), self.document_ends.values.take(documents, mode="clip")
+
+    @staticmethod
+    def before(running: np.ndarray, groups: np.ndarray) -> np.ndarray:
+        """Look up a running count at the group before each of `groups`, 0 before the first."""
+        found: np.ndarray = running[groups - 1] * (groups > 0)
+        return found
 
     def ends_within(self, start: int, stop: int) -> np.ndarray:
         """Return the ends of documents after token `start`, up to `stop`: int64, rising."""

@@ -22,6 +22,7 @@ from lab.data.shards import TokenStore
 from lab.errors import ConfigError
 
 __all__ = ["IGNORE", "AssignIds", "Pack", "PackStream"]
+NUMBERED = 1024  # samples
 AssignIds = Callable[[np.ndarray, np.random.Generator], np.ndarray]  # tokens of a run -> rotary ids
 
 
@@ -75,6 +76,7 @@ class PackStream:
         self.waiting: list[tuple[int, int]] = []  # (length, -sample) rising: among equal lengths the oldest is last
         self.drawn: dict[int, tuple[Segment, int]] = {}  # each waiting sample and its length, the oldest first
         self.ahead: list[Segment] = []  # of the next samples, the last first
+        self.numbers: np.ndarray = np.zeros(0, dtype=np.int64)  # of the segments of the samples after these
         if state is not None:
             self.next_sample = int(state[0])
             samples = sorted(int(sample) for sample in state[1:] if sample >= 0)
@@ -89,8 +91,7 @@ class PackStream:
         """Fill the next pack."""
         while len(self.waiting) < self.look_ahead:
             if not self.ahead:
-                samples = self.next_sample + self.n_streams * np.arange(self.look_ahead)
-                self.ahead = self.segments.draw_all(samples, self.seed)[::-1]
+                self.ahead = self._draw()[::-1]
             self._wait(self.next_sample, self.ahead.pop())
             self.next_sample += self.n_streams
         oldest = next(iter(self.drawn))
@@ -105,10 +106,16 @@ class PackStream:
 
     def state(self) -> np.ndarray:
         """Return the stream's state, int64 (1 + look_ahead,), padded with -1."""
-        state = np.full(1 + self.look_ahead, -1, dtype=np.int64)
-        state[0] = self.next_sample
-        state[1 : 1 + len(self.waiting)] = [-negated for _, negated in self.waiting]
-        return state
+        padding = [-1] * (self.look_ahead - len(self.drawn))
+        return np.array([self.next_sample, *self.drawn, *padding], dtype=np.int64)
+
+    def _draw(self) -> list[Segment]:
+        """Locate the segments of the next samples; they are numbered many at a time, which costs little more."""
+        if not len(self.numbers):
+            samples = self.next_sample + self.n_streams * np.arange(NUMBERED)
+            self.numbers = self.segments.numbers(samples, self.seed)
+        numbers, self.numbers = np.split(self.numbers, [self.look_ahead])
+        return self.segments.locate(numbers)
 
     def _wait(self, sample: int, segment: Segment) -> None:
         length = segment.length + self.arrangement.extra_tokens

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
 
+from lab.bars import Bar
 from lab.errors import ConfigError, MissingPackage
 
 UNUSED = ("parser", "senter", "ner", "lemmatizer")  # pipeline components that do not change parts of speech
@@ -53,7 +53,7 @@ def label_types(tagger: Any, rows: Iterable[npt.NDArray[np.int64]], texts: Seque
     """
     counts: dict[int, Counter[str]] = defaultdict(Counter)
     pieces = [row[start : start + PIECE].tolist() for row in rows for start in range(0, len(row), PIECE)]
-    bar = tqdm(pieces, desc="parts of speech", unit="piece", leave=False, disable=None)
+    bar = Bar(pieces, desc="parts of speech", leave=False)
     for piece, document in zip(bar, tagger.pipe(joined(piece, texts) for piece in pieces), strict=True):
         for token, label in zip(piece, labels_of(piece, texts, document), strict=True):
             if texts[token] is not None:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
-from tqdm import tqdm
 
+from lab.bars import Bar
 from lab.data import wording
 from lab.data.closing import close_folder, read_closed, shards_in
 from lab.data.config import Bpe, Conversations, DataConfig, Synthetic
@@ -116,7 +116,7 @@ def prepare(
     run, jobs = begin(config, folder) if config.base is None else begin_derived(config, config.base, folder, progress)
     todo = [(task, jobs[task]) for task in (range(len(jobs)) if tasks is None else tasks)]
     n_left = len(undone(folder, todo))
-    with tqdm(total=n_left, desc=f"prepare {config.shard_name}", unit="task", disable=not (progress and n_left)) as bar:
+    with Bar(total=n_left, desc=f"prepare {config.shard_name}", disable=not (progress and n_left)) as bar:
         for wait in (False, True):  # tasks that another process runs come last
             for done in (execute or local(workers))(partial(run_owned, run, folder, wait), undone(folder, todo)):
                 bar.update(done)
@@ -204,7 +204,7 @@ def verify(config: DataConfig) -> None:
 
     Raises: DataError naming the first file that differs.
     """
-    for shard, manifest in tqdm(read_manifests(shard_folder(config)).items(), desc="verify", unit="shard"):
+    for shard, manifest in Bar(read_manifests(shard_folder(config)).items(), desc="verify"):
         check_shard(shard, manifest, hashes=True)
 
 

@@ -95,14 +95,13 @@ class NaturalSegments(SegmentIndex):
         shards = self.starts.searchsorted(numbers, side="right") - 1
         local = numbers - self.starts[shards]
         begins, ends = np.empty_like(local), np.empty((len(local), GROUP), dtype=np.int64)
-        for row, (shard, number) in enumerate(zip(shards.tolist(), local.tolist())):
-            counts, groups = self.counts[shard], self.store.shards[shard].groups
-            group = int(counts.searchsorted(number, side="right"))
-            begins[row], found = groups.read(group)
-            ends[row, : len(found)], ends[row, len(found) :] = found, found[-1]
-            local[row] -= counts[group - 1] if group else 0
+        for shard in np.unique(shards).tolist():
+            rows, counts, groups = np.flatnonzero(shards == shard), self.counts[shard], self.store.shards[shard].groups
+            numbered = counts.searchsorted(local[rows], side="right")
+            begins[rows], ends[rows] = groups.read(numbered)
+            local[rows] -= groups.before(counts, numbered)
         pieces = segment_counts(ends, self.window, begins)
-        documents, rows = (pieces <= local[:, None]).sum(1), np.arange(len(local))
+        documents, rows = (pieces > local[:, None]).argmax(1), np.arange(len(local))
         later = documents > 0
         begins[later] = ends[rows[later], documents[later] - 1]
         local[later] -= pieces[rows[later], documents[later] - 1]

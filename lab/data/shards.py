@@ -167,13 +167,16 @@ class TokenStore:
     def read(self, start: int, length: int) -> np.ndarray:
         """Read `length` tokens from index `start`, across shards; fewer at the end of the split."""
         index = bisect_right(self.starts, start) - 1
+        if index < len(self.shards) and start + length <= self.starts[index + 1]:
+            offset = start - self.starts[index]
+            return self.shards[index].tokens.read(offset, offset + length)
         parts: list[np.ndarray] = []
         while length > 0 and index < len(self.shards):
             offset = start - self.starts[index]
             part = self.shards[index].tokens.read(offset, offset + length)
             parts.append(part)
             start, length, index = start + len(part), length - len(part), index + 1
-        return parts[0] if len(parts) == 1 else np.concatenate(parts or [np.zeros(0, np.int64)])
+        return np.concatenate(parts or [np.zeros(0, np.int64)])
 
     def borders(self, start: int, length: int) -> np.ndarray:
         """Find where documents begin in `length` tokens from index `start`, but for its first token: int64, rising.
@@ -191,7 +194,7 @@ class TokenStore:
         """Number the documents of `length` tokens from index `start`: int64, 0 for the first token's, then 1, 2, ..."""
         return np.bincount(self.borders(start, length), minlength=length).cumsum()
 
-    @property
+    @cached_property
     def scores_all(self) -> bool:
         """Whether every token is scored when it is predicted."""
         return all(shard.scored is None for shard in self.shards)

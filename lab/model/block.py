@@ -16,11 +16,13 @@ from lab.model.attention.attend import attend_cached
 from lab.model.attention.cache import KeyCache
 from lab.model.attention.fixed import FixedRow
 from lab.model.attention.layout import Layout
+from lab.model.attention.packed import packed_kernel
+from lab.model.attention.plan import plan_for
 from lab.model.attention.rotary import Rotation
 from lab.model.config import DecoderConfig
-from lab.model.layers import FeedForward, Linear, RMSNorm
+from lab.model.layers import FeedForward, Linear, RMSNorm, together
 
-KERNELS = {"varlen": backends.varlen_kernel}  # one operation of a graph each
+KERNELS = {"varlen": backends.varlen_kernel, "sdpa": packed_kernel}  # one operation of a graph each, sdpa on a CPU
 
 
 class Attention(nn.Module):
@@ -45,7 +47,8 @@ class Attention(nn.Module):
         if cache is None:
             out_BNTH = attend(q, k, v, layer=self.layer, backend=self.backend, layout=layout)
         else:
-            out_BNTH = attend_cached(q, k, v, layer=self.layer, backend=self.backend, layout=layout, cache=cache)
+            plan = plan_for(self.backend, layout, q, v)
+            out_BNTH = attend_cached(q, k, v, layer=self.layer, plan=plan, cache=cache)
         return self.join(out_BNTH, layout)
 
     def project(self, x_BTD: Tensor, layout: Layout) -> tuple[Tensor, ...]:
@@ -57,9 +60,12 @@ class Attention(nn.Module):
 
     def heads(self, queries_BTD: Tensor, x_BTD: Tensor) -> tuple[Tensor, ...]:
         """Compute queries of some tokens, keys and values of all: (B, heads, T, H)."""
-        parts = ((self.q, queries_BTD), (self.k, x_BTD), (self.v, x_BTD))
-        width = self.cfg.head_dim
-        q, k, v = (f(x).view(*x.shape[:2], f.out_features // width, width) for f, x in parts)
+        layers, width = (self.q, self.k, self.v), self.cfg.head_dim
+        if torch.compiler.is_compiling() and x_BTD.device.type == "cpu":
+            made = together(layers, x_BTD)
+        else:
+            made = tuple(layer(x) for layer, x in zip(layers, (queries_BTD, x_BTD, x_BTD), strict=True))
+        q, k, v = (x.unflatten(2, (-1, width)) for x in made)
         return tuple(part.transpose(1, 2) for part in (self.q_norm(q), self.k_norm(k), v))
 
     def join(self, out_BNTH: Tensor, layout: Layout) -> Tensor:

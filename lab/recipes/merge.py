@@ -35,8 +35,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
+from lab.bars import Bar
 from lab.command import Syntax, Words, run
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import CheckpointError, ConfigError
@@ -146,7 +146,7 @@ def merge(asked: Arguments) -> str:
     """
     if asked.output.exists() and not (asked.output.is_dir() and not any(asked.output.iterdir())):
         raise CheckpointError(f"{asked.output}: is not empty; use a new or an empty folder")
-    bar = tqdm(asked.models, desc="read", unit="model", leave=False, disable=None)
+    bar = Bar(asked.models, desc="read", leave=False)
     models = {path: open_model(path) for path in bar}
     refuse_other_shapes(models)
     kept = choose_positions(models, asked.positions, asked.train_len)
@@ -262,7 +262,7 @@ def shared_ids(models: dict[Path, OpenedModel]) -> dict[str, Any]:
 def add_up(decoders: Sequence[Decoder], shares: Sequence[float], into: Decoder) -> None:
     """Store the weighted sum of the decoders' weights, computed in float64, in one of them or in another model."""
     first, *others = [dict(decoder.named_parameters()) for decoder in decoders]
-    bar = tqdm(into.named_parameters(), desc="merge", unit="weight", total=len(first), leave=False, disable=None)
+    bar = Bar(into.named_parameters(), desc="merge", total=len(first), leave=False)
     for name, parameter in bar:
         total = first[name].double() * shares[0]  # not from zero, which would turn -0.0 into 0.0
         for other, share in zip(others, shares[1:], strict=True):

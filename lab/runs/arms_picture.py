@@ -74,7 +74,9 @@ def draw(axes: Any, seeds: Iterable[Points], look: dict[str, Any]) -> None:
         return
     x = [np.mean([at for at, _ in column]) for column in points]
     mean, low, high = zip(*(mean_with_limits([float(y) for _, y in column]) for column in points), strict=True)
-    axes.plot(x, mean, **look)
+    axes.plot(x, mean, clip_on=False, **look)
+    if len(points) == 1:  # a band of no width
+        axes.vlines(x, low, high, color=look["color"], linewidth=1)
     axes.fill_between(x, low, high, color=look["color"], alpha=0.15, linewidth=0)
 
 

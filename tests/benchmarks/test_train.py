@@ -13,7 +13,7 @@ CPU = torch.device("cpu")
 
 
 def options(**changed):
-    return argparse.Namespace(**{"sides": "ours", "threads": 1, "rounds": 2, "steps": 1, **changed})
+    return argparse.Namespace(**{"sides": "ours", "threads": 1, "rounds": 2, "steps": 1, "warm_up": 1, **changed})
 
 
 def test_ratios_are_medians_of_rounds_against_the_fastest_peer(tmp_path):

@@ -6,11 +6,21 @@ import numpy as np
 import pytest
 
 from lab.data.arrangement import Arrangement, interleaved
-from lab.data.order import sample_segment
 from lab.data.segments import index_segments
 from lab.errors import ConfigError
 from tests.data.stores import drawn_lengths, make_store, refused, stream_over
-from tests.data.windows import BOS, FIRST, IGNORE, MASKS_AND_CHUNKS, cut, documents_of, row_of, runs_of, without_bos
+from tests.data.windows import (
+    BOS,
+    FIRST,
+    IGNORE,
+    MASKS_AND_CHUNKS,
+    cut,
+    documents_of,
+    row_of,
+    runs_of,
+    sample_segment,
+    without_bos,
+)
 
 WINDOW, SEED = 16, 5  # tokens that a window takes of a pack, its anchor included
 LENGTHS = drawn_lengths(4, 60, 9)

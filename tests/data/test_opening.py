@@ -6,7 +6,7 @@ import pytest
 from lab.data import groups, manifests
 from lab.data.blocks import BLOCK_BYTES, BlockArray
 from lab.data.preparation import prepare, shard_folder
-from lab.data.segments import SegmentIndex, index_documents, index_segments
+from lab.data.segments import ConcatenatedSegments, CutSegments, NaturalSegments, index_documents, index_segments
 from lab.data.shards import ShardWriter, TokenStore
 from tests.data.stores import stream_over, text_config, write_corpus
 
@@ -37,7 +37,7 @@ def corpus(tmp_path_factory, lengths):
 def opened(monkeypatch):
     """Count blocks of shards and bytes of indices that are read, and segments that are located."""
     counts = dict.fromkeys(("blocks", "index_bytes", "draws"), 0)
-    compare, whole, draw = BlockArray.compare, groups.is_whole_cache, SegmentIndex.draw_all
+    compare, whole = BlockArray.compare, groups.is_whole_cache
 
     def note(name, call, amount):
         def noted(*arguments):
@@ -47,8 +47,9 @@ def opened(monkeypatch):
         return noted
 
     monkeypatch.setattr(manifests, "VERIFY_BYTES", 0)  # as for a corpus that is too large to be hashed when opened
-    monkeypatch.setattr(BlockArray, "compare", note("blocks", compare, lambda *_: 1))
-    monkeypatch.setattr(SegmentIndex, "draw_all", note("draws", draw, lambda index, samples, seed: len(samples)))
+    monkeypatch.setattr(BlockArray, "compare", note("blocks", compare, lambda _, first, end: end - first))
+    for index in (NaturalSegments, ConcatenatedSegments, CutSegments):
+        monkeypatch.setattr(index, "locate", note("draws", index.locate, lambda _, numbers: len(numbers)))
     monkeypatch.setattr(groups, "is_whole_cache", note("index_bytes", whole, lambda path, _: path.stat().st_size))
     return counts
 

@@ -7,6 +7,7 @@ from lab.model.attention import attend
 from lab.model.attention.attend import attend_cached
 from lab.model.attention.cache import KeyCache
 from lab.model.attention.layout import Layout
+from lab.model.attention.plan import plan_for
 from lab.model.attention.segments import Segments
 from lab.positions import distance
 from tests.model.dense import attention_by_distance, rule
@@ -45,7 +46,7 @@ def test_distance_methods_on_packed_rows_equal_their_equation(device, backend, d
 
 @tiled
 @methods
-@pytest.mark.parametrize("n_q", [1, 50, 90], ids=["decoding", "chunk", "prefill"])
+@pytest.mark.parametrize("n_q", [1, 50], ids=["decoding", "chunk"])
 def test_distance_methods_on_rows_equal_their_equation(device, backend, dtype, tolerance, method, rel, n_q):
     needs(backend, device)
     leaves = leaves_on(device, dtype, 6, n_q, 90, rows=2 if n_q == 50 else 1)
@@ -106,7 +107,8 @@ def test_chunks_on_a_growing_cache_equal_one_pass(device, backend, dtype, tolera
         layout = Layout.of(ids[start:], ids, ROPE, made, dtype, starts=(0,), n_rotated=start)
         part = (x[:, :, start:stop] for x in (q, k, v))
         with torch.no_grad():
-            outs.append(attend_cached(*part, layer=0, backend=backend, layout=layout, cache=cache))
+            plan = plan_for(backend, layout, part[0], part[2])
+            outs.append(attend_cached(*part, layer=0, plan=plan, cache=cache))
         cache.advance(stop - start)
     wide = [x.cpu().double() for x in (q, k, v)]
     expected = attention_by_distance(*wide, SPEEDS, lambda b, m, n: rel(m - n, m, n), rule("causal", None))

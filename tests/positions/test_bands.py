@@ -15,7 +15,7 @@ CHUNKS = {  # of Dual Chunk Attention: for a pretraining window c, the chunk s a
     39: [(13, 5), (17, 22)],
     60: [(39, 21), (40, 20), (41, 0), (60, 0)],
 }
-LENGTHS = range(1, 41)
+LENGTHS = (*range(1, 9), 10, 13, 14, 20, 27, 39, 40)  # about the widths and chunks, where the number of tiles changes
 STARTS = [0, 1, 13]  # of the keys: a whole text, and texts that begin at a running position
 
 
@@ -51,16 +51,13 @@ def spans(n_queries):
                 yield keys[length - n :], keys
 
 
-prefills = pytest.mark.parametrize(
-    "n_queries",
-    [
-        pytest.param(lambda length: length, id="prefill"),
-        pytest.param(lambda length: length - 1, id="all_but_the_first_query"),
-        pytest.param(lambda length: length // 2, id="second_half"),
-        pytest.param(lambda length: min(length, 3), id="last_three"),
-        pytest.param(lambda length: 1, id="decoding"),
-    ],
-)
+PARTS = {  # of a text, as queries; the keys are all of it
+    "prefill": lambda length: length,
+    "all_but_the_first_query": lambda length: length - 1,
+    "second_half": lambda length: length // 2,
+    "last_three": lambda length: min(length, 3),
+    "decoding": lambda length: 1,
+}
 
 
 def pairs(queries, keys):
@@ -92,57 +89,35 @@ def test_every_method_is_here():
 
 
 @every
-def test_every_causal_pair_lies_in_exactly_one_band(method, parameters):
-    bands = distance(method, **parameters).bands
-    for start in STARTS:
-        m, n, causal = pairs(range(start, start + 90), range(start, start + 90))
-        holding = sum(band.region.contains(m, n).long() for band in bands)
-        if parameters.get("parts") == "intra":  # the one method that hides pairs
-            same_chunk = m // parameters["chunk"] == n // parameters["chunk"]
-            assert (holding[causal & ~same_chunk] == 0).all()
-            causal = causal & same_chunk
-        assert (holding[causal] == 1).all()
-
-
-@every
-def test_maps_of_a_band_give_the_relative_positions_of_its_region(method, parameters):
+def test_every_causal_pair_lies_in_one_band_whose_maps_give_its_relative_position(method, parameters):
     built = distance(method, **parameters)
+    assert len({band.k_map for band in built.bands}) == (1 if method in ("plain", "string", "dca") else 2), "shared"
     for start in STARTS:
         m, n, causal = pairs(range(start, start + 90), range(start, start + 90))
-        expected = built.rel_pos(m[:, 0], n[0])
+        expected, holding = built.rel_pos(m[:, 0], n[0]), 0
         for band in built.bands:
-            seen = (band.q_map(m) - band.k_map(n)).double()
             inside = causal & band.region.contains(m, n)
+            holding = holding + inside.long()
+            seen = (band.q_map(m) - band.k_map(n)).double()
             torch.testing.assert_close(seen[inside], expected[inside], rtol=0, atol=FLOAT64_TOL)
+        if parameters.get("parts") == "intra":  # the one method that hides pairs
+            causal &= m // parameters["chunk"] == n // parameters["chunk"]
+        assert (holding == causal).all()
 
 
 @every
-@prefills
-def test_tiles_cover_each_pair_of_the_region_once_and_no_other(method, parameters, n_queries):
+def test_tiles_cover_each_pair_of_the_region_once_and_no_other(method, parameters):
     bands = distance(method, **parameters).bands
-    for queries, keys in spans(n_queries):
+    for part, (queries, keys) in ((part, span) for part, count in PARTS.items() for span in spans(count)):
         m, n, causal = pairs(queries, keys)
         for band in bands:
-            covered = times_covered(band.region.tiles(queries, keys), queries, keys)
+            tiles = list(band.region.tiles(queries, keys))
+            assert part != "decoding" or len(tiles) <= 1, (band.region, queries, keys)
             expected = (causal & band.region.contains(m, n)).int().numpy()
-            assert (covered == expected).all(), (band.region, queries, keys)
+            assert (times_covered(tiles, queries, keys) == expected).all(), (band.region, queries, keys)
             if isinstance(band.region, Near):
                 covered = times_covered(band.region.window(queries, keys), queries, keys, band.region.width)
                 assert (covered == expected).all(), (band.region, queries, keys)
-
-
-@every
-def test_decoding_takes_at_most_one_tile_of_each_band(method, parameters):
-    for queries, keys in spans(lambda length: 1):
-        for band in distance(method, **parameters).bands:
-            tiles = list(band.region.tiles(queries, keys))
-            assert len(tiles) <= 1, (band.region, queries, keys)
-
-
-@every
-def test_bands_that_share_a_key_map_share_the_function(method, parameters):
-    key_maps = {band.k_map for band in distance(method, **parameters).bands}
-    assert len(key_maps) == (1 if method in ("plain", "string", "dca") else 2)
 
 
 def test_tile_moves_from_positions_to_places():

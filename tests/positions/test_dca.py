@@ -75,7 +75,7 @@ def test_default_chunk_and_window_of_2048_by_hand():
     assert dca.rel_pos(queries, torch.tensor([1535]))[:, 0].tolist() == [0, 1, 512, 512, 512, 512]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 def test_equals_its_equations(seed):
     rng = random.Random(seed)
     c = rng.randint(1, 30)
@@ -108,18 +108,15 @@ def test_distances_up_to_the_window_are_plain_across_borders(train_len, chunk, w
     assert torch.equal(rel[near], plain[near])
 
 
-@pytest.mark.parametrize("n_tokens", [1, 5, 6, 7, 12, 13, 100])
 @pytest.mark.parametrize(("train_len", "chunk", "window"), [(10, 6, 4), (10, 6, 0), (10, 10, 0), (10, 1, 9), (7, 3, 2)])
-def test_relative_positions_stay_below_the_pretraining_window(train_len, chunk, window, n_tokens):
-    seen = {
-        i
-        for row in causal_rows(distance("dca", train_len=train_len, chunk=chunk, window=window), n_tokens)
-        for i in row
-    }
-    assert min(seen) == 0
-    assert max(seen) <= train_len - 1
-    if n_tokens > 2 * chunk:  # an earlier chunk is there, whose first key sees c - 1
-        assert max(seen) == train_len - 1
+def test_relative_positions_stay_below_the_pretraining_window(train_len, chunk, window):
+    method = distance("dca", train_len=train_len, chunk=chunk, window=window)
+    for n_tokens in (1, 5, 6, 7, 12, 13, 100):
+        seen = {i for row in causal_rows(method, n_tokens) for i in row}
+        assert min(seen) == 0
+        assert max(seen) <= train_len - 1
+        if n_tokens > 2 * chunk:  # an earlier chunk is there, whose first key sees c - 1
+            assert max(seen) == train_len - 1
 
 
 NAN = math.nan

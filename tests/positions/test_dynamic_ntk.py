@@ -31,9 +31,8 @@ def test_inverse_frequencies_by_hand(head_dim, theta, factor, train_len, length,
     assert inv_freq.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
 
 
-@pytest.mark.parametrize("length", [None, 1, 47, 48], ids=["left_out", "one_token", "one_less", "train_len"])
-@pytest.mark.parametrize("factor", [1.0, 2.0, 3.3, 3.7, 8.0])
-@pytest.mark.parametrize("head_dim", [4, 64])
+@pytest.mark.parametrize("length", [None, 1, 48], ids=["left_out", "one_token", "train_len"])
+@pytest.mark.parametrize(("head_dim", "factor"), [(4, 1.0), (4, 3.3), (64, 8.0)])
 def test_up_to_the_trained_length_is_rope(head_dim, factor, length):
     # 3.3 * 48 / 48 is not 3.3 in floating point, yet nothing may change here
     inv_freq = dynamic(head_dim, factor=factor, train_len=48, length=length).inv_freq
@@ -50,9 +49,8 @@ def test_one_token_more_slows_all_pairs_but_the_first(head_dim):
     assert float(rope[-1] / one_more[-1]) == pytest.approx(50 / 48, rel=10 * FLOAT64_TOL)
 
 
-@pytest.mark.parametrize("seq_len", [None, 1, 2048, 2049, 3000, 16384])
-@pytest.mark.parametrize("factor", [1.0, 2.0, 6.5])
-@pytest.mark.parametrize(("head_dim", "theta"), [(32, 10000.0), (64, 500000.0), (128, 10000.0)])
+@pytest.mark.parametrize("seq_len", [None, 2048, 2049, 16384])
+@pytest.mark.parametrize(("head_dim", "theta", "factor"), [(32, 10000.0, 2.0), (64, 500000.0, 1.0), (128, 1e4, 6.5)])
 def test_equals_the_transformers_library(head_dim, theta, factor, seq_len):
     inv_freq, scaling = transformers_rope(
         "dynamic", head_dim=head_dim, theta=theta, train_len=2048, seq_len=seq_len, factor=factor

@@ -48,18 +48,15 @@ def test_llama_3_1_8b_by_hand():
     )
 
 
-@pytest.mark.parametrize("train_len", [64, 2048, 8192])
-@pytest.mark.parametrize("theta", [100.0, 10000.0, 500000.0])
-@pytest.mark.parametrize("head_dim", [2, 8, 32, 64, 128])
+@pytest.mark.parametrize(("head_dim", "theta", "train_len"), [(2, 1e4, 2048), (8, 100.0, 64), (128, 5e5, 8192)])
 def test_factor_one_is_rope(head_dim, theta, train_len):
     one = llama3(head_dim, theta, factor=1.0, train_len=train_len)
     assert torch.equal(one.inv_freq, frequencies("rope", head_dim=head_dim, theta=theta).inv_freq)
 
 
 @pytest.mark.parametrize("ends", [(1.0, 4.0), (0.5, 1.5), (2.0, 32.0)], ids=["llama_3.1", "narrow", "wide"])
-@pytest.mark.parametrize("factor", [1.0, 1.5, 8.0, 32.0])
-@pytest.mark.parametrize(("theta", "train_len"), [(500000.0, 8192), (10000.0, 2048), (100.0, 64)])
-@pytest.mark.parametrize("head_dim", [32, 64, 128])
+@pytest.mark.parametrize("factor", [1.5, 8.0, 32.0])
+@pytest.mark.parametrize(("head_dim", "theta", "train_len"), [(128, 5e5, 8192), (64, 1e4, 2048), (32, 100.0, 64)])
 def test_equals_the_transformers_library(head_dim, theta, train_len, factor, ends):
     parameters = {"factor": factor, "low_freq_factor": ends[0], "high_freq_factor": ends[1]}
     inv_freq, scaling = transformers_rope("llama3", head_dim=head_dim, theta=theta, train_len=train_len, **parameters)

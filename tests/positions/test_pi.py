@@ -25,16 +25,14 @@ def test_inverse_frequencies_by_hand(head_dim, theta, factor, expected):
     assert inv_freq.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
 
 
-@pytest.mark.parametrize("theta", [100.0, 10000.0, 500000.0])
-@pytest.mark.parametrize("head_dim", [2, 8, 64, 128])
+@pytest.mark.parametrize(("head_dim", "theta"), [(2, 10000.0), (8, 100.0), (128, 500000.0)])
 def test_factor_one_is_rope(head_dim, theta):
     rope = frequencies("rope", head_dim=head_dim, theta=theta)
     assert torch.equal(frequencies("pi", head_dim=head_dim, theta=theta, factor=1.0).inv_freq, rope.inv_freq)
 
 
-@pytest.mark.parametrize("factor", [1.0, 1.5, 4.0, 32.0])
-@pytest.mark.parametrize("theta", [10000.0, 500000.0])
-@pytest.mark.parametrize("head_dim", [32, 64, 128])
+@pytest.mark.parametrize("factor", [1.5, 32.0])
+@pytest.mark.parametrize(("head_dim", "theta"), [(32, 10000.0), (128, 500000.0)])
 def test_equals_the_transformers_library(head_dim, theta, factor):
     inv_freq, scaling = transformers_rope("linear", head_dim=head_dim, theta=theta, train_len=2048, factor=factor)
     ours = frequencies("pi", head_dim=head_dim, theta=theta, factor=factor)

@@ -28,17 +28,17 @@ def test_methods_have_the_names_that_other_programs_rely_on():
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("seed", range(40))
-def test_ids_rise_strictly_inside_the_target_window(method, seed):
-    generator = rng(seed)
-    n_tokens = int(generator.integers(1, 200))
-    target_len = n_tokens + int(generator.integers(0, [2, 50, 2000][seed % 3]))
-    lengths = lengths_for(method, n_tokens, generator)
-    ids = skip_positions(method, n_tokens, target_len=target_len, sentence_lengths=lengths, generator=generator)
-    assert (ids.shape, ids.dtype) == ((n_tokens,), np.int64)
-    assert (np.diff(ids) >= 1).all()
-    assert ids[0] >= 0
-    assert ids[-1] <= target_len - 1
+def test_ids_rise_strictly_inside_the_target_window(method):
+    for seed in range(40):
+        generator = rng(seed)
+        n_tokens = int(generator.integers(1, 200))
+        target_len = n_tokens + int(generator.integers(0, [2, 50, 2000][seed % 3]))
+        lengths = lengths_for(method, n_tokens, generator)
+        ids = skip_positions(method, n_tokens, target_len=target_len, sentence_lengths=lengths, generator=generator)
+        assert (ids.shape, ids.dtype) == ((n_tokens,), np.int64)
+        assert (np.diff(ids) >= 1).all()
+        assert ids[0] >= 0
+        assert ids[-1] <= target_len - 1
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -1,0 +1,21 @@
+"""The pictures that need no trained run are drawn by the commands as they are today."""
+
+import pytest
+from PIL import Image
+
+from benchmarks import pictures
+from tests.forked import ROOT
+
+FREE = ["string_2k", "shape_choose", "shape_skip", "miniature_string"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FREE)
+def test_a_picture_is_drawn(name, tmp_path, monkeypatch):
+    pytest.importorskip("vl_convert" if name in pictures.MINIATURE else "matplotlib")
+    monkeypatch.chdir(tmp_path)
+    for folder in ("configs", "benchmarks"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    (tmp_path / "docs").mkdir()
+    assert pictures.draw(name) == 0
+    assert Image.open(tmp_path / "docs" / f"{name}.png").width >= 900
