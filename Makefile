@@ -6,15 +6,19 @@ PYTHON ?= python3
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: fit test check torture pictures clean
+.PHONY: fit test check lint types suite torture pictures clean
 
 fit: .venv/.fit
 	.venv/bin/python -m lab.fit configs/cpu_demo.yaml --resume
 	.venv/bin/python -m eval.distance runs/cpu_demo --plot --distance=plain --distance=string:shift=64,window=32 \
 		--distance=dca:train_len=128,chunk=96
 
-test: check
-	.venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+# mypy takes a minute of one core, and the tests often wait for a process: they run side by side.
+test: lint
+	$(MAKE) -j 2 types suite
+
+suite: .venv/.dev
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 torture: .venv/.dev
 	.venv/bin/python -m tests.torture
@@ -22,9 +26,13 @@ torture: .venv/.dev
 pictures: .venv/.dev
 	.venv/bin/python -m benchmarks.pictures
 
-check: .venv/.dev
+check: lint types
+
+lint: .venv/.dev
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
+
+types: .venv/.dev
 	.venv/bin/mypy
 
 .venv/bin/python:

@@ -122,6 +122,20 @@ def brief(value: object) -> str:
     return text if len(text) <= LONGEST_SHOWN else f"{text[:24]}...{text[-24:]} ({len(text):,} characters)"
 
 
+def as_written(value: object) -> str:
+    """Write a value for an error's line, in quotes if it is text that without them would be no text.
+
+    Example:
+        >>> as_written("32"), as_written("true"), as_written("wide"), as_written(32)
+        ('"32"', '"true"', 'wide', '32')
+    """
+    try:
+        quoted = isinstance(value, str) and not isinstance(json.loads(value), list | dict)
+    except (ValueError, RecursionError):
+        quoted = False
+    return f'"{brief(value)}"' if quoted else brief(value)
+
+
 def is_short(path: object) -> bool:
     """Return whether file systems can hold a path."""
     text = str(path).encode("utf-8", "replace")

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from lab.errors import ConfigError
 from lab.parsing import DEEPEST, LARGEST, parse_yaml
-from lab.schema import RULES, brief, field_docs, nearest, sections_of, values_of
+from lab.schema import RULES, as_written, brief, field_docs, nearest, sections_of, values_of
 
 TAGS = ("name", "method")  # keys that select a member of a tagged union
 KINDS = {  # beginnings of pydantic's error types
@@ -33,6 +33,7 @@ KINDS = {  # beginnings of pydantic's error types
     "model": "a section",
     "dict": "a section",
 }
+UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")  # pydantic's errors of a key that is no setting
 MOST_FAULTS = 20  # looked into; each costs a search for the nearest name
 LONGEST_NAME = 200  # characters of a dotted setting
 reader: Any = cache(TypeAdapter)  # of a config class; building one takes longer than reading
@@ -150,13 +151,13 @@ def parse_method(word: str, option: str) -> dict[str, Any]:
 def validated(root: type[Any], raw: Raw) -> Any:
     """Build the config class from raw settings.
 
-    Raises: ConfigError with one line for every fault found.
+    Raises: ConfigError with one line for every fault found, unknown settings first, as others may be missing for them.
     """
     text = json.dumps(raw.values, default=str)
     try:
         return reader(root).validate_json(text, strict=True)
     except ValidationError as error:
-        found = error.errors(include_url=False)[:MOST_FAULTS]
+        found = sorted(error.errors(include_url=False), key=lambda item: item["type"] not in UNKNOWN)[:MOST_FAULTS]
         lines = [line for item in found for line in fault_lines(root, raw, item)]
         raise ConfigError(*dict.fromkeys(lines)) from None
 
@@ -171,8 +172,8 @@ def fault_lines(root: type[Any], raw: Raw, item: Any) -> Iterator[str]:
         for line in getattr(context["error"], "faults", [str(context["error"])]):
             yield prefix + line
         return
-    shown = brief(look_up(raw.values, keys))
-    if kind in ("unexpected_keyword_argument", "extra_forbidden"):
+    shown = as_written(look_up(raw.values, keys))
+    if kind in UNKNOWN:
         yield f"{dotted}={shown}: unknown setting; {suggestion(root, raw.values, keys)}"
     elif kind in ("missing", "missing_argument"):
         yield f"{dotted}: must be set; {remedy(root, raw.values, keys)}"

@@ -9,10 +9,33 @@ from lab.data.tokenizer import train_bpe
 from tests.ranks import Pool
 
 LENGTHS = {"median_tokens": 16.64, "section_tokens": 64.0}  # for windows of 64
+LONGEST = (  # files of the default run that take longest, which start first, or one process works alone at the end
+    "tests/test_fit.py",
+    "tests/test_distributed.py",
+    "tests/test_context_parallel.py",
+    "tests/eval/test_reach.py",
+    "tests/eval/papers/test_tables.py",
+    "tests/eval/test_probe.py",
+    "tests/model/test_generate.py",
+    "tests/recipes/test_longrecipe.py",
+    "tests/eval/harness/test_command.py",
+    "tests/test_saving.py",
+    "tests/eval/test_batches_and_ranks.py",
+    "tests/eval/harness/test_peer.py",
+    "tests/test_rank_deaths.py",
+    "tests/positions/test_bands.py",
+    "tests/model/test_context_parallel.py",
+    "tests/model/test_collectives.py",
+)
 
 
 def pytest_addoption(parser):
     parser.addoption("--torture", type=float, default=0.0, metavar="SHARE", help="share of the full counts of faults")
+
+
+def pytest_collection_modifyitems(items):
+    order = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.nodeid.partition("::")[0], len(order)))
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from tests.refusals import refused
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    return train(tmp_path_factory.mktemp("analysis"), "first")
+    return train(tmp_path_factory.mktemp("analysis"), "first", "--train.tokens=10240", "--probe.every_tokens=4096")
 
 
 def test_f_is_that_of_the_file(trained):

@@ -13,6 +13,7 @@ LOSS_TOLERANCE = 1e-5  # sums in another order
 NORM_TOLERANCE = 1e-4  # of the gradient, relative
 DEGREE = "--train.context_parallel=2"
 JOINED = ("--data.mode=concatenated",)
+PROBED = ("--train.tokens=10240", "--train.checkpoint_every_tokens=4096", "--train.keep_checkpoints=9")
 SHORT = (*UNPROBED, "--train.tokens=6144", "--train.checkpoint_every_tokens=2048", "--train.keep_checkpoints=9")
 METHODS = {
     "anchor": (*JOINED, "--mask.method=anchor"),
@@ -33,12 +34,12 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(place):
-    return train_alone(place, "alone")
+    return train_alone(place, "alone", *PROBED)
 
 
 @pytest.fixture(scope="module")
 def shared(ranks, place):
-    return share(ranks, place, "shared")
+    return share(ranks, place, "shared", *PROBED)
 
 
 def share(ranks, place, name, *options, world=2, resume=False):
@@ -66,9 +67,9 @@ def test_two_ranks_train_as_one_with_probes(shared, alone):
 def test_a_run_goes_on_with_another_degree(ranks, place, alone, shared, shares_first):
     copy = cut_after(shared if shares_first else alone, place / "runs" / f"moved_{shares_first}")
     if shares_first:
-        train_alone(place, copy.name, resume=True)
+        train_alone(place, copy.name, *PROBED, resume=True)
     else:
-        share(ranks, place, copy.name, resume=True)
+        share(ranks, place, copy.name, *PROBED, resume=True)
     assert_as_one(copy, alone)
 
 

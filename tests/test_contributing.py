@@ -45,9 +45,8 @@ def test_the_tests_of_the_example_pass_and_fail_without_it(example, monkeypatch)
 
 
 def test_the_example_has_what_holds_for_every_frequency_method(example):
-    case = ("partial_pi", {"factor": 8.0, "train_len": 2048}, 64, 10000.0)
-    test_frequencies.test_pairs_turn_ever_slower_from_at_most_one_radian(*case)
-    test_frequencies.test_no_pair_turns_faster_than_in_rope_or_is_slowed_by_more_than_the_factor(*case)
+    parameters = {"factor": 8.0, "train_len": 2048}
+    test_frequencies.test_pairs_turn_ever_slower_but_by_no_more_than_the_factor("partial_pi", parameters)
 
 
 @pytest.mark.parametrize("name", [*FREQUENCY_METHODS, *DISTANCE_METHODS])

@@ -8,6 +8,7 @@ from tests.fits import assert_equal_training, command, fit
 from tests.launching import environment, port, running, task
 
 LOSS_TOLERANCE = 1e-5  # sums in another order
+SHORT = ("--train.tokens=10240", "--train.checkpoint_every_tokens=4096")
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +18,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(place):
-    return fit(place, "alone")
+    return fit(place, "alone", *SHORT)
 
 
 def fit_as_tasks(place, name, *options):
@@ -32,7 +33,7 @@ def fit_as_tasks(place, name, *options):
 
 @pytest.mark.parametrize(("strategy", "start"), [("ddp", fit), ("fsdp", fit_as_tasks)], ids=["ddp", "fsdp"])
 def test_two_processes_train_as_one(place, alone, strategy, start):
-    run = start(place, strategy, f"--train.strategy={strategy}", "--train.devices=2")
+    run = start(place, strategy, *SHORT, f"--train.strategy={strategy}", "--train.devices=2")
     assert_equal_training(run, alone, LOSS_TOLERANCE)
 
 
@@ -40,5 +41,5 @@ def test_a_run_goes_on_with_another_number_of_processes(place, alone):
     run = shutil.copytree(alone, place / "runs" / "moved")
     for path in sorted((run / "checkpoints").glob("tokens-*"))[1:]:
         shutil.rmtree(path)
-    fit_as_tasks(place, "moved", "--train.devices=2", "--resume")
+    fit_as_tasks(place, "moved", *SHORT, "--train.devices=2", "--resume")
     assert_equal_training(run, alone, LOSS_TOLERANCE)

@@ -13,6 +13,7 @@ from lab.counts import SavedCounts, f_at
 from tests.fits import (
     FRACTIONS,
     ROOT,
+    UNPROBED,
     assert_same_run,
     command,
     exact_metrics,
@@ -24,7 +25,7 @@ from tests.fits import (
 from tests.forked import LIMIT_S, python
 
 LOSS_TOLERANCE = 2e-3  # float32 on another processor: other kernels, other rounding, 20 steps of it
-LONG = ("--train.tokens=81920", "--train.checkpoint_every_tokens=12288", "--probe.every_tokens=24576")
+LONG = ("--train.tokens=40960", "--train.checkpoint_every_tokens=8192", "--probe.every_tokens=16384")
 
 
 @pytest.fixture(scope="module")
@@ -119,26 +120,19 @@ def test_every_probe_has_its_own_counts(finished):
         assert [f_at(counts, i) for i in (12, 72, 96)] == [line["f_at_0.125L"], line["f_at_0.75L"], None]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param(["--probe.every_tokens=null", "--probe.loss_tokens=0"], id="probing"),
-        pytest.param(["--data.prefetch=2"], id="background_packing"),
-    ],
-)
-def test_what_changes_no_number(place, finished, options, request):
-    assert exact_metrics(fit(place, request.node.callspec.id, *options)) == exact_metrics(finished)
+def test_probing_and_packing_in_the_background_change_no_number(place, finished):
+    assert exact_metrics(fit(place, "other", *UNPROBED, "--data.prefetch=2")) == exact_metrics(finished)
 
 
 def test_reference_backend_trains_the_same(place, finished):
-    reference = fit(place, "reference", "--train.backend=reference", "--train.tokens=5120", "--probe.loss_tokens=0")
+    reference = fit(place, "reference", "--train.backend=reference", "--train.tokens=5120", *UNPROBED)
     losses = [record["loss"] for record in records(reference)][:4]  # the schedule's length differs after the warm-up
     np.testing.assert_allclose(losses, [record["loss"] for record in records(finished)][:4], atol=1e-4)
 
 
 def test_ctrl_c_saves_and_resumes_bit_for_bit(place, long):
     stopped = place / "runs" / "stopped"
-    status, errors = interrupt(command(place, "stopped", *LONG, "--data.prefetch=2"), stopped, signal.SIGINT, 20)
+    status, errors = interrupt(command(place, "stopped", *LONG, "--data.prefetch=2"), stopped, signal.SIGINT, 10)
     assert status == 75
     assert "--resume" in errors
     assert "Traceback" not in errors
@@ -148,7 +142,7 @@ def test_ctrl_c_saves_and_resumes_bit_for_bit(place, long):
 
 def test_kill_loses_nothing_saved_and_resumes_bit_for_bit(place, long):
     killed = place / "runs" / "killed"
-    assert interrupt(command(place, "killed", *LONG), killed, signal.SIGKILL, 32)[0] == -signal.SIGKILL
+    assert interrupt(command(place, "killed", *LONG), killed, signal.SIGKILL, 20)[0] == -signal.SIGKILL
     newest = sorted((killed / "checkpoints").glob("tokens-*"))[-1]
     state = newest / "state.ckpt"
     state.write_bytes(state.read_bytes()[:-100])  # the newest is broken as well: the one before it serves
@@ -182,9 +176,9 @@ def test_dashboard_without_its_package_is_one_line(place):
 
 def test_dashboard_mirrors_offline(place, finished):
     pytest.importorskip("wandb")
-    run = fit(place, "mirrored", "--track.wandb=offline", "--track.project=tests")
+    run = fit(place, "mirrored", "--track.wandb=offline", "--track.project=tests", "--train.tokens=5120", *UNPROBED)
     assert list((run / "wandb").glob("offline-run-*/*.wandb"))
-    assert exact_metrics(run) == exact_metrics(finished)
+    assert exact_metrics(run)[:4] == exact_metrics(finished)[:4]  # the schedule's length differs after the warm-up
 
 
 def test_probe_afterwards_gives_what_training_gave(place, finished):

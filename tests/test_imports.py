@@ -85,13 +85,14 @@ def targets(node, modules):
     return sorted({name if name in modules else node.module for name in taken})
 
 
-def imports(tree, modules, skip=(), inside_functions=False):
-    """List what a module imports, leaving out the bodies of the named guards and, unless asked for, of functions."""
-    found, stack = [], [(tree, False)]
+@functools.cache
+def statements(source, skip, inside_functions):
+    """List the import statements, leaving out the bodies of the named guards and, unless asked for, of functions."""
+    found, stack = [], [(parse(source), False)]
     while stack:
         node, local = stack.pop()
         if isinstance(node, (ast.Import, ast.ImportFrom)) and local == inside_functions:
-            found += targets(node, modules)
+            found.append(node)
         if any(is_guard(node, name) for name in skip):
             continue
         local = local or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
@@ -99,12 +100,16 @@ def imports(tree, modules, skip=(), inside_functions=False):
     return found
 
 
+def imports(source, modules, skip=(), inside_functions=False):
+    return [name for node in statements(source, skip, inside_functions) for name in targets(node, modules)]
+
+
 def edges(code, **options):
     """Map every module to the modules of ours that it imports."""
     out = {}
     for module, source in code.items():
         lazy = {"skip": ("TYPE_CHECKING",)} if module == "lab" else {}  # its names are imported on first use
-        named = imports(parse(source), code, **lazy | options)
+        named = imports(source, code, **lazy | options)
         out[module] = sorted(
             {name for name in named if name.startswith(("lab", "eval", "relative")) and name != module}
         )
@@ -149,7 +154,7 @@ def imported_commands(code):
 def heavy_imports(code):
     faults = []
     for module, source in code.items():
-        for name in imports(parse(source), code, skip=("TYPE_CHECKING", "__name__")):
+        for name in imports(source, code, skip=("TYPE_CHECKING", "__name__")):
             package = next((package for package in HEAVY if belongs(name, package)), None)
             if package and not any(belongs(module, part) for part in HEAVY[package]):
                 faults.append(f"{module} imports {name}")

@@ -22,7 +22,7 @@ RUNS = {
     "longrecipe": ("--skip.method=longrecipe", f"--skip.target_len={TARGET_LEN}"),
 }
 SKIPS = ("pose", "rpes", "longrecipe")
-SHORT = (*UNPROBED, "--train.tokens=10240", "--train.checkpoint_every_tokens=4096", "--train.keep_checkpoints=9")
+SHORT = (*UNPROBED, "--train.tokens=6144", "--train.checkpoint_every_tokens=2048", "--train.keep_checkpoints=9")
 
 
 # rules between sections
@@ -119,7 +119,7 @@ def test_a_run_counts_every_pair_that_attention_saw(place, name):
     """In every line of metrics.jsonl, at the positions that belong to the longest distance, and in counts.npz."""
     run = place / "runs" / name
     experiment, steps = replayed(run)
-    assert (len(steps), len(steps[0])) == (10, 2)
+    assert (len(steps), len(steps[0])) == (6, 2)
     reach, lines = experiment.reach, records(run)
     assert reach == (TARGET_LEN if name in SKIPS else 96)
     found = np.zeros(reach, dtype=np.int64)

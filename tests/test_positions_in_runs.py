@@ -55,7 +55,7 @@ def test_a_method_for_longer_texts_may_change_nothing_in_training_itself():
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     place = tmp_path_factory.mktemp("place")
-    done = python(*command(place, "string", *STRING, *LLAMA3)[1:])
+    done = python(*command(place, "string", *STRING, *LLAMA3, "--train.tokens=10240")[1:])
     assert done.returncode == 0, done.stderr[-3000:]
     return place / "runs" / "string", done.stdout
 

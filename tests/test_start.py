@@ -105,11 +105,6 @@ def test_a_run_is_taken_over(kind, source, write):
     assert experiment.start.path == str(path)
 
 
-def test_a_checkpoint_that_one_stands_in(source, write, monkeypatch):
-    monkeypatch.chdir(source / "checkpoints" / f"tokens-{CONSUMED:015d}")
-    assert load_experiment(write(".")).model == load_experiment(source / "config.yaml").model
-
-
 def test_positions_are_taken_over(extended, write):
     experiment = load_experiment(write(extended))
     assert experiment.position == load_experiment(extended / "config.yaml").position

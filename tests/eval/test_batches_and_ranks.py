@@ -63,10 +63,10 @@ def assert_telling(rows):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_batches_of_1_7_and_all(bpe, method):
-    rows = run(bpe, 40, 1, method)
+    rows = run(bpe, 16, 1, method)
     assert_telling(rows)
-    assert run(bpe, 40, 7, method) == rows
-    assert run(bpe, 40, 500, method) == rows
+    assert run(bpe, 16, 7, method) == rows
+    assert run(bpe, 16, 500, method) == rows
 
 
 @pytest.mark.slow
@@ -80,7 +80,7 @@ def test_500_tests_in_batches_of_1_7_and_500(bpe, method):
 
 @pytest.mark.parametrize("n_ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_tests_shared_by_ranks(ranks, bpe, n_ranks):
-    first, *others = ranks(n_ranks).run(share, bpe, 30, 7)
+    first, *others = ranks(n_ranks).run(share, bpe, 18, 7)
     assert_telling(first)
     assert all(rows == first for rows in others)
-    assert first == run(bpe, 30, 500)
+    assert first == run(bpe, 18, 500)

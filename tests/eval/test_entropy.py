@@ -17,7 +17,6 @@ from tests.model.attention_by_hand import TINY, drawn, entropy_of, logits_by_dis
 from tests.model.test_bands_in_attention import METHODS
 from tests.runs.test_picture import size_of
 
-ROOT = Path(__file__).resolve().parents[2]
 TOL = 1e-11  # some dozens of float64 terms of order one, through three layers
 FLOAT32_TOL = 2e-5  # the same in float32, logits up to 20
 WIDTH = TINY.head_dim

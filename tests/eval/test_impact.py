@@ -21,7 +21,6 @@ from tests.data.test_part_of_speech import folder as tagger_folder  # noqa: F401
 from tests.eval.test_impactful import marked_by_hand, taken_by_hand
 from tests.opened import write_run
 
-ROOT = Path(__file__).resolve().parents[2]
 TOL = 1e-4  # of changes near 10: float32 products, a whole row of the head or all of them
 FIXED = ["--windows=12", "--length=40", "--min_count=2"]
 
@@ -161,15 +160,6 @@ def test_the_result_says_what_it_is_of(prepared, base, tuned, analysed):
     assert result["tokenizer"] == vocabulary_hash(tokenizer)
     place = Path(printed.split("written to ")[1].split("\n")[0])
     assert read_token_types(place.parent, tokenizer).sum() == len(result["token_ids"])
-
-
-def test_the_picture_is_drawn(analysed, tmp_path):
-    pytest.importorskip("matplotlib")
-    from tests.runs.test_picture import size_of
-
-    _, printed = analysed(*FIXED, "--plot")
-    assert f"picture: {tmp_path / 'impact' / 'impact.png'}" in printed
-    assert size_of(tmp_path / "impact" / "impact.png") == (1040, 585)
 
 
 def test_a_text_file_and_two_hugging_face_folders(hugging_face_folder, text_file, tmp_path, capsys):

@@ -13,7 +13,6 @@ import eval.common.subject
 from eval.common.method_settings import METHODS, group, setting
 from eval.common.statistics import Paired, holm, pair
 from eval.methods.__main__ import MethodsOptions, main
-from eval.methods.picture import draw_methods
 from eval.methods.table import table
 from lab.errors import ConfigError
 from lab.loading import open_model
@@ -311,12 +310,6 @@ def test_every_method_runs_on_a_model_and_is_drawn(run_folder, tmp_path, capsys)
         "rope+string(shift=54,window=27)",
     ]
     assert size_of(Path(out.splitlines()[-1].removeprefix("picture: ")))[0] > 500
-
-
-def test_the_picture_takes_any_methods(tmp_path):
-    pytest.importorskip("matplotlib")
-    draw_methods({64: [row("rope", 0), row("string", 20), row("string:shift=9", 20)]}, "title", tmp_path / "x.png")
-    assert size_of(tmp_path / "x.png")[0] > 500
 
 
 def test_a_hugging_face_folder_is_compared_at_its_own_length(hugging_face_folder, text_file, tmp_path, capsys):

@@ -1,19 +1,15 @@
 """Every evaluation runs as a module, and answers a folder that is no model with one line."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.forked import python
+
 QUICK = ("compare", "perplexity", "picture", "positions")
 OTHERS = ("entropy", "heatmap", "impact", "lines", "methods", "passkey", "precision", "probe", "ruler")
 
 
 @pytest.mark.parametrize("module", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_a_module_answers_a_wrong_word_with_one_line(tmp_path, module):
-    words = [sys.executable, "-m", f"eval.{module}", str(tmp_path)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    done = python("-m", f"eval.{module}", str(tmp_path))
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert str(tmp_path) in done.stderr or module == "impact"

@@ -284,17 +284,6 @@ def test_the_command_measures_a_hugging_face_folder_in_whole(hugging_face_folder
     assert {row["std"] for row in rows_of(rows, "D")} == {None}
 
 
-def test_a_picture_is_drawn_where_asked(run_folder, tmp_path, capsys):
-    pytest.importorskip("matplotlib")
-    words = [run_folder, "--length=20", "--lengths=20", "--texts=1", "--shifts=0,2", "--plot", "-o", tmp_path]
-    status, out, _ = run(words, capsys)
-    (picture,) = tmp_path.glob("*.png")
-    assert (status, out.splitlines()[-1]) == (0, f"picture: {picture}")
-    width, height = size_of(picture)
-    assert width > 1500
-    assert height > 500
-
-
 def measured(by_token, by_length, shifts=(0,), lengths=(8,)):
     curve = ("trained", "fp32")
     return Measured(shifts, lengths, {curve: np.array(by_token)}, {curve: np.array(by_length)})

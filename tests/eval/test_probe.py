@@ -6,6 +6,7 @@ import shlex
 import shutil
 
 import pytest
+import torch
 import yaml
 
 import eval.common.subject
@@ -25,7 +26,6 @@ from tests.opened import CONSUMED
 
 SMALL = {"--tests": "6", "--step": "64", "--max_length": "320", "--answer_budget": "24", "--batch": "2"}
 CASES = f"cases/tokens-{CONSUMED:015d}.jsonl"
-PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @pytest.fixture
@@ -110,11 +110,16 @@ def test_the_papers_protocol_brings_its_own_numbers(probe):
     assert "protocol string: Table 5's numbers in every test" in said.out
 
 
+def silent(decoder, prompts, n_tokens, stop_id, **options):
+    """Answer nothing, without a model."""
+    return torch.full((len(prompts), n_tokens), stop_id)
+
+
 class Counted:
     """Counts the prompts that go through a model, and stops it after some."""
 
-    def __init__(self, monkeypatch, stop_after=None, by=KeyboardInterrupt):
-        self.prompts, self.stop_after, self.by, self.greedy = 0, stop_after, by, eval.common.subject.greedy
+    def __init__(self, monkeypatch, stop_after=None, by=KeyboardInterrupt, greedy=None):
+        self.prompts, self.stop_after, self.by, self.greedy = 0, stop_after, by, greedy or eval.common.subject.greedy
         monkeypatch.setattr(eval.common.subject, "greedy", self)
 
     def __call__(self, decoder, prompts, *rest, **options):
@@ -145,17 +150,17 @@ def test_a_probe_that_was_stopped_goes_on_and_ends_as_one_that_was_not(probe, mo
 
 def test_a_crash_loses_no_finished_test(probe, monkeypatch):
     with monkeypatch.context() as patch:
-        Counted(patch, stop_after=10, by=MemoryError)
+        Counted(patch, stop_after=10, by=MemoryError, greedy=silent)
         with pytest.raises(MemoryError):
             probe()
-    counted = Counted(monkeypatch)
+    counted = Counted(monkeypatch, greedy=silent)
     assert probe()[0] == 0
     assert counted.prompts == 18 - 10
 
 
 def test_other_settings_take_up_only_tests_that_come_out_the_same(probe, monkeypatch):
+    counted = Counted(monkeypatch, greedy=silent)
     assert probe()[0] == 0
-    counted = Counted(monkeypatch)
 
     def ran(words):
         before = counted.prompts
@@ -175,7 +180,7 @@ def test_other_settings_take_up_only_tests_that_come_out_the_same(probe, monkeyp
 
 
 def test_another_text_takes_up_nothing_even_where_it_begins_alike(probe, monkeypatch, tmp_path):
-    counted = Counted(monkeypatch)
+    counted = Counted(monkeypatch, greedy=silent)
     for n, end in enumerate(("end", "other"), start=1):
         path = tmp_path / f"{end}.txt"
         path.write_text("word " * 5000 + end)
@@ -243,21 +248,6 @@ def test_wrong_settings_are_one_line(probe, words, line):
     assert said.err.startswith(line)
     assert said.err.count("\n") == 1
     assert not folder.exists()
-
-
-def test_the_model_comes_first(capsys):
-    assert main(["--sequential", "x"]) == 2
-    assert capsys.readouterr().err.startswith("--sequential: MODEL must be the first argument")
-    assert main(["--plot"]) == 2
-    assert capsys.readouterr().err.startswith("--plot: MODEL must be the first argument")
-
-
-def test_plot_draws_beside_the_results(probe):
-    pytest.importorskip("matplotlib")
-    status, folder, said = probe("--plot --tests=2")
-    assert status == 0
-    assert said.out.endswith(f"picture: {folder / 'probe.png'}\n")
-    assert (folder / "probe.png").read_bytes().startswith(PNG)
 
 
 CURVE = [LengthResult(128, 10, 10, [], 0.7, 1.0), LengthResult(256, 10, 6, [], 0.3, 0.85)]

@@ -9,6 +9,7 @@ from lab import cli
 from tests.eval.report.fakes import write_fake
 from tests.eval.test_reach import write_runs
 from tests.forked import ROOT
+from tests.runs.test_picture import size_of
 
 METHOD, FREQUENCY, TEXT, PLOT = "--distance=rerope:window=9", "--frequency=ntk:factor=2", "--text=TEXT", "--plot"
 MODEL = (METHOD, FREQUENCY, TEXT, PLOT)
@@ -36,6 +37,9 @@ COMMANDS = {  # words that measure little; of the shared options those that are 
 }
 ROW = {"metric": "passkey", "model": "m", "method": "rope+plain", "depth": 0.5, "length": 8, "n": 4, "score": 0.5}
 LONG = ("harness", "shape")  # measured in tests of their own
+MEASURED = ("heatmap", "methods", "ruler", "passkey", "lines", "perplexity")  # scores, each with its limits
+COLUMNS = {"model", "checkpoint", "weights", "commit", "hardware", "method", "precision", "protocol", "length", "n"}
+COLUMNS |= {"score", "low", "high", "seed", "seconds"}
 NEEDS = {"harness": "lm_eval", "report": "altair", "picture": "matplotlib"}
 
 
@@ -73,15 +77,21 @@ def test_every_evaluation_is_in_the_table():
     [pytest.param(name, marks=pytest.mark.slow if name == "report" else ()) for name in COMMANDS if name not in LONG],
 )
 def test_json_is_one_object_and_nothing_else(name, words_for, capsys):
-    pytest.importorskip(NEEDS.get(name, "json"))
     words, taken = COMMANDS[name]
-    shared = [option for option in taken if option != PLOT and "--haystack" not in words]
-    assert main_of(name)(words_for([*words, *shared, "--json"])) == 0, capsys.readouterr().err
+    pytest.importorskip("matplotlib" if PLOT in taken else NEEDS.get(name, "json"))
+    assert main_of(name)(words_for([*words, *taken, "--json"])) == 0, capsys.readouterr().err
     found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert (list(found), found["command"]) == (["command", "rows", "files", "pictures"], f"eval.{name}")
+    assert bool(found["pictures"]) == (PLOT in taken or name == "picture")
+    assert all(size_of(path) > (500, 300) for path in found["pictures"])
     assert found["rows"]
     assert all(isinstance(row, dict) for row in found["rows"])
-    if METHOD in shared:
+    for row in found["rows"] if name in MEASURED else ():
+        assert set(row) >= COLUMNS
+        assert (row["model"], row["precision"], len(row["weights"])) == ("tiny", "float32", 16)
+        assert row["checkpoint"].startswith("tokens-")
+        assert row["score"] is None or row["low"] <= row["score"] <= row["high"]
+    if METHOD in taken:
         assert {row["method"] for row in found["rows"]} == {"ntk(factor=2)+rerope(window=9)"}
 
 

@@ -1,5 +1,6 @@
 """Sliding-window losses against hand-worked windows, models with known losses, and a loop that calls the model."""
 
+import itertools
 import math
 
 import numpy as np
@@ -37,10 +38,9 @@ def test_windows_by_hand(arguments, expected):
     assert tuples(*arguments) == expected
 
 
-@pytest.mark.parametrize("context", range(2, 14))
-@pytest.mark.parametrize("n_tokens", [2, 3, 12, 13, 14, 40, 41])
-def test_each_token_is_scored_once_with_enough_in_sight(n_tokens, context):
-    for stride in range(1, context):
+@pytest.mark.parametrize("n_tokens", [2, 3, 12, 13, 14, 41])
+def test_each_token_is_scored_once_with_enough_in_sight(n_tokens):
+    for context, stride in itertools.combinations(range(13, 0, -1), 2):
         sight = {}
         for begin, end, first in windows(n_tokens, context, stride):
             assert end - begin <= context
@@ -91,9 +91,8 @@ def test_a_bigram_model_by_hand():
     assert (losses.tokens.tolist(), losses.nll.tolist()) == ([2], [pytest.approx(math.log(16 / 3))])
 
 
-@pytest.mark.parametrize("method", ["plain", "dca", "string"])
-@pytest.mark.parametrize("rows", [1, 3, 64])
-@pytest.mark.parametrize(("context", "stride"), [(2, 1), (8, 3), (9, 9), (16, 4)])
+@pytest.mark.parametrize(("method", "rows"), [("plain", 1), ("dca", 3), ("string", 64)])
+@pytest.mark.parametrize(("context", "stride"), [(2, 1), (8, 3), (9, 9)])
 def test_a_decoder_is_called_on_each_window_anew(method, rows, context, stride):
     parameters = {"plain": {}, "dca": {"train_len": 6}, "string": {"shift": 5, "window": 1}}[method]
     decoder = tiny(method=distance(method, **parameters))

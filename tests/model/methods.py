@@ -26,7 +26,12 @@ FREQUENCIES = {
 }
 DYNAMIC = frequencies("dynamic_ntk", head_dim=8, theta=100.0, factor=4.0, train_len=8)
 every_distance = pytest.mark.parametrize("method", DISTANCES.values(), ids=DISTANCES)
-every_frequency = pytest.mark.parametrize("rotary", FREQUENCIES.values(), ids=FREQUENCIES)
+KINDS = ("plain", "dca", "self_extend")  # one band; bands of one key map; a second key map, rotated and cached apart
+every_kind = pytest.mark.parametrize("method", [DISTANCES[name] for name in KINDS], ids=KINDS)
+PAIRS = [*(("yarn", name) for name in DISTANCES), *((name, "plain") for name in FREQUENCIES if name != "yarn")]
+every_pair = pytest.mark.parametrize(
+    ("rotary", "method"), [(FREQUENCIES[f], DISTANCES[d]) for f, d in PAIRS], ids=map("-".join, PAIRS)
+)
 
 
 def decoder(rotary=FREQUENCIES["rope"], method=DISTANCES["plain"], dtype=torch.float64, *, backend="auto", **settings):

@@ -11,7 +11,7 @@ from lab.model.attention.rotary import Rotation
 from lab.model.generation import generate
 from lab.model.generation.generate import greedy
 from lab.model.huggingface import load_pretrained
-from tests.model.methods import DISTANCES, DYNAMIC, FREQUENCIES, decoder, every_distance, every_frequency, tokens
+from tests.model.methods import DISTANCES, DYNAMIC, FREQUENCIES, decoder, every_distance, every_kind, every_pair, tokens
 
 
 def nearly_tied(seed):
@@ -43,8 +43,7 @@ def reads(model):
     return sizes
 
 
-@every_distance
-@every_frequency
+@every_pair
 def test_answers_are_those_of_whole_passes(method, rotary):
     model, prompts = decoder(rotary, method), tokens(1, 7, 19)
     assert greedy(model, prompts, 12).tolist() == by_whole_passes(model, prompts, 12).tolist()
@@ -63,7 +62,7 @@ def test_steps_that_attend_by_plain_products(method, monkeypatch):
     assert len(calls) >= 24 * 3
 
 
-@every_distance
+@every_kind
 def test_answers_that_stop_at_different_times(method):
     model, prompts = decoder(FREQUENCIES["yarn"], method), tokens(2, 20, 11, vocab=9)
     whole = by_whole_passes(model, prompts, 14)
@@ -97,7 +96,7 @@ def up_to_the_rule(limit, answer, stop_id=None):
 
 
 @pytest.mark.parametrize("stops", [False, True], ids=["rule", "rule-and-stop-token"])
-@every_distance
+@every_kind
 def test_answers_that_a_rule_ends(method, stops):
     model, prompts = decoder(FREQUENCIES["yarn"], method), tokens(2, 20, 11, vocab=9)
     prompts[4:9, :6] = prompts[4, :6].clone()
@@ -150,22 +149,22 @@ def test_a_rule_is_told_which_prompt_it_decides(make):
         assert [row[: len(own)] for row, own in zip(found, expected)] == expected
 
 
-@pytest.mark.parametrize("n_tokens", [1, 2])
-@pytest.mark.parametrize("length", [1, 2, 3])
-@every_distance
-def test_the_shortest_prompts_and_answers(method, length, n_tokens):
-    model, prompts = decoder(FREQUENCIES["entropy_abf"], method), tokens(3, 3, length)
-    assert greedy(model, prompts, n_tokens).tolist() == by_whole_passes(model, prompts, n_tokens).tolist()
+@every_kind
+def test_the_shortest_prompts_and_answers(method):
+    model = decoder(FREQUENCIES["entropy_abf"], method)
+    for length, n_tokens in itertools.product((1, 2, 3), (1, 2)):
+        prompts = tokens(3, 3, length)
+        assert greedy(model, prompts, n_tokens).tolist() == by_whole_passes(model, prompts, n_tokens).tolist()
 
 
-@every_distance
-@pytest.mark.parametrize("shared", [0, 1, 4, 5, 12, 15, 16])
-def test_shared_beginnings_of_any_length(method, shared):
+@every_kind
+def test_shared_beginnings_of_any_length(method):
     model = decoder(FREQUENCIES["llama3"], method)
-    prompts = tokens(4, 6, 16)
-    prompts[[0, 2, 5], :shared] = prompts[0, :shared].clone()
-    prompts[[1, 4], :9] = prompts[1, :9].clone()
-    assert greedy(model, prompts, 8).tolist() == by_whole_passes(model, prompts, 8).tolist()
+    for shared in (0, 1, 4, 5, 12, 15, 16):
+        prompts = tokens(4, 6, 16)
+        prompts[[0, 2, 5], :shared] = prompts[0, :shared].clone()
+        prompts[[1, 4], :9] = prompts[1, :9].clone()
+        assert greedy(model, prompts, 5).tolist() == by_whole_passes(model, prompts, 5).tolist()
 
 
 def test_a_shared_beginning_is_read_once():
@@ -238,7 +237,7 @@ def test_rows_that_have_stopped_leave_the_batch():
         assert needed <= size <= max(needed / generate.KEPT_FRAC, 1)
 
 
-@every_distance
+@every_kind
 def test_memory_bounds_change_no_answer(method, monkeypatch):
     model, prompts = decoder(FREQUENCIES["yarn"], method), tokens(11, 9, 20)
     prompts[2:6, :8] = prompts[2, :8]

@@ -3,14 +3,13 @@
 import pytest
 import torch
 
-from tests.model.methods import DISTANCES, DYNAMIC, FREQUENCIES, decoder, every_distance, every_frequency, tokens
+from tests.model.methods import DISTANCES, DYNAMIC, FREQUENCIES, decoder, every_distance, every_pair, tokens
 
 FLOAT64_TOL = 1e-11  # three layers of float64 sums
 
 
 @torch.no_grad()
-@every_distance
-@every_frequency
+@every_pair
 @pytest.mark.parametrize("backend", ["reference", "sdpa", pytest.param("flex", marks=pytest.mark.slow)])
 def test_prefill_equals_decoding_token_by_token_and_in_chunks(method, rotary, backend):
     model, text = decoder(rotary, method, backend=backend), tokens(1, 2, 25)

@@ -135,7 +135,7 @@ def test_rotary_tables_stay_float32_under_fsdp_in_bf16(ranks, world):
         assert one_layout == [True], "every block sees the same tables, not a copy"
 
 
-@pytest.mark.parametrize("steps", [12, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("steps", [6, pytest.param(50, marks=pytest.mark.slow)])
 def test_fsdp_in_bf16_trains_as_one_process_in_bf16(ranks, tmp_path, steps):
     settings = {
         "run.folder": str(tmp_path),

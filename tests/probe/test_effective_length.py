@@ -75,10 +75,6 @@ def test_effective_length_is_where_the_oracle_ends(bpe, longest):
     assert effective_length(curve, 0.8) == longest
 
 
-def test_an_oracle_that_fails_at_once_has_none(bpe):
-    assert effective_length(results(make_probe(bpe), right_up_to(0)), 0.8) == 0
-
-
 @pytest.mark.parametrize(
     ("accuracies", "threshold", "expected"),
     [
@@ -256,13 +252,6 @@ def test_a_sequential_length_is_the_beginning_of_a_whole_one(bpe, batch):
         )
 
 
-def test_clear_lengths_stop_early_with_the_same_effective_length(bpe):
-    probe = make_probe(bpe, **SEQUENTIAL)
-    curve = results(probe, right_up_to(256))
-    assert effective_length(curve, 0.8) == 256
-    assert sum(result.tests for result in curve) < 60 * len(curve) / 2
-
-
 def test_a_round_runs_no_more_tests_than_it_has(bpe):
     probe = make_probe(bpe, batch=64, **SEQUENTIAL)
     oracle = Oracle(bpe, right_up_to(0))
@@ -381,12 +370,6 @@ def test_the_records_of_a_probe(bpe):
     sequential = make_probe(bpe, tests=60, sequential=True, thresholds=(0.5,), round=6, error=0.01)
     stops = {"tests": 60, "thresholds": [0.5, 0.8], "error": 0.01, "round": 6}
     assert length_record(sequential, curve[1], about, None)["stops"] == stops
-
-
-@pytest.mark.parametrize("batch", [1, 4, 64])
-def test_batches_change_nothing(bpe, batch):
-    probe = make_probe(bpe, tests=5, max_length=224, batch=batch)
-    assert results(probe, right_up_to(192)) == results(make_probe(bpe, tests=5, max_length=224), right_up_to(192))
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,7 @@ from lab.model.decoder import Decoder
 from lab.model.huggingface import save_pretrained
 from lab.positions import frequencies
 from lab.recipes.merge import main, read_shares
-from tests.fits import CONFIG, UNPROBED, settings_of
-from tests.forked import python
-from tests.model.folders import assert_same_logits, opened, safetensors_torch, theirs, tokens_of
+from tests.model.folders import assert_same_logits, opened, safetensors_torch
 from tests.opened import CONSUMED, SIZES, write_run
 from tests.refusals import check_faults
 
@@ -151,14 +149,6 @@ def test_tied_models_stay_tied(tmp_path, merged):
     assert decoder.head.weight is decoder.embedding.weight
 
 
-def test_biases_are_merged_too(tmp_path, merged):
-    biased = dataclasses.replace(CFG, qkv_bias=True)
-    a, b = save(tmp_path / "a", filled(1.0, biased)), save(tmp_path / "b", filled(3.0, biased))
-    folder = merged(a, b)
-    assert "model.layers.2.self_attn.k_proj.bias" in tensors(folder)
-    assert numbers(folder) == {2.0}
-
-
 # where models come from
 
 
@@ -179,30 +169,6 @@ def test_the_merged_folder_computes_in_transformers_what_it_does_here(run, tmp_p
     assert_same_logits(model.decoder, opened(folder), (9, 60))
     assert model.train_len == 64
     assert model.method == "rope+plain"
-
-
-def test_a_model_of_transformers_own_making(tmp_path, merged, capsys):
-    model = theirs()
-    model.save_pretrained(tmp_path / "a")
-    capsys.readouterr()  # the library's progress bar
-    folder = merged(tmp_path / "a", tmp_path / "a")
-    assert_same_logits(open_model(folder).decoder, model, (9, 60))
-    with torch.no_grad():
-        torch.testing.assert_close(opened(folder)(tokens_of(9)).logits, model(tokens_of(9)).logits, rtol=0, atol=0)
-
-
-@pytest.mark.slow
-def test_two_runs_as_a_user_merges_them(tmp_path):
-    words = ["lab.fit", CONFIG, *settings_of(tmp_path, "a"), *UNPROBED, "--train.tokens=8192"]
-    for command in (words, ["lab.merge", "runs/a", "runs/a", "-o", "merged"]):
-        done = python("-m", *command, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-    assert done.stdout == "merged: 0.5 runs/a + 0.5 runs/a, 56,992 parameters; with a tokenizer.json\n"
-    ours = open_model(tmp_path / "merged").decoder.state_dict()
-    trained = open_model(tmp_path / "runs" / "a").decoder.state_dict()
-    assert all(torch.equal(ours[name], tensor) for name, tensor in trained.items())
-    copied = (tmp_path / "merged" / "tokenizer.json").read_bytes()
-    assert copied == (tmp_path / "runs" / "a" / "tokenizer.json").read_bytes()
 
 
 # positions
@@ -249,11 +215,6 @@ def test_a_method_with_parameters_is_kept(tmp_path, original, merged):
     assert model.train_len == 256
 
 
-def test_the_longest_window_is_written_where_positions_are_alike(tmp_path, merged):
-    folders = [save(tmp_path / str(n), filled(1.0), train_len=n) for n in (64, 512, 128)]
-    assert open_model(merged(*folders)).train_len == 512
-
-
 def test_a_distance_method_can_be_left_for_the_plain_one_of_another_model(run, prepared, tmp_path, merged):
     string = {"distance": {"method": "string", "shift": 20, "window": 4}}
     other = write_run(tmp_path / "string", prepared, position=string, theta=500.0)
@@ -284,10 +245,6 @@ def test_ids_that_begin_and_end_a_text_are_those_of_the_first_model_that_has_the
         settings = json.loads((folder / "config.json").read_text())
         shutil.rmtree(folder)
         assert (settings["bos_token_id"], settings["eos_token_id"]) == ids
-
-
-def test_no_tokenizer_is_made_up(original, merged):
-    assert not (merged(original, original) / "tokenizer.json").exists()
 
 
 # mistakes
@@ -353,11 +310,6 @@ def test_a_folder_that_cannot_be_filled_is_refused(original, tmp_path, refused):
     refused(original, original, output=inside, rules=[f"{inside}: cannot be written (Not a directory)"])
 
 
-def test_an_empty_folder_is_filled(original, tmp_path, merged):
-    (tmp_path / "merged").mkdir()
-    assert_same_bits(merged(original, original), original)
-
-
 FEED_FORWARD = "blocks.0.feed_forward.{}.weight: {} in {{b}}, {} in {{a}}"
 OTHER = {  # changes of the second model, and the faults
     "shapes": (
@@ -417,3 +369,13 @@ def test_other_tokenizers_are_refused(bpe, original, tmp_path, refused):
     assert text.count('"<eos>"') > 1
     (other / "tokenizer.json").write_text(text.replace('"<eos>"', '"<end>"'), encoding="utf-8")
     refused(original, other, rules=[f"{other}: its tokenizer is not that of {original} (2 entries differ)"])
+
+
+def test_the_longest_window_is_written_where_positions_are_alike(tmp_path, merged):
+    folders = [save(tmp_path / str(n), filled(1.0), train_len=n) for n in (64, 512, 128)]
+    assert open_model(merged(*folders)).train_len == 512
+
+
+def test_an_empty_folder_is_filled(original, tmp_path, merged):
+    (tmp_path / "merged").mkdir()
+    assert_same_bits(merged(original, original), original)

@@ -87,10 +87,9 @@ def test_a_text_does_not_begin_twice(subject, ours, peer):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"until": ["e"], "max_gen_toks": 12, "do_sample": False},
-        {"until": [], "max_gen_toks": 20, "temperature": 1, "do_sample": False},
-        {"until": "numbers", "max_new_tokens": 30},
-        {"until": ["text", "s", "th"], "max_gen_toks": 40, "temperature": 0.0},
+        {"until": [], "max_gen_toks": 9, "temperature": 1, "do_sample": False},
+        {"until": "numbers", "max_new_tokens": 16},
+        {"until": ["text", "s", "th"], "max_gen_toks": 24, "temperature": 0.0},
     ],
     ids=str,
 )

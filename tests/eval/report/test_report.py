@@ -5,6 +5,7 @@ import json
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 
@@ -275,3 +276,10 @@ def test_page_is_printed_on_white_without_controls_and_fits_a_narrow_window(two_
             assert chromium.value(PRINTED.format(controls)) == 0
         assert chromium.value(PRINTED.format(".chart svg.marks")) == 8
         assert chromium.errors == []
+
+
+def test_f_that_no_row_has_is_missing_and_no_object():
+    rows = [{"arm": "a", "method": "plain", "length": 256, "score": 0.5, "low": 0.1, "high": 0.9, "f": None, "n": 4}]
+    assert (
+        shares(pd.DataFrame(rows), "length")["f"].dtype == float
+    )  # a NaN among objects ended the page with a traceback

@@ -13,7 +13,6 @@ from eval.ruler.tasks import ALL
 from lab.runs.checkpoints import folder_name, publish, temporary_folder
 from tests.eval.commands import check_faults, rows_named, runner
 from tests.eval.ruler.oracle import Oracle, solve
-from tests.runs.test_picture import size_of
 
 QUICK = ["--tests=3", "--answer_budget=40"]
 
@@ -156,26 +155,6 @@ def test_a_checkpoint_and_a_hugging_face_folder_are_measured(run_folder, hugging
     methods = ["--position.distance.method=rerope", "--position.distance.window=60"]
     assert run([hugging_face_folder, *words, *methods, "-o", tmp_path / "b"], capsys)[0] == 0
     assert [row["method"] for row in rows_of(tmp_path / "b")] == ["rope+plain", "rope+rerope(window=60)"]
-
-
-def test_batches_change_no_answer(run_folder, tmp_path, capsys):
-    words = [run_folder, "--tests=4", "--answer_budget=40", "--tasks=vt", "--lengths=512"]
-    said = []
-    for batch in (1, 3):
-        assert run([*words, f"--batch={batch}", "-o", tmp_path / str(batch)], capsys)[0] == 0
-        cases = (tmp_path / str(batch) / rows_of(tmp_path / str(batch))[0]["cases"]).read_text().splitlines()
-        said.append([json.loads(case)["answer"] for case in cases])
-    assert said[0] == said[1]
-
-
-def test_a_picture_is_drawn_where_asked(run_folder, tmp_path, capsys, solved):
-    pytest.importorskip("matplotlib")
-    words = [run_folder, "--tests=2", "--tasks=vt,fwe", "--lengths=512,700", "--plot", "-o", tmp_path]
-    status, out, _ = run(words, capsys)
-    assert (status, out.splitlines()[-1]) == (0, f"picture: {tmp_path / 'ruler.png'}")
-    width, height = size_of(tmp_path / "ruler.png")
-    assert width > 800
-    assert height > 500
 
 
 def test_eos_of_a_config_is_read():
