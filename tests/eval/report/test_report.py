@@ -280,6 +280,4 @@ def test_page_is_printed_on_white_without_controls_and_fits_a_narrow_window(two_
 
 def test_f_that_no_row_has_is_missing_and_no_object():
     rows = [{"arm": "a", "method": "plain", "length": 256, "score": 0.5, "low": 0.1, "high": 0.9, "f": None, "n": 4}]
-    assert (
-        shares(pd.DataFrame(rows), "length")["f"].dtype == float
-    )  # NaN among objects ended in a traceback
+    assert shares(pd.DataFrame(rows), "length")["f"].dtype == float  # NaN among objects ended in a traceback
