@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lab.model import products
 from lab.model.attention import attend, backends
 from lab.model.attention.attend import attend_cached
 from lab.model.attention.cache import KeyCache
@@ -44,7 +45,9 @@ class Attention(nn.Module):
         """
         q, k, v = self.project(x_BTD, layout)
         if cache is None:
-            out_BNTH = attend(q, k, v, layer=self.layer, backend=self.backend, layout=layout)
+            rounds = torch.is_autocast_enabled("cpu") and v.dtype == torch.bfloat16
+            with torch.autocast("cpu", enabled=rounds):  # which would round what `heads` widened
+                out_BNTH = attend(q, k, v, layer=self.layer, backend=self.backend, layout=layout)
         else:
             out_BNTH = attend_cached(q, k, v, layer=self.layer, backend=self.backend, layout=layout, cache=cache)
         return self.join(out_BNTH, layout)
@@ -64,6 +67,7 @@ class Attention(nn.Module):
         else:
             made = tuple(layer(x) for layer, x in zip(layers, (queries_BTD, x_BTD, x_BTD), strict=True))
         q, k, v = (x.unflatten(2, (-1, width)) for x in made)
+        v = products.attended(v, self.v.processor)
         return tuple(part.transpose(1, 2) for part in (self.q_norm(q), self.k_norm(k), v))
 
     def join(self, out_BNTH: Tensor, layout: Layout) -> Tensor:
