@@ -214,4 +214,5 @@ def shares(rows: pd.DataFrame, x: str) -> pd.DataFrame:
     alone = mean["runs"] == 1
     for limit in ("low", "high"):
         mean[limit] = mean[limit].where(~alone, one[limit]).clip(0, 1)
-    return mean.assign(f=one["f"].round(), tests=one["n"])
+    f = one["f"].astype(float).round()  # of rows without any it is a column of objects, which no page can hold
+    return mean.assign(f=f, tests=one["n"])
