@@ -22,6 +22,9 @@ IMAGE_WIDTH = 640
 FACET = {"width": 240, "height": 160}
 EDGE = 6  # pixels from the outer points to the sides, which cut what lies beyond
 MOST_IN_LEGEND = 24
+WRAPPED = (
+    "split(replace(datum.label, regexp('(, [^,]+), ', 'g'), '$1\\n'), '\\n')"  # a name of many settings: two a line
+)
 CHOSEN = "!isArray(pick) || indexof(pick, datum.run || datum.arm) >= 0"
 
 
@@ -81,7 +84,8 @@ def look(
 
     ranges: dict[str, Sequence[Any]] = {"color": COLORS, "shape": SHAPES, "strokeDash": DASHES}
     width: dict[str, Any] = {"symbolStrokeWidth": 0} if has_points or kind == "shape" else {}
-    named = alt.Legend(title=title, symbolOpacity=1, values=listed or values, **width) if len(values) > 1 else None
+    shown = {"symbolOpacity": 1, "values": listed or values, "labelExpr": WRAPPED, **width}
+    named = alt.Legend(title=title, **shown) if len(values) > 1 else None
     classes: dict[str, Any] = {"color": alt.Color, "shape": alt.Shape, "strokeDash": alt.StrokeDash}
     return {
         channel: classes[channel](f"{field}:N", scale=scale(values, ranges[channel]), legend=named)
@@ -154,7 +158,7 @@ def by_arm(rows: pd.DataFrame, layers: Any, *, height: int | None = None, left: 
     if len(arms) == 1:
         chart = chart.properties(width="container", height=height or HEIGHT)
     else:
-        header = alt.Header(labelLimit=FACET["width"], labelFontWeight="bold")
+        header = alt.Header(labelLimit=FACET["width"], labelFontWeight="bold", labelExpr=WRAPPED)
         facet = alt.Facet("arm:N", title=None, sort=arms, header=header)
         size = {**FACET, "height": height or FACET["height"]}
         chart = (

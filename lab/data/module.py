@@ -244,6 +244,10 @@ class PackedData(lightning.LightningDataModule):
             state=None if index not in states else states[index].tolist(),
         )
 
+    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
+        """Move a batch's tensors; Lightning's own search for them visits every number of its tuples."""
+        return {name: x.to(device, non_blocking=True) if isinstance(x, Tensor) else x for name, x in batch.items()}
+
     def consumed(self, batch: Batch) -> None:
         """Record the state of a batch's stream; called after every batch trained on."""
         self.states[batch["stream"]] = np.asarray(batch["state"])

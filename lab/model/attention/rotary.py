@@ -35,7 +35,7 @@ class Rotation:
             return rotated_whole(x_BNTH, *self.whole, out)
         first, second = x_BNTH.chunk(2, dim=-1)
         cos, sin = self.cos_B1TH, self.sin_B1TH
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
             return rotated_in_place(first, second, cos, sin, out)
         rotated = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
         return rotated if out is None else out.copy_(rotated)
@@ -50,9 +50,17 @@ class Rotation:
         """Rotate every pair by the negative angle, for the backward pass."""
         return Rotation(self.cos_B1TH, -self.sin_B1TH).rotate(x_BNTH)
 
+    def by_token(self) -> Rotation:
+        """Return the rotation of (B, T, N, H)."""
+        return Rotation(self.cos_B1TH.transpose(1, 2), self.sin_B1TH.transpose(1, 2))
+
     def at(self, part: slice) -> Rotation:
         """Return the rotation of some of the tokens."""
         return Rotation(self.cos_B1TH[:, :, part], self.sin_B1TH[:, :, part])
+
+    def select(self, numbers: Tensor) -> Rotation:
+        """Return the rotation of the tokens of these numbers, which may be known on the device alone."""
+        return Rotation(self.cos_B1TH.index_select(2, numbers), self.sin_B1TH.index_select(2, numbers))
 
 
 def rotated_whole(x: Tensor, cos: Tensor, sin: Tensor, out: Tensor | None) -> Tensor:

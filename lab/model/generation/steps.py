@@ -23,8 +23,8 @@ from lab.model.attention.cache import KeyCache
 from lab.model.attention.layout import Layout
 from lab.model.attention.plan import plan_for
 from lab.model.attention.rotary import rotated_whole
-from lab.model.block import Block
 from lab.model.decoder import Decoder
+from lab.model.generation.graphs import graphed_step, suits_graph
 from lab.model.gradients import WIDE, normalized
 from lab.model.inference import suits_onednn
 from lab.model.products import onednn
@@ -41,6 +41,9 @@ def step_of(model: Decoder, cache: KeyCache, n_rows: int, coming: Layout | None)
     """
     if is_plain(model, cache):
         return plain_step(model, cache, n_rows, coming)
+    graphed = graphed_step(model, cache, n_rows, coming) if coming and suits_graph(model, cache, coming) else None
+    if graphed is not None:
+        return graphed
 
     def step(token: Tensor) -> Tensor:
         layout = coming and coming.step(cache.length)
@@ -107,7 +110,7 @@ def by_plan(model: Decoder, coming: Layout | None, token: Tensor, cache: KeyCach
     return lambda q, k, v, layer: attend_cached(q, k, v, layer=layer, plan=plan, cache=cache).flatten(1)
 
 
-def block_step(block: Block, n_rows: int) -> Callable[[Tensor, Attend], Tensor]:
+def block_step(block: Any, n_rows: int) -> Callable[[Tensor, Attend], Tensor]:
     """Return `Block.forward` for one token of each row, (B, D) to (B, D)."""
     attention, feed_forward = block.attention, block.feed_forward
     layer, width = attention.layer, attention.cfg.head_dim
