@@ -45,15 +45,16 @@ class Stage:
 
 STAGES = (
     Stage("roofs", "benchmarks.gpu.roofs", 25),
-    Stage("gpu tests", "benchmarks.gpu.tests", 60),
-    Stage("small run", "benchmarks.gpu.small_run", 50),
+    Stage("gpu tests", "benchmarks.gpu.tests", 50),
+    Stage("small run", "benchmarks.gpu.small_run", 45),
     Stage("fsdp", "benchmarks.gpu.fsdp", 75),
     Stage("large model", "benchmarks.gpu.large_model", 95),
     Stage("profile", "benchmarks.gpu.profile", 35),
     Stage("windows", "benchmarks.gpu.windows", 45),
     Stage("bands", "benchmarks.gpu.bands", 35),
     Stage("probe", "benchmarks.gpu.probe", 25),
-    Stage("large save", "benchmarks.gpu.large_save", 115),
+    Stage("generation", "benchmarks.gpu.generation", 25),
+    Stage("large save", "benchmarks.gpu.large_save", 105),
     Stage("litgpt", "benchmarks.gpu.litgpt", 35),
 )
 TOY_PATIENCE = 4  # a CPU may be busy with other work

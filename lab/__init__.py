@@ -19,6 +19,11 @@ if sys.argv[:1] == ["-m"]:  # python -m COMMAND, before its module is loaded; ot
     sys.excepthook = in_one_line
 
 
+def __dir__() -> list[str]:
+    """List what is public, loaded or not, for the completion of names."""
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]
+
+
 def __getattr__(name: str) -> Any:
     """Import what needs torch on first use."""
     if name not in __all__:

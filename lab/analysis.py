@@ -107,6 +107,8 @@ class Run:
         Raises: CheckpointError for a run that has counted nothing there.
         """
         name = "counts.npz" if consumed_tokens is None else f"counts/{folder_name(consumed_tokens)}.npz"
+        if not (self.path / name).exists():
+            raise CheckpointError(f"{self.path}: holds no {name}; use a run that has saved or probed there")
         return SavedCounts.read(self.path / name).f
 
     def metrics(self) -> pd.DataFrame:
@@ -128,18 +130,14 @@ class Run:
 
         Raises: CheckpointError for a broken file.
         """
-        return self.records_with("length", LENGTHS)
+        return records_with(self.path, "length", LENGTHS)
 
     def distances(self) -> pd.DataFrame:
         """Return one row per probe of training and distance, with the columns of DISTANCES.
 
         Raises: CheckpointError for a broken file.
         """
-        return self.records_with("distance", DISTANCES)
-
-    def records_with(self, key: str, columns: Mapping[str, str]) -> pd.DataFrame:
-        """Return the records of all probes that have a key."""
-        return as_table((record for record in RunFolder(self.path).records("probes.jsonl") if key in record), columns)
+        return records_with(self.path, "distance", DISTANCES)
 
     def plot(self, output: PathLike | None = None) -> Picture:
         """Draw f, loss and accuracy by length, to picture.png in the run folder if no other file is named.
@@ -159,6 +157,11 @@ class Run:
             run.probe(distance="rerope:window=96", tests=100).effective_length
         """
         return probe_run(self.path, distance, frequency, settings, LENGTHS)
+
+
+def records_with(run: Path, key: str, columns: Mapping[str, str]) -> pd.DataFrame:
+    """Return the records of all probes that have a key."""
+    return as_table((record for record in RunFolder(run).records("probes.jsonl") if key in record), columns)
 
 
 def open_run(path: PathLike) -> Run:
@@ -184,9 +187,11 @@ def frame(runs: PathLike | Iterable[PathLike]) -> pd.DataFrame:
         lab.frame("runs/windows_*").plot.scatter("data.window", "reach")
     """
     patterns = [str(runs)] if isinstance(runs, (str, os.PathLike)) else list(map(str, runs))
-    found = sorted({path for pattern in patterns for path in glob.glob(pattern) if Path(path, "config.yaml").is_file()})
+    places = {path for given in patterns for path in ([given] if Path(given).exists() else glob.glob(given))}
+    found = sorted(path for path in places if Path(path, "config.yaml").is_file())
     if not found:
-        raise CheckpointError(f"{' '.join(patterns)}: no run folder there; name folders with a config.yaml, as runs/*")
+        named = " ".join(patterns) or "runs=[]"
+        raise CheckpointError(f"{named}: no run folder there; name folders with a config.yaml, as runs/*")
     settings = {path: read_settings(Path(path)) for path in found}
     apart = [name for name in differing(settings) if any(name in values for values in settings.values())]
     rows = [

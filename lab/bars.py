@@ -38,6 +38,7 @@ class Bar(tqdm):  # type: ignore[misc]
             "smoothing": 0,  # the mean rate, so that what remains includes probes and saves
             "file": sys.stderr if self.on_terminal else Lines(sys.stderr),
             "mininterval": REFRESH_S if self.on_terminal else LOG_REFRESH_S,
+            "delay": 0 if self.on_terminal or settings.get("leave", True) else LOG_REFRESH_S,  # of short steps
             "bar_format": "{desc}: {percentage:3.0f}%" + ("|{bar:20}| " if self.on_terminal else " ") + SHOWN,
         }
         super().__init__(iterable, desc=desc, **{**whole, **settings})

@@ -9,7 +9,8 @@ import torch
 
 from lab.config import Experiment
 from lab.errors import ConfigError
-from lab.model.attention import backends
+from lab.model.attention import backends, devices
+from lab.model.block import kernels_on
 from lab.positions import frequencies
 from lab.positions.methods import describe
 
@@ -66,12 +67,14 @@ def computes_in_bf16(experiment: Experiment, device: torch.device) -> bool:
 
 def choose_backend(experiment: Experiment, device: torch.device) -> tuple[str, str]:
     """Choose the attention backend; return its name and the reason."""
-    wanted = experiment.train.backend
+    wanted, width = experiment.train.backend, experiment.model.head_dim
     if wanted == "reference":
         return wanted, "set in the config; dense and slow, the reference for the others"
     dtype = torch.bfloat16 if computes_in_bf16(experiment, device) else torch.float32
     chosen = backends.choose(wanted, device, dtype)
-    compiles = experiment.train.compile is not False and obstacle_to_compiling(experiment, "varlen", device) is None
+    if wanted == "auto" and not backends.runs_heads(chosen[0], width):
+        return "sdpa", f"{chosen[0]} takes no heads of {width}"
+    compiles = experiment.train.compile is not False and call_outside(experiment, "varlen", device.type) is None
     if wanted == "auto" and chosen[0] == "flash" and compiles:
         return "varlen", "torch's variable-length kernel, which is part of the compiled block"
     return chosen
@@ -82,35 +85,41 @@ def choose_compile(experiment: Experiment, backend: str, device: torch.device) -
 
     Raises: ConfigError.
     """
+    compiled, reason = plan_compile(experiment, backend, device.type)
+    fault = compiler_fault(device.type) if compiled else None
+    if fault is not None and experiment.train.compile is True:
+        raise ConfigError(f"train.compile=true: {fault}; use auto or false")
+    return (compiled, reason) if fault is None else (False, fault)
+
+
+def plan_compile(experiment: Experiment, backend: str, kind: str) -> tuple[bool, str]:
+    """Choose whether blocks are compiled on a kind of device; return that and the reason."""
     wanted = experiment.train.compile
     if wanted is False:
         return False, "set in the config"
-    obstacle = obstacle_to_compiling(experiment, backend, device)
-    if obstacle is None and device.type == "cpu":
-        if wanted == "auto":
-            return False, "on a CPU with train.compile=true only, as it takes some seconds"
-        obstacle = compiler_fault()
-    if obstacle is not None and wanted is True:
-        raise ConfigError(f"train.compile=true: {obstacle}; use auto or false")
-    return obstacle is None, obstacle or "one graph for all blocks and packs"
+    if wanted == "auto" and kind != "cuda":
+        return False, "on a CPU with train.compile=true only, as it takes some seconds"
+    outside = call_outside(experiment, backend, kind)
+    graphs = "one graph" if outside is None else f"two graphs around attention, {outside},"
+    return True, f"{graphs} for all blocks and packs"
 
 
-def obstacle_to_compiling(experiment: Experiment, backend: str, device: torch.device) -> str | None:
-    """Return why a block is not the same operations for every pack, or None if it is."""
-    method, width = experiment.position.distance.method, experiment.model.head_dim
-    kernel, named = ("sdpa", "sdpa") if device.type == "cpu" else ("varlen", "torch's variable-length kernel")
-    if backend != kernel or not backends.runs_heads(backend, width):
-        return f"attention by {backend} with heads of {width} is not {named}"
+def call_outside(experiment: Experiment, backend: str, kind: str) -> str | None:
+    """Return why attention is not an operation of a block's graph, or None if it is."""
+    if backend not in kernels_on(kind):
+        return f"by {backend}"
     if not experiment.position.distance.is_plain:
-        return f"the tiles of position.distance.method={method} differ from pack to pack"
+        return f"in tiles of position.distance.method={experiment.position.distance.method}"
     if experiment.train.context_parallel > 1:
-        return f"train.context_parallel={experiment.train.context_parallel} exchanges tokens inside a block"
+        return f"which exchanges tokens by train.context_parallel={experiment.train.context_parallel}"
     return None
 
 
 @cache
-def compiler_fault() -> str | None:
-    """Compile a trial function for the CPU, once, and return in one line why that failed; None if it did not."""
+def compiler_fault(kind: str) -> str | None:
+    """Return in one line what torch.compile lacks, or None; for the CPU compile a trial function, once."""
+    if kind == "cuda":
+        return None if devices.compiles() else "torch.compile needs Triton and a C compiler; install gcc"
     try:
         torch.compile(torch.neg)(torch.zeros(8, device="cpu"))
     except RuntimeError as error:
@@ -124,8 +133,8 @@ def planned_compile(experiment: Experiment) -> str:
     train = experiment.train
     on_gpu = train.accelerator != "cpu"
     automatic = "varlen" if on_gpu and train.computes_in_bf16(on_gpu) else "sdpa"
-    backend, device = automatic if train.backend == "auto" else train.backend, torch.device("cuda" if on_gpu else "cpu")
-    compiled, reason = choose_compile(experiment, backend, device)
+    backend = automatic if train.backend == "auto" else train.backend
+    compiled, reason = plan_compile(experiment, backend, "cuda" if on_gpu else "cpu")
     return f"{'yes' if compiled else 'no'} ({reason})"
 
 

@@ -21,6 +21,7 @@ from typing import Any, NotRequired, TypedDict
 from lab.errors import ConfigError, DiskError, LabError
 
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # full, over a quota, broken
+AGAIN = "run the same command again, lab.fit with --resume"
 TEMPORARY = re.compile(r"\..+\.tmp-(?:(?P<host>.+)-(?P<pid>\d+)-r[0-9a-f]{8}|(?P<old>\d+))(?:\.npy)?")  # or as once
 
 
@@ -59,7 +60,7 @@ def on_disk(path: Path | None = None, needed: int | None = None) -> Iterator[Non
             raise
         named, reason = path or Path(error.filename or "."), error.strerror or ""
         if error.errno == errno.EIO:
-            raise DiskError(f"{named}: the disk fails ({reason}); check it and run the same command again") from error
+            raise DiskError(f"{named}: the disk fails ({reason}); check it and {AGAIN}") from error
         raise DiskError(disk_fault(named, needed, reason)) from error
 
 
@@ -67,7 +68,7 @@ def disk_fault(path: Path, needed: int | None, reason: str) -> str:
     """Describe what cannot be written, the bytes that it needs, and those that are free."""
     free = f"{free_bytes(path):,} bytes are free"
     wants = f"needs {needed:,} bytes, {free}" if needed is not None else f"needs more, {free}"
-    return f"{path}: {wants} ({reason}); make room on this disk and run the same command again"
+    return f"{path}: {wants} ({reason}); make room on this disk and {AGAIN}"
 
 
 def free_bytes(path: Path) -> int:

@@ -2,19 +2,24 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from eval.common.subject import as_subject
 from lab.config import load_experiment
 from lab.errors import CheckpointError, ConfigError, DataError
 from lab.loading import open_model
 from lab.positions import frequencies
+from lab.runs.checkpoints import folder_name, publish, temporary_folder
 from lab.settings import parse_overrides
 from lab.source.hub import hub_folder
 from lab.source.weights import read_weights
+from tests.forked import ROOT
 from tests.opened import CONSUMED, SIZES, write_run
 from tests.refusals import refused
 
@@ -47,6 +52,38 @@ def test_a_run_folder(run):
     assert all(torch.equal(tensor, saved[name]) for name, tensor in state.items())
     assert float(state["blocks.0.attention.q.weight"].std()) > 0.3, "the drawn weights, not those of a new decoder"
     assert not model.decoder.training
+
+
+LOADED = """
+import sys
+from eval.distance import __main__ as command
+
+def stop(subject, options):
+    print(subject.checkpoint, *sys.modules)
+    raise KeyboardInterrupt
+
+command.make_probe = stop
+sys.exit(command.main(sys.argv[1:]))
+"""
+SLOW_TO_IMPORT = "lightning pandas matplotlib altair transformers datasets wandb lm_eval sympy torch._dynamo"
+SLOW_TO_IMPORT += " torch.distributed.checkpoint torch.distributed.tensor torch.distributed.fsdp scipy.stats"
+
+
+def test_an_evaluation_has_loaded_its_model_without_what_is_slow_to_import(run, tmp_path):
+    folder = shutil.copytree(run, tmp_path / "tiny")
+    weights, (old,) = read_weights(run), (folder / "checkpoints").iterdir()
+    shutil.rmtree(old)
+    written = temporary_folder(folder / "checkpoints")
+    save_file(weights, written / "weights-00000.safetensors")
+    torch.save({"shared": {}}, written / "state.ckpt")
+    publish(folder / "checkpoints", CONSUMED, keep=2)
+    words = [sys.executable, "-c", LOADED, folder]
+    done = subprocess.run(words, check=False, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 75, done.stderr
+    checkpoint, *loaded = done.stdout.split()
+    assert checkpoint == folder_name(CONSUMED)
+    assert {"torch", "lab.runs.tensors"} < {*loaded}
+    assert {*loaded} & {*SLOW_TO_IMPORT.split()} == set()
 
 
 def test_a_checkpoint_named_from_anywhere(run, monkeypatch):

@@ -108,9 +108,17 @@ def hashes(checkpoint):
     return {path.name: sha256(path) for path in checkpoint.glob("*.safetensors")}
 
 
-@pytest.mark.parametrize(("world", "strategy"), [(1, {}), (2, FSDP)], ids=["alone", "fsdp"])
+@pytest.mark.parametrize(
+    ("world", "strategy"),
+    [
+        pytest.param(1, {}, id="alone"),
+        pytest.param(2, FSDP, id="fsdp"),
+        pytest.param(1, {"train.compile": True}, id="compiled", marks=pytest.mark.slow),
+    ],
+)
 def test_a_skipped_step_changes_nothing_and_its_count_survives(place, ranks, world, strategy):
-    name = f"skips{world}"
+    case = f"{world}{''.join(strategy)}"
+    name = f"skips{case}"
     own = settings(place, name, **strategy, **ALLOWED)
     assert ranks(world).run(train_badly, own, "gradient")[0] == (0, [])
     whole = records(place / name)
@@ -123,8 +131,8 @@ def test_a_skipped_step_changes_nothing_and_its_count_survives(place, ranks, wor
     counted = [{int(steps["step"]) for steps in state["optimizer"].values()} for state in states]
     assert counted == [{1}, {2}, {2}, {3}, {4}, {5}], "Adam's bias correction"
     assert [state["schedule"]["last_epoch"] for state in states] == [1, 2, 3, 4, 5, 6]
-    copied = f"resumed{world}"
-    for copy in (copied, f"again{world}"):
+    copied = f"resumed{case}"
+    for copy in (copied, f"again{case}"):
         shutil.copytree(place / name, place / copy)
         for path in saved[BAD + 1 :]:
             shutil.rmtree(place / copy / "checkpoints" / path.name)
@@ -132,7 +140,7 @@ def test_a_skipped_step_changes_nothing_and_its_count_survives(place, ranks, wor
     assert ranks(world).run(train_badly, resumed, "gradient", 0, True)[0] == (0, [])
     assert exact_metrics(place / copied) == exact_metrics(place / name)
     assert [record["skipped_steps"] for record in records(place / copied)][BAD:] == [1, 1, 1]
-    again = settings(place, f"again{world}", **strategy, **ALLOWED)
+    again = settings(place, f"again{case}", **strategy, **ALLOWED)
     status, (line,) = ranks(world).run(train_badly, again, "nan", 1, True)[0]
     assert status == 1
     assert line.startswith(f"optim.max_skipped_steps=1: step {BAD + 2}, ")

@@ -10,6 +10,7 @@ import pytest
 from eval.report.reading import read_records
 from lab.callbacks.probing import ModelInTraining, Probing, rolled_back
 from lab.probe import effective_length
+from lab.probe.held_out import HeldOutLoss
 from lab.runs.checkpoints import candidates
 from lab.runs.folder import RunFolder
 from tests.fits import exact_metrics, folders_of, records
@@ -73,7 +74,7 @@ def not_numbers(losses):
         pytest.param(2, FSDP, effective_length.NeedleProbe, "judge", MemoryError("planted"), id="fsdp_scoring"),
         pytest.param(2, FSDP, Probing, "whole", MemoryError("planted"), id="fsdp_room"),
         pytest.param(1, {}, RunFolder, "write_cases", OSError(28, "No space left on device"), id="full_disk"),
-        pytest.param(2, DDP, ModelInTraining, "score", ValueError(), id="ddp_loss", marks=pytest.mark.slow),
+        pytest.param(2, DDP, HeldOutLoss, "sums", ValueError(), id="ddp_loss", marks=pytest.mark.slow),
     ],
 )
 def test_training_goes_on(place, ranks, world, strategy, owner, method, error):

@@ -1,4 +1,4 @@
-"""A rank, a launcher or a packing process that dies: what is left ends or goes on, in one line that names it."""
+"""A rank or a launcher that dies: what is left ends or goes on, in one line that names it."""
 
 import json
 import os
@@ -7,12 +7,11 @@ import signal
 import subprocess
 import sys
 
-import psutil
 import pytest
 
 from lab.callbacks.watching import zombie_code
 from lab.starting import warn_of_changes
-from tests.fits import UNPROBED, assert_same_run, command, fit, records
+from tests.fits import UNPROBED, command, fit, records
 from tests.launching import environment, interpreter, patched, port, running, task, torchrun
 
 SHORT = (*UNPROBED, "--train.tokens=40960", "--train.checkpoint_every_tokens=4096", "--track.picture=false")
@@ -174,33 +173,6 @@ def test_a_killed_agent_of_torchrun_ends_all_ranks_saved(place, agent):
     text = "".join(outputs)
     assert re.search(r"torchrun \(process \d+\) of rank \d has ended; saving", text), text
     assert text.count("all saved") == 1
-
-
-def test_a_killed_packing_process_is_replaced_and_no_batch_changes(place):
-    words = command(place, "packing", *SHORT, "--data.prefetch=2")
-    with running(place, [(words, environment())]) as processes:
-        metrics = place / "runs" / "packing" / "metrics.jsonl"
-        for _ in range(2):  # each time some steps on, for which another process must have packed
-            processes.wait_for(metrics.parent, 3 + (metrics.read_text().count("\n") if metrics.exists() else 0))
-            (loader,) = psutil.Process(processes.started[0].pid).children()
-            loader.kill()
-        statuses, outputs = processes.finish()
-        assert processes.left() == []
-    assert statuses == [0], outputs
-    assert len(re.findall(r"the packing process \d+ was killed by SIGKILL; another one", outputs[0])) == 2
-    assert_same_run(place / "runs" / "packing", place / "runs" / "whole")
-
-
-def test_a_stopped_packing_process_ends_with_its_killed_parent(place):
-    words = command(place, "stopped", *SHORT, "--data.prefetch=2")
-    with running(place, [(words, environment())]) as processes:
-        processes.wait_for(place / "runs" / "stopped", 3)
-        (loader,) = psutil.Process(processes.started[0].pid).children()
-        loader.suspend()  # it cannot look whether its parent is alive
-        processes.started[0].process.kill()
-        processes.finish()
-        psutil.wait_procs([loader], timeout=10)
-        assert processes.left() == []
 
 
 def test_other_threads_and_versions_are_named_in_one_line(tmp_path, capsys):

@@ -217,15 +217,15 @@ def save(root, consumed):
 
 
 @pytest.mark.parametrize(
-    "kind",
+    ("kind", "first", "step"),  # a fault at every call, of one kind by default
     [
-        pytest.param(None, id="kill"),
-        pytest.param(errno.ENOSPC, id="ENOSPC"),
-        pytest.param(errno.EIO, id="EIO", marks=pytest.mark.slow),
+        pytest.param(None, 1, 2, id="kill"),
+        pytest.param(errno.ENOSPC, 2, 2, id="ENOSPC"),
+        *(pytest.param(kind, 1, 1, id=f"{kind}", marks=pytest.mark.slow) for kind in (None, errno.ENOSPC, errno.EIO)),
     ],
 )
-def test_a_fault_anywhere_in_a_save_leaves_a_whole_checkpoint(tmp_path, kind):
-    number = 1
+def test_a_fault_anywhere_in_a_save_leaves_a_whole_checkpoint(tmp_path, kind, first, step):
+    number = first
     while True:
         root = tmp_path / str(number)
         save(root, 100)
@@ -238,7 +238,7 @@ def test_a_fault_anywhere_in_a_save_leaves_a_whole_checkpoint(tmp_path, kind):
         assert newest(root)[0].consumed_tokens == 400
         if not reached:
             break
-        number += 1
+        number += step
     assert number > 60, "two saves change files more often than that"
 
 

@@ -1,4 +1,7 @@
-"""Train the model of configs/tiny_2k.yaml with every attention backend, and with recomputed activations."""
+"""Train the model of configs/tiny_2k.yaml as runs do, and with one thing changed at a time.
+
+Not compiled; by autocast instead of sharded over one rank; with recomputed activations; by every attention backend.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,12 @@ def cases(options: Options) -> list[Case]:
     """List the settings."""
     size = options.size
     cfg, base = size.large_model(), Setting(size.pack, size.window, size.steps)
-    settings = {"auto": base, "auto, recompute": replace(base, recompute=True)}
+    settings = {
+        "auto": base,
+        "auto, not compiled": replace(base, compiled=False),
+        "auto, autocast": replace(base, autocast=True),
+        "auto, recompute": replace(base, recompute=True),
+    }
     settings |= {backend: replace(base, backend=backend) for backend in BACKENDS}
     return [(name, partial(measure, cfg, setting)) for name, setting in settings.items()]
 

@@ -34,7 +34,10 @@ LARGE_RUN = (
 
 @dataclass(frozen=True)
 class Size:
-    """Lengths in tokens; `small` and `large` are settings of a run of configs/h200_small and configs/tiny_2k."""
+    """Lengths in tokens; `small` and `large` are settings of a run of configs/h200_small and configs/tiny_2k.
+
+    `generated` answers of `shapes` are generated at a time beside transformers.
+    """
 
     small: tuple[str, ...]
     large: tuple[str, ...]
@@ -47,6 +50,8 @@ class Size:
     band_heads: int
     prompts: tuple[int, ...]
     batch: int
+    shapes: tuple[str, ...]
+    generated: int
     new_tokens: int
     turns: int
     roof_part: int = 1
@@ -88,6 +93,8 @@ GPU = Size(
     band_heads=32,
     prompts=(512, 2048),
     batch=200,
+    shapes=("demo", "large"),
+    generated=8,
     new_tokens=64,
     turns=5,
 )
@@ -133,6 +140,8 @@ TOY = replace(
     band_heads=4,
     prompts=(32,),
     batch=2,
+    shapes=("demo",),
+    generated=2,
     new_tokens=4,
     turns=1,
     roof_part=8,

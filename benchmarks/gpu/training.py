@@ -1,7 +1,8 @@
 """Training steps of a model with random weights on packs of natural segments: speed, memory, recompilations.
 
-A step is what a training step of one GPU computes: forward and backward pass in bf16 with float32 weights, sharded over
-a mesh of one rank, clipping, AdamW; on a CPU all is float32. Reading data, records and exchanges between processes are
+A step is what a training step of one GPU computes: forward and backward pass of compiled blocks in bf16 with float32
+weights, sharded over a mesh of one rank, or with `autocast` not sharded, clipping, AdamW; on a CPU all is float32 and
+what would be compiled runs as traced. Reading data, records and exchanges between processes are
 not part of it.
 """
 
@@ -12,7 +13,7 @@ import itertools
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from benchmarks.packed_attention import natural_lengths
 from benchmarks.timing import best_device, wait
 from lab.model.attention import backends
+from lab.model.attention.fixed import FixedRow
 from lab.model.attention.segments import Segments
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
@@ -43,6 +45,8 @@ class Setting:
     steps: int
     backend: str = "auto"
     recompute: bool = False
+    compiled: bool = True
+    autocast: bool = False
 
 
 def new_decoder(
@@ -70,18 +74,22 @@ def packs(cfg: DecoderConfig, setting: Setting, device: torch.device) -> list[tu
     for seed in range(PACKS):
         lengths = natural_lengths(setting.tokens, setting.window, seed)
         tokens = torch.randint(cfg.vocab_size, (1, setting.tokens), device=device)
-        drawn.append((tokens, Segments.from_lengths(lengths, setting.tokens, device)))
+        segments = Segments.from_lengths(lengths, setting.tokens, device)
+        if setting.compiled:
+            segments = replace(segments, fixed=FixedRow(segments.cu_seqlens, setting.window))
+        drawn.append((tokens, segments))
     return drawn
 
 
-def stepper(decoder: Decoder, drawn: list[tuple[Tensor, Segments]]) -> Callable[[], Tensor]:
+def stepper(decoder: Decoder, drawn: list[tuple[Tensor, Segments]], *, autocast: bool = False) -> Callable[[], Tensor]:
     """Return a function that trains on the next pack and returns the loss per token, without waiting for the device."""
     optimizer = torch.optim.AdamW(decoder.parameters(), lr=LEARNING_RATE, fused=True)
     order = itertools.cycle(drawn)
 
     def step() -> Tensor:
         tokens, segments = next(order)
-        loss: Tensor = decoder(tokens, segments=segments, targets=tokens) / tokens.numel()
+        with torch.autocast(tokens.device.type, torch.bfloat16, enabled=autocast):
+            loss: Tensor = decoder(tokens, segments=segments, targets=tokens) / tokens.numel()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(decoder.parameters(), CLIP_NORM)
         optimizer.step()
@@ -107,12 +115,16 @@ def prepared(cfg: DecoderConfig, setting: Setting) -> tuple[str, Callable[[], Te
     """
     device = best_device()
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    on_gpu = device.type == "cuda"
     backend, _ = backends.choose(setting.backend, device, dtype)
-    decoder = new_decoder(cfg, device, backend=backend, recompute=setting.recompute)
-    if device.type == "cuda":
+    if setting.compiled and (setting.backend, backend) == ("auto", "flash"):
+        backend = "varlen"  # as runs choose
+    compiler = ("inductor" if on_gpu else "eager") if setting.compiled else None
+    decoder = new_decoder(cfg, device, backend=backend, recompute=setting.recompute, compiler=compiler)
+    if on_gpu and not setting.autocast:
         shard_alone(decoder, device)
     drawn = packs(cfg, setting, device)
-    return backend, stepper(decoder, drawn), drawn
+    return backend, stepper(decoder, drawn, autocast=on_gpu and setting.autocast), drawn
 
 
 def train(cfg: DecoderConfig, setting: Setting) -> dict[str, Any]:
@@ -135,6 +147,8 @@ def train(cfg: DecoderConfig, setting: Setting) -> dict[str, Any]:
     tokens_per_s = setting.steps * setting.tokens / (time.perf_counter() - start)
     return {
         "backend": backend,
+        "compiled": setting.compiled,
+        "autocast": setting.autocast,
         "recompute": setting.recompute,
         "pack_tokens": setting.tokens,
         "window": setting.window,

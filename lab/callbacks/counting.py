@@ -18,7 +18,7 @@ from lab.positions import Distance
 SELECTED = ("samples", "samples_unmatched", "samples_short")
 """Samples made of selected sentences; those without an impactful token; those shorter than data.window."""
 COUNTED_OF_PACK = ("lengths", "counted", "anchors", "supervised", "selected")
-PACKS, WAITING_TARGETS = 64, 2**21
+AT_ONCE, WAITING_TARGETS = 64, 2**21
 """Packs counted at a time, fewer where their targets by context take more than so many numbers."""
 
 
@@ -47,7 +47,7 @@ class Counting(Callback):
         self.selects, self.copies = selects, copies
         self.selected_before, self.selected_here = np.zeros((2, len(SELECTED)), dtype=np.int64)
         self.waiting: list[tuple[Any, ...]] = []  # what is counted of each pack, without its tensors on the device
-        self.at_once = min(PACKS, -(-WAITING_TARGETS // max_len))
+        self.at_once = min(AT_ONCE, -(-WAITING_TARGETS // max_len))
 
     def setup(self, trainer: lightning.Trainer, module: Any, stage: str) -> None:
         """Take the loss weights that the data module has planned."""

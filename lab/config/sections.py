@@ -57,7 +57,7 @@ class TrainConfig(Section):
     backend: BACKENDS = "auto"
     """Attention kernel; auto chooses by device and prints which and why."""
     compile: Literal["auto", True, False] = "auto"
-    """Whether a transformer block is compiled, as one graph for all blocks and packs; auto does so where that works."""
+    """Whether transformer blocks are compiled, by graphs that serve all blocks and packs; auto does so on a GPU."""
     recompute: bool = False
     """Whether the backward pass computes each block's activations again: a third more work, far less memory."""
     threads: Annotated[int, Ge(1), Le(1024)] | None = None

@@ -192,8 +192,8 @@ class DataConfig(Section):
     """Folder on a local disk that each node copies the shards to at the start of a run; left out, none is copied."""
     look_ahead: Annotated[int, Ge(1), Le(4096)] = 256
     """Segments a stream may choose from when it fills a pack."""
-    prefetch: Annotated[int, Ge(0), Le(64)] = 0
-    """Packs that a background process prepares ahead; 0 prepares each on demand."""
+    prefetch: Annotated[int, Ge(0), Le(64)] = 2
+    """Packs that a background thread prepares ahead; 0 prepares each on demand."""
 
     @property
     def embedded(self) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, distributed
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from lab.counts import targets_by_context, visible_context
 from lab.data.arrangement import Arrangement
@@ -20,7 +20,7 @@ from lab.data.closing import check_closed
 from lab.data.config import DataConfig
 from lab.data.corpora import open_corpus
 from lab.data.packing import IGNORE, AssignIds, Pack, PackStream
-from lab.data.prefetching import Batch, Prefetched, unchanged
+from lab.data.prefetching import Batch, Prefetched
 from lab.data.preparation import end_of_document, is_prepared, prepare, shard_folder
 from lab.data.rows import ends, fixed_row, ids_from_0
 from lab.data.segments import index_documents, index_segments
@@ -29,7 +29,7 @@ from lab.data.shaped import shape_corpus
 from lab.data.shards import TokenStore
 from lab.data.staging import stage, staged_folder
 from lab.data.tokenizer import load_tokenizer, special_ends
-from lab.errors import DataError, LabError
+from lab.errors import DataError
 from lab.masks import Causal, WindowMask
 from lab.shape import ShapeConfig
 from lab.skip import skip_positions
@@ -39,25 +39,20 @@ FIRST_WINDOWS = 32  # in one of which an impactful token must occur
 FloatArray = npt.NDArray[np.float64]
 
 
-class PackDataset(IterableDataset):  # type: ignore[type-arg]
+class Batches:
     """The packs of some streams in turn, endless; `weights` and `longest` as in `to_batch`."""
 
     def __init__(
         self, streams: list[PackStream], weights: FloatArray | None = None, longest: int | None = None
     ) -> None:
-        super().__init__()
         self.streams, self.weights, self.longest = streams, weights, longest
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yield one pack of each stream, again and again; in place of one that cannot be read, the error."""
-        while True:
-            for stream in self.streams:
-                try:
-                    yield to_batch(next(stream), self.weights, self.longest)
-                except LabError as error:
-                    if get_worker_info() is None:
-                        raise
-                    yield {"fault": error}  # torch would add its traceback to the text
+        """Yield one pack of each stream, again and again, in pinned memory where there is a GPU."""
+        pins = torch.cuda.is_available()
+        for stream in itertools.cycle(self.streams):
+            batch = to_batch(next(stream), self.weights, self.longest)
+            yield {name: x.pin_memory() if isinstance(x, Tensor) else x for name, x in batch.items()} if pins else batch
 
 
 def to_batch(pack: Pack, weights: FloatArray | None = None, longest: int | None = None) -> Batch:
@@ -225,20 +220,12 @@ class PackedData(lightning.LightningDataModule):
         selection.refuse_unmatched([self.store.read(s.start, s.length).astype(np.int64) for s in first])
         return selection
 
-    def train_dataloader(self) -> DataLoader[Batch]:
-        """Load this rank's streams; with data.prefetch a background process packs them."""
+    def train_dataloader(self) -> Iterable[Batch]:
+        """Load this rank's streams; with data.prefetch a thread packs them."""
         rank, world = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
         own = range(rank // self.context_parallel, self.n_streams, world // self.context_parallel)
-        dataset = PackDataset([self.stream(j) for j in own], self.weights, self.config.window)
-        if not self.config.prefetch:
-            return DataLoader(dataset, batch_size=None, collate_fn=unchanged, pin_memory=torch.cuda.is_available())
-
-        def reopen(delivered: Mapping[int, np.ndarray], last: int) -> None:
-            turn = own.index(last) + 1
-            states = {**self.states, **delivered}
-            dataset.streams = [self.stream(j, states) for j in [*own[turn:], *own[:turn]]]
-
-        return Prefetched(dataset, self.config.prefetch, reopen)
+        batches = Batches([self.stream(j) for j in own], self.weights, self.config.window)
+        return Prefetched(batches, self.config.prefetch) if self.config.prefetch else batches
 
     def stream(self, index: int, states: Mapping[int, np.ndarray] | None = None) -> PackStream:
         """Open a stream at its state, the saved one by default, or at its beginning."""
@@ -256,6 +243,10 @@ class PackedData(lightning.LightningDataModule):
             selection=self.selection,
             state=None if index not in states else states[index].tolist(),
         )
+
+    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
+        """Move a batch's tensors; Lightning's own search for them visits every number of its tuples."""
+        return {name: x.to(device, non_blocking=True) if isinstance(x, Tensor) else x for name, x in batch.items()}
 
     def consumed(self, batch: Batch) -> None:
         """Record the state of a batch's stream; called after every batch trained on."""

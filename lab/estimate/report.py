@@ -111,7 +111,18 @@ def memory_lines(experiment: Experiment, memory: Memory, gpus: Gpus) -> list[str
     lines.append(f"  {'CUDA and NCCL (assumed)':<{WIDTH - 2}}{'-':>18}{assumed / GIB:>12.2f}")
     limit = "" if gpus.memory_gib is None else f" of {gpus.memory_gib:g}"
     lines.append(f"  {'in all':<{WIDTH - 2}}{'':>18}{(memory.total + assumed) / GIB:>12.2f}{limit}")
+    copied = probe_bytes(experiment)
+    if copied:
+        lines.append(f"  {'weights of a probe (apart)':<{WIDTH - 2}}{copied:>18,}{copied / GIB:>12.2f}")
     return lines
+
+
+def probe_bytes(experiment: Experiment) -> int:
+    """Count the bytes of the whole weights that each process gathers for a probe of sharded ones."""
+    train = experiment.train
+    if strategy_of(experiment) != "fsdp" or experiment.probe.process == "separate":
+        return 0
+    return experiment.model.n_parameters() * (2 if train.computes_in_bf16(train.accelerator != "cpu") else 4)
 
 
 def work_lines(experiment: Experiment, cost: Cost, gpus: Gpus) -> list[str]:

@@ -2,8 +2,9 @@
 
 Attention uses the variable-length flash kernel, which keeps q, k, v, its output and the log-sum-exp of each row, but no
 logits. RMSNorm is one kernel, which keeps its input and one number per token; on a CPU torch composes it of eight
-operations that keep twice the input in float32. Workspaces inside kernels are not included; the largest, the float32
-gradient of q in flash attention's backward pass, exists after a block's feed-forward activations are freed.
+operations that keep twice the input in float32. The loss holds two chunks of logits in the dtype of the logits, and the
+float32 sum of the head's gradient, to which its products add. Workspaces inside kernels are not included; the largest,
+the float32 gradient of q in flash attention's backward pass, exists after a block's feed-forward activations are freed.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from lab.model.attention.layout import Layout
 from lab.model.attention.plan import KERNELS, bands_kernel, runs_whole
 from lab.model.block import Attention
 from lab.model.config import DecoderConfig
-from lab.model.decoder import Decoder
+from lab.model.decoder import Decoder, Head
 from lab.model.layers import RMSNorm
+from lab.model.loss import ChunkedCrossEntropy
 from lab.positions import Distance, Frequencies
 
 KERNEL = "varlen"  # flash-attn's kernel returns and keeps tensors of the same sizes
@@ -28,16 +30,15 @@ KERNEL = "varlen"  # flash-attn's kernel returns and keeps tensors of the same s
 class FlashAttention(Attention):
     """`Attention` by the variable-length kernel on any device."""
 
-    def forward(self, x_BTD: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
-        """Project, rotate and attend as on a GPU.
-
-        Shapes: x_BTD (B, T, D); returns (B, T, D).
-        """
-        q, k, v = self.project(x_BTD, layout)
+    def attended(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
+        """Rotate and attend as on a GPU; shapes as there."""
+        context = layout.context
+        if context is not None:
+            q, k, v = (context.to_heads(x, layout.q_pos.shape[-1]) for x in (q, k, v))
         keys = [rotation.rotate(k).to(v.dtype) for rotation in layout.k_rotations]
         kernel = KERNEL if runs_whole(layout) else bands_kernel(KERNEL, v)  # of the same sizes for any head width
         out_BNTH = KERNELS[kernel](q, keys, v, layout, self.layer)
-        return self.join(out_BNTH, layout)
+        return out_BNTH if context is None else context.to_tokens(out_BNTH)
 
 
 class FusedNorm(torch.autograd.Function):
@@ -66,6 +67,37 @@ class FusedRMSNorm(RMSNorm):
         return out
 
 
+class FusedCrossEntropy(ChunkedCrossEntropy):
+    """The tensors of the loss with its compiled body and sums inside products, without their values."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, chunk: int) -> Tensor:
+        """Allocate both gradients, and a chunk's logits and their gradient."""
+        device = hidden.device.type
+        compute = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+        wide = torch.promote_types(compute, torch.float32)
+        head = weight.to(compute)
+        ctx.save_for_backward(torch.empty_like(hidden), torch.zeros_like(weight, dtype=wide))
+        ctx.dtypes = hidden.dtype, weight.dtype
+        logits = head.new_empty(min(chunk, len(hidden)), len(head))
+        grad = torch.empty_like(logits)
+        return grad.new_zeros((), dtype=wide)
+
+    @staticmethod
+    def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
+        """Scale the gradients."""
+        return *ChunkedCrossEntropy.backward(ctx, grad_loss, grad_loss)[:2], None
+
+
+class FusedHead(Head):
+    """`Head` with the loss as on a GPU."""
+
+    def forward(self, x: Tensor, *_: Any, **__: Any) -> Tensor:
+        """Compute the loss; shapes and tensors only."""
+        loss: Tensor = FusedCrossEntropy.apply(x.flatten(0, 1), self.weight, self.chunk)  # type: ignore[no-untyped-call]
+        return loss
+
+
 def gpu_decoder(cfg: DecoderConfig, *, frequencies: Frequencies, distance: Distance, recompute: bool) -> Decoder:
     """Build the decoder of a GPU run on the meta device."""
     with torch.device("meta"):
@@ -77,4 +109,7 @@ def gpu_decoder(cfg: DecoderConfig, *, frequencies: Frequencies, distance: Dista
             block.attention_norm = FusedRMSNorm(cfg.d_model, eps=cfg.norm_eps)
             block.feed_forward_norm = FusedRMSNorm(cfg.d_model, eps=cfg.norm_eps)
         decoder.norm = FusedRMSNorm(cfg.d_model, eps=cfg.norm_eps)
+        decoder.head = FusedHead(cfg)
+        if cfg.tie_embeddings:
+            decoder.head.weight = decoder.embedding.weight
     return decoder

@@ -1,4 +1,4 @@
-"""One transformer block, and its forward and backward pass compiled as one graph.
+"""One transformer block, and its forward and backward pass compiled as one graph, or as two around attention.
 
 Axes: B batch, T tokens, N heads, K key-value heads, H per head, D model.
 """
@@ -6,6 +6,7 @@ Axes: B batch, T tokens, N heads, K key-value heads, H per head, D model.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from lab.model.attention.cache import KeyCache
 from lab.model.attention.fixed import FixedRow
 from lab.model.attention.layout import Layout
 from lab.model.attention.packed import packed_kernel
+from lab.model.attention.plan import plan_for
 from lab.model.attention.rotary import Rotation
 from lab.model.config import DecoderConfig
 from lab.model.layers import FeedForward, Linear, RMSNorm, together
@@ -37,24 +39,20 @@ class Attention(nn.Module):
         self.q_norm, self.k_norm = norms
         self.out = Linear(cfg.width, cfg.d_model, bias=False)
 
-    def forward(self, x_BTD: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
-        """Attend within the layout, from the tokens that are its queries, to all cached ones too.
+    def attended(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
+        """Attend within the layout, from its queries, to all cached tokens too.
 
-        Shapes: x_BTD (B, T, D); returns (B, Tq, D) for the layout's last Tq queries of the T tokens.
+        Shapes: q (B, N, Tq, H); k, v (B, K, T, H), not rotated; returns (B, N, Tq, H).
         """
-        q, k, v = self.project(x_BTD, layout)
+        context = layout.context
+        if context is not None:
+            q, k, v = (context.to_heads(x, layout.q_pos.shape[-1]) for x in (q, k, v))
         if cache is None:
             out_BNTH = attend(q, k, v, layer=self.layer, backend=self.backend, layout=layout)
         else:
-            out_BNTH = attend_cached(q, k, v, layer=self.layer, backend=self.backend, layout=layout, cache=cache)
-        return self.join(out_BNTH, layout)
-
-    def project(self, x_BTD: Tensor, layout: Layout) -> tuple[Tensor, ...]:
-        """Compute the queries of the layout and the keys and values of all tokens, not rotated: (B, heads, T, H)."""
-        made = self.heads(query_tokens(x_BTD, layout), x_BTD)
-        if layout.context is None:
-            return made
-        return tuple(layout.context.to_heads(x, layout.q_pos.shape[-1]) for x in made)
+            plan = plan_for(self.backend, layout, q, v)
+            out_BNTH = attend_cached(q, k, v, layer=self.layer, plan=plan, cache=cache)
+        return out_BNTH if context is None else context.to_tokens(out_BNTH)
 
     def heads(self, queries_BTD: Tensor, x_BTD: Tensor) -> tuple[Tensor, ...]:
         """Compute queries of some tokens, keys and values of all: (B, heads, T, H)."""
@@ -66,30 +64,40 @@ class Attention(nn.Module):
         q, k, v = (x.unflatten(2, (-1, width)) for x in made)
         return tuple(part.transpose(1, 2) for part in (self.q_norm(q), self.k_norm(k), v))
 
-    def join(self, out_BNTH: Tensor, layout: Layout) -> Tensor:
-        """Join the heads' outputs, (B, heads, Tq, H) to (B, Tq, D)."""
-        out_BNTH = out_BNTH if layout.context is None else layout.context.to_tokens(out_BNTH)
-        joined: Tensor = self.out(out_BNTH.transpose(1, 2).flatten(2))
-        return joined
+    def is_one_operation(self, layout: Layout) -> bool:
+        """Return whether attention is one operation of a graph, the same for every pack."""
+        here = self.backend in kernels_on(layout.k_pos.device.type)
+        return here and layout.distance.is_plain and layout.context is None
 
 
-def query_tokens(x_BTD: Tensor, layout: Layout) -> Tensor:
-    """Return the tokens that are queries of the layout, the last ones; all of a context rank's part of the row."""
-    n_queries = layout.q_pos.shape[-1]
-    return x_BTD if n_queries >= x_BTD.shape[1] else x_BTD[:, -n_queries:]
+def kernels_on(kind: str) -> set[str]:
+    """Return the backends whose kernel is one operation of a graph on a kind of device."""
+    return {name for name in KERNELS if name != "sdpa" or kind == "cpu"}
+
+
+def last_tokens(x_BTD: Tensor, n: int) -> Tensor:
+    """Return the last n tokens, or all where there are fewer, as on a rank of a context group."""
+    return x_BTD if n >= x_BTD.shape[1] else x_BTD[:, -n:]
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """Compiled functions of `Block`, each the same for all blocks and packs."""
+
+    whole: Callable[..., Tensor]
+    before: Callable[..., tuple[Tensor, ...]]
+    after: Callable[..., Tensor]
 
 
 class Block(nn.Module):
     """One pre-norm block: attention, then feed-forward, each added to the residual stream.
 
-    `compiled` is `Block.whole` compiled, which runs wherever a row comes with its fixed description.
+    `graphs` run where a row comes with its fixed description: one, or two around attention that is not one operation.
     """
 
-    def __init__(
-        self, cfg: DecoderConfig, layer: int, backend: str, compiled: Callable[..., Tensor] | None = None
-    ) -> None:
+    def __init__(self, cfg: DecoderConfig, layer: int, backend: str, graphs: Graphs | None = None) -> None:
         super().__init__()
-        self.compiled = compiled
+        self.graphs = graphs
         self.attention_norm = RMSNorm(cfg.d_model, eps=cfg.norm_eps)
         self.attention = Attention(cfg, layer, backend)
         self.feed_forward_norm = RMSNorm(cfg.d_model, eps=cfg.norm_eps)
@@ -98,28 +106,41 @@ class Block(nn.Module):
     def forward(self, x_BTD: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
         """Run the block on every token, or on the layout's queries alone where it has fewer."""
         fixed = None if layout.segments is None else layout.segments.fixed
-        if self.compiled is not None and fixed is not None:
+        graphs = self.graphs if fixed is not None else None
+        if graphs is not None and self.attention.is_one_operation(layout):
             rotation = layout.q_rotations[0]
             factor = layout.logit_factor(self.attention.layer, rotation.cos_B1TH.dtype)
-            return self.compiled(self, x_BTD, fixed, rotation, factor)
-        x_BTD = query_tokens(x_BTD, layout) + self.attention(self.attention_norm(x_BTD), layout, cache)
+            return graphs.whole(self, x_BTD, fixed, rotation, factor)
+        before, after = (Block.before, Block.after) if graphs is None else (graphs.before, graphs.after)
+        n_queries = layout.q_pos.shape[-1]
+        # no name holds queries, keys and values that are not rotated, so that they are freed before the other layers
+        return after(self, x_BTD, self.attention.attended(*before(self, x_BTD, n_queries), layout, cache))
+
+    def before(self, x_BTD: Tensor, n_queries: int) -> tuple[Tensor, ...]:
+        """Compute the queries of the last tokens and the keys and values of all, not rotated: (B, heads, T, H)."""
+        normed_BTD = self.attention_norm(x_BTD)
+        return self.attention.heads(last_tokens(normed_BTD, n_queries), normed_BTD)
+
+    def after(self, x_BTD: Tensor, out_BNTH: Tensor) -> Tensor:
+        """Add what the queries attended to, then feed forward: (B, T, D) to (B, Tq, D)."""
+        x_BTD = last_tokens(x_BTD, out_BNTH.shape[2]) + self.attention.out(out_BNTH.transpose(1, 2).flatten(2))
         out: Tensor = x_BTD + self.feed_forward(self.feed_forward_norm(x_BTD))
         return out
 
     def whole(self, x_BTD: Tensor, row: FixedRow, rotation: Rotation, factor: Tensor | None) -> Tensor:
         """Run the block on a packed row by operations that are the same for every pack."""
-        q, k, v = self.attention.heads(*[self.attention_norm(x_BTD)] * 2)
-        out_BNTH = row.attend(q, k, v, rotation, factor, KERNELS[self.attention.backend])
-        x_BTD = x_BTD + self.attention.out(out_BNTH.transpose(1, 2).flatten(2))
-        out: Tensor = x_BTD + self.feed_forward(self.feed_forward_norm(x_BTD))
-        return out
+        made = self.before(x_BTD, x_BTD.shape[1])
+        return self.after(x_BTD, row.attend(*made, rotation, factor, KERNELS[self.attention.backend]))
 
 
-def compile_block(compiler: Any) -> Callable[..., Tensor]:
+def compile_block(compiler: Any) -> Graphs:
     """Compile the forward and backward pass of a block, once for all blocks, by a backend of torch.compile.
 
     Without the splitting that torch plans for models compiled as a whole inside DDP.
     """
     torch._dynamo.config.optimize_ddp = False
-    compiled: Callable[..., Tensor] = torch.compile(Block.whole, backend=compiler, fullgraph=True, dynamic=False)
-    return compiled
+    compiled = (
+        torch.compile(part, backend=compiler, fullgraph=True, dynamic=False)
+        for part in (Block.whole, Block.before, Block.after)
+    )
+    return Graphs(*compiled)

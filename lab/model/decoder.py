@@ -19,7 +19,7 @@ from lab.model.attention.cache import KeyCache
 from lab.model.attention.context import ContextGroup
 from lab.model.attention.layout import Layout, first_ids
 from lab.model.attention.segments import Segments
-from lab.model.block import KERNELS, Block, compile_block
+from lab.model.block import Block, compile_block
 from lab.model.config import DecoderConfig
 from lab.model.layers import Linear, RMSNorm
 from lab.model.loss import summed_cross_entropy, target_losses
@@ -52,7 +52,7 @@ class Decoder(nn.Module):
 
     Without a `seed` the weights stay as torch initialises them, for callers that load weights. With `recompute` the
     backward pass recomputes each block's activations instead of keeping them. With a `compiler`, a backend of
-    torch.compile, packed rows that have a fixed description run through one graph, the same for all blocks and packs.
+    torch.compile, packed rows that have a fixed description run through graphs that serve all blocks and packs.
     """
 
     def __init__(
@@ -67,14 +67,13 @@ class Decoder(nn.Module):
         compiler: Any = None,
     ) -> None:
         super().__init__()
-        assert compiler is None or backend in KERNELS, f"{backend}: its calls differ from pack to pack"
         self.cfg, self.recompute = cfg, recompute
         self.frequencies = frequencies or make_frequencies("rope", head_dim=cfg.head_dim, theta=cfg.theta)
         self.distance = distance or make_distance("plain")
         self.embedding = nn.Embedding(cfg.vocab_size, cfg.d_model)
         self.backend = backend
-        compiled = None if compiler is None else compile_block(compiler)
-        self.blocks = nn.ModuleList(Block(cfg, layer, backend, compiled) for layer in range(cfg.n_layers))
+        graphs = None if compiler is None else compile_block(compiler)
+        self.blocks = nn.ModuleList(Block(cfg, layer, backend, graphs) for layer in range(cfg.n_layers))
         self.norm = RMSNorm(cfg.d_model, eps=cfg.norm_eps)
         self.head = Head(cfg)
         if cfg.tie_embeddings:

@@ -17,7 +17,7 @@ from lab.probe.interfaces import Generates
 
 AnyCase = TypeVar("AnyCase", bound=Case)
 Decided = Callable[[AnyCase, str], bool]
-LOOK_EVERY = 4  # new tokens between two looks at what the rows of a batch have answered
+LOOK_EVERY = 8  # new tokens between two looks at what the rows of a batch have answered
 
 
 def answered(

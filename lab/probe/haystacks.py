@@ -96,7 +96,9 @@ def read_texts(path: Path, field: str, text_field: str | None = None) -> list[st
             raise DataError(f"{field}={path}: is no file; give a .txt, .json or .jsonl file")
         content = path.read_text(encoding="utf-8")
         rows = [line for line in content.split("\n") if line.strip()] if path.suffix == ".jsonl" else [content]
-        texts = [text_of(row, text_field or "text") for row in rows] if path.suffix in (".json", ".jsonl") else rows
+        texts = rows
+        if path.suffix in (".json", ".jsonl"):
+            texts = [text_of(row, text_field or "text", number) for number, row in enumerate(rows, start=1)]
     except (OSError, UnicodeDecodeError) as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
         remedy = f"give a .txt, .json or .jsonl file, such as {ESSAYS}"
@@ -110,14 +112,18 @@ def read_texts(path: Path, field: str, text_field: str | None = None) -> list[st
     return texts
 
 
-def text_of(content: str, text_field: str) -> str:
-    """Read the text of a JSON object.
+def text_of(content: str, text_field: str, number: int) -> str:
+    """Read the text of a JSON object, one of several.
 
-    Raises: ValueError, which names the object's fields.
+    Raises: ValueError, which names the object's fields, or its number where it is broken.
     """
-    row = json.loads(content)
+    try:
+        row = json.loads(content)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"row {number:,} is broken: {error.msg} at character {error.pos + 1}") from error
     text = row.get(text_field) if isinstance(row, dict) else None
     if not isinstance(text, str):
+        where = "" if number == 1 else f" in row {number:,}"
         fields = ", ".join(map(brief, row)) if isinstance(row, dict) else "none, as it is no object"
-        raise ValueError(f"no text there, its fields: {fields}")
+        raise ValueError(f"no text there{where}, its fields: {fields}")
     return text

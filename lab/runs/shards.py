@@ -31,9 +31,9 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from lab.errors import CheckpointError, LabError
 from lab.files import FileEntry, write_hashed
 from lab.runs.checkpoints import OPTIMIZER, TEMPORARY, WEIGHTS, temporary_folder
+from lab.runs.tensors import DTYPES, SHARDING, kind_of
 
 Files = dict[str, FileEntry]
-DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 NO_GROUP = ".*torch.distributed is disabled.*"  # DCP's warning, irrelevant to a single process
 
 
@@ -88,16 +88,6 @@ class ShardWriter(StorageWriter):
         return False
 
 
-def kind_of(name: str) -> str:
-    """Return which kind of file holds a tensor.
-
-    Example:
-        >>> kind_of("blocks.0.attention.q.weight"), kind_of("optimizer.embedding.weight.exp_avg")
-        ('weights', 'optimizer')
-    """
-    return OPTIMIZER if name.startswith(f"{OPTIMIZER}.") else WEIGHTS
-
-
 def safetensors_parts(items: list[WriteItem], planner: SavePlanner) -> Iterator[bytes | memoryview]:
     """Yield a safetensors file in parts: the header, then each tensor, without a copy on a CPU.
 
@@ -111,7 +101,7 @@ def safetensors_parts(items: list[WriteItem], planner: SavePlanner) -> Iterator[
         header[item.index.fqn] = {"dtype": DTYPES[dtype], "shape": list(sizes), "data_offsets": [place, end]}
         place = end
     offsets = {item.index.fqn: {"saved_offsets": list(item.tensor_data.chunk.offsets)} for item in items}
-    header["__metadata__"] = {"DCP_SHARDING_INFO": json.dumps(offsets), "DCP_VERSION": "1.0", "format": "pt"}
+    header["__metadata__"] = {SHARDING: json.dumps(offsets), "DCP_VERSION": "1.0", "format": "pt"}
     encoded = json.dumps(header).encode()
     encoded += b" " * (-len(encoded) % 8)
     yield struct.pack("<Q", len(encoded)) + encoded
@@ -173,24 +163,6 @@ def read_shards(tensors: dict[str, Any], folder: Path, group: ProcessGroup | Non
             checkpoint.load(tensors, storage_reader=reader, process_group=group, no_dist=group is None)
     except checkpoint.CheckpointException as error:
         raise CheckpointError(f"{folder}: cannot be read ({reason(error)}); use another checkpoint") from error
-
-
-def stored_weights(folder: Path) -> dict[str, Tensor]:
-    """Describe the weights in a checkpoint's files by tensors without memory, under the decoder's own names.
-
-    Raises: CheckpointError.
-    """
-    from safetensors import SafetensorError
-
-    try:
-        found = checkpoint.HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{folder}: cannot be read ({error}); use another checkpoint") from error
-    return {
-        name: torch.empty(entry.size, dtype=entry.properties.dtype, device="meta")
-        for name, entry in found.items()
-        if kind_of(name) == WEIGHTS
-    }
 
 
 def first_error(error: BaseException) -> BaseException:

@@ -16,8 +16,8 @@ from benchmarks.gpu import fits
 from benchmarks.gpu import tests as gpu_tests
 from benchmarks.gpu.sizes import TOY
 from benchmarks.gpu.stage import Options, Skipped, outcome_of
-from benchmarks.on_gpu import STAGES, Stage, run_stages
-from tests.forked import ROOT, Forked, python
+from benchmarks.on_gpu import STAGES, Stage, main, run_stages
+from tests.forked import ROOT, Forked
 
 NEEDS_A_GPU = {"gpu tests", "litgpt"}  # stages with nothing to measure where the tests run
 
@@ -86,10 +86,12 @@ def test_the_command_is_stopped_with_all_its_processes(tmp_path):
     assert ends(int((tmp_path / "child").read_text()), within_s=5)
 
 
-def test_a_stage_that_is_none_is_a_mistake(tmp_path):
-    done = python("-m", "benchmarks.on_gpu", "--out", tmp_path, "--only=rooofs")
-    assert done.returncode == 2
-    assert "rooofs" in done.stderr
+def test_a_stage_that_is_none_is_a_mistake(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["on_gpu", "--out", str(tmp_path), "--only=rooofs"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "rooofs" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

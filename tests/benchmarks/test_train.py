@@ -46,6 +46,13 @@ def test_a_missing_peer_is_one_line(peer, tmp_path, monkeypatch, capsys):
     assert f"{peer}: litgpt cannot be imported" in capsys.readouterr().out
 
 
+def test_a_model_that_does_not_fit_is_skipped(tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "memory_of", lambda device: 1e10)
+    train.measure(train.Cell("1.5B", 8, 16, "float32"), options(), CPU, record.Log("train", tmp_path / "r.jsonl"))
+    (written,) = record.read(tmp_path / "r.jsonl")
+    assert (written.status, written.reason[:10]) == ("skipped", "unmeasured")
+
+
 @pytest.mark.slow
 def test_all_sides_have_one_model_and_loss():
     """The same weights for the lab and transformers give the same loss."""

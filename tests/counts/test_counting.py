@@ -4,10 +4,11 @@ import os
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import torch
 
-from lab.callbacks.counting import Counting
-from lab.counts import PositionCounts
+from lab.callbacks.counting import AT_ONCE, WAITING_TARGETS, Counting
+from lab.counts import COUNTED, PositionCounts
 from lab.positions import distance
 from tests.ranks import meet
 
@@ -55,6 +56,19 @@ def test_total_holds_gaps_and_anchors():
     # 4, 6, 2 and 1 targets of contexts 0 .. 3
     assert counting.total().supervised.tolist() == [4, 6, 2, 1, 0, 0, 0, 0]
     assert counting.total().supervised_f().tolist() == [13, 9, 3, 1, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(("n", "max_len"), [(AT_ONCE, 8), (3 * AT_ONCE + 5, 8), (5, WAITING_TARGETS // 2)])
+def test_packs_wait_to_be_counted_many_at_a_time_and_none_is_left_out(n, max_len):
+    counting = Counting(max_len, distance("plain"))
+    numbers = np.random.default_rng(n).integers(0, 4, n).tolist()
+    assert count(counting, numbers) == numbers
+    assert len(counting.waiting) == n % (AT_ONCE if max_len == 8 else 2)
+    total = counting.total()
+    for name in COUNTED:
+        found, here = getattr(total, name), getattr(expected(numbers), name)
+        assert found[: len(here)].tolist() == here.tolist()
+        assert not found[len(here) :].any()
 
 
 def test_counting_goes_on_from_a_checkpoint(tmp_path):

@@ -205,7 +205,7 @@ def test_a_flipped_bit_of_a_large_corpus_is_found_when_its_block_is_read_and_not
         with refused(rule):
             shard.tokens[part]
     assert min(len(before.tokens[:]), len(after.tokens[:])) > 100
-    for prefetch in (0, 1):  # by a worker process, too, in one line
+    for prefetch in (0, 1):  # by the packing thread, too, in one line
         with refused(rule):
             packs(dataclasses.replace(config, prefetch=prefetch))
 

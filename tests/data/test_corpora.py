@@ -7,7 +7,6 @@ import zstandard
 
 from lab.data.config import DataConfig, Slimpajama, Text
 from lab.data.corpora import Document, DroppedDocument, open_corpus
-from lab.errors import DataError
 from tests.data.stores import refused
 
 TEXTS = ["one\nline", "zwei Wörter", "trois ☕ 三"]
@@ -126,13 +125,6 @@ def test_zst_frames_follow_each_other(tmp_path):
     assert [item.text for item in read_all(Text(path=str(tmp_path)))] == TEXTS
 
 
-def test_a_zst_file_that_is_none_is_one_line(tmp_path):
-    path = tmp_path / "part.jsonl.zst"
-    path.write_bytes(b"this is no zstandard frame at all")
-    with refused(f"{path}: "):
-        read_all(Text(path=str(tmp_path)))
-
-
 @pytest.mark.parametrize("damage", ["truncated", "page_header", "page"])
 def test_a_broken_parquet_file_is_one_line(tmp_path, damage):
     path = tmp_path / "part.parquet"
@@ -194,14 +186,3 @@ def test_a_dataset_is_streamed_through_the_datasets_package(hub_folder, tasks):
 def test_a_dataset_that_cannot_be_opened_is_one_line(hub_folder):
     with refused(f"data.corpus.dataset={hub_folder / 'nowhere'}: cannot be opened ("):
         open_corpus(DataConfig(corpus=Slimpajama(dataset=str(hub_folder / "nowhere"))))
-
-
-def test_a_dataset_with_a_broken_line_is_one_line_or_a_skip(hub_folder):
-    (hub_folder / "train-1.jsonl").write_bytes(b'{"text": "a"}\n{"text": cut\n')
-    message, items = "", []
-    try:
-        items = read_all(Slimpajama(dataset=str(hub_folder)))
-    except DataError as error:
-        message = str(error)
-    assert "\n" not in message
-    assert message or any(isinstance(item, DroppedDocument) and item.reason != "empty" for item in items)

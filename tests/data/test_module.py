@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
+from lightning.fabric.utilities.apply_func import move_data_to_device
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lab.data.arrangement import Arrangement
@@ -89,6 +91,18 @@ def test_a_batch_says_what_its_pack_holds(joined, name):
         assert batch["n_targets"] == int((batch["targets"] != IGNORE).sum())
         assert batch["starts"] == starts_by_definition(batch)
         assert (batch["starts"] is None) == (name in ("reset_chunks", "anchor_chunks"))
+
+
+def test_a_batch_is_moved_as_lightning_moves_it(prepared):
+    (batch,), data = packs_of(prepared, 1, n_streams=1)
+    meta = torch.device("meta")
+    moved, expected = data.transfer_batch_to_device(batch, meta, 0), move_data_to_device(batch, meta)
+    assert moved.keys() == expected.keys()
+    for name, value in expected.items():
+        if isinstance(value, torch.Tensor):
+            assert (moved[name].device, moved[name].shape) == (meta, value.shape), name
+        else:
+            assert moved[name] is batch[name], name
 
 
 def starts_by_definition(batch):

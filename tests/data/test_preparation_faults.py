@@ -1,5 +1,3 @@
-import json
-
 import pytest
 
 from lab.data.config import Bpe, DataConfig, Text, TokenizerFile
@@ -98,19 +96,6 @@ def test_a_tokenizer_file_is_copied_and_its_end_token_used(tmp_path, bpe):
     prepare(config, progress=False)
     ids, _ = read_shard(shard_folder(config) / "task-00000", "train")[3]
     assert ids == [*bpe.encode(texts[0][3]).ids, bpe.token_to_id("<bos>")]
-
-
-def test_a_file_added_later_is_noticed(made):
-    config, _ = made
-    with open(f"{config.corpus.path}/a_new_first.jsonl", "w", encoding="utf-8") as file:
-        file.write(json.dumps({"text": "a new first document"}))
-    try:
-        prepare(config, progress=False)
-    except DataError:
-        return
-    folders = sorted(shard_folder(config).glob("task-*"))
-    n_documents = sum(len(read_shard(folder, split)) for folder in folders for split in ("train", "held_out"))
-    assert n_documents in (120, 121), "either the old corpus or the new one, nothing twice and nothing lost"
 
 
 def test_a_missing_corpus_is_one_line_and_leaves_nothing_behind(tmp_path):

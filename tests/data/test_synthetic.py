@@ -105,16 +105,6 @@ def test_filler_holds_no_question_and_no_needle():
     assert not re.search("magic|What|The numbers|info", filler)
 
 
-def test_filler_is_a_function_of_its_index():
-    assert text().filler(3, 100) == text().filler(3, 100)
-    assert text().filler(3, 100) != text().filler(4, 100)
-
-
-def test_without_questions_there_are_none():
-    joined = " ".join(text(question_prob=0.0).documents(0, 100))
-    assert "magic" not in joined
-
-
 def test_words_are_as_many_as_asked_and_word_like():
     words = set(re.findall("[a-z]+", text(words=23, question_prob=0.0).filler(0, 4000)))
     assert len(words) == 23

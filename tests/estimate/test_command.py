@@ -58,6 +58,7 @@ def test_a_run_without_shards_tokenizer_or_weights(written):
     assert "15,472" in text
     for words in ("run: 2 x fsdp, bf16", "unmeasured", "of 80", "627B", "counts.npz", "28 days"):
         assert words in text
+    assert f"weights of a probe (apart) {2 * 15_472:>21,}" in text  # a whole copy in bf16
 
 
 def test_an_absent_model_takes_its_shape_from_the_command_line(written):

@@ -276,7 +276,7 @@ def test_tests_that_training_recorded_are_taken_up(recorded, tmp_path, capsys, m
     assert ran() == (1, 2)
     assert sum(row["found"] for row in rows_in(tmp_path / "3") if row["metric"] == "found_by_depth") == 8
     assert ran(tests=1) == (0, 1)
-    for other in ("--seed=1", "--answer_budget=63", "--digits=4", "--protocol=string"):
+    for other in ("--seed=1", "--answer_budget=63"):
         assert ran(other) == (3, 0)
     assert ran("--position.distance.method=rerope", "--position.distance.window=9") == (3, 0)
     (recorded / "environment.json").write_text(json.dumps({"hardware": {"gpus": ["one"]}}))

@@ -67,6 +67,7 @@ def test_writes_the_curve_the_summary_every_case_and_a_table(probe):
     assert sorted(path.name.partition("-")[0] for path in folder.iterdir()) == ["cases", "probes.jsonl", "tests"]
 
 
+@pytest.mark.usefixtures("quiet")
 def test_tests_are_the_same_whatever_the_seed_of_the_run(probe, run_folder, tmp_path):
     run = shutil.copytree(run_folder, tmp_path / "run")
     settings = yaml.safe_load((run / "config.yaml").read_text())
@@ -76,6 +77,7 @@ def test_tests_are_the_same_whatever_the_seed_of_the_run(probe, run_folder, tmp_
     assert cases[0] == cases[1]
 
 
+@pytest.mark.usefixtures("quiet")
 def test_f_is_that_of_the_checkpoint(probe, run_folder, tmp_path):
     run = shutil.copytree(run_folder, tmp_path / "run")
     counts = PositionCounts(257)
@@ -89,6 +91,7 @@ def test_f_is_that_of_the_checkpoint(probe, run_folder, tmp_path):
     assert [row["f"] for row in lines(folder / "probes.jsonl")[:-1]] == [58 + 1, 0, None]  # at 192, 256, 320
 
 
+@pytest.mark.usefixtures("quiet")
 def test_sequential_runs_fewer_tests_and_says_so(probe):
     status, folder, said = probe("--tests=60 --batch=30 --sequential --error=0.02 --thresholds=[0.5]")
     assert status == 0
@@ -101,6 +104,7 @@ def test_sequential_runs_fewer_tests_and_says_so(probe):
     assert lines(folder / CASES) == [c for c in lines(folder.parent / "all" / CASES) if c["test"] < curve[0]["tests"]]
 
 
+@pytest.mark.usefixtures("quiet")
 def test_the_papers_protocol_brings_its_own_numbers(probe):
     status, folder, said = probe("--protocol=string --answer_budget=48 --tests=2")
     assert status == 0
@@ -113,6 +117,12 @@ def test_the_papers_protocol_brings_its_own_numbers(probe):
 def silent(decoder, prompts, n_tokens, stop_id, **options):
     """Answer nothing, without a model."""
     return torch.full((len(prompts), n_tokens), stop_id)
+
+
+@pytest.fixture
+def quiet(monkeypatch):
+    """Let tests that are of other things than answers go without a model."""
+    monkeypatch.setattr(eval.common.subject, "greedy", silent)
 
 
 class Counted:
@@ -131,6 +141,8 @@ class Counted:
 
 @pytest.mark.parametrize("words", ["", "--sequential --round=2"], ids=["all", "sequential"])
 def test_a_probe_that_was_stopped_goes_on_and_ends_as_one_that_was_not(probe, monkeypatch, words):
+    if not words:
+        monkeypatch.setattr(eval.common.subject, "greedy", silent)
     whole = probe(words, folder="whole")[1]
     with monkeypatch.context() as patch:
         Counted(patch, stop_after=4)
@@ -188,6 +200,7 @@ def test_another_text_takes_up_nothing_even_where_it_begins_alike(probe, monkeyp
         assert counted.prompts == 18 * n
 
 
+@pytest.mark.usefixtures("quiet")
 def test_other_weights_take_up_nothing(probe, run_folder, tmp_path):
     other = shutil.copytree(run_folder, tmp_path / "other")
     shutil.rmtree(other / "eval", ignore_errors=True)
@@ -212,6 +225,7 @@ def test_a_text_that_a_test_would_hold_twice_is_refused(probe, bpe, tmp_path):
     assert not folder.exists()
 
 
+@pytest.mark.usefixtures("quiet")
 def test_without_a_folder_results_lie_in_the_run(probe, run_folder):
     status, _, said = probe("--seed=7", folder=None)
     assert status == 0

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+from pathlib import Path
 
 import pytest
 
@@ -83,14 +84,16 @@ def test_json_is_one_object_and_nothing_else(name, words_for, capsys):
     found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert (list(found), found["command"]) == (["command", "rows", "files", "pictures"], f"eval.{name}")
     assert bool(found["pictures"]) == (PLOT in taken or name == "picture")
-    assert all(size_of(path) > (500, 300) for path in found["pictures"])
+    assert all(min(size_of(Path(path))) > 300 for path in found["pictures"])
     assert found["rows"]
     assert all(isinstance(row, dict) for row in found["rows"])
-    for row in found["rows"] if name in MEASURED else ():
+    measured = [row for row in found["rows"] if name in MEASURED and "checkpoints" not in row]  # but for averages
+    assert bool(measured) == (name in MEASURED)
+    for row in measured:
         assert set(row) >= COLUMNS
         assert (row["model"], row["precision"], len(row["weights"])) == ("tiny", "float32", 16)
         assert row["checkpoint"].startswith("tokens-")
-        assert row["score"] is None or row["low"] <= row["score"] <= row["high"]
+        assert None in (row["score"], row["low"]) or row["low"] <= row["score"] <= row["high"]
     if METHOD in taken:
         assert {row["method"] for row in found["rows"]} == {"ntk(factor=2)+rerope(window=9)"}
 

@@ -201,17 +201,17 @@ def test_near_ties_come_out_alike_in_every_batch():
     model, prompts = nearly_tied(0), tokens(0, 20, 24, vocab=30)
     prompts[5:10, :17] = prompts[5, :17].clone()
     alone = torch.cat([greedy(model, prompt[None], 6) for prompt in prompts])
-    for size, stop_id in itertools.product((2, 7, 20), (None, 7)):
+    for size, stop_id in ((2, None), (7, 7), (20, None)):
         answers = [row for part in prompts.split(size) for row in up_to(stop_id, greedy(model, part, 6, stop_id))]
         assert answers == up_to(stop_id, alone)
 
 
 def test_every_share_of_ranks_gives_the_same_answers():
-    model, prompts = nearly_tied(9), tokens(9, 21, 24, vocab=30)
-    whole = greedy(model, prompts, 10)
+    model, prompts = nearly_tied(9), tokens(9, 11, 24, vocab=30)
+    whole = greedy(model, prompts, 7)
     for ranks in (2, 4):
         for rank in range(ranks):
-            assert torch.equal(greedy(model, prompts[rank::ranks], 10), whole[rank::ranks])
+            assert torch.equal(greedy(model, prompts[rank::ranks], 7), whole[rank::ranks])
 
 
 def test_rows_that_are_sure_are_not_generated_again():
@@ -219,8 +219,8 @@ def test_rows_that_are_sure_are_not_generated_again():
     sizes = reads(model)
     greedy(model, prompts, 6)
     assert sizes == [160] + [8] * 5
-    logits = torch.tensor([[1.0, -4.0, 1.0 - 4 * 900 * 2.0**-23], [1.0, -4.0, 1.0 - 4 * 1100 * 2.0**-23]])
-    assert generate.is_near(logits).tolist() == [True, False]  # 1024 roundings of the largest logit, 4
+    logits = torch.tensor([[1.0, -4.0, 1.0 - 4 * 240 * 2.0**-23], [1.0, -4.0, 1.0 - 4 * 270 * 2.0**-23]])
+    assert generate.is_near(logits).tolist() == [True, False]  # 256 roundings of the largest logit, 4
     assert generate.is_near(logits.bfloat16()) is None
 
 
@@ -337,7 +337,7 @@ def test_no_pass_computes_more_of_the_last_block_than_it_must():
     for block in model.blocks:
         block.feed_forward.register_forward_hook(lambda module, args, out: rows.append(args[0].shape[1]))
     greedy(model, prompts, 2)
-    assert rows == [10, 10, 1, 1, 1, 1]
+    assert rows == [10, 10, 1]  # steps go without modules, one token of a row each
 
 
 def test_steps_lay_out_what_single_passes_would():
@@ -345,7 +345,9 @@ def test_steps_lay_out_what_single_passes_would():
         model = decoder(rotary, method)
         cache = model.new_cache(2, 20)
         cache.length = 9
-        for step in model.layout(tokens(1, 1, 6), None, None, None, cache).steps():
+        coming = model.layout(tokens(1, 1, 6), None, None, None, cache)
+        for _ in range(6):
+            step = coming.step(cache.length)
             alone = model.layout(tokens(1, 1, 1), None, None, None, cache)
             assert torch.equal(step.q_pos, alone.q_pos)
             assert torch.equal(step.k_pos, alone.k_pos)

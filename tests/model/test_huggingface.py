@@ -22,11 +22,10 @@ from tests.model.folders import (
 )
 
 
-@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize(
-    "heads",
-    [{}, {"num_key_value_heads": 4}, {"num_key_value_heads": 1, **HEADS_OF_16}],
-    ids=["grouped", "multi_head", "head_dim"],
+    ("heads", "tied"),
+    [({}, False), ({"num_key_value_heads": 4}, True), ({"num_key_value_heads": 1, **HEADS_OF_16}, False)],
+    ids=["grouped", "multi_head_tied", "head_dim"],
 )
 @pytest.mark.parametrize("family", CLASSES)
 def test_logits_equal_those_of_transformers(family, heads, tied, tmp_path):
@@ -39,8 +38,14 @@ def test_logits_equal_those_of_transformers(family, heads, tied, tmp_path):
     assert ours.cfg.n_parameters() == sum(p.numel() for p in model.parameters())
 
 
-@pytest.mark.parametrize("form", ["rope_parameters", "rope_scaling.rope_type", "rope_scaling.type"])
-@pytest.mark.parametrize("kind", ROPES)
+@pytest.mark.parametrize(
+    ("kind", "form"),
+    [
+        *((kind, "rope_parameters") for kind in ROPES),
+        *((kind, "rope_scaling.rope_type") for kind in ("default", "yarn_in_full", "llama3", "longrope")),
+        *((kind, "rope_scaling.type") for kind in ("linear", "dynamic", "yarn", "longrope_of_max_positions")),
+    ],
+)
 def test_every_rope_type_in_both_forms_of_config_json(kind, form, tmp_path):
     rope = {**ROPES[kind], "rope_theta": 1000.0}
     model = theirs(rope_parameters=rope, **HEADS_OF_16)

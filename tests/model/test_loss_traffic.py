@@ -1,11 +1,14 @@
 """Bytes that the loss moves on a GPU, counted by stand-ins, and the precision of the head's gradient."""
 
+import weakref
+
 import pytest
 import torch
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+from lab.estimate.stand_ins import FusedCrossEntropy
 from lab.model import loss
 from lab.model.loss import chunk_terms, summed_cross_entropy
 
@@ -60,6 +63,47 @@ def test_logits_are_written_and_read_in_half_precision_and_the_heads_gradient_is
         summed_cross_entropy(hidden, weight, targets, CHUNK)
     assert traffic.bytes / TOKENS == pytest.approx(per_token, rel=0.005)
     assert torch.Size([V, D]) not in traffic.halves
+
+
+class Held(Traffic):
+    """Track the bytes of storages that operators allocate, and their `peak`."""
+
+    def __init__(self, *inputs):
+        super().__init__()
+        self.known, self.now, self.peak = {x.untyped_storage()._cdata for x in inputs}, 0, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return self.hold(super().__torch_dispatch__(func, types, args, kwargs))
+
+    def one_kernel(self, *args):
+        return self.hold(super().one_kernel(*args))
+
+    def hold(self, out):
+        storages = [x.untyped_storage() for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
+        for storage in storages:
+            if storage._cdata not in self.known:
+                self.known.add(storage._cdata)
+                self.now += storage.nbytes()
+                weakref.finalize(storage, self.release, storage._cdata, storage.nbytes())
+        self.peak = max(self.peak, self.now)
+        return out
+
+    def release(self, storage, size):
+        self.known.discard(storage)
+        self.now -= size
+
+
+def test_the_estimate_holds_what_the_loss_allocates(stood_in, monkeypatch):
+    monkeypatch.setattr(loss, "multiply", torch.matmul)
+    peaks = []
+    for real in (True, False):
+        hidden, weight, targets = case()
+        with Held(hidden, weight, targets) as held:
+            monkeypatch.setattr(loss, "compiled_terms", lambda held=held: held.one_kernel)
+            scored = (hidden, weight, targets, CHUNK) if real else (hidden, weight, CHUNK)
+            (summed_cross_entropy if real else FusedCrossEntropy.apply)(*scored).backward()
+        peaks.append(held.peak)
+    assert peaks[1] == pytest.approx(peaks[0], rel=0.01)
 
 
 def test_loss_and_gradients_equal_torchs(stood_in):

@@ -237,7 +237,7 @@ def test_ranks_together_stop_where_one_does(bpe, world_size):
     assert len({result.tests for result in alone}) > 1, "not all lengths stop at once"
 
 
-@pytest.mark.parametrize("batch", [1, 5, 64])
+@pytest.mark.parametrize("batch", [1, 64])
 def test_a_sequential_length_is_the_beginning_of_a_whole_one(bpe, batch):
     answer = right_in_some(0.9, 256)
     probe = make_probe(bpe, batch=batch, **SEQUENTIAL)

@@ -45,8 +45,15 @@ def test_a_file_is_read(tmp_path, bpe, name, content, text):
         pytest.param("a.json", b"[1]", "must hold JSON with `text` (", id="json_list"),
         pytest.param("a.json", b'{"txt": "a"}', "must hold JSON with `text` (", id="json_without_text"),
         pytest.param("a.json", b'{"text": ""}', "empty; give a file with text in it", id="json_empty_text"),
-        pytest.param("a.jsonl", b'{"text": "a"}\n{"text": 3}', "must hold JSON with `text` (", id="jsonl_number"),
-        pytest.param("a.jsonl", b'{"text": "a"}\n{"text"', "must hold JSON with `text` (", id="jsonl_cut"),
+        pytest.param(
+            "a.jsonl",
+            b'{"text": "a"}\n{"text": 3}',
+            "must hold JSON with `text` (no text there in row 2",
+            id="jsonl_number",
+        ),
+        pytest.param(
+            "a.jsonl", b'{"text": "a"}\n{"text"', "must hold JSON with `text` (row 2 is broken: ", id="jsonl_cut"
+        ),
     ],
 )
 def test_a_file_that_cannot_be_used_is_one_line(tmp_path, bpe, name, content, reason):

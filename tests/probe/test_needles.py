@@ -69,7 +69,7 @@ def test_defaults_are_four_numbers_of_six_digits(bpe):
     assert len(case.prompt_ids) + 64 == 1024
 
 
-@pytest.mark.parametrize("needles", [1, 2, 4, 7])
+@pytest.mark.parametrize("needles", [1, 4])
 def test_one_needle_stands_in_each_part_of_the_first_99_percent(bpe, needles):
     drawn = []
     for test in range(120):

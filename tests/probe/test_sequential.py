@@ -8,7 +8,7 @@ from scipy.stats import betabinom, binom
 from lab.probe.curve import last_passing
 from lab.probe.sequential import doubts_at, fewest, full_design, sequential_design
 
-FINE = np.linspace(1e-4, 1 - 1e-4, 3001)
+FINE = np.linspace(1e-4, 1 - 1e-4, 1201)
 DESIGNS = [  # tests, thresholds, error, round
     (500, (0.8,), 0.005, 25),
     (500, (0.5,), 0.02, 40),
@@ -57,7 +57,7 @@ def test_the_verdict_differs_from_that_of_all_tests_no_more_often_than_stated(se
     assert (design.expected_tests(FINE) <= tests).all()
 
 
-@pytest.mark.parametrize(("error", "least"), [(0.001, 0.0005), (0.01, 0.008), (0.1, 0.08)])
+@pytest.mark.parametrize(("error", "least"), [(0.001, 0.0005), (0.1, 0.08)])
 def test_the_stated_error_is_used_up(error, least):
     assert least < sequential_design(500, (0.8,), error, 25).disagreement(FINE).max() <= error
 

@@ -31,7 +31,8 @@ def test_a_file_that_does_not_fit_is_one_line_with_both_sizes_and_leaves_nothing
 
 def test_a_record_that_does_not_fit_is_one_line(tmp_path):
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
-    with refused(f"{tmp_path / 'metrics.jsonl'}: needs 14 bytes, ", error=DiskError):
+    remedy = "make room on this disk and run the same command again, lab.fit with --resume"
+    with pytest.raises(DiskError, match=rf"^{tmp_path}/metrics.jsonl: needs 14 bytes, .*; {remedy}$"):
         RunFolder(tmp_path).append("metrics.jsonl", {"step": 123})
 
 

@@ -11,7 +11,6 @@ from lab.runs import arms_picture, picture
 from lab.runs.arms import mean_with_limits, name_arms, read_settings
 from lab.runs.arms_picture import accuracy, draw, reach
 from lab.runs.picture import draw_run
-from tests.forked import python
 
 backend_agg = pytest.importorskip("matplotlib.backends.backend_agg")
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -74,11 +73,7 @@ def test_records_without_some_numbers_leave_gaps_and_others_are_one_line(tmp_pat
         assert fault.startswith(f"{run / 'metrics.jsonl'}: line 1 is not an object with consumed_tokens; ")
 
 
-@pytest.mark.parametrize(
-    "parts",
-    [("counts", "metrics", "probes"), ("counts", "metrics"), ("counts",)],
-    ids=["whole", "not_probed", "counts_only"],
-)
+@pytest.mark.parametrize("parts", [("counts", "metrics", "probes"), ("counts",)], ids=["whole", "counts_only"])
 def test_a_run_folder_becomes_a_picture(tmp_path, parts):
     path = draw_run(write_run(tmp_path / "run", parts))
     assert path == tmp_path / "run" / "picture.png"
@@ -96,22 +91,12 @@ def test_the_command_line_writes_where_it_is_told(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("exists", [False, True], ids=["no_folder", "no_counts"])
-def test_a_folder_that_is_no_run_is_one_line(tmp_path, exists):
-    run = tmp_path / "run"
-    if exists:
-        write_run(run, ())
-    done = python("-m", "eval.picture", run)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"{run}: holds no counts.npz; ")
-    assert done.stdout == ""
-
-
-def test_an_output_in_a_folder_that_is_not_there_is_one_line_or_made(tmp_path, capsys):
-    run, output = write_run(tmp_path / "run"), tmp_path / "nowhere" / "p.png"
-    if main([str(run), "-o", str(output)]) == 0:
-        size_of(output)
-    else:
-        assert capsys.readouterr().err.count("\n") == 1
+def test_a_folder_that_is_no_run_is_one_line(tmp_path, capsys, exists):
+    run = write_run(tmp_path / "run", ()) if exists else tmp_path / "run"
+    assert main([str(run)]) == 2
+    told = capsys.readouterr()
+    assert told.err.startswith(f"{run}: holds no counts.npz; ")
+    assert told.out == ""
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,9 @@ from lab.model.decoder import Decoder, DecoderConfig
 from lab.runs import checkpoints
 from lab.runs.checkpoints import Checkpoint, newest, open_checkpoint, publish
 from lab.runs.shards import ShardWriter, finish_writing, read_shards, write_shards
-from lab.runs.state import load_weights, packed, read_state, read_weights_of, restore_tensors, tensors_to_save
+from lab.runs.state import load_weights, packed, read_state, read_weights_of
+from lab.runs.tensors import read_tensors, stored_weights
+from lab.runs.training_state import restore_tensors, tensors_to_save
 from tests.ranks import meet
 from tests.refusals import refused
 
@@ -71,12 +73,16 @@ def test_files_are_plain_safetensors_and_hashed_as_they_were_written(tmp_path, m
         assert entry == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
+READERS = pytest.mark.parametrize("read", [read_shards, read_tensors], ids=["torch", "own"])
+
+
+@READERS
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
-def test_every_dtype_and_layout_comes_back(tmp_path, dtype):
+def test_every_dtype_and_layout_comes_back(tmp_path, dtype, read):
     wide = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)).to(dtype)
     save(tmp_path, {"w": wide.T, "part": wide[1:3, 1:], "one": wide[0, :1]})
     found = {"w": torch.zeros(4, 6, dtype=dtype), "part": torch.zeros(2, 3, dtype=dtype)}
-    read_shards(found, newest(tmp_path)[0].folder)
+    read(found, newest(tmp_path)[0].folder)
     assert torch.equal(found["w"], wide.T)
     assert torch.equal(found["part"], wide[1:3, 1:])
 
@@ -167,17 +173,25 @@ def test_shards_of_two_ranks_are_read_by_one(ranks, tmp_path):
     assert sorted(held)[:2] == [("00000", "five", (3, 4)), ("00000", "one", (1,))]
     assert ("00001", "five", (2, 4)) in held
     assert [name for _, name, _ in held].count("everywhere") == 1, "what all hold is written once"
-    found = {"five": torch.zeros(5, 4)}
-    read_shards(found, folder)
-    assert torch.equal(found["five"], torch.arange(20.0).view(5, 4))
+    for read in (read_shards, read_tensors):
+        found = {"five": torch.zeros(5, 4), "one": torch.zeros(1)}
+        read(found, folder)
+        assert (found["five"].flatten().tolist(), found["one"].item()) == ([float(n) for n in range(20)], 7.0)
+    assert {name: tuple(tensor.shape) for name, tensor in stored_weights(folder).items()} == {
+        "everywhere": (3,), "five": (5, 4), "one": (1,)
+    }  # fmt: skip
+    (folder / "weights-00001.safetensors").unlink()
+    with refused(f"{folder}: cannot be read (", error=CheckpointError):
+        read_tensors(found, folder)
 
 
-def test_tensors_of_other_names_or_shapes_are_one_line(tmp_path):
+@READERS
+def test_tensors_of_other_names_or_shapes_are_one_line(tmp_path, read):
     save(tmp_path, TENSORS)
     folder = newest(tmp_path)[0].folder
     for wanted in ({"b.weight": torch.zeros(5, 3)}, {"a.weight": torch.zeros(3, 5)}):
         with refused(f"{folder}: cannot be read (", error=CheckpointError):
-            read_shards(wanted, folder)
+            read(wanted, folder)
 
 
 class Attack:
@@ -215,10 +229,11 @@ def test_a_state_that_is_none_is_one_line(tmp_path, junk):
         read_state(Checkpoint(tmp_path, 1))
 
 
-def test_a_broken_shard_that_the_manifest_matches_is_one_line(tmp_path):
+@READERS
+def test_a_broken_shard_that_the_manifest_matches_is_one_line(tmp_path, read):
     (tmp_path / "weights-00000.safetensors").write_bytes(b"\xff" * 100)
     with refused("", error=CheckpointError):
-        read_shards({"a.weight": torch.zeros(5, 3)}, tmp_path)
+        read({"a.weight": torch.zeros(5, 3)}, tmp_path)
 
 
 def test_a_save_in_the_background_writes_what_was_there_when_it_began(tmp_path):

@@ -28,7 +28,7 @@ ROWS = {
         ],
     ),
     13: ("mutated configs and command lines", ["tests/test_hostile.py"]),
-    14: ("a rank, an agent or a packing process is killed", [DEATHS]),
+    14: ("a rank or an agent is killed", [DEATHS]),
     15: (
         "a committed loss file; other threads and versions",
         ["tests/test_fit.py", f"{DEATHS}::test_other_threads_and_versions_are_named_in_one_line"],

@@ -12,7 +12,7 @@ from lab.errors import ConfigError, DataError
 from lab.masks import MASKS
 from lab.model.attention.cache import KeyCache
 from lab.model.attention.layout import Layout, document_segments, first_ids
-from lab.model.attention.plan import plan_for
+from lab.model.attention.plan import Plan, plan_for
 from lab.model.attention.visibility import Visibility
 from lab.positions import Distance, Frequencies
 from lab.positions import distance as make_distance
@@ -104,15 +104,12 @@ def in_rows(x: Tensor, batch: int) -> Tensor:
     return rows[0].transpose(1, 2)
 
 
-def attend_cached(
-    q: Tensor, k: Tensor, v: Tensor, *, layer: int, backend: str, layout: Layout, cache: KeyCache
-) -> Tensor:
+def attend_cached(q: Tensor, k: Tensor, v: Tensor, *, layer: int, plan: Plan, cache: KeyCache) -> Tensor:
     """Attend from new tokens to all cached ones and to themselves, and append them to the cache.
 
     Shapes: q (B, N, Tq, H); k, v (B, K, Tq, H), not rotated; returns (B, N, Tq, H) in the dtype of v.
     """
-    plan = plan_for(backend, layout, q, v)
-    keys, values = cache.extend(layer, k, v, layout.k_rotations, plan.dtype)
+    keys, values = cache.extend(layer, k, v, plan.layout.k_rotations, plan.dtype)
     if not cache.n_maps:
         keys = plan.keys(keys[0])
     return plan.run(q, keys, values, layer).to(v.dtype)

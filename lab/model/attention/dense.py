@@ -29,11 +29,13 @@ def attend_dense(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer
 def attend_band(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int) -> Tensor:
     """Attend within the only band by torch's own kernel."""
     query, key, seen_BQK = layout.rotate_queries(q, 0, layer, v.dtype), keys[0], layout.seen()
-    if fused.suits(v):  # the fused kernel that takes a mask has no grouped heads
+    if q.shape[2] == 1:  # the heads of a group become rows of one head: no key is repeated
+        query = query.reshape(len(v), v.shape[1], -1, v.shape[3])
+    elif fused.suits(v):  # the fused kernel that takes a mask has no grouped heads
         key, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (key, v))
     gqa = query.shape[1] != v.shape[1]
     out = F.scaled_dot_product_attention(query, key, v, attn_mask=seen_BQK[:, None], enable_gqa=gqa)
-    return torch.where(seen_BQK.any(-1)[:, None, :, None], out, 0.0)
+    return torch.where(seen_BQK.any(-1)[:, None, :, None], out, 0.0).reshape(q.shape)
 
 
 def attend_bands(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int) -> Tensor:

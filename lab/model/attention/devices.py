@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import shutil
+
 import torch
 from torch import Tensor
 
@@ -14,3 +17,8 @@ def kind(device: torch.device) -> str:
 def moved(x: Tensor, device: torch.device) -> Tensor:
     """Copy a tensor of the host to a device without waiting for what is queued there."""
     return (x.pin_memory() if device.type == "cuda" else x).to(device, non_blocking=True)
+
+
+def compiles() -> bool:
+    """Return whether torch.compile finds what it calls for a GPU: Triton and a C compiler."""
+    return importlib.util.find_spec("triton") is not None and any(map(shutil.which, ("cc", "gcc", "clang")))

@@ -52,11 +52,14 @@ class FixedRow:
     ) -> Tensor:
         """Attend by one call of a variable-length kernel from queries to keys that are not rotated yet.
 
+        Tokens come before heads in memory, for the kernel and in what it returns, so that nothing is copied.
+
         Shapes: q (1, N, T, H); k, v (1, K, T, H); factor (1, T) on the logits; returns (1, N, T, H).
         """
-        q, k = rotation.rotate(q), rotation.rotate(k).to(v.dtype)
-        q = (q if factor is None else q * factor[:, None, :, None]).to(v.dtype)
-        q_TNH, k_TNH, v_TNH = (x[0].transpose(0, 1) for x in (q, k, v))
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        q, k = (rotation.by_token().rotate(x) for x in (q, k))
+        q = q if factor is None else q * factor[:, :, None, None]
+        q_TNH, k_TNH, v_TNH = (x.flatten(0, 1).to(v.dtype) for x in (q, k, v))
         if self.key_places is not None:
             k_TNH, v_TNH = k_TNH[self.key_places], v_TNH[self.key_places]
-        return kernel(q_TNH, k_TNH, v_TNH, self).transpose(0, 1)[None]
+        return kernel(q_TNH, k_TNH, v_TNH, self)[None].transpose(1, 2)

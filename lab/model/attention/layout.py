@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -111,23 +111,25 @@ class Layout:
             seen_by=Visibility(q_pos.shape[-1], n_keys, self.k_pos.device),
         )
 
-    def steps(self) -> Iterator[Layout]:
-        """Yield the layouts of forward passes over the new tokens one at a time, each with the keys up to its own.
+    @property
+    def n_past(self) -> int:
+        """Number of keys before those of the new tokens."""
+        return self.k_pos.shape[-1] - self.q_pos.shape[-1]
 
-        They share this layout's rotations. The keys before the new tokens must be rotated already.
+    def step(self, n_past: int) -> Layout:
+        """Return the layout of a forward pass over one of the new tokens, with the `n_past` keys before it.
+
+        It shares this layout's rotations. The keys before it must be rotated already.
         """
-        n_new = self.q_pos.shape[-1]
-        past = self.k_pos.shape[-1] - n_new
-        for number in range(n_new):
-            part, n_keys = slice(number, number + 1), past + number + 1
-            yield replace(
-                self,
-                q_pos=self.q_pos[..., part],
-                k_pos=self.k_pos[..., :n_keys],
-                q_rotations=tuple(rotation.at(part) for rotation in self.q_rotations),
-                k_rotations=tuple(rotation.at(part) for rotation in self.k_rotations),
-                seen_by=Visibility(1, n_keys, self.k_pos.device),
-            )
+        part = slice(n_past - self.n_past, n_past - self.n_past + 1)
+        return replace(
+            self,
+            q_pos=self.q_pos[..., part],
+            k_pos=self.k_pos[..., : n_past + 1],
+            q_rotations=tuple(rotation.at(part) for rotation in self.q_rotations),
+            k_rotations=tuple(rotation.at(part) for rotation in self.k_rotations),
+            seen_by=Visibility(1, n_past + 1, self.k_pos.device),
+        )
 
     @cached_property
     def visible(self) -> Visibility | GivenMask:

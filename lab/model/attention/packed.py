@@ -2,13 +2,12 @@
 
 The spans differ from pack to pack, so the compiler does not look inside. Each runs torch's flash kernel for CPUs; the
 query heads of a group are heads of one batch entry and read its keys through a stride of 0, so none is repeated.
+torch keeps compiled graphs on disk by the names of their operations: new shapes of results need new names.
 Axes: T tokens, N heads, K key-value heads, G = N / K, H per head.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -24,13 +23,16 @@ def packed_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Any) -> Tensor:
     return attend_spans(q, k, v, cu_q, cu_k)[0]
 
 
-@torch.library.custom_op("lab::attend_spans", mutates_args=(), device_types="cpu")
+@torch.library.custom_op("lab::packed_attention", mutates_args=(), device_types="cpu")
 def attend_spans(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the output (T, N, H) and the log-sum-exp (N, T); a span has as many keys as queries, or an anchor more."""
+    """Return the output (T, N, H) and log-sum-exp (K, G, T); a span has a key for every query, or an anchor more."""
     out, lse = results(q, k, v, cu_q, cu_k)
-    for rows, keys, masked in runs(cu_q, cu_k, q.dtype):
-        part, part_lse = KERNEL(*grouped(q[rows], k[keys], v[keys]), 0.0, **masked)
-        out[rows], lse[:, rows] = tokens_first(part), part_lse.flatten(0, 1)
+    queries = zip(*split(cu_q, *by_group(k, q, out), lse), strict=True)
+    keys = zip(*split(cu_k, *repeated(q, k, v)), strict=True)
+    for (q_part, out_part, lse_part), (k_part, v_part) in zip(queries, keys, strict=True):
+        parts = KERNEL(q_part, k_part, v_part, 0.0, **mask(q_part, k_part))
+        out_part.copy_(parts[0])
+        lse_part.copy_(parts[1])
     return out, lse
 
 
@@ -38,22 +40,22 @@ def attend_spans(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor) ->
 def results(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor) -> tuple[Tensor, Tensor]:
     """Allocate the results."""
     wide = torch.promote_types(q.dtype, torch.float32)
-    return q.new_empty(q.shape), q.new_empty(q.shape[1], q.shape[0], dtype=wide)
+    return q.new_empty(q.shape), q.new_empty(k.shape[1], q.shape[1] // k.shape[1], q.shape[0], dtype=wide)
 
 
-@torch.library.custom_op("lab::attend_spans_backward", mutates_args=(), device_types="cpu")
+@torch.library.custom_op("lab::packed_attention_backward", mutates_args=(), device_types="cpu")
 def attend_spans_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, cu_q: Tensor, cu_k: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of q, k and v."""
+    """Return the gradients of q, k and v, those of keys and values summed over the heads of a group."""
     dq, dk, dv = gradients(grad, q, k, v, out, lse, cu_q, cu_k)
-    for rows, keys, masked in runs(cu_q, cu_k, q.dtype):
-        q_part, k_part, v_part = grouped(q[rows], k[keys], v[keys])
-        grad_part, out_part = (by_group(x[rows], k.shape[1]) for x in (grad, out))
-        lse_part = lse[:, rows].unflatten(0, (k.shape[1], -1))
-        parts = BACKWARD(grad_part, q_part, k_part, v_part, out_part, lse_part, 0.0, **masked)
-        dq[rows] = tokens_first(parts[0])
-        dk[keys], dv[keys] = (part.sum(1).transpose(0, 1) for part in parts[1:])
+    queries = zip(*split(cu_q, *by_group(k, dq, grad, q, out), lse), strict=True)
+    keys = zip(*split(cu_k, *by_group(k, dk, dv), *repeated(q, k, v)), strict=True)
+    for (dq_part, grad_part, q_part, *saved), (dk_part, dv_part, k_part, v_part) in zip(queries, keys, strict=True):
+        parts = BACKWARD(grad_part, q_part, k_part, v_part, *saved, 0.0, **mask(q_part, k_part))
+        dq_part.copy_(parts[0])
+        torch.sum(parts[1], 1, keepdim=True, out=dk_part)
+        torch.sum(parts[2], 1, keepdim=True, out=dv_part)
     return dq, dk, dv
 
 
@@ -80,30 +82,26 @@ def differentiate(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...
 attend_spans.register_autograd(differentiate, setup_context=save)
 
 
-def runs(cu_q: Tensor, cu_k: Tensor, dtype: torch.dtype) -> Iterator[tuple[slice, slice, dict[str, Any]]]:
-    """Yield each span's queries, its keys, and the kernel's mask: causal, the last query aligned with the last key."""
-    for (start, stop), (first, last) in zip(pairwise(cu_q.tolist()), pairwise(cu_k.tolist()), strict=True):
-        n_q, n_k = stop - start, last - first
-        masked: dict[str, Any] = {"is_causal": True}
-        if n_q != n_k:
-            hidden = torch.full((n_q, n_k), -torch.inf, dtype=dtype).triu_(n_k - n_q + 1)
-            masked = {"is_causal": False, "attn_mask": hidden}
-        if n_q:
-            yield slice(start, stop), slice(first, last), masked
+def by_group(k: Tensor, *tensors: Tensor) -> list[Tensor]:
+    """View tensors (T, N, H) as (K, G, T, H)."""
+    return [x.unflatten(1, (k.shape[1], -1)).permute(1, 2, 0, 3) for x in tensors]
 
 
-def grouped(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
-    """Arrange a span's heads as (K, G, tokens, H), keys and values without copying them."""
-    q_KGTH = by_group(q, k.shape[1])
-    return q_KGTH, *(by_group(x, k.shape[1]).expand(-1, q_KGTH.shape[1], -1, -1) for x in (k, v))
+def repeated(q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
+    """View keys and values as (K, G, Tk, H), one for every query head, without copying them."""
+    return [x.expand(-1, q.shape[1] // k.shape[1], -1, -1) for x in by_group(k, k, v)]
 
 
-def by_group(x: Tensor, n_groups: int) -> Tensor:
-    """View (T, N, H) as (K, G, T, H)."""
-    groups: Tensor = x.unflatten(1, (n_groups, -1))
-    return groups.permute(1, 2, 0, 3)
+def split(cu: Tensor, *tensors: Tensor) -> list[tuple[Tensor, ...]]:
+    """Split tensors (K, G, T, ...) into their spans."""
+    sizes = cu.diff().tolist()
+    return [x.split(sizes, dim=2) for x in tensors]
 
 
-def tokens_first(x_KGTH: Tensor) -> Tensor:
-    """Arrange (K, G, T, H) as (T, N, H)."""
-    return x_KGTH.permute(2, 0, 1, 3).flatten(1, 2)
+def mask(q: Tensor, k: Tensor) -> dict[str, Any]:
+    """Let a span's queries see the keys up to their own, the last query aligned with the last key."""
+    n_q, n_k = q.shape[2], k.shape[2]
+    if n_q == n_k:
+        return {"is_causal": True}
+    hidden = torch.full((n_q, n_k), -torch.inf, dtype=q.dtype).triu_(n_k - n_q + 1)
+    return {"is_causal": False, "attn_mask": hidden}

@@ -10,8 +10,9 @@ Axes: B batch, T tokens, N heads, K key-value heads, H per head.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor
 from lab.model.attention.devices import moved
 from lab.model.attention.fused import FusedKernel
 from lab.model.attention.layout import Layout
+from lab.model.attention.rotary import Rotation
 from lab.model.attention.segments import HOST, Spans
 from lab.positions.regions import Near, Tile
 
@@ -138,12 +140,12 @@ class AttentionInRounds(torch.autograd.Function):
         batch, heads, n_q, width = q.shape
         out = torch.zeros(batch, n_q, heads, width, dtype=torch.float32, device=q.device)
         lse = torch.full((batch, n_q, heads), -torch.inf, dtype=torch.float32, device=q.device)
-        band, rotated = -1, q
+        band, turned, (turn, _) = -1, q, turns(layout)
         for part in rounds_of(layout, batch, kernel.windows):
             if part.band != band:
-                band, rotated = part.band, rotated_queries(q, layout, part.band, factor, v.dtype)
+                band, turned = part.band, turn(q, layout.q_rotations[part.band], factor, v.dtype)
             k_part, v_part = (part.keys.take(x.transpose(1, 2)) for x in (keys[layout.key_of_band[band]], v))
-            found = kernel.forward(part.queries.take(rotated), k_part, v_part, part.spans)
+            found = kernel.forward(part.queries.take(turned), k_part, v_part, part.spans)
             merge(out, lse, part, *found)
         out = out.to(v.dtype)
         ctx.layout, ctx.kernel = layout, kernel
@@ -158,27 +160,45 @@ class AttentionInRounds(torch.autograd.Function):
         grad = grads[0].transpose(1, 2)
         dq = torch.zeros_like(q, dtype=torch.float32)
         dk, dv = [zeros_by_token(k) for k in keys], zeros_by_token(v)
-        rounds = rounds_of(layout, len(q), kernel.windows)
+        rounds, (turn, add_turned_back) = rounds_of(layout, len(q), kernel.windows), turns(layout)
         for band in range(len(layout.distance.bands)):
-            rotated, key = rotated_queries(q, layout, band, factor, v.dtype), layout.key_of_band[band]
+            turned, key = turn(q, layout.q_rotations[band], factor, v.dtype), layout.key_of_band[band]
             dq_band = zeros_by_token(q)
             for part in (part for part in rounds if part.band == band):
                 k_part, v_part = (part.keys.take(x.transpose(1, 2)) for x in (keys[key], v))
-                grad_part, q_part, out_part, lse_part = (part.queries.take(x) for x in (grad, rotated, out, lse))
+                grad_part, q_part, out_part, lse_part = (part.queries.take(x) for x in (grad, turned, out, lse))
                 grads_part = kernel.backward(grad_part, q_part, k_part, v_part, out_part, lse_part.T, part.spans)
                 part.queries.put(dq_band, part.queries.take(dq_band) + grads_part[0])
                 part.keys.add(dk[key], grads_part[1].float())
                 part.keys.add(dv, grads_part[2].float())
-            back = layout.q_rotations[band].rotate_back(dq_band.transpose(1, 2))
-            dq += back if factor is None else back * factor[:, None, :, None]
+            add_turned_back(dq, dq_band, layout.q_rotations[band], factor)
         k_grads = (x.transpose(1, 2).to(v.dtype) for x in dk)
         return dq.to(q.dtype), dv.transpose(1, 2).to(v.dtype), None, None, None, *k_grads
 
 
-def rotated_queries(q: Tensor, layout: Layout, band: int, factor: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Rotate and scale queries (B, N, T, H) for a band and transpose them to (B, T, N, H)."""
-    q = layout.q_rotations[band].rotate(q)
-    return (q if factor is None else q * factor[:, None, :, None]).to(dtype).transpose(1, 2)
+def turn(q: Tensor, rotation: Rotation, factor: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Rotate and scale queries (B, N, T, H) for a band; returns (B, T, N, H)."""
+    q = rotation.by_token().rotate(q.transpose(1, 2))
+    return (q if factor is None else q * factor[:, :, None, None]).to(dtype)
+
+
+def add_turned_back(dq: Tensor, grad: Tensor, rotation: Rotation, factor: Tensor | None) -> None:
+    """Add to dq (B, N, T, H) the gradient (B, T, N, H) of a band's rotated queries."""
+    back = rotation.by_token().rotate_back(grad)
+    dq += (back if factor is None else back * factor[:, :, None, None]).transpose(1, 2)
+
+
+def turns(layout: Layout) -> tuple[Callable[..., Tensor], Callable[..., None]]:
+    """Return `turn` and `add_turned_back`, compiled for rows of compiled blocks: one pass over the queries each."""
+    compiles = layout.segments is not None and layout.segments.fixed is not None
+    return compiled_turns() if compiles else (turn, add_turned_back)
+
+
+@cache
+def compiled_turns() -> tuple[Callable[..., Tensor], Callable[..., None]]:
+    """Compile both, once in a process, for rows of one length."""
+    options: dict[str, Any] = {"fullgraph": True, "dynamic": False}
+    return torch.compile(turn, **options), torch.compile(add_turned_back, **options)
 
 
 def zeros_by_token(x: Tensor) -> Tensor:

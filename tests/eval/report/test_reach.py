@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from matplotlib import colormaps
 
+from eval.report.curves import by_distance
 from eval.report.data import read_runs
 from eval.report.reach import (
     BELOW,
@@ -21,7 +22,7 @@ from eval.report.reach import (
 )
 from lab.positions.string import String
 from lab.runs.folder import RunFolder
-from tests.eval.report.fakes import evaluate, write_fake
+from tests.eval.report.fakes import evaluate, one, write_fake
 
 
 def reach(method, value, low=None, high=None):
@@ -112,12 +113,15 @@ def test_numbers_stand_out_from_every_colour_of_a_cell():
         assert (light + 0.05) / (dark + 0.05) >= 4.5
 
 
-def test_reach_without_the_distances_tested_is_drawn_in_valid_json(tmp_path):
+def test_reach_without_the_distances_tested_and_shares_without_f_are_drawn_in_valid_json(tmp_path):
     pytest.importorskip("altair")
     path = write_fake(tmp_path / "a")
     RunFolder(path).write_records("probes.jsonl", [])  # no training was recorded
     names = ["plain", *(f"string(shift={shift},window={window})" for shift in (32, 64) for window in (8, 16))]
     evaluate(path, [reach(name, 60.0) | {"last_distance": None} for name in names])
     runs = read_runs([path])
-    for figure in (reach_by_method(runs), by_shift_and_window(runs)):
+    uncounted = [one(20, 0.5) | {"method": "plain", "f": None}]  # farther than any training window
+    evaluate(path, uncounted, tokens=3_000_000)
+    far = by_distance(read_runs([path]))
+    for figure in (reach_by_method(runs), by_shift_and_window(runs), far):
         json.dumps(figure.chart.to_dict(), allow_nan=False)

@@ -1,0 +1,49 @@
+"""Batches made ahead in a thread: how far, in which order, what it raises, and how it ends."""
+
+import itertools
+import threading
+
+import pytest
+
+from lab.data.prefetching import Prefetched
+from lab.errors import DataError
+
+
+def packing_threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("packing")]
+
+
+@pytest.mark.parametrize("prefetch", [1, 3])
+def test_batches_are_made_ahead_by_another_thread_which_ends_with_its_reader(prefetch):
+    made, makers, before, ahead = [], set(), packing_threads(), threading.Event()
+
+    def batches():
+        for number in itertools.count():
+            made.append(number)
+            makers.add(threading.current_thread())
+            if number == prefetch + 1:  # while the second batch is in use
+                ahead.set()
+            yield {"number": number}
+
+    reader = iter(Prefetched(batches(), prefetch))
+    assert made == []
+    assert [next(reader)["number"] for _ in range(2)] == [0, 1]
+    assert ahead.wait(10)
+    assert len(made) == prefetch + 2
+    assert threading.current_thread() not in makers
+    reader.close()
+    assert packing_threads() == before
+
+
+def test_a_fault_is_raised_where_its_batch_is_due():
+    before = packing_threads()
+
+    def batches():
+        yield from ({"number": number} for number in range(3))
+        raise DataError("task-00000: planted")
+
+    reader = iter(Prefetched(batches(), 8))
+    assert [next(reader)["number"] for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(DataError, match="^task-00000: planted$"):
+        next(reader)
+    assert packing_threads() == before
