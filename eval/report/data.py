@@ -214,5 +214,5 @@ def shares(rows: pd.DataFrame, x: str) -> pd.DataFrame:
     alone = mean["runs"] == 1
     for limit in ("low", "high"):
         mean[limit] = mean[limit].where(~alone, one[limit]).clip(0, 1)
-    f = one["f"].astype(float).round()  # of objects where nothing was counted, whose nan Altair keeps
+    f = one["f"].astype(float).round()  # of rows without any it is a column of objects, which no page can hold
     return mean.assign(f=f, tests=one["n"])

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lab.model import products
 from lab.model.attention import attend, backends
 from lab.model.attention.attend import attend_cached
 from lab.model.attention.cache import KeyCache
@@ -48,7 +49,9 @@ class Attention(nn.Module):
         if context is not None:
             q, k, v = (context.to_heads(x, layout.q_pos.shape[-1]) for x in (q, k, v))
         if cache is None:
-            out_BNTH = attend(q, k, v, layer=self.layer, backend=self.backend, layout=layout)
+            rounds = torch.is_autocast_enabled("cpu") and v.dtype == torch.bfloat16
+            with torch.autocast("cpu", enabled=rounds):  # which would round what `heads` widened
+                out_BNTH = attend(q, k, v, layer=self.layer, backend=self.backend, layout=layout)
         else:
             plan = plan_for(self.backend, layout, q, v)
             out_BNTH = attend_cached(q, k, v, layer=self.layer, plan=plan, cache=cache)
@@ -62,6 +65,7 @@ class Attention(nn.Module):
         else:
             made = tuple(layer(x) for layer, x in zip(layers, (queries_BTD, x_BTD, x_BTD), strict=True))
         q, k, v = (x.unflatten(2, (-1, width)) for x in made)
+        v = products.attended(v, self.v.processor)
         return tuple(part.transpose(1, 2) for part in (self.q_norm(q), self.k_norm(k), v))
 
     def is_one_operation(self, layout: Layout) -> bool:
@@ -111,7 +115,8 @@ class Block(nn.Module):
             rotation = layout.q_rotations[0]
             factor = layout.logit_factor(self.attention.layer, rotation.cos_B1TH.dtype)
             return graphs.whole(self, x_BTD, fixed, rotation, factor)
-        before, after = (Block.before, Block.after) if graphs is None else (graphs.before, graphs.after)
+        before: Callable[..., tuple[Tensor, ...]] = Block.before if graphs is None else graphs.before
+        after: Callable[..., Tensor] = Block.after if graphs is None else graphs.after
         n_queries = layout.q_pos.shape[-1]
         # no name holds queries, keys and values that are not rotated, so that they are freed before the other layers
         return after(self, x_BTD, self.attention.attended(*before(self, x_BTD, n_queries), layout, cache))

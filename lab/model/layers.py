@@ -35,7 +35,8 @@ def together(layers: Sequence[Linear], x: Tensor) -> tuple[Tensor, ...]:
     weight = torch.cat([layer.weight for layer in layers])
     bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
     out = products.linear(x, weight, bias, layers[0].processor)
-    return out.split([layer.out_features for layer in layers], dim=-1)
+    parts: tuple[Tensor, ...] = out.split([layer.out_features for layer in layers], dim=-1)
+    return parts
 
 
 class RMSNorm(nn.RMSNorm):

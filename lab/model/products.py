@@ -10,7 +10,8 @@ oneDNN would have to transpose both matrices, stays with MKL. GFLOP/s of one thr
     AMD EPYC with AVX-512        240 / 105  not measured       not measured
 
 bfloat16. Without AVX-512 oneDNN has no kernels for it, and torch multiplies at 8 GFLOP/s. There the rounded values are
-multiplied in float32 and the sums rounded once, which is what a kernel for bfloat16 computes.
+multiplied in float32 and the sums rounded once, which is what a kernel for bfloat16 computes. Attention is trained in
+float32 there.
 
 The choice follows from the processor alone, so that a resumed run makes the same one.
 """
@@ -45,6 +46,15 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, on: Processor) -> Ten
     else:
         out = F.linear(x, weight, bias)
     return out
+
+
+def attended(v: Tensor, on: Processor) -> Tensor:
+    """Widen the values that attention is trained on, which determine its dtype, where bfloat16 is slow.
+
+    Without instructions for bfloat16 torch's backward pass takes five times as long in it as in float32.
+    """
+    slow = v.device.type == "cpu" and v.dtype == torch.bfloat16 and not on.bfloat16 and torch.is_grad_enabled()
+    return v.float() if slow else v
 
 
 def large(x: Tensor, weight: Tensor) -> bool:

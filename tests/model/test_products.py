@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from lab.model import gradients, products
 from lab.model.config import DecoderConfig
+from lab.model.decoder import Decoder
 from lab.model.layers import FeedForward, Linear, RMSNorm
 from lab.model.loss import summed_cross_entropy
 
@@ -59,6 +60,23 @@ def test_bfloat16_is_never_multiplied_as_such(monkeypatch):
         summed_cross_entropy(layer(x).float(), head, torch.arange(24), 8).backward()
     assert len(seen) > 10
     assert set(seen) == {torch.float32}
+
+
+@pytest.mark.usefixtures("without_kernels")
+def test_attention_is_trained_in_float32_where_bfloat16_is_slow():
+    seen = []
+
+    class Operands(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if function.overloadpacket is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward:
+                seen.extend(a.dtype for a in args[:6])
+            return function(*args, **(kwargs or {}))
+
+    decoder = Decoder(DecoderConfig(32, 1, 2, 1, 48, 31, tie_embeddings=False))
+    tokens = torch.arange(24)[None]
+    with Operands(), torch.autocast("cpu", torch.bfloat16):
+        decoder(tokens, targets=tokens).backward()
+    assert seen == [torch.float32] * 6
 
 
 @pytest.mark.skipif(products.onednn() is None, reason="torch was built without oneDNN")

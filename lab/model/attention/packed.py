@@ -20,7 +20,8 @@ BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 def packed_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Any) -> Tensor:
     """Attend as the variable-length kernels of GPUs do: (T, N, H) and (Tk, K, H) -> (T, N, H)."""
     cu_q, cu_k, *_ = spans.arguments
-    return attend_spans(q, k, v, cu_q, cu_k)[0]
+    out: Tensor = attend_spans(q, k, v, cu_q, cu_k)[0]
+    return out
 
 
 @torch.library.custom_op("lab::packed_attention", mutates_args=(), device_types="cpu")
