@@ -20,10 +20,12 @@ from lab.model.attention.plan import KERNELS, bands_kernel, runs_whole
 from lab.model.block import Attention
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder, Head
-from lab.model.layers import RMSNorm
+from lab.model.layers import Linear, RMSNorm
 from lab.model.loss import ChunkedCrossEntropy
+from lab.model.products import Processor
 from lab.positions import Distance, Frequencies
 
+HALF_PRODUCTS = Processor(bfloat16=True, onednn=False)  # whatever this machine's processor widens
 KERNEL = "varlen"  # flash-attn's kernel returns and keeps tensors of the same sizes
 
 
@@ -112,4 +114,7 @@ def gpu_decoder(cfg: DecoderConfig, *, frequencies: Frequencies, distance: Dista
         decoder.head = FusedHead(cfg)
         if cfg.tie_embeddings:
             decoder.head.weight = decoder.embedding.weight
+    for module in decoder.modules():
+        if isinstance(module, Linear):
+            module.processor = HALF_PRODUCTS
     return decoder

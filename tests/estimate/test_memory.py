@@ -9,6 +9,7 @@ import torch
 from lab.estimate.memory import memory_of, prepare, track
 from lab.estimate.stand_ins import FusedRMSNorm
 from lab.masks.config import Anchor
+from lab.model import products
 from lab.model.attention.segments import Segments
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
@@ -72,6 +73,12 @@ def test_a_step_that_reduces_once_keeps_whole_weights_and_float32_gradients():
 @pytest.mark.parametrize("tokens", [128, 384])
 def test_activations_equal_a_count_by_hand_and_grow_with_the_pack(tokens):
     assert measured(micro_batch_tokens=tokens).kept == PER_TOKEN * tokens + ONCE
+
+
+def test_bf16_keeps_half_though_this_processor_may_have_to_widen_it(monkeypatch):
+    monkeypatch.setattr(products, "processor", lambda: products.Processor(bfloat16=False, onednn=False))
+    halves, whole = (memory_of(small(strategy="fsdp", precision=precision)).kept for precision in ("bf16", "fp32"))
+    assert 0.5 < halves / whole < 0.55  # scales of norms and log-sum-exps stay in float32
 
 
 def test_activations_do_not_depend_on_the_window():
