@@ -1,7 +1,7 @@
 """Draw the pictures of the pages: `make pictures` for all, python -m benchmarks.pictures NAME ... for some.
 
 Those of the miniature are drawn from its records. `demo` is of runs/cpu_demo, `methods` and `heatmap` are of
-runs/base_192: runs that are not there are trained first, about 7 minutes each on 2 CPU cores.
+runs/base_192: runs that are not there are trained first, 7 to 20 minutes each on 2 CPU cores.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ COMMANDS = {  # that draw a picture, the last one in the folder {out}
     "demo": ["lab.fit configs/cpu_demo.yaml --resume", f"eval.distance runs/cpu_demo {METHODS} --plot -o {{out}}"],
     "methods": [
         "lab.fit configs/base_192.yaml --resume",
-        f"eval.methods runs/base_192 --tests=500 --lengths={WINDOWS} --plot -o {{out}}",
+        f"eval.methods runs/base_192 --tests=200 --lengths={WINDOWS} --plot -o {{out}}",
     ],
     "heatmap": [
         "lab.fit configs/base_192.yaml --resume",
-        "eval.heatmap runs/base_192 --tests=500 --plot -o {out}",
+        "eval.heatmap runs/base_192 --tests=200 --plot -o {out}",
     ],
     "string_2k": ["eval.positions string --shift=683 --length=2048 --plot -o {out}"],
     "shape_choose": ["eval.shape configs/shape_demo.yaml --plot -o {out}"],

@@ -28,7 +28,7 @@ def printed():
     found = [text for page in PAGES for text in PRINTED.findall(page.read_text(encoding="utf-8"))]
     joined = [re.sub(r"\\+\n\s*", "", text) for text in found]
     alone = [" ".join(re.split(r"\s{2,}(?!-)|,? \(|, then", text)[0].split()).removesuffix(".") for text in joined]
-    chosen = re.compile(r"(?<!report )runs/cpu_demo|positions \w+ --|plan --w")  # a report needs a trained run
+    chosen = re.compile(r"(?<!report )runs/cpu_demo|positions [a-z_]+ --|plan --w")  # a report needs a trained run
     return sorted(filter(chosen.search, set(alone)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,4 +30,5 @@ class Prefetched:
                 ahead.append(pool.submit(next, batches))
                 yield batch
         finally:
-            pool.shutdown(cancel_futures=True)
+            if not sys.is_finalizing():  # then the thread has ended
+                pool.shutdown(cancel_futures=True)

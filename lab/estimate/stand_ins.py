@@ -67,7 +67,7 @@ class FusedRMSNorm(RMSNorm):
         return out
 
 
-class FusedCrossEntropy(ChunkedCrossEntropy):
+class FusedCrossEntropy(torch.autograd.Function):
     """The tensors of the loss with its compiled body and sums inside products, without their values."""
 
     @staticmethod
@@ -84,9 +84,9 @@ class FusedCrossEntropy(ChunkedCrossEntropy):
         return grad.new_zeros((), dtype=wide)
 
     @staticmethod
-    def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Scale the gradients."""
-        return *ChunkedCrossEntropy.backward(ctx, grad_loss, grad_loss)[:2], None
+        return *ChunkedCrossEntropy.backward(ctx, grads[0], grads[0])[:2], None
 
 
 class FusedHead(Head):

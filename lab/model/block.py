@@ -115,7 +115,8 @@ class Block(nn.Module):
             rotation = layout.q_rotations[0]
             factor = layout.logit_factor(self.attention.layer, rotation.cos_B1TH.dtype)
             return graphs.whole(self, x_BTD, fixed, rotation, factor)
-        before, after = (Block.before, Block.after) if graphs is None else (graphs.before, graphs.after)
+        before: Callable[..., tuple[Tensor, ...]] = Block.before if graphs is None else graphs.before
+        after: Callable[..., Tensor] = Block.after if graphs is None else graphs.after
         n_queries = layout.q_pos.shape[-1]
         # no name holds queries, keys and values that are not rotated, so that they are freed before the other layers
         return after(self, x_BTD, self.attention.attended(*before(self, x_BTD, n_queries), layout, cache))

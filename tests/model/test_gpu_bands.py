@@ -110,7 +110,7 @@ def test_chunks_on_a_growing_cache_equal_one_pass(device, backend, dtype, tolera
     for start, stop in ((0, 30), (30, 59), (59, 60)):
         ids = torch.arange(stop, device=device)
         layout = Layout.of(ids[start:], ids, ROPE, made, dtype, starts=(0,), n_rotated=start)
-        part = (x[:, :, start:stop] for x in (q, k, v))
+        part = [x[:, :, start:stop] for x in (q, k, v)]
         with torch.no_grad():
             plan = plan_for(backend, layout, part[0], part[2])
             outs.append(attend_cached(*part, layer=0, plan=plan, cache=cache))

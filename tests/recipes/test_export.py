@@ -98,9 +98,10 @@ def test_another_method_is_written_in_place_of_the_runs_own(prepared, tmp_path):
         (["{run}"], "-o: must be given"),
         (["{llama}", "-o", "{run}/out"], "{llama}: is a Hugging Face folder already"),
         (["{run}", "-o", "{run}"], "{run}: is not empty"),
+        (["{run}", "-o", "{run}/config.yaml/x"], "{run}/config.yaml/x: cannot be written ("),
         (["{run}", "--data.folder=/nowhere", "-o", "{run}/out"], "tokenizer.json: missing"),
     ],
-    ids=["no_output", "hugging_face", "not_empty", "no_tokenizer"],
+    ids=["no_output", "hugging_face", "not_empty", "unwritable", "no_tokenizer"],
 )
 def test_refusals(words, fault, prepared, tmp_path, capsys):
     places = {"run": write_run(tmp_path / "run", prepared), "llama": tmp_path / "llama"}

@@ -24,7 +24,7 @@ from lab.model.generation.prefixes import Group, sorted_groups
 from lab.model.generation.steps import step_of
 
 Ended = Callable[[Tensor, Tensor], Tensor]
-NEAR = 256  # 40 times the largest difference measured
+NEAR = 256  # ten times the largest difference measured (docs/evaluation.md)
 CACHE_BYTES = 1 << 31  # for the keys and values of rows that are generated together on a CPU, or by a group
 FREE_FRAC = 0.5  # of a GPU's free memory, for the same; the rest is left to activations and fragments
 ACTIVATION_BYTES = 1 << 29  # for one pass over prompts; a longer prompt is read in chunks

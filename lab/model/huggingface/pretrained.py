@@ -14,7 +14,7 @@ from types import MappingProxyType
 import torch
 
 from lab.errors import CheckpointError, ConfigError
-from lab.files import publish_folder, write_atomic, write_json
+from lab.files import publish_folder, write_atomic, write_json, writing
 from lab.model.decoder import Decoder
 from lab.model.huggingface.config import NAME, decoder_config, hugging_face_settings, read_settings
 from lab.model.huggingface.interface import apply
@@ -75,7 +75,8 @@ def save_pretrained(
     `train_len` becomes max_position_embeddings; left out, it is the frequency method's own length, if it has one.
     `token_ids` are those of special tokens in config.json, null where left out; `files` are texts to write beside it.
 
-    Raises: CheckpointError for a path that is not empty; ConfigError for positions that config.json does not support.
+    Raises: CheckpointError for a path that is not empty; ConfigError for one that cannot be written, and for positions
+        that config.json does not support.
     """
     final = Path(path).absolute()
     if final.exists() and not (final.is_dir() and not any(final.iterdir())):
@@ -87,7 +88,8 @@ def save_pretrained(
     temporary = final.with_name(f".{final.name}.tmp-{os.getpid()}")
     try:
         shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
+        with writing(str(path), "folder"):
+            temporary.mkdir(parents=True)
         save_tensors(temporary, {hugging_face_name(name): tensor for name, tensor in state.items()}, shard_bytes)
         write_json(temporary / NAME, {**settings, **token_ids})
         for name, text in files.items():
