@@ -92,7 +92,7 @@ class FusedCrossEntropy(torch.autograd.Function):
 class FusedHead(Head):
     """`Head` with the loss as on a GPU."""
 
-    def forward(self, x: Tensor, *_: Any, **__: Any) -> Tensor:
+    def forward(self, x: Tensor, *_: Any, **__: Any) -> Tensor:  # type: ignore[override]
         """Compute the loss; shapes and tensors only."""
         loss: Tensor = FusedCrossEntropy.apply(x.flatten(0, 1), self.weight, self.chunk)  # type: ignore[no-untyped-call]
         return loss

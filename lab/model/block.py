@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ from lab.model.attention.rotary import Rotation
 from lab.model.config import DecoderConfig
 from lab.model.layers import FeedForward, Linear, RMSNorm, together
 
+Heads = tuple[Tensor, Tensor, Tensor]
+"""Queries, keys and values."""
 KERNELS = {"varlen": backends.varlen_kernel, "sdpa": packed_kernel}  # one operation of a graph each, sdpa on a CPU
 
 
@@ -57,16 +60,16 @@ class Attention(nn.Module):
             out_BNTH = attend_cached(q, k, v, layer=self.layer, plan=plan, cache=cache)
         return out_BNTH if context is None else context.to_tokens(out_BNTH)
 
-    def heads(self, queries_BTD: Tensor, x_BTD: Tensor) -> tuple[Tensor, ...]:
+    def heads(self, queries_BTD: Tensor, x_BTD: Tensor) -> Heads:
         """Compute queries of some tokens, keys and values of all: (B, heads, T, H)."""
         layers, width = (self.q, self.k, self.v), self.cfg.head_dim
-        if torch.compiler.is_compiling() and x_BTD.device.type == "cpu":
+        if torch.compiler.is_compiling() and x_BTD.device.type == "cpu" and queries_BTD.shape == x_BTD.shape:
             made = together(layers, x_BTD)
         else:
             made = tuple(layer(x) for layer, x in zip(layers, (queries_BTD, x_BTD, x_BTD), strict=True))
         q, k, v = (x.unflatten(2, (-1, width)) for x in made)
-        v = products.attended(v, self.v.processor)
-        return tuple(part.transpose(1, 2) for part in (self.q_norm(q), self.k_norm(k), v))
+        q, k, v = self.q_norm(q), self.k_norm(k), products.attended(v, self.v.processor)
+        return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
     def is_one_operation(self, layout: Layout) -> bool:
         """Return whether attention is one operation of a graph, the same for every pack."""
@@ -89,7 +92,7 @@ class Graphs:
     """Compiled functions of `Block`, each the same for all blocks and packs."""
 
     whole: Callable[..., Tensor]
-    before: Callable[..., tuple[Tensor, ...]]
+    before: Callable[..., Heads]
     after: Callable[..., Tensor]
 
 
@@ -115,13 +118,13 @@ class Block(nn.Module):
             rotation = layout.q_rotations[0]
             factor = layout.logit_factor(self.attention.layer, rotation.cos_B1TH.dtype)
             return graphs.whole(self, x_BTD, fixed, rotation, factor)
-        before: Callable[..., tuple[Tensor, ...]] = Block.before if graphs is None else graphs.before
+        before: Callable[..., Heads] = Block.before if graphs is None else graphs.before
         after: Callable[..., Tensor] = Block.after if graphs is None else graphs.after
         n_queries = layout.q_pos.shape[-1]
         # no name holds queries, keys and values that are not rotated, so that they are freed before the other layers
         return after(self, x_BTD, self.attention.attended(*before(self, x_BTD, n_queries), layout, cache))
 
-    def before(self, x_BTD: Tensor, n_queries: int) -> tuple[Tensor, ...]:
+    def before(self, x_BTD: Tensor, n_queries: int) -> Heads:
         """Compute the queries of the last tokens and the keys and values of all, not rotated: (B, heads, T, H)."""
         normed_BTD = self.attention_norm(x_BTD)
         return self.attention.heads(last_tokens(normed_BTD, n_queries), normed_BTD)
@@ -144,8 +147,5 @@ def compile_block(compiler: Any) -> Graphs:
     Without the splitting that torch plans for models compiled as a whole inside DDP.
     """
     torch._dynamo.config.optimize_ddp = False
-    compiled = (
-        torch.compile(part, backend=compiler, fullgraph=True, dynamic=False)
-        for part in (Block.whole, Block.before, Block.after)
-    )
-    return Graphs(*compiled)
+    one = partial(torch.compile, backend=compiler, fullgraph=True, dynamic=False)
+    return Graphs(one(Block.whole), one(Block.before), one(Block.after))
