@@ -63,7 +63,7 @@ class Attention(nn.Module):
     def heads(self, queries_BTD: Tensor, x_BTD: Tensor) -> Heads:
         """Compute queries of some tokens, keys and values of all: (B, heads, T, H)."""
         layers, width = (self.q, self.k, self.v), self.cfg.head_dim
-        if torch.compiler.is_compiling() and x_BTD.device.type == "cpu":
+        if torch.compiler.is_compiling() and x_BTD.device.type == "cpu" and queries_BTD.shape == x_BTD.shape:
             made = together(layers, x_BTD)
         else:
             made = tuple(layer(x) for layer, x in zip(layers, (queries_BTD, x_BTD, x_BTD), strict=True))

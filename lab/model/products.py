@@ -53,8 +53,8 @@ def attended(v: Tensor, on: Processor) -> Tensor:
 
     Without instructions for bfloat16 torch's backward pass takes five times as long in it as in float32.
     """
-    slow = v.device.type == "cpu" and v.dtype == torch.bfloat16 and not on.bfloat16 and torch.is_grad_enabled()
-    return v.float() if slow else v
+    rounded = v.device.type == "cpu" and v.dtype == torch.bfloat16 and torch.is_autocast_enabled("cpu")
+    return v.float() if rounded and not on.bfloat16 and torch.is_grad_enabled() else v
 
 
 def large(x: Tensor, weight: Tensor) -> bool:

@@ -63,7 +63,8 @@ def test_bfloat16_is_never_multiplied_as_such(monkeypatch):
 
 
 @pytest.mark.usefixtures("without_kernels")
-def test_attention_is_trained_in_float32_where_bfloat16_is_slow():
+@pytest.mark.parametrize("cast", [False, True], ids=["autocast", "cast_weights"])
+def test_attention_is_trained_in_float32_where_bfloat16_is_slow(cast):
     seen = []
 
     class Operands(torch.utils._python_dispatch.TorchDispatchMode):
@@ -74,7 +75,8 @@ def test_attention_is_trained_in_float32_where_bfloat16_is_slow():
 
     decoder = Decoder(DecoderConfig(32, 1, 2, 1, 48, 31, tie_embeddings=False))
     tokens = torch.arange(24)[None]
-    with Operands(), torch.autocast("cpu", torch.bfloat16):
+    decoder.to(torch.bfloat16 if cast else torch.float32)  # FSDP casts weights
+    with Operands(), torch.autocast("cpu", torch.bfloat16, enabled=not cast):
         decoder(tokens, targets=tokens).backward()
     assert seen == [torch.float32] * 6
 
