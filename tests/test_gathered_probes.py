@@ -5,11 +5,11 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lab.callbacks.probing import Probing
-from lab.model.decoder import Decoder
 from lab.model.gathering import allocate, fill
 from tests.fits import folders_of, records
 from tests.model.test_sharding import CFG, SEED, TIED, make, sharded
@@ -68,11 +68,11 @@ def test_a_whole_copy_has_the_weights_of_one_process_by_a_gather_each(ranks, cfg
 
 def train_and_count(settings):
     """Train, and count a probe's collective calls, its forward passes, the sharded weights and the exchanges due."""
-    measure, forward, found = Probing.measure, Decoder.forward, {"passes": 0}
+    measure, embed, found = Probing.measure, nn.Embedding.forward, {"passes": 0}
 
     def counting(probing, trainer, module, counts):
         before = [shard.to_local().clone() for shard in module.decoder.parameters()]
-        with Collectives() as counted, patch.object(Decoder, "forward", passing):
+        with Collectives() as counted, patch.object(nn.Embedding, "forward", passing):
             result = measure(probing, trainer, module, counts)
         shards = list(module.decoder.parameters())
         found["kept"] = all(
@@ -86,7 +86,7 @@ def train_and_count(settings):
 
     def passing(*arguments, **options):
         found["passes"] += 1
-        return forward(*arguments, **options)
+        return embed(*arguments, **options)
 
     with patch.object(Probing, "measure", counting):
         assert train(settings) == 0

@@ -51,7 +51,7 @@ def targets_by_context(
     Shapes: scored (tokens,), padding included -> int64 (longest context of a token + 1,).
     Example:
         >>> targets_by_context([3, 2], None, np.array([True, True, False, True, True, False])).tolist()
-        [2, 2]
+        [2, 2, 0]
     """
     sizes = np.asarray(lengths, dtype=np.int64)
     ends, shifts = sizes.cumsum(), 0 if anchors is None else (np.asarray(anchors) >= 0).astype(np.int64)
