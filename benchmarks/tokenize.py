@@ -25,7 +25,7 @@ from lab.data.preparation import BATCH_DOCUMENTS, end_of_document, obtain_tokeni
 from lab.data.text_files import Document
 from lab.data.tokenizer import load_tokenizer
 
-TEXTS, TASKS, VOCABULARY = 4000, 100, 4096
+TEXTS, TASKS, VOCABULARY = 4000, 1000, 4096
 
 
 def write_texts(place: Path, texts: list[str]) -> DataConfig:
