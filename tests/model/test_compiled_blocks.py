@@ -52,7 +52,6 @@ AROUND = [  # attention that stays outside: distance, backend, what packs have, 
         for name in ("string", "self_extend", "rerope", "leaky_rerope")
     ),
     pytest.param(BANDS["string"], "sdpa", ("gaps",), False, id="dense_for_gaps", marks=pytest.mark.slow),
-    pytest.param(PLAIN, "sdpa", (), False, id="sdpa", marks=pytest.mark.slow),
     pytest.param(PLAIN, "reference", (), False, id="reference", marks=pytest.mark.slow),
 ]
 
