@@ -8,7 +8,7 @@ from functools import cache
 import torch
 
 from lab.config import Experiment
-from lab.errors import ConfigError
+from lab.errors import ConfigError, first_line
 from lab.model.attention import backends, devices
 from lab.model.block import kernels_on
 from lab.positions import frequencies
@@ -123,8 +123,7 @@ def compiler_fault(kind: str) -> str | None:
     try:
         torch.compile(torch.neg)(torch.zeros(8, device="cpu"))
     except RuntimeError as error:
-        lines = str(error).splitlines()
-        return f"torch cannot compile for this CPU ({lines[0]}); install g++ and Python's headers"
+        return f"torch cannot compile for this CPU ({first_line(error)}); install g++ and Python's headers"
     return None
 
 

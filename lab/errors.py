@@ -42,3 +42,8 @@ class MissingPackage(LabError):
     def __init__(self, package: str, needed_for: str, extra: str) -> None:
         command = IN_NO_EXTRA.get(package, f"pip install -e '.[{extra}]'")
         super().__init__(f"{package}: not installed, needed for {needed_for}; {command}")
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, or its type if it has none."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -2,8 +2,7 @@
 
 A step is what a training step of one GPU computes: forward and backward pass of compiled blocks in bf16 with float32
 weights, sharded over a mesh of one rank, or with `autocast` not sharded, clipping, AdamW; on a CPU all is float32 and
-what would be compiled runs as traced. Reading data, records and exchanges between processes are
-not part of it.
+what would be compiled runs as traced. Reading data, records and exchanges between processes are not part of it.
 """
 
 from __future__ import annotations
@@ -114,8 +113,8 @@ def prepared(cfg: DecoderConfig, setting: Setting) -> tuple[str, Callable[[], Te
     Raises: LabError for a backend that cannot run here.
     """
     device = best_device()
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     on_gpu = device.type == "cuda"
+    dtype = torch.bfloat16 if on_gpu else torch.float32
     backend, _ = backends.choose(setting.backend, device, dtype)
     if setting.compiled and (setting.backend, backend) == ("auto", "flash"):
         backend = "varlen"  # as runs choose

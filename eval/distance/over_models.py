@@ -76,7 +76,7 @@ def rows_of(names: Sequence[str], found: Sequence[Found], tokens_per_step: float
     """Collect a row for each model and method, with its step and its tokens where they are known."""
     rows = []
     for name, one in zip(names, found, strict=True):
-        for row in (dict(row) for row in one.rows if row["metric"] == "reach"):
+        for row in (row for row in one.rows if row["metric"] == "reach"):
             step = None if row["consumed_tokens"] is not None else step_of(name)
             tokens = step * tokens_per_step if step is not None and tokens_per_step else row["consumed_tokens"]
             rows.append({**row, "model": name, "step": step, "tokens": tokens})

@@ -12,7 +12,7 @@ from scipy.special import ndtr  # scipy.stats takes half a second more to import
 
 from lab.data.config import Mode
 from lab.data.shards import TokenStore
-from lab.errors import DataError
+from lab.errors import DataError, first_line
 from lab.shape.profiles import length_frequency
 
 FloatArray = npt.NDArray[np.float64]
@@ -92,7 +92,7 @@ def read_histogram(path: Path) -> Documents:
         lengths, counts = (columns[name].to_numpy(np.float64) for name in ("length", "count"))
     except (OSError, ValueError, KeyError) as error:
         rule = "must be slimpajama, a folder of token shards, or a CSV file with the columns length,count"
-        raise DataError(f"{field}: {rule}; correct it ({str(error).splitlines()[0]})") from error
+        raise DataError(f"{field}: {rule}; correct it ({first_line(error)})") from error
     if not len(lengths) or not (np.isfinite(counts).all() and (counts >= 0).all() and counts.any()):
         raise DataError(f"{field}: count must be numbers >= 0, some of them more; correct the file")
     if not (np.isfinite(lengths).all() and (lengths >= 1).all() and (lengths == lengths.round()).all()):

@@ -25,7 +25,7 @@ from lab.data.text_files import (
     to_document,
     value_at,
 )
-from lab.errors import DataError, MissingPackage
+from lab.errors import DataError, MissingPackage, first_line
 from lab.schema import brief
 
 TASK_DOCUMENTS = 4000  # synthetic documents of one task
@@ -263,8 +263,3 @@ def open_stream(name: str) -> Any:
 def sizes_of(files: list[Path], root: Path) -> dict[str, int]:
     """List the size in bytes of every file, by its path below `root`."""
     return {str(path.relative_to(root)): path.stat().st_size for path in files}
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's text, or its type if it has none."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)

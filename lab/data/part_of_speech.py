@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lab.bars import Bar
-from lab.errors import ConfigError, MissingPackage
+from lab.errors import ConfigError, MissingPackage, first_line
 
 UNUSED = ("parser", "senter", "ner", "lemmatizer")  # pipeline components that do not change parts of speech
 PIECE = 2000  # tokens tagged at a time
@@ -36,10 +36,9 @@ def open_tagger(name: str) -> Any:
     try:
         return spacy.load(name, exclude=UNUSED)
     except (OSError, ValueError, ImportError) as error:
-        reason = str(error).splitlines()[0]
         raise ConfigError(
-            f"--tagger={name}: cannot be opened ({reason}); install a pipeline, for instance en_core_web_sm by python "
-            "-m spacy download, or name the folder of one"
+            f"--tagger={name}: cannot be opened ({first_line(error)}); install a pipeline, for instance "
+            "en_core_web_sm by python -m spacy download, or name the folder of one"
         ) from error
 
 

@@ -11,7 +11,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from lab.errors import DataError, MissingPackage
+from lab.errors import DataError, MissingPackage, first_line
 
 READ_BYTES = 2**20
 
@@ -101,7 +101,7 @@ def read_parquet(path: Path) -> Iterator[dict[str, Any]]:
         for batch in pyarrow.parquet.ParquetFile(path).iter_batches(batch_size=1024):
             yield from batch.to_pylist()
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: not a valid parquet file ({str(error).splitlines()[0]}); write it again") from error
+        raise DataError(f"{path}: not a valid parquet file ({first_line(error)}); write it again") from error
 
 
 def to_document(

@@ -32,15 +32,11 @@ KERNEL = "varlen"  # flash-attn's kernel returns and keeps tensors of the same s
 class FlashAttention(Attention):
     """`Attention` by the variable-length kernel on any device."""
 
-    def attended(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
+    def attended_here(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
         """Rotate and attend as on a GPU; shapes as there."""
-        context = layout.context
-        if context is not None:
-            q, k, v = (context.to_heads(x, layout.q_pos.shape[-1]) for x in (q, k, v))
         keys = [rotation.rotate(k).to(v.dtype) for rotation in layout.k_rotations]
         kernel = KERNEL if runs_whole(layout) else bands_kernel(KERNEL, v)  # of the same sizes for any head width
-        out_BNTH = KERNELS[kernel](q, keys, v, layout, self.layer)
-        return out_BNTH if context is None else context.to_tokens(out_BNTH)
+        return KERNELS[kernel](q, keys, v, layout, self.layer)
 
 
 class FusedNorm(torch.autograd.Function):

@@ -49,16 +49,19 @@ class Attention(nn.Module):
         Shapes: q (B, N, Tq, H); k, v (B, K, T, H), not rotated; returns (B, N, Tq, H).
         """
         context = layout.context
-        if context is not None:
-            q, k, v = (context.to_heads(x, layout.q_pos.shape[-1]) for x in (q, k, v))
-        if cache is None:
-            rounds = torch.is_autocast_enabled("cpu") and v.dtype == torch.bfloat16
-            with torch.autocast("cpu", enabled=rounds):  # which would round what `heads` widened
-                out_BNTH = attend(q, k, v, layer=self.layer, backend=self.backend, layout=layout)
-        else:
+        if context is None:
+            return self.attended_here(q, k, v, layout, cache)
+        q, k, v = (context.to_heads(x, layout.q_pos.shape[-1]) for x in (q, k, v))
+        return context.to_tokens(self.attended_here(q, k, v, layout, cache))
+
+    def attended_here(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
+        """Attend by the heads that this process holds."""
+        if cache is not None:
             plan = plan_for(self.backend, layout, q, v)
-            out_BNTH = attend_cached(q, k, v, layer=self.layer, plan=plan, cache=cache)
-        return out_BNTH if context is None else context.to_tokens(out_BNTH)
+            return attend_cached(q, k, v, layer=self.layer, plan=plan, cache=cache)
+        rounds = torch.is_autocast_enabled("cpu") and v.dtype == torch.bfloat16
+        with torch.autocast("cpu", enabled=rounds):  # which would round what `heads` widened
+            return attend(q, k, v, layer=self.layer, backend=self.backend, layout=layout)
 
     def heads(self, queries_BTD: Tensor, x_BTD: Tensor) -> Heads:
         """Compute queries of some tokens, keys and values of all: (B, heads, T, H)."""
@@ -68,7 +71,7 @@ class Attention(nn.Module):
         else:
             made = tuple(layer(x) for layer, x in zip(layers, (queries_BTD, x_BTD, x_BTD), strict=True))
         q, k, v = (x.unflatten(2, (-1, width)) for x in made)
-        q, k, v = self.q_norm(q), self.k_norm(k), products.attended(v, self.v.processor)
+        q, k, v = self.q_norm(q), self.k_norm(k), products.widened(v, self.v.processor)
         return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
     def is_one_operation(self, layout: Layout) -> bool:

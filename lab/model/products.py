@@ -48,7 +48,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, on: Processor) -> Ten
     return out
 
 
-def attended(v: Tensor, on: Processor) -> Tensor:
+def widened(v: Tensor, on: Processor) -> Tensor:
     """Widen the values that attention is trained on, which determine its dtype, where bfloat16 is slow.
 
     Without instructions for bfloat16 torch's backward pass takes five times as long in it as in float32.

@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 
-from lab.errors import CheckpointError, LabError
+from lab.errors import CheckpointError, LabError, first_line
 from lab.files import FileEntry, write_hashed
 from lab.runs.checkpoints import OPTIMIZER, TEMPORARY, WEIGHTS, temporary_folder
 from lab.runs.tensors import DTYPES, SHARDING, kind_of
@@ -173,5 +173,4 @@ def first_error(error: BaseException) -> BaseException:
 
 def reason(error: BaseException) -> str:
     """Return the first line of the first error."""
-    first = first_error(error)
-    return str(first).splitlines()[0] if str(first) else type(first).__name__
+    return first_line(first_error(error))

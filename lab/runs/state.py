@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lab.errors import CheckpointError
+from lab.errors import CheckpointError, first_line
 from lab.runs.checkpoints import Checkpoint
 from lab.runs.tensors import read_tensors, stored_weights
 
@@ -31,8 +31,9 @@ def read_state(checkpoint: Checkpoint) -> dict[str, Any]:
     try:
         state = torch.load(checkpoint.state, map_location="cpu", weights_only=True, mmap=True)
     except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise CheckpointError(f"{checkpoint.state}: cannot be read ({reason}); use another checkpoint") from error
+        raise CheckpointError(
+            f"{checkpoint.state}: cannot be read ({first_line(error)}); use another checkpoint"
+        ) from error
     if not isinstance(state, dict):
         raise CheckpointError(f"{checkpoint.state}: is not a checkpoint's state; use another checkpoint")
     return state

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lab.errors import CheckpointError
+from lab.errors import CheckpointError, first_line
 from lab.runs.checkpoints import OPTIMIZER, WEIGHTS
 
 DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
@@ -111,5 +111,4 @@ def refusing(folder: Path) -> Iterator[None]:
     try:
         yield
     except (SafetensorError, OSError, ValueError, KeyError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise CheckpointError(f"{folder}: cannot be read ({reason}); use another checkpoint") from error
+        raise CheckpointError(f"{folder}: cannot be read ({first_line(error)}); use another checkpoint") from error

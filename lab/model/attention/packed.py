@@ -24,7 +24,7 @@ def packed_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Any) -> Tensor:
     return out
 
 
-@torch.library.custom_op("lab::packed_attention", mutates_args=(), device_types="cpu")
+@torch.library.custom_op("probe_lab::packed_attention", mutates_args=(), device_types="cpu")
 def attend_spans(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor) -> tuple[Tensor, Tensor]:
     """Return the output (T, N, H) and log-sum-exp (K, G, T); a span has a key for every query, or an anchor more."""
     out, lse = results(q, k, v, cu_q, cu_k)
@@ -44,7 +44,7 @@ def results(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor) -> tupl
     return q.new_empty(q.shape), q.new_empty(k.shape[1], q.shape[1] // k.shape[1], q.shape[0], dtype=wide)
 
 
-@torch.library.custom_op("lab::packed_attention_backward", mutates_args=(), device_types="cpu")
+@torch.library.custom_op("probe_lab::packed_attention_backward", mutates_args=(), device_types="cpu")
 def attend_spans_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, cu_q: Tensor, cu_k: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
