@@ -26,11 +26,11 @@ import torch
 from lightning.fabric.plugins.io import TorchCheckpointIO
 
 from lab.model.decoder import Decoder, DecoderConfig
-from lab.runs.checkpoints import STATE, publish, temporary_folder
-from lab.runs.environment import hardware, versions
-from lab.runs.shards import NO_GROUP, ShardWriter, finish_writing, write_shards
-from lab.runs.state import packed
-from lab.runs.training_state import tensors_to_save
+from lab.train.checkpoints import STATE, publish, temporary_folder
+from lab.train.environment import hardware, versions
+from lab.train.shards import NO_GROUP, ShardWriter, finish_writing, write_shards
+from lab.train.state import packed
+from lab.train.training_state import tensors_to_save
 
 WAYS = ("whole", "shards", "background")
 HEAD_DIM, VOCAB_SIZE = 64, 32_000

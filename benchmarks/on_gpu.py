@@ -31,7 +31,7 @@ import torch
 
 from benchmarks import record
 from benchmarks.gpu.fits import last_line
-from lab.runs.environment import ROOT
+from lab.train.environment import ROOT
 
 
 @dataclass(frozen=True)

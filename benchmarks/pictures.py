@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 from PIL import Image
 
-from lab.runs.arms import read_settings
+from lab.train.arms import read_settings
 
 DOCS = Path("docs")
 WIDTH, MOST_BYTES = 1300, 250_000  # of a picture; larger ones are saved with 256 colours

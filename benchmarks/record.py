@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from lab.runs.environment import commit, hardware, versions
+from lab.train.environment import commit, hardware, versions
 
 Figures = dict[str, Any]
 Status = Literal["ok", "failed", "timed out", "skipped"]

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from benchmarks import record
-from lab.runs.environment import ROOT
+from lab.train.environment import ROOT
 
 CONFIG = ROOT / "configs" / "cpu_test.yaml"
 REFUSAL = 2  # exit status of a config error

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from lab.runs.environment import processor
+from lab.train.environment import processor
 
 
 def best_device() -> torch.device:

@@ -40,10 +40,10 @@ from benchmarks.gpu.stage import outcome_of
 from benchmarks.gpu.training import CLIP_NORM, LEARNING_RATE
 from benchmarks.peers import SIDES, Peer
 from benchmarks.timing import best_device, heading, wait
-from lab.choices import GIB, memory_of
 from lab.model.config import DecoderConfig
 from lab.model.layers import Linear
 from lab.model.utilisation import peak_flops
+from lab.train.choices import GIB, memory_of
 
 SIZES: dict[str, Callable[[], DecoderConfig]] = {
     "tiny": lambda: DecoderConfig(32, 1, 2, 1, 64, 128, tie_embeddings=False),

@@ -2,7 +2,7 @@
 
     python -m eval.picture RUN [RUN ...] [-o FOLDER|PICTURE.png]
 
-Several runs are drawn as in lab/runs/arms_picture.py, to runs.png unless -o names another file or a folder.
+Several runs are drawn as in lab/train/arms_picture.py, to runs.png unless -o names another file or a folder.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from eval.common.command import NO_MODEL, Form, Request, run
 from eval.common.found import Found, file_in
 from lab.command import start
-from lab.runs.arms_picture import draw_arms
-from lab.runs.picture import draw_run
 from lab.schema import Section
+from lab.train.arms_picture import draw_arms
+from lab.train.picture import draw_run
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 from lab.counts import SavedCounts
 from lab.errors import CheckpointError
 from lab.probing import ProbeResult, as_table, probe_run
-from lab.runs.arms import differing, read_settings
-from lab.runs.checkpoints import folder_name
-from lab.runs.folder import RunFolder
-from lab.runs.picture import draw_run
 from lab.source.place import find_place
+from lab.train.arms import differing, read_settings
+from lab.train.checkpoints import folder_name
+from lab.train.folder import RunFolder
+from lab.train.picture import draw_run
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -139,11 +139,11 @@ if __name__ == "__main__":
                 status = 0
             elif parsed.profile:
                 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch.profiler's library prints its own stages
-                from lab.profiling import profile_experiment
+                from lab.train.profiling import profile_experiment
 
                 status = profile_experiment(experiment, parsed.output, again)
             else:
-                from lab.session import run_experiment
+                from lab.train.session import run_experiment
 
                 status = run_experiment(experiment, parsed.resume, again, restart=parsed.restart, exits=True)
     except LabError as error:

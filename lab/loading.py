@@ -23,11 +23,11 @@ from lab.positions import Distance, Frequencies
 from lab.positions.config import Replaced
 from lab.positions.methods import describe
 from lab.positions.string import of_length
-from lab.runs.checkpoints import open_checkpoint
-from lab.runs.state import load_weights
 from lab.settings import Raw, part, validated
 from lab.source.hub import is_hub_id
 from lab.source.place import CONFIG, find_place, tokenizer_of
+from lab.train.checkpoints import open_checkpoint
+from lab.train.state import load_weights
 
 
 @dataclass(frozen=True)

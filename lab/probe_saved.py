@@ -17,10 +17,6 @@ from typing import Any
 
 import torch
 
-from lab.assembly import describe_probed, make_held_out, make_needle_probe
-from lab.callbacks.guarding import Deadline, describe
-from lab.callbacks.separate import result_file
-from lab.choices import choose_backend, computes_in_bf16
 from lab.config import Experiment, load_experiment
 from lab.counts import SavedCounts
 from lab.files import write_json
@@ -28,9 +24,13 @@ from lab.lifetime import end_with
 from lab.loading import open_run
 from lab.probe.effective_length import Worker
 from lab.probe.measuring import Found, Measuring, ModelInTraining
-from lab.runs.checkpoints import COUNTS, folder_name
-from lab.runs.folder import RunFolder
-from lab.threads import set_threads
+from lab.train.assembly import describe_probed, make_held_out, make_needle_probe
+from lab.train.callbacks.guarding import Deadline, describe
+from lab.train.callbacks.separate import result_file
+from lab.train.checkpoints import COUNTS, folder_name
+from lab.train.choices import choose_backend, computes_in_bf16
+from lab.train.folder import RunFolder
+from lab.train.threads import set_threads
 
 
 def probe_saved(folder: Path, consumed: int) -> Found | None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lab.choices import computes_in_bf16, training_device
 from lab.counts import SavedCounts
 from lab.data.preparation import end_of_document
 from lab.data.tokenizer import needed
@@ -19,8 +18,9 @@ from lab.probe.config import settings_of_run
 from lab.probe.effective_length import NeedleProbe
 from lab.probe.haystacks import load_haystack
 from lab.probe.records import length_record, summary_record
-from lab.runs.checkpoints import COUNTS, folder_name
 from lab.settings import parse_method
+from lab.train.checkpoints import COUNTS, folder_name
+from lab.train.choices import computes_in_bf16, training_device
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -32,8 +32,8 @@ from lab.errors import CheckpointError, ConfigError, LabError
 from lab.files import FileEntry, is_sealed, read_object
 from lab.formats import FIRST, FORMAT, KEY
 from lab.probe.haystacks import KEPT
-from lab.runs import checkpoints
-from lab.runs.folder import RECORDS, RunFolder
+from lab.train import checkpoints
+from lab.train.folder import RECORDS, RunFolder
 
 SYNTAX = Syntax(missing="PATH: must be the first argument, a run folder, a checkpoint or a folder of shards")
 CACHE = re.compile(r"\.(?:groups|classes)-(train|held_out)(?:-\d+)?\.npy")

@@ -118,7 +118,7 @@ def interrupt(words: list[str], run: Path, number: signal.Signals, lines: int) -
 
 def train(place: Path, name: str, *options: str, resume: bool = False) -> Path:
     """Train in this process, for tests of what a run leaves."""
-    from lab.session import run_experiment
+    from lab.train.session import run_experiment
 
     assert run_experiment(load(*settings_of(place, name), *options), resume, "again") == 0
     return place / "runs" / name

@@ -7,7 +7,7 @@ import yaml
 
 from lab.config import load_experiment
 from lab.model.decoder import Decoder
-from lab.runs.checkpoints import publish, temporary_folder
+from lab.train.checkpoints import publish, temporary_folder
 
 SIZES = {"d_model": 16, "n_layers": 3, "n_heads": 4, "n_kv_heads": 2, "d_ff": 24, "tie_embeddings": False}
 CONSUMED = 4096  # tokens

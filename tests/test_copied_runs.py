@@ -12,8 +12,8 @@ from lab.data.preparation import prepare, shard_folder
 from lab.data.tokenizer import load_tokenizer
 from lab.probe import haystacks
 from lab.probe.haystacks import KEPT, load_haystack, text_to_keep
-from lab.runs.folder import RunFolder
-from lab.starting import start_folder
+from lab.train.folder import RunFolder
+from lab.train.starting import start_folder
 from tests.data.stores import WORDS, text_config, write_corpus
 from tests.fits import records
 from tests.opened import CONSUMED, write_run

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lab.callbacks.dashboard import Dashboard
+from lab.train.callbacks.dashboard import Dashboard
 from tests.fits import UNPROBED, command, records
 from tests.forked import python
 from tests.launching import environment, patched
@@ -19,10 +19,10 @@ from tests.launching import environment, patched
 pytest.importorskip("wandb")
 STEPS = 6
 SHORT = (*UNPROBED, f"--train.tokens={1024 * STEPS}")
-PATIENCE = "import lab.callbacks.dashboard as d; d.CONNECT_S = d.FINISH_S = 2.0"
+PATIENCE = "import lab.train.callbacks.dashboard as d; d.CONNECT_S = d.FINISH_S = 2.0"
 KILL = """
 import psutil
-from lab.callbacks.recording import Recording
+from lab.train.callbacks.recording import Recording
 own = Recording.write_line
 def killing(self, trainer, module):
     if trainer.global_step == 3:

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from lab.recipes.merge import main as merge
-from lab.runs.checkpoints import candidates, newest_checkpoints
 from lab.source.weights import read_weights
+from lab.train.checkpoints import candidates, newest_checkpoints
 from tests.fits import UNPROBED, assert_same_run, command, records, train
 from tests.forked import python
 from tests.launching import patched
@@ -17,7 +17,7 @@ OFTEN = (*UNPROBED, "--train.checkpoint_every_tokens=1", "--track.picture=false"
 FINAL = (*OFTEN, "--train.tokens=8192", "--train.final_checkpoints={count: 3, every_steps: 2}")  # steps 4, 6 and 8
 KILL_AFTER = """
 import itertools, os
-from lab.runs import checkpoints
+from lab.train import checkpoints
 calls, publish = itertools.count(1), checkpoints.publish
 def fatal(*given):
     publish(*given)

@@ -9,8 +9,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lab.callbacks.probing import Probing
 from lab.model.gathering import allocate, fill
+from lab.train.callbacks.probing import Probing
 from tests.fits import folders_of, records
 from tests.model.test_sharding import CFG, SEED, TIED, make, sharded
 from tests.ranks import train

@@ -13,15 +13,15 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from lab import cli
-from lab.assembly import assemble
-from lab.choices import refuse_too_large, training_device
 from lab.command import LONGEST_LINE, MOST_LINES, in_short
 from lab.config import RunConfig, load_experiment
 from lab.errors import ConfigError, LabError
 from lab.fit import read_arguments
 from lab.parsing import DEEPEST, LARGEST, format_yaml, parse_yaml
-from lab.runs.folder import RunFolder
 from lab.settings import parse_overrides
+from lab.train.assembly import assemble
+from lab.train.choices import refuse_too_large, training_device
+from lab.train.folder import RunFolder
 from tests.eval.harness.parts import TASKS
 from tests.fits import CONFIG, load
 from tests.opened import write_run

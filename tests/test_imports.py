@@ -14,15 +14,22 @@ LAYERS = """
 lab.errors lab.interrupts < lab lab.bars lab.files lab.formats lab.schema lab.parsing lab.launch lab.lifetime
 < lab.owner lab.plots lab.settings < lab.command
 < lab.positions lab.masks lab.skip lab.shape lab.counts
-< lab.data lab.model lab.runs < lab.probe lab.source lab.processes lab.threads
-< lab.callbacks lab.config < lab.choices lab.starting < lab.assembly < lab.loading lab.session
-< lab.recipes lab.probing lab.probe_saved lab.profiling < lab.estimate lab.analysis
+< lab.data lab.model lab.train < lab.probe lab.source lab.train.processes lab.train.threads
+< lab.train.callbacks lab.config < lab.train.choices lab.train.starting < lab.train.assembly
+< lab.loading lab.train.session
+< lab.recipes lab.probing lab.probe_saved lab.train.profiling < lab.estimate lab.analysis
 < lab.fit lab.sweep lab.prepare lab.verify lab.longrecipe lab.merge lab.export lab.cli
 < eval.common < eval
 """  # a part imports itself and the parts before a "<" that precedes it; the packages of eval are parts of one layer
 RANKS = {part: rank for rank, parts in enumerate(LAYERS.split("<")) for part in parts.split()}
 HEAVY = {  # package: who may import it at module level; everybody else imports it where it is used, or not at all
-    "lightning": ("lab.data.module", "lab.model.training", "lab.callbacks", "lab.assembly", "lab.processes"),
+    "lightning": (
+        "lab.data.module",
+        "lab.model.training",
+        "lab.train.callbacks",
+        "lab.train.assembly",
+        "lab.train.processes",
+    ),
     **dict.fromkeys(("wandb", "datasets", "matplotlib", "pyarrow", "ray", "zstandard"), ()),
     "pandas": ("eval",),
     "scipy.stats": (),  # half a second, while scipy.special has the distributions
@@ -36,7 +43,7 @@ LIGHT = (  # import no torch, so that a mistake in a config is reported at once
     "lab.verify",
     "lab.longrecipe",
     "lab.cli",
-    "lab.runs.folder",
+    "lab.train.folder",
     "lab.positions",
     "lab.skip",
     "lab.model.huggingface.config",
@@ -63,7 +70,10 @@ def belongs(module, part):
 
 
 def part_of(module):
-    return ".".join(module.split(".")[:2])
+    """Name the part that a module belongs to: the longest listed one, or else its package."""
+    words = module.split(".")
+    names = [".".join(words[:n]) for n in range(len(words), 1, -1)]
+    return next((name for name in names if name in RANKS), ".".join(words[:2]))
 
 
 def rank_of(part):
@@ -184,7 +194,7 @@ DEFECTS = [  # check, module, source: each must be found, or a clean tree would 
         "class A:\n    def f(self):\n        if self:\n            import eval.common.cases",
     ),
     ("imported_command", "lab.x", "from lab.fit import parse"),
-    ("upward", "lab.session", "from eval.common import cases"),
+    ("upward", "lab.train.session", "from eval.common import cases"),
     ("upward", "eval.passkey.x", "from eval.ruler import metrics"),
     ("heavy_at_module_level", "lab.config", "import lightning"),
     ("heavy_at_module_level", "lab.model.x", "try:\n    from xformers.ops import fmha\nexcept ImportError:\n    pass"),
@@ -228,12 +238,12 @@ for module in sys.argv[1:]:
 
 
 def test_light_modules_and_then_a_session_load_nothing_heavy_beyond_what_lightning_loads():
-    words = [sys.executable, "-c", LOAD, *LIGHT, "lightning", "lab.session"]
+    words = [sys.executable, "-c", LOAD, *LIGHT, "lightning", "lab.train.session"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
     lines = map(str.split, done.stdout.splitlines())
     loaded = {module: {"torch", *HEAVY} & set(names) for module, *names in lines}
     assert "torch" in loaded.pop("lightning")
-    assert loaded == {module: set() for module in (*LIGHT, "lab.session")}
+    assert loaded == {module: set() for module in (*LIGHT, "lab.train.session")}
 
 
 def test_evaluations_start_without_lightning():
@@ -247,5 +257,5 @@ def test_evaluations_start_without_lightning():
         if module not in reached:
             reached.add(module)
             rest += graph.get(module, [])
-    parts = (*HEAVY["lightning"], "lab.runs.shards", "lab.runs.training_state")
+    parts = (*HEAVY["lightning"], "lab.train.shards", "lab.train.training_state")
     assert {module for module in reached for part in parts if belongs(module, part)} == set()

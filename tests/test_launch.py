@@ -10,8 +10,8 @@ from lightning.fabric.utilities.distributed import _set_num_threads_if_needed
 
 from lab.errors import ConfigError
 from lab.launch import Launch, find_launch, own_cores, read_launch
-from lab.processes import cluster_environment
-from lab.threads import set_threads
+from lab.train.processes import cluster_environment
+from lab.train.threads import set_threads
 from tests.forked import ROOT
 from tests.launching import SBATCH, task
 from tests.refusals import check_faults

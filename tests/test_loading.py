@@ -15,10 +15,10 @@ from lab.config import load_experiment
 from lab.errors import CheckpointError, ConfigError, DataError
 from lab.loading import open_model
 from lab.positions import frequencies
-from lab.runs.checkpoints import folder_name, publish, temporary_folder
 from lab.settings import parse_overrides
 from lab.source.hub import hub_folder
 from lab.source.weights import read_weights
+from lab.train.checkpoints import folder_name, publish, temporary_folder
 from tests.forked import ROOT
 from tests.opened import CONSUMED, SIZES, write_run
 from tests.refusals import refused
@@ -82,7 +82,7 @@ def test_an_evaluation_has_loaded_its_model_without_what_is_slow_to_import(run, 
     assert done.returncode == 75, done.stderr
     checkpoint, *loaded = done.stdout.split()
     assert checkpoint == folder_name(CONSUMED)
-    assert {"torch", "lab.runs.tensors"} < {*loaded}
+    assert {"torch", "lab.train.tensors"} < {*loaded}
     assert {*loaded} & {*SLOW_TO_IMPORT.split()} == set()
 
 

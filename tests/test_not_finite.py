@@ -19,7 +19,7 @@ from lab.model.decoder import Decoder
 from lab.model.optim import OptimConfig
 from lab.model.training import Training
 from lab.positions import distance, frequencies
-from lab.runs.checkpoints import candidates
+from lab.train.checkpoints import candidates
 from tests.fits import CONFIG, exact_metrics, folders_of, records
 
 STEPS, BAD = 6, 3  # a run's steps, and the one in which something is not finite
@@ -53,7 +53,7 @@ def train_badly(settings, kind, step=BAD, resume=False):
     """Train where the last pack of a step, on the last rank, has a bad loss or gradient; return status and errors."""
     import os
 
-    from lab.session import run_experiment
+    from lab.train.session import run_experiment
 
     own, world = Decoder.forward, settings.get("train.devices", 1)
     rank = int(os.environ["RANK"]) if world > 1 else 0

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lab.errors import ConfigError
-from lab.session import announce
+from lab.train.session import announce
 from tests.fits import command, load, records
 from tests.forked import python
 from tests.refusals import refused

@@ -11,8 +11,8 @@ import pytest
 from lab.config import load_experiment
 from lab.counts import PositionCounts
 from lab.data.preparation import prepare
-from lab.runs.folder import RunFolder
-from lab.starting import start_folder
+from lab.train.folder import RunFolder
+from lab.train.starting import start_folder
 from tests.forked import ROOT
 from tests.opened import CONSUMED, write_run
 

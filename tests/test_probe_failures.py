@@ -8,11 +8,11 @@ from unittest.mock import patch
 import pytest
 
 from eval.report.reading import read_records
-from lab.callbacks.probing import ModelInTraining, Probing, rolled_back
 from lab.probe import effective_length
 from lab.probe.held_out import HeldOutLoss
-from lab.runs.checkpoints import candidates
-from lab.runs.folder import RunFolder
+from lab.train.callbacks.probing import ModelInTraining, Probing, rolled_back
+from lab.train.checkpoints import candidates
+from lab.train.folder import RunFolder
 from tests.fits import exact_metrics, folders_of, records
 from tests.ranks import train
 

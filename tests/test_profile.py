@@ -7,12 +7,12 @@ import signal
 
 import pytest
 
-from lab.callbacks.profiling import PHASES, STEPS, Phases
 from lab.config import load_experiment
 from lab.errors import ConfigError
 from lab.fit import SYNTAX, parse
-from lab.profiling import profile_experiment
-from lab.runs.folder import RunFolder
+from lab.train.callbacks.profiling import PHASES, STEPS, Phases
+from lab.train.folder import RunFolder
+from lab.train.profiling import profile_experiment
 from tests.fits import CONFIG, command, folders_of, interrupt, load, settings_of
 from tests.refusals import refused
 

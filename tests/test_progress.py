@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from lab import bars
-from lab.callbacks.progress import Progress
+from lab.train.callbacks.progress import Progress
 from tests.forked import ROOT
 
 

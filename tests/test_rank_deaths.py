@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from lab.callbacks.watching import zombie_code
-from lab.starting import warn_of_changes
+from lab.train.callbacks.watching import zombie_code
+from lab.train.starting import warn_of_changes
 from tests.fits import UNPROBED, command, fit, records
 from tests.launching import environment, interpreter, patched, port, running, task, torchrun
 
@@ -20,7 +20,7 @@ TWO = ("--train.devices=2", "--train.strategy=ddp")
 
 FAILING = """
 import os, time, torch
-from lab.callbacks import probing, watching
+from lab.train.callbacks import probing, watching
 from lab.model.decoder import Decoder
 from lightning import Trainer
 own, calls = {place}, []

@@ -13,9 +13,9 @@ from lab.errors import DiskError, InUse, LabError
 from lab.files import write_json
 from lab.formats import FORMAT
 from lab.owner import NAME, owned
-from lab.runs import checkpoints
-from lab.runs.checkpoints import candidates
-from lab.session import run_experiment
+from lab.train import checkpoints
+from lab.train.checkpoints import candidates
+from lab.train.session import run_experiment
 from tests.fits import UNPROBED, assert_same_run, command, exact_metrics, load, records, settings_of, train
 from tests.forked import LIMIT_S, Forked, python
 from tests.launching import patched
@@ -168,7 +168,7 @@ def test_a_second_process_is_refused_with_the_owner_and_changes_nothing(place, w
 def test_too_little_room_is_refused_before_anything_is_written(place, whole, monkeypatch):
     # 56,992 weights of 12 bytes and 96 positions of 32 bytes, twice, in two checkpoints
     needed = 2 * (56_992 * 12 + 2 * 96 * 32)
-    monkeypatch.setattr("lab.starting.free_bytes", lambda path: needed - 1)
+    monkeypatch.setattr("lab.train.starting.free_bytes", lambda path: needed - 1)
     with refused(f"{place / 'runs' / 'full'}: needs {needed:,} bytes, ", error=DiskError):
         again(place, "full")
     assert not (place / "runs" / "full").exists()

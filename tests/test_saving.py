@@ -14,12 +14,12 @@ import lightning
 import pytest
 import torch
 
-from lab.callbacks.resuming import continue_at, reopen
 from lab.errors import LabError
 from lab.files import sha256
-from lab.runs.checkpoints import candidates, newest, publish
-from lab.runs.shards import ShardWriter, write_shards
-from lab.runs.state import packed
+from lab.train.callbacks.resuming import continue_at, reopen
+from lab.train.checkpoints import candidates, newest, publish
+from lab.train.shards import ShardWriter, write_shards
+from lab.train.state import packed
 from tests.fits import exact_metrics, folders_of, records
 from tests.ranks import train
 
@@ -71,7 +71,7 @@ def test_checkpoints_in_the_background_hold_the_same_tensors(place, ranks, waiti
 def train_on_a_full_disk(settings):
     """Train where the third save's tensors cannot be written; return the error, and the steps that were recorded."""
     from lab.errors import CheckpointError
-    from lab.runs import shards
+    from lab.train import shards
 
     write, written = shards.write_hashed, []
 
@@ -114,7 +114,7 @@ def test_a_save_that_fails_ends_the_run_with_its_reason(place, ranks, world, bac
 
 def resume_and_count(settings):
     """Resume, and list what this rank hashed."""
-    from lab.runs import checkpoints
+    from lab.train import checkpoints
 
     read, original = [], checkpoints.sha256
     checkpoints.sha256 = lambda path: read.append(path.name) or original(path)

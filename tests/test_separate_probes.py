@@ -8,10 +8,10 @@ import time
 import psutil
 import pytest
 
-from lab.callbacks import separate
-from lab.callbacks.separate import Separate
-from lab.runs import checkpoints
-from lab.runs.folder import RunFolder
+from lab.train import checkpoints
+from lab.train.callbacks import separate
+from lab.train.callbacks.separate import Separate
+from lab.train.folder import RunFolder
 from tests.fits import command, exact_metrics, fit, probed, read_cases, records
 from tests.launching import environment, running
 

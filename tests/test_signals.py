@@ -75,7 +75,7 @@ def test_a_signal_to_the_process_group_leaves_the_loader_at_work(place):
 
 def test_only_a_second_ctrl_c_ends_a_run_at_once():
     code = (
-        "import signal; from types import SimpleNamespace; from lab.callbacks.stopping import COPY_S, Stopping\n"
+        "import signal; from types import SimpleNamespace; from lab.train.callbacks.stopping import COPY_S, Stopping\n"
         "stopping, module = Stopping(), SimpleNamespace(stop_asked=False)\n"
         "stopping.on_train_start(None, module)\n"
         "for name in ('SIGTERM', 'SIGUSR1', 'SIGTERM', 'SIGINT', 'SIGINT'): signal.raise_signal(signal.Signals[name])\n"
@@ -104,7 +104,7 @@ def test_every_signal_by_every_way(place, launcher, to, number):
 @pytest.mark.slow
 def test_a_fault_in_training_leaves_no_process(place):
     code = (
-        "from lab.callbacks.recording import Recording\n"
+        "from lab.train.callbacks.recording import Recording\n"
         "def fail(*arguments): raise RuntimeError('planted')\n"
         "Recording.write_line = fail"
     )
@@ -121,7 +121,7 @@ IN_LAST = 2 * (5 + 2) + 2  # a probe has 5 lengths and 2 distances
 PROBES = ("--train.tokens=20480", "--probe.max_length=192", "--probe.loss_tokens=0", "--data.prefetch=2")
 AT_A_CALL = """
 import os, signal
-from lab.callbacks.probing import ModelInTraining
+from lab.train.callbacks.probing import ModelInTraining
 calls, generate = [], ModelInTraining.generate
 def counted(self, *arguments, **options):
     calls.append(0)

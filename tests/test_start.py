@@ -19,9 +19,9 @@ from lab.loading import open_model
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
 from lab.model.huggingface import save_pretrained
-from lab.session import check_vocabulary
 from lab.source.inherit import base_for
 from lab.source.weights import read_weights, start_from
+from lab.train.session import check_vocabulary
 from tests.fits import records
 from tests.forked import python
 from tests.opened import CONSUMED, SIZES, write_run

@@ -15,8 +15,8 @@ from lab.data.closing import digest_of_data
 from lab.data.preparation import prepare, shard_folder
 from lab.data.segments import index_segments
 from lab.data.shards import TokenStore
-from lab.runs.checkpoints import newest, publish, temporary_folder
-from lab.runs.folder import RunFolder, packed_counts
+from lab.train.checkpoints import newest, publish, temporary_folder
+from lab.train.folder import RunFolder, packed_counts
 from lab.verify import main
 from tests.fits import UNPROBED, exact_metrics, load, settings_of, train
 from tests.opened import write_run

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lab.files import writing
-from lab.runs.folder import RunFolder
+from lab.train.folder import RunFolder
 
 Row = Mapping[str, Any]
 

@@ -17,7 +17,6 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from eval.common.results import FinishedTests
 from eval.common.subject import Subject
-from lab.choices import computes_in_bf16, method_name
 from lab.config import Experiment, load_experiment
 from lab.counts import SavedCounts
 from lab.data.config import Synthetic
@@ -27,9 +26,10 @@ from lab.probe.config import OFFICIAL_SIZES, SIZES, ProbeConfig, ProtocolName
 from lab.probe.effective_length import LengthResult, NeedleProbe, Worker
 from lab.probe.haystacks import load_haystack, read_text
 from lab.probe.protocols import shortest_test
-from lab.runs.checkpoints import COUNTS, Checkpoint
-from lab.runs.folder import RunFolder
 from lab.schema import Length, PathText, Positive, Section, Seed, Tests
+from lab.train.checkpoints import COUNTS, Checkpoint
+from lab.train.choices import computes_in_bf16, method_name
+from lab.train.folder import RunFolder
 
 EIGHTHS = 8  # lengths up to the training window of a model without a probe of its own
 MOST_TOKENS = 4096  # training window of a model that does not state one

@@ -17,7 +17,7 @@ from typing import Any
 from lab.errors import CheckpointError
 from lab.files import writing
 from lab.probe.effective_length import ResultStore
-from lab.runs.folder import RunFolder
+from lab.train.folder import RunFolder
 
 Row = dict[str, Any]
 

@@ -14,7 +14,6 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from eval.common.command import Request
-from lab.choices import GIB, computes_in_bf16, memory_of
 from lab.command import show
 from lab.config.faults import MOST_WINDOWS
 from lab.data.preparation import end_of_document
@@ -26,11 +25,12 @@ from lab.model.attention.inspection import token_losses
 from lab.model.generation.generate import Ended, greedy
 from lab.model.huggingface.config import read_settings
 from lab.positions import Distance
-from lab.runs.checkpoints import Checkpoint, folder_name
-from lab.runs.environment import commit, processor
 from lab.schema import LONGEST
 from lab.source.hub import is_hub_id
 from lab.source.place import named
+from lab.train.checkpoints import Checkpoint, folder_name
+from lab.train.choices import GIB, computes_in_bf16, memory_of
+from lab.train.environment import commit, processor
 
 SUBJECT = ("model", "checkpoint", "weights", "method", "precision")  # the fields that name a model in rows
 

@@ -27,7 +27,7 @@ from scipy.optimize import brentq
 from eval.common.statistics import pair
 from lab.probe.intervals import exact_limits, share_limits
 from lab.probe.sequential import sequential_design
-from lab.runs.folder import RunFolder
+from lab.train.folder import RunFolder
 
 LEAST = -12.0  # the smallest p that is resolved, as a power of ten
 MCNEMAR, PAIRED_T, FISHER = "exact McNemar on the same tests", "paired t on the same tests", "Fisher's exact test"

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from lab.errors import DataError
-from lab.runs.arms import read_settings
-from lab.runs.folder import RunFolder
+from lab.train.arms import read_settings
+from lab.train.folder import RunFolder
 
 Row = dict[str, Any]
 NEEDLES = ("needles", "digits", "required", "answer_budget", "haystack")

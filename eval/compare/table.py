@@ -1,6 +1,6 @@
 """Arranges results in one table: a line for each task, a column for each model and method, or for what --by names.
 
-A cell of several runs that differ only in their seed (lab/runs/arms.py) is the mean over these, with its limits.
+A cell of several runs that differ only in their seed (lab/train/arms.py) is the mean over these, with its limits.
 Where a seed failed at the first value tested, so that its number is only known to lie below, so does the mean. The
 k-th checkpoints of such runs, whose tokens differ by less than a batch, count as one.
 """
@@ -20,7 +20,7 @@ import pandas as pd
 from eval.common.statistics import holm
 from eval.compare.differences import compare
 from lab.errors import ConfigError
-from lab.runs.arms import ONLY, differing, mean_with_limits, name_arms
+from lab.train.arms import ONLY, differing, mean_with_limits, name_arms
 
 COLUMNS = ["model", "checkpoint", "method"]  # what a column is, unless --by names it
 WIDER = ["precision", "weights"]  # and where two results of one task would else be in one cell

@@ -20,8 +20,8 @@ from eval.common.results import Row, shortened, write_rows
 from eval.common.tables import to_text
 from eval.distance.table import reach_line, reach_words
 from lab.plots import GREY, canvas, count_axis, line_look
-from lab.runs.folder import RunFolder
 from lab.source.hub import is_hub_id
+from lab.train.folder import RunFolder
 
 STEP = re.compile(r"([0-9]+)(k|m)?(?![0-9a-z])", re.I)
 NAMED = re.compile(r"(?:step|ckpt|checkpoint|iter)[-_=]*([0-9]+)(k|m)?", re.I)

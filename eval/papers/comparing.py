@@ -12,7 +12,7 @@ from eval.common.tables import pivot, to_text
 from eval.papers.expanding import Job, Sized, expand
 from eval.papers.table import Column, Number
 from lab.errors import CheckpointError
-from lab.runs.folder import RunFolder
+from lab.train.folder import RunFolder
 
 Row = dict[str, Any]
 VARYING = ("commit", "hardware", "cases")  # fields of a result that is the same measured again

@@ -14,11 +14,11 @@ from typing import Any
 from eval.papers.table import Need, Table, needs
 from lab.config import Experiment
 from lab.errors import ConfigError
-from lab.runs.changes import flatten
 from lab.schema import nearest
 from lab.sweep.commands import read_command
 from lab.sweep.planning import Run, plan, run_of
 from lab.sweep.reading import read_sweep
+from lab.train.changes import flatten
 
 PLACEHOLDER = re.compile(r"\{([a-z][\w.-]*)\}")
 DEEPEST = 3  # values that name values

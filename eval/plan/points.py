@@ -14,7 +14,7 @@ from eval.plan.law import Point
 from lab.config import load_experiment
 from lab.counts import SavedCounts
 from lab.errors import ConfigError
-from lab.runs.folder import RunFolder
+from lab.train.folder import RunFolder
 
 PUBLISHED = Path(__file__).with_name("published.yaml")
 

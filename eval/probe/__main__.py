@@ -41,18 +41,18 @@ from eval.common.subject import Subject, as_subject, device_for
 from eval.probe.picture import draw_probe
 from eval.probe.table import table
 from lab.bars import Bar
-from lab.choices import training_device
 from lab.command import bare_settings, settings_lines, start
 from lab.errors import ConfigError
 from lab.loading import OpenedModel, open_model, own_protocol
 from lab.probe.config import ProbeConfig, settings_of_run
 from lab.probe.effective_length import LengthResult, NeedleProbe
 from lab.probe.records import length_record, summary_record
-from lab.runs.folder import RunFolder
 from lab.schema import Section
 from lab.settings import Raw, validated
 from lab.source.place import find_place
-from lab.threads import set_threads
+from lab.train.choices import training_device
+from lab.train.folder import RunFolder
+from lab.train.threads import set_threads
 
 OF_TRAINING = ("every_tokens", "loss_tokens", "max_seconds")  # settings of the probe section
 OF_DISTANCE = ("distances", "distance_points", "distance_tests")

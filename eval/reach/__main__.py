@@ -38,8 +38,8 @@ from eval.reach.resampling import Limits, bootstrap, compare
 from lab.command import start
 from lab.errors import DataError
 from lab.files import write_atomic, writing
-from lab.runs.arms import differing
 from lab.schema import NonNegative, Positive, Section
+from lab.train.arms import differing
 
 FORMS = {"reach": ",.1f", "log likelihood": ".2f", "R2 of others": ".3f"}
 FORMS |= dict.fromkeys(("f at reach", "least f", "most f"), ",.0f")

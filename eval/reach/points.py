@@ -16,9 +16,9 @@ import pandas as pd
 from eval.reach.regression import measured
 from lab.counts import SavedCounts, f_at
 from lab.errors import ConfigError
-from lab.runs.arms import name_arms, read_settings
-from lab.runs.checkpoints import folder_name
-from lab.runs.folder import RunFolder
+from lab.train.arms import name_arms, read_settings
+from lab.train.checkpoints import folder_name
+from lab.train.folder import RunFolder
 
 COLUMNS = ("f", "tokens", "window", "theta", "section")  # of two that cannot be told apart, the first is kept
 SETTINGS = {"window": "data.window", "theta": "model.theta", "section": "data.corpus.section_tokens"}

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from eval.reach.regression import Regression, fit, separable
-from lab.runs.arms import mean_with_limits
+from lab.train.arms import mean_with_limits
 
 
 @dataclass(frozen=True)

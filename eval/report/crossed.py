@@ -12,7 +12,7 @@ from eval.report.looks import COLORS, DASHES, HEIGHT, Figure, axis, finished, pi
 from eval.report.reach import BELOW, reach_marks, reach_points
 from eval.report.reading import Row
 from eval.report.tables import text_of
-from lab.runs.arms import differing
+from lab.train.arms import differing
 
 
 def by_two_settings(runs: Runs) -> Figure | None:

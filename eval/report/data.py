@@ -9,8 +9,8 @@
     needles    needles of the recorded cases by length and depth, at the last probe, of the first MOST_FACETS arms
     frequency  f(i) of every run
 
-An arm is a set of runs that differ in nothing but seed and name (lab/runs/arms.py). Frames that would make the page too
-large are thinned, and `notes` describes how.
+An arm is a set of runs that differ in nothing but seed and name (lab/train/arms.py). Frames that would make the
+page too large are thinned, and `notes` describes how.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import pandas as pd
 
 from eval.report.reading import Records, Row, read_environment, read_frequency, read_needles, read_records
 from lab.errors import ConfigError
-from lab.runs.arms import mean_with_limits, name_arms, read_settings
+from lab.train.arms import mean_with_limits, name_arms, read_settings
 
 POINTS, MOST_POINTS = 96, 9600  # of f(i): of one run, and of all
 MOST_PROBES = 3000  # that figures and tables show

@@ -16,7 +16,7 @@ import pandas as pd
 from eval.report.data import Runs, at_end
 from eval.report.looks import COLORS, Figure, axis, by_arm, of_arms, of_first_arms, scale, tips
 from eval.report.reading import Row
-from lab.runs.arms import mean_with_limits
+from lab.train.arms import mean_with_limits
 
 MEASURED, BEYOND, BELOW = "reach", "at least: last distance passed", "none: first distance failed"
 HOLLOW = "M-1.1,0L.9,-1.1L.9,1.1ZM-.55,0L.65,.65L.65,-.65Z"  # a triangle to the left with a hole

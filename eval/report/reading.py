@@ -11,8 +11,8 @@ import numpy as np
 
 from lab.counts import SavedCounts
 from lab.errors import CheckpointError
-from lab.runs.arms import flat
-from lab.runs.folder import RunFolder
+from lab.train.arms import flat
+from lab.train.folder import RunFolder
 
 Row = dict[str, Any]
 ONE = "found_by_distance"  # the metric of one-number tests, which training's rows do not name

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from eval.report.data import Runs, shares
-from lab.runs.arms import differing
+from lab.train.arms import differing
 
 MOST_ROWS = 1500
 LIMITS = {"low": "effective_length_low", "high": "effective_length_high"}

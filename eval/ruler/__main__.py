@@ -31,7 +31,7 @@ from eval.ruler.picture import draw_scores
 from eval.ruler.results import Scores, over_checkpoints, summary, table
 from lab.command import start
 from lab.files import write_json
-from lab.runs.checkpoints import newest_checkpoints
+from lab.train.checkpoints import newest_checkpoints
 
 SUMMARY, PICTURE = "ruler_summary.json", "ruler.png"
 

@@ -20,7 +20,7 @@ from lab.bars import Bar
 from lab.data.tokenizer import check_ids
 from lab.errors import ConfigError
 from lab.loading import OpenedModel
-from lab.runs.environment import versions
+from lab.train.environment import versions
 
 PROTOCOL = "ruler"
 ROWS, CASES = "ruler.jsonl", "ruler-cases"

@@ -18,10 +18,10 @@ from lab.data.config import Bpe, DataConfig, Synthetic
 from lab.data.tokenizer import load_tokenizer
 from lab.positions.string import of_length
 from lab.probe.config import OFFICIAL_SIZES, SIZES
-from lab.runs.changes import flatten
 from lab.schema import is_short
 from lab.settings import Raw, validated
 from lab.source.inherit import inherit
+from lab.train.changes import flatten
 
 
 def load_experiment(path: Path, overrides: dict[str, Any] | None = None) -> Experiment:

@@ -12,8 +12,8 @@ from lab.data.config import DataConfig, Slimpajama
 from lab.data.shards import token_dtype
 from lab.model.config import DecoderConfig
 from lab.model.utilisation import PEAK_FLOPS
-from lab.runs.folder import packed_counts
 from lab.shape.config import Weights
+from lab.train.folder import packed_counts
 
 PAPER_TOKENS, PAPER_GPUS, PAPER_DAYS = 1e12, 16, 28
 """arXiv:2410.18745, A.2: 2K windows, 1T tokens, 16 A100, 28 days."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lab.choices import planned_compile
 from lab.config import Experiment
 from lab.errors import ConfigError
 from lab.estimate.cost import Cost
 from lab.estimate.memory import HELD, Memory
+from lab.train.choices import planned_compile
 
 GIB, GB = 2**30, 10**9
 CONTEXT_BYTES, NCCL_BYTES = 1 * GIB, 1 * GIB

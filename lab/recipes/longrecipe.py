@@ -49,9 +49,9 @@ from lab.files import read_object, write_atomic, write_json, writing
 from lab.probe.curve import shown_length
 from lab.recipes.recipe import Recipe, Resolved, read_recipe, resolve, unprepared
 from lab.recipes.stages import STAGES, TRAINING, stages_of
-from lab.runs.changes import changes, flatten
-from lab.runs.folder import RunFolder
 from lab.schema import brief
+from lab.train.changes import changes, flatten
+from lab.train.folder import RunFolder
 
 SYNTAX = Syntax(
     values=("--launcher",),

@@ -47,10 +47,10 @@ from lab.model.huggingface import save_pretrained
 from lab.model.huggingface.config import hugging_face_settings, read_settings
 from lab.positions.methods import describe
 from lab.recipes.export import token_ids
-from lab.runs.checkpoints import newest_checkpoints
 from lab.source.inherit import FREE
 from lab.source.place import named, tokenizer_of
 from lab.source.weights import MOST_FAULTS, shape
+from lab.train.checkpoints import newest_checkpoints
 
 UNFINISHED = "interrupted; the output is incomplete, delete it and merge again"
 SUM_TOLERANCE = 1e-6  # of the weights around 1, for decimals such as 0.3333333

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from lab.errors import CheckpointError
 from lab.model.huggingface.config import NAME as HUGGING_FACE
-from lab.runs.checkpoints import NAME as CHECKPOINT_NAME
 from lab.schema import brief, is_short
 from lab.source.hub import hub_folder, is_hub_id
+from lab.train.checkpoints import NAME as CHECKPOINT_NAME
 
 CONFIG, TOKENIZER = "config.yaml", "tokenizer.json"
 PLACES = "a run folder, a checkpoint in it, or a Hugging Face folder"

@@ -11,9 +11,9 @@ from lab.model.decoder import Decoder
 from lab.model.huggingface import load_pretrained
 from lab.model.huggingface.config import read_settings
 from lab.positions import frequencies
-from lab.runs.checkpoints import open_checkpoint
-from lab.runs.state import described_weights, load_weights, read_weights_of
 from lab.source.place import find_place
+from lab.train.checkpoints import open_checkpoint
+from lab.train.state import described_weights, load_weights, read_weights_of
 
 MOST_FAULTS = 8  # weights named in one error
 

@@ -12,12 +12,12 @@ from typing import Any
 from lab.config import Experiment, load_experiment
 from lab.config.naming import AUTO
 from lab.errors import ConfigError, LabError
-from lab.runs.changes import changes, flatten
-from lab.runs.checkpoints import newest
-from lab.runs.finish import is_finished
-from lab.runs.folder import RunFolder
 from lab.sweep.commands import FitCommand, expand, read_command, write_command
 from lab.sweep.reading import Sweep
+from lab.train.changes import changes, flatten
+from lab.train.checkpoints import newest
+from lab.train.finish import is_finished
+from lab.train.folder import RunFolder
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from typing import Any
 
 from lab.command import show
 from lab.errors import LabError
-from lab.runs.folder import RunFolder
 from lab.sweep.planning import Run
+from lab.train.folder import RunFolder
 
 HEAD = ("run", "settings", "state", "progress", "tokens", "effective length", "reach", "left", "")
 TAIL_BYTES = 8192

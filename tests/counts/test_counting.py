@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from lab.callbacks.counting import AT_ONCE, WAITING_TARGETS, Counting
 from lab.counts import COUNTED, PositionCounts
 from lab.positions import distance
+from lab.train.callbacks.counting import AT_ONCE, WAITING_TARGETS, Counting
 from tests.ranks import meet
 
 PACKS = [  # lengths, ids, anchors, targets by visible context

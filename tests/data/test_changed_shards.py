@@ -9,12 +9,12 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from lab import session
 from lab.data import blocks, manifests
 from lab.data.module import PackedData
 from lab.data.preparation import is_prepared, prepare, shard_folder
 from lab.data.segments import index_segments
 from lab.data.shards import TokenStore
+from lab.train import session
 from tests.data.stores import folder_bytes, read_shard, refused, text_config, write_corpus
 
 BLOCK = 64  # bytes of a block in these tests

@@ -6,7 +6,7 @@ import pytest
 from lab.config import load_experiment
 from lab.counts import PositionCounts
 from lab.estimate.cost import cost_of, counts_bytes, paper_utilisation, shard_tokens_of
-from lab.runs.folder import RunFolder
+from lab.train.folder import RunFolder
 from tests.estimate.small import small
 from tests.forked import ROOT
 

@@ -23,8 +23,8 @@ from lab.positions.dca import Dca
 from lab.positions.plain import Plain
 from lab.positions.string import String
 from lab.probe.effective_distance import DistanceResult
-from lab.runs.checkpoints import folder_name
-from lab.runs.folder import packed_counts
+from lab.train.checkpoints import folder_name
+from lab.train.folder import packed_counts
 from tests.eval.test_probe import Counted
 from tests.opened import CONSUMED, write_run
 

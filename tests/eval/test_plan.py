@@ -14,7 +14,7 @@ from eval.plan.points import published
 from lab.config import load_experiment
 from lab.counts import PositionCounts
 from lab.positions.base_bound import base_warning, longest_context, smallest_base
-from lab.runs.folder import RunFolder
+from lab.train.folder import RunFolder
 
 
 def brute_force(lengths, window, mode):

@@ -17,8 +17,8 @@ from lab.counts import PositionCounts
 from lab.errors import CheckpointError, LabError
 from lab.positions import DISTANCE_METHODS, distance
 from lab.positions.dca import Dca
-from lab.runs.folder import RunFolder
 from lab.skip import SKIP_METHODS
+from lab.train.folder import RunFolder
 from tests.eval.commands import check_faults, runner
 from tests.runs.test_picture import size_of
 

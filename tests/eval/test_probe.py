@@ -21,7 +21,7 @@ from lab.model.huggingface import save_pretrained
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_length import LengthResult
 from lab.probe.needles import shortest
-from lab.runs.folder import packed_counts
+from lab.train.folder import packed_counts
 from tests.opened import CONSUMED
 
 SMALL = {"--tests": "6", "--step": "64", "--max_length": "320", "--answer_budget": "24", "--batch": "2"}

@@ -14,7 +14,7 @@ from eval.reach.points import at_the_reach, bounds
 from eval.reach.regression import fit, inflation, measured, separable
 from eval.reach.resampling import bootstrap, compare, held_out, quantile
 from lab.counts import PositionCounts
-from lab.runs.folder import RunFolder
+from lab.train.folder import RunFolder
 
 TRUE = {"f": 0.5, "tokens": 0.2, "window": 0.7}
 NOISE, OF_RUN = 0.10, 0.08  # nats, of a probe and of a whole run

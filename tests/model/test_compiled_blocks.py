@@ -10,8 +10,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from lab import choices
-from lab.choices import choose_backend, choose_compile, planned_compile
 from lab.data.module import to_batch
 from lab.data.packing import IGNORE, Pack
 from lab.errors import ConfigError
@@ -19,6 +17,8 @@ from lab.model.config import DecoderConfig
 from lab.model.optim import OptimConfig
 from lab.model.training import Training
 from lab.positions import distance, frequencies
+from lab.train import choices
+from lab.train.choices import choose_backend, choose_compile, planned_compile
 from tests.fits import load
 from tests.model import stand_ins
 from tests.model.stand_ins import definition

@@ -9,7 +9,6 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from lab.assembly import assemble
 from lab.config import load_experiment
 from lab.errors import ConfigError
 from lab.model.attention.segments import Segments
@@ -17,7 +16,8 @@ from lab.model.decoder import Decoder, DecoderConfig
 from lab.model.generation.generate import greedy
 from lab.model.sharding import Sharding, build
 from lab.positions import distance, frequencies
-from lab.runs.folder import RunFolder
+from lab.train.assembly import assemble
+from lab.train.folder import RunFolder
 from tests.fits import CONFIG, records
 from tests.ranks import meet, train
 

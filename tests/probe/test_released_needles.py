@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from eval.needles import released_prompt
-from lab.assembly import make_probing
 from lab.config import load_experiment
 from lab.errors import DataError
 from lab.estimate.command import estimate
 from lab.fit import SYNTAX, parse
 from lab.probe.protocols import PROTOCOLS
-from lab.runs.folder import RunFolder
+from lab.train.assembly import make_probing
+from lab.train.folder import RunFolder
 
 HAYSTACK = ".".join(
     f" Line {k} of {k % 7 + 1} holds {k / 8:.2f} words" + " and more" * (k % 23) + ".." * (k % 11 == 3)

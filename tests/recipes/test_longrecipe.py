@@ -24,9 +24,9 @@ from lab.loading import open_model
 from lab.recipes import longrecipe
 from lab.recipes.longrecipe import main
 from lab.recipes.recipe import read_recipe, resolve
-from lab.session import run_experiment
 from lab.settings import parse_overrides
 from lab.source.weights import read_weights
+from lab.train.session import run_experiment
 from tests.forked import LIMIT_S, Forked
 from tests.opened import write_run
 from tests.refusals import check_faults

@@ -6,8 +6,8 @@ import pytest
 
 from lab.errors import CheckpointError
 from lab.files import publish_folder
-from lab.runs import checkpoints
-from lab.runs.checkpoints import newest, open_checkpoint, publish, temporary_folder
+from lab.train import checkpoints
+from lab.train.checkpoints import newest, open_checkpoint, publish, temporary_folder
 from tests.refusals import refused
 
 

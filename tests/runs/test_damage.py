@@ -10,8 +10,8 @@ import pytest
 from lab.counts import PositionCounts, SavedCounts
 from lab.errors import CheckpointError, DiskError
 from lab.files import remove_leftovers, temporary_of, write_atomic, write_hashed
-from lab.runs.checkpoints import candidates, newest, open_checkpoint, publish, temporary_folder
-from lab.runs.folder import RunFolder
+from lab.train.checkpoints import candidates, newest, open_checkpoint, publish, temporary_folder
+from lab.train.folder import RunFolder
 from tests.refusals import refused
 
 

@@ -6,7 +6,7 @@ import pytest
 from lab.counts import PositionCounts
 from lab.errors import CheckpointError
 from lab.files import write_atomic, write_json
-from lab.runs.folder import RunFolder
+from lab.train.folder import RunFolder
 from tests.refusals import refused
 
 

@@ -7,10 +7,10 @@ import yaml
 
 from eval.picture import main
 from lab.plots import canvas, line_look
-from lab.runs import arms_picture, picture
-from lab.runs.arms import mean_with_limits, name_arms, read_settings
-from lab.runs.arms_picture import accuracy, draw, reach
-from lab.runs.picture import draw_run
+from lab.train import arms_picture, picture
+from lab.train.arms import mean_with_limits, name_arms, read_settings
+from lab.train.arms_picture import accuracy, draw, reach
+from lab.train.picture import draw_run
 
 backend_agg = pytest.importorskip("matplotlib.backends.backend_agg")
 PNG = b"\x89PNG\r\n\x1a\n"

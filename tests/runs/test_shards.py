@@ -18,12 +18,12 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from lab import files
 from lab.errors import CheckpointError
 from lab.model.decoder import Decoder, DecoderConfig
-from lab.runs import checkpoints
-from lab.runs.checkpoints import Checkpoint, newest, open_checkpoint, publish
-from lab.runs.shards import ShardWriter, finish_writing, read_shards, write_shards
-from lab.runs.state import load_weights, packed, read_state, read_weights_of
-from lab.runs.tensors import read_tensors, stored_weights
-from lab.runs.training_state import restore_tensors, tensors_to_save
+from lab.train import checkpoints
+from lab.train.checkpoints import Checkpoint, newest, open_checkpoint, publish
+from lab.train.shards import ShardWriter, finish_writing, read_shards, write_shards
+from lab.train.state import load_weights, packed, read_state, read_weights_of
+from lab.train.tensors import read_tensors, stored_weights
+from lab.train.training_state import restore_tensors, tensors_to_save
 from tests.ranks import meet
 from tests.refusals import refused
 
@@ -256,7 +256,7 @@ def test_a_save_that_fails_is_one_error_and_leaves_the_others(tmp_path, monkeypa
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("lab.runs.shards.write_hashed", full)
+        patch.setattr("lab.train.shards.write_hashed", full)
         with pytest.raises(CheckpointError, match="No space left on device") as caught:
             finish_writing(save(tmp_path, TENSORS, background=background), tmp_path)
     assert "\n" not in str(caught.value)

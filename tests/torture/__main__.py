@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from xml.etree import ElementTree
 
-from lab.runs.environment import commit, hardware, versions
+from lab.train.environment import commit, hardware, versions
 from tests.torture.rows import ROWS
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ from collections import defaultdict
 import psutil
 import pytest
 
-from lab.runs.checkpoints import TEMPORARY
+from lab.train.checkpoints import TEMPORARY
 from tests.fits import assert_same_run, command, fit
 from tests.forked import LIMIT_S
 from tests.launching import environment, patched, port, running, signalled, task

@@ -18,8 +18,8 @@ from eval.papers.listing import DOCS, MARK, PAGES, below
 from eval.papers.running import main_of, missing
 from eval.papers.table import Column, names, needs, read_table
 from lab.positions.config import PositionConfig
-from lab.runs.changes import flatten
 from lab.settings import Raw, parse_overrides, validated
+from lab.train.changes import flatten
 from tests.eval.commands import runner
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -5,7 +5,7 @@ import json
 import yaml
 
 from lab.counts import PositionCounts
-from lab.runs.folder import RunFolder
+from lab.train.folder import RunFolder
 
 PLAIN = {"method": "rope+plain"}
 

@@ -21,7 +21,7 @@ from eval.report.reach import (
     string_cells,
 )
 from lab.positions.string import String
-from lab.runs.folder import RunFolder
+from lab.train.folder import RunFolder
 from tests.eval.report.fakes import evaluate, one, write_fake
 
 

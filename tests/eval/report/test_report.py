@@ -16,7 +16,7 @@ from eval.report.looks import by_arm
 from eval.report.reading import of_one_kind
 from eval.report.sentences import sentences
 from eval.report.tables import tables
-from lab.runs.folder import RunFolder
+from lab.train.folder import RunFolder
 from tests.eval.browser import CHROMIUM, browser
 from tests.eval.commands import check_faults, runner
 from tests.eval.report.fakes import PLAIN, evaluate, one, write_fake

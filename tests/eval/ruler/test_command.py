@@ -10,7 +10,7 @@ import eval.common.subject
 import eval.ruler.__main__ as command
 from eval.common.subject import Subject, first_id
 from eval.ruler.tasks import ALL
-from lab.runs.checkpoints import folder_name, publish, temporary_folder
+from lab.train.checkpoints import folder_name, publish, temporary_folder
 from tests.eval.commands import check_faults, rows_named, runner
 from tests.eval.ruler.oracle import Oracle, solve
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from lab.errors import CheckpointError, first_line
-from lab.runs.checkpoints import Checkpoint
-from lab.runs.tensors import read_tensors, stored_weights
+from lab.train.checkpoints import Checkpoint
+from lab.train.tensors import read_tensors, stored_weights
 
 OLD_PREFIX = "decoder."  # of weights in checkpoints of earlier versions
 

@@ -20,11 +20,11 @@ from lab.formats import FORMAT, KEY
 from lab.launch import Launch
 from lab.owner import NAME, Record, in_use, owned
 from lab.probe.haystacks import KEPT, text_to_keep
-from lab.runs import checkpoints
-from lab.runs.changes import changes
-from lab.runs.environment import describe_environment
-from lab.runs.folder import RunFolder
-from lab.runs.state import refuse_incomplete
+from lab.train import checkpoints
+from lab.train.changes import changes
+from lab.train.environment import describe_environment
+from lab.train.folder import RunFolder
+from lab.train.state import refuse_incomplete
 
 WEIGHT_BYTES = 12  # the weight and AdamW's two moments, float32 each
 POSITION_BYTES = 32  # of counts.npz: lengths, f, supervised and its f

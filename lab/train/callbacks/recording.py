@@ -11,11 +11,11 @@ import lightning
 import torch
 from lightning.pytorch.callbacks import Callback
 
-from lab.callbacks.counting import Counting
 from lab.counts import PositionCounts
 from lab.model.config import DecoderConfig
 from lab.model.utilisation import peak_flops, utilisation
-from lab.runs.folder import RunFolder
+from lab.train.callbacks.counting import Counting
+from lab.train.folder import RunFolder
 
 
 class Recording(Callback):

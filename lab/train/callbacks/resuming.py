@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from lab.model.sharding import reshard
-from lab.runs.checkpoints import Checkpoint
-from lab.runs.state import read_state, step_of, streams_of
-from lab.runs.training_state import restore_tensors, tensors_to_save
+from lab.train.checkpoints import Checkpoint
+from lab.train.state import read_state, step_of, streams_of
+from lab.train.training_state import restore_tensors, tensors_to_save
 
 
 def collect(trainer: lightning.Trainer, module: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -21,11 +21,6 @@ import lightning
 import torch
 from lightning.pytorch.callbacks import Callback
 
-from lab.callbacks.counting import Counting, crossed
-from lab.callbacks.guarding import Deadline, WorkFailed, describe, exchange, in_step, together
-from lab.callbacks.recording import Recording, mirror
-from lab.callbacks.separate import Separate
-from lab.callbacks.stopping import Stopping
 from lab.command import show
 from lab.counts import PositionCounts
 from lab.model.decoder import Decoder
@@ -33,7 +28,12 @@ from lab.model.gathering import allocate, fill
 from lab.probe.curve import shown_length
 from lab.probe.effective_length import Worker
 from lab.probe.measuring import Found, Measuring, ModelInTraining
-from lab.runs.folder import RunFolder
+from lab.train.callbacks.counting import Counting, crossed
+from lab.train.callbacks.guarding import Deadline, WorkFailed, describe, exchange, in_step, together
+from lab.train.callbacks.recording import Recording, mirror
+from lab.train.callbacks.separate import Separate
+from lab.train.callbacks.stopping import Stopping
+from lab.train.folder import RunFolder
 
 Report = Callable[[str], None]
 POLL_S = 0.2  # between two looks at the last processes

@@ -1,6 +1,6 @@
 """Collect and restore weights and moments of a run in training, in current and earlier formats.
 
-Apart from lab/runs/state.py, because the import of torch.distributed.checkpoint takes as long as a small evaluation.
+Apart from lab/train/state.py, because the import of torch.distributed.checkpoint takes as long as a small evaluation.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, se
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
-from lab.runs.checkpoints import OPTIMIZER, Checkpoint
-from lab.runs.shards import read_shards
-from lab.runs.state import OLD_PREFIX, shared_names, weights_of
+from lab.train.checkpoints import OPTIMIZER, Checkpoint
+from lab.train.shards import read_shards
+from lab.train.state import OLD_PREFIX, shared_names, weights_of
 
 
 def optimizer_tensors(state: dict[str, Any]) -> dict[str, Tensor]:

@@ -13,15 +13,15 @@ import lightning
 from lightning.pytorch.callbacks import Callback
 from torch import distributed
 
-from lab.callbacks.counting import Counting, crossed
-from lab.callbacks.probing import Probing
-from lab.callbacks.recording import Recording
-from lab.callbacks.resuming import collect, reopen, restore
-from lab.callbacks.stopping import Stopping
-from lab.runs import checkpoints
-from lab.runs.folder import RunFolder, packed_counts
-from lab.runs.shards import Files, ShardWriter, finish_writing, write_shards
-from lab.runs.state import packed
+from lab.train import checkpoints
+from lab.train.callbacks.counting import Counting, crossed
+from lab.train.callbacks.probing import Probing
+from lab.train.callbacks.recording import Recording
+from lab.train.callbacks.resuming import collect, reopen, restore
+from lab.train.callbacks.stopping import Stopping
+from lab.train.folder import RunFolder, packed_counts
+from lab.train.shards import Files, ShardWriter, finish_writing, write_shards
+from lab.train.state import packed
 
 
 class Saves(NamedTuple):

@@ -8,8 +8,8 @@ import lightning
 from lightning.pytorch.callbacks import Callback
 
 from lab.bars import Bar
-from lab.callbacks.probing import Probing
-from lab.callbacks.recording import Recording
+from lab.train.callbacks.probing import Probing
+from lab.train.callbacks.recording import Recording
 
 
 class Progress(Callback):

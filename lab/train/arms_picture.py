@@ -1,6 +1,6 @@
 """One picture of several runs: position frequency, loss, reach of retrieval, and the last probe, a curve for each arm.
 
-Runs that differ only in their seed are one curve, their mean, with a band of its 95% limits (lab/runs/arms.py). The
+Runs that differ only in their seed are one curve, their mean, with a band of its 95% limits (lab/train/arms.py). The
 k-th probes of such runs, whose tokens differ by less than a batch, are one point.
 """
 
@@ -16,8 +16,8 @@ import numpy as np
 from lab.counts import SavedCounts
 from lab.errors import CheckpointError
 from lab.plots import GREY, PALETTE, canvas, count_axis, line_look
-from lab.runs.arms import ONLY, mean_with_limits, name_arms, read_settings
-from lab.runs.folder import Record, RunFolder
+from lab.train.arms import ONLY, mean_with_limits, name_arms, read_settings
+from lab.train.folder import Record, RunFolder
 
 COLOURS = (*PALETTE, "#222222")
 MARKERS = "osD^vP*"

@@ -18,11 +18,11 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.profilers import Profiler
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-from lab.callbacks.checkpointing import Checkpointing
-from lab.callbacks.probing import Probing
-from lab.callbacks.progress import Progress
-from lab.callbacks.stopping import Stopping
 from lab.files import write_atomic
+from lab.train.callbacks.checkpointing import Checkpointing
+from lab.train.callbacks.probing import Probing
+from lab.train.callbacks.progress import Progress
+from lab.train.callbacks.stopping import Stopping
 
 SKIPPED, WARMING, PROFILED = 2, 1, 3  # steps: compilation and the allocator's growth, the profiler's own, the table's
 STEPS = SKIPPED + WARMING + PROFILED

@@ -30,8 +30,8 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 
 from lab.errors import CheckpointError, LabError, first_line
 from lab.files import FileEntry, write_hashed
-from lab.runs.checkpoints import OPTIMIZER, TEMPORARY, WEIGHTS, temporary_folder
-from lab.runs.tensors import DTYPES, SHARDING, kind_of
+from lab.train.checkpoints import OPTIMIZER, TEMPORARY, WEIGHTS, temporary_folder
+from lab.train.tensors import DTYPES, SHARDING, kind_of
 
 Files = dict[str, FileEntry]
 NO_GROUP = ".*torch.distributed is disabled.*"  # DCP's warning, irrelevant to a single process

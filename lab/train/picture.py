@@ -11,7 +11,7 @@ import numpy as np
 from lab.counts import SavedCounts
 from lab.errors import CheckpointError
 from lab.plots import BLUE, GREY, ORANGE, canvas, count_axis
-from lab.runs.folder import RunFolder
+from lab.train.folder import RunFolder
 
 
 def draw_run(run: Path, output: Path | None = None) -> Path:

@@ -7,12 +7,12 @@ import os
 import shutil
 from pathlib import Path
 
-from lab.callbacks.profiling import STEPS, Profiling
 from lab.command import show
 from lab.config import Experiment
 from lab.errors import ConfigError
 from lab.launch import read_launch
-from lab.session import run_experiment
+from lab.train.callbacks.profiling import STEPS, Profiling
+from lab.train.session import run_experiment
 
 SCRATCH = "scratch"  # the run folder of the profiled steps
 

@@ -1,7 +1,7 @@
 """Read the tensors of a checkpoint's safetensors files in one process.
 
-Without torch.distributed.checkpoint, which writes the files and reads them into shards (lab/runs/shards.py): its import
-takes as long as a small evaluation.
+Without torch.distributed.checkpoint, which writes the files and reads them into shards (lab/train/shards.py): its
+import takes as long as a small evaluation.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lab.errors import CheckpointError, first_line
-from lab.runs.checkpoints import OPTIMIZER, WEIGHTS
+from lab.train.checkpoints import OPTIMIZER, WEIGHTS
 
 DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 NAMES = {name: dtype for dtype, name in DTYPES.items()}

@@ -9,10 +9,6 @@ from typing import Any
 
 import torch
 
-from lab.assembly import Run, assemble
-from lab.callbacks.profiling import Profiling
-from lab.callbacks.watching import Watching
-from lab.choices import choose_backend, choose_compile, computes_in_bf16, reductions, training_device
 from lab.command import FAILED, STOPPED, show
 from lab.config import Experiment
 from lab.data.blocks import has_checksums
@@ -30,14 +26,18 @@ from lab.model import products
 from lab.positions.base_bound import base_warning
 from lab.probe.curve import shown_length
 from lab.probe.protocols import window_warning
-from lab.processes import meet_again
-from lab.runs import checkpoints
-from lab.runs.finish import is_finished
-from lab.runs.folder import RunFolder
-from lab.runs.picture import draw_run
 from lab.source.place import tokenizer_of
-from lab.starting import find_start, own_run, start_folder
-from lab.threads import set_threads
+from lab.train import checkpoints
+from lab.train.assembly import Run, assemble
+from lab.train.callbacks.profiling import Profiling
+from lab.train.callbacks.watching import Watching
+from lab.train.choices import choose_backend, choose_compile, computes_in_bf16, reductions, training_device
+from lab.train.finish import is_finished
+from lab.train.folder import RunFolder
+from lab.train.picture import draw_run
+from lab.train.processes import meet_again
+from lab.train.starting import find_start, own_run, start_folder
+from lab.train.threads import set_threads
 
 DONE = 0
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lab.runs.checkpoints import Checkpoint
-from lab.runs.folder import RunFolder
+from lab.train.checkpoints import Checkpoint
+from lab.train.folder import RunFolder
 
 
 def is_finished(folder: RunFolder, checkpoint: Checkpoint | None, steps: int) -> bool:

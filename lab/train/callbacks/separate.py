@@ -17,8 +17,8 @@ from lab.errors import CheckpointError
 from lab.files import read_object, write_json
 from lab.lifetime import described_end
 from lab.probe.measuring import Found
-from lab.runs.checkpoints import folder_name
-from lab.runs.folder import RunFolder
+from lab.train.checkpoints import folder_name
+from lab.train.folder import RunFolder
 
 MODULE = "lab.probe_saved"
 PLACE = "probing"  # in the run folder

@@ -1,4 +1,4 @@
-"""Set the CPU threads of this process; apart from lab.processes, so that evaluations start without Lightning."""
+"""Set the CPU threads of this process; apart from lab.train.processes, so that evaluations start without Lightning."""
 
 from __future__ import annotations
 

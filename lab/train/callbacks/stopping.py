@@ -17,7 +17,7 @@ from typing import Any
 import lightning
 from lightning.pytorch.callbacks import Callback
 
-from lab.callbacks.guarding import exchange
+from lab.train.callbacks.guarding import exchange
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # Ctrl-C; kill and preemption; SLURM's warning
 SHOWN = 8  # streams that a fault names

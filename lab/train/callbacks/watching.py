@@ -16,11 +16,11 @@ from typing import Any
 import lightning
 from lightning.pytorch.callbacks import Callback
 
-from lab.callbacks.guarding import OutOfStep, describe, exchange
 from lab.command import FAILED, show
 from lab.launch import Launch
 from lab.lifetime import described_end
 from lab.owner import Record, describe_process, is_of_this_machine, process_start, stat_fields
+from lab.train.callbacks.guarding import OutOfStep, describe, exchange
 
 POLL_S, APPEAR_S = 0.5, 3.0  # between looks; until a process that closed its connections has ended
 HANG_S = 10.0  # in which the others fail by themselves, or end as well where all have ended

@@ -9,8 +9,8 @@ counts.npz        `lengths`, the histogram of segment lengths, `f`, the position
                   `supervised`, targets by visible context, `supervised_f`, and `weights`, of the loss, where planned;
                   `format`
 counts/           the same at every probe, compressed: tokens-000000250000.npz; lab.counts.SavedCounts reads both
-checkpoints/      see lab.runs.checkpoints
-probing/          what separate probes have not recorded yet; see lab.callbacks.separate
+checkpoints/      see lab.train.checkpoints
+probing/          what separate probes have not recorded yet; see lab.train.callbacks.separate
 tokenizer.json    a copy of the shards' own; with it and the haystack, a copy of the folder is probed without the shards
 haystack.txt      the text that probes hide numbers in, where it has 1 MB at most; see lab.probe.haystacks.text_to_keep
 impact.json       the impactful token types that select sentences, copied when the run began
@@ -31,7 +31,7 @@ from lab.counts import PositionCounts
 from lab.errors import CheckpointError
 from lab.files import on_disk, read_object, write_atomic
 from lab.formats import FORMAT, KEY, refuse_unknown
-from lab.runs.checkpoints import candidates, folder_name
+from lab.train.checkpoints import candidates, folder_name
 
 Record = dict[str, Any]
 RECORDS = ("metrics.jsonl", "probes.jsonl")

@@ -13,21 +13,6 @@ from typing import Any
 import lightning
 import torch
 
-from lab.callbacks.checkpointing import Checkpointing, Saves
-from lab.callbacks.counting import Counting
-from lab.callbacks.dashboard import Dashboard
-from lab.callbacks.probing import Probing
-from lab.callbacks.progress import Progress
-from lab.callbacks.recording import Recording
-from lab.callbacks.stopping import Stopping
-from lab.choices import (
-    choose_backend,
-    choose_compile,
-    computes_in_bf16,
-    method_name,
-    refuse_too_large,
-    training_device,
-)
 from lab.config import Experiment
 from lab.data.module import PackedData
 from lab.data.preparation import end_of_document, shard_folder
@@ -40,12 +25,27 @@ from lab.probe.effective_length import NeedleProbe
 from lab.probe.haystacks import KEPT, load_haystack, read_text
 from lab.probe.held_out import HeldOutLoss
 from lab.probe.measuring import Measuring
-from lab.processes import cluster_environment, make_strategy
-from lab.runs.checkpoints import Checkpoint, folder_name
-from lab.runs.environment import commit, processor
-from lab.runs.folder import RunFolder
-from lab.runs.shards import NO_GROUP
 from lab.source.weights import start_from
+from lab.train.callbacks.checkpointing import Checkpointing, Saves
+from lab.train.callbacks.counting import Counting
+from lab.train.callbacks.dashboard import Dashboard
+from lab.train.callbacks.probing import Probing
+from lab.train.callbacks.progress import Progress
+from lab.train.callbacks.recording import Recording
+from lab.train.callbacks.stopping import Stopping
+from lab.train.checkpoints import Checkpoint, folder_name
+from lab.train.choices import (
+    choose_backend,
+    choose_compile,
+    computes_in_bf16,
+    method_name,
+    refuse_too_large,
+    training_device,
+)
+from lab.train.environment import commit, processor
+from lab.train.folder import RunFolder
+from lab.train.processes import cluster_environment, make_strategy
+from lab.train.shards import NO_GROUP
 
 QUIET = ("lightning.pytorch", "lightning.fabric")
 
