@@ -8,10 +8,10 @@ import threading
 import time
 
 import pytest
+from lab.owner import describe_process, find_owner, owned
 
 from lab import owner
 from lab.errors import InUse
-from lab.owner import describe_process, find_owner, owned
 from tests.refusals import refused
 
 FORK = multiprocessing.get_context("fork")

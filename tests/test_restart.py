@@ -8,11 +8,11 @@ import time
 
 import pytest
 import torch
+from lab.owner import NAME, owned
 
 from lab.errors import DiskError, InUse, LabError
 from lab.files import write_json
 from lab.formats import FORMAT
-from lab.owner import NAME, owned
 from lab.train import checkpoints
 from lab.train.checkpoints import candidates
 from lab.train.session import run_experiment

@@ -34,8 +34,8 @@ def measure_together(request: Request, measure: Callable[[Request, Subject, Scor
 
     Raises: LabError, also for a model whose heads cannot be divided among the processes.
     """
-    launch = read_launch(os.environ, devices=1, nodes=1)
-    if launch.by != "torchrun" or launch.world_size == 1:
+    launch = read_launch(os.environ)
+    if launch.world_size == 1:
         subject = open_subject(request)
         return measure(request, subject, subject.losses)
     with joined(launch, device_for(request.options.device)) as context:

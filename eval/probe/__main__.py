@@ -52,7 +52,7 @@ from lab.settings import Raw, validated
 from lab.source.place import find_place
 from lab.train.choices import training_device
 from lab.train.folder import RunFolder
-from lab.train.threads import set_threads
+from lab.launch import set_threads
 
 OF_TRAINING = ("every_tokens", "loss_tokens", "max_seconds")  # settings of the probe section
 OF_DISTANCE = ("distances", "distance_points", "distance_tests")

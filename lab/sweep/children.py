@@ -1,7 +1,7 @@
-"""Runs as child processes: one at a time for each run folder, each ending when this process does.
+"""Runs as child processes, one at a time for each run folder.
 
-A run is locked by flock(2) on .lock in its folder. The child inherits the lock, which therefore lasts as long as it
-does, even where this process is killed. stdout and stderr go to sweep.log in the run folder.
+A sweep holds a lock of each run that it trains; the run's own process holds another one. stdout and stderr go to
+sweep.log in the run folder.
 """
 
 from __future__ import annotations
@@ -10,35 +10,28 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
 
+from filelock import FileLock
+
 from lab.data.preparation import is_prepared, prepare
-from lab.lifetime import end_with
-from lab.owner import NAME, find_owner, lock
+from lab.errors import InUse
+from lab.lock import NAME, acquire, is_held, locked
 from lab.sweep.planning import Run, cores
 
 LOG = "sweep.log"
+LOCK = ".sweep.lock"
 LAST_BYTES = 4096
 
 
-def lock_run(run: Run) -> int | None:
-    """Lock a run folder, or return None where another process runs it, of a sweep or by itself."""
-    if find_owner(run.path / NAME) is not None:
+def lock_run(run: Run) -> FileLock | None:
+    """Lock a run for this sweep, or return None where another process runs it, of a sweep or by itself."""
+    if is_held(run.path / NAME):
         return None
-    return lock(run.path / ".lock", wait=False)
-
-
-@contextmanager
-def released(descriptor: int | None) -> Iterator[None]:
-    """Close a lock's descriptor after the body."""
-    try:
-        yield
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
+    with suppress(InUse):
+        return acquire(run.path / LOCK)
+    return None
 
 
 def environment(threads: int) -> dict[str, str]:
@@ -46,7 +39,7 @@ def environment(threads: int) -> dict[str, str]:
     return {"OMP_WAIT_POLICY": "PASSIVE", **os.environ, "OMP_NUM_THREADS": str(threads)}
 
 
-def start(words: list[str], folder: Path, held: int, threads: int) -> subprocess.Popen[bytes]:
+def start(words: list[str], folder: Path, threads: int) -> subprocess.Popen[bytes]:
     """Start a run in a process group of its own, so that Ctrl-C in the terminal reaches it once, from here."""
     with (folder / LOG).open("ab") as log:
         return subprocess.Popen(
@@ -55,9 +48,7 @@ def start(words: list[str], folder: Path, held: int, threads: int) -> subprocess
             stdout=log,
             stderr=subprocess.STDOUT,
             env=environment(threads),
-            pass_fds=(held,),
             process_group=0,
-            preexec_fn=partial(end_with, os.getpid()),  # noqa: PLW1509  only the thread that forks runs Python here
         )
 
 
@@ -84,6 +75,6 @@ def prepare_once(run: Run) -> None:
     data = run.experiment.data
     if not data.embedded or is_prepared(data):
         return
-    with released(lock(Path(data.folder) / ".lock")):
+    with locked(Path(data.folder) / NAME, wait=True):
         if not is_prepared(data):
             prepare(data, workers=cores())

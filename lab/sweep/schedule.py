@@ -14,8 +14,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from filelock import FileLock
+
 from lab.command import FAILED, STOPPED
-from lab.sweep.children import kill, last_line, lock_run, released, start
+from lab.lock import release
+from lab.sweep.children import kill, last_line, lock_run, start
 from lab.sweep.planning import Run
 from lab.sweep.progress import Display, State, consumed_tokens
 
@@ -31,6 +34,7 @@ class Schedule:
         self.jobs = jobs
         self.states = [State(run, "finished" if run.is_finished() else "waiting") for run in runs]
         self.children: dict[int, subprocess.Popen[bytes]] = {}
+        self.locks: dict[int, FileLock] = {}
         self.asked_at: float | None = None
         self.passed_on = self.at_once = False
 
@@ -69,17 +73,19 @@ class Schedule:
         if held is None:
             state.name = "elsewhere"
             return
-        with released(held):
-            if state.run.is_finished():
-                state.name = "finished"
-                return
-            threads = state.run.threads(self.jobs)
-            state.began = time.monotonic(), consumed_tokens(state.run)
-            try:
-                self.children[state.run.index] = start(state.run.words(threads), state.run.path, held, threads)
-                state.name = "running"
-            except OSError as error:
-                state.name, state.reason = "failed", f"cannot be started ({error})"
+        if state.run.is_finished():
+            state.name = "finished"
+            release(held)
+            return
+        threads = state.run.threads(self.jobs)
+        state.began = time.monotonic(), consumed_tokens(state.run)
+        try:
+            self.children[state.run.index] = start(state.run.words(threads), state.run.path, threads)
+            self.locks[state.run.index] = held
+            state.name = "running"
+        except OSError as error:
+            state.name, state.reason = "failed", f"cannot be started ({error})"
+            release(held)
 
     def collect(self) -> None:
         """Record which runs have ended, and how."""
@@ -89,6 +95,7 @@ class Schedule:
             if status is None:
                 continue
             del self.children[state.run.index]
+            release(self.locks.pop(state.run.index))
             if status == 0:
                 state.name = "finished"
             elif status == STOPPED or self.asked_at is not None:

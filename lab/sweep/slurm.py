@@ -11,7 +11,8 @@ from pathlib import Path
 from lab.command import STOPPED, show
 from lab.errors import ConfigError
 from lab.launch import read_launch
-from lab.sweep.children import lock_run, prepare_once
+from lab.lock import NAME, is_held
+from lab.sweep.children import prepare_once
 from lab.sweep.planning import Run
 
 SCRIPT = """\
@@ -58,20 +59,17 @@ def script(file: Path, runs: Sequence[Run], words: Sequence[str], jobs: int | No
 def become(run: Run) -> int:
     """Replace this process by that of one run, to which signals go; return a status only if there is nothing to run.
 
-    Of several tasks the first locks the run and prepares its data.
+    Of several tasks the first prepares its data.
 
     Raises: LabError.
     """
     if run.is_finished():
         show(f"{run.path}: already finished")
         return 0
-    train = run.experiment.train
-    if read_launch(os.environ, train.devices, train.nodes).is_first:
+    if read_launch(os.environ).is_first:
         prepare_once(run)
-        held = lock_run(run)
-        if held is None:
+        if is_held(run.path / NAME):
             show(f"{run.path}: is being run by another process", error=True)
             return STOPPED
-        os.set_inheritable(held, True)
     words = run.words()
     return os.execvpe(words[0], words, {"OMP_WAIT_POLICY": "PASSIVE", **os.environ})
