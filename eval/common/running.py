@@ -11,8 +11,7 @@ from eval.common.cases import TextCase
 from eval.common.results import Results, Row
 from lab.bars import Bar
 from lab.data.tokenizer import check_ids
-from lab.probe.answering import answered
-from lab.probe.interfaces import Answers
+from lab.probe.answering import Answers, answered
 
 Done = Callable[[int], object]  # called with how many more tests are finished
 
