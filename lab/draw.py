@@ -11,15 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-import pandas as pd
 
 from lab.errors import ConfigError, MissingPackage
 from lab.files import write_atomic, writing
 
-Rows: TypeAlias = pd.DataFrame | Sequence[Mapping[str, Any]]
+if TYPE_CHECKING:
+    import pandas as pd
+
+Rows: TypeAlias = "pd.DataFrame | Sequence[Mapping[str, Any]]"
 Kind = Literal["line", "point", "bar", "heat", "area"]
 BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#888888"
 PALETTE = (BLUE, ORANGE, "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222", "#aa4499")
@@ -85,6 +87,8 @@ def draw(
     in the order of their colours. `marks` shows the points of lines. `facet` gives each value a chart of its own.
     Raises: MissingPackage without Altair.
     """
+    import pandas as pd
+
     alt = altair()
     table = pd.DataFrame(rows)
     tips = [alt.Tooltip(str(name), title=words(name)) for name in table.columns if table[name].notna().any()]
@@ -92,7 +96,7 @@ def draw(
         layers = heat_layers(table, x, y, series or "score", percent, tips)
         sides = {"x": ordered(alt.X, table[x], x, x_title), "y": ordered(alt.Y, table[y], y, y_title)}
         layers = [layer.encode(**sides) for layer in layers]
-        layers += [edge_after(table[x], rule) for rule in rules if rule.axis == "x"]
+        layers += [edge for rule in rules if rule.axis == "x" for edge in edge_after(table[x], rule)]
     else:
         if kind == "bar":
             x_axis = ordered(alt.X, table[x], x, x_title)
@@ -119,10 +123,14 @@ def draw(
 
 def outside(values: pd.Series[Any], limits: tuple[float, float] | None) -> bool:
     """Return whether values lie beyond the limits of an axis, where what is drawn must be cut off."""
-    if limits is None:
-        return False
-    numbers = pd.to_numeric(values, errors="coerce").dropna()
-    return not numbers.between(*limits).all()
+    return limits is not None and not numbers_of(values).between(*limits).all()
+
+
+def numbers_of(values: pd.Series[Any]) -> pd.Series[float]:
+    """Return the numbers of a column, without gaps."""
+    import pandas as pd
+
+    return pd.to_numeric(values, errors="coerce").dropna()
 
 
 def words(name: object) -> str:
@@ -150,7 +158,7 @@ def number_axis(
 ) -> Any:
     """Describe an axis of numbers; a logarithmic x axis has powers of two, or all of a few values."""
     alt = altair()
-    known = pd.to_numeric(values, errors="coerce").dropna()
+    known = numbers_of(values)
     largest = float(known.abs().max()) if len(known) else 0.0
     options: dict[str, Any] = {"labelOverlap": "greedy", "tickCount": 6}
     scale: dict[str, Any] = {"zero": False, "nice": False} if channel is alt.X else {"zero": False}
@@ -162,7 +170,7 @@ def number_axis(
         scale = {"type": "log"}
     if log and channel is alt.X:
         scale |= {"base": 2, "nice": False}
-        options["values"] = log_ticks(known)
+        options["values"] = log_ticks(known.tolist())
         options["format"] = "," if largest < MANY else "~s"
     if limits is not None:
         scale |= {"domain": list(limits), "nice": False, "zero": False}
@@ -172,14 +180,14 @@ def number_axis(
     return channel(f"{name}:Q", title=heading, scale=alt.Scale(**scale), axis=alt.Axis(**options))
 
 
-def log_ticks(values: pd.Series[float]) -> list[float]:
+def log_ticks(values: Sequence[float]) -> list[float]:
     """Choose the ticks of a logarithmic axis.
 
     Example:
-        >>> log_ticks(pd.Series([96.0, 128.0, 96.0])), log_ticks(pd.Series(np.arange(3.0, 30)))
+        >>> log_ticks([96.0, 128.0, 96.0]), log_ticks(range(3, 30))
         ([96.0, 128.0], [4.0, 8.0, 16.0])
     """
-    distinct = sorted({*values[values > 0].astype(float)})
+    distinct = sorted({float(value) for value in values if value > 0})
     if len(distinct) <= FEW:
         return distinct
     powers = 2.0 ** np.arange(np.ceil(np.log2(distinct[0])), np.floor(np.log2(distinct[-1])) + 1)
@@ -189,7 +197,7 @@ def log_ticks(values: pd.Series[float]) -> list[float]:
 def looks_of(table: pd.DataFrame, series: str, kind: Kind, names: Sequence[str] | None) -> dict[str, Any]:
     """Give each series its colour and its dash or shape; numbers go from light to dark."""
     alt = altair()
-    if pd.api.types.is_numeric_dtype(table[series]):
+    if table[series].dtype.kind in "iuf":
         scale = alt.Scale(scheme="viridis", reverse=True)
         legend = alt.Legend(title=words(series), orient="right", format="~s")
         return {"color": alt.Color(f"{series}:Q", scale=scale, legend=legend), "detail": f"{series}:N"}
@@ -248,7 +256,7 @@ def mark_layers(
 def rule_layers(rule: Rule) -> list[Any]:
     """Draw a dashed line across the chart, and its text at the end of it."""
     alt = altair()
-    chart = alt.Chart(pd.DataFrame([{"rule": rule.value, "text": rule.text}]))
+    chart = alt.Chart(alt.Data(values=[{"rule": rule.value, "text": rule.text}]))
     line = chart.mark_rule(color=GREY, strokeDash=[4, 3], strokeWidth=1)
     look = {"color": "#666666", "fontSize": 11}
     if rule.axis == "x":
@@ -263,7 +271,7 @@ def rule_layers(rule: Rule) -> list[Any]:
 def heat_layers(table: pd.DataFrame, x: str, y: str, share: str, percent: bool, tips: list[Any]) -> list[Any]:
     """Draw the cells of a heat map, with their numbers where there are few columns."""
     alt = altair()
-    end = 1.0 if percent else float(pd.to_numeric(table[share]).max())
+    end = 1.0 if percent else float(numbers_of(table[share]).max())
     style = ".0%" if percent else ",.4~g"
     scale = alt.Scale(domain=[0, end], scheme="viridis")
     legend = alt.Legend(title=words(share), orient="right", format=style)
@@ -282,16 +290,16 @@ def heat_layers(table: pd.DataFrame, x: str, y: str, share: str, percent: bool, 
     return [cells, numbers]
 
 
-def edge_after(columns: pd.Series[Any], rule: Rule) -> Any:
-    """Draw a line behind the last column of a heat map that is no farther than a rule's value."""
+def edge_after(columns: pd.Series[Any], rule: Rule) -> list[Any]:
+    """Draw a line behind the last column of a heat map that is no farther than a rule's value, and before the next."""
     alt = altair()
-    inside = [column for column in dict.fromkeys(columns) if column <= rule.value]
-    data = pd.DataFrame([{str(columns.name): inside[-1] if inside else None}])
-    return (
-        alt.Chart(data)
-        .mark_rule(color="#222222", strokeDash=[4, 3], strokeWidth=2)
-        .encode(x=alt.X(f"{columns.name}:O", bandPosition=1, sort=None))
-    )
+    distinct = list(dict.fromkeys(columns))
+    inside = [column for column in distinct if column <= rule.value]
+    if not inside or len(inside) == len(distinct):
+        return []
+    chart = alt.Chart(alt.Data(values=[{columns.name: inside[-1]}]))
+    line = chart.mark_rule(color="#222222", strokeDash=[4, 3], strokeWidth=2)
+    return [line.encode(x=alt.X(f"{columns.name}:O", bandPosition=1, sort=distinct))]
 
 
 def layer(*charts: Any) -> Any:
