@@ -22,8 +22,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from eval.common.command import NO_MODEL, Form, Request, run
-from eval.common.found import Found, file_in
+from eval.engine.command import NO_MODEL, Form, Request, run
+from eval.engine.rows import Found, file_in
 from eval.report.data import Runs, read_runs
 from eval.report.figures import figures
 from eval.report.looks import IMAGE_WIDTH, Figure

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from eval.common.tables import pivot, to_text
+from eval.engine.table import pivot, to_text
 from eval.ruler.tasks import ALL, CATEGORIES, TASKS
 
 LLAMA2_7B_AT_4K = 85.6  # percent; what RULER calls a satisfactory score
