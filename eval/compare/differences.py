@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import brentq
 
-from eval.common.statistics import pair
+from eval.engine.statistics import pair
 from lab.probe.intervals import exact_limits, sequential_design, share_limits
 from lab.train.folder import RunFolder
 

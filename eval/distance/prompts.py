@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from eval.common.needle_tests import counts_of
-from eval.common.subject import Subject
 from eval.distance.series import Row
+from eval.engine.needle_tests import counts_of
+from eval.engine.subject import Subject
 from lab.errors import ConfigError
 from lab.probe.effective_distance import DistanceProbe, DistanceResult
 from lab.probe.records import distance_record

@@ -29,9 +29,9 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Le
 
-from eval.common.command import Form, Request, run
-from eval.common.found import Found
-from eval.common.needle_tests import (
+from eval.engine.command import Form, Request, run
+from eval.engine.needle_tests import (
+    FinishedTests,
     NeedleOptions,
     finished_tests,
     make_probe,
@@ -39,8 +39,8 @@ from eval.common.needle_tests import (
     reuse_recorded,
     run_length,
 )
-from eval.common.results import FinishedTests, shortened, write_rows
-from eval.common.subject import Subject, note_idle_distance, open_subject, result_folder
+from eval.engine.rows import Found, shortened, write_rows
+from eval.engine.subject import Subject, note_idle_distance, open_subject, result_folder
 from eval.heatmap.depths import depth_rows, peak, third_rows
 from eval.heatmap.picture import draw_heatmap
 from eval.heatmap.table import found_table, thirds_table

@@ -31,11 +31,10 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from eval.common.command import Form, Request, run
-from eval.common.found import Found
-from eval.common.needle_tests import EIGHTHS, counts_of, finished_tests, haystack_of, needle_probe
-from eval.common.results import FinishedTests, shortened
-from eval.common.subject import Subject, as_subject, device_for
+from eval.engine.command import Form, Request, run
+from eval.engine.needle_tests import EIGHTHS, FinishedTests, counts_of, finished_tests, haystack_of, needle_probe
+from eval.engine.rows import Found, shortened
+from eval.engine.subject import Subject, as_subject, device_for
 from eval.probe.picture import draw_probe
 from eval.probe.table import table
 from lab.bars import Bar

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from eval.common.tables import pivot, to_text
+from eval.engine.table import pivot, to_text
 from eval.ruler.tasks import ALL, CATEGORIES, TASKS
 from lab.probe.curve import last_passing
 

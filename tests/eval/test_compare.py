@@ -13,12 +13,12 @@ import pytest
 import yaml
 from scipy.stats import fisher_exact, ttest_ind, ttest_rel
 
-from eval.common.statistics import holm
 from eval.compare.__main__ import main
 from eval.compare.differences import FISHER, LIMITS, MCNEMAR, PAIRED_T, SEEDS, SEEDS_PAIRED, compare, paired_t
 from eval.compare.records import read_records
 from eval.compare.table import arrange
 from eval.compare.writing import WRITERS, spread
+from eval.engine.statistics import holm
 from eval.perplexity.__main__ import main as perplexity
 from lab.errors import ConfigError, DataError
 from lab.probe.intervals import exact_limits, sequential_design

@@ -10,11 +10,11 @@ import pytest
 import torch
 from scipy.stats import beta
 
-import eval.common.subject
-from eval.common.command import Request
-from eval.common.needle_tests import NeedleOptions, make_probe
-from eval.common.plots import heat_map
-from eval.common.subject import open_subject
+import eval.engine.subject
+from eval.engine.command import Request
+from eval.engine.needle_tests import NeedleOptions, make_probe
+from eval.engine.plots import heat_map
+from eval.engine.subject import open_subject
 from eval.heatmap.__main__ import main
 from eval.heatmap.depths import cell_of, depth_rows, peak, third_of, third_rows, was_found
 from eval.heatmap.picture import draw_heatmap
@@ -180,7 +180,7 @@ class Counted:
 
     def __init__(self, monkeypatch, stop_after=None):
         self.prompts, self.stop_after = 0, stop_after
-        monkeypatch.setattr(eval.common.subject, "greedy", self)
+        monkeypatch.setattr(eval.engine.subject, "greedy", self)
 
     def __call__(self, decoder, prompts, n_tokens, stop_id, **options):
         if self.stop_after is not None and self.prompts >= self.stop_after:

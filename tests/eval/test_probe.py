@@ -9,8 +9,8 @@ import pytest
 import torch
 import yaml
 
-import eval.common.subject
-from eval.common.results import FinishedTests
+import eval.engine.subject
+from eval.engine.needle_tests import FinishedTests
 from eval.probe.__main__ import main
 from eval.probe.picture import draw_probe
 from eval.probe.table import table
@@ -112,15 +112,15 @@ def silent(decoder, prompts, n_tokens, stop_id, **options):
 @pytest.fixture
 def quiet(monkeypatch):
     """Let tests that are of other things than answers go without a model."""
-    monkeypatch.setattr(eval.common.subject, "greedy", silent)
+    monkeypatch.setattr(eval.engine.subject, "greedy", silent)
 
 
 class Counted:
     """Counts the prompts that go through a model, and stops it after some."""
 
     def __init__(self, monkeypatch, stop_after=None, by=KeyboardInterrupt, greedy=None):
-        self.prompts, self.stop_after, self.by, self.greedy = 0, stop_after, by, greedy or eval.common.subject.greedy
-        monkeypatch.setattr(eval.common.subject, "greedy", self)
+        self.prompts, self.stop_after, self.by, self.greedy = 0, stop_after, by, greedy or eval.engine.subject.greedy
+        monkeypatch.setattr(eval.engine.subject, "greedy", self)
 
     def __call__(self, decoder, prompts, *rest, **options):
         if self.stop_after is not None and self.prompts >= self.stop_after:
@@ -132,7 +132,7 @@ class Counted:
 @pytest.mark.parametrize("words", ["", "--sequential --round=2"], ids=["all", "sequential"])
 def test_a_probe_that_was_stopped_goes_on_and_ends_as_one_that_was_not(probe, monkeypatch, words):
     if not words:
-        monkeypatch.setattr(eval.common.subject, "greedy", silent)
+        monkeypatch.setattr(eval.engine.subject, "greedy", silent)
     whole = probe(words, folder="whole")[1]
     with monkeypatch.context() as patch:
         Counted(patch, stop_after=4)
