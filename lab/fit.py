@@ -26,8 +26,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lab.command import NOTHING_WRITTEN, Syntax, Words, run, settings_lines
@@ -75,44 +74,40 @@ def resume_command(arguments: Sequence[str]) -> str:
     return shlex.join(["python", "-m", "lab.fit", *words])
 
 
-def fit(arguments: Sequence[str], words: Words) -> str | int:
-    """Do what the command line asks for, and return the exit status or what is to be printed.
+def check(words: Words) -> str | int:
+    """Check the command line, and return the config where it is asked for."""
+    experiment, _ = parse(words)
+    return (experiment.describe() + experiment.to_yaml()).rstrip("\n") if words.options.print_config else 0
 
-    torch is loaded here, after the settings have been checked.
 
-    Raises: LabError.
-    """
-    (experiment, dry_run), options = parse(words), words.options
-    if options.print_config:
-        return (experiment.describe() + experiment.to_yaml()).rstrip("\n")
-    if dry_run is not None:
-        from lab.estimate.command import estimate
-
-        return estimate(experiment, dry_run)
-    again = resume_command(arguments)
-    if needs_torchrun(os.environ, experiment.train.devices, experiment.train.nodes):
-        return start_ranks(arguments, experiment.train.devices, again)
-    if options.profile:
-        from lab.train.session import profile_experiment
-
-        return profile_experiment(experiment, None if options.o is None else Path(options.o))
-    from lab.train.session import run_experiment
-
-    return run_experiment(experiment, options.resume, again, restart=options.restart, exits=True)
+def read_arguments(arguments: Sequence[str], work: Callable[[Words], str | int] = check) -> int:
+    """Do some work with the command line, and return the exit status."""
+    stopped = f"interrupted before training; continue with:\n  {resume_command(arguments)}"
+    stopped = NOTHING_WRITTEN if "--profile" in arguments else stopped
+    silent = not read_launch(os.environ).prints_faults
+    return run(__doc__, arguments, work, syntax=SYNTAX, settings=settings, stopped=stopped, silent=silent)
 
 
 if __name__ == "__main__":
+
+    def train(words: Words) -> str | int:
+        """Train, or what else the command line asks for; torch is loaded here, after the settings have been checked."""
+        (experiment, dry_run), options = parse(words), words.options
+        if options.print_config:
+            return check(words)
+        if dry_run is not None:
+            from lab.estimate.command import estimate
+
+            return estimate(experiment, dry_run)
+        again = resume_command(sys.argv[1:])
+        if needs_torchrun(os.environ, experiment.train.devices, experiment.train.nodes):
+            return start_ranks(sys.argv[1:], experiment.train.devices, again)
+        from lab.train.session import profile_experiment, run_experiment
+
+        if options.profile:
+            return profile_experiment(experiment, None if options.o is None else Path(options.o))
+        return run_experiment(experiment, options.resume, again, restart=options.restart, exits=True)
+
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read once by OpenMP; spinning threads cost up to 8 times
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch.profiler's library prints its own stages
-    stopped = f"interrupted before training; continue with:\n  {resume_command(sys.argv[1:])}"
-    raise SystemExit(
-        run(
-            __doc__,
-            sys.argv[1:],
-            partial(fit, sys.argv[1:]),
-            syntax=SYNTAX,
-            settings=settings,
-            stopped=NOTHING_WRITTEN if "--profile" in sys.argv else stopped,
-            silent=not read_launch(os.environ).prints_faults,
-        )
-    )
+    raise SystemExit(read_arguments(sys.argv[1:], train))

@@ -10,13 +10,13 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from lab.command import FAILED, STOPPED, show
 from lab.errors import ConfigError
 
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"  # that torchrun passes on to the ranks
 SAVE_S = 600  # what ranks may take to save after a signal
-SHOWN = "continue with"
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,8 @@ def find_launch(environment: Mapping[str, str], devices: int, nodes: int) -> Lau
         )
     if launch.local_world_size != devices:
         raise ConfigError(
-            f"train.devices={devices}: torchrun started {launch.local_world_size} processes on this node; make them equal"
+            f"train.devices={devices}: torchrun started {launch.local_world_size} processes on this node; make them "
+            "equal"
         )
     return launch
 
@@ -102,23 +103,33 @@ def start_ranks(words: Sequence[str], devices: int, again: str) -> int:
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # the ranks print what is to be known
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SAVE_S))
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # lab.fit sets the threads of each rank
-    options = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={devices}", f"--signals-to-handle={SIGNALS}"]
+    options = [f"--nproc-per-node={devices}", f"--signals-to-handle={SIGNALS}", "--local-addr=127.0.0.1"]
     try:
-        run.run(run.parse_args([*options, "-m", "lab.fit", *words]))
+        run.run(run.parse_args(["--standalone", *options, "-m", "lab.fit", *words]))
     except SignalException:
         return STOPPED
     except ChildFailedError as error:
-        failures = sorted(error.failures.items(), key=lambda failure: failure[1].timestamp)
-        rank, first = failures[0]
-        killed = [(n, f) for n, f in failures if f.exitcode == -signal.SIGKILL and f.timestamp <= first.timestamp + 1]
-        if killed:
-            rank, first = killed[0]
-        if first.exitcode < 0:
-            name = signal.Signals(-first.exitcode).name
-            show(f"\nrank {rank} (process {first.pid}) was killed by {name}; all ranks end; {SHOWN}: {again}", error=True)
-            return FAILED
-        return first.exitcode
+        rank, cause = first_cause(error.failures)
+        if cause.exitcode >= 0:
+            return int(cause.exitcode)
+        killed = f"rank {rank} (process {cause.pid}) was killed by {signal.Signals(-cause.exitcode).name}"
+        show(f"\n{killed}; all ranks end; continue with: {again}", error=True)
+        return FAILED
     return 0
+
+
+def first_cause(failures: Mapping[int, Any]) -> tuple[int, Any]:
+    """Find the rank that failed first: one killed by a signal, before those that its death or torchrun's SIGTERM ended.
+
+    Their times are whole seconds.
+    """
+    begin = min(failure.timestamp for failure in failures.values())
+
+    def order(item: tuple[int, Any]) -> tuple[bool, int]:
+        code = item[1].exitcode
+        return item[1].timestamp > begin + 1, 2 if code == -signal.SIGTERM else int(code >= 0)
+
+    return min(failures.items(), key=order)
 
 
 def set_threads(threads: int | None, launch: Launch = Launch()) -> int:

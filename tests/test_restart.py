@@ -8,11 +8,10 @@ import time
 
 import pytest
 import torch
-from lab.owner import NAME, owned
 
 from lab.errors import DiskError, InUse, LabError
 from lab.files import write_json
-from lab.formats import FORMAT
+from lab.lock import NAME, locked
 from lab.train import checkpoints
 from lab.train.checkpoints import candidates
 from lab.train.session import run_experiment
@@ -142,26 +141,15 @@ def test_a_folder_with_records_needs_a_flag_and_restart_moves_it_aside(place, wh
     assert exact_metrics(run.with_name("moved.before-2")) == exact_metrics(whole)
 
 
-def test_a_run_of_the_format_without_a_number_is_resumed(place, whole):
-    run = place / "runs" / "unnumbered"
-    shutil.copytree(whole, run)
-    shutil.rmtree(candidates(run / "checkpoints")[0])
-    for path in (run / "environment.json", *run.glob("checkpoints/tokens-*/manifest.json")):
-        values = json.loads(path.read_text())
-        assert values.pop("format") == FORMAT
-        write_json(path, values)
-    check_resumption(place, "unnumbered", whole)
-
-
 def test_a_second_process_is_refused_with_the_owner_and_changes_nothing(place, whole):
-    with owned(whole / NAME):
+    with locked(whole / NAME):
         before = contents(whole)
         done = python(*command(place, "whole", *SHORT, "--resume")[1:])
         assert contents(whole) == before
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     check_faults([line], [f"{whole}: is in use by process "])
-    with owned(whole / NAME), pytest.raises(InUse):
+    with locked(whole / NAME), pytest.raises(InUse):
         again(place, "whole")
 
 

@@ -50,8 +50,14 @@ def begin_worker() -> None:
     """End a worker process with its parent, and limit its tokenizers library to one thread; it has no other setting."""
     parent = multiprocessing.parent_process()
     assert parent is not None, "runs in a worker only"
-    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+    threading.Thread(target=end_after, args=(parent,), daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+def end_after(parent: multiprocessing.process.BaseProcess) -> None:
+    """Wait for the end of the parent, however it ends, and end this process."""
+    parent.join()
+    os._exit(1)
 
 
 def on_ray() -> Executor:

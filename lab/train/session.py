@@ -45,9 +45,7 @@ def run_experiment(
         return train(experiment, launch, resume, command, restart=restart, exits=exits)
 
 
-def train(
-    experiment: Experiment, launch: Launch, resume: bool, command: str, *, restart: bool, exits: bool
-) -> int:
+def train(experiment: Experiment, launch: Launch, resume: bool, command: str, *, restart: bool, exits: bool) -> int:
     """Train, record and report; return the exit status.
 
     Raises: LabError for what the user can correct.
@@ -120,9 +118,7 @@ def profile_experiment(experiment: Experiment, folder: Path | None) -> int:
         with own_run(profiled, launch):
             set_threads(train.threads, launch)
             scratch = RunFolder(profiled.run.path)
-            run = assemble(
-                profiled, scratch, launch, profiler=profiler if launch.is_first else PassThroughProfiler()
-            )
+            run = assemble(profiled, scratch, launch, profiler=profiler if launch.is_first else PassThroughProfiler())
             run.data.check_prepared()
             run.trainer.fit_loop.epoch_loop.max_steps = PROFILED + UNPROFILED
             run.trainer.fit(run.module, datamodule=run.data)

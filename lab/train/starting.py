@@ -57,7 +57,9 @@ def own_run(experiment: Experiment, launch: Launch) -> Iterator[None]:
             path.rmdir()  # nothing was written
 
 
-def find_start(experiment: Experiment, folder: RunFolder, resume: bool, launch: Launch) -> checkpoints.Checkpoint | None:
+def find_start(
+    experiment: Experiment, folder: RunFolder, resume: bool, launch: Launch
+) -> checkpoints.Checkpoint | None:
     """Find the checkpoint that the run resumes from; None for a run that has not been trained yet.
 
     Only the first process verifies checkpoints; the others receive theirs in trainer.fit.

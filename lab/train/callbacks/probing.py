@@ -30,8 +30,7 @@ from lab.model.gathering import allocate, fill
 from lab.probe.curve import shown_length
 from lab.probe.effective_length import NeedleProbe, Worker
 from lab.probe.haystacks import KEPT, load_haystack, read_text
-from lab.probe.held_out import HeldOutLoss
-from lab.probe.measuring import Found, Measuring, ModelInTraining
+from lab.probe.measuring import Found, HeldOutLoss, Measuring, ModelInTraining
 from lab.train.callbacks.counting import Counting, crossed
 from lab.train.callbacks.guarding import Deadline, WorkFailed, describe, exchange, in_step, together
 from lab.train.callbacks.recording import Recording, mirror
