@@ -130,10 +130,13 @@ def make_module(experiment: Experiment, device: torch.device, *, trained: bool) 
     if experiment.start is not None and not trained:
         start = partial(start_from, path=Path(experiment.start.path))
 
+    with torch.device("cpu"):  # the table is here, whatever the default device or that of the weights
+        frequencies = experiment.frequencies
+
     def make(seed: int | None) -> Decoder:
         return Decoder(
             experiment.model,
-            frequencies=experiment.frequencies,
+            frequencies=frequencies,
             distance=experiment.position.distance,
             seed=seed,
             backend=backend,
@@ -142,17 +145,15 @@ def make_module(experiment: Experiment, device: torch.device, *, trained: bool) 
         )
 
     whole = train.keeps_whole(experiment.model.n_parameters(), bf16=bf16)
-    sharding = Sharding(torch.bfloat16 if bf16 else None, train.sharded_over, whole=whole)
-    with torch.device("cpu"):  # tables too, whatever the default device
-        return Training(
-            make,
-            experiment.optim,
-            train,
-            seed=experiment.run.seed,
-            sharding=sharding,
-            compiles=compiles,
-            start=start,
-        )
+    return Training(
+        make,
+        experiment.optim,
+        train,
+        seed=experiment.run.seed,
+        sharding=Sharding(torch.bfloat16 if bf16 else None, train.sharded_over, whole=whole),
+        compiles=compiles,
+        start=start,
+    )
 
 
 def make_data(experiment: Experiment, folder: RunFolder) -> PackedData:

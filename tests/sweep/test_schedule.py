@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lab import owner
 from lab.config import load_experiment
+from lab.lock import NAME, acquire, release
 from lab.sweep import children, progress, schedule
 from lab.sweep.commands import FitCommand
 from lab.sweep.planning import Run
@@ -121,13 +121,6 @@ def test_a_sweep_killed_at_any_moment_and_restarted_ends_with_the_same_finished_
         assert (tmp_path / f"run_{run}" / "done").read_text() == "\n"
 
 
-def test_no_run_outlives_a_killed_sweep(tmp_path):
-    with sweeping(tmp_path, "deaf", "deaf") as process:
-        wait_for(lambda: all(lines(tmp_path, run, "steps") for run in range(2)), "the runs never started")
-        process.kill()
-        wait_for(lambda: not running(tmp_path), "a run outlives its sweep")
-
-
 def test_a_failing_run_stops_no_other_and_shows_its_last_line(tmp_path, monkeypatch):
     monkeypatch.setattr(schedule, "POLL_S", 0.01)
     whole = schedule.Schedule(runs(tmp_path, "trains", "fails", "trains"), jobs=1)
@@ -183,12 +176,11 @@ def test_what_a_killed_sweep_leaves_is_taken_over_by_another(tmp_path):
 
 
 def test_a_run_that_was_started_by_hand_is_waited_for(tmp_path):
-    hand = owner.Owner(tmp_path / "run_0" / owner.NAME, owner.nobody)
-    hand.take(wait=False)
+    hand = acquire(tmp_path / "run_0" / NAME)
     with sweeping(tmp_path, "trains", "trains") as process:
         wait_for((tmp_path / "run_1" / "done").exists, "the other run never ended")
         assert lines(tmp_path, 0, "starts") == []
-        hand.release()
+        release(hand)
         assert status(process) == 0
     assert lines(tmp_path, 0, "steps") == [str(step) for step in range(STEPS)]
 
