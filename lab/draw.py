@@ -25,13 +25,12 @@ Rows: TypeAlias = "pd.DataFrame | Sequence[Mapping[str, Any]]"
 Kind = Literal["line", "point", "bar", "heat", "area"]
 BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#888888"
 PALETTE = (BLUE, ORANGE, "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222", "#aa4499")
-SHAPES = ("circle", "triangle-right", "square", "triangle-up", "diamond", "cross", "triangle-down")
+SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right")
 DASHES = ((1, 0), (7, 3), (2, 2), (9, 3, 2, 3), (12, 4))
 WIDTH, HEIGHT = 480, 280  # pixels of one chart
 FEW = 12  # values of x that are all written on a logarithmic axis; columns of a heat map whose cells show numbers
 MANY = 100_000  # numbers from here on are written with k, M or G
 PNG_SCALE = 2.0
-BRIGHT = 0.435  # part of the viridis scale above which black has more contrast than white (WCAG 2)
 
 
 class Rule(NamedTuple):
@@ -76,8 +75,6 @@ def draw(
     percent: bool = False,
     color: str | None = None,
     names: Sequence[str] | None = None,
-    shape: str | None = None,
-    text: str | None = None,
     rules: Sequence[Rule] = (),
     marks: bool = True,
     width: int = WIDTH,
@@ -85,10 +82,9 @@ def draw(
 ) -> Any:
     """Draw rows as one chart; a row without x or y leaves a gap.
 
-    `low` and `high` are columns of limits: a band of a line, a bar of a point. Points may have names on one axis, x or
-    y. A `heat` map has ordered columns `x`, rows `y`, and the numbers `series` in the cells, or their `text`. `percent`
-    writes y, or the cells, as percent. `names` are the series in the order of their colours; `shape` is a column that
-    points differ by instead. `marks` shows the points of lines. `facet` gives each value a chart of its own.
+    `low` and `high` are columns of limits: a band of a line, a bar of a point. A `heat` map has ordered columns `x`,
+    rows `y`, and the share `series` in the cells. `percent` writes y, or the cells, as percent. `names` are the series
+    in the order of their colours. `marks` shows the points of lines. `facet` gives each value a chart of its own.
     Raises: MissingPackage without Altair.
     """
     import pandas as pd
@@ -97,40 +93,32 @@ def draw(
     table = pd.DataFrame(rows)
     tips = [alt.Tooltip(str(name), title=words(name)) for name in table.columns if table[name].notna().any()]
     if kind == "heat":
+        layers = heat_layers(table, x, y, series or "score", percent, tips)
         sides = {"x": ordered(alt.X, table[x], x, x_title), "y": ordered(alt.Y, table[y], y, y_title)}
-        layers = [each.encode(**sides) for each in heat_layers(table, x, series or "score", text, percent, tips)]
+        layers = [layer.encode(**sides) for layer in layers]
         layers += [edge for rule in rules if rule.axis == "x" for edge in edge_after(table[x], rule)]
     else:
-        sides = {}
-        named = {"x": kind == "bar" or not is_numeric(table[x]), "y": not is_numeric(table[y])}
-        for side, column, heading, log, limits in (
-            ("x", x, x_title, log_x, x_limits),
-            ("y", y, y_title, log_y, y_limits),
-        ):
-            channel = alt.X if side == "x" else alt.Y
-            if named[side]:
-                sides[side] = ordered(channel, table[column], column, heading)
-            else:
-                style = "percent" if percent and side == "y" else ""
-                sides[side] = number_axis(channel, table[column], column, heading, log=log, limits=limits, style=style)
-        looks = {"color": alt.value(color or BLUE)} if series is None else looks_of(table, series, kind, names, shape)
-        if named["x"] and series is not None:
+        if kind == "bar":
+            x_axis = ordered(alt.X, table[x], x, x_title)
+        else:
+            x_axis = number_axis(alt.X, table[x], x, x_title, log=log_x, limits=x_limits)
+        value = "percent" if percent else ""
+        y_axis = number_axis(alt.Y, table[y], y, y_title, log=log_y, limits=y_limits, style=value)
+        looks = {} if series is None else looks_of(table, series, kind, names)
+        if series is None:
+            looks = {"color": alt.value(color or BLUE)}
+        elif kind == "bar":
             looks["xOffset"] = alt.XOffset(f"{series}:N", sort=list(names or dict.fromkeys(table[series])))
+        sides = {"x": x_axis, "y": y_axis}
         clip = outside(table[x], x_limits) or outside(table[y], y_limits)
-        along = "x" if named["y"] else "y"
-        layers = mark_layers(table, sides, looks, (low, high), kind, tips, along=along, marks=marks, clip=clip)
-        layers += [each for rule in rules for each in rule_layers(rule)]
+        layers = mark_layers(table, sides, looks, (low, high), kind, tips, marks=marks, clip=clip)
+        layers += [layer for rule in rules for layer in rule_layers(rule)]
     chart = alt.layer(*layers, data=table).properties(width=width, height=height)
     if facet is not None:
         order = list(dict.fromkeys(table[facet]))
         header = alt.Header(labelFontWeight="bold", labelLimit=width)
         chart = chart.facet(facet=alt.Facet(f"{facet}:N", title=None, sort=order, header=header), columns=3)
     return chart.properties(title=title.split("\n")) if title else chart
-
-
-def is_numeric(values: pd.Series[Any]) -> bool:
-    """Return whether a column holds numbers; one without any value counts as numbers."""
-    return values.dtype.kind in "iuf" or not values.notna().any()
 
 
 def outside(values: pd.Series[Any], limits: tuple[float, float] | None) -> bool:
@@ -206,12 +194,10 @@ def log_ticks(values: Sequence[float]) -> list[float]:
     return [float(power) for power in powers]
 
 
-def looks_of(
-    table: pd.DataFrame, series: str, kind: Kind, names: Sequence[str] | None, shape: str | None
-) -> dict[str, Any]:
+def looks_of(table: pd.DataFrame, series: str, kind: Kind, names: Sequence[str] | None) -> dict[str, Any]:
     """Give each series its colour and its dash or shape; numbers go from light to dark."""
     alt = altair()
-    if is_numeric(table[series]):
+    if table[series].dtype.kind in "iuf":
         scale = alt.Scale(scheme="viridis", reverse=True)
         legend = alt.Legend(title=words(series), orient="right", format="~s")
         return {"color": alt.Color(f"{series}:Q", scale=scale, legend=legend), "detail": f"{series}:N"}
@@ -219,18 +205,14 @@ def looks_of(
     symbol: dict[str, Any] = {"symbolType": "stroke", "symbolSize": 400} if kind == "line" else {"symbolStrokeWidth": 0}
     legend = alt.Legend(title=None, columns=2 if max(map(len, values), default=0) > 24 else 4, **symbol)
     channels: dict[str, tuple[Any, Sequence[Any]]] = {"color": (alt.Color, PALETTE)}
-    if kind == "point" and shape is None:
+    if kind == "point":
         channels["shape"] = (alt.Shape, SHAPES)
     elif kind in {"line", "area"}:
         channels["strokeDash"] = (alt.StrokeDash, DASHES)
-    found = {
+    return {
         name: channel(f"{series}:N", scale=cycled(values, looks), legend=legend if len(values) > 1 else None)
         for name, (channel, looks) in channels.items()
     }
-    if shape is not None:
-        kinds = list(dict.fromkeys(table[shape]))
-        found["shape"] = alt.Shape(f"{shape}:N", scale=cycled(kinds, SHAPES), legend=alt.Legend(title=None, columns=1))
-    return found
 
 
 def cycled(values: Sequence[str], looks: Sequence[Any]) -> Any:
@@ -246,7 +228,6 @@ def mark_layers(
     kind: Kind,
     tips: list[Any],
     *,
-    along: str,
     marks: bool,
     clip: bool,
 ) -> list[Any]:
@@ -264,8 +245,7 @@ def mark_layers(
     if low is None or high is None:
         return layers
     shown = {name: looks[name] for name in ("color", "xOffset", "detail") if name in looks}
-    across = "x" if along == "y" else "y"
-    ends = {across: sides[across], along: (alt.X if along == "x" else alt.Y)(f"{low}:Q"), f"{along}2": f"{high}:Q"}
+    ends = {"x": sides["x"], "y": alt.Y(f"{low}:Q"), "y2": f"{high}:Q"}
     if kind == "line":
         return [*layers, chart.mark_area(opacity=0.13, clip=True).encode(**ends, **shown)]
     if kind == "bar":
@@ -288,24 +268,26 @@ def rule_layers(rule: Rule) -> list[Any]:
     return [line.encode(y=level), text] if rule.text else [line.encode(y=level)]
 
 
-def heat_layers(
-    table: pd.DataFrame, x: str, number: str, text: str | None, percent: bool, tips: list[Any]
-) -> list[Any]:
-    """Draw the cells of a heat map, with their texts, or numbers where there are few columns."""
+def heat_layers(table: pd.DataFrame, x: str, y: str, share: str, percent: bool, tips: list[Any]) -> list[Any]:
+    """Draw the cells of a heat map, with their numbers where there are few columns."""
     alt = altair()
-    end = 1.0 if percent else float(numbers_of(table[number]).max())
+    end = 1.0 if percent else float(numbers_of(table[share]).max())
     style = ".0%" if percent else ",.4~g"
     scale = alt.Scale(domain=[0, end], scheme="viridis")
-    legend = alt.Legend(title=words(number), orient="right", format=style)
+    legend = alt.Legend(title=words(share), orient="right", format=style)
     chart = alt.Chart(table)
-    cells = chart.mark_rect().encode(color=alt.Color(f"{number}:Q", scale=scale, legend=legend), tooltip=tips)
-    if text is None and table[x].nunique() > FEW:
+    cells = chart.mark_rect().encode(color=alt.Color(f"{share}:Q", scale=scale, legend=legend), tooltip=tips)
+    if table[x].nunique() > FEW:
         return [cells]
-    field = f"datum[{number!r}]"
-    label = f"datum[{text!r}]" if text else f"round(100 * {field})" if percent else f"format({field}, {style!r})"
-    ink = alt.condition(f"{field} > {BRIGHT * end}", alt.value("black"), alt.value("white"))
-    texts = chart.mark_text(fontSize=11).transform_filter(f"isValid({field})").transform_calculate("label", label)
-    return [cells, texts.encode(text="label:N", color=ink)]
+    field = f"datum[{share!r}]"
+    ink = alt.condition(f"{field} > {0.6 * end}", alt.value("black"), alt.value("white"))
+    label = alt.Text(f"{share}:Q", format="d" if percent else style)
+    numbers = chart.mark_text(fontSize=10).transform_filter(f"isValid({field})").encode(text=label, color=ink)
+    if percent:
+        numbers = numbers.transform_calculate("hundredths", f"round(100 * {field})").encode(
+            text=alt.Text("hundredths:Q", format="d")
+        )
+    return [cells, numbers]
 
 
 def edge_after(columns: pd.Series[Any], rule: Rule) -> list[Any]:

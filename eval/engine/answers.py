@@ -22,8 +22,7 @@ from eval.engine.subject import doublings
 from lab.bars import Bar
 from lab.data.tokenizer import check_ids
 from lab.errors import ConfigError
-from lab.probe.answering import answered
-from lab.probe.interfaces import Answers
+from lab.probe.answering import Answers, answered
 from lab.probe.intervals import share_limits
 
 CONFIDENCE = 0.95

@@ -45,8 +45,8 @@ class NeedleOptions(Section):
     tests: Tests | None = None
     """Tests at each length; left out, the run's probe.tests, or 500."""
     protocol: ProtocolName | None = None
-    """Tests of the lab (ours), of the paper (string) or of its released script (released, released_llama31), as in
-    eval.probe; left out, the run's."""
+    """Tests of the lab (ours) or of the paper's released script (released, released_llama31), as in eval.probe; left
+    out, the run's."""
     needles: Annotated[int, Ge(1), Le(16)] | None = None
     """Numbers hidden in each test; left out, as in the run's own probe, or 4."""
     digits: Annotated[int, Ge(2), Le(9)] | None = None

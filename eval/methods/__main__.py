@@ -9,7 +9,7 @@ compares at, derived from the training length: methods that extrapolate are set 
 
     python -m eval.methods runs/tiny_2k --plot
     python -m eval.methods runs/cpu_demo --tests=200 --lengths=192,288,352 --plot
-    python -m eval.methods models/Llama-3.1-8B --protocol=string --haystack=essays.txt --methods=rope,dca,string
+    python -m eval.methods models/Llama-3.1-8B --haystack=essays.txt --methods=rope,dca,string
     python -m eval.methods runs/tiny_2k --methods=rope,string,string:released_scaling=true,string:shift=1024,window=64
 
 Parameters after a colon replace derived ones, in a row of that name. released_scaling is the factor on STRING's logits

@@ -75,7 +75,7 @@ def check_packages() -> None:
         import altair
         import vl_convert  # noqa: F401
     except ImportError as error:
-        raise MissingPackage(str(error.name), "eval.report", "report") from error
+        raise MissingPackage(str(error.name), "eval.report", "plot") from error
     altair.data_transformers.disable_max_rows()
 
 

@@ -21,8 +21,7 @@ from eval.compare.writing import WRITERS, spread
 from eval.engine.statistics import holm
 from eval.perplexity.__main__ import main as perplexity
 from lab.errors import ConfigError, DataError
-from lab.probe.intervals import exact_limits
-from lab.probe.sequential import sequential_design
+from lab.probe.intervals import exact_limits, sequential_design
 from tests.eval.commands import runner
 
 ROOT = Path(__file__).resolve().parents[2]
