@@ -46,7 +46,12 @@ def whole_grid(rows: Sequence[Mapping[str, Any]], index: str, columns: str, valu
     """List every cell of a grid, by rising columns and rows, unknown ones as NaN, for a heat map."""
     import pandas as pd
 
-    return pd.DataFrame(rows).pivot(index=index, columns=columns, values=values).melt(ignore_index=False).reset_index()
+    return (
+        pd.DataFrame(rows)
+        .pivot(index=index, columns=columns, values=values)
+        .melt(value_name=values, ignore_index=False)
+        .reset_index()
+    )
 
 
 def named_series(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
