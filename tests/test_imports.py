@@ -257,5 +257,5 @@ def test_evaluations_start_without_lightning():
         if module not in reached:
             reached.add(module)
             rest += graph.get(module, [])
-    parts = (*HEAVY["lightning"], "lab.train.shards", "lab.train.training_state")
+    parts = (*HEAVY["lightning"], "lab.train.shards")
     assert {module for module in reached for part in parts if belongs(module, part)} == set()

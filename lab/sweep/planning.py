@@ -16,8 +16,7 @@ from lab.sweep.commands import FitCommand, expand, read_command, write_command
 from lab.sweep.reading import Sweep
 from lab.train.changes import changes, flatten
 from lab.train.checkpoints import newest
-from lab.train.finish import is_finished
-from lab.train.folder import RunFolder
+from lab.train.folder import RunFolder, is_finished
 
 
 @dataclass(frozen=True)
