@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eval.common.subject import as_subject
+from eval.engine.subject import as_subject
 from lab.config import load_experiment
 from lab.errors import CheckpointError, ConfigError, DataError
 from lab.loading import open_model
