@@ -70,7 +70,7 @@ def check_hashes(folder: Path, name: str, known: str = MANIFEST) -> None:
     faults = [f"{folder / listed}: {fault}; {RESTORE}" for listed, fault in differ.items() if fault]
     faults += [f"{folder / other}: is not listed in {name}; move it elsewhere" for other in found - {name, *files}]
     if faults:
-        raise CheckpointError(*sorted(faults))
+        raise CheckpointError("\n".join(sorted(faults)))
 
 
 def checks_of_run(folder: RunFolder) -> Iterator[Check]:
@@ -97,7 +97,7 @@ def require(paths: Sequence[Path]) -> None:
     Raises: CheckpointError with a line for each.
     """
     if missing := [path for path in paths if not path.is_file()]:
-        raise CheckpointError(*(f"{path}: is missing; {RESTORE}" for path in missing))
+        raise CheckpointError("\n".join(f"{path}: is missing; {RESTORE}" for path in missing))
 
 
 def check_order(folder: RunFolder, name: str) -> None:
