@@ -184,7 +184,9 @@ def read_sweep(path: Path, *, seeds: int | None = None, seed: NonNegative | None
         rows = list(itertools.islice(itertools.product(*(one.listed() for one in parameters.values())), file.run_cap))
     else:  # a smaller run_cap gives the beginning of the same draws
         generator = random.Random(seed or 0)
-        rows = [tuple(one.quantile(generator.random()) for one in parameters.values()) for _ in range(file.run_cap or 0)]
+        rows = [
+            tuple(one.quantile(generator.random()) for one in parameters.values()) for _ in range(file.run_cap or 0)
+        ]
     return Sweep(file.command, file.program, tuple(dict(zip(parameters, row, strict=True)) for row in rows))
 
 
