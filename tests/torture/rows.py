@@ -35,10 +35,4 @@ ROWS = {
     ),
     16: ("many tiny steps, a probe every 500", ["tests/torture/test_long.py"]),
     17: ("preparation killed, two at once", [PREPARED]),
-}::test_a_run_of_the_format_without_a_number_is_resumed",
-            f"{DAMAGE}::test_a_checkpoint_of_a_newer_format_is_refused_by_its_number_and_not_passed_over",
-            f"{PREPARED}::test_shards_without_a_number_are_of_the_first_format",
-            f"{CHANGED}::test_shards_of_earlier_versions_are_read_and_checked_by_what_they_record",
-        ],
-    ),
 }
