@@ -23,7 +23,8 @@ from lab.data.config import Synthetic
 from lab.data.tokenizer import check_ids
 from lab.errors import CheckpointError, ConfigError
 from lab.probe.config import OFFICIAL_SIZES, SIZES, ProbeConfig, ProtocolName
-from lab.probe.effective_length import LengthResult, NeedleProbe, ResultStore, Worker
+from lab.probe.curve import LengthResult
+from lab.probe.effective_length import NeedleProbe, ResultStore, Worker
 from lab.probe.haystacks import load_haystack, read_text
 from lab.probe.protocols import shortest_test
 from lab.schema import Length, PathText, Positive, Section, Seed, Tests
