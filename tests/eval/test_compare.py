@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from eval.perplexity import main as perplexity
 from scipy.stats import fisher_exact, ttest_ind, ttest_rel
 
 from eval.compare.__main__ import main
@@ -20,6 +19,7 @@ from eval.compare.records import read_records
 from eval.compare.table import arrange
 from eval.compare.writing import WRITERS, spread
 from eval.engine.statistics import holm
+from eval.perplexity import main as perplexity
 from lab.errors import ConfigError, DataError
 from lab.probe.intervals import exact_limits, sequential_design
 from tests.eval.commands import runner
