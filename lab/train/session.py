@@ -26,7 +26,7 @@ from lab.model import products
 from lab.positions.base_bound import base_warning
 from lab.probe.curve import shown_length
 from lab.probe.protocols import window_warning
-from lab.source.place import tokenizer_of
+from lab.source import tokenizer_of
 from lab.train import checkpoints
 from lab.train.assembly import Run, assemble
 from lab.train.callbacks.profiling import Profiling

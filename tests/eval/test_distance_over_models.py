@@ -10,7 +10,7 @@ from eval.distance import __main__ as command
 from eval.distance.over_models import draw, rows_of, step_of, table
 from eval.engine.places import expand
 from eval.engine.rows import Found
-from lab.source.hub import hub_folder
+from lab.source import hub_folder
 from tests.eval.commands import rows_in, words_of
 
 WORDS = ("--tests=1", "--points=2", "--digits=2")
