@@ -4,7 +4,7 @@ import pytest
 
 from tests.forked import python
 
-QUICK = ("compare", "perplexity", "picture", "positions")
+QUICK = ("compare", "perplexity", "positions")
 OTHERS = ("entropy", "heatmap", "impact", "lines", "methods", "passkey", "precision", "probe", "ruler")
 
 

@@ -33,7 +33,6 @@ COMMANDS = {  # words that measure little; of the shared options those that are 
     "plan": (("--window=64",), (PLOT,)),
     "shape": (("SHAPE",), (PLOT,)),
     "positions": (("string:shift=3,window=0", "--length=9"), (PLOT,)),
-    "picture": (("FAKE",), ()),
     "harness": (("RUN", "--tasks=x"), (METHOD, FREQUENCY)),
 }
 ROW = {"metric": "passkey", "model": "m", "method": "rope+plain", "depth": 0.5, "length": 8, "n": 4, "score": 0.5}
@@ -41,7 +40,7 @@ LONG = ("harness", "shape")  # measured in tests of their own
 MEASURED = ("heatmap", "methods", "passkey", "lines", "perplexity")  # scores, each with its limits
 COLUMNS = {"model", "checkpoint", "weights", "commit", "hardware", "method", "precision", "protocol", "length", "n"}
 COLUMNS |= {"score", "low", "high", "seed", "seconds"}
-NEEDS = {"harness": "lm_eval", "report": "altair", "picture": "matplotlib"}
+NEEDS = {"harness": "lm_eval", "report": "altair"}
 
 
 def main_of(name):
@@ -83,7 +82,7 @@ def test_json_is_one_object_and_nothing_else(name, words_for, capsys):
     assert main_of(name)(words_for([*words, *taken, "--json"])) == 0, capsys.readouterr().err
     found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert (list(found), found["command"]) == (["command", "rows", "files", "pictures"], f"eval.{name}")
-    assert bool(found["pictures"]) == (PLOT in taken or name == "picture")
+    assert bool(found["pictures"]) == (PLOT in taken)
     assert all(min(size_of(Path(path))) > 300 for path in found["pictures"])
     assert found["rows"]
     assert all(isinstance(row, dict) for row in found["rows"])
