@@ -57,8 +57,8 @@ from lab.data.tokenizer import check_ids
 from lab.errors import ConfigError, DataError
 from lab.positions import Distance
 from lab.probe.config import ProbeConfig
-from lab.probe.distance_records import distance_record, reach_record
 from lab.probe.effective_distance import DistanceProbe, DistanceResult
+from lab.probe.records import distance_record, reach_record
 from lab.schema import Length, PathText, Section, Seed, Share, Tests
 
 KIND = "distance"

@@ -23,7 +23,8 @@ from lab.data.config import Synthetic
 from lab.data.tokenizer import check_ids
 from lab.errors import CheckpointError, ConfigError
 from lab.probe.config import OFFICIAL_SIZES, SIZES, ProbeConfig, ProtocolName
-from lab.probe.effective_length import LengthResult, NeedleProbe, ResultStore, Worker
+from lab.probe.curve import LengthResult
+from lab.probe.effective_length import NeedleProbe, ResultStore, Worker
 from lab.probe.haystacks import load_haystack, read_text
 from lab.probe.protocols import shortest_test
 from lab.schema import Length, PathText, Positive, Section, Seed, Tests
@@ -45,8 +46,8 @@ class NeedleOptions(Section):
     tests: Tests | None = None
     """Tests at each length; left out, the run's probe.tests, or 500."""
     protocol: ProtocolName | None = None
-    """Tests of the lab (ours), of the paper (string) or of its released script (released, released_llama31), as in
-    eval.probe; left out, the run's."""
+    """Tests of the lab (ours) or of the paper's released script (released, released_llama31), as in eval.probe; left
+    out, the run's."""
     needles: Annotated[int, Ge(1), Le(16)] | None = None
     """Numbers hidden in each test; left out, as in the run's own probe, or 4."""
     digits: Annotated[int, Ge(2), Le(9)] | None = None

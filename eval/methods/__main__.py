@@ -9,7 +9,7 @@ compares at, derived from the training length: methods that extrapolate are set 
 
     python -m eval.methods runs/tiny_2k --plot
     python -m eval.methods runs/cpu_demo --tests=200 --lengths=192,288,352 --plot
-    python -m eval.methods models/Llama-3.1-8B --protocol=string --haystack=essays.txt --methods=rope,dca,string
+    python -m eval.methods models/Llama-3.1-8B --haystack=essays.txt --methods=rope,dca,string
     python -m eval.methods runs/tiny_2k --methods=rope,string,string:released_scaling=true,string:shift=1024,window=64
 
 Parameters after a colon replace derived ones, in a row of that name. released_scaling is the factor on STRING's logits
@@ -44,7 +44,8 @@ from lab.bars import Bar
 from lab.command import start
 from lab.errors import ConfigError
 from lab.positions import Frequencies
-from lab.probe.effective_length import LengthResult, NeedleProbe, Row
+from lab.probe.curve import LengthResult
+from lab.probe.effective_length import NeedleProbe, Row
 from lab.probe.records import tests_of
 from lab.schema import Length, look_up
 from lab.settings import parse_method

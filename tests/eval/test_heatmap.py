@@ -23,7 +23,7 @@ from eval.probe.__main__ import main as probe_main
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_length import NeedleProbe, Worker
 from lab.probe.needles import found
-from lab.probe.string_needles import found as found_anywhere
+from lab.probe.released_needles import found as found_anywhere
 from tests.eval.answering import Reader
 from tests.eval.commands import runner, words_of
 from tests.opened import CONSUMED
@@ -294,7 +294,7 @@ MISTAKES = {
     "--depths=10": "--depths=10: must be a multiple of the 4 needles, each of which has depths of its own; use 8",
     "--lengths=300,300": "--lengths=300: is given twice; keep one",
     "--answer_budget=3": "--answer_budget=3: an answer of 4 numbers takes ",
-    "--protocol=string --digits=3": "--digits=3: must be 6 in the string protocol; leave it out or ",
+    "--protocol=released --digits=3": "--digits=3: must be 6 in the released protocol; leave it out or ",
     "--required=5": "--required=5: must be <= needles=4; lower required",
     "--haystack=none.txt": "--haystack=none.txt: no such file; give a .txt, .json or .jsonl file",
     "--depth=3": "--depth=3: unknown setting; did you mean depths?",

@@ -24,7 +24,7 @@ from eval.report.figures import (
 )
 from lab.draw import themed
 from lab.positions.string import String
-from lab.probe.by_distance import found_by_distance
+from lab.probe.records import found_by_distance
 from lab.train.folder import RunFolder
 from tests.eval.report.fakes import PLAIN, evaluate, one, write_fake
 

@@ -15,7 +15,7 @@ from eval.ruler.metrics import summed
 from eval.ruler.sources import Sources
 from eval.ruler.tasks import ALL, TASKS, least_budget, make_case
 from lab.probe.answering import side_by_side
-from lab.probe.cases import Case
+from lab.probe.needles import Case
 from tests.eval.answering import answered
 from tests.eval.ruler.oracle import Oracle, solve
 
