@@ -12,6 +12,12 @@ pytest.importorskip("altair")
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
+def size_of(path):
+    data = path.read_bytes()
+    assert data.startswith(PNG)
+    return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+
+
 def write_run(folder, parts=("counts", "metrics", "probes")):
     """Make a run folder by hand: two windows of 8 tokens, two steps, two probes."""
     folder.mkdir()
@@ -35,9 +41,7 @@ def write_run(folder, parts=("counts", "metrics", "probes")):
 def test_a_run_folder_becomes_a_picture(tmp_path, parts):
     path = draw_run(write_run(tmp_path / "run", parts))
     assert path == tmp_path / "run" / "picture.png"
-    data = path.read_bytes()
-    assert data.startswith(PNG)
-    assert int.from_bytes(data[16:20], "big") > 1500  # pixels, of three charts
+    assert size_of(path)[0] > 1500  # pixels, of three charts
 
 
 def test_a_folder_without_counts_is_one_line(tmp_path):
