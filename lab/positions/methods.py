@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, Union
 
 from pydantic import Field
 
@@ -56,7 +56,8 @@ DISTANCE_METHODS: dict[str, type[Distance]] = {
 
 
 if TYPE_CHECKING:
-    AnyFrequency, AnyDistance = FrequencyMethod, Distance
+    AnyFrequency: TypeAlias = FrequencyMethod
+    AnyDistance: TypeAlias = Distance
 else:  # the tables are the one place that lists the methods
     AnyFrequency = Union[tuple(FREQUENCY_METHODS.values())]  # noqa: UP007
     AnyDistance = Union[tuple(DISTANCE_METHODS.values())]  # noqa: UP007
