@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from lab.model.attention.segments import Segments
-from lab.model.generation.generate import Ended
+from lab.model.generate import Ended
 
 
 class Generates(Protocol):

@@ -12,7 +12,7 @@ from torch import Tensor
 from lab.counts import PositionCounts, SavedCounts
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder
-from lab.model.generation.generate import Ended, greedy
+from lab.model.generate import Ended, greedy
 from lab.probe.by_distance import found_by_distance
 from lab.probe.distance_records import distance_record, reach_record
 from lab.probe.effective_distance import DistanceProbe, DistanceResult

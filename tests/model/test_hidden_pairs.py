@@ -7,7 +7,7 @@ import torch
 from eval.entropy.attention_entropy import attention_entropy
 from lab.counts import PositionCounts
 from lab.model.attention import attend
-from lab.model.generation.generate import greedy
+from lab.model.generate import greedy
 from lab.positions import distance, frequencies
 from tests.model.attention_by_hand import drawn, tiny
 from tests.model.dense import attention_by_distance, draw, rule

@@ -58,10 +58,6 @@ class Rotation:
         """Return the rotation of some of the tokens."""
         return Rotation(self.cos_B1TH[:, :, part], self.sin_B1TH[:, :, part])
 
-    def select(self, numbers: Tensor) -> Rotation:
-        """Return the rotation of the tokens of these numbers, which may be known on the device alone."""
-        return Rotation(self.cos_B1TH.index_select(2, numbers), self.sin_B1TH.index_select(2, numbers))
-
 
 def rotated_whole(x: Tensor, cos: Tensor, sin: Tensor, out: Tensor | None) -> Tensor:
     """Rotate heads without gradients in the fewest operations, which are the main cost of a single token.
