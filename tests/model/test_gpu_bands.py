@@ -66,8 +66,6 @@ def test_distance_methods_on_rows_equal_their_equation(device, backend, dtype, t
 @tiled
 def test_distance_methods_see_anchors(device, backend, dtype, tolerance):
     needs(backend, device)
-    if backend == "flex":
-        pytest.skip("flex asks the same predicate as dense masks")
     method, rel = METHODS["string"]
     lengths, anchors = [40, 50, 6], (-1, 0, 40)
     segments = Segments.from_lengths(lengths, 100, device, anchors)
@@ -87,13 +85,12 @@ def test_distance_methods_see_anchors(device, backend, dtype, tolerance):
 
 
 @pytest.mark.parametrize("mask", ["document", "anchor"])
-@pytest.mark.parametrize(("backend", "rows"), [("flex", 1), ("flex", 2), ("sdpa", 2)])
 @pytest.mark.parametrize(("dtype", "tolerance"), [FLOAT32, BFLOAT16], ids=["float32", "bfloat16"])
-def test_any_mask_equals_attention_by_definition(device, backend, rows, mask, dtype, tolerance):
-    docs = [[0] * 3 + [1] * 80 + [2] * 50 + [-1] * 7, [0] * 60 + [1] * 40 + [0] * 40][:rows]
-    leaves = leaves_on(device, dtype, 8, 140, 140, rows=rows)
+def test_any_mask_equals_attention_by_definition(device, mask, dtype, tolerance):
+    docs = [[0] * 3 + [1] * 80 + [2] * 50 + [-1] * 7, [0] * 60 + [1] * 40 + [0] * 40]
+    leaves = leaves_on(device, dtype, 8, 140, 140, rows=2)
     method, rel = METHODS["string"]
-    out = attend(*leaves, distance=method, doc_ids=torch.tensor(docs, device=device), mask=mask, backend=backend)
+    out = attend(*leaves, distance=method, doc_ids=torch.tensor(docs, device=device), mask=mask, backend="sdpa")
     copies = exact(leaves)
     expected = attention_by_distance(*copies, SPEEDS, lambda b, m, n: rel(m - n, m, n), rule(mask, docs))
     assert_equal(out, leaves, expected, copies, 2 * tolerance)

@@ -215,10 +215,10 @@ def check(backend: str, device: torch.device, dtype: torch.dtype) -> None:
     package = module.partition(".")[0] if module else None
     if package and not installed(package):
         raise MissingPackage(package, f"train.backend={backend} (backend: auto would go without)", "gpu")
-    if backend not in (*BACKENDS, "flex", "reference"):
-        names = ", ".join(["auto", "reference", *BACKENDS, "flex"])
+    if backend not in (*BACKENDS, "reference"):
+        names = ", ".join(["auto", "reference", *BACKENDS])
         raise ConfigError(f"train.backend={backend}: unknown attention backend; use one of: {names}")
-    if backend not in ("sdpa", "flex", "reference") and devices.kind(device) != "cuda":
+    if backend not in ("sdpa", "reference") and devices.kind(device) != "cuda":
         raise ConfigError(
             f"train.backend={backend}: runs on a CUDA device only, not on {device.type}; use sdpa or auto"
         )
