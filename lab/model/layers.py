@@ -1,7 +1,4 @@
-"""The decoder's layers besides attention; lab/model/inference.py has faster versions for passes without gradients.
-
-Source: arXiv:2410.18745, A.2.
-"""
+"""The decoder's layers besides attention (arXiv:2410.18745, A.2)."""
 
 from __future__ import annotations
 
@@ -12,9 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lab.model import gradients, inference, products
+from lab.model import gradients, products
 from lab.model.config import DecoderConfig
-from lab.model.inference import without_gradients
 
 
 class Linear(nn.Linear):
@@ -24,7 +20,6 @@ class Linear(nn.Linear):
         super().__init__(*args, **options)
         self.processor = products.processor()
 
-    @without_gradients(inference.product)
     def forward(self, input: Tensor) -> Tensor:
         """Apply the layer to every token."""
         return products.linear(input, self.weight, self.bias, self.processor)
@@ -42,7 +37,6 @@ def together(layers: Sequence[Linear], x: Tensor) -> tuple[Tensor, ...]:
 class RMSNorm(nn.RMSNorm):
     """w * x / sqrt(mean(x^2) + eps), the mean over the features of a token."""
 
-    @without_gradients(inference.rms_norm)
     def forward(self, x: Tensor) -> Tensor:
         """Normalise every token."""
         return gradients.rms_norm(x, self.weight, self.eps)
@@ -57,7 +51,6 @@ class FeedForward(nn.Module):
         self.up = Linear(cfg.d_model, cfg.d_ff, bias=False)
         self.out = Linear(cfg.d_ff, cfg.d_model, bias=False)
 
-    @without_gradients(inference.swiglu)
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Apply the layer to every token."""
         out: Tensor = self.out(F.silu(self.gate(x_BTD)) * self.up(x_BTD))
