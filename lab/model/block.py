@@ -23,7 +23,7 @@ from lab.model.attention.packed import packed_kernel
 from lab.model.attention.plan import plan_for
 from lab.model.attention.rotary import Rotation
 from lab.model.config import DecoderConfig
-from lab.model.layers import FeedForward, Linear, RMSNorm, together
+from lab.model.layers import FeedForward, Linear, together
 
 Heads = tuple[Tensor, Tensor, Tensor]
 """Queries, keys and values."""
@@ -39,7 +39,7 @@ class Attention(nn.Module):
         self.q = Linear(cfg.d_model, cfg.width, bias=cfg.qkv_bias)
         self.k = Linear(cfg.d_model, cfg.kv_width, bias=cfg.qkv_bias)
         self.v = Linear(cfg.d_model, cfg.kv_width, bias=cfg.qkv_bias)
-        norms = (RMSNorm(cfg.head_dim, eps=cfg.norm_eps) if cfg.qk_norm else nn.Identity() for _ in range(2))
+        norms = (nn.RMSNorm(cfg.head_dim, eps=cfg.norm_eps) if cfg.qk_norm else nn.Identity() for _ in range(2))
         self.q_norm, self.k_norm = norms
         self.out = Linear(cfg.width, cfg.d_model, bias=False)
 
@@ -108,9 +108,9 @@ class Block(nn.Module):
     def __init__(self, cfg: DecoderConfig, layer: int, backend: str, graphs: Graphs | None = None) -> None:
         super().__init__()
         self.graphs = graphs
-        self.attention_norm = RMSNorm(cfg.d_model, eps=cfg.norm_eps)
+        self.attention_norm = nn.RMSNorm(cfg.d_model, eps=cfg.norm_eps)
         self.attention = Attention(cfg, layer, backend)
-        self.feed_forward_norm = RMSNorm(cfg.d_model, eps=cfg.norm_eps)
+        self.feed_forward_norm = nn.RMSNorm(cfg.d_model, eps=cfg.norm_eps)
         self.feed_forward = FeedForward(cfg)
 
     def forward(self, x_BTD: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:

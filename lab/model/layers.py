@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lab.model import gradients, products
+from lab.model import products
 from lab.model.config import DecoderConfig
 
 
@@ -32,14 +32,6 @@ def together(layers: Sequence[Linear], x: Tensor) -> tuple[Tensor, ...]:
     out = products.linear(x, weight, bias, layers[0].processor)
     parts: tuple[Tensor, ...] = out.split([layer.out_features for layer in layers], dim=-1)
     return parts
-
-
-class RMSNorm(nn.RMSNorm):
-    """w * x / sqrt(mean(x^2) + eps), the mean over the features of a token."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise every token."""
-        return gradients.rms_norm(x, self.weight, self.eps)
 
 
 class FeedForward(nn.Module):

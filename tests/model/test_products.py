@@ -5,10 +5,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lab.model import gradients, products
+from lab.model import products
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
-from lab.model.layers import FeedForward, Linear, RMSNorm
+from lab.model.layers import FeedForward, Linear
 from lab.model.loss import summed_cross_entropy
 
 HALF_STEP = 2.0**-8  # bfloat16 keeps 8 digits: the largest relative rounding error of one value
@@ -118,7 +118,7 @@ def test_other_layers_are_torchs_own(dtype, onednn, monkeypatch):
 @pytest.mark.parametrize("bf16", [False, True], ids=["float32", "bfloat16"])
 def test_layers_compile_as_one_graph(bf16):
     cfg = DecoderConfig(32, 1, 2, 1, 64, 128, tie_embeddings=False)
-    layers, x = nn.Sequential(RMSNorm(32, eps=1e-5), FeedForward(cfg)), draw(2, 8, 32).requires_grad_()
+    layers, x = nn.Sequential(nn.RMSNorm(32, eps=1e-5), FeedForward(cfg)), draw(2, 8, 32).requires_grad_()
     results = []
     for run in (layers, torch.compile(layers, backend="eager", fullgraph=True)):
         x.grad = None
@@ -127,39 +127,3 @@ def test_layers_compile_as_one_graph(bf16):
         results.append(x.grad.clone())
     scale = float(results[0].abs().max())
     torch.testing.assert_close(*results, rtol=0, atol=scale * (4 * HALF_STEP if bf16 else SUM_ERROR))
-
-
-@pytest.mark.parametrize("shape", [(1, 1, 32), (2, 50, 32), (0, 4, 32)], ids=str)
-def test_the_gradient_of_the_norm_is_autograds(shape):
-    norm, x, grad = RMSNorm(32, eps=1e-5), draw(*shape).requires_grad_(), draw(*shape, seed=9)
-    nn.init.normal_(norm.weight, generator=torch.Generator().manual_seed(1))
-    norm(x).backward(grad)
-    wide, weight = x.detach().double().requires_grad_(), norm.weight.detach().double().requires_grad_()
-    assert gradients.suits(x, norm.weight)
-    (weight * wide / (wide.square().mean(-1, keepdim=True) + 1e-5).sqrt()).backward(grad.double())
-    torch.testing.assert_close(x.grad.double(), wide.grad, rtol=0, atol=SUM_ERROR)
-    torch.testing.assert_close(norm.weight.grad.double(), weight.grad, rtol=0, atol=10 * SUM_ERROR)
-
-
-def test_rms_norm_by_hand():
-    norm = RMSNorm(2, eps=0.5)
-    with torch.no_grad():
-        norm.weight.copy_(torch.tensor([2.0, 10.0]))
-        out = norm(torch.tensor([[1.0, 2.0], [0.0, 0.0]]))  # mean of squares 2.5, and 0.5 is added: sqrt(3)
-    assert out.flatten().tolist() == pytest.approx([2 / 3**0.5, 20 / 3**0.5, 0.0, 0.0])
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("shape", [(1, 1, 128), (3, 50, 128), (0, 4, 128)], ids=str)
-def test_rms_norm_equals_torchs_own(dtype, shape):
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(shape, generator=generator).to(dtype) * 3
-    norm = RMSNorm(128, eps=1e-5, dtype=dtype)
-    torch.nn.init.normal_(norm.weight, generator=generator)
-    expected = F.rms_norm(x, (128,), norm.weight, 1e-5)
-    kept = x.clone()
-    with torch.no_grad():
-        out = norm(x)
-    assert out.dtype == dtype
-    assert torch.equal(x, kept)
-    torch.testing.assert_close(out, expected.detach(), rtol=1e-5, atol=1e-6)
