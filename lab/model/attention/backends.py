@@ -21,7 +21,6 @@ from torch.nn import functional as F
 from lab.errors import ConfigError, MissingPackage
 from lab.model.attention import devices, flash3
 from lab.model.attention.fused import HALF, HEAD_MULTIPLE, WIDEST_HEAD, EfficientSpans, suits
-from lab.model.attention.kernels import one_query, suits_one_query
 from lab.model.attention.segments import Segments, Spans
 
 Backend = Callable[[Tensor, Tensor, Tensor, Segments | None], Tensor]
@@ -34,8 +33,6 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, segments: Segments | None) -> Tensor:
     segments and a dense mask at all windows; the split and the concatenation keep the backward pass free of full-size
     zeros, which slicing would add per segment.
     """
-    if segments is None and suits_one_query(q, v):
-        return one_query(q, k, v)[0]
     if segments is None and q.shape[2] in (1, k.shape[2]):
         return sdpa_rows(q, k, v)
     if suits(v):
