@@ -52,7 +52,7 @@ class Decoder(nn.Module):
 
     Without a `seed` the weights stay as torch initialises them, for callers that load weights. With `recompute` the
     backward pass recomputes each block's activations instead of keeping them. With a `compiler`, a backend of
-    torch.compile, packed rows that have a fixed description run through graphs that serve all blocks and packs.
+    torch.compile, packed rows train by graphs that serve all blocks and packs.
     """
 
     def __init__(

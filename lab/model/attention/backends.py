@@ -149,6 +149,7 @@ BACKENDS: dict[str, Backend] = {
 MASKED_ROWS = 512  # tokens up to which a segment and its anchor run faster under a dense mask than as tiles, measured
 HALF_ONLY = ("flash", "varlen")  # these run bands by torch's flash attention, which returns the log-sum-exp
 TILED = ("sdpa", *HALF_ONLY)
+SPANS = ("varlen", "flash", "xformers")  # one call for all segments of a row
 PACKAGES = {"flash": "flash_attn", "xformers": "xformers.ops"}
 
 
