@@ -7,7 +7,6 @@ from torch.nn import functional as F
 
 from lab.model import products
 from lab.model.config import DecoderConfig
-from lab.model.decoder import Decoder
 from lab.model.layers import FeedForward, Linear
 from lab.model.loss import summed_cross_entropy
 
@@ -41,7 +40,7 @@ def test_a_layer_under_autocast_is_that_of_its_rounded_values(bias):
     torch.testing.assert_close(out.double(), wide.detach(), rtol=HALF_STEP, atol=SUM_ERROR)
     for ours, theirs in zip([x, *layer.parameters()], [rounded, *exact.parameters()], strict=True):
         assert ours.grad.dtype == torch.float32
-        torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=0, atol=300 * SUM_ERROR)
+        torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=HALF_STEP, atol=300 * SUM_ERROR)  # rounded too
 
 
 @pytest.mark.usefixtures("without_kernels")
@@ -56,29 +55,12 @@ def test_bfloat16_is_never_multiplied_as_such(monkeypatch):
             return function(*args, **(kwargs or {}))
 
     layer, head, x = Linear(32, 32), torch.randn(40, 32, requires_grad=True), draw(24, 32).requires_grad_()
-    with Operands(), torch.autocast("cpu", torch.bfloat16):
-        summed_cross_entropy(layer(x).float(), head, torch.arange(24), 8).backward()
+    with Operands():
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = summed_cross_entropy(layer(x).float(), head, torch.arange(24), 8)
+        loss.backward()
     assert len(seen) > 10
     assert set(seen) == {torch.float32}
-
-
-@pytest.mark.usefixtures("without_kernels")
-@pytest.mark.parametrize("cast", [False, True], ids=["autocast", "cast_weights"])
-def test_attention_is_trained_in_float32_where_bfloat16_is_slow(cast):
-    seen = []
-
-    class Operands(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            if function.overloadpacket is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward:
-                seen.extend(a.dtype for a in args[:6])
-            return function(*args, **(kwargs or {}))
-
-    decoder = Decoder(DecoderConfig(32, 1, 2, 1, 48, 31, tie_embeddings=False))
-    tokens = torch.arange(24)[None]
-    decoder.to(torch.bfloat16 if cast else torch.float32)  # FSDP casts weights
-    with Operands(), torch.autocast("cpu", torch.bfloat16, enabled=not cast):
-        decoder(tokens, targets=tokens).backward()
-    assert seen == [torch.float32] * 6
 
 
 @pytest.mark.skipif(products.onednn() is None, reason="torch was built without oneDNN")
