@@ -29,7 +29,7 @@ from lab.config import load_experiment
 from lab.loading import open_model
 from lab.model.attention.segments import Segments
 from lab.probe.curve import shown_length
-from lab.probe.held_out import HeldOutLoss
+from lab.probe.measuring import HeldOutLoss
 
 BASE = Path("runs/base_192")
 COMMON = Path("configs/extend_full.yaml")  # whose held-out documents all are scored on

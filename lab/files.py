@@ -21,8 +21,9 @@ from typing import Any, NotRequired, TypedDict
 from lab.errors import ConfigError, DiskError, LabError
 
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # full, over a quota, broken
+SHOWN = 12  # hexadecimal digits of a hash in messages
 AGAIN = "run the same command again, lab.fit with --resume"
-TEMPORARY = re.compile(r"\..+\.tmp-(?:(?P<host>.+)-(?P<pid>\d+)-r[0-9a-f]{8}|(?P<old>\d+))(?:\.npy)?")  # or as once
+TEMPORARY = re.compile(r"\..+\.tmp-(?P<host>.+)-(?P<pid>\d+)-r[0-9a-f]{8}")
 
 
 class FileEntry(TypedDict):
@@ -96,10 +97,7 @@ def remove_leftovers(folder: Path, *, own: bool = False) -> None:
     """
     for path in [*folder.glob(".*.tmp-*"), *folder.glob("*/.*.tmp-*")]:
         found = TEMPORARY.fullmatch(path.name)
-        if found is None:
-            continue
-        is_here = found["host"] in (None, platform.node())
-        if own or (is_here and not is_running(int(found["pid"] or found["old"]))):
+        if found and (own or (found["host"] == platform.node() and not is_running(int(found["pid"])))):
             remove(path)
 
 
@@ -191,6 +189,33 @@ def entries_of(manifest: dict[str, Any]) -> dict[str, FileEntry] | None:
         for entry in files.values()
     )
     return files if plain and whole else None
+
+
+def manifest_of(folder: Path) -> dict[str, FileEntry]:
+    """Return the size and SHA-256 of each file of a folder, by name."""
+    return {p.name: {"bytes": p.stat().st_size, "sha256": sha256(p)} for p in sorted(folder.iterdir())}
+
+
+def check_sizes(folder: Path, files: Mapping[str, FileEntry], error: type[LabError], remedy: str) -> None:
+    """Refuse a folder that lacks a file of its manifest, or holds one of another size.
+
+    Raises: `error`.
+    """
+    for name, entry in files.items():
+        if fault := file_fault(folder / name, entry):
+            raise error(f"{folder / name}: {fault}; {remedy}")
+
+
+def file_fault(path: Path, expected: FileEntry, *, hashes: bool = False) -> str | None:
+    """Return how a file differs from its entry in a manifest, or None; its SHA-256 is compared only with `hashes`."""
+    size = path.stat().st_size if path.is_file() else None
+    if size is None:
+        return "is missing"
+    if size != expected["bytes"]:
+        return f"has {size:,} bytes, its manifest records {expected['bytes']:,}"
+    if hashes and (found := sha256(path)) != expected["sha256"]:
+        return f"has SHA-256 {found[:SHOWN]}, its manifest records {expected['sha256'][:SHOWN]}"
+    return None
 
 
 def sha256(path: Path) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file
 from torch.nn import functional as F
 
 from lab.config import load_experiment
@@ -299,8 +300,7 @@ def test_weights_that_do_not_fit_are_named(source):
 
 
 def test_weights_are_those_of_the_source(source, hub):
-    state = torch.load(next(source.glob("checkpoints/*/state.ckpt")), weights_only=True)["state_dict"]
-    theirs = {name.removeprefix("decoder."): tensor for name, tensor in state.items()}
+    theirs = load_file(next(source.glob("checkpoints/*/weights-00000.safetensors")))
     for path in (source, source / "checkpoints" / f"tokens-{CONSUMED:015d}", hub):
         decoder = Decoder(load_experiment(source / "config.yaml").model, seed=5)
         start_from(decoder, path)

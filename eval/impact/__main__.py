@@ -29,9 +29,9 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from eval.common.command import NO_METHOD, Form, Request, run
-from eval.common.found import Found
-from eval.common.subject import device_for, source
+from eval.engine.command import NO_METHOD, Form, Request, run
+from eval.engine.rows import Found
+from eval.engine.subject import device_for, source
 from eval.impact.impactful import BoolArray, FloatArray, IntArray, mark, shares_by_position
 from eval.impact.picture import draw_shares
 from eval.impact.results import Labels, rows_of, summary

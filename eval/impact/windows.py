@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tokenizers import Tokenizer
 
-from eval.common.documents import draw_texts
+from eval.engine.texts import draw_texts
 from lab.data.windows import Windows
 
 

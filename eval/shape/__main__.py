@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from eval.common.command import Form, Request, run
-from eval.common.found import Found, save
-from eval.common.tables import to_text
+from eval.engine.command import Form, Request, run
+from eval.engine.rows import Found, save
+from eval.engine.table import to_text
 from eval.shape.picture import draw_shape
 from lab.command import start
 from lab.config import Experiment, load_experiment

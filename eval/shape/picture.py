@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from eval.common.plots import percent, tick_tokens
+from eval.engine.plots import percent, tick_tokens
 from lab.data.shaped import Shaped
 from lab.plots import BLUE, GREY, ORANGE, canvas
 from lab.shape import Plan, ShapeConfig

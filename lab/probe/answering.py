@@ -5,19 +5,40 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from lab.probe.cases import Case
-from lab.probe.interfaces import Generates
+from lab.model.generate import Ended
+from lab.probe.needles import Case
 
 AnyCase = TypeVar("AnyCase", bound=Case)
 Decided = Callable[[AnyCase, str], bool]
 LOOK_EVERY = 8  # new tokens between two looks at what the rows of a batch have answered
+
+
+class Generates(Protocol):
+    """A model that continues prompts greedily."""
+
+    def __call__(self, prompts: Tensor, n_tokens: int, ended: Ended | None = None) -> Tensor:
+        """Continue int64 (B, T) by up to `n_tokens` tokens: int64 (B, at most n_tokens); `ended` may end rows early."""
+        ...
+
+
+class Retrieves(Protocol):
+    """A model that continues prompts and scores given continuations."""
+
+    @property
+    def generate(self) -> Generates:
+        """Continue prompts greedily."""
+        ...
+
+    def losses(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Compute each target's loss in nats, 0 where a target is below 0: int64 (B, T) twice -> float (B, T)."""
+        ...
 
 
 def answered(
@@ -39,15 +60,15 @@ def answered(
     Cases are drawn while the model runs, and every batch is returned before the next one begins.
     """
     for batch in side_by_side(cases, rows):
-        prompts = np.stack([np.asarray(case.prompt_ids, dtype=np.int64) for _, case in batch])
         drawn = [case for _, case in batch]
+        prompts = torch.from_numpy(np.stack([np.asarray(case.prompt_ids, dtype=np.int64) for case in drawn]))
         generate = model if decided is None else partial(model, ended=partial(ended, tokenizer, decided, drawn))
-        answers = generate(torch.from_numpy(prompts).to(device), budget).tolist()
+        answers = generate(prompts.to(device), budget).tolist()
         ids = [row[: row.index(stop_id)] if stop_id in row else row for row in answers]
-        texts = [
-            text_of(tokenizer, row, decided and partial(decided, case)) for row, case in zip(ids, drawn, strict=True)
+        yield [
+            (number, case, text_of(tokenizer, row, decided and partial(decided, case)))
+            for (number, case), row in zip(batch, ids, strict=True)
         ]
-        yield [(number, case, text) for (number, case), text in zip(batch, texts, strict=True)]
 
 
 def ended(
@@ -63,11 +84,10 @@ def ended(
 def text_of(tokenizer: Tokenizer, ids: list[int], decided: Callable[[str], bool] | None) -> str:
     """Decode an answer up to the token after which it is decided, if it is; the same wherever generation ended it."""
     text: str = tokenizer.decode(ids)
-    if decided is None or not decided(text):
-        return text
-    last = bisect_left(range(len(ids)), True, key=lambda place: decided(tokenizer.decode(ids[: place + 1])))
-    shortest: str = tokenizer.decode(ids[: last + 1])
-    return shortest
+    if decided is not None and decided(text):
+        last = bisect_left(range(len(ids)), True, key=lambda place: decided(tokenizer.decode(ids[: place + 1])))
+        text = tokenizer.decode(ids[: last + 1])
+    return text
 
 
 def side_by_side(cases: Iterable[tuple[int, AnyCase]], rows: int) -> Iterator[list[tuple[int, AnyCase]]]:

@@ -23,8 +23,7 @@ from lab.model.sharding import Sharding
 from lab.model.training import Training
 from lab.probe.effective_length import NeedleProbe
 from lab.probe.haystacks import KEPT, load_haystack, read_text
-from lab.probe.held_out import HeldOutLoss
-from lab.probe.measuring import Measuring
+from lab.probe.measuring import HeldOutLoss, Measuring
 from lab.source.weights import start_from
 from lab.train.callbacks.checkpointing import Checkpointing, Saves
 from lab.train.callbacks.counting import Counting

@@ -32,8 +32,7 @@ from lab.train.assembly import Run, assemble
 from lab.train.callbacks.profiling import Profiling
 from lab.train.callbacks.watching import Watching
 from lab.train.choices import choose_backend, choose_compile, computes_in_bf16, reductions, training_device
-from lab.train.finish import is_finished
-from lab.train.folder import RunFolder
+from lab.train.folder import RunFolder, is_finished
 from lab.train.picture import draw_run
 from lab.train.processes import meet_again
 from lab.train.starting import find_start, own_run, start_folder

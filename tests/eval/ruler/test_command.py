@@ -6,13 +6,15 @@ import shutil
 import pytest
 import torch
 
-import eval.common.subject
+import eval.engine.subject
 import eval.ruler.__main__ as command
-from eval.common.subject import Subject, first_id
+from eval.engine.subject import Subject, first_id
 from eval.ruler.tasks import ALL
-from lab.train.checkpoints import folder_name, publish, temporary_folder
+from lab.loading import open_model
+from lab.train.checkpoints import folder_name
 from tests.eval.commands import check_faults, rows_named, runner
 from tests.eval.ruler.oracle import Oracle, solve
+from tests.opened import save_weights
 
 QUICK = ["--tests=3", "--answer_budget=40"]
 
@@ -118,9 +120,7 @@ def test_scores_are_averaged_over_the_last_checkpoints(run_folder, tmp_path, cap
     run_copy = tmp_path / "tiny"
     shutil.copytree(run_folder, run_copy, ignore=shutil.ignore_patterns("eval"))
     for tokens in (8192, 12288, 16384):
-        target = temporary_folder(run_copy / "checkpoints")
-        shutil.copy(run_copy / "checkpoints" / folder_name(4096) / "state.ckpt", target)
-        publish(run_copy / "checkpoints", tokens, keep=5)
+        save_weights(run_copy / "checkpoints", open_model(run_folder).decoder, tokens, keep=5)
     words = [run_copy, "--tests=2", "--tasks=vt,niah_multiquery", "--lengths=800"]
     status, out, _ = run([*words, "--last=3"], capsys)
     assert status == 0
@@ -245,7 +245,7 @@ def test_the_precision_of_a_run_is_used(run_folder, tmp_path, capsys, monkeypatc
         seen.append((torch.is_autocast_enabled("cpu"), stop_id))
         return torch.full((len(prompts), 1), stop_id)
 
-    monkeypatch.setattr(eval.common.subject, "greedy", greedy)
+    monkeypatch.setattr(eval.engine.subject, "greedy", greedy)
     copy = tmp_path / "tiny"
     shutil.copytree(run_folder, copy, ignore=shutil.ignore_patterns("eval"))
     words = [copy, "--tests=1", "--tasks=vt", "--lengths=512"]

@@ -1,0 +1,174 @@
+"""Tests that hide one number in a text and ask for it: the number, the tokens of its answer, and the score.
+
+A test passes when the first number in the answer, a run of digits, is the number that was hidden: whole, digit by
+digit. What follows it in the answer does not count.
+
+Runs the cells of a measurement that are not finished, and records each test once it is answered.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from eval.engine.cases import TextCase, Writer
+from eval.engine.rows import Results, Row
+from eval.engine.subject import Subject, doublings
+from lab.bars import Bar
+from lab.data.tokenizer import check_ids
+from lab.errors import ConfigError
+from lab.probe.answering import answered
+from lab.probe.intervals import share_limits
+
+CONFIDENCE = 0.95
+SAMPLE = 64  # numbers differ in tokens; the longest of this many is the bound
+NUMBER = re.compile(r"[0-9]+")
+
+
+def summed(outcome: Outcome) -> Row:
+    """Summarize the tests of a cell: the share passed, with exact limits, and the prompts' lengths."""
+    tests, passed = len(outcome.records), sum(record["passed"] for record in outcome.records)
+    low, high = share_limits(passed, tests, CONFIDENCE)
+    tokens = [record["prompt_tokens"] for record in outcome.records]
+    known = {"score": passed / tests, "low": low, "high": high, "confidence": CONFIDENCE, "passed": passed}
+    lengths = {"prompt_tokens": {"least": min(tokens), "most": max(tokens)}}
+    return {**known, **lengths, "seconds": outcome.seconds}
+
+
+def first_number(text: str) -> str | None:
+    """Read the first run of digits.
+
+    Example:
+        >>> first_number(" 71432. Remember it. 7"), first_number(" I do not know")
+        ('71432', None)
+    """
+    match = NUMBER.search(text)
+    return match.group() if match else None
+
+
+def judge(drawn: TextCase, answer: str) -> Row:
+    """Return whether an answer's first number is the hidden one."""
+    (expected,) = drawn.answers
+    return {"expected": expected, "answer": answer, "passed": first_number(answer) == expected, **drawn.facts}
+
+
+def draw_key(rng: np.random.Generator, digits: int) -> str:
+    """Draw a number of exactly `digits` digits."""
+    return str(rng.integers(10 ** (digits - 1), 10**digits))
+
+
+def least_budget(writer: Writer, digits: int) -> int:
+    """Count the tokens that the longest of a sample of answers takes.
+
+    Raises: DataError for a tokenizer that does not read a number back whole.
+    """
+    rng = np.random.default_rng(0)
+    numbers = [draw_key(rng, digits) for _ in range(SAMPLE)]
+    for number in numbers:
+        writer.check_spelling([number], lambda text, expected: float(first_number(text) == expected[0]))
+    return max(len(writer.spell([number])) for number in numbers)
+
+
+def answer_budget(writer: Writer, digits: int, wanted: int | None, default: int) -> int:
+    """Choose the tokens that are left for the answer: as requested, or the default, or as many as the answer takes.
+
+    Raises: ConfigError where an answer does not fit in the requested budget, DataError as `least_budget` does.
+    """
+    least = least_budget(writer, digits)
+    if wanted is not None and wanted < least:
+        raise ConfigError(f"--answer_budget={wanted}: a number of {digits} digits takes {least} tokens; raise it")
+    return wanted or max(default, least)
+
+
+def choose_lengths(asked: Sequence[int] | None, least: int, window: int, longest: int, fixed: str) -> list[int]:
+    """Choose lengths with room for `least` tokens, rising: as requested, or powers of two from window / 4 on.
+
+    Raises: ConfigError for a requested length that is too short; `fixed` describes the fixed parts.
+    """
+    short = [length for length in asked or () if length < least]
+    if short:
+        raise ConfigError(*(f"--lengths={length}: too short for {fixed}; use {least} or more" for length in short))
+    lengths = asked or [length for length in doublings(max(1, window // 4), longest) if length >= least]
+    return sorted(set(lengths)) or [1 << (least - 1).bit_length()]
+
+
+Done = Callable[[int], object]  # called with how many more tests are finished
+
+
+class Cell(NamedTuple):
+    """A cell: the fields that name its row, its number of tests, and its name in the progress bar."""
+
+    row: Row
+    tests: int
+    name: str
+
+
+def fill(
+    cells: Results, wanted: Sequence[Cell], run: Callable[[Row, Done], Row], *, kind: str, unit: str = "test"
+) -> list[Row]:
+    """Return the rows of all cells wanted; `run` measures and adds one whose row is not there."""
+    rows = []
+    with Bar(total=sum(cell.tests for cell in wanted), desc=kind, unit=unit) as bar:
+        for cell in wanted:
+            bar.name(cell.name)
+            finished = cells.find(cell.row)
+            if finished is None:
+                finished = run(cell.row, bar.update)
+            else:
+                bar.known(cell.tests)
+            rows.append(finished)
+    return rows
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The records of all tests of a cell, and the seconds that running all takes; None where none was run."""
+
+    records: list[Row]
+    seconds: float | None = None
+
+
+def run_tests(
+    subject: Subject,
+    case: Callable[[int], TextCase],
+    tests: int,
+    judge: Callable[[TextCase, str], Row],
+    *,
+    budget: int,
+    rows: int,
+    started: Results,
+    done: Done = lambda tests: None,
+) -> Outcome:
+    """Run those of the tests 0 to `tests` that `started` does not hold, and return all by number.
+
+    `case` draws a test, `judge` scores an answer, `done` is called as tests are finished. Seconds are
+    those of the tests run now, scaled up to all of them.
+
+    Raises: ConfigError where a test cannot be written, DataError for a tokenizer that is not the model's.
+    """
+
+    def checked(index: int) -> TextCase:
+        drawn = case(index)
+        check_ids(drawn.prompt_ids, subject.vocab_size)
+        return drawn
+
+    known = {row["test"]: row for row in started if row["test"] < tests}
+    done(len(known))
+    began, before = time.perf_counter(), len(known)
+    todo = ((index, checked(index)) for index in range(tests) if index not in known)
+    for batch in answered(subject.generate, subject.tokenizer, subject.stop_id, todo, budget=budget, rows=rows):
+        fresh: dict[int, Row] = {}
+        for index, drawn, answer in batch:
+            named = {"test": index, "prompt_hash": drawn.prompt_hash, "prompt_tokens": len(drawn.prompt_ids)}
+            fresh[index] = {**named, **judge(drawn, answer)}
+        started.append(fresh.values())
+        known |= fresh
+        done(len(fresh))
+    ran = tests - before
+    seconds = round((time.perf_counter() - began) * tests / ran, 3) if ran else None
+    return Outcome([known[index] for index in range(tests)], seconds)

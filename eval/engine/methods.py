@@ -1,0 +1,204 @@
+"""The settings at which methods are compared: all follow from the training length L and the length T of the tests.
+
+arXiv:2410.18745, section 4.2 (Baselines, Table 1), tests every method at T = L. The methods that extrapolate are
+set as if the training length were two thirds of L, so that the test is 3/2 as long:
+
+    L' = 2/3 L,   factor = T / L' = 3/2                                                            (T = L)
+
+Shorter tests keep these settings, as the paper sets a model up once. For longer ones, which the paper lacks, L' is
+two thirds of the test's length up to the true training length, from where on methods extrapolate for real:
+
+    L' = min(L, floor(2/3 T)),   factor = 3/2 for T <= 3/2 L,  else T / L                           (T > L)
+
+    rope         the model's own frequencies, plain distance
+    ntk          NTK-aware, factor
+    yarn         YaRN, factor, train_len = L'
+    rerope       w = L'/4, logits times the log-n factor of L' (the released code's results: 1024 of 4096, log n always)
+    self_extend  w = L'/4 (Jin et al. 2024: 512 of Phi-2's 2048), G the smallest that keeps positions within L':
+                 w + (T - w) / G <= L'
+    dca          pretraining window c = L', chunk 3c/4 and local window c - s, the defaults of its own paper
+    string       S = ceil(L/3), the least of the paper's L/3 <= S <= L/2, and W = 128, S // 2 where that is less (the
+                 paper has W = 128 and W >= 32, far below S)
+
+Everything else is as the model has it: ntk and yarn take the place of its frequencies at its theta, the others keep
+its frequencies.
+
+The options --distance and --frequency: NAME, or NAME:parameter=value,parameter=value.
+
+A name alone takes the parameters at which eval.methods compares methods; eval/engine/methods.py has the
+formulas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lab.config import load_experiment
+from lab.errors import ConfigError
+from lab.model.huggingface.config import read_settings
+from lab.positions import Distance, Frequencies, distance, frequencies
+from lab.positions.config import PositionConfig
+from lab.positions.string import of_length
+from lab.settings import Raw, parse_method, validated
+from lab.source.place import CONFIG, find_place
+
+METHODS = ("rope", "ntk", "yarn", "rerope", "self_extend", "dca", "string")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One method and its settings in the comparison; `assumed_len` is the training length assumed for it.
+
+    `frequency` and `distance` name methods with their parameters; an empty `frequency` is the model's own.
+    """
+
+    method: str
+    train_len: int
+    assumed_len: int
+    frequency: dict[str, Any]
+    distance: dict[str, Any]
+
+    def place(self, own: Frequencies) -> tuple[Frequencies, Distance]:
+        """Build the methods for a model that has frequencies of its own.
+
+        Raises: ConfigError for parameters out of a method's range.
+        """
+        frequency = own
+        if self.frequency:
+            frequency = frequencies(**self.frequency, head_dim=2 * len(own.inv_freq), theta=own.theta)
+        return frequency, distance(**self.distance)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Every derived parameter, by name."""
+        given = {**self.frequency, **self.distance}
+        return {name: value for name, value in given.items() if name != "method"}
+
+
+def setting(method: str, train_len: int, length: int) -> Setting:
+    """Derive a method's settings from the training length and the length of the tests.
+
+    Units: tokens.
+    Example:
+        >>> setting("string", 2048, 2048).distance
+        {'method': 'string', 'shift': 683, 'window': 128}
+        >>> setting("self_extend", 192, 192).parameters, setting("self_extend", 192, 192).assumed_len
+        ({'group': 2, 'window': 32}, 128)
+    """
+    assert method in METHODS, "the command refuses others"
+    target = max(train_len, length)
+    assumed = min(train_len, max(1, 2 * target // 3))
+    factor = 1.5 if 2 * target <= 3 * train_len else target / train_len
+    quarter = assumed // 4
+    frequency: dict[str, Any] = {
+        "ntk": {"method": "ntk", "factor": factor},
+        "yarn": {"method": "yarn", "factor": factor, "train_len": assumed},
+    }.get(method, {})
+    distances: dict[str, dict[str, Any]] = {
+        "rerope": {"method": "rerope", "window": quarter, "log_n": max(2, assumed)},
+        "self_extend": {"method": "self_extend", "group": group(target, assumed, quarter), "window": quarter},
+        "dca": {"method": "dca", "train_len": assumed, "chunk": max(1, 3 * assumed // 4)},
+        "string": {"method": "string", **of_length(train_len)},
+    }
+    if method == "dca":
+        distances["dca"]["window"] = assumed - distances["dca"]["chunk"]
+    training_length = assumed if method not in ("rope", "string") else train_len
+    return Setting(method, train_len, training_length, frequency, distances.get(method, {"method": "plain"}))
+
+
+def overridden(item: Setting, name: str, given: Mapping[str, Any]) -> Setting:
+    """Replace parameters of a setting, which goes by another name then.
+
+    Example:
+        >>> overridden(setting("string", 192, 192), "string:window=8", {"window": 8}).parameters
+        {'shift': 64, 'window': 8}
+    """
+    item = replace(item, method=name, assumed_len=given.get("train_len", item.assumed_len))
+    if item.frequency:
+        return replace(item, frequency={**item.frequency, **given})
+    return replace(item, distance={**item.distance, **given})
+
+
+def group(target: int, assumed: int, window: int) -> int:
+    """Find the smallest group G with w + (T - w) / G <= L'.
+
+    Example:
+        >>> group(192, 128, 32), group(4096, 1024, 256)
+        (2, 5)
+    """
+    return -(-(target - window) // (assumed - window))
+
+
+DERIVED = {"distance": ("string", "dca", "self_extend", "rerope"), "frequency": ("ntk", "yarn")}
+PREFIX = "position.distance."
+
+
+def read_distance(word: str, train_len: int, length: int) -> Distance:
+    """Build the method that a word names, for texts of a length.
+
+    Raises: ConfigError, whose lines name settings as --distance.parameter.
+    Example:
+        >>> read_distance("dca:train_len=128,chunk=96", 192, 192).chunk, read_distance("string", 192, 192).shift
+        (96, 64)
+    """
+    given = parse_method(word, "--distance")
+    if is_named_alone("distance", given):
+        given = setting(given["method"], train_len, length).distance
+    try:
+        built: Distance = validated(PositionConfig, Raw({"distance": given}, "--distance")).distance
+    except ConfigError as error:
+        raise ConfigError(*(f"--{fault}" for fault in error.faults)) from error
+    return built
+
+
+def split_words(text: str) -> list[str]:
+    """Split several words at the commas between them, not at those between parameters.
+
+    Example:
+        >>> split_words("rope, string:shift=64,window=32,dca")
+        ['rope', 'string:shift=64,window=32', 'dca']
+    """
+    words: list[str] = []
+    for part in (part.strip() for part in text.split(",")):
+        if words and ":" in words[-1] and "=" in part and ":" not in part:
+            words[-1] += f",{part}"
+        else:
+            words.append(part)
+    return words
+
+
+def is_named_alone(kind: str, given: Mapping[str, Any]) -> bool:
+    """Return whether settings name a method whose parameters can be derived, and none of them."""
+    return set(given) == {"method"} and given["method"] in DERIVED[kind]
+
+
+def method_overrides(model: Path, words: Mapping[str, str | None], length: int | None) -> dict[str, Any]:
+    """Read the words of --distance and --frequency as settings of a model, for texts of a length.
+
+    The length is the training window where it is None.
+
+    Raises: LabError, also for a model that cannot be opened; its weights are not read.
+    """
+    overrides: dict[str, Any] = {}
+    for kind, word in words.items():
+        given = parse_method(word, f"--{kind}") if word is not None else {}
+        if is_named_alone(kind, given):
+            train_len = train_len_of(model)
+            derived = setting(given["method"], train_len, length or train_len)
+            given = derived.distance if kind == "distance" else derived.frequency
+        overrides |= {f"position.{kind}.{name}": value for name, value in given.items()}
+    return overrides
+
+
+def train_len_of(model: Path) -> int:
+    """Read the training window of a model, without its weights.
+
+    Raises: LabError.
+    """
+    place = find_place(model)
+    if place.is_hugging_face:
+        return int(read_settings(place.folder)["max_position_embeddings"])
+    return load_experiment(place.home / CONFIG).data.window

@@ -1,0 +1,178 @@
+"""Results on disk: rows of .jsonl files, appended whole and known by name, so that a stopped measurement resumes.
+
+A cell is one number of a table, such as one depth at one length. Its row states what was measured, and on what and how,
+and is appended as soon as the number is known; until then the cell's finished tests lie in a file of their own, which
+ends in .part. Rows that agree in the fields they are named by are the same measurement.
+
+What an evaluation found: text for people, rows for machines, and the files that it has written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lab.files import writing
+from lab.train.folder import RunFolder
+
+Row = dict[str, Any]
+
+
+class Results:
+    """The rows of one file, each by the fields that name it.
+
+    Opening the file cuts off a last line without its end, which a crash in the middle of writing leaves.
+
+    Raises: CheckpointError for another broken line; ConfigError where the file cannot be written.
+    """
+
+    def __init__(self, path: Path, named_by: Sequence[str]) -> None:
+        self.path, self.named_by = path, tuple(named_by)
+        with writing(f"-o {path.parent}", "folder"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.exists():
+                content = path.read_bytes()
+                os.truncate(path, content.rfind(b"\n") + 1)
+            self.known = {self.name(row): row for row in RunFolder(path.parent).read(path.name)}
+
+    def __iter__(self) -> Iterator[Row]:
+        """Go through all rows, the newest of each name."""
+        return iter(self.known.values())
+
+    def name(self, row: Mapping[str, Any]) -> str:
+        """Write what a row is named by."""
+        return json.dumps([row.get(field) for field in self.named_by])
+
+    def digest(self, row: Mapping[str, Any]) -> str:
+        """Shorten a row's name for file names."""
+        return shortened(self.name(row))
+
+    def find(self, row: Mapping[str, Any]) -> Row | None:
+        """Return the finished row of the same name."""
+        return self.known.get(self.name(row))
+
+    def alike(self, row: Mapping[str, Any], fields: Sequence[str]) -> list[Row]:
+        """List the rows that agree with one in some fields."""
+        return [other for other in self if all(other.get(field) == row[field] for field in fields)]
+
+    def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Append rows; they are on the disk when this returns."""
+        new = [dict(row) for row in rows]
+        with writing(f"-o {self.path.parent}", "folder"), self.path.open("a", encoding="utf-8") as file:
+            file.write("".join(json.dumps(row) + "\n" for row in new))
+            file.flush()
+            os.fsync(file.fileno())
+        self.known |= {self.name(row): row for row in new}
+
+    def add(self, row: Mapping[str, Any], tests: tuple[str, Sequence[Row]] | None = None) -> Row:
+        """Append the row of a finished cell; `tests`, a file name and records, are written before it.
+
+        Raises: ConfigError where a file cannot be written.
+        """
+        whole = dict(row)
+        if tests is not None:
+            write_rows(self.path.parent / tests[0], tests[1], f"-o {self.path.parent}", "folder")
+            whole["cases"] = tests[0]
+        self.append([whole])
+        if tests is not None:
+            self.part(tests[0]).unlink(missing_ok=True)
+        return whole
+
+    def started(self, tests: str) -> Results:
+        """Open the finished tests of a cell, whose file will be `tests`."""
+        return Results(self.part(tests), ("test",))
+
+    def part(self, tests: str) -> Path:
+        """Name the file of a cell's finished tests."""
+        return self.path.parent / f"{tests}.part"
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], option: str, other: str = "file") -> None:
+    """Write a file of rows, whole or not at all; `option` is its name on the command line.
+
+    Raises: ConfigError where the file cannot be written.
+    """
+    with writing(option, other):
+        RunFolder(path.parent).write_records(path.name, [dict(row) for row in rows])
+
+
+def shortened(text: str) -> str:
+    """Name a text by 8 hexadecimal digits of its hash."""
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+class Found(NamedTuple):
+    """What a command found: text to print, the rows behind it, the files that it has written."""
+
+    text: str
+    rows: Sequence[Mapping[str, Any]] = ()
+    written: Path | None = None
+    picture: Path | None = None
+
+    @property
+    def whole(self) -> str:
+        """The text, and where the files are."""
+        written = None if self.written is None else f"written to {self.written}"
+        picture = None if self.picture is None else f"picture: {self.picture}"
+        return "\n".join(part for part in (self.text or None, written, picture) if part is not None)
+
+
+def document(name: str, found: Sequence[Found]) -> str:
+    """Write what was found as one JSON object.
+
+    Example:
+        >>> document("eval.x", [Found("text", [{"score": float("nan"), "n": 2}], Path("a.jsonl"))])
+        '{"command": "eval.x", "rows": [{"score": null, "n": 2}], "files": ["a.jsonl"], "pictures": []}'
+    """
+    files = [each.written for each in found if each.written is not None]
+    pictures = [each.picture for each in found if each.picture is not None]
+    rows = [row for each in found for row in each.rows]
+    whole = {"command": name, "rows": rows, "files": files, "pictures": pictures}
+    return json.dumps(finite(whole), allow_nan=False)
+
+
+def finite(value: Any) -> Any:
+    """Turn a value into what JSON has: null in place of numbers that are not finite, plain numbers, text of paths.
+
+    Example:
+        >>> finite({"a": (1, float("inf")), "b": Path("x")})
+        {'a': [1, None], 'b': 'x'}
+    """
+    value = value.item() if hasattr(value, "item") and not isinstance(value, dict) else value
+    if isinstance(value, Mapping):
+        return {str(key): finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
+def save(found: Found, folder: Path | None, name: str) -> Found:
+    """Write the rows to FOLDER/NAME.jsonl, where a folder is asked for.
+
+    Raises: ConfigError where that cannot be done.
+    """
+    if folder is None:
+        return found
+    with writing(f"-o {folder}", "folder"):
+        folder.mkdir(parents=True, exist_ok=True)
+        RunFolder(folder).write_records(f"{name}.jsonl", [finite(row) for row in found.rows])
+    return found._replace(written=folder / f"{name}.jsonl")
+
+
+def file_in(place: Path | None, default: str, home: Path = Path()) -> Path:
+    """Name the file of -o, which is a file with an ending, or a folder for one of the default name.
+
+    Example:
+        >>> file_in(Path("out"), "report.html").as_posix(), file_in(Path("a.html"), "report.html").as_posix()
+        ('out/report.html', 'a.html')
+    """
+    if place is None:
+        return home / default
+    return place if place.suffix else place / default

@@ -1,0 +1,205 @@
+"""A model under test: how it is run, how results name it, and where they are written."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, distributed
+
+from eval.engine.command import Request
+from lab.command import show
+from lab.config.faults import MOST_WINDOWS
+from lab.data.preparation import end_of_document
+from lab.data.tokenizer import needed
+from lab.errors import ConfigError
+from lab.loading import OpenedModel, open_model
+from lab.model.attention.context import ContextGroup
+from lab.model.attention.inspection import token_losses
+from lab.model.generate import Ended, greedy
+from lab.model.huggingface.config import read_settings
+from lab.positions import Distance
+from lab.schema import LONGEST
+from lab.source.hub import is_hub_id
+from lab.source.place import named
+from lab.train.checkpoints import Checkpoint, folder_name
+from lab.train.choices import GIB, computes_in_bf16, memory_of
+from lab.train.environment import commit, processor
+
+MOST_TOKENS = 4096  # of the longest test of a model that does not state its training window
+SUBJECT = ("model", "checkpoint", "weights", "method", "precision")  # the fields that name a model in rows
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model under test."""
+
+    model: OpenedModel
+    tokenizer: Tokenizer
+    stop_id: int | None
+    checkpoint: str | None
+    weights: str
+    precision: str
+    device: torch.device
+    context: ContextGroup | None = None  # the processes that score rows together
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The fields about the model, the code and the hardware, which every row has."""
+        about = source(self.model, self.device)
+        return {**about, "checkpoint": self.checkpoint, "weights": self.weights, "precision": self.precision}
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens that the model knows."""
+        return self.model.decoder.cfg.vocab_size
+
+    def computing(self) -> AbstractContextManager[Any]:
+        """Compute in bfloat16 where the run trained in it; a Hugging Face model on any GPU."""
+        return torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bfloat16" else nullcontext()
+
+    def generate(self, prompts: Tensor, n_tokens: int, ended: Ended | None = None) -> Tensor:
+        """Continue prompts greedily: int64 (B, T) to int64 (B, at most n_tokens)."""
+        with self.computing():
+            return greedy(self.model.decoder, prompts.to(self.device), n_tokens, self.stop_id, ended=ended)
+
+    def losses(self, tokens: Tensor, targets: Tensor, *, sends: bool = True) -> Tensor:
+        """Return each target's loss in nats, float64 (B, T), 0 where a target is below 0.
+
+        With other processes, to which the first one `sends` the rows, each computes its part.
+        """
+        if self.context is not None and sends:
+            distributed.broadcast_object_list([(tokens, targets)])
+        with self.computing():
+            return token_losses(self.model.decoder, tokens.to(self.device), targets.to(self.device), self.context)
+
+
+def open_subject(request: Request) -> Subject:
+    """Open the model of a command line.
+
+    Raises: LabError.
+    """
+    device = device_for(request.options.device)
+    model = open_model(request.model, request.overrides, device=device)
+    refuse_far(request.options, model, device)
+    return as_subject(model, request.model, device)
+
+
+def refuse_far(options: Any, model: OpenedModel, device: torch.device) -> None:
+    """Refuse lengths of any option that are out of all proportion to the model's window, or that no memory holds.
+
+    Raises: ConfigError with a line for each option.
+    """
+    cfg = model.decoder.cfg
+    most, memory = MOST_WINDOWS * (model.train_len or LONGEST), memory_of(device)
+    token_bytes = 2 * 2 * cfg.n_layers * cfg.n_kv_heads * cfg.head_dim  # keys and values, in bfloat16
+    faults = []
+    for name in (field.name for field in fields(options) if "Length" in str(field.type)):
+        values = getattr(options, name) or 0
+        length = max(values) if isinstance(values, tuple) else values
+        if length > most:
+            faults.append(f"--{name}={length}: must be <= {most:,}, {MOST_WINDOWS:,} of the model's windows; lower it")
+        elif length * token_bytes > memory:
+            faults.append(
+                f"--{name}={length}: the keys and values of so many take {length * token_bytes / GIB:,.0f} GiB at "
+                f"least, the device has {memory / GIB:,.0f}; lower it"
+            )
+    if faults:
+        raise ConfigError(*faults)
+
+
+def as_subject(model: OpenedModel, place: Path, device: torch.device) -> Subject:
+    """Collect what tests need from a model opened at `place` on `device`.
+
+    Raises: DataError for a model without a tokenizer.
+    """
+    tokenizer = needed(model.tokenizer)
+    in_bf16, stop_id = device.type == "cuda", None
+    if model.experiment is not None:
+        in_bf16 = computes_in_bf16(model.experiment, device)
+        stop_id = end_of_document(model.experiment.data, tokenizer)
+    else:
+        stop_id = first_id(read_settings(named(place).resolve()).get("eos_token_id"))
+    checkpoint = None if model.consumed_tokens is None else folder_name(model.consumed_tokens)
+    weights = weights_of(model, place, checkpoint)
+    precision = "bfloat16" if in_bf16 else "float32"
+    return Subject(model, tokenizer, stop_id, checkpoint, weights, precision, device)
+
+
+def first_id(value: Any) -> int | None:
+    """Read the token that ends a document from config.json, the first where there are several.
+
+    Example:
+        >>> first_id([128001, 128009]), first_id(2), first_id(None)
+        (128001, 2, None)
+    """
+    return first_id(value[0]) if isinstance(value, list) and value else value if isinstance(value, int) else None
+
+
+def weights_of(model: OpenedModel, place: Path, checkpoint: str | None) -> str:
+    """Name weights: a checkpoint's by its manifest, a model of the hub by its commit, a folder's by its files' names,
+    sizes and times.
+    """
+    if model.folder is not None and checkpoint is not None and model.consumed_tokens is not None:
+        return Checkpoint(model.folder / "checkpoints" / checkpoint, model.consumed_tokens).digest[:16]
+    if is_hub_id(place):
+        return named(place).name[:16]
+    files = [(path.name, path.stat()) for path in sorted(named(place).glob("*.safetensors"))]
+    listed = "".join(f"{name} {stat.st_size} {stat.st_mtime_ns}\n" for name, stat in files)
+    return hashlib.sha256(listed.encode()).hexdigest()[:16]
+
+
+def result_folder(kind: str, request: Request, subject: Subject) -> Path:
+    """Choose where results go: FOLDER of -o, eval/ of the run folder, or runs/KIND-NAME."""
+    run = subject.model.folder
+    return request.folder or (run / "eval" if run is not None else Path("runs") / f"{kind}-{subject.model.name}")
+
+
+def device_for(name: str) -> torch.device:
+    """Find the device to compute on.
+
+    Raises: ConfigError for a GPU that is not there.
+    """
+    available = torch.cuda.is_available()
+    if name == "gpu" and not available:
+        raise ConfigError("--device=gpu: this machine has no CUDA device; use cpu or auto")
+    return torch.device("cuda" if available and name != "cpu" else "cpu")
+
+
+def note_idle_distance(overrides: Mapping[str, Any], distance: Distance, n_tokens: int) -> None:
+    """Print a note if a requested distance method changes nothing in texts of this length."""
+    if any(key.startswith("position.distance.") for key in overrides):
+        note_idle("--position.distance", distance, n_tokens)
+
+
+def note_idle(option: str, distance: Distance, n_tokens: int) -> None:
+    """Print a note if a distance method changes nothing in texts of this length; its numbers are those of plain."""
+    for fault in distance.length_faults(n_tokens):
+        show(f"note: {option}: changes nothing in {n_tokens} tokens ({fault})", error=True)
+
+
+def doublings(first: int, last: int) -> tuple[int, ...]:
+    """List the powers of two from `first` up to `last`, or `last` alone where there is none.
+
+    Example:
+        >>> doublings(2, 12), doublings(64, 8)
+        ((2, 4, 8), (8,))
+    """
+    return tuple(2**k for k in range(last.bit_length()) if first <= 2**k <= last) or (last,)
+
+
+def source(model: OpenedModel, device: torch.device) -> dict[str, Any]:
+    """Name the model, the code and the hardware that results come from."""
+    return {
+        "model": model.name,
+        "consumed_tokens": model.consumed_tokens,
+        "commit": commit(),
+        "hardware": processor(device),
+        "method": model.method,
+    }

@@ -1,0 +1,228 @@
+"""Text to measure a model on, of a file or of a run: whole documents, or pieces of one length.
+
+Shared by measurements on pieces of text: drawing the pieces, and writing the results.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from eval.engine.command import Request
+from eval.engine.rows import Found, Row, shortened, write_rows
+from eval.engine.subject import source
+from lab.bars import Bar
+from lab.data.config import DataConfig
+from lab.data.preparation import shard_folder
+from lab.data.shards import TokenStore
+from lab.data.tokenizer import check_ids, needed, special_ends
+from lab.errors import ConfigError, DataError
+from lab.files import writing
+from lab.loading import OpenedModel
+from lab.probe.haystacks import load_haystack, read_text, read_texts
+
+FILES = ("*.txt", "*.json", "*.jsonl")
+
+IntArray = npt.NDArray[np.int64]
+AnyIds = npt.NDArray[Any]  # of any integer type, as they lie in a store
+
+
+@dataclass(frozen=True, eq=False)
+class Documents:
+    """The documents drawn, and their source.
+
+    `shorter` of the source's documents were left out as too short; `digest` names the tokens that are here.
+    """
+
+    ids: list[IntArray]
+    source: str
+    shorter: int
+
+    @property
+    def digest(self) -> str:
+        """Name the tokens by their hash."""
+        hashed = hashlib.sha256()
+        for ids in self.ids:
+            hashed.update(np.int64(len(ids)).tobytes() + ids.astype("<i8").tobytes())
+        return hashed.hexdigest()[:16]
+
+
+def draw_documents(
+    place: str | None,
+    data: DataConfig | None,
+    tokenizer: Tokenizer,
+    *,
+    documents: int,
+    least: int,
+    most: int | None,
+    seed: int,
+    vocab_size: int,
+    text_field: str = "text",
+) -> Documents:
+    """Draw documents of `least` tokens or more, cut after the first `most`.
+
+    A document of a file begins with the tokenizer's first token; held-out documents are those of training, from
+    their first token to the one that ends them. Shorter documents are left out and counted.
+
+    Raises: LabError where there is no text, or where too few documents are long enough.
+    """
+    if place is None and data is None:
+        raise ConfigError("--text: must be set, a Hugging Face folder has no corpus of its own; give a file or folder")
+    found: Iterable[AnyIds]
+    if place is not None:
+        source, found = place, encoded(file_texts(Path(place), text_field), tokenizer)
+    else:
+        assert data is not None, "refused above"
+        source, found = "held out", TokenStore.open(shard_folder(data), "held_out").documents()
+    long_enough: list[AnyIds] = []
+    shorter, longest = 0, 0
+    for ids in found:
+        longest = max(longest, len(ids))
+        shorter += len(ids) < least
+        if len(ids) >= least:
+            long_enough.append(ids[:most])
+    if len(long_enough) < documents:
+        raise DataError(
+            f"--documents={documents}: {place or 'the held-out split'} has {len(long_enough)} documents of {least} "
+            f"tokens or more, the longest has {longest}; lower it, --lengths or --min_tokens, or give another --text"
+        )
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(long_enough))[:documents])
+    drawn = [np.asarray(long_enough[number], dtype=np.int64) for number in chosen]
+    check_ids(np.concatenate(drawn), vocab_size)
+    return Documents(drawn, source, shorter)
+
+
+def encoded(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[IntArray]:
+    """Encode texts with the tokens that begin a document, without those that end it."""
+    before = np.array(special_ends(tokenizer)[0], dtype=np.int64)
+    for text in Bar(texts, desc="encoding", leave=False):
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        yield np.concatenate([before, np.array(ids, dtype=np.int64)])
+
+
+def file_texts(place: Path, text_field: str) -> list[str]:
+    """Read the texts of a file or of a folder's files: a .txt or .json is one text, each line of a .jsonl is one.
+
+    Raises: DataError for missing, broken or empty files.
+    """
+    if place.is_dir():
+        files = sorted(path for pattern in FILES for path in place.rglob(pattern))
+        if not files:
+            raise DataError(f"--text={place}: holds no .txt, .json or .jsonl file; give a folder with text in it")
+        return [text for path in files for text in file_texts(path, text_field)]
+    return read_texts(place, "--text", text_field)
+
+
+def draw_texts(
+    path: str | None,
+    data: DataConfig | None,
+    tokenizer: Tokenizer | None,
+    *,
+    n_tokens: int,
+    texts: int,
+    seed: int,
+    vocab_size: int,
+    option: str = "--texts",
+    text_field: str | None = None,
+) -> npt.NDArray[np.int64]:
+    """Draw pieces of a file, or of the corpus where there is none; each begins with the tokenizer's first token.
+
+    Pieces do not overlap, so that texts are independent, and are not cut at documents. `option` is the name of
+    their number.
+
+    Shapes: int64 (texts, n_tokens).
+    Raises: LabError where there is no text, no tokenizer, or too little text.
+    """
+    tokenizer = needed(tokenizer)
+    if path is None and data is None:
+        raise ConfigError("--text: must be set, a Hugging Face folder has no corpus of its own; give a text file")
+    if path is not None:
+        source = read_text(Path(path), "--text", text_field)
+    else:
+        assert data is not None, "refused above"
+        source = load_haystack(None, data, tokenizer)
+    first = tokenizer.encode("").ids
+    ids = np.array(tokenizer.encode(source, add_special_tokens=False).ids, dtype=np.int64)
+    check_ids(np.append(ids, first), vocab_size)
+    size = max(1, n_tokens - len(first))
+    pieces = len(ids) // size
+    if pieces < texts:
+        where = f"--text={path}" if path is not None else "the run's corpus"
+        raise DataError(
+            f"{option}={texts}: {where} has room for {pieces} texts of {n_tokens} tokens; lower it, shorten the texts "
+            "or give a longer --text"
+        )
+    chosen = np.random.default_rng(seed).permutation(pieces)[:texts]
+    rows = [np.concatenate([first, ids[size * piece : size * (piece + 1)]]) for piece in chosen]
+    return np.stack(rows)[:, :n_tokens].astype(np.int64)
+
+
+NOT_IN_DIGEST = ("device",)  # options that change no number
+
+
+def texts_of(model: OpenedModel, options: Any, n_tokens: int, device: torch.device) -> Tensor:
+    """Draw the texts that a command's options ask for.
+
+    Shapes: int64 (texts, n_tokens).
+    Raises: LabError.
+    """
+    texts = draw_texts(
+        options.text,
+        model.experiment.data if model.experiment is not None else None,
+        model.tokenizer,
+        n_tokens=n_tokens,
+        texts=options.texts,
+        seed=options.seed,
+        vocab_size=model.decoder.cfg.vocab_size,
+        text_field=options.text_field,
+    )
+    return torch.from_numpy(texts).to(device)
+
+
+def write_results(
+    file: Path,
+    model: OpenedModel,
+    request: Request,
+    device: torch.device,
+    records: Iterable[Row],
+    draw: Callable[[str, Path], None],
+) -> Found:
+    """Write the records, draw the picture if requested, and return both without a text.
+
+    Raises: LabError.
+    """
+    options, picture = request.options, file.with_suffix(".png") if request.plots else None
+    rows = [{**source(model, device), "seed": options.seed, **row} for row in records]
+    write_rows(file, rows, f"-o {file.parent}", "folder")
+    if picture is not None:
+        draw(f"{model.name}: {model.method}; {options.texts} text{'s' * (options.texts != 1)}", picture)
+    return Found("", rows, file, picture)
+
+
+def result_file(kind: str, request: Request, model: OpenedModel) -> Path:
+    """Name the file of results, and make its folder before time is spent on them.
+
+    The name follows from the checkpoint and the settings, so that the same measurement has the same file.
+
+    Raises: ConfigError where the folder cannot be made.
+    """
+    given = asdict(request.options)
+    named = {"text_field"} if given["text_field"] == "text" else set()  # an option that earlier versions did not have
+    settings = {key: value for key, value in given.items() if key not in {*NOT_IN_DIGEST, *named}}
+    text = json.dumps({**settings, "method": model.method}, sort_keys=True)
+    digest = shortened(text)
+    trained = model.name if model.consumed_tokens is None else f"{model.consumed_tokens:015d}"
+    folder = request.folder or (Path("runs") if model.folder is None else model.folder / "eval")
+    with writing(f"-o {folder}", "folder"):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{kind}-{trained}-{digest}.jsonl"
