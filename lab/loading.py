@@ -20,8 +20,7 @@ from lab.model.huggingface import load_pretrained
 from lab.model.huggingface.config import decoder_config, read_settings
 from lab.model.huggingface.rope import Rope
 from lab.positions import Distance, Frequencies
-from lab.positions.config import Replaced
-from lab.positions.methods import describe
+from lab.positions.methods import Replaced, describe
 from lab.positions.string import of_length
 from lab.settings import Raw, part, validated
 from lab.source.hub import is_hub_id

@@ -10,7 +10,7 @@ from lab.data.text_files import Document
 from lab.data.tokenizer import special_ends
 from lab.errors import CheckpointError, ConfigError
 from lab.model.huggingface.config import read_json, token_text
-from lab.positions.config import Replaced
+from lab.positions.methods import Replaced
 from lab.settings import Raw, validated
 from lab.source.describe import Source
 from lab.source.inherit import extended_base, inherit

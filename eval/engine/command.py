@@ -24,7 +24,7 @@ from lab import command
 from lab.command import Syntax, Words, bare_settings, read_options, settings_lines, show
 from lab.errors import ConfigError
 from lab.launch import read_launch
-from lab.positions.config import PositionConfig
+from lab.positions.methods import PositionConfig
 from lab.schema import PathText, Section, Seed, Tests, brief
 from lab.source.hub import is_hub_id
 from lab.source.place import find_place

@@ -34,7 +34,7 @@ from lab.config import Experiment, StartConfig, load_experiment
 from lab.data.preparation import is_prepared, shard_folder
 from lab.errors import ConfigError, LabError
 from lab.model.huggingface.config import hugging_face_settings
-from lab.positions.config import Replaced
+from lab.positions.methods import Replaced
 from lab.recipes.impact_config import ImpactConfig
 from lab.recipes.stages import SKIPS, TRAINING, Method, Stage, earlier, stages_of
 from lab.schema import Positive, Section

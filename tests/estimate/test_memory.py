@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from lab.estimate.memory import memory_of, prepare, track
-from lab.masks.config import Anchor
+from lab.masks import Anchor
 from lab.model import products
 from lab.model.attention.segments import Segments
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
-from lab.positions.config import PositionConfig
+from lab.positions.methods import PositionConfig
 from lab.positions.string import String
 from tests.estimate.small import small
 
