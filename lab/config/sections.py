@@ -196,7 +196,7 @@ class TrackConfig(Section):
     project: str | None = None
     """Weights & Biases project; left out, probe-lab."""
     picture: bool = False
-    """Whether the run ends by drawing picture.png (needs matplotlib)."""
+    """Whether the run ends by drawing picture.png (needs altair)."""
 
     def rules(self) -> list[str]:
         """Refuse a project that would be ignored."""
