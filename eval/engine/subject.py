@@ -22,7 +22,7 @@ from lab.errors import ConfigError
 from lab.loading import OpenedModel, open_model
 from lab.model.attention.context import ContextGroup
 from lab.model.attention.inspection import token_losses
-from lab.model.generation.generate import Ended, greedy
+from lab.model.generate import Ended, greedy
 from lab.model.huggingface.config import read_settings
 from lab.positions import Distance
 from lab.schema import LONGEST

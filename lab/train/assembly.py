@@ -96,7 +96,7 @@ def assemble(
                 whole=train.keeps_whole(experiment.model.n_parameters(), bf16=bf16),
             ),
             recompute=train.recompute,
-            compiler="inductor" if choose_compile(experiment, backend, device)[0] else None,
+            compiler="inductor" if choose_compile(experiment, device)[0] else None,
             context_parallel=train.context_parallel,
             start=trained,
         )

@@ -233,7 +233,7 @@ def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) 
     """Format the run's size, its attention kernel, whether blocks are compiled, and the reasons."""
     device = training_device(experiment)
     backend, reason = choose_backend(experiment, device)
-    compiled, why = choose_compile(experiment, backend, device)
+    compiled, why = choose_compile(experiment, device)
     start = f"; continues at {checkpoint.consumed_tokens:,} tokens" if checkpoint else ""
     train, path = experiment.train, experiment.run.path
     warning = base_warning(experiment.model.theta, experiment.data.window)
