@@ -18,7 +18,7 @@ from eval.engine.places import names_of
 from eval.engine.rows import Found, Row, shortened, write_rows
 from eval.engine.table import to_text
 from lab.draw import Rule, draw, layer, save
-from lab.source.hub import is_hub_id
+from lab.source import is_hub_id
 from lab.train.folder import RunFolder
 
 STEP = re.compile(r"([0-9]+)(k|m)?(?![0-9a-z])", re.I)

@@ -11,7 +11,7 @@ from eval.engine import sharing
 from eval.engine.over_models import chart, rows_of, step_of, table
 from eval.engine.places import expand
 from eval.engine.rows import Found
-from lab.source.hub import hub_folder
+from lab.source import hub_folder
 from tests.eval.commands import rows_in, words_of
 
 WORDS = ("--tests=1", "--points=2", "--digits=2")

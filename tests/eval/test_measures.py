@@ -33,7 +33,6 @@ COMMANDS = {  # words that measure little; of the shared options those that are 
     "plan": (("--window=64",), (PLOT,)),
     "shape": (("SHAPE",), (PLOT,)),
     "positions": (("string:shift=3,window=0", "--length=9"), (PLOT,)),
-    "picture": (("FAKE",), ()),
     "harness": (("RUN", "--tasks=x"), (METHOD, FREQUENCY)),
 }
 ROW = {"metric": "passkey", "model": "m", "method": "rope+plain", "depth": 0.5, "length": 8, "n": 4, "score": 0.5}
@@ -43,7 +42,7 @@ RESUMED = MEASURES[:6]
 SCORED = ("passkey", "lines", "perplexity")  # one score with its limits a row
 COLUMNS = {"model", "checkpoint", "weights", "commit", "hardware", "method", "precision", "protocol", "length", "n"}
 COLUMNS |= {"score", "low", "high", "seed", "seconds"}
-NEEDS = {"harness": "lm_eval", "report": "altair", "picture": "altair"}
+NEEDS = {"harness": "lm_eval", "report": "altair"}
 
 
 def main_of(name):
@@ -98,7 +97,7 @@ def test_json_is_one_object_and_nothing_else(name, run):
     assert status == 0, err
     found = json.loads(out, parse_constant=pytest.fail)
     assert (list(found), found["command"]) == (["command", "rows", "files", "pictures"], f"eval.{name}")
-    assert bool(found["pictures"]) == (PLOT in taken or name == "picture")
+    assert bool(found["pictures"]) == (PLOT in taken)
     assert all(min(size_of(Path(path))) > 300 for path in found["pictures"])
     assert found["rows"]
     assert all(isinstance(row, dict) for row in found["rows"])
