@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import Field
@@ -25,10 +24,6 @@ DERIVED_VERSION = 1  # of the derivation of shards; raised with every change to 
 class Synthetic(Section):
     """The embedded probe corpus: filler, repeated phrases, quoted passages, numbers that are queried later."""
 
-    renamed: ClassVar[Mapping[str, str]] = {
-        "median_frac": "median_tokens, which is median_frac * data.window",
-        "section_frac": "section_tokens, which is section_frac * data.window",
-    }
     name: Literal["synthetic"] = "synthetic"
     documents: Annotated[int, Ge(1), Le(10**9)] = 20_000
     """Number of documents."""

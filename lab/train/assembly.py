@@ -23,9 +23,9 @@ from lab.config import Experiment
 from lab.data.module import PackedData
 from lab.errors import MissingPackage
 from lab.launch import Launch, read_launch
+from lab.loading import start_from
 from lab.model.decoder import Decoder
 from lab.model.sharding import Sharding, accumulating
-from lab.source.weights import start_from
 from lab.train.callbacks.checkpointing import Checkpointing
 from lab.train.callbacks.counting import Counting
 from lab.train.callbacks.dashboard import Dashboard
@@ -125,7 +125,7 @@ def make_module(experiment: Experiment, device: torch.device, *, trained: bool) 
     """Build the training of a model, which starts from other weights unless it has been `trained`."""
     train, bf16 = experiment.train, computes_in_bf16(experiment, device)
     backend, _ = choose_backend(experiment, device)
-    compiles, _ = choose_compile(experiment, backend, device)
+    compiles, _ = choose_compile(experiment, device)
     start = None
     if experiment.start is not None and not trained:
         start = partial(start_from, path=Path(experiment.start.path))

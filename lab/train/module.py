@@ -12,7 +12,6 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from lab.config.sections import TrainConfig
 from lab.model.attention.context import ContextGroup
-from lab.model.attention.fixed import FixedRow
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder
 from lab.model.optim import OptimConfig
@@ -71,10 +70,7 @@ class Training(lightning.LightningModule):
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
         """Return the summed loss of this rank's tokens over their budget; the exact mean follows with the batch."""
         assert self.decoder is not None, "configure_model builds the decoder"
-        fixed = None
-        if self.compiles:
-            fixed = FixedRow(batch["cu_q"], batch["longest"], batch["cu_k"], batch["key_places"])
-        segments = Segments(batch["cu_seqlens"], batch["lengths"], batch["tokens"].shape[1], batch["anchors"], fixed)
+        segments = Segments(batch["cu_seqlens"], batch["lengths"], batch["tokens"].shape[1], batch["anchors"])
         weights = batch["weights"]
         loss: Tensor = self.decoder(
             batch["tokens"],

@@ -21,8 +21,7 @@ from lab.probe.curve import shown_length
 from lab.train.assembly import assemble
 from lab.train.checkpoints import Checkpoint
 from lab.train.choices import choose_backend, choose_compile, computes_in_bf16, reductions, training_device
-from lab.train.finish import is_finished
-from lab.train.folder import RunFolder
+from lab.train.folder import RunFolder, is_finished
 from lab.train.picture import draw_run
 from lab.train.starting import find_start, own_run, start_folder
 
@@ -141,7 +140,7 @@ def announce(experiment: Experiment, checkpoint: Checkpoint | None) -> str:
     """Format the run's size, its attention kernel, whether blocks are compiled, and the reasons."""
     device = training_device(experiment)
     backend, reason = choose_backend(experiment, device)
-    compiled, why = choose_compile(experiment, backend, device)
+    compiled, why = choose_compile(experiment, device)
     start = f"; continues at {checkpoint.consumed_tokens:,} tokens" if checkpoint else ""
     train, path = experiment.train, experiment.run.path
     warning = base_warning(experiment.model.theta, experiment.data.window)

@@ -23,7 +23,7 @@ from lab.launch import Launch
 from lab.lock import NAME, holder_file, locked
 from lab.probe.haystacks import KEPT, text_to_keep
 from lab.probe.protocols import window_warning
-from lab.source.place import tokenizer_of
+from lab.source import tokenizer_of
 from lab.train import checkpoints
 from lab.train.changes import changes
 from lab.train.environment import describe_environment

@@ -21,9 +21,8 @@ from lab.train.callbacks.probing import Probing
 from lab.train.callbacks.recording import Recording
 from lab.train.callbacks.stopping import Stopping
 from lab.train.folder import RunFolder, packed_counts
-from lab.train.shards import Files, ShardWriter, finish_writing, write_shards
+from lab.train.shards import Files, ShardWriter, finish_writing, restore_tensors, tensors_to_save, write_shards
 from lab.train.state import packed, read_state
-from lab.train.training_state import restore_tensors, tensors_to_save
 
 
 class Checkpointing(Callback):
@@ -92,8 +91,8 @@ class Checkpointing(Callback):
         root, consumed, final = self.folder.checkpoints, module.consumed, tuple(self.final.values())
         counts = self.counting.total()
         reshard(module.decoder)
-        tensors, small = tensors_to_save(module.decoder, trainer.optimizers[0])
-        state = small | {
+        tensors, rest = tensors_to_save(module.decoder, trainer.optimizers[0])
+        state = rest | {
             "step": trainer.global_step,
             "consumed_tokens": consumed,
             "skipped_steps": module.skipped_steps,
@@ -106,9 +105,8 @@ class Checkpointing(Callback):
             self.folder.write_counts(counts)
             checkpoints.publish(root, consumed, self.config.keep_checkpoints, files, final)
 
-        writer = ShardWriter(
-            root, {checkpoints.STATE: packed(state), checkpoints.COUNTS: packed_counts(counts)}, publish
-        )
+        small = {checkpoints.STATE: packed(state), checkpoints.COUNTS: packed_counts(counts)}
+        writer = ShardWriter(root, consumed, small, publish)
         self.writing = write_shards(tensors, writer, self.group, background=background)
         self.saved_at = consumed
 
