@@ -151,7 +151,8 @@ def cycle(code):
 
 
 def local_imports(code):
-    return [f"{module}: {t}" for module, named in edges(code, inside_functions=True).items() for t in named]
+    local = edges(code, inside_functions=True, skip=("__name__", "TYPE_CHECKING"))  # a command loads torch last
+    return [f"{module}: {t}" for module, named in local.items() for t in named]
 
 
 def imported_commands(code):
