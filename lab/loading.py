@@ -24,7 +24,7 @@ from lab.positions.methods import Replaced, describe
 from lab.positions.string import of_length
 from lab.settings import Raw, part, validated
 from lab.source.hub import is_hub_id
-from lab.source.place import CONFIG, find_place, tokenizer_of
+from lab.source.place import find_place, tokenizer_of
 from lab.train.checkpoints import open_checkpoint
 from lab.train.state import load_weights
 
@@ -92,14 +92,6 @@ def open_run(path: Path, overrides: dict[str, Any], device: torch.device | str, 
     decoder, tokenizer = decoder.to(device).eval(), tokenizer_in(folder) or tokenizer_in(shard_folder(experiment.data))
     window, consumed = experiment.data.window, checkpoint.consumed_tokens
     return OpenedModel(folder.name, decoder, tokenizer, window, experiment, folder, consumed)
-
-
-def own_protocol(path: Path) -> str:
-    """Read the protocol that a run is probed with.
-
-    Raises: LabError.
-    """
-    return load_experiment(find_place(path).home / CONFIG).probe.protocol
 
 
 def open_hugging_face(folder: Path, overrides: dict[str, Any], device: torch.device | str, backend: str) -> OpenedModel:

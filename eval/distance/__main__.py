@@ -94,7 +94,7 @@ class DistanceOptions(Section):
     confidence: Annotated[float, Gt(0), Lt(1)] = 0.95
     """Probability with which limits hold the true share, at least."""
     seed: Seed | None = None
-    """Seed of the tests; left out, the run's probe.seed, or 0."""
+    """Seed of the tests; left out, 0."""
     batch: Tests | None = None
     """Tests that generate side by side; left out, as in the run's own probe, or 64."""
     tokens_per_step: Annotated[float, Gt(0)] | None = None
@@ -150,14 +150,14 @@ def make_probe(subject: Subject, options: DistanceOptions) -> DistanceProbe:
     experiment, window = subject.model.experiment, options.window or subject.model.train_len
     if window is None:
         raise DataError("config.json: names no max_position_embeddings; add it, or give --window")
-    own = ProbeConfig() if experiment is None else experiment.probe
+    own = ProbeConfig() if experiment is None else experiment.tests
     haystack, source = haystack_of(subject, options.haystack, own.haystack)
     shared = ("haystack", "threshold", "confidence", "batch", "digits", "seed")
     given: dict[str, Any] = {name: getattr(options, name) for name in shared if getattr(options, name) is not None}
     asked = {name: getattr(options, option) for option, name in OF_PROBE.items()}
     grid = {} if options.distances is None and options.points is None else {"distances": None, "distance_points": None}
     given |= grid | {name: value for name, value in asked.items() if value is not None}
-    given = {"digits": own.sizes["digits"], "distance_tests": own.distance_tests or 100, **given}
+    given = {"distance_tests": own.distance_tests or 100, **given}
     try:
         config = replace(own, **given)
         probe = DistanceProbe(

@@ -218,7 +218,7 @@ def make_needle_probe(experiment: Experiment, device: torch.device) -> NeedlePro
     tokenizer = load_tokenizer(shard_folder(data))
     path = experiment.probe.haystack
     probe = NeedleProbe(
-        experiment.probe,
+        experiment.tests,
         tokenizer,
         load_haystack(path, data, tokenizer, experiment.run.path),
         window=data.window,

@@ -96,7 +96,7 @@ def train(
     if launch.is_first:
         run.data.prepare_data()
         check_vocabulary(experiment)
-        warning = window_warning(experiment.probe, load_tokenizer(shard_folder(experiment.data)), experiment.reach)
+        warning = window_warning(experiment.tests, load_tokenizer(shard_folder(experiment.data)), experiment.reach)
         token_types = choose_token_types(experiment, folder, checkpoint, echo)
         echo(f"data: {summarise(shard_folder(experiment.data)).summary}")
         for line in filter(None, (warning, unchecked(shard_folder(experiment.data)))):

@@ -158,7 +158,7 @@ def test_a_hugging_face_folder_needs_a_haystack_only(hugging_face_folder, text_f
 
 
 def one_series(counted=True):
-    results = [DistanceResult(d, 10, k, -0.5, [], 0.1 * k - 0.1, 0.1 * k + 0.05) for d, k in ((50, 9), (100, 6))]
+    results = [DistanceResult(d, 10, k, [], 0.1 * k - 0.1, 0.1 * k + 0.05, None, -0.5) for d, k in ((50, 9), (100, 6))]
     rows = [
         {"distance": r.distance, "found": r.found, "n": 10, "score": r.accuracy, "low": r.low, "high": r.high}
         | {"log_prob": -1.234, "f": 4321 if counted else None}
