@@ -13,14 +13,14 @@ from lab.counts import SavedCounts
 from lab.data.preparation import end_of_document
 from lab.data.tokenizer import needed
 from lab.loading import OpenedModel, open_model
-from lab.model.generation.generate import Ended, greedy
+from lab.model.generate import Ended, greedy
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_length import NeedleProbe
 from lab.probe.haystacks import load_haystack
 from lab.probe.records import length_record, summary_record
 from lab.schema import Section
 from lab.settings import Raw, parse_method, validated
-from lab.source.place import find_place
+from lab.source import find_place
 from lab.train.checkpoints import COUNTS, folder_name
 from lab.train.choices import computes_in_bf16, training_device
 

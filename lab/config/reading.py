@@ -18,7 +18,7 @@ from lab.data.tokenizer import load_tokenizer
 from lab.positions.string import of_length
 from lab.schema import is_short
 from lab.settings import Raw, validated
-from lab.source.inherit import inherit
+from lab.source import inherit
 from lab.train.changes import flatten
 
 
