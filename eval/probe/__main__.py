@@ -47,7 +47,7 @@ from lab.probe.effective_length import NeedleProbe
 from lab.probe.records import length_record, summary_record
 from lab.schema import Section
 from lab.settings import Raw, validated
-from lab.source.place import find_place
+from lab.source import find_place
 from lab.train.choices import training_device
 from lab.train.folder import RunFolder
 from lab.train.threads import set_threads

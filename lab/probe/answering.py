@@ -12,7 +12,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from lab.model.generation.generate import Ended
+from lab.model.generate import Ended
 from lab.probe.needles import Case
 
 AnyCase = TypeVar("AnyCase", bound=Case)

@@ -23,7 +23,7 @@ from lab.data.segments import index_segments
 from lab.data.shards import TokenStore
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder
-from lab.model.generation.generate import Ended, greedy
+from lab.model.generate import Ended, greedy
 from lab.probe.curve import LengthResult
 from lab.probe.effective_distance import DistanceProbe, DistanceResult
 from lab.probe.effective_length import NeedleProbe, Row, Worker

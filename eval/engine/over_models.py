@@ -13,13 +13,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from eval.distance.table import reach_line, reach_words
 from eval.engine.command import Request
 from eval.engine.places import names_of
 from eval.engine.rows import Found, Row, shortened, write_rows
 from eval.engine.table import to_text
-from lab.plots import GREY, canvas, count_axis, line_look
-from lab.source.hub import is_hub_id
+from lab.draw import Rule, draw, layer, save
+from lab.source import is_hub_id
 from lab.train.folder import RunFolder
 
 STEP = re.compile(r"([0-9]+)(k|m)?(?![0-9a-z])", re.I)
@@ -95,7 +94,7 @@ def over_models(request: Request, found: Sequence[Found]) -> Found:
     write_rows(path, rows, f"-o {folder}", "folder")
     picture = path.with_suffix(".png") if request.plots else None
     if picture is not None:
-        draw(rows, picture)
+        save(chart(rows), picture)
     first = rows[0]
     title = f"reach at threshold {first['threshold']:g}, {first['confidence']:.6g} limits; {first['n']} tests each"
     return Found(f"{title}\n{table(rows)}\n", (), path, picture)
@@ -112,43 +111,54 @@ def table(rows: Sequence[Row]) -> str:
     return to_text(lines, {"step": ",.0f", "tokens": ",.0f", "f": ",.0f"})
 
 
-def draw(rows: Sequence[Row], output: Path) -> None:
-    """Draw reach with its limits, a line for each method; triangles are that far or farther, or less.
-
-    Raises: MissingPackage without matplotlib, ConfigError where the picture cannot be written.
-    """
+def chart(rows: Sequence[Row]) -> Any:
+    """Draw reach with its limits, a line for each method; marks tell where it is a bound."""
     names = [*dict.fromkeys(row["model"] for row in rows)]
-    by = next((key for key in ("tokens", "step") if len({row[key] for row in rows} - {None}) == len(names)), "model")
-    methods = [*dict.fromkeys(row["method"] for row in rows)]
-    with canvas(output, 6.5, 4.2) as figure:
-        axes = figure.subplots()
-        for number, method in enumerate(methods):
-            own = [row for row in rows if row["method"] == method]
-            own = own if by == "model" else sorted(own, key=lambda row: row[by])
-            x = [names.index(row["model"]) if by == "model" else row[by] for row in own]
-            draw_method(axes, x, own, line_look(number, len(methods)), method)
-        end = max(row["last_distance"] for row in rows)
-        axes.axhline(end, color=GREY, linestyle=":", linewidth=1, zorder=0)
-        axes.set(ylim=(0, 1.08 * end), ylabel="reach (tokens)", xlabel={"tokens": "training tokens"}.get(by, by))
-        if by == "model":
-            axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
-        elif min(row[by] for row in rows) * WIDE > max(row[by] for row in rows):
-            count_axis(axes.xaxis)
-        else:
-            axes.set_xscale("log" if all(row[by] for row in rows) else "symlog")
-        axes.annotate(f"the end of what was tested, {end:,}", (0.01, end), xycoords=("axes fraction", "data"),
-                      xytext=(0, 2), textcoords="offset points", color=GREY, fontsize=7)  # fmt: skip
-        figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=2)
+    by = next((key for key in ("tokens", "step") if len({row[key] for row in rows} - {None}) == len(names)), "number")
+    shown = [drawn_reach(row, names.index(row["model"]) + 1) for row in rows]
+    shown = sorted(shown, key=lambda row: row[by])
+    end, places = max(row["last_distance"] for row in rows), [row[by] for row in shown]
+    log = by != "number" and 0 < min(places) * WIDE <= max(places)
+    x_title = {"tokens": "training tokens", "number": ", ".join(f"{n}: {name}" for n, name in enumerate(names, 1))}
+    style: dict[str, Any] = {"log_x": log, "y_limits": (0, 1.08 * end)}
+    rules = [Rule("y", end, f"the end of what was tested, {end:,}")]
+    title = f"reach at threshold {rows[0]['threshold']:g}: {', '.join(dict.fromkeys(row['method'] for row in rows))}"
+    style |= {"x_title": x_title.get(by, by), "y_title": "reach (tokens)"}
+    lines = draw(shown, by, "shown", "method", low="from", high="to", rules=rules, title=title, **style)
+    bounds = [row for row in shown if row["bound"]]
+    return layer(lines, draw(bounds, by, "shown", "bound", kind="point", **style)) if bounds else lines
 
 
-def draw_method(axes: Any, x: Sequence[float], rows: Sequence[Row], look: dict[str, Any], method: str) -> None:
-    """Draw one method: reach, limits up to the end of what was tested, and open triangles where reach is a bound."""
-    y = [row["first_distance"] if row["reach"] is None else row["reach"] for row in rows]
-    low = [0 if row["reach_low"] is None else row["reach_low"] for row in rows]
-    high = [row["last_distance"] if row["reach_high"] is None else row["reach_high"] for row in rows]
-    axes.plot(x, y, label=method, **look)
-    axes.fill_between(x, low, high, color=look["color"], alpha=0.15, linewidth=0)
-    for place, reach, row in zip(x, y, rows, strict=True):
-        marker = "v" if row["reach"] is None else "^" if row["reach"] == row["last_distance"] else "o"
-        fill = look["color"] if marker == "o" else "white"
-        axes.plot(place, reach, marker, color=look["color"], markerfacecolor=fill, markersize=6)
+def drawn_reach(row: Row, number: int) -> Row:
+    """Add what is drawn: reach and its limits within what was tested, and whether reach is a bound."""
+    first, last = row["first_distance"], row["last_distance"]
+    bound = "less far" if row["reach"] is None else "as far or farther" if row["reach"] == last else None
+    low, high = row["reach_low"] or 0, last if row["reach_high"] is None else row["reach_high"]
+    return {**row, "number": number, "shown": row["reach"] or first, "from": low, "to": high, "bound": bound}
+
+
+def reach_line(row: Row) -> str:
+    """Write reach with its limits and f.
+
+    Example:
+        >>> row = {"threshold": 0.8, "first_distance": 20, "last_distance": 168, "f_at_reach": 21000}
+        >>> reach_line({**row, "reach": 128.9, "reach_low": 120.0, "reach_high": 133.5})
+        'reach 128.9 at threshold 0.8, within 120.0 to 133.5; f 21,000'
+        >>> reach_line({**row, "reach": 168.0, "reach_low": None, "reach_high": None})
+        'reach 168, the end, at threshold 0.8, within <20 to the end; f 21,000'
+        >>> reach_line({**row, "reach": None, "reach_low": None, "reach_high": 64.0, "f_at_reach": None})
+        'reach <20 at threshold 0.8, within <20 to 64.0; f -'
+    """
+    reach, low, high = reach_words(row)
+    f = "-" if row["f_at_reach"] is None else f"{row['f_at_reach']:,}"
+    return f"reach {reach} at threshold {row['threshold']:g}, within {low} to {high}; f {f}"
+
+
+def reach_words(row: Row) -> tuple[str, str, str]:
+    """Write reach and its limits."""
+    below = f"<{row['first_distance']:,}"
+    reach = below if row["reach"] is None else f"{row['reach']:,.1f}"
+    if row["reach"] == row["last_distance"]:
+        reach = f"{row['last_distance']:,}, the end,"
+    low = below if row["reach_low"] is None else f"{row['reach_low']:,.1f}"
+    return reach, low, "the end" if row["reach_high"] is None else f"{row['reach_high']:,.1f}"

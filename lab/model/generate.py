@@ -20,8 +20,7 @@ from lab.model.attention.cache import KeyCache
 from lab.model.attention.context import ContextGroup
 from lab.model.attention.layout import Layout
 from lab.model.decoder import Decoder
-from lab.model.generation.prefixes import Group, sorted_groups
-from lab.model.generation.steps import step_of
+from lab.model.prefixes import Group, sorted_groups
 
 Ended = Callable[[Tensor, Tensor], Tensor]
 NEAR = 256  # ten times the largest difference measured (docs/evaluation.md)
@@ -189,7 +188,6 @@ def decode(model: Decoder, logits: Tensor, cache: KeyCache, answers: Tensor, uns
     running = torch.ones_like(unsure)
     n_tokens = answers.shape[1]
     coming = layout_of_steps(model, answers, cache)
-    step = step_of(model, cache, len(rows), coming)
     for number in range(n_tokens):
         token = logits.argmax(-1)
         near = is_near(logits) if len(unsure) > 1 else None
@@ -209,8 +207,8 @@ def decode(model: Decoder, logits: Tensor, cache: KeyCache, answers: Tensor, uns
                 kept = running.nonzero().flatten()
                 cache.compact(kept)
                 rows, running, token = rows[kept], running[kept], token[kept]
-                step = step_of(model, cache, len(rows), coming)
-        logits = step(token)
+        layout = coming and coming.step(cache.length)
+        logits = model(token[:, None], cache=cache, layout=layout, last_only=True)[:, -1]
     return number + 1
 
 
