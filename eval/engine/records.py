@@ -75,7 +75,8 @@ def unpack(table: Path, folder: Path) -> list[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         first = records[0]
         if "arrays" in first:
-            np.savez(path, **{name: np.array(values) for name, values in first["arrays"].items()})
+            arrays: Any = {name: np.array(values) for name, values in first["arrays"].items()}
+            np.savez(path, **arrays)
         elif "row" in first:
             path.write_text("".join(json.dumps(record["row"]) + "\n" for record in records), "utf-8")
         else:
