@@ -116,7 +116,7 @@ def start_folder(
     shards = shard_folder(experiment.data)
     tokenizer = load_tokenizer(shards)
     check_vocabulary(experiment)
-    warning = window_warning(experiment.probe, tokenizer, experiment.reach)
+    warning = window_warning(experiment.tests, tokenizer, experiment.reach)
     token_types = choose_token_types(experiment, folder, checkpoint)
     show("\n".join(filter(None, (f"data: {summarise(shards).summary}", warning))))
     shape = planned_shape(experiment, folder, checkpoint, data)

@@ -168,7 +168,7 @@ def make_needle_probe(experiment: Experiment, device: torch.device) -> NeedlePro
     data, path = experiment.data, experiment.probe.haystack
     tokenizer = load_tokenizer(shard_folder(data))
     probe = NeedleProbe(
-        experiment.probe,
+        experiment.tests,
         tokenizer,
         load_haystack(path, data, tokenizer, experiment.run.path),
         window=data.window,
