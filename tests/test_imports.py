@@ -15,8 +15,8 @@ lab.errors lab.interrupts < lab lab.bars lab.files lab.formats lab.schema lab.pa
 < lab.owner lab.draw lab.plots lab.settings < lab.command < lab.jobs
 < lab.positions lab.masks lab.skip lab.shape lab.counts
 < lab.data lab.model lab.train < lab.probe lab.source lab.train.processes lab.train.threads
-< lab.train.callbacks lab.config < lab.train.choices lab.train.starting < lab.train.assembly
-< lab.loading lab.train.session
+< lab.train.callbacks lab.config < lab.train.choices lab.train.starting lab.loading < lab.train.assembly
+< lab.train.session
 < lab.recipes lab.probing lab.probe_saved lab.train.profiling < lab.estimate lab.analysis
 < lab.fit lab.sweep lab.prepare lab.verify lab.longrecipe lab.merge lab.export lab.cli
 < eval.engine < eval

@@ -12,11 +12,10 @@ import torch
 from eval.engine.subject import as_subject
 from lab.config import load_experiment
 from lab.errors import CheckpointError, ConfigError, DataError
-from lab.loading import open_model
+from lab.loading import open_model, read_weights
 from lab.positions import frequencies
 from lab.settings import parse_overrides
-from lab.source.hub import hub_folder
-from lab.source.weights import read_weights
+from lab.source import hub_folder
 from lab.train.checkpoints import folder_name
 from tests.forked import ROOT
 from tests.opened import CONSUMED, SIZES, write_run

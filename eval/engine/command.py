@@ -26,8 +26,7 @@ from lab.errors import ConfigError
 from lab.launch import read_launch
 from lab.positions.methods import PositionConfig
 from lab.schema import PathText, Section, Seed, Tests, brief
-from lab.source.hub import is_hub_id
-from lab.source.place import find_place
+from lab.source import find_place, is_hub_id
 
 MODEL = "{word}: MODEL must be the first argument; give a run folder, a checkpoint in it, or a Hugging Face folder"
 OWN_TEXT = "this command writes its own text"

@@ -26,8 +26,7 @@ from lab.model.generate import Ended, greedy
 from lab.model.huggingface.config import read_settings
 from lab.positions import Distance
 from lab.schema import LONGEST
-from lab.source.hub import is_hub_id
-from lab.source.place import named
+from lab.source import is_hub_id, named
 from lab.train.checkpoints import Checkpoint, folder_name
 from lab.train.choices import GIB, computes_in_bf16, memory_of
 from lab.train.environment import commit, processor

@@ -39,7 +39,7 @@ from lab.recipes.impact_config import ImpactConfig
 from lab.recipes.stages import SKIPS, TRAINING, Method, Stage, earlier, stages_of
 from lab.schema import Positive, Section
 from lab.settings import TAGS, Raw, part, validated
-from lab.source.describe import Source, read_source
+from lab.source import Source, read_source
 
 SAMPLE_FRAC = 0.3  # tokens of a sample, of the target length (section 5.3)
 SUM_TOLERANCE = 1e-6

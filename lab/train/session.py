@@ -26,7 +26,7 @@ from lab.model import products
 from lab.positions.base_bound import base_warning
 from lab.probe.curve import shown_length
 from lab.probe.protocols import window_warning
-from lab.source.place import tokenizer_of
+from lab.source import tokenizer_of
 from lab.train import checkpoints
 from lab.train.assembly import Run, assemble
 from lab.train.callbacks.profiling import Profiling
@@ -96,7 +96,7 @@ def train(
     if launch.is_first:
         run.data.prepare_data()
         check_vocabulary(experiment)
-        warning = window_warning(experiment.probe, load_tokenizer(shard_folder(experiment.data)), experiment.reach)
+        warning = window_warning(experiment.tests, load_tokenizer(shard_folder(experiment.data)), experiment.reach)
         token_types = choose_token_types(experiment, folder, checkpoint, echo)
         echo(f"data: {summarise(shard_folder(experiment.data)).summary}")
         for line in filter(None, (warning, unchecked(shard_folder(experiment.data)))):

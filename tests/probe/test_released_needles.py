@@ -129,7 +129,7 @@ def test_a_length_without_room_and_a_haystack_that_ends_are_one_line(bytewise):
 def test_the_papers_runs_miss_the_essays_before_training(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     experiment = load_experiment(CONFIGS / f"{name}.yaml")
-    assert (experiment.probe.protocol, experiment.probe.answer_budget) == ("released", 128)
+    assert (experiment.probe.protocol, experiment.probe.budget) == ("released", 128)
     with pytest.raises(DataError) as caught:
         make_probing(experiment, RunFolder(tmp_path), *[None] * 3, sharded=True)
     line = "probe.haystack=haystacks/PaulGrahamEssays.json: no such file; give a .txt, .json or .jsonl file, such as "
