@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,7 @@ WINDOWS = 2  # training windows that a text is long, so that both sides of the w
 MOST_TOKENS = 8192  # of a text whose length is not given
 SMOOTH = 0.04  # share of n to either side that a point of a line averages over; single queries of few texts are noise
 DRAWN = 200  # points of a line, at most
+Y_TITLE = "attention entropy (nats)"
 NAMED = 10  # layers at most that a legend names; more have a colour bar
 
 
@@ -131,13 +133,11 @@ class Entropy(OnTexts):
         ]
         uniform = [{"visible": count, "entropy": np.log(count)} for count in (1, n_tokens)]
         rules = [Rule("x", window, f"training window {window:,}")] if window is not None and window < n_tokens else []
-        titles = {
-            "x_title": f"visible tokens n (query position + 1); each point is the mean over n ± {SMOOTH:.0%}",
-            "y_title": "attention entropy (nats)",
-        }
+        x_title = f"visible tokens n (query position + 1); each point is the mean over n ± {SMOOTH:.0%}"
+        line = partial(draw, x="visible", y="entropy", log_x=True, marks=False, x_title=x_title, y_title=Y_TITLE)
         return layer(
-            draw(uniform, "visible", "entropy", log_x=True, color=GREY, marks=False, **titles),
-            draw(lines, "visible", "entropy", "layer", log_x=True, marks=False, rules=rules, **titles),
+            line(uniform, color=GREY),
+            line(lines, series="layer", rules=rules),
         ).properties(title=[self.title, "grey: uniform attention, ln n"])
 
 

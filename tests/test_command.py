@@ -7,15 +7,15 @@ import subprocess
 import sys
 
 import pytest
+from eval.entropy.__main__ import EntropyOptions
+from eval.precision.__main__ import PrecisionOptions
 
 from eval.distance import DistanceOptions
-from eval.entropy.__main__ import EntropyOptions
 from eval.heatmap.__main__ import HeatmapOptions
 from eval.lines import LinesOptions
 from eval.methods.__main__ import MethodsOptions
 from eval.passkey import PasskeyOptions
 from eval.perplexity import PerplexityOptions
-from eval.precision.__main__ import PrecisionOptions
 from eval.ruler.options import RulerOptions
 from lab import cli, command
 from lab.command import Syntax

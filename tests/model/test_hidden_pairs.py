@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-
 from eval.entropy.attention_entropy import attention_entropy
+
 from lab.counts import PositionCounts
 from lab.model.attention import attend
 from lab.model.generate import greedy

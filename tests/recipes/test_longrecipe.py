@@ -14,7 +14,7 @@ import pytest
 import torch
 import yaml
 
-import eval.impact.__main__
+import eval.impact
 import lab.recipes.merge
 from lab.config import load_experiment
 from lab.data.config import TokenizerFile
@@ -298,7 +298,7 @@ def in_this_process(child, words):
         except ConfigError as error:
             print(error, file=sys.stderr)
             return 2
-    return {"eval.impact": eval.impact.__main__.main, "lab.merge": lab.recipes.merge.main}[module](rest)
+    return {"eval.impact": eval.impact.main, "lab.merge": lab.recipes.merge.main}[module](rest)
 
 
 @pytest.fixture
