@@ -22,10 +22,10 @@ from eval.engine.places import expand, names_of
 from eval.engine.rows import Found, document
 from lab import command
 from lab.command import Syntax, Words, bare_settings, read_options, settings_lines, show
-from lab.errors import ConfigError
+from lab.errors import ConfigError, brief
 from lab.launch import read_launch
 from lab.positions.config import PositionConfig
-from lab.schema import PathText, Section, Seed, Tests, brief
+from lab.schema import PathText, Section, Seed, Tests
 from lab.source.hub import is_hub_id
 from lab.source.place import find_place
 

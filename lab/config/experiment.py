@@ -13,11 +13,11 @@ from lab.masks import Causal
 from lab.masks.config import MaskConfig
 from lab.model.config import DecoderConfig
 from lab.model.optim import OptimConfig
-from lab.parsing import format_yaml
 from lab.positions import Frequencies
 from lab.positions.config import PositionConfig
 from lab.probe.config import ProbeConfig
 from lab.schema import Section
+from lab.settings import format_yaml
 from lab.shape.config import Gaps, ShapeConfig
 from lab.skip.config import SkipConfig
 

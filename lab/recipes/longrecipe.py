@@ -44,12 +44,11 @@ from lab.data.part_of_speech import open_tagger
 from lab.data.preparation import is_prepared
 from lab.data.selecting import RESULT
 from lab.data.windows import refuse_few
-from lab.errors import CheckpointError, ConfigError
+from lab.errors import CheckpointError, ConfigError, brief
 from lab.files import read_object, write_atomic, write_json, writing
 from lab.probe.curve import shown_length
 from lab.recipes.recipe import Recipe, Resolved, read_recipe, resolve, unprepared
 from lab.recipes.stages import STAGES, TRAINING, stages_of
-from lab.schema import brief
 from lab.train.changes import changes, flatten
 from lab.train.folder import RunFolder
 

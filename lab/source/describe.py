@@ -10,8 +10,7 @@ from typing import Any
 from lab.errors import CheckpointError
 from lab.model.huggingface.config import decoder_config, read_json, read_settings, token_text
 from lab.model.huggingface.rope import READ_AS, Rope
-from lab.parsing import parse_yaml
-from lab.settings import part
+from lab.settings import parse_yaml, part
 from lab.source.place import CONFIG, TOKENIZER, find_place, tokenizer_of
 
 FIELD = "start.path="

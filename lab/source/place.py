@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.errors import CheckpointError
+from lab.errors import CheckpointError, brief
 from lab.model.huggingface.config import NAME as HUGGING_FACE
-from lab.schema import brief, is_short
+from lab.schema import is_short
 from lab.source.hub import hub_folder, is_hub_id
 from lab.train.checkpoints import NAME as CHECKPOINT_NAME
 
