@@ -12,7 +12,7 @@ import difflib
 import inspect
 import json
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import Field, fields
 from functools import cache, partial
@@ -92,7 +92,7 @@ class Section:
             return
         values = {item.name: plain(getattr(self, item.name)) for item in fields(self)}  # type: ignore[arg-type]
         build = partial(adapter(type(self)).validator.validate_python, self_instance=self)
-        check(type(self), values, build, ArgsKwargs((), values))
+        check(type(self), values, build, ArgsKwargs((), values), brief)
 
     def rules(self) -> list[str]:
         """List the faults between fields; each line begins with the field and its value."""
@@ -118,12 +118,12 @@ def validated_values(root: type[T], values: Mapping[str, Any], source: str = "se
     except (TypeError, ValueError, RecursionError) as error:
         rule = "must be text and numbers by name, not nested within themselves"
         raise ConfigError(f"{source}: {rule} ({first_line(error)}); write section.key: value") from error
-    found: T = check(root, values, adapter(root).validate_json, text)
+    found: T = check(root, values, adapter(root).validate_json, text, as_written)
     return found
 
 
-def check(root: type[Any], values: Mapping[str, Any], build: Any, given: Any) -> Any:
-    """Have pydantic build a config class.
+def check(root: type[Any], values: Mapping[str, Any], build: Any, given: Any, write: Callable[[object], str]) -> Any:
+    """Have pydantic build a config class; `write` writes values for the faults' lines.
 
     Raises: ConfigError.
     """
@@ -132,13 +132,13 @@ def check(root: type[Any], values: Mapping[str, Any], build: Any, given: Any) ->
         return build(given)
     except ValidationError as error:
         found = sorted(error.errors(include_url=False), key=lambda item: item["type"] not in UNKNOWN)[:MOST_FAULTS]
-        lines = [line for item in found for line in fault_lines(root, values, item)]
+        lines = [line for item in found for line in fault_lines(root, values, item, write)]
         raise ConfigError(*dict.fromkeys(lines)) from None
     finally:
         IS_CHECKING.reset(token)
 
 
-def fault_lines(root: type[Any], values: Mapping[str, Any], item: Any) -> Iterator[str]:
+def fault_lines(root: type[Any], values: Mapping[str, Any], item: Any, write: Callable[[object], str]) -> Iterator[str]:
     """Convert one of pydantic's errors to lines for the user."""
     keys, value = located(item["loc"], values)
     dotted = ".".join(str(key) for key in keys)
@@ -147,14 +147,14 @@ def fault_lines(root: type[Any], values: Mapping[str, Any], item: Any) -> Iterat
         for line in getattr(context["error"], "faults", [str(context["error"])]):
             yield f"{dotted}.{line}" if dotted else line
     elif kind in UNKNOWN:
-        yield f"{dotted}={as_written(value)}: unknown setting; {suggestion(root, values, keys)}"
+        yield f"{dotted}={write(value)}: unknown setting; {suggestion(root, values, keys)}"
     elif kind in ("missing", "missing_argument"):
         yield f"{dotted}: must be set; {meaning_of(root, values, keys)}"
     elif kind.startswith("union_tag"):
         tag, expected = context.get("tag", ""), context.get("expected_tags", "").replace("'", "").split(", ")
         yield f"{dotted}.{context['discriminator'].strip(chr(39))}={brief(tag)}: unknown; {nearest(str(tag), expected)}"
     else:
-        yield f"{dotted}={as_written(value)}: {rule_of(item)}; {meaning_of(root, values, keys)}"
+        yield f"{dotted}={write(value)}: {rule_of(item)}; {meaning_of(root, values, keys)}"
 
 
 def rule_of(item: Any) -> str:

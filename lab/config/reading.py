@@ -19,7 +19,7 @@ from lab.positions.string import of_length
 from lab.probe.config import OFFICIAL_SIZES, SIZES
 from lab.schema import is_short
 from lab.settings import Raw, validated
-from lab.source.inherit import inherit
+from lab.source import inherit
 from lab.train.changes import flatten
 
 

@@ -22,7 +22,7 @@ from lab.data.corpora import open_corpus
 from lab.data.packing import IGNORE, AssignIds, Pack, PackStream
 from lab.data.prefetching import Batch, Prefetched
 from lab.data.preparation import end_of_document, is_prepared, prepare, shard_folder
-from lab.data.rows import ends, fixed_row, ids_from_0
+from lab.data.rows import ends, ids_from_0
 from lab.data.segments import index_documents, index_segments
 from lab.data.selecting import Selection
 from lab.data.shaped import shape_corpus
@@ -40,27 +40,24 @@ FloatArray = npt.NDArray[np.float64]
 
 
 class Batches:
-    """The packs of some streams in turn, endless; `weights` and `longest` as in `to_batch`."""
+    """The packs of some streams in turn, endless; `weights` as in `to_batch`."""
 
-    def __init__(
-        self, streams: list[PackStream], weights: FloatArray | None = None, longest: int | None = None
-    ) -> None:
-        self.streams, self.weights, self.longest = streams, weights, longest
+    def __init__(self, streams: list[PackStream], weights: FloatArray | None = None) -> None:
+        self.streams, self.weights = streams, weights
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield one pack of each stream, again and again, in pinned memory where there is a GPU."""
         pins = torch.cuda.is_available()
         for stream in itertools.cycle(self.streams):
-            batch = to_batch(next(stream), self.weights, self.longest)
+            batch = to_batch(next(stream), self.weights)
             yield {name: x.pin_memory() if isinstance(x, Tensor) else x for name, x in batch.items()} if pins else batch
 
 
-def to_batch(pack: Pack, weights: FloatArray | None = None, longest: int | None = None) -> Batch:
+def to_batch(pack: Pack, weights: FloatArray | None = None) -> Batch:
     """Convert a pack to a training batch: tensors to move to the device, and values that stay on the host.
 
     All that the device needs is a tensor here: a step that copied host values would wait for it. `weights` is the loss
-    weight of a target by its visible context; left out, all weigh 1. `longest` is the most tokens that a run of any
-    pack has; left out, those of a pack.
+    weight of a target by its visible context; left out, all weigh 1.
 
     Shapes: weights float64, longer than the longest run.
     """
@@ -71,7 +68,6 @@ def to_batch(pack: Pack, weights: FloatArray | None = None, longest: int | None 
         "cu_seqlens": ends(pack.lengths),
         "lengths": tuple(pack.lengths),
         "position_ids": ids_from_0(pack.lengths, n_tokens) if ids is None else torch.from_numpy(ids),
-        **fixed_row(pack.lengths, pack.anchors, n_tokens, longest or n_tokens),
         "starts": starts_of(pack),
         "anchors": pack.anchors,
         "counted": ids,
@@ -224,7 +220,7 @@ class PackedData(lightning.LightningDataModule):
         """Load this rank's streams; with data.prefetch a thread packs them."""
         rank, world = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
         own = range(rank // self.context_parallel, self.n_streams, world // self.context_parallel)
-        batches = Batches([self.stream(j) for j in own], self.weights, self.config.window)
+        batches = Batches([self.stream(j) for j in own], self.weights)
         return Prefetched(batches, self.config.prefetch) if self.config.prefetch else batches
 
     def stream(self, index: int, states: Mapping[int, np.ndarray] | None = None) -> PackStream:

@@ -18,7 +18,7 @@ from lab.model.utilisation import PEAK_FLOPS
 from lab.recipes.longrecipe import SYNTAX
 from lab.recipes.recipe import Recipe, read_recipe, resolve_training
 from lab.settings import part
-from lab.source.describe import Source, read_source
+from lab.source import Source, read_source
 
 
 def estimate(experiment: Experiment, options: DryRun) -> str:

@@ -27,8 +27,7 @@ from lab.settings import parse_yaml
 from lab.sweep.reading import Settings, Sweep
 from lab.train.changes import changes, flatten
 from lab.train.checkpoints import newest
-from lab.train.finish import is_finished
-from lab.train.folder import RunFolder
+from lab.train.folder import RunFolder, is_finished
 
 PLAIN = re.compile(r"[A-Za-z./][\w./-]*")  # text that may need no quotes
 FIT = (("-m", "lab.fit"), ("probe-lab", "fit"))
