@@ -144,6 +144,7 @@ def range_of(least: int, most: int) -> str:
 class Lines(Measure):
     """The share of lines found, by their number or by the length of the record."""
 
+    kind = "lines"
     options: LinesOptions
     form = Form(options=LinesOptions, refused={"--text": OWN_TEXT})
     alike = ("protocol", "answer_budget", "n", "seed", "by")

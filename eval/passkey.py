@@ -176,6 +176,7 @@ def make_tests(subject: Subject, options: PasskeyOptions) -> PasskeyTests:
 class Passkey(Measure):
     """The share of numbers found at each depth and length."""
 
+    kind = "passkey"
     options: PasskeyOptions
     form = Form(options=PasskeyOptions, text="haystack")
     alike = (*SUBJECT, "protocol", "digits", "filler", "answer_budget", "n", "seed")

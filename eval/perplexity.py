@@ -108,6 +108,7 @@ class PerplexityOptions(CellOptions):
 class Perplexity(Measure):
     """The perplexity of the same documents at each context length."""
 
+    kind = "perplexity"
     options: PerplexityOptions
     form = Form(options=PerplexityOptions, shared=True)
     alike = ("protocol", "texts", "stride", "n")

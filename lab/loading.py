@@ -93,14 +93,6 @@ def open_run(path: Path, overrides: dict[str, Any], device: torch.device | str, 
     return OpenedModel(folder.name, decoder, tokenizer, window, experiment, folder, consumed)
 
 
-def own_protocol(path: Path) -> str:
-    """Read the protocol that a run is probed with.
-
-    Raises: LabError.
-    """
-    return load_experiment(find_place(path).home / CONFIG).probe.protocol
-
-
 def replaced_methods(folder: Path, overrides: dict[str, Any]) -> tuple[Frequencies | None, Distance]:
     """Build the position methods that dotted overrides name; None means the folder's own frequency method.
 

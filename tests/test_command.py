@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from eval.distance.__main__ import DistanceOptions
+from eval.distance import DistanceOptions
 from eval.entropy.__main__ import EntropyOptions
 from eval.heatmap.__main__ import HeatmapOptions
 from eval.lines import LinesOptions

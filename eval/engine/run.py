@@ -7,6 +7,7 @@ The file's docstring is the help text. It declares its options and a subclass of
         '''Depths, evenly spaced.'''
 
     class Passkey(Measure):
+        kind = "passkey"                         the command's name, and that of its files
         options: PasskeyOptions
         form = Form(options=PasskeyOptions)      the shared options that make no sense, if any, with the reason
         named_by = (*SUBJECT, "n", "length")     rows that agree in these fields are the same measurement
@@ -63,6 +64,7 @@ class Measure:
     `longest`, if `prepare` sets it, is the length at which a distance method without effect is noted.
     """
 
+    kind: ClassVar[str]
     form: ClassVar[Form]
     named_by: ClassVar[tuple[str, ...]] = ()
     alike: ClassVar[tuple[str, ...]] = ()
@@ -73,7 +75,6 @@ class Measure:
 
     def __init__(self, request: Request, subject: Subject) -> None:
         self.request, self.options, self.subject = request, request.options, subject
-        self.kind = type(self).__name__.lower()
         self.bar: Any = None
         self.prepare()
         if self.longest is not None:
@@ -116,8 +117,8 @@ class Measure:
         return self.path.with_suffix(".png")
 
     def drawn(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """Return the rows to draw: all in the file that are like the first of this call."""
-        return self.results.alike(rows[0], self.alike)
+        """Return the rows to draw: all in the file that are like the first of this call, where rows are appended."""
+        return self.results.alike(rows[0], self.alike) if self.alike else rows
 
     def window_between(self, lengths: Iterable[int]) -> list[Rule]:
         """Mark the training window if it lies between the lengths of a picture."""
@@ -202,5 +203,6 @@ def run_measure(
         with opened(request, shared=measure.form.shared) as subject:
             return None if subject is None else measure(request, subject).found()
 
-    name = f"eval.{measure.__name__.lower()}"
-    return run(name, description, measure.form, one, arguments, stopped=measure.stopped, together=together)
+    return run(
+        f"eval.{measure.kind}", description, measure.form, one, arguments, stopped=measure.stopped, together=together
+    )
