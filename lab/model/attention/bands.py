@@ -1,10 +1,15 @@
-"""Running a method's bands in rounds of tiles, for kernels that run many spans in one call.
+"""Running a distance method's bands in rounds of tiles, and merging them by log-sum-exp.
 
-The tiles of a round belong to one band and have no query in common, so that one call runs them all; kernels that slide
-windows run a band that is one in one call. Their output is merged as in tiles.py, by log-sum-exp and with the same
-gradient. The number of rounds depends on the method only, not on the number or length of the segments.
+Every query attends over the keys of its tiles separately; tile t gives the output o_t and l_t, the log-sum-exp of its
+logits. The whole row's output is sum_t exp(l_t - l) o_t with l = log sum_t exp(l_t). The backward pass needs no
+gradient of l_t: with the whole row's o and l every tile's weights exp(logit - l) are the row's own, and each tile
+contributes its part of the gradient.
 
-Axes: B batch, T tokens, N heads, K key-value heads, H per head.
+The tiles of a round belong to one band and have no query in common, so that one call runs them all. The number of
+rounds depends on the method only, not on the number or length of the segments.
+
+Axes: B batch, T tokens, N heads, K key-value heads, H per head. Source: arXiv:2410.18745, Algorithm 2, whose "sum of
+the attention map" is the sum of the unnormalised exponentials; arXiv:2402.17463, section 3.4.
 """
 
 from __future__ import annotations
@@ -14,15 +19,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from lab.model.attention.devices import moved
-from lab.model.attention.fused import FusedKernel
 from lab.model.attention.layout import Layout
 from lab.model.attention.rotary import Rotation
 from lab.model.attention.segments import HOST, Spans
+from lab.model.attention.span_kernels import SpanKernel
 from lab.positions.regions import Near, Tile
+
+
+def attend_bands(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int, kernel: SpanKernel) -> Tensor:
+    """Attend over the bands of a layout.
+
+    Shapes: q (B, N, Tq, H), not rotated; keys: one (B, K, Tk, H) per key map, rotated; v (B, K, Tk, H); returns
+        (B, N, Tq, H). A query that no tile covers, one of padding, gets zeros.
+    """
+    factor = layout.logit_factor(layer, layout.q_rotations[0].cos_B1TH.dtype)
+    out: Tensor = Bands.apply(q, v, factor, layout, kernel, *keys)  # type: ignore[no-untyped-call]
+    return out
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,29 +106,29 @@ class Draft:
 
 def rounds_of(layout: Layout, batch: int, windows: bool) -> list[Round]:
     """Sort the tiles of a layout into rounds, band by band, once for all layers."""
-    key = ("rounds", batch, windows)
-    if key not in layout.cache:
-        covered = torch.zeros(layout.q_pos.shape[-1], dtype=torch.bool, device=HOST)
-        layout.cache[key] = [round_of(draft, layout, batch, covered) for draft in drafts_of(layout, windows)]
-    made: list[Round] = layout.cache[key]
+    key = batch, windows
+    if key not in layout.rounds:
+        covered = np.zeros(layout.q_pos.shape[-1], dtype=bool)
+        layout.rounds[key] = [round_of(draft, layout, batch, covered) for draft in drafts_of(layout, windows)]
+    made: list[Round] = layout.rounds[key]
     return made
 
 
 def drafts_of(layout: Layout, windows: bool) -> list[Draft]:
     """Assign every tile to the first round of its kind whose queries all precede its own."""
     drafts: list[Draft] = []
-    for piece in layout.cut(windows):
-        kind = (piece.band, "causal" if piece.tile.shape == "upper" else piece.tile.shape)
-        fitting = (d for d in drafts if (d.band, d.shape) == kind and d.stop <= piece.tile.q.start)
+    for band, tile in layout.cut(windows):
+        kind = (band, "causal" if tile.shape == "upper" else tile.shape)
+        fitting = (d for d in drafts if (d.band, d.shape) == kind and d.stop <= tile.q.start)
         draft = next(fitting, None)
         if draft is None:
             drafts.append(draft := Draft(*kind))
-        draft.tiles.append(piece.tile)
-        draft.stop = piece.tile.q.stop
+        draft.tiles.append(tile)
+        draft.stop = tile.q.stop
     return sorted(drafts, key=lambda draft: draft.band)
 
 
-def round_of(draft: Draft, layout: Layout, batch: int, covered: Tensor) -> Round:
+def round_of(draft: Draft, layout: Layout, batch: int, covered: np.ndarray) -> Round:
     """Collect the tokens of a round's tiles; an upper tile is a causal one in reverse order.
 
     Shapes: covered bool (Tq,), the queries of rounds before, to which this one's are added.
@@ -122,23 +139,24 @@ def round_of(draft: Draft, layout: Layout, batch: int, covered: Tensor) -> Round
     spans = Spans.of([len(t.q) for t in tiles] * batch, [len(t.k) for t in tiles] * batch, device)
     region = layout.distance.bands[draft.band].region
     window = region.width if draft.shape == "near" and isinstance(region, Near) else None
-    first = not any(bool(covered[tile.q.start : tile.q.stop].any()) for tile in tiles)
+    first = not any(covered[tile.q.start : tile.q.stop].any() for tile in tiles)
     for tile in tiles:
         covered[tile.q.start : tile.q.stop] = True
     return Round(draft.band, first, queries, keys, replace(spans, causal=draft.shape != "full", window=window))
 
 
-class AttentionInRounds(torch.autograd.Function):
+class Bands(torch.autograd.Function):
     """Attention over rounds of tiles, with the gradient of the whole."""
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, v: Tensor, factor: Tensor | None, layout: Layout, kernel: FusedKernel, *keys: Tensor
+        ctx: Any, q: Tensor, v: Tensor, factor: Tensor | None, layout: Layout, kernel: SpanKernel, *keys: Tensor
     ) -> Tensor:
         """Run every round and merge it into the rows it covers."""
+        wide = torch.promote_types(v.dtype, torch.float32)
         batch, heads, n_q, width = q.shape
-        out = torch.zeros(batch, n_q, heads, width, dtype=torch.float32, device=q.device)
-        lse = torch.full((batch, n_q, heads), -torch.inf, dtype=torch.float32, device=q.device)
+        out = torch.zeros(batch, n_q, heads, width, dtype=wide, device=q.device)
+        lse = torch.full((batch, n_q, heads), -torch.inf, dtype=wide, device=q.device)
         band, turned = -1, q
         for part in rounds_of(layout, batch, kernel.windows):
             if part.band != band:
@@ -157,20 +175,21 @@ class AttentionInRounds(torch.autograd.Function):
         q, v, factor, out, lse, *keys = ctx.saved_tensors
         layout, kernel = ctx.layout, ctx.kernel
         grad = grads[0].transpose(1, 2)
-        dq = torch.zeros_like(q, dtype=torch.float32)
-        dk, dv = [zeros_by_token(k) for k in keys], zeros_by_token(v)
+        dq = torch.zeros_like(q, dtype=lse.dtype)
+        dk, dv = [zeros_by_token(k, lse.dtype) for k in keys], zeros_by_token(v, lse.dtype)
         rounds = rounds_of(layout, len(q), kernel.windows)
         for band in range(len(layout.distance.bands)):
-            turned, key = turn(q, layout.q_rotations[band], factor, v.dtype), layout.key_of_band[band]
-            dq_band = zeros_by_token(q)
+            rotation, key = layout.q_rotations[band], layout.key_of_band[band]
+            turned, dq_band = turn(q, rotation, factor, v.dtype), zeros_by_token(q, lse.dtype)
             for part in (part for part in rounds if part.band == band):
                 k_part, v_part = (part.keys.take(x.transpose(1, 2)) for x in (keys[key], v))
                 grad_part, q_part, out_part, lse_part = (part.queries.take(x) for x in (grad, turned, out, lse))
                 grads_part = kernel.backward(grad_part, q_part, k_part, v_part, out_part, lse_part.T, part.spans)
                 part.queries.put(dq_band, part.queries.take(dq_band) + grads_part[0])
-                part.keys.add(dk[key], grads_part[1].float())
-                part.keys.add(dv, grads_part[2].float())
-            add_turned_back(dq, dq_band, layout.q_rotations[band], factor)
+                part.keys.add(dk[key], grads_part[1].to(lse.dtype))
+                part.keys.add(dv, grads_part[2].to(lse.dtype))
+            back = rotation.by_token().rotate_back(dq_band)
+            dq += (back if factor is None else back * factor[:, :, None, None]).transpose(1, 2)
         k_grads = (x.transpose(1, 2).to(v.dtype) for x in dk)
         return dq.to(q.dtype), dv.transpose(1, 2).to(v.dtype), None, None, None, *k_grads
 
@@ -181,15 +200,9 @@ def turn(q: Tensor, rotation: Rotation, factor: Tensor | None, dtype: torch.dtyp
     return (q if factor is None else q * factor[:, :, None, None]).to(dtype)
 
 
-def add_turned_back(dq: Tensor, grad: Tensor, rotation: Rotation, factor: Tensor | None) -> None:
-    """Add to dq (B, N, T, H) the gradient (B, T, N, H) of a band's rotated queries."""
-    back = rotation.by_token().rotate_back(grad)
-    dq += (back if factor is None else back * factor[:, :, None, None]).transpose(1, 2)
-
-
-def zeros_by_token(x: Tensor) -> Tensor:
-    """Allocate float32 zeros (B, T, N, H) for a gradient of (B, N, T, H)."""
-    return torch.zeros_like(x.transpose(1, 2), dtype=torch.float32, memory_format=torch.contiguous_format)
+def zeros_by_token(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Allocate zeros (B, T, N, H) for a gradient of (B, N, T, H)."""
+    return torch.zeros_like(x.transpose(1, 2), dtype=dtype, memory_format=torch.contiguous_format)
 
 
 def merge(out: Tensor, lse: Tensor, into: Round, part: Tensor, part_lse: Tensor) -> None:
