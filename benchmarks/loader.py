@@ -21,15 +21,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from lab.data.blocks import BLOCK_BYTES, CHECKSUMS, entry_of, write_checksums
+from lab.data.manifests import VERIFY_BYTES
+from lab.data.staging import staged_folder
 
 from benchmarks import record
-from lab.data.blocks import BLOCK_BYTES, CHECKSUMS, entry_of, write_checksums
 from lab.data.config import DataConfig, Mode, Text
-from lab.data.manifests import VERIFY_BYTES
 from lab.data.module import PackedData
 from lab.data.segments import index_documents
 from lab.data.shards import ShardWriter
-from lab.data.staging import staged_folder
 from lab.files import FileEntry
 
 WINDOW, PACK = 2048, 16_384

@@ -7,11 +7,11 @@ import shutil
 
 import numpy as np
 import pytest
+from lab.data.blocks import BlockArray
+from lab.data.closing import digest_of_data
 
 from lab.counts import PositionCounts
 from lab.data import blocks, manifests
-from lab.data.blocks import BlockArray
-from lab.data.closing import digest_of_data
 from lab.data.preparation import prepare, shard_folder
 from lab.data.segments import index_segments
 from lab.data.shards import TokenStore

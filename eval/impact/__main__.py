@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from lab.data.windows import Windows, held_out_windows
 from tokenizers import Tokenizer
 
 from eval.common.command import NO_METHOD, Form, Request, run
@@ -43,7 +44,6 @@ from lab.data.packing import IGNORE
 from lab.data.part_of_speech import label_types, open_tagger
 from lab.data.selecting import RESULT
 from lab.data.tokenizer import check_ids, needed, vocabulary_hash
-from lab.data.windows import Windows, held_out_windows
 from lab.errors import ConfigError, DataError
 from lab.files import write_json, writing
 from lab.loading import OpenedModel, open_model

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from lab.data.shaping_cost import Cost, cost_of
 
 from eval.common.command import Form, Request, run
 from eval.common.found import Found, save
@@ -32,7 +33,6 @@ from lab.config import Experiment, load_experiment
 from lab.data.module import PackedData
 from lab.data.preparation import shard_folder
 from lab.data.shaped import shape_corpus
-from lab.data.shaping_cost import Cost, cost_of
 from lab.data.shards import TokenStore
 from lab.errors import ConfigError
 from lab.shape import Plan

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from lab.shape.components import length_classes
 
 from eval.common.plots import percent, tick_tokens
 from lab.data.shaped import Shaped
 from lab.plots import BLUE, GREY, ORANGE, canvas
 from lab.shape import Plan, ShapeConfig
-from lab.shape.components import length_classes
 from lab.skip import run_lengths
 
 SAMPLES = 40  # whose ids are shown

@@ -26,7 +26,6 @@ FREE_TO_CHANGE = (  # settings, or sections, that do not change what a run compu
     "probe.process",
     "data.prefetch",
     "data.folder",
-    "data.stage_to",
     "track.",
     "run.folder",
     "run.name",

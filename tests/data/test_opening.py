@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from lab.data.blocks import BLOCK_BYTES, BlockArray
 
 from lab.data import groups, manifests
-from lab.data.blocks import BLOCK_BYTES, BlockArray
 from lab.data.preparation import prepare, shard_folder
 from lab.data.segments import ConcatenatedSegments, CutSegments, NaturalSegments, index_documents, index_segments
 from lab.data.shards import ShardWriter, TokenStore

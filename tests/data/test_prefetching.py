@@ -4,8 +4,8 @@ import itertools
 import threading
 
 import pytest
-
 from lab.data.prefetching import Prefetched
+
 from lab.errors import DataError
 
 

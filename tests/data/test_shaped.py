@@ -5,14 +5,14 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from lab.data.shaping_cost import cost_of, cut_share
+from lab.shape.components import length_classes
 
 from lab.counts import PositionCounts
 from lab.data.config import DataConfig
 from lab.data.segments import NaturalSegments
 from lab.data.shaped import CYCLE, PACK_CYCLE, ClassSegments, natural_counts, shape_corpus
-from lab.data.shaping_cost import cost_of, cut_share
 from lab.errors import DataError
-from lab.shape.components import length_classes
 from lab.shape.config import Choose, Flat, Gaps, Pack, Power, ShapeConfig
 from lab.shape.profiles import binned, share
 from tests.data.stores import make_store, numbered_documents, stream_over

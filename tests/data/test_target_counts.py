@@ -4,12 +4,12 @@ import itertools
 
 import numpy as np
 import pytest
+from lab.data.target_counts import target_counts
 
 from lab.data.config import DataConfig
 from lab.data.module import arrangement_of, to_batch
 from lab.data.segments import index_segments
 from lab.data.shaped import shape_corpus
-from lab.data.target_counts import target_counts
 from lab.errors import ConfigError
 from lab.masks import Causal, Document
 from lab.shape.config import Exact, Power, ShapeConfig, Weights

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from lab.data.windows import Windows, held_out_windows
 
 from eval.impact.windows import file_windows
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
-from lab.data.windows import Windows, held_out_windows
 from lab.errors import DataError
 
 LENGTH = 40

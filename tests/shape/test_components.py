@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 from lab.shape.components import (
     Layout,
     choosing,
@@ -15,6 +14,7 @@ from lab.shape.components import (
     pairs_of_lengths,
     skipping,
 )
+
 from lab.shape.config import Choose
 from lab.shape.profiles import bin_edges
 

@@ -4,12 +4,12 @@ from itertools import product
 
 import numpy as np
 import pytest
+from lab.shape.components import choosing, packing
+from lab.shape.planning import Components, nearest, whole_draws
 
 from lab.errors import ConfigError
 from lab.shape import plan_shape
-from lab.shape.components import choosing, packing
 from lab.shape.config import Choose, Flat, Pack, Power, ShapeConfig
-from lab.shape.planning import Components, nearest, whole_draws
 from lab.shape.profiles import bin_edges, length_frequency, share, total_variation
 
 EDGES = np.array([1, 2, 3])  # distances 1 and 2 of a window of 3

@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 import pytest
+from lab.shape.exact import exact_weights
 from scipy.optimize import linprog
 
 from lab.errors import ConfigError
 from lab.shape.config import Exact, Power, ShapeConfig, Weights
-from lab.shape.exact import exact_weights
 from lab.shape.weighing import plan_weights, weights_for
 
 WINDOW = 48
