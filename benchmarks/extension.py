@@ -29,7 +29,7 @@ from lab.config import load_experiment
 from lab.loading import open_model
 from lab.model.attention.segments import Segments
 from lab.probe.curve import shown_length
-from lab.probe.held_out import HeldOutLoss
+from lab.probe.measuring import HeldOutLoss
 
 BASE = Path("runs/base_192")
 COMMON = Path("configs/extend_full.yaml")  # whose held-out documents all are scored on
@@ -37,7 +37,7 @@ LOSS_TOKENS = 36_864
 POSITIONS = ["full", "pi", "ntk_by_parts", "yarn", "abf", "entropy_abf"]
 MASKS = ["full", "concatenated", "document", "document_running", "anchor", "anchor_chunks"]
 SKIPS = ["pose", "rpes", "longrecipe"]
-SHAPES = ["shape_choose", "shape_pack", "shape_skip", "shape_weights", "shape_exact"]
+SHAPES = ["shape_skip", "shape_weights", "shape_exact"]
 GROUPS = {"masks": [*MASKS, *SKIPS, *SHAPES], "positions": POSITIONS}
 HEADS = (
     "method",

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eval.common.command import NO_MODEL, Form, Request, run
-from eval.common.found import Found, file_in
+from eval.engine.command import NO_MODEL, Form, Request, run
+from eval.engine.rows import Found, file_in
 from lab.command import start
 from lab.schema import Section
 from lab.train.arms_picture import draw_arms

@@ -4,7 +4,7 @@
 
     python -m lab.verify runs/tiny_2k                               config, records, counts, every checkpoint
     python -m lab.verify runs/tiny_2k/checkpoints/tokens-000010485760
-    python -m lab.verify shards/slimpajama-0123456789               every shard, its indices, the tokenizer
+    python -m lab.verify shards/slimpajama-0123456789               every shard, the tokenizer
     python -m lab.verify shards/slimpajama-0123456789/task-00003    one of them
 
 Nothing is changed. What earlier versions wrote is checked by what they recorded.
@@ -15,7 +15,6 @@ Exit status: 0 no fault; 1 faults, one line for each; 2 invalid input; 75 interr
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,19 +23,25 @@ from lab.bars import Bar
 from lab.command import Syntax, Words, run, show, start
 from lab.config import load_experiment
 from lab.counts import SavedCounts
-from lab.data.closing import PREPARED, check_closed, check_file, digest_of_data, names_of, read_closed
-from lab.data.groups import is_whole_cache
-from lab.data.manifests import again, read_manifest
+from lab.data.manifest import (
+    MANIFEST,
+    PREPARED,
+    again,
+    check_folder,
+    digest_of_data,
+    read_manifest,
+    read_prepared,
+    shards_in,
+)
 from lab.data.preparation import shard_folder
 from lab.errors import CheckpointError, ConfigError, LabError
-from lab.files import FileEntry, is_sealed, read_object
-from lab.formats import FIRST, FORMAT, KEY
+from lab.files import FileEntry, file_fault, is_sealed, read_object
+from lab.formats import KEY
 from lab.probe.haystacks import KEPT
 from lab.train import checkpoints
 from lab.train.folder import RECORDS, RunFolder
 
 SYNTAX = Syntax(missing="PATH: must be the first argument, a run folder, a checkpoint or a folder of shards")
-CACHE = re.compile(r"\.(?:groups|classes)-(train|held_out)(?:-\d+)?\.npy")
 MANIFEST_KEYS = {KEY, "consumed_tokens", "files", "sha256"}
 RESTORE = "restore it"
 OTHER = "use another checkpoint"
@@ -73,8 +78,8 @@ class Audit:
     def files(self, folder: Path, files: Mapping[str, FileEntry], known: set[str], record: str, remedy: str) -> None:
         """Hash the files that a record lists; those that it does not list are faults, unless hidden or `known`."""
         for name, entry in files.items():
-            with self.part():
-                check_file(self.read(folder / name), entry, record, remedy)
+            if fault := file_fault(self.read(folder / name), entry, hashes=True):
+                self.faults.append(f"{folder / name}: {fault}; {remedy}")
         for path in sorted(folder.iterdir()):
             if path.name not in known | files.keys() and not path.name.startswith("."):
                 self.faults.append(f"{path}: is not listed in {record}; move it elsewhere")
@@ -82,46 +87,24 @@ class Audit:
 
 def verify_shards(folder: Path, audit: Audit) -> None:
     """Check a folder of shards."""
-    shards: Mapping[Path, str | None] = dict.fromkeys(sorted(path for path in folder.glob("task-*") if path.is_dir()))
     audit.read(folder / PREPARED)
     with audit.part():
-        record = read_closed(folder)
+        record = read_prepared(folder)
         if record is None:
             audit.faults.append(f"{folder / PREPARED}: is missing; run lab.prepare again")
-        for name in (record or {}).get("files", ()):
+        for name in record["files"] if record is not None else ():
             audit.read(folder / name)
-        shards = check_closed(folder)
-    for shard, digest in shards.items():
-        verify_shard(shard, digest, audit)
+        check_folder(folder)
+    for shard in shards_in(folder):
+        verify_shard(shard, audit)
 
 
-def verify_one_shard(shard: Path, audit: Audit) -> None:
-    """Check one shard, also against the folder that it belongs to."""
+def verify_shard(shard: Path, audit: Audit) -> None:
+    """Check the files of one shard."""
     with audit.part():
-        names = names_of(read_closed(shard.parent) or {"tasks": 0})
-        verify_shard(shard, names.get(shard.name), audit)
-
-
-def verify_shard(shard: Path, digest: str | None, audit: Audit) -> None:
-    """Check the files of one shard, and the indices that runs have saved in it."""
-    with audit.part():
-        manifest = read_manifest(shard, digest)
-        audit.read(shard / "manifest.json")
-        audit.files(shard, manifest["files"], {"manifest.json"}, "its manifest", again(shard))
-        for path in sorted(shard.glob(".*.npy")):
-            found = CACHE.fullmatch(path.name)
-            if not found or manifest.get(KEY, FIRST) < FORMAT:  # rebuilt when read, like every index without a checksum
-                continue
-            if not is_whole(audit.read(path), manifest["files"][f"{found[1]}.ends.bin"]["sha256"]):
-                audit.faults.append(f"{path}: is not the index of this shard, or has no checksum; delete it")
-
-
-def is_whole(path: Path, ends_digest: str) -> bool:
-    """Return whether a saved index is what was saved for a shard."""
-    try:
-        return is_whole_cache(path, ends_digest)
-    except ValueError:
-        return False
+        manifest = read_manifest(shard)
+        audit.read(shard / MANIFEST)
+        audit.files(shard, manifest["files"], {MANIFEST}, "its manifest", again(shard))
 
 
 def verify_checkpoint(folder: Path, audit: Audit) -> None:
@@ -183,8 +166,10 @@ def verify_settings(folder: RunFolder, audit: Audit) -> None:
     if digest != recorded:
         audit.faults.append(f"{data}: has SHA-256 {digest}, the run was started with {recorded}; {RESTORE}")
         return
-    entry = (read_closed(data) or {})["files"]["tokenizer.json"]
-    check_file(folder.path / "tokenizer.json", entry, str(data / PREPARED), RESTORE)
+    prepared = read_prepared(data)
+    path = folder.path / "tokenizer.json"
+    if prepared is not None and (fault := file_fault(path, prepared["files"][path.name], hashes=True)):
+        audit.faults.append(f"{path}: {fault}; {RESTORE}")
 
 
 def verify_probes(folder: RunFolder, audit: Audit) -> None:
@@ -223,7 +208,7 @@ def choose(path: Path) -> Callable[[Path, Audit], None]:
         if (path / PREPARED).exists() or any(path.glob("task-*")):
             return verify_shards
         if path.name.startswith("task-"):
-            return verify_one_shard
+            return verify_shard
         if any((path / name).exists() for name in ("config.yaml", "environment.json", "checkpoints")):
             return verify_run
     raise ConfigError(f"PATH={path}: is no run folder, checkpoint or folder of shards; name one of these")

@@ -12,14 +12,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = """
 lab.errors lab.interrupts < lab lab.bars lab.files lab.formats lab.schema lab.parsing lab.launch lab.lifetime
-< lab.owner lab.plots lab.settings < lab.command
+< lab.owner lab.draw lab.plots lab.settings < lab.command
 < lab.positions lab.masks lab.skip lab.shape lab.counts
 < lab.data lab.model lab.train < lab.probe lab.source lab.train.processes lab.train.threads
 < lab.train.callbacks lab.config < lab.train.choices lab.train.starting < lab.train.assembly
 < lab.loading lab.train.session
 < lab.recipes lab.probing lab.probe_saved lab.train.profiling < lab.estimate lab.analysis
 < lab.fit lab.sweep lab.prepare lab.verify lab.longrecipe lab.merge lab.export lab.cli
-< eval.common < eval
+< eval.engine < eval
 """  # a part imports itself and the parts before a "<" that precedes it; the packages of eval are parts of one layer
 RANKS = {part: rank for rank, parts in enumerate(LAYERS.split("<")) for part in parts.split()}
 HEAVY = {  # package: who may import it at module level; everybody else imports it where it is used, or not at all
@@ -191,10 +191,10 @@ DEFECTS = [  # check, module, source: each must be found, or a clean tree would 
     (
         "function_local",
         "lab.model.x",
-        "class A:\n    def f(self):\n        if self:\n            import eval.common.cases",
+        "class A:\n    def f(self):\n        if self:\n            import eval.engine.cases",
     ),
     ("imported_command", "lab.x", "from lab.fit import parse"),
-    ("upward", "lab.train.session", "from eval.common import cases"),
+    ("upward", "lab.train.session", "from eval.engine import cases"),
     ("upward", "eval.passkey.x", "from eval.ruler import metrics"),
     ("heavy_at_module_level", "lab.config", "import lightning"),
     ("heavy_at_module_level", "lab.model.x", "try:\n    from xformers.ops import fmha\nexcept ImportError:\n    pass"),

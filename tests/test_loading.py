@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from eval.common.subject import as_subject
+from eval.engine.subject import as_subject
 from lab.config import load_experiment
 from lab.errors import CheckpointError, ConfigError, DataError
 from lab.loading import open_model

@@ -18,7 +18,7 @@ from tests.opened import CONSUMED, write_run
 
 PAGES = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("eval/*/__main__.py"), *ROOT.glob("lab/*.py")]
 PRINTED = re.compile(r"python -m eval\.(?:[^`|\n\\]|\\+\n)+")
-FORMER = ("answer_budget", "--protocol=string")  # once failed; the others are slow together
+FORMER = ("answer_budget",)  # once failed; the others are slow together
 FEWER = {"perplexity": "--lengths=32", "impact": "--windows=2"}  # on the few documents that are prepared here
 FEWER |= dict.fromkeys(("probe", "heatmap", "methods", "distance", "passkey"), "--tests=2")
 

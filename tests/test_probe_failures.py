@@ -9,7 +9,7 @@ import pytest
 
 from eval.report.reading import read_records
 from lab.probe import effective_length
-from lab.probe.held_out import HeldOutLoss
+from lab.probe.measuring import HeldOutLoss
 from lab.train.callbacks.probing import ModelInTraining, Probing, rolled_back
 from lab.train.checkpoints import candidates
 from lab.train.folder import RunFolder

@@ -27,11 +27,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eval.common.command import NO_MODEL, NO_PICTURE, Form, Request, run
-from eval.common.found import Found, file_in
 from eval.compare.records import read_records
 from eval.compare.table import arrange
 from eval.compare.writing import WRITERS, as_text, rows_of
+from eval.engine.command import NO_MODEL, NO_PICTURE, Form, Request, run
+from eval.engine.rows import Found, file_in
 from lab.command import start
 from lab.errors import ConfigError
 from lab.files import write_atomic, writing

@@ -24,9 +24,8 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import brentq
 
-from eval.common.statistics import pair
-from lab.probe.intervals import exact_limits, share_limits
-from lab.probe.sequential import sequential_design
+from eval.engine.statistics import pair
+from lab.probe.intervals import exact_limits, sequential_design, share_limits
 from lab.train.folder import RunFolder
 
 LEAST = -12.0  # the smallest p that is resolved, as a power of ten

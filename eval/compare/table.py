@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from eval.common.statistics import holm
 from eval.compare.differences import compare
+from eval.engine.statistics import holm
 from lab.errors import ConfigError
 from lab.train.arms import ONLY, differing, mean_with_limits, name_arms
 

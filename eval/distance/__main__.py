@@ -41,25 +41,24 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from eval.common.command import Form, Request, run
-from eval.common.distance_methods import read_distance
-from eval.common.found import Found
-from eval.common.needle_tests import counts_of, haystack_of
-from eval.common.results import FinishedTests, shortened, write_rows
-from eval.common.subject import Subject, note_idle, note_idle_distance, open_subject, result_folder
 from eval.distance.over_models import asked, over_models, path_on_hub, recorded
 from eval.distance.picture import draw_distances
 from eval.distance.prompts import left_out, rows_of, shorter_prompts
 from eval.distance.series import Row, Series, four_needles, key_of
 from eval.distance.table import table
+from eval.engine.command import Form, Request, run
+from eval.engine.methods import read_distance
+from eval.engine.needle_tests import FinishedTests, counts_of, haystack_of
+from eval.engine.rows import Found, shortened, write_rows
+from eval.engine.subject import Subject, note_idle, note_idle_distance, open_subject, result_folder
 from lab.bars import Bar
 from lab.command import start
 from lab.data.tokenizer import check_ids
 from lab.errors import ConfigError, DataError
 from lab.positions import Distance
 from lab.probe.config import ProbeConfig
-from lab.probe.distance_records import distance_record, reach_record
 from lab.probe.effective_distance import DistanceProbe, DistanceResult
+from lab.probe.records import distance_record, reach_record
 from lab.schema import Length, PathText, Section, Seed, Share, Tests
 
 KIND = "distance"

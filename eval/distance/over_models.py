@@ -13,12 +13,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from eval.common.command import Request
-from eval.common.found import Found
-from eval.common.places import names_of
-from eval.common.results import Row, shortened, write_rows
-from eval.common.tables import to_text
 from eval.distance.table import reach_line, reach_words
+from eval.engine.command import Request
+from eval.engine.places import names_of
+from eval.engine.rows import Found, Row, shortened, write_rows
+from eval.engine.table import to_text
 from lab.plots import GREY, canvas, count_axis, line_look
 from lab.source.hub import is_hub_id
 from lab.train.folder import RunFolder

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from eval.common.plots import MARKERS, mark_window
 from eval.distance.series import Series
+from eval.engine.plots import MARKERS, mark_window
 from lab.plots import GREY, PALETTE, canvas, line_look
 from lab.probe.curve import monotone_shares
 

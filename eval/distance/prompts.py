@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from eval.common.needle_tests import counts_of
-from eval.common.subject import Subject
 from eval.distance.series import Row
+from eval.engine.needle_tests import counts_of
+from eval.engine.subject import Subject
 from lab.errors import ConfigError
-from lab.probe.distance_records import distance_record
 from lab.probe.effective_distance import DistanceProbe, DistanceResult
+from lab.probe.records import distance_record
 
 
 def shorter_prompts(probe: DistanceProbe, lengths: Sequence[int]) -> list[DistanceProbe]:

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from eval.common.subject import Subject
-from lab.probe.by_distance import found_by_distance
-from lab.probe.distance_records import one_number_tests
+from eval.engine.subject import Subject
 from lab.probe.effective_distance import DistanceProbe, DistanceResult
+from lab.probe.records import found_by_distance, one_number_tests
 from lab.train.choices import method_name
 from lab.train.folder import RunFolder
 

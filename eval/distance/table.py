@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from eval.common.tables import pivot, to_text
 from eval.distance.series import Series
+from eval.engine.table import pivot, to_text
 
 
 def table(series: Series) -> str:

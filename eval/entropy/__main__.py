@@ -33,12 +33,11 @@ import numpy.typing as npt
 import pandas as pd
 import torch
 
-from eval.common.command import Form, Request, run
-from eval.common.found import Found
-from eval.common.options import Options
-from eval.common.subject import device_for, doublings, note_idle_distance, refuse_far
-from eval.common.tables import to_text
-from eval.common.texts import result_file, texts_of, write_results
+from eval.engine.command import Form, Options, Request, run
+from eval.engine.rows import Found
+from eval.engine.subject import device_for, doublings, note_idle_distance, refuse_far
+from eval.engine.table import to_text
+from eval.engine.texts import result_file, texts_of, write_results
 from eval.entropy.attention_entropy import attention_entropy
 from eval.entropy.picture import draw_entropy
 from lab.bars import Bar

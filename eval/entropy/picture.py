@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from eval.common.plots import power_axis
+from eval.engine.plots import power_axis
 from lab.plots import GREY, canvas
 
 NAMED = 10  # layers at most that a legend names; more have a colour bar

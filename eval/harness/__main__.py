@@ -33,11 +33,10 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from typing import Any
 
-from eval.common.command import Form, Request, run
-from eval.common.distance_methods import PREFIX
-from eval.common.found import Found
-from eval.common.results import Results, Row, shortened
-from eval.common.subject import SUBJECT, Subject, open_subject, result_folder
+from eval.engine.command import Form, Request, run
+from eval.engine.methods import PREFIX
+from eval.engine.rows import Found, Results, Row, shortened
+from eval.engine.subject import SUBJECT, Subject, open_subject, result_folder
 from eval.harness.model import harness_model
 from eval.harness.options import HarnessOptions
 from eval.harness.results import rows_of, table, tests_of

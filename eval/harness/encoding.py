@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eval.common.cases import Writer
-from eval.common.subject import Subject
+from eval.engine.cases import Writer
+from eval.engine.subject import Subject
 from lab.data.tokenizer import check_ids, special_ends
 from lab.errors import ConfigError, DataError, MissingPackage
 from lab.model.huggingface.config import read_json, token_text

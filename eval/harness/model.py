@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from eval.common.subject import Subject
+from eval.engine.subject import Subject
 from eval.harness.encoding import Encoder, Ids, chat_tokenizer
 from eval.harness.options import HarnessOptions
 from eval.harness.scoring import TokenRequest, batches, token_scores

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from eval.common.options import CellOptions
+from eval.engine.command import CellOptions
 from lab.schema import Length, NonNegative, PathText, Positive
 
 

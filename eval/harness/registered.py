@@ -16,9 +16,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from eval.common.command import Request
-from eval.common.distance_methods import method_overrides
-from eval.common.subject import open_subject
+from eval.engine.command import Request
+from eval.engine.methods import method_overrides
+from eval.engine.subject import open_subject
 from eval.harness.model import LabModel, parts_of
 from eval.harness.options import HarnessOptions
 from lab.command import read_options

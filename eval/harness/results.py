@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit  # scipy.stats takes half a second more to import
 
-from eval.common.results import Row
-from eval.common.tables import limits, to_text
+from eval.engine.rows import Row
+from eval.engine.table import limits, to_text
 from lab.probe.intervals import share_limits
 
 CONFIDENCE = 0.95

@@ -9,7 +9,7 @@ at its own depth and length. The second table has the failures by third (Table 4
     python -m eval.heatmap runs/cpu_demo --plot
     python -m eval.heatmap runs/tiny_2k --lengths=512,1024,1536,2048 --depths=20 --tests=500 --plot
     python -m eval.heatmap runs/tiny_2k --position.distance.method=string --position.distance.shift=683
-    python -m eval.heatmap models/Llama-3.1-8B --haystack=essays.txt --protocol=string --lengths=32768,131072
+    python -m eval.heatmap models/Llama-3.1-8B --haystack=essays.txt --lengths=32768,131072
 
 eval/heatmap/depths.py defines cells and thirds. Tests that training recorded in cases/ with the same
 prompts, and those that eval.probe, eval.methods or an earlier call has finished, are not run again; every
@@ -29,9 +29,9 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Le
 
-from eval.common.command import Form, Request, run
-from eval.common.found import Found
-from eval.common.needle_tests import (
+from eval.engine.command import Form, Request, run
+from eval.engine.needle_tests import (
+    FinishedTests,
     NeedleOptions,
     finished_tests,
     make_probe,
@@ -39,8 +39,8 @@ from eval.common.needle_tests import (
     reuse_recorded,
     run_length,
 )
-from eval.common.results import FinishedTests, shortened, write_rows
-from eval.common.subject import Subject, note_idle_distance, open_subject, result_folder
+from eval.engine.rows import Found, shortened, write_rows
+from eval.engine.subject import Subject, note_idle_distance, open_subject, result_folder
 from eval.heatmap.depths import depth_rows, peak, third_rows
 from eval.heatmap.picture import draw_heatmap
 from eval.heatmap.table import found_table, thirds_table

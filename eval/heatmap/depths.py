@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.common.statistics import share
+from eval.engine.statistics import share
 from lab.probe.needles import DEPTH_RANGE
 
 THIRDS = ("0-33%", "33-66%", "66-99%")

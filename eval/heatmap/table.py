@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from eval.common.tables import limits, pivot, to_text
+from eval.engine.table import limits, pivot, to_text
 from eval.heatmap.depths import peak
 
 Row = dict[str, Any]

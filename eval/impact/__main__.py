@@ -27,12 +27,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from lab.data.windows import Windows, held_out_windows
 from tokenizers import Tokenizer
 
-from eval.common.command import NO_METHOD, Form, Request, run
-from eval.common.found import Found
-from eval.common.subject import device_for, source
+from eval.engine.command import NO_METHOD, Form, Request, run
+from eval.engine.rows import Found
+from eval.engine.subject import device_for, source
 from eval.impact.impactful import BoolArray, FloatArray, IntArray, mark, shares_by_position
 from eval.impact.picture import draw_shares
 from eval.impact.results import Labels, rows_of, summary
@@ -40,7 +39,7 @@ from eval.impact.token_classes import token_texts
 from eval.impact.windows import file_windows
 from lab.bars import Bar
 from lab.command import NOTHING_WRITTEN, start
-from lab.data.packing import IGNORE
+from lab.data.packing import IGNORE, Windows, held_out_windows
 from lab.data.part_of_speech import label_types, open_tagger
 from lab.data.selecting import RESULT
 from lab.data.tokenizer import check_ids, needed, vocabulary_hash

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.common.tables import to_text
+from eval.engine.table import to_text
 from eval.impact.impactful import BoolArray, FloatArray, IntArray, Tally
 from eval.impact.token_classes import CLASSES, vocabulary_classes
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lab.data.windows import Windows
 from tokenizers import Tokenizer
 
-from eval.common.documents import draw_texts
+from eval.engine.texts import draw_texts
+from lab.data.packing import Windows
 
 
 def file_windows(path: str, tokenizer: Tokenizer, *, length: int, windows: int, seed: int, vocab_size: int) -> Windows:

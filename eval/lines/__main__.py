@@ -28,15 +28,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from eval.common.cases import TextCase, Writer
-from eval.common.command import OWN_TEXT, Form, Request, run
-from eval.common.found import Found
-from eval.common.options import CellOptions
-from eval.common.results import Results, Row
-from eval.common.retrieval import answer_budget, choose_lengths, judge, summed
-from eval.common.running import Cell, Done, fill, run_tests
-from eval.common.subject import SUBJECT, Subject, note_idle_distance, open_subject, result_folder
-from eval.common.tables import limits, to_text
+from eval.engine.answers import Cell, Done, answer_budget, choose_lengths, fill, judge, run_tests, summed
+from eval.engine.cases import TextCase, Writer
+from eval.engine.command import OWN_TEXT, CellOptions, Form, Request, run
+from eval.engine.rows import Found, Results, Row
+from eval.engine.subject import SUBJECT, Subject, note_idle_distance, open_subject, result_folder
+from eval.engine.table import limits, to_text
 from eval.lines.cases import HIGHEST, LEAST_LINES, Lines
 from eval.lines.picture import draw_lines
 from lab.command import start

@@ -20,8 +20,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from eval.common.cases import TextCase, Writer
-from eval.common.words import Distinct, draw_pair
+from eval.engine.cases import TextCase, Writer
+from eval.engine.words import Distinct, draw_pair
 
 Protocol = Literal["longeval", "completion"]
 

@@ -5,18 +5,18 @@
 MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
 tokenizer.json. Every method runs the four-needle tests of eval.probe, the same ones, with the settings that the paper
 compares at, derived from the training length: methods that extrapolate are set to two thirds of it
-(eval/common/method_settings.py has them all, each with its source; every row names the values):
+(eval/engine/methods.py has them all, each with its source; every row names the values):
 
     python -m eval.methods runs/tiny_2k --plot
     python -m eval.methods runs/cpu_demo --tests=200 --lengths=192,288,352 --plot
-    python -m eval.methods models/Llama-3.1-8B --protocol=string --haystack=essays.txt --methods=rope,dca,string
+    python -m eval.methods models/Llama-3.1-8B --haystack=essays.txt --methods=rope,dca,string
     python -m eval.methods runs/tiny_2k --methods=rope,string,string:released_scaling=true,string:shift=1024,window=64
 
 Parameters after a colon replace derived ones, in a row of that name. released_scaling is the factor on STRING's logits
 that the authors' code has and the paper does not mention.
 
 A method's difference to rope is judged by McNemar's exact test on the same tests, corrected for the number of methods
-(Holm); eval/common/statistics.py has the equations. An asterisk marks a difference that is significant at 0.05. A test
+(Holm); eval/engine/statistics.py has the equations. An asterisk marks a difference that is significant at 0.05. A test
 passes as in the probe, with 2 of 4 numbers; --required=4 asks for all of them, of the same tests. `found` is the
 share of all numbers.
 
@@ -32,14 +32,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from eval.common.command import Form, Request, run
-from eval.common.distance_methods import split_words
-from eval.common.found import Found
-from eval.common.method_settings import METHODS, Setting, overridden, setting
-from eval.common.needle_tests import NeedleOptions, finished_tests, make_probe, run_length
-from eval.common.results import Results
-from eval.common.statistics import pair, share
-from eval.common.subject import SUBJECT, Subject, note_idle, open_subject, result_folder
+from eval.engine.command import Form, Request, run
+from eval.engine.methods import METHODS, Setting, overridden, setting, split_words
+from eval.engine.needle_tests import NeedleOptions, finished_tests, make_probe, run_length
+from eval.engine.rows import Found, Results
+from eval.engine.statistics import pair, share
+from eval.engine.subject import SUBJECT, Subject, note_idle, open_subject, result_folder
 from eval.methods.picture import draw_methods
 from eval.methods.table import table
 from lab.bars import Bar

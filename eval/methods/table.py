@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from eval.common.statistics import NAME, holm
-from eval.common.tables import limits, to_text
+from eval.engine.statistics import NAME, holm
+from eval.engine.table import limits, to_text
 
 LEVEL = 0.05
 FORMS = {"n": ",", "passed": ",", "share": ".3f", "p": ".2g", "found": ".3f", "s/test": ".3f"}

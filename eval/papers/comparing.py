@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from eval.common.tables import pivot, to_text
+from eval.engine.table import pivot, to_text
 from eval.papers.expanding import Job, Sized, expand
 from eval.papers.table import Column, Number
 from lab.errors import CheckpointError

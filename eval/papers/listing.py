@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from eval.common.tables import to_text
+from eval.engine.table import to_text
 from eval.papers.cost import gpu_hours
 from eval.papers.expanding import Sized
 from eval.papers.running import missing

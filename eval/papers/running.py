@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from shlex import join, split
 
-from eval.common.command import printing_to_stderr
+from eval.engine.command import printing_to_stderr
 from eval.papers.expanding import Job, Sized, training
 from lab.command import STOPPED, show
 from lab.data.preparation import is_prepared

@@ -31,16 +31,13 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
-from eval.common.cases import Writer
-from eval.common.command import Form, Request, run
-from eval.common.found import Found
-from eval.common.needle_tests import haystack_of
-from eval.common.options import CellOptions
-from eval.common.results import Results, Row
-from eval.common.retrieval import answer_budget, choose_lengths, judge, summed
-from eval.common.running import Cell, Done, fill, run_tests
-from eval.common.subject import SUBJECT, Subject, note_idle_distance, open_subject, result_folder
-from eval.common.tables import pivot, to_text
+from eval.engine.answers import Cell, Done, answer_budget, choose_lengths, fill, judge, run_tests, summed
+from eval.engine.cases import Writer
+from eval.engine.command import CellOptions, Form, Request, run
+from eval.engine.needle_tests import haystack_of
+from eval.engine.rows import Found, Results, Row
+from eval.engine.subject import SUBJECT, Subject, note_idle_distance, open_subject, result_folder
+from eval.engine.table import pivot, to_text
 from eval.passkey.cases import DIGITS, Passkey, Protocol
 from eval.passkey.picture import draw_grid
 from lab.command import start

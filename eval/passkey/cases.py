@@ -22,9 +22,9 @@ from typing import Literal
 
 import numpy as np
 
-from eval.common.cases import Draft, TextCase, Turn, Writer, finish
-from eval.common.retrieval import draw_key
-from eval.common.words import NOISE
+from eval.engine.answers import draw_key
+from eval.engine.cases import Draft, TextCase, Turn, Writer, finish
+from eval.engine.words import NOISE
 from lab.data import wording
 from lab.probe.needles import next_word
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.common.plots import heat_map, mark_window_between
+from eval.engine.plots import heat_map, mark_window_between
 from lab.plots import canvas
 
 

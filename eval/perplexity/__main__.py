@@ -4,7 +4,7 @@
 
 MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
 tokenizer.json. At each context length the same documents are read in windows of that many tokens, moved by the stride;
-eval/common/sliding.py defines which tokens are scored with which context, and the intervals:
+eval/engine/sliding.py defines which tokens are scored with which context, and the intervals:
 
     python -m eval.perplexity runs/cpu_demo
     python -m eval.perplexity runs/tiny_2k --lengths=512,1024,2048,4096 --documents=50 --tokens=16384 --plot
@@ -34,16 +34,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from eval.common.command import Form, Request, run
-from eval.common.documents import Documents, draw_documents
-from eval.common.found import Found
-from eval.common.options import CellOptions
-from eval.common.results import Results, Row
-from eval.common.running import Cell, Done, fill
-from eval.common.sharing import Score, measure_together
-from eval.common.sliding import CONFIDENCE, TextLosses, text_losses, windows
-from eval.common.subject import SUBJECT, Subject, doublings, note_idle_distance, result_folder
-from eval.common.tables import limits, to_text
+from eval.engine.answers import Cell, Done, fill
+from eval.engine.command import CellOptions, Form, Request, run
+from eval.engine.rows import Found, Results, Row
+from eval.engine.sharing import Score, measure_together
+from eval.engine.sliding import CONFIDENCE, TextLosses, text_losses, windows
+from eval.engine.subject import SUBJECT, Subject, doublings, note_idle_distance, result_folder
+from eval.engine.table import limits, to_text
+from eval.engine.texts import Documents, draw_documents
 from eval.perplexity.picture import draw_perplexity
 from lab.command import start
 from lab.schema import Length, PathText, Positive, Tests

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.common.plots import draw_curves, mark_window
+from eval.engine.plots import draw_curves, mark_window
 from lab.plots import canvas
 
 

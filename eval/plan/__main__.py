@@ -23,9 +23,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.common.command import NO_MODEL, Form, Request, run
-from eval.common.found import Found, save
-from eval.common.tables import to_text
+from eval.engine.command import NO_MODEL, Form, Request, run
+from eval.engine.rows import Found, save
+from eval.engine.table import to_text
 from eval.plan.documents import SLIMPAJAMA, Documents, read_documents
 from eval.plan.held_out import held_out
 from eval.plan.law import Law, Needed, fit

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.common.results import write_rows
+from eval.engine.rows import write_rows
 from eval.plan.documents import SLIMPAJAMA, read_documents
 from lab.command import Syntax, Words, read_options, run, settings_lines, start
 from lab.data.config import Mode

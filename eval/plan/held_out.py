@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.common.tables import to_text
+from eval.engine.table import to_text
 from eval.plan.law import Law, Point, fit
 
 Row = dict[str, Any]

@@ -38,9 +38,9 @@ from typing import Annotated, Any, NamedTuple
 
 from annotated_types import Ge, Le
 
-from eval.common import command
-from eval.common.command import NO_TEXT, Form, run
-from eval.common.found import Found, save
+from eval.engine import command
+from eval.engine.command import NO_TEXT, Form, run
+from eval.engine.rows import Found, save
 from eval.positions.matrix import LONGEST, facts, figures, matrix_text
 from eval.positions.picture import draw
 from eval.positions.skips import (

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.common.plots import percent, tick_tokens
+from eval.engine.plots import percent, tick_tokens
 from eval.positions.matrix import FloatArray, IntArray, cells, number, resolved, values
 from eval.positions.training import Training, cell_frequencies
 from lab.plots import BLUE, GREY, ORANGE, canvas

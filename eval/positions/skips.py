@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import numpy as np
 from annotated_types import Ge, Le
 
-from eval.common.plots import percent
-from eval.common.tables import to_text
+from eval.engine.plots import percent
+from eval.engine.table import to_text
 from eval.positions.matrix import LONGEST, FloatArray, IntArray, facts_text
 from lab.counts import PositionCounts
 from lab.schema import Section, Seed, Tests

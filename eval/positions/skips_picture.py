@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.common.plots import percent, tick_tokens
+from eval.engine.plots import percent, tick_tokens
 from eval.positions.matrix import IntArray
 from eval.positions.picture import evenly
 from eval.positions.skips import Measures, SentenceOptions, SkipOptions

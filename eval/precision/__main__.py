@@ -27,11 +27,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eval.common.command import Form, Request, run
-from eval.common.found import Found
-from eval.common.options import Options
-from eval.common.subject import device_for, doublings, note_idle_distance, refuse_far
-from eval.common.texts import result_file, texts_of, write_results
+from eval.engine.command import Form, Options, Request, run
+from eval.engine.rows import Found
+from eval.engine.subject import device_for, doublings, note_idle_distance, refuse_far
+from eval.engine.texts import result_file, texts_of, write_results
 from eval.precision.results import Measured, draw, records, tables
 from eval.precision.shift_difference import (
     ARITHMETICS,

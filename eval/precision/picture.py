@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from eval.common.plots import power_axis
+from eval.engine.plots import power_axis
 from eval.precision.shift_difference import REFERENCE
 from lab.plots import BLUE, ORANGE, canvas
 

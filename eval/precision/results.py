@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from eval.common.tables import to_text
+from eval.engine.table import to_text
 from eval.precision.picture import draw_precision
 from eval.precision.shift_difference import REFERENCE
 

@@ -10,14 +10,12 @@ changed; a Hugging Face folder has the section's defaults, steps of an eighth of
     python -m eval.probe runs/cpu_demo --tests=500 --max_length=320 --step=16 --plot
     python -m eval.probe runs/cpu_demo --tests=500 --sequential --error=0.01
     python -m eval.probe runs/cpu_demo --thresholds=[0.5,0.9] --confidence=0.99
-    python -m eval.probe runs/cpu_demo --protocol=string --haystack=essays.txt
     python -m eval.probe runs/cpu_demo/checkpoints/tokens-000000004000000 --haystack=essays.txt --seed=1
     python -m eval.probe runs/cpu_demo --distance=rerope:window=96
     python -m eval.probe models/Llama-3.1-8B --haystack=PaulGrahamEssays.json --protocol=released_llama31 --step=8192
 
---sequential stops a length as soon as the verdict that all tests would give is known up to --error. --protocol=string
-takes the wording, numbers, depths and counting of arXiv:2410.18745 (lab/probe/string_needles.py lists the differences);
---protocol=released and released_llama31 run the tests of its released script, prompt for prompt.
+--sequential stops a length as soon as the verdict that all tests would give is known up to --error.
+--protocol=released and released_llama31 run the tests of the script released with arXiv:2410.18745, prompt for prompt.
 
 Writes probes.jsonl and cases/ as training does, and with --plot probe.png, to FOLDER; left out, to
 eval/probe-TOKENS-HASH in the run folder, or in runs/probe-NAME for a Hugging Face folder. Every finished test is kept
@@ -33,11 +31,10 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from eval.common.command import Form, Request, run
-from eval.common.found import Found
-from eval.common.needle_tests import EIGHTHS, counts_of, finished_tests, haystack_of, needle_probe
-from eval.common.results import FinishedTests, shortened
-from eval.common.subject import Subject, as_subject, device_for
+from eval.engine.command import Form, Request, run
+from eval.engine.needle_tests import EIGHTHS, FinishedTests, counts_of, finished_tests, haystack_of, needle_probe
+from eval.engine.rows import Found, shortened
+from eval.engine.subject import Subject, as_subject, device_for
 from eval.probe.picture import draw_probe
 from eval.probe.table import table
 from lab.bars import Bar

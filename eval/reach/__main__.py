@@ -28,9 +28,9 @@ import numpy as np
 import pandas as pd
 from annotated_types import Ge, Gt, Lt
 
-from eval.common.command import NO_MODEL, Form, Request, run
-from eval.common.found import Found
-from eval.common.tables import to_text
+from eval.engine.command import NO_MODEL, Form, Request, run
+from eval.engine.rows import Found
+from eval.engine.table import to_text
 from eval.reach.picture import draw_reach
 from eval.reach.points import COLUMNS, at_the_reach, read_all, read_points
 from eval.reach.regression import SPARE, Regression, fit, inflation, measured, separable

@@ -22,8 +22,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from eval.common.command import NO_MODEL, Form, Request, run
-from eval.common.found import Found, file_in
+from eval.engine.command import NO_MODEL, Form, Request, run
+from eval.engine.rows import Found, file_in
 from eval.report.data import Runs, read_runs
 from eval.report.figures import figures
 from eval.report.looks import IMAGE_WIDTH, Figure
@@ -75,7 +75,7 @@ def check_packages() -> None:
         import altair
         import vl_convert  # noqa: F401
     except ImportError as error:
-        raise MissingPackage(str(error.name), "eval.report", "report") from error
+        raise MissingPackage(str(error.name), "eval.report", "plot") from error
     altair.data_transformers.disable_max_rows()
 
 

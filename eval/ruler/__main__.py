@@ -22,9 +22,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from eval.common.command import Form, Request, run
-from eval.common.found import Found
-from eval.common.subject import note_idle_distance, open_subject
+from eval.engine.command import Form, Request, run
+from eval.engine.rows import Found
+from eval.engine.subject import note_idle_distance, open_subject
 from eval.ruler.measuring import measure_subject, output_folder, prepare, rows_in, standin_line
 from eval.ruler.options import RulerOptions
 from eval.ruler.picture import draw_scores

@@ -21,8 +21,8 @@ from functools import partial
 
 import numpy as np
 
-from eval.common.cases import Draft, Turn, Writer
-from eval.common.words import Distinct, draw_made_up, english
+from eval.engine.cases import Draft, Turn, Writer
+from eval.engine.words import Distinct, draw_made_up, english
 from eval.ruler import wording
 from eval.ruler.sources import Sources
 

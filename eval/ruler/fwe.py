@@ -18,8 +18,8 @@ from functools import partial
 import numpy as np
 from scipy.special import zeta
 
-from eval.common.cases import Draft, Turn, Writer
-from eval.common.words import Distinct, draw_letters
+from eval.engine.cases import Draft, Turn, Writer
+from eval.engine.words import Distinct, draw_letters
 from eval.ruler import wording
 from eval.ruler.sources import Sources
 

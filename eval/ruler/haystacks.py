@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from eval.common.words import english
+from eval.engine.words import english
 from lab.errors import DataError
 from lab.probe.haystacks import read_text
 

@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from eval.common.cases import TextCase, Writer
-from eval.common.results import Results, Row
-from eval.common.running import Cell, Done, fill, run_tests
-from eval.common.subject import Subject
+from eval.engine.answers import Cell, Done, fill, run_tests
+from eval.engine.cases import TextCase, Writer
+from eval.engine.rows import Results, Row
+from eval.engine.subject import Subject
 from eval.ruler.metrics import summed
 from eval.ruler.options import RulerOptions
 from eval.ruler.results import Scores

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 
 from scipy.special import ndtri  # scipy.stats takes half a second more to import
 
-from eval.common.results import Row
-from eval.common.running import Outcome
+from eval.engine.answers import Outcome
+from eval.engine.rows import Row
 
 CONTROL = re.compile(r"[\x00-\x1f]")
 CONFIDENCE = 0.95

@@ -21,8 +21,8 @@ from typing import Literal
 
 import numpy as np
 
-from eval.common.cases import Draft, Turn, Writer
-from eval.common.words import NOISE, Distinct, draw_number, draw_pair, draw_uuid
+from eval.engine.cases import Draft, Turn, Writer
+from eval.engine.words import NOISE, Distinct, draw_number, draw_pair, draw_uuid
 from eval.ruler import wording
 from eval.ruler.haystacks import SENTENCE_END, Essays, insert
 from eval.ruler.sources import Sources

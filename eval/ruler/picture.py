@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from eval.common.plots import mark_window
+from eval.engine.plots import mark_window
 from eval.ruler.results import Scores, averages, effective_length, lengths_of
 from eval.ruler.tasks import CATEGORIES
 from lab.plots import BLUE, GREY, ORANGE, canvas

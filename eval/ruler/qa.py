@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from eval.common.cases import Draft, Turn, Writer
+from eval.engine.cases import Draft, Turn, Writer
 from eval.ruler import wording
 from eval.ruler.sources import Sources
 

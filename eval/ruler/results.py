@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from eval.common.tables import pivot, to_text
+from eval.engine.table import pivot, to_text
 from eval.ruler.tasks import ALL, CATEGORIES, TASKS
+from lab.probe.curve import last_passing
 
 LLAMA2_7B_AT_4K = 85.6  # percent; what RULER calls a satisfactory score
 
@@ -53,12 +54,8 @@ def effective_length(scores: Scores, threshold: float) -> int:
         >>> effective_length({("vt", 4096): 95.0, ("vt", 8192): 85.6, ("vt", 16384): 80.0, ("vt", 32768): 90.0}, 85.6)
         8192
     """
-    reached = 0
-    for length in lengths_of(scores):
-        if averages(scores, length)["average"] < threshold:
-            break
-        reached = length
-    return reached
+    lengths = lengths_of(scores)
+    return last_passing(lengths, [averages(scores, length)["average"] for length in lengths], threshold)
 
 
 def summary(scores: Scores, threshold: float) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from eval.common.cases import Draft, Score, TextCase, Turn, Writer, finish
-from eval.common.results import Row
+from eval.engine.cases import Draft, Score, TextCase, Turn, Writer, finish
+from eval.engine.rows import Row
 from eval.ruler.cwe import CommonWords
 from eval.ruler.fwe import FrequentWords
 from eval.ruler.metrics import all_parts, any_part, clean

@@ -21,8 +21,8 @@ from functools import partial
 
 import numpy as np
 
-from eval.common.cases import Draft, Turn, Writer, fit
-from eval.common.words import NOISE, Distinct, draw_letters
+from eval.engine.cases import Draft, Turn, Writer, fit
+from eval.engine.words import NOISE, Distinct, draw_letters
 from eval.ruler import wording
 from eval.ruler.haystacks import SENTENCE_END, insert
 from eval.ruler.sources import Sources

@@ -72,7 +72,7 @@ class Stdlib(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Text(Section):
-    """Text files: .jsonl, .jsonl.zst, .parquet (a document per row) or .txt (a document per file); a file is a source."""
+    """Files of text, each a source: .jsonl, .jsonl.zst, .parquet (a document per row) or .txt (one document)."""
 
     name: Literal["text"] = "text"
     path: PathText

@@ -29,7 +29,7 @@ from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from lab.errors import DataError
-from lab.files import FileEntry, check_sizes, file_fault, manifest_of, write_json
+from lab.files import FileEntry, check_sizes, file_fault, sha256, write_json
 
 MANIFEST, PREPARED = "manifest.json", "prepared.json"
 RESTORE = "restore it, or delete the folder and prepare again"
@@ -119,8 +119,32 @@ def read_prepared(folder: Path) -> PreparedFolder | None:
 
 def close_folder(folder: Path, name: str, identity: Mapping[str, object]) -> None:
     """Write prepared.json, once every shard is there."""
-    files = {path: entry for path, entry in manifest_of(folder).items() if path != PREPARED and path.endswith(".json")}
+    beside = (path for path in sorted(folder.glob("[!.]*.json")) if path.name != PREPARED)
+    files = {path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)} for path in beside}
     write_json(folder / PREPARED, {"name": name, "identity": identity, "tasks": len(shards_in(folder)), "files": files})
+
+
+def check_folder(folder: Path) -> list[Path]:
+    """Compare a folder with its prepared.json, if it has one, and return its shards in order.
+
+    Raises: DataError naming the first shard or file that differs.
+    """
+    record, found = read_prepared(folder), shards_in(folder)
+    if record is None:
+        return found
+    expected = [folder / task_name(task) for task in range(record["tasks"])]
+    for path in expected:
+        if path not in found:
+            raise DataError(f"{path}: is missing, {PREPARED} records it; restore it, or run lab.prepare again")
+        if (name := read_manifest(path)["name"]) != record["name"]:
+            raise DataError(f"{path}: is a shard of {name}, not of {record['name']}; {again(path)}")
+    for path in found:
+        if path not in expected:
+            raise DataError(f"{path}: is not one of the {len(expected)} shards of {PREPARED}; move it elsewhere")
+    for name, entry in record["files"].items():
+        if fault := file_fault(folder / name, entry, hashes=True):
+            raise DataError(f"{folder / name}: {fault}; {RESTORE}")
+    return expected
 
 
 def read_manifests(folder: Path) -> dict[Path, Manifest]:
@@ -128,22 +152,8 @@ def read_manifests(folder: Path) -> dict[Path, Manifest]:
 
     Raises: DataError naming the first shard or file that differs.
     """
-    record, found = read_prepared(folder), shards_in(folder)
-    if record is not None:
-        expected = [folder / task_name(task) for task in range(record["tasks"])]
-        for path in expected:
-            if path not in found:
-                raise DataError(f"{path}: is missing, {PREPARED} records it; restore it, or run lab.prepare again")
-        for path in found:
-            if path not in expected:
-                raise DataError(f"{path}: is not one of the {len(expected)} shards of {PREPARED}; move it elsewhere")
-        for name, entry in record["files"].items():
-            if fault := file_fault(folder / name, entry, hashes=True):
-                raise DataError(f"{folder / name}: {fault}; {RESTORE}")
-    manifests = {path: read_manifest(path) for path in found}
+    manifests = {path: read_manifest(path) for path in check_folder(folder)}
     for path, manifest in manifests.items():
-        if record is not None and manifest["name"] != record["name"]:
-            raise DataError(f"{path}: is a shard of {manifest['name']}, not of {record['name']}; {again(path)}")
         check_sizes(path, manifest["files"], DataError, again(path))
     return manifests
 

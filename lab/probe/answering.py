@@ -5,19 +5,64 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from lab.probe.cases import Case
-from lab.probe.interfaces import Generates
+from lab.model.generation.generate import Ended
+from lab.probe.needles import Case
 
 AnyCase = TypeVar("AnyCase", bound=Case)
 Decided = Callable[[AnyCase, str], bool]
 LOOK_EVERY = 8  # new tokens between two looks at what the rows of a batch have answered
+
+
+class Generates(Protocol):
+    """A model that continues prompts greedily."""
+
+    def __call__(self, prompts: Tensor, n_tokens: int, ended: Ended | None = None) -> Tensor:
+        """Continue int64 (B, T) by up to `n_tokens` tokens: int64 (B, at most n_tokens); `ended` may end rows early."""
+        ...
+
+
+class Retrieves(Protocol):
+    """A model that continues prompts and scores given continuations."""
+
+    @property
+    def generate(self) -> Generates:
+        """Continue prompts greedily."""
+        ...
+
+    def losses(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Compute each target's loss in nats, 0 where a target is below 0: int64 (B, T) twice -> float (B, T)."""
+        ...
+
+
+class Answers(Protocol):
+    """A model that answers in words."""
+
+    @property
+    def generate(self) -> Generates:
+        """Continue prompts greedily."""
+        ...
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Tokenizer of prompts and answers."""
+        ...
+
+    @property
+    def stop_id(self) -> int | None:
+        """Token that ends a document, if any does."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens that the model knows."""
+        ...
 
 
 def answered(

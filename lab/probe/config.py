@@ -15,11 +15,10 @@ ROUNDS = 20  # of a sequential probe at each length
 PAPER_SIZES = {"needles": 4, "digits": 6}  # arXiv:2410.18745, section 3
 SIZES = {**PAPER_SIZES, "answer_budget": 64}  # of tests whose config and corpus state none
 OFFICIAL_SIZES: Mapping[str, Mapping[str, int]] = {
-    "string": PAPER_SIZES,
     "released": {**PAPER_SIZES, "answer_budget": 128},
     "released_llama31": {**PAPER_SIZES, "answer_budget": 128},
 }
-ProtocolName = Literal["ours", "string", "released", "released_llama31"]
+ProtocolName = Literal["ours", "released", "released_llama31"]
 BATCHES = {"cpu": 64, "cuda": 1024}  # tests that generate together without batch, by the kind of device
 DISTANCES = 14  # of the one-number test without distance_points
 LIMIT_WINDOWS = 4  # longest probe without max_length
@@ -29,8 +28,8 @@ def settings_of_run(settings: Mapping[str, Any], own: str) -> dict[str, Any]:
     """Name settings of the probe as those of a run; a protocol that is not the run's `own` comes with its sizes.
 
     Example:
-        >>> settings_of_run({"protocol": "string", "digits": 6}, own="ours")
-        {'probe.needles': None, 'probe.digits': 6, 'probe.answer_budget': None, 'probe.protocol': 'string'}
+        >>> settings_of_run({"protocol": "released", "digits": 6}, own="ours")
+        {'probe.needles': None, 'probe.digits': 6, 'probe.answer_budget': None, 'probe.protocol': 'released'}
     """
     overrides = {key if "position." in key else f"probe.{key}": value for key, value in settings.items()}
     sizes = SIZES if settings.get("protocol", own) != own else ()
@@ -42,8 +41,8 @@ class ProbeConfig(Section):
     """The four-needle probe of effective context length (arXiv:2410.18745, section 3)."""
 
     protocol: ProtocolName = "ours"
-    """Tests of the lab (ours), of the paper's Table 5 (string), or of its released script, with the question for other
-    models (released) or for Llama-3.1 (released_llama31): needles.py, string_needles.py, released_needles.py."""
+    """Tests of the lab (ours), or of the paper's released script, with the question for other models (released) or for
+    Llama-3.1 (released_llama31)."""
     every_tokens: Positive | None = None
     """Consumed tokens between probes; left out, the run probes at its end only."""
     tests: Tests = 500

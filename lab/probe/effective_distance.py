@@ -26,14 +26,13 @@ from lab.data import wording
 from lab.data.synthetic import draw_numbers
 from lab.errors import ConfigError
 from lab.model.loss import IGNORE
-from lab.probe.answering import answered
-from lab.probe.cases import check_spelling
+from lab.probe.answering import Retrieves, answered
 from lab.probe.config import DISTANCES
 from lab.probe.curve import crossing, lower_curve, monotone_shares, upper_curve
 from lab.probe.effective_length import Probe, ResultStore, Row, Worker
 from lab.probe.haystacks import check_enough
-from lab.probe.interfaces import Retrieves
 from lab.probe.intervals import share_limits
+from lab.probe.needles import check_spelling
 from lab.probe.one_number import OneNumberCase, OneNumberTest
 
 NEAR = 4  # the first of equally spaced distances is this part of the window; nearer, other things decide than reach

@@ -9,7 +9,7 @@ run in this order, so that a sequential probe runs the first tests of a full one
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -22,16 +22,12 @@ from lab.data import wording
 from lab.data.synthetic import draw_numbers
 from lab.errors import ConfigError
 from lab.model.attention import devices
-from lab.probe.answering import answered
-from lab.probe.cases import check_spelling
+from lab.probe.answering import Generates, answered
 from lab.probe.config import ProbeConfig
-from lab.probe.curve import last_passing
 from lab.probe.haystacks import check_enough
-from lab.probe.interfaces import Generates
-from lab.probe.intervals import exact_limits, share_limits
-from lab.probe.needles import NeedleCase
+from lab.probe.intervals import Design, exact_limits, full_design, sequential_design, share_limits
+from lab.probe.needles import NeedleCase, check_spelling
 from lab.probe.protocols import PROTOCOLS, shortest_test
-from lab.probe.sequential import Design, full_design, sequential_design
 
 SPELLED = 16  # numbers that a tokenizer must decode unchanged
 Gather = Callable[[list[Any]], list[Any]]
@@ -273,14 +269,3 @@ class NeedleProbe(Probe):
             "found": self.protocol.found(answer, case.numbers),
             "found_each": [self.protocol.found(answer, [number]) == 1 for number in case.numbers],
         }
-
-
-def effective_length(results: Sequence[LengthResult], threshold: float) -> int:
-    """Return the last length before the first one that fails; 0 if that is the first of all.
-
-    Example:
-        >>> curve = [LengthResult(128, 10, 9, []), LengthResult(256, 10, 8, []), LengthResult(384, 10, 7, [])]
-        >>> effective_length(curve, threshold=0.8)
-        256
-    """
-    return last_passing([r.length for r in results], [r.accuracy for r in results], threshold)

@@ -1,7 +1,24 @@
-"""Exact confidence limits for the share of tests that a model passes at one length.
+"""When the tests of a length may stop, and exact confidence limits for the share of tests passed.
 
-At confidence 1 - a the lower limit is the share p at which outcomes at least as good as the one seen have probability
-a/2, the upper limit that at which outcomes at most as good have:
+A length stops as soon as the verdict of all its tests is certain, or almost certain. Of n tests at least k must pass,
+the smallest k with k / n >= threshold. After t tests, x of them passed, a uniform prior over the share p predicts the
+verdict of all n by the recursion
+
+    F(n, x) = [x >= k],    F(t, x) = ((x + 1) F(t + 1, x + 1) + (t - x + 1) F(t + 1, x)) / (t + 2)
+
+and a length stops at the end of a round of tests when, for every threshold, the less likely verdict has a probability
+of at most `doubt`. The prior only shapes the rule. Its guarantee holds for every share p: with N(t, x), the number
+of orders that reach (t, x) without an earlier stop,
+
+    D(p) = sum over stopping points (t, x) of  N(t, x) p^x (1 - p)^(t - x) P_p(all n have the other verdict | t, x)
+
+is exactly how often it decides differently from all n tests of the same model, and `doubt` is the largest value that
+keeps D at or below `error`. With error 0 this is curtailed sampling: a stop only where the rest cannot matter.
+
+Source: Herson 1979 for predictive stopping; Lan, Simon, Halperin 1982 for stopping against the full sample's verdict.
+
+Limits. At confidence 1 - a, the lower limit is the share p at which outcomes at least as good as the one seen have
+probability a/2. The upper limit is the share at which outcomes at most as good have it:
 
     P_low(X / T >= x / t) = a/2,    P_high(X / T <= x / t) = a/2
 
@@ -13,20 +30,142 @@ share seen lies between them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+
 import numpy as np
+import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.special import betaincinv  # scipy.stats takes half a second more to import
 
-from lab.probe.sequential import Bools, Design
-
+GRID = 16  # shares p at which D is computed, times sqrt(n): an eighth of the standard deviation apart at any p
+MARGIN = 0.99  # of the error, as D between two grid points is up to 0.2% larger
 EDGE = 1e-12  # the search of limits excludes shares closer to 0 or 1
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Design:
+    """Where the tests of one length stop: at a look (t, x) whose entry in `stops` is true, and always after `tests`.
+
+    Units: `looks` are numbers of tests, rising, the last is `tests`.
+    Shapes: `stops` holds one bool (t + 1,) for each look t, indexed by the number of tests passed.
+    """
+
+    tests: int
+    thresholds: tuple[float, ...]
+    looks: tuple[int, ...]
+    stops: tuple[Bools, ...]
+
+    def is_over(self, tests: int, passed: int) -> bool:
+        """Return whether a length stops after a look at which `passed` of `tests` have passed."""
+        return bool(self.stops[self.looks.index(tests)][passed])
+
+    @cached_property
+    def points(self) -> tuple[Ints, Ints, Floats]:
+        """List the stopping points that can be reached: tests t, passed x, and log N(t, x)."""
+        found = []
+        orders = np.zeros(1)
+        for tests in range(1, self.tests + 1):
+            one_more = np.pad(orders, (1, 0), constant_values=-np.inf)
+            orders = np.logaddexp(one_more, np.pad(orders, (0, 1), constant_values=-np.inf))
+            if tests in self.looks:
+                stops = self.stops[self.looks.index(tests)]
+                passed = np.flatnonzero(stops & np.isfinite(orders))
+                found.append((np.full(len(passed), tests), passed, orders[passed]))
+                orders[stops] = -np.inf
+        counts, passes, logs = (np.concatenate(part) for part in zip(*found, strict=True))
+        return counts, passes, logs
+
+    def stopping_probabilities(self, shares: Floats) -> Floats:
+        """Compute the probability of each stopping point at each true share, (shares, points)."""
+        counts, passed, log_orders = self.points
+        p = np.asarray(shares, dtype=np.float64)[:, None]
+        out: Floats = np.exp(log_orders + passed * np.log(p) + (counts - passed) * np.log1p(-p))
+        return out
+
+    def expected_tests(self, shares: Floats) -> Floats:
+        """Compute the mean number of tests at each true share."""
+        return self.stopping_probabilities(shares) @ self.points[0]
+
+    def disagreement(self, shares: Floats) -> Floats:
+        """Compute D(p), how often the verdict is not that of all tests, (thresholds, shares)."""
+        from scipy.stats import binom  # here, because it takes half a second and only early stopping needs it
+
+        counts, passed, _ = self.points
+        reached = self.stopping_probabilities(shares)
+        rows = []
+        for threshold in self.thresholds:
+            needed = fewest(self.tests, threshold) - passed
+            full = binom.sf(needed - 1, self.tests - counts, np.asarray(shares)[:, None])
+            other = np.where(passed / counts >= threshold, 1.0 - full, full)
+            rows.append((reached * other).sum(1))
+        return np.stack(rows)
+
+
+def full_design(tests: int, thresholds: Sequence[float]) -> Design:
+    """Build the design with one look, after all tests."""
+    return Design(tests, tuple(thresholds), (tests,), (np.ones(tests + 1, dtype=bool),))
+
+
+@cache
+def sequential_design(tests: int, thresholds: tuple[float, ...], error: float, round_size: int) -> Design:
+    """Find the design that stops earliest and differs from all tests with probability `error` at most, at every share.
+
+    Example:
+        >>> design = sequential_design(100, (0.8,), error=0.01, round_size=5)
+        >>> design.is_over(10, 2), design.is_over(10, 8), design.expected_tests(np.array([0.1, 0.8, 0.99])).round()
+        (True, False, array([ 5., 84., 22.]))
+    """
+    looks = (*range(round_size, tests, round_size), tests)
+    doubts = doubts_at(tests, thresholds, looks)
+    shares = np.sin(np.linspace(0, np.pi / 2, int(GRID * tests**0.5) + 2)[1:-1]) ** 2
+    levels = np.unique(np.concatenate([[0.0], *(doubt[doubt < 0.5] for doubt in doubts)]))
+    low, high = 0, len(levels)  # at level 0 only a certain verdict stops
+    while high - low > 1:
+        middle = (low + high) // 2
+        design = Design(tests, thresholds, looks, tuple(doubt <= levels[middle] for doubt in doubts))
+        fits = design.disagreement(shares).max() <= MARGIN * error
+        low, high = (middle, high) if fits else (low, middle)
+    return Design(tests, thresholds, looks, tuple(doubt <= levels[low] for doubt in doubts))
+
+
+def doubts_at(tests: int, thresholds: Sequence[float], looks: Sequence[int]) -> list[Floats]:
+    """Compute, for each look, the predicted probability of the less likely verdict by tests passed.
+
+    The largest of all thresholds counts, and 1 where the share so far is not on the likely side. No doubt is left
+    after all tests.
+    """
+    out = {look: np.zeros(look + 1) for look in looks}
+    for threshold in thresholds:
+        passes = (np.arange(tests + 1) >= fewest(tests, threshold)).astype(np.float64)  # F(t, .)
+        for t in range(tests - 1, 0, -1):
+            x = np.arange(t + 1)
+            passes = ((x + 1) * passes[1:] + (t - x + 1) * passes[:-1]) / (t + 2)
+            if t in out:
+                astray = (x / t >= threshold) != (passes > 0.5)
+                out[t] = np.maximum(out[t], np.where(astray, 1.0, np.minimum(passes, 1 - passes)))
+    return [out[look] for look in looks]
+
+
+def fewest(tests: int, threshold: float) -> int:
+    """Count the tests that must pass for a length to pass.
+
+    Example:
+        >>> fewest(500, 0.8), fewest(10, 0.75), fewest(10, 0.0)
+        (400, 8, 0)
+    """
+    return int(np.argmax(np.arange(tests + 1) / tests >= threshold))
 
 
 def exact_limits(design: Design, tests: int, passed: int, confidence: float) -> tuple[float, float]:
     """Compute the limits of the share after a length has stopped with `passed` of `tests`.
 
     Example:
-        >>> from lab.probe.sequential import full_design
         >>> low, high = exact_limits(full_design(10, [0.8]), tests=10, passed=8, confidence=0.95)
         >>> round(low, 4), round(high, 4)
         (0.4439, 0.9748)

@@ -1,4 +1,9 @@
-"""What a probe of a run measures, in the training's process or in one of its own, and the lines that record it."""
+"""What a probe of a run measures, in the training's process or in one of its own, and the lines that record it.
+
+The held-out loss is that of text packed as in training, the same packs at every call. It is also summed by visible
+context, the c earlier tokens of its document that a token sees beside itself: the gain in loss from context tells
+models apart that find nothing yet. Bucket 0 is c = 0, bucket b > 0 is 2^(b - 1) <= c < 2^b.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +11,30 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from lab.counts import PositionCounts, SavedCounts
+from lab.counts import PositionCounts, SavedCounts, visible_context
+from lab.data.config import DataConfig
+from lab.data.packing import PackSettings, PackStream
+from lab.data.preparation import shard_folder
+from lab.data.segments import index_segments
+from lab.data.shards import TokenStore
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder
 from lab.model.generation.generate import Ended, greedy
-from lab.probe.by_distance import found_by_distance
-from lab.probe.distance_records import distance_record, reach_record
 from lab.probe.effective_distance import DistanceProbe, DistanceResult
 from lab.probe.effective_length import LengthResult, NeedleProbe, Row, Worker
-from lab.probe.held_out import HeldOutLoss, context_loss
-from lab.probe.records import Record, length_record, summary_record, tests_of
+from lab.probe.records import (
+    Record,
+    distance_record,
+    found_by_distance,
+    length_record,
+    reach_record,
+    summary_record,
+    tests_of,
+)
 
 About = Callable[[torch.device, int], Record]
 GoesOn = Callable[[str], bool]
@@ -145,3 +161,54 @@ class Measuring:
 def computed(counts: PositionCounts | SavedCounts) -> SavedCounts:
     """Compute f once for all lines of a probe; it is slow under a distance method."""
     return SavedCounts(counts.lengths, counts.frequency(), counts.tokens)
+
+
+class HeldOutLoss:
+    """Draws the first packs of the held-out split once and scores each rank's part of them."""
+
+    def __init__(
+        self, data: DataConfig, *, tokens: int, pack_tokens: int, rank: int, world_size: int, device: torch.device | str
+    ) -> None:
+        store = TokenStore.open(shard_folder(data), "held_out")
+        segments = index_segments(store, "natural", data.window)
+        n_packs = max(1, min(tokens, store.n_tokens) // pack_tokens)
+        stream = PackStream(
+            PackSettings(store=store, segments=segments, pack_tokens=pack_tokens, seed=0, look_ahead=data.look_ahead)
+        )
+        packs = [next(stream) for _ in range(n_packs)]
+        self.packs = packs[rank::world_size]
+        self.device, self.buckets = device, data.window.bit_length() + 1
+
+    def sums(self, model: Callable[[Tensor, Tensor, Segments], Tensor]) -> Tensor:
+        """Sum the loss in nats and the scored tokens of each bucket over this rank's packs: float64 (buckets, 2)."""
+        total = torch.zeros(self.buckets, 2, dtype=torch.float64, device=self.device)
+        for pack in self.packs:
+            tokens, targets = (torch.from_numpy(x)[None].to(self.device) for x in (pack.tokens, pack.targets))
+            segments = Segments.from_lengths(pack.lengths, len(pack.tokens), self.device)
+            losses = model(tokens, targets, segments)[0].double()
+            sums = torch.stack([losses, (targets[0] >= 0).double()], 1)
+            total.index_add_(0, bucket_of(pack.lengths, len(losses)).to(self.device), sums)
+        return total
+
+
+def bucket_of(lengths: Sequence[int], n_tokens: int) -> Tensor:
+    """Return the bucket of every token of a packed row, int64 (n_tokens,); padding is in bucket 0, and not scored.
+
+    Example:
+        >>> bucket_of([6, 2], 9)
+        tensor([0, 1, 2, 2, 3, 3, 0, 1, 0])
+    """
+    earlier = np.zeros(n_tokens, dtype=np.int64)
+    earlier[: sum(lengths)] = visible_context(lengths)
+    return torch.from_numpy(np.frexp(earlier)[1].astype(np.int64))  # the exponent is the bit length
+
+
+def context_loss(sums: Tensor) -> dict[str, float]:
+    """Average each bucket's loss, by the fewest earlier tokens in it; buckets without a token are left out.
+
+    Example:
+        >>> context_loss(torch.tensor([[6.0, 2.0], [0.0, 0.0], [9.0, 4.0], [2.0, 1.0]]))
+        {'0': 3.0, '2': 2.25, '4': 2.0}
+    """
+    rows = enumerate(sums.tolist())
+    return {str(1 << bucket >> 1): loss / scored for bucket, (loss, scored) in rows if scored}

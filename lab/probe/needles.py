@@ -2,27 +2,42 @@
 
 A case is a task line, a piece of haystack with one needle in each quarter, the question and the answer's first
 words. Unlike the released script, every case has fresh numbers, depths and haystack offset and exactly the given
-length, and only whole numbers count. `lab.probe.string_needles` is the test of the paper.
+length, and only whole numbers count. `lab.probe.released_needles` writes the script's own prompts.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from tokenizers import Encoding, Tokenizer
 
 from lab.data import wording
 from lab.data.synthetic import draw_numbers
 from lab.errors import DataError
-from lab.probe.cases import Case
 
 SUMMARY = "fresh numbers, depths and haystack in every test, exact length with the answer, whole numbers count"
 SAMPLE_NUMBERS = 64  # numbers differ in tokens; the longest of this many is the bound
 DEPTH_RANGE = 0.99  # needles are in the first 99% of the haystack, one in each equal part, as in the released script
 CHARS_PER_TOKEN = 8  # first estimate of the text that fills the haystack; doubled until it does
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A prompt whose answer is known. Units: `prompt_ids` tokens."""
+
+    prompt_ids: Sequence[int] | npt.NDArray[Any]
+
+    @property
+    def prompt_hash(self) -> str:
+        """Name the prompt by the SHA-256 of its ids, 16 hex digits."""
+        return hashlib.sha256(np.asarray(self.prompt_ids, dtype="<i8").tobytes()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -181,3 +196,14 @@ def draw_places(boundaries: np.ndarray, n_hay: int, needles: int, generator: np.
         choices = inside if len(inside) else np.arange(low, max(high, low + 1))
         places.append(int(generator.choice(choices)))
     return places
+
+
+def check_spelling(tokenizer: Tokenizer, text: str, answers: Sequence[str], passes: Callable[[str], bool]) -> None:
+    """Refuse a tokenizer in which `text`, which holds the right answers, could not be answered.
+
+    For example one that decodes digits with spaces. Raises: DataError.
+    """
+    spelled = tokenizer.decode(tokenizer.encode(text, add_special_tokens=False).ids)
+    if not passes(spelled):
+        rule = f"reads {', '.join(answers)!r} back as {spelled!r}, so that no answer could pass"
+        raise DataError(f"tokenizer.json: {rule}; give the model's own tokenizer")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from lab.probe import needles, released_needles, string_needles
+from lab.probe import needles, released_needles
 from lab.probe.config import ProbeConfig
 from lab.probe.needles import NeedleCase
 
@@ -38,14 +38,11 @@ def released(*, llama31: bool) -> NeedleProtocol:
     """Build the protocol of the released script, for Llama-3.1 or for other models."""
     make_case = partial(released_needles.make_case, llama31=llama31)
     shortest = partial(released_needles.shortest, llama31=llama31)
-    return NeedleProtocol(make_case, shortest, string_needles.found, released_needles.SUMMARY, released_needles.draw)
+    return NeedleProtocol(make_case, shortest, released_needles.found, released_needles.SUMMARY, released_needles.draw)
 
 
 PROTOCOLS: Mapping[str, NeedleProtocol] = {
     "ours": NeedleProtocol(needles.make_case, needles.shortest, needles.found, needles.SUMMARY, generator),
-    "string": NeedleProtocol(
-        string_needles.make_case, string_needles.shortest, string_needles.found, string_needles.SUMMARY, generator
-    ),
     "released": released(llama31=False),
     "released_llama31": released(llama31=True),
 }

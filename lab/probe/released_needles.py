@@ -7,7 +7,7 @@ tokens. Needles are between pieces, after the given shares of their number; piec
 a full stop and a blank, all others by a full stop.
 
 The numbers, the same in all tests, and then each test's depths come from one stream of Python's `random` with seed 42.
-Seed 0 of the lab is this stream, and seed s the stream with 42 + s. Numbers count as in `lab.probe.string_needles`.
+Seed 0 of the lab is this stream, and seed s the stream with 42 + s. A number counts also inside a longer one.
 """
 
 from __future__ import annotations
@@ -168,3 +168,13 @@ def lay_out(pieces: Sequence[str], draws: Draws, *, llama31: bool) -> tuple[str,
 def count(tokenizer: Tokenizer, text: str) -> int:
     """Count the tokens of the task line and of the text after it, as two documents."""
     return len(tokenizer.encode(TASK).ids) + len(tokenizer.encode(text).ids)
+
+
+def found(text: str, numbers: list[str]) -> int:
+    """Count how many of the numbers are in the text, also inside longer ones.
+
+    Example:
+        >>> found("The numbers are 12, 345 and 6789.", ["12", "345", "678"])
+        3
+    """
+    return sum(number in text for number in numbers)

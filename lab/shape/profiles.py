@@ -77,7 +77,8 @@ def profile_of(frequency: FloatArray, edges: IntArray) -> FloatArray:
     Shapes: f (window,), (bins + 1,) -> (bins,).
     """
     pairs: FloatArray = np.add.reduceat(frequency, edges[:-1])
-    return pairs / pairs.sum()
+    shares: FloatArray = pairs / pairs.sum()
+    return shares
 
 
 def total_variation(p: FloatArray, q: FloatArray) -> float:

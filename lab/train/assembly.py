@@ -23,8 +23,7 @@ from lab.model.sharding import Sharding
 from lab.model.training import Training
 from lab.probe.effective_length import NeedleProbe
 from lab.probe.haystacks import KEPT, load_haystack, read_text
-from lab.probe.held_out import HeldOutLoss
-from lab.probe.measuring import Measuring
+from lab.probe.measuring import HeldOutLoss, Measuring
 from lab.source.weights import start_from
 from lab.train.callbacks.checkpointing import Checkpointing, Saves
 from lab.train.callbacks.counting import Counting
@@ -101,17 +100,7 @@ def assemble(
             context_parallel=train.context_parallel,
             start=trained,
         )
-    packed = PackedData(
-        data,
-        seed=experiment.run.seed,
-        micro_batch_tokens=train.micro_batch_tokens,
-        n_streams=train.n_packs,
-        mask=experiment.mask,
-        skip=experiment.skip,
-        shape=experiment.shape,
-        token_types=folder.token_types if experiment.reads_token_types else None,
-        context_parallel=train.context_parallel,
-    )
+    packed = PackedData(experiment, folder.token_types if experiment.reads_token_types else None)
     selects = experiment.skip is not None and experiment.skip.selects
     counting = Counting(experiment.reach, experiment.position.distance, selects=selects, copies=train.context_parallel)
     stopping = Stopping()

@@ -11,12 +11,9 @@ import torch
 
 from lab.command import FAILED, STOPPED, show
 from lab.config import Experiment
-from lab.data.blocks import has_checksums
-from lab.data.manifests import is_small, read_manifests
 from lab.data.preparation import shard_folder, summarise
 from lab.data.selecting import read_token_types, result_file
-from lab.data.shaped import shape_corpus
-from lab.data.shaping_cost import cost_of, shape_record, summary_of_shape
+from lab.data.shaped import shape_corpus, shape_record, summary_of_shape
 from lab.data.shards import TokenStore
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import CheckpointError, ConfigError, MissingPackage
@@ -100,8 +97,8 @@ def train(
         warning = window_warning(experiment.probe, load_tokenizer(shard_folder(experiment.data)), experiment.reach)
         token_types = choose_token_types(experiment, folder, checkpoint, echo)
         echo(f"data: {summarise(shard_folder(experiment.data)).summary}")
-        for line in filter(None, (warning, unchecked(shard_folder(experiment.data)))):
-            echo(line)
+        if warning:
+            echo(warning)
         shape = planned_shape(experiment, folder, checkpoint)
         start_folder(experiment, folder, checkpoint, threads, restart=restart)
         if token_types is not None:
@@ -174,20 +171,6 @@ def check_vocabulary(experiment: Experiment) -> None:
             )
 
 
-def unchecked(folder: Path) -> str | None:
-    """Warn of shards that are too large to be hashed when opened and too old to have checksums of their blocks.
-
-    Raises: DataError.
-    """
-    manifests = read_manifests(folder).values()
-    if is_small(manifests) or all(map(has_checksums, manifests)):
-        return None
-    return (
-        f"{folder}: shards of an earlier version, whose bytes no run compares with a checksum; check them once with: "
-        f"python -m lab.verify {folder}"
-    )
-
-
 def planned_shape(
     experiment: Experiment, folder: RunFolder, checkpoint: checkpoints.Checkpoint | None
 ) -> tuple[str, dict[str, Any]] | None:
@@ -200,7 +183,7 @@ def planned_shape(
         return None
     store = TokenStore.open(shard_folder(data), "train")
     shaped = shape_corpus(shape, data, store, experiment.mask)
-    cost = cost_of(shaped, store, experiment.train.tokens)
+    cost = shaped.cost(store, experiment.train.tokens)
     record, path = shape_record(shape, shaped.plan, cost), folder.path / "shape.json"
     if checkpoint is not None and path.exists():
         before = read_object(path, CheckpointError, "restore it, or begin anew with --restart")

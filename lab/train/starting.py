@@ -11,7 +11,7 @@ from typing import Any
 
 from lab.command import WRONG, show
 from lab.config import Experiment, load_experiment
-from lab.data.closing import digest_of_data
+from lab.data.manifest import digest_of_data
 from lab.data.preparation import shard_folder
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import CheckpointError, ConfigError, DiskError

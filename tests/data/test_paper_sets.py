@@ -6,7 +6,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from eval.common.documents import file_texts
+from eval.engine.texts import file_texts
 from lab.data.config import Conversations, DataConfig, Slimpajama, Text
 from lab.data.corpora import open_corpus
 

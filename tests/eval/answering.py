@@ -4,9 +4,8 @@ from types import SimpleNamespace
 
 import torch
 
-from eval.common.results import Results
-from eval.common.retrieval import judge
-from eval.common.running import run_tests
+from eval.engine.answers import judge, run_tests
+from eval.engine.rows import Results
 
 
 def answered(model, tokenizer, cases, folder, *, budget, rows, stop_id, judge=judge, started=None):

@@ -13,16 +13,15 @@ import pytest
 import yaml
 from scipy.stats import fisher_exact, ttest_ind, ttest_rel
 
-from eval.common.statistics import holm
 from eval.compare.__main__ import main
 from eval.compare.differences import FISHER, LIMITS, MCNEMAR, PAIRED_T, SEEDS, SEEDS_PAIRED, compare, paired_t
 from eval.compare.records import read_records
 from eval.compare.table import arrange
 from eval.compare.writing import WRITERS, spread
+from eval.engine.statistics import holm
 from eval.perplexity.__main__ import main as perplexity
 from lab.errors import ConfigError, DataError
-from lab.probe.intervals import exact_limits
-from lab.probe.sequential import sequential_design
+from lab.probe.intervals import exact_limits, sequential_design
 from tests.eval.commands import runner
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from eval.common.distance_methods import read_distance
-from eval.common.results import FinishedTests
 from eval.compare.records import read_records
 from eval.distance.__main__ import main
 from eval.distance.picture import draw_distances
 from eval.distance.series import Series
 from eval.distance.table import table
+from eval.engine.methods import read_distance
+from eval.engine.needle_tests import FinishedTests
 from eval.report import reading
 from lab.counts import PositionCounts
 from lab.data.preparation import prepare

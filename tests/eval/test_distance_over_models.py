@@ -6,10 +6,10 @@ import shutil
 import pytest
 from safetensors.torch import load_file, save_file
 
-from eval.common.found import Found
-from eval.common.places import expand
 from eval.distance import __main__ as command
 from eval.distance.over_models import draw, rows_of, step_of, table
+from eval.engine.places import expand
+from eval.engine.rows import Found
 from lab.source.hub import hub_folder
 from tests.eval.commands import rows_in, words_of
 

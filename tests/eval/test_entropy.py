@@ -153,7 +153,7 @@ def test_the_command_measures_a_run(run_folder, capsys):
 def test_a_result_is_the_mean_over_texts_and_heads(run_folder, text_file, capsys):
     words = [run_folder, "--texts=4", "--lengths=5,30", f"--text={text_file}", "-o", text_file.parent / "out"]
     assert run(words, capsys)[0] == 0
-    from eval.common.documents import draw_texts
+    from eval.engine.texts import draw_texts
 
     model = open_model(run_folder)
     texts = draw_texts(str(text_file), None, model.tokenizer, n_tokens=30, texts=4, seed=0, vocab_size=400)

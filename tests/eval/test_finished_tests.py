@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from eval.common.results import FinishedTests
+from eval.engine.needle_tests import FinishedTests
 from lab.errors import CheckpointError, ConfigError
 
 KEY = {"weights": "abc", "method": "rope+plain", "protocol": "ours", "seed": 0}
@@ -37,7 +37,7 @@ def test_every_test_is_on_the_disk_before_the_next_is_run(tmp_path):
 
 def test_other_settings_do_not_mix(tmp_path):
     opened(tmp_path).keep(128, {0: ROW})
-    for other in ({"weights": "abd"}, {"protocol": "string"}, {"seed": 1}, {"method": "pi+plain"}):
+    for other in ({"weights": "abd"}, {"protocol": "released"}, {"seed": 1}, {"method": "pi+plain"}):
         assert opened(tmp_path, **other).known(128) == {}
     assert FinishedTests(tmp_path, 8192, KEY).known(128) == {}
     assert opened(tmp_path).known(128) == rows_of(128, (0,))

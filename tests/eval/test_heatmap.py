@@ -10,11 +10,11 @@ import pytest
 import torch
 from scipy.stats import beta
 
-import eval.common.subject
-from eval.common.command import Request
-from eval.common.needle_tests import NeedleOptions, make_probe
-from eval.common.plots import heat_map
-from eval.common.subject import open_subject
+import eval.engine.subject
+from eval.engine.command import Request
+from eval.engine.needle_tests import NeedleOptions, make_probe
+from eval.engine.plots import heat_map
+from eval.engine.subject import open_subject
 from eval.heatmap.__main__ import main
 from eval.heatmap.depths import cell_of, depth_rows, peak, third_of, third_rows, was_found
 from eval.heatmap.picture import draw_heatmap
@@ -23,7 +23,7 @@ from eval.probe.__main__ import main as probe_main
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_length import NeedleProbe, Worker
 from lab.probe.needles import found
-from lab.probe.string_needles import found as found_anywhere
+from lab.probe.released_needles import found as found_anywhere
 from tests.eval.answering import Reader
 from tests.eval.commands import runner, words_of
 from tests.opened import CONSUMED
@@ -180,7 +180,7 @@ class Counted:
 
     def __init__(self, monkeypatch, stop_after=None):
         self.prompts, self.stop_after = 0, stop_after
-        monkeypatch.setattr(eval.common.subject, "greedy", self)
+        monkeypatch.setattr(eval.engine.subject, "greedy", self)
 
     def __call__(self, decoder, prompts, n_tokens, stop_id, **options):
         if self.stop_after is not None and self.prompts >= self.stop_after:
@@ -294,7 +294,7 @@ MISTAKES = {
     "--depths=10": "--depths=10: must be a multiple of the 4 needles, each of which has depths of its own; use 8",
     "--lengths=300,300": "--lengths=300: is given twice; keep one",
     "--answer_budget=3": "--answer_budget=3: an answer of 4 numbers takes ",
-    "--protocol=string --digits=3": "--digits=3: must be 6 in the string protocol; leave it out or ",
+    "--protocol=released --digits=3": "--digits=3: must be 6 in the released protocol; leave it out or ",
     "--required=5": "--required=5: must be <= needles=4; lower required",
     "--haystack=none.txt": "--haystack=none.txt: no such file; give a .txt, .json or .jsonl file",
     "--depth=3": "--depth=3: unknown setting; did you mean depths?",

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from eval.common.cases import Writer
-from eval.common.retrieval import summed
+from eval.engine.answers import summed
+from eval.engine.cases import Writer
 from eval.lines.__main__ import main
 from eval.lines.cases import LEAST_LINES, Lines
 from tests.eval.answering import Reader, answered

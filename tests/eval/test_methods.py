@@ -9,9 +9,9 @@ import pytest
 import torch
 from scipy.stats import beta, binomtest, false_discovery_control
 
-import eval.common.subject
-from eval.common.method_settings import METHODS, group, setting
-from eval.common.statistics import Paired, holm, pair
+import eval.engine.subject
+from eval.engine.methods import METHODS, group, setting
+from eval.engine.statistics import Paired, holm, pair
 from eval.methods.__main__ import MethodsOptions, main
 from eval.methods.table import table
 from lab.errors import ConfigError
@@ -179,7 +179,7 @@ class Reader:
 
     def __init__(self, monkeypatch, tokenizer, stop_after=None):
         self.tokenizer, self.stop_after, self.prompts, self.shown = tokenizer, stop_after, 0, []
-        monkeypatch.setattr(eval.common.subject, "greedy", self)
+        monkeypatch.setattr(eval.engine.subject, "greedy", self)
 
     def __call__(self, decoder, prompts, n_tokens, stop_id, **options):
         if self.stop_after is not None and self.prompts >= self.stop_after:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from eval.common.cases import Writer
-from eval.common.retrieval import answer_budget, draw_key, first_number, least_budget, summed
+from eval.engine.answers import answer_budget, draw_key, first_number, least_budget, summed
+from eval.engine.cases import Writer
 from eval.passkey.__main__ import PasskeyOptions, main
 from eval.passkey.cases import Passkey
 from lab.errors import ConfigError

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from eval.common.documents import draw_documents
+from eval.engine.texts import draw_documents
 from eval.perplexity.__main__ import PerplexityOptions, main
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore

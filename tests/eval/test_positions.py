@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.common.command import requests_of
+from eval.engine.command import requests_of
 from eval.positions.__main__ import FORM, METHODS, main, parse, training_of
 from eval.positions.matrix import cells, matrix_text, number, stretches_text, values
 from eval.positions.picture import CELLS

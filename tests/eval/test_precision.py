@@ -240,7 +240,7 @@ def test_the_command_measures_a_run(run_folder, tmp_path, capsys):
     (file,) = tmp_path.glob("precision-*.jsonl")
     assert status == 0
     assert out.endswith(f"written to {file}\n")
-    from eval.common.documents import draw_texts
+    from eval.engine.texts import draw_texts
 
     model = open_model(run_folder)
     data, kind = model.experiment.data, {"n_tokens": 30, "texts": 3, "seed": 2, "vocab_size": 400}

@@ -9,8 +9,8 @@ import pytest
 import torch
 import yaml
 
-import eval.common.subject
-from eval.common.results import FinishedTests
+import eval.engine.subject
+from eval.engine.needle_tests import FinishedTests
 from eval.probe.__main__ import main
 from eval.probe.picture import draw_probe
 from eval.probe.table import table
@@ -104,16 +104,6 @@ def test_sequential_runs_fewer_tests_and_says_so(probe):
     assert lines(folder / CASES) == [c for c in lines(folder.parent / "all" / CASES) if c["test"] < curve[0]["tests"]]
 
 
-@pytest.mark.usefixtures("quiet")
-def test_the_papers_protocol_brings_its_own_numbers(probe):
-    status, folder, said = probe("--protocol=string --answer_budget=48 --tests=2")
-    assert status == 0
-    cases = lines(folder / CASES)
-    assert {tuple(case["numbers"]) for case in cases} == {("144231", "543171", "264468", "423103")}
-    assert {record["protocol"] for record in lines(folder / "probes.jsonl")} == {"string"}
-    assert "protocol string: Table 5's numbers in every test" in said.out
-
-
 def silent(decoder, prompts, n_tokens, stop_id, **options):
     """Answer nothing, without a model."""
     return torch.full((len(prompts), n_tokens), stop_id)
@@ -122,15 +112,15 @@ def silent(decoder, prompts, n_tokens, stop_id, **options):
 @pytest.fixture
 def quiet(monkeypatch):
     """Let tests that are of other things than answers go without a model."""
-    monkeypatch.setattr(eval.common.subject, "greedy", silent)
+    monkeypatch.setattr(eval.engine.subject, "greedy", silent)
 
 
 class Counted:
     """Counts the prompts that go through a model, and stops it after some."""
 
     def __init__(self, monkeypatch, stop_after=None, by=KeyboardInterrupt, greedy=None):
-        self.prompts, self.stop_after, self.by, self.greedy = 0, stop_after, by, greedy or eval.common.subject.greedy
-        monkeypatch.setattr(eval.common.subject, "greedy", self)
+        self.prompts, self.stop_after, self.by, self.greedy = 0, stop_after, by, greedy or eval.engine.subject.greedy
+        monkeypatch.setattr(eval.engine.subject, "greedy", self)
 
     def __call__(self, decoder, prompts, *rest, **options):
         if self.stop_after is not None and self.prompts >= self.stop_after:
@@ -142,7 +132,7 @@ class Counted:
 @pytest.mark.parametrize("words", ["", "--sequential --round=2"], ids=["all", "sequential"])
 def test_a_probe_that_was_stopped_goes_on_and_ends_as_one_that_was_not(probe, monkeypatch, words):
     if not words:
-        monkeypatch.setattr(eval.common.subject, "greedy", silent)
+        monkeypatch.setattr(eval.engine.subject, "greedy", silent)
     whole = probe(words, folder="whole")[1]
     with monkeypatch.context() as patch:
         Counted(patch, stop_after=4)
@@ -187,8 +177,6 @@ def test_other_settings_take_up_only_tests_that_come_out_the_same(probe, monkeyp
     for other in ("--seed=1", "--digits=2", "--needles=3", "--answer_budget=25"):
         assert ran(f"{other} --max_length=192") == 6
     assert ran("--position.distance.method=rerope --position.distance.window=9 --max_length=192") == 6
-    assert ran("--protocol=string --answer_budget=48 --max_length=256") == 6
-    assert ran("--protocol=string --answer_budget=49 --max_length=256") == 6
 
 
 def test_another_text_takes_up_nothing_even_where_it_begins_alike(probe, monkeypatch, tmp_path):
@@ -238,9 +226,9 @@ def test_without_a_folder_results_lie_in_the_run(probe, run_folder):
     ("words", "line"),
     [
         ("--error=0.1", "probe.error=0.1: would be ignored; leave it out, or set sequential to true"),
-        ("--protocol=strings", "probe.protocol=strings: must be one of 'ours', 'string', 'released' or "),
-        ("--protocol=string --digits=3", "probe.digits=3: must be 6 in the string protocol; leave it out or "),
-        ("--protocol=string", "probe.answer_budget=24: an answer of 4 numbers takes "),
+        ("--protocol=string", "probe.protocol=string: must be one of 'ours', 'released' or "),
+        ("--protocol=released --digits=3", "probe.digits=3: must be 6 in the released protocol; leave it out or "),
+        ("--digits=9", "probe.answer_budget=24: an answer of 4 numbers takes "),
         ("--thresholds=[0.5,1.5]", "probe.thresholds.1=1.5: must be <= 1; Further"),
         ("--confidence=1.0", "probe.confidence=1.0: must be < 1; Minimum"),
         ("--sequential=maybe", "probe.sequential=maybe: must be true or false; Whether a length stops "),

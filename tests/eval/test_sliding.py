@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from eval.common.sliding import IGNORE, TextLosses, text_losses, windows
+from eval.engine.sliding import IGNORE, TextLosses, text_losses, windows
 from lab.model.attention.inspection import token_losses
 from lab.positions import distance
 from tests.model.attention_by_hand import TINY, drawn, tiny

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from eval.common.documents import draw_texts
+from eval.engine.texts import draw_texts
 from lab.data.preparation import shard_folder
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import ConfigError, DataError

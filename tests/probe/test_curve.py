@@ -5,8 +5,7 @@ import pytest
 from scipy.stats import binomtest
 
 from lab.probe.curve import crossing, effective_lengths, last_passing, lower_curve, monotone_shares, upper_curve
-from lab.probe.intervals import exact_limits
-from lab.probe.sequential import full_design, sequential_design
+from lab.probe.intervals import exact_limits, full_design, sequential_design
 
 
 @dataclass

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from lab.probe import answering
-from lab.probe.config import ProbeConfig
 from lab.probe.effective_length import NeedleProbe
-from tests.probe.test_effective_length import HAYSTACK, STOP, make_probe
+from tests.probe.test_effective_length import make_probe
 
 GAPS = ["", " ", ", "]
 AFTER = [".", " and 5 more", "7", " 77.", ", 12", "\n"]
@@ -34,32 +33,24 @@ class Streams:
         return (ids * n_tokens)[:n_tokens]
 
 
-def probed(bpe, answers, *, obeys, protocol="ours"):
-    config = {"tests": 3, "max_length": 224, "batch": 2, "answer_budget": 40}
-    if protocol == "ours":
-        probe = make_probe(bpe, **config)
-    else:
-        config = ProbeConfig(
-            **config | {"protocol": protocol, "needles": 4, "digits": 6, "step": 32, "max_length": 256}
-        )
-        probe = NeedleProbe(config, bpe, HAYSTACK, window=96, stop_id=STOP)
+def probed(bpe, answers, *, obeys):
+    probe = make_probe(bpe, tests=3, max_length=224, batch=2, answer_budget=40)
     model = Streams(probe, answers, obeys=obeys)
     return [case for result in probe.run(model) for case in result.cases], model.tokens
 
 
-@pytest.mark.parametrize("protocol", ["ours", "string"])
 @pytest.mark.parametrize("ending", AFTER, ids=repr)
-def test_scores_and_texts_do_not_depend_on_where_generation_stopped(bpe, monkeypatch, protocol, ending):
+def test_scores_and_texts_do_not_depend_on_where_generation_stopped(bpe, monkeypatch, ending):
     def answers(numbers):
         return " " + ", ".join(numbers) + ending + " and so on"
 
     monkeypatch.setattr(answering, "LOOK_EVERY", 4)  # the budget leaves few tokens after the numbers
-    stopped, fewer = probed(bpe, answers, obeys=True, protocol=protocol)
-    whole, all_tokens = probed(bpe, answers, obeys=False, protocol=protocol)
+    stopped, fewer = probed(bpe, answers, obeys=True)
+    whole, all_tokens = probed(bpe, answers, obeys=False)
     assert stopped == whole
     assert (fewer < all_tokens) == (stopped[0]["found"] == 4)
     monkeypatch.setattr(NeedleProbe, "decided", lambda probe, case, text: False)
-    plain, _ = probed(bpe, answers, obeys=True, protocol=protocol)
+    plain, _ = probed(bpe, answers, obeys=True)
     for mine, theirs in zip(stopped, plain, strict=True):
         assert theirs["answer"].startswith(mine["answer"])
         assert {**mine, "answer": ""} == {**theirs, "answer": ""}

@@ -11,12 +11,11 @@ from lab.counts import PositionCounts
 from lab.errors import ConfigError
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.model.loss import IGNORE, target_losses
-from lab.probe.by_distance import found_by_distance
 from lab.probe.config import ProbeConfig
-from lab.probe.distance_records import distance_record, reach_record
 from lab.probe.effective_distance import DistanceProbe, DistanceResult, log_probs, reach
 from lab.probe.effective_length import ResultStore, Worker
 from lab.probe.intervals import share_limits
+from lab.probe.records import distance_record, found_by_distance, reach_record
 from tests.probe.test_effective_length import STOP, Remembering
 from tests.probe.test_one_number import HAYSTACK
 

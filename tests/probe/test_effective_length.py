@@ -12,11 +12,11 @@ import lab.probe.effective_length
 from lab.counts import PositionCounts
 from lab.errors import ConfigError, DataError
 from lab.probe.config import ProbeConfig
-from lab.probe.effective_length import LengthResult, NeedleProbe, ResultStore, Worker, effective_length
-from lab.probe.intervals import exact_limits
+from lab.probe.curve import effective_lengths
+from lab.probe.effective_length import LengthResult, NeedleProbe, ResultStore, Worker
+from lab.probe.intervals import exact_limits, full_design
 from lab.probe.protocols import window_warning
 from lab.probe.records import length_record, summary_record
-from lab.probe.sequential import full_design
 
 HAYSTACK = " ".join(f"bake{'.' if k % 7 == 6 else ''}" for k in range(4000))
 STOP = 1
@@ -72,7 +72,7 @@ def test_effective_length_is_where_the_oracle_ends(bpe, longest):
     probe = make_probe(bpe)
     curve = results(probe, right_up_to(longest))
     assert [r.accuracy for r in curve] == [1.0 if r.length <= longest else 0.0 for r in curve]
-    assert effective_length(curve, 0.8) == longest
+    assert effective_lengths(curve, 0.8)["effective_length"] == longest
 
 
 @pytest.mark.parametrize(
@@ -82,13 +82,13 @@ def test_effective_length_is_where_the_oracle_ends(bpe, longest):
         pytest.param([10, 8, 8, 8], 0.8, 512, id="all_pass"),
         pytest.param([10, 9, 10, 10], 1.0, 128, id="threshold_one"),
         pytest.param([0, 0, 0, 0], 0.0, 512, id="threshold_zero"),
-        pytest.param([7, 10, 10, 10], 0.8, 0, id="first_fails"),
-        pytest.param([], 0.8, 0, id="nothing_probed"),
+        pytest.param([7, 10, 10, 10], 0.8, None, id="first_fails"),
+        pytest.param([], 0.8, None, id="nothing_probed"),
     ],
 )
 def test_effective_length_by_hand(accuracies, threshold, expected):
     curve = [LengthResult(128 * (k + 1), 10, passed, []) for k, passed in enumerate(accuracies)]
-    assert effective_length(curve, threshold) == expected
+    assert effective_lengths(curve, threshold)["effective_length"] == expected
 
 
 @pytest.mark.parametrize(("required", "says", "passes"), [(1, 1, 1), (2, 1, 0), (2, 2, 1), (3, 2, 0), (4, 4, 1)])
@@ -106,8 +106,8 @@ def test_a_length_passes_at_the_share_of_the_threshold(bpe):
     wrong = {numbers[0][0] for numbers in case_numbers.values()}
     (result, *_) = results(probe, lambda length, numbers: "" if numbers[0] in wrong else " ".join(numbers))
     assert (result.tests, result.passed, result.accuracy) == (5, 4, 0.8)
-    assert effective_length([result], 0.8) == result.length
-    assert effective_length([result], 0.81) == 0
+    assert effective_lengths([result], 0.8)["effective_length"] == result.length
+    assert effective_lengths([result], 0.81)["effective_length"] is None
 
 
 def test_probe_stops_at_the_first_failure_without_max_length(bpe):
@@ -122,7 +122,7 @@ def test_probe_goes_on_to_max_length_when_it_is_given(bpe):
     probe = make_probe(bpe)
     curve = results(probe, lambda length, numbers: " ".join(numbers) if length in (256, 320) else "")
     assert [r.length for r in curve] == probe.lengths
-    assert effective_length(curve, 0.8) == 0
+    assert effective_lengths(curve, 0.8)["effective_length"] is None
 
 
 def test_lengths_are_the_multiples_of_step_with_room(bpe):
@@ -400,12 +400,12 @@ def test_a_probe_without_room_is_one_line(bpe, settings, start):
         ({"round": 5}, "round=5: would be ignored; leave it out, or set sequential to true"),
         ({"sequential": True, "tests": 5, "round": 6}, "round=6: must be <= tests=5; lower it"),
         (
-            {"protocol": "string", "digits": 3},
-            "digits=3: must be 6 in the string protocol; leave it out or use protocol: ours",
+            {"protocol": "released", "digits": 3},
+            "digits=3: must be 6 in the released protocol; leave it out or use protocol: ours",
         ),
         (
-            {"protocol": "string", "needles": 2},
-            "needles=2: must be 4 in the string protocol; leave it out or use protocol: ours",
+            {"protocol": "released", "needles": 2},
+            "needles=2: must be 4 in the released protocol; leave it out or use protocol: ours",
         ),
         (
             {"protocol": "released", "answer_budget": 64},
@@ -427,7 +427,7 @@ def test_settings_that_are_left_out():
     assert (config.round_size, config.error_rate, config.all_thresholds) == (3, 0.0, (0.8,))
 
 
-@pytest.mark.parametrize("protocol", ["ours", "string"])
+@pytest.mark.parametrize("protocol", ["ours", "released"])
 def test_a_tokenizer_that_sets_digits_apart_is_refused(protocol):
     apart = Tokenizer(models.WordLevel({"[UNK]": 0, **{str(k): k + 1 for k in range(10)}}, unk_token="[UNK]"))
     apart.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), pre_tokenizers.Digits(True)])

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lab.data.preparation import shard_folder
-from lab.probe.held_out import HeldOutLoss, context_loss
+from lab.probe.measuring import HeldOutLoss, context_loss
 from tests.data.stores import read_shard
 
 PACK = 128

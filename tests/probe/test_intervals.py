@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import beta, binomtest
 
-from lab.probe.intervals import exact_limits
-from lab.probe.sequential import full_design, sequential_design
+from lab.probe.intervals import exact_limits, full_design, sequential_design
 
 SEQUENTIAL = [(100, (0.8,), 0.01, 5), (60, (0.5, 0.9), 0.02, 6), (40, (0.8,), 0.0, 1), (200, (0.8,), 0.005, 40)]
 

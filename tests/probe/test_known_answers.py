@@ -50,7 +50,7 @@ def make_probe(bpe, protocol, **settings):
     return NeedleProbe(config, bpe, HAYSTACK, window=512, stop_id=STOP)
 
 
-def true_share(probe, protocol, length, required):
+def true_share(probe, length, required):
     """Give the share of tests in which the last `required` needles begin among the tokens seen.
 
     Needle m of 4 stands at a depth uniform between 0.99 (m - 1) / 4 and 0.99 m / 4 of the n_hay tokens of haystack, so
@@ -58,9 +58,8 @@ def true_share(probe, protocol, length, required):
     word, which is behind a blank that goes with it.
     """
     tokenizer = probe.tokenizer
-    tail = {"ours": "\n\nWhat are the magic numbers mentioned in the provided text? The numbers are"}
-    tail["string"] = "\n\n What are the magic numbers mentioned in the provided text?\n The numbers are"
-    question = len(tokenizer.encode(tail[protocol], add_special_tokens=False).ids)
+    tail = "\n\nWhat are the magic numbers mentioned in the provided text? The numbers are"
+    question = len(tokenizer.encode(tail, add_special_tokens=False).ids)
     needle = len(tokenizer.encode(" One of the magic numbers is 123456.", add_special_tokens=False).ids)
     prompt = len(probe.case(length, 0).prompt_ids)
     task = len(
@@ -74,11 +73,11 @@ def true_share(probe, protocol, length, required):
     return float(np.clip((0.99 * m / 4 - least) / (0.99 / 4), 0, 1))
 
 
-def assert_known_answer(probe, protocol, required):
+def assert_known_answer(probe, required):
     model = Copier(probe.tokenizer, SEEN)
     results = list(probe.run(model))
     assert model.ran == sum(result.tests for result in results)
-    shares = [true_share(probe, protocol, length, required) for length in probe.lengths]
+    shares = [true_share(probe, length, required) for length in probe.lengths]
     for result, share in zip(results, shares, strict=True):
         deviation = (share * (1 - share) / result.tests) ** 0.5
         assert abs(result.accuracy - share) <= 4 * deviation + 0.02  # a token of haystack moves it by less than 0.01
@@ -94,22 +93,20 @@ def assert_known_answer(probe, protocol, required):
 
 
 @pytest.mark.parametrize(("required", "step", "true"), [(2, 640, 1280), (4, 576, 576)])
-@pytest.mark.parametrize(("protocol", "mode"), [("ours", "all"), ("ours", "sequential"), ("string", "all")])
-def test_a_copier_that_sees_700_tokens(bpe, protocol, mode, required, step, true):
-    probe = make_probe(bpe, protocol, required=required, step=step, tests=40, **MODES[mode])
-    assert true_share(probe, protocol, true, required) == 1
-    assert true_share(probe, protocol, true + step, required) < 0.6
-    assert_known_answer(probe, protocol, required)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_copier_that_sees_700_tokens(bpe, mode, required, step, true):
+    probe = make_probe(bpe, "ours", required=required, step=step, tests=40, **MODES[mode])
+    assert true_share(probe, true, required) == 1
+    assert true_share(probe, true + step, required) < 0.6
+    assert_known_answer(probe, required)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("required", [2, 3, 4])
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("protocol", ["ours", "string"])
-def test_a_copier_that_sees_700_tokens_at_steps_of_128(bpe, protocol, mode, required):
-    probe = make_probe(bpe, protocol, required=required, tests=500, **MODES[mode])
-    used = assert_known_answer(probe, protocol, required)
-    print(f"{protocol}, {mode}, {required} of 4: {used:.3f} of the tests")
+def test_a_copier_that_sees_700_tokens_at_steps_of_128(bpe, mode, required):
+    probe = make_probe(bpe, "ours", required=required, tests=500, **MODES[mode])
+    used = assert_known_answer(probe, required)
     assert used == 1 if mode == "all" else used <= 1 / 3
 
 
@@ -130,14 +127,14 @@ class Gluing(Copier):
         return torch.tensor([ids[:n_tokens] + [STOP] * (n_tokens - len(ids))])
 
 
-@pytest.mark.parametrize(("protocol", "passed"), [("ours", 0), ("string", 3), ("released", 3)])
+@pytest.mark.parametrize(("protocol", "passed"), [("ours", 0), ("released", 3)])
 def test_only_the_papers_protocol_counts_digits_inside_longer_numbers(bpe, protocol, passed):
     probe = make_probe(bpe, protocol, tests=3, step=512, max_length=512, batch=1)
     (result,) = probe.run(Gluing(bpe, SEEN))
     assert result.passed == passed
 
 
-@pytest.mark.parametrize("protocol", ["ours", "string", "released"])
+@pytest.mark.parametrize("protocol", ["ours", "released"])
 def test_a_copier_that_sees_everything_has_no_end(bpe, protocol):
     probe = make_probe(bpe, protocol, tests=40, step=512, sequential=True)
     values = effective_lengths(list(probe.run(Copier(bpe, 10_000))), 0.8)

@@ -7,7 +7,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from lab.errors import DataError
 from lab.probe.needles import make_case
 from lab.probe.one_number import OneNumberTest
-from lab.probe.string_needles import make_case as string_case
 
 QUESTION = "\n\nWhat are the magic numbers mentioned in the provided text? The numbers are"  # 76 characters
 NEEDLE = " One of the magic numbers is "  # 29 characters
@@ -96,12 +95,11 @@ def test_a_test_follows_from_seed_distance_and_number(bpe):
     assert [shorter.case(60, k).numbers for k in range(9)] == [one.case(60, k).numbers for k in range(9)]
 
 
-@pytest.mark.parametrize("make", [make_case, string_case], ids=["ours", "string"])
-def test_four_needle_cases_know_their_distances(make):
+def test_four_needle_cases_know_their_distances():
     # a token a byte: a number's place in the text is its place in tokens
     tokenizer = bytewise()
     for seed in range(5):
-        case = make(tokenizer, HAYSTACK, 1000, 60, np.random.default_rng(seed), digits=6)
+        case = make_case(tokenizer, HAYSTACK, 1000, 60, np.random.default_rng(seed), digits=6)
         text = tokenizer.decode(case.prompt_ids)
         places = [match.start(1) for match in re.finditer(f"{NEEDLE}([0-9]+)[.]", text)]
         assert case.distances == [len(text) - 1 - place for place in places]

@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import betabinom, binom
 
 from lab.probe.curve import last_passing
-from lab.probe.sequential import doubts_at, fewest, full_design, sequential_design
+from lab.probe.intervals import doubts_at, fewest, full_design, sequential_design
 
 FINE = np.linspace(1e-4, 1 - 1e-4, 1201)
 DESIGNS = [  # tests, thresholds, error, round

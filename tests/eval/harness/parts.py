@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eval.common.subject import as_subject
+from eval.engine.subject import as_subject
 from eval.harness.model import harness_model
 from eval.harness.options import HarnessOptions
 from lab.loading import open_model

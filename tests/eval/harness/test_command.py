@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from eval.common.distance_methods import method_overrides
+from eval.engine.methods import method_overrides
 from eval.harness.__main__ import main
 from eval.harness.encoding import Encoder
 from eval.harness.model import LabModel

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from eval.common.command import printing_to_stderr
+from eval.engine.command import printing_to_stderr
 from eval.papers.__main__ import main
 from eval.papers.comparing import compare, table_text
 from eval.papers.cost import experiments

@@ -5,7 +5,7 @@ import pytest
 from eval.report.curves import by_distance, by_needles, farthest, needle_shares
 from eval.report.data import read_runs
 from eval.report.figures import frequency
-from lab.probe.by_distance import found_by_distance
+from lab.probe.records import found_by_distance
 from tests.eval.report.fakes import PLAIN, evaluate, one, write_fake
 
 FOUR, ONE = "4 numbers in a test", "one number in a test"

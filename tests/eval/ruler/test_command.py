@@ -6,9 +6,9 @@ import shutil
 import pytest
 import torch
 
-import eval.common.subject
+import eval.engine.subject
 import eval.ruler.__main__ as command
-from eval.common.subject import Subject, first_id
+from eval.engine.subject import Subject, first_id
 from eval.ruler.tasks import ALL
 from lab.train.checkpoints import folder_name, publish, temporary_folder
 from tests.eval.commands import check_faults, rows_named, runner
@@ -245,7 +245,7 @@ def test_the_precision_of_a_run_is_used(run_folder, tmp_path, capsys, monkeypatc
         seen.append((torch.is_autocast_enabled("cpu"), stop_id))
         return torch.full((len(prompts), 1), stop_id)
 
-    monkeypatch.setattr(eval.common.subject, "greedy", greedy)
+    monkeypatch.setattr(eval.engine.subject, "greedy", greedy)
     copy = tmp_path / "tiny"
     shutil.copytree(run_folder, copy, ignore=shutil.ignore_patterns("eval"))
     words = [copy, "--tests=1", "--tasks=vt", "--lengths=512"]

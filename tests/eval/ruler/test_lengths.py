@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from eval.common.cases import Turn, Writer, fit
-from eval.common.words import NOISE
+from eval.engine.cases import Turn, Writer, fit
+from eval.engine.words import NOISE
 from eval.ruler.sources import Sources
 from eval.ruler.tasks import ALL, TASKS, least_budget, least_length, make_case
 from lab.errors import DataError, LabError

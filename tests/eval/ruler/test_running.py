@@ -7,15 +7,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-import eval.common.running
-from eval.common.cases import Writer
-from eval.common.results import Results
-from eval.common.running import Outcome
+import eval.engine.answers
+from eval.engine.answers import Outcome
+from eval.engine.cases import Writer
+from eval.engine.rows import Results
 from eval.ruler.metrics import summed
 from eval.ruler.sources import Sources
 from eval.ruler.tasks import ALL, TASKS, least_budget, make_case
 from lab.probe.answering import side_by_side
-from lab.probe.cases import Case
+from lab.probe.needles import Case
 from tests.eval.answering import answered
 from tests.eval.ruler.oracle import Oracle, solve
 
@@ -68,7 +68,7 @@ def test_what_is_finished_is_not_run_again(bpe, made_up, tmp_path, monkeypatch):
     again = Results(tmp_path / "vt.jsonl", ("test",))
     assert [row["test"] for row in again] == [0, 1]
     clock = iter([10.0, 13.0])
-    monkeypatch.setattr(eval.common.running, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(eval.engine.answers, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     _, outcome = run(oracle, writer, made_up, task, rows=1, started=again)
     assert len(oracle.calls) == 5
     assert outcome.seconds == 5.0  # three tests took 3 seconds

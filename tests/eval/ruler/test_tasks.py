@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from eval.common.words import english, holds_english
+from eval.engine.words import english, holds_english
 from eval.ruler import wording
 from eval.ruler.fwe import FrequentWords
 from eval.ruler.sources import STANDIN, Sources, digest
@@ -101,7 +101,7 @@ def check_haystack(kind, case):
 
 
 def test_depths_are_where_needles_stand_and_cover_the_haystack(merging, made_up):
-    from eval.common.cases import Writer
+    from eval.engine.cases import Writer
 
     writer, seen = Writer(merging), []
     for index in range(40):
@@ -176,7 +176,7 @@ def test_tracing_is_shown_by_an_example_where_it_leaves_half_of_the_room(writer,
 def test_chains_beside_the_one_asked_for_have_other_values(merging, made_up):
     import numpy as np
 
-    from eval.common.cases import Turn, Writer, finish
+    from eval.engine.cases import Turn, Writer, finish
     from eval.ruler.vt import Tracing
 
     writer = Writer(merging)
@@ -203,7 +203,7 @@ def test_chains_beside_the_one_asked_for_have_other_values(merging, made_up):
 
 @pytest.mark.parametrize(("length", "repeats"), [(4096, (30, 3)), (6000, (30, 3)), (4095, (6, 1)), (2000, (6, 1))])
 def test_common_words_stand_30_times_and_others_3_times(merging, made_up, length, repeats):
-    from eval.common.cases import Writer
+    from eval.engine.cases import Writer
 
     case = case_of(Writer(merging), made_up, "cwe", length)
     counts = Counter(listed(case.prompt))
@@ -224,7 +224,7 @@ def test_common_words_stand_30_times_and_others_3_times(merging, made_up, length
 
 
 def test_the_list_is_shuffled(merging, made_up):
-    from eval.common.cases import Writer
+    from eval.engine.cases import Writer
 
     words = listed(case_of(Writer(merging), made_up, "cwe", 6000).prompt)
     half = len(words) // 2
@@ -235,7 +235,7 @@ def test_the_list_is_shuffled(merging, made_up):
 
 
 def test_long_lists_go_on_with_made_up_words(merging, made_up):
-    from eval.common.cases import Writer
+    from eval.engine.cases import Writer
 
     case = case_of(Writer(merging), made_up, "cwe", 40_000)
     known = {word for words in english().values() for word in words}
@@ -246,7 +246,7 @@ def test_long_lists_go_on_with_made_up_words(merging, made_up):
 
 
 def test_common_words_come_from_the_package_that_is_named(merging, monkeypatch):
-    from eval.common.cases import Writer
+    from eval.engine.cases import Writer
 
     given = [f"word{k}" for k in range(3000)]
     module = type("wonderwords", (), {"RandomWord": type("Words", (), {"filter": lambda _: given + given})})
@@ -351,7 +351,7 @@ def test_questions_are_answered_by_their_documents(writer, squad, hotpotqa):
 
 
 def test_only_as_many_near_documents_as_fit_are_there(merging, hotpotqa):
-    from eval.common.cases import Writer
+    from eval.engine.cases import Writer
 
     sources = Sources.read(None, None, str(hotpotqa))
     case = case_of(Writer(merging), sources, "qa_2", 260)
@@ -360,7 +360,7 @@ def test_only_as_many_near_documents_as_fit_are_there(merging, hotpotqa):
 
 
 def test_documents_and_questions_stand_in_any_order(merging, squad):
-    from eval.common.cases import Writer
+    from eval.engine.cases import Writer
 
     sources = Sources.read(None, str(squad), None)
     places = [case_of(Writer(merging), sources, "qa_1", 700, index).facts["gold"][0] for index in range(20)]

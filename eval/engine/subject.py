@@ -13,7 +13,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from eval.common.command import Request
+from eval.engine.command import Request
 from lab.command import show
 from lab.config.faults import MOST_WINDOWS
 from lab.data.preparation import end_of_document

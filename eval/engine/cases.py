@@ -16,7 +16,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from lab.errors import DataError
-from lab.probe.cases import Case, check_spelling
+from lab.probe.needles import Case, check_spelling
 
 PROBE_UNITS = 16  # first step of the search, which estimates the slope
 MOST_UNITS = 100  # for each token of room; letters are the smallest units

@@ -3,20 +3,21 @@
 A cell is one number of a table, such as one depth at one length. Its row states what was measured, and on what and how,
 and is appended as soon as the number is known; until then the cell's finished tests lie in a file of their own, which
 ends in .part. Rows that agree in the fields they are named by are the same measurement.
+
+What an evaluation found: text for people, rows for machines, and the files that it has written.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from lab.errors import CheckpointError
 from lab.files import writing
-from lab.probe.effective_length import ResultStore
 from lab.train.folder import RunFolder
 
 Row = dict[str, Any]
@@ -91,40 +92,6 @@ class Results:
         return self.path.parent / f"{tests}.part"
 
 
-class FinishedTests(ResultStore):
-    """The finished needle tests of one key, in tests-TOKENS-KEY.jsonl; the file's first line holds the key.
-
-    The key holds all that decides a test's outcome: checkpoint, position methods, protocol, text, seed. How many tests
-    there are, at which lengths, and what passes is not in it: a probe that asks for more reuses the tests of one that
-    asked for less. `by` is the field of a test's length or distance. `report` is called with the number of tests just
-    added.
-    """
-
-    def __init__(self, folder: Path, consumed_tokens: int, key: Mapping[str, Any], by: str = "length") -> None:
-        self.by = by
-        head = {"key": dict(key)}
-        self.path = folder / f"tests-{consumed_tokens:015d}-{shortened(json.dumps(key, sort_keys=True))}.jsonl"
-        self.report: Any = lambda tests: None
-        self.file = Results(self.path, (by, "test"))
-        if not self.file.known:
-            self.file.append([head])
-        first, *rows = self.file
-        if first != head:
-            raise CheckpointError(f"{self.path}: its first line names other settings; move the file away")
-        self.rows: dict[tuple[int, int], Row] = {(row[by], row["test"]): row for row in rows}
-
-    def known(self, length: int) -> Mapping[int, Row]:
-        """Return the finished tests of a length by number."""
-        return {test: row for (other, test), row in self.rows.items() if other == length}
-
-    def keep(self, length: int, rows: Mapping[int, Row]) -> None:
-        """Add finished tests; they are on the disk when this returns."""
-        named = {test: {self.by: length, "test": test, **row} for test, row in rows.items()}
-        self.file.append(named.values())
-        self.rows |= {(length, test): row for test, row in named.items()}
-        self.report(len(named))
-
-
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], option: str, other: str = "file") -> None:
     """Write a file of rows, whole or not at all; `option` is its name on the command line.
 
@@ -137,3 +104,75 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], option: str, other
 def shortened(text: str) -> str:
     """Name a text by 8 hexadecimal digits of its hash."""
     return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+class Found(NamedTuple):
+    """What a command found: text to print, the rows behind it, the files that it has written."""
+
+    text: str
+    rows: Sequence[Mapping[str, Any]] = ()
+    written: Path | None = None
+    picture: Path | None = None
+
+    @property
+    def whole(self) -> str:
+        """The text, and where the files are."""
+        written = None if self.written is None else f"written to {self.written}"
+        picture = None if self.picture is None else f"picture: {self.picture}"
+        return "\n".join(part for part in (self.text or None, written, picture) if part is not None)
+
+
+def document(name: str, found: Sequence[Found]) -> str:
+    """Write what was found as one JSON object.
+
+    Example:
+        >>> document("eval.x", [Found("text", [{"score": float("nan"), "n": 2}], Path("a.jsonl"))])
+        '{"command": "eval.x", "rows": [{"score": null, "n": 2}], "files": ["a.jsonl"], "pictures": []}'
+    """
+    files = [each.written for each in found if each.written is not None]
+    pictures = [each.picture for each in found if each.picture is not None]
+    rows = [row for each in found for row in each.rows]
+    whole = {"command": name, "rows": rows, "files": files, "pictures": pictures}
+    return json.dumps(finite(whole), allow_nan=False)
+
+
+def finite(value: Any) -> Any:
+    """Turn a value into what JSON has: null in place of numbers that are not finite, plain numbers, text of paths.
+
+    Example:
+        >>> finite({"a": (1, float("inf")), "b": Path("x")})
+        {'a': [1, None], 'b': 'x'}
+    """
+    value = value.item() if hasattr(value, "item") and not isinstance(value, dict) else value
+    if isinstance(value, Mapping):
+        return {str(key): finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
+def save(found: Found, folder: Path | None, name: str) -> Found:
+    """Write the rows to FOLDER/NAME.jsonl, where a folder is asked for.
+
+    Raises: ConfigError where that cannot be done.
+    """
+    if folder is None:
+        return found
+    with writing(f"-o {folder}", "folder"):
+        folder.mkdir(parents=True, exist_ok=True)
+        RunFolder(folder).write_records(f"{name}.jsonl", [finite(row) for row in found.rows])
+    return found._replace(written=folder / f"{name}.jsonl")
+
+
+def file_in(place: Path | None, default: str, home: Path = Path()) -> Path:
+    """Name the file of -o, which is a file with an ending, or a folder for one of the default name.
+
+    Example:
+        >>> file_in(Path("out"), "report.html").as_posix(), file_in(Path("a.html"), "report.html").as_posix()
+        ('out/report.html', 'a.html')
+    """
+    if place is None:
+        return home / default
+    return place if place.suffix else place / default

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from eval.common.results import FinishedTests
-from eval.common.subject import Subject
+from eval.engine.rows import Results, Row, shortened
+from eval.engine.subject import Subject
 from lab.config import Experiment, load_experiment
 from lab.counts import SavedCounts
 from lab.data.config import Synthetic
 from lab.data.tokenizer import check_ids
-from lab.errors import ConfigError
+from lab.errors import CheckpointError, ConfigError
 from lab.probe.config import OFFICIAL_SIZES, SIZES, ProbeConfig, ProtocolName
-from lab.probe.effective_length import LengthResult, NeedleProbe, Worker
+from lab.probe.effective_length import LengthResult, NeedleProbe, ResultStore, Worker
 from lab.probe.haystacks import load_haystack, read_text
 from lab.probe.protocols import shortest_test
 from lab.schema import Length, PathText, Positive, Section, Seed, Tests
@@ -45,8 +45,8 @@ class NeedleOptions(Section):
     tests: Tests | None = None
     """Tests at each length; left out, the run's probe.tests, or 500."""
     protocol: ProtocolName | None = None
-    """Tests of the lab (ours), of the paper (string) or of its released script (released, released_llama31), as in
-    eval.probe; left out, the run's."""
+    """Tests of the lab (ours) or of the paper's released script (released, released_llama31), as in eval.probe; left
+    out, the run's."""
     needles: Annotated[int, Ge(1), Le(16)] | None = None
     """Numbers hidden in each test; left out, as in the run's own probe, or 4."""
     digits: Annotated[int, Ge(2), Le(9)] | None = None
@@ -75,6 +75,40 @@ class NeedleOptions(Section):
             for length in sorted(set(lengths))
             if lengths.count(length) > 1
         ]
+
+
+class FinishedTests(ResultStore):
+    """The finished needle tests of one key, in tests-TOKENS-KEY.jsonl; the file's first line holds the key.
+
+    The key holds all that decides a test's outcome: checkpoint, position methods, protocol, text, seed. How many tests
+    there are, at which lengths, and what passes is not in it: a probe that asks for more reuses the tests of one that
+    asked for less. `by` is the field of a test's length or distance. `report` is called with the number of tests just
+    added.
+    """
+
+    def __init__(self, folder: Path, consumed_tokens: int, key: Mapping[str, Any], by: str = "length") -> None:
+        self.by = by
+        head = {"key": dict(key)}
+        self.path = folder / f"tests-{consumed_tokens:015d}-{shortened(json.dumps(key, sort_keys=True))}.jsonl"
+        self.report: Any = lambda tests: None
+        self.file = Results(self.path, (by, "test"))
+        if not self.file.known:
+            self.file.append([head])
+        first, *rows = self.file
+        if first != head:
+            raise CheckpointError(f"{self.path}: its first line names other settings; move the file away")
+        self.rows: dict[tuple[int, int], Row] = {(row[by], row["test"]): row for row in rows}
+
+    def known(self, length: int) -> Mapping[int, Row]:
+        """Return the finished tests of a length by number."""
+        return {test: row for (other, test), row in self.rows.items() if other == length}
+
+    def keep(self, length: int, rows: Mapping[int, Row]) -> None:
+        """Add finished tests; they are on the disk when this returns."""
+        named = {test: {self.by: length, "test": test, **row} for test, row in rows.items()}
+        self.file.append(named.values())
+        self.rows |= {(length, test): row for test, row in named.items()}
+        self.report(len(named))
 
 
 def make_probe(subject: Subject, options: NeedleOptions) -> NeedleProbe:

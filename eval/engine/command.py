@@ -3,6 +3,8 @@
 Shared are -o FOLDER, --plot, --json, --distance, --frequency and --text. A command refuses those that make no sense for
 it, each with a reason. MODEL and RUN may be patterns, as "runs/mini-*" or "hf:OWNER/NAME@{main,step1000}"; a command
 that measures one model measures each of several in turn, and may show them together at the end.
+
+Options that several evaluations have.
 """
 
 from __future__ import annotations
@@ -13,17 +15,17 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from eval.common.distance_methods import method_overrides, split_words
-from eval.common.found import Found, document
-from eval.common.places import expand, names_of
+from eval.engine.methods import method_overrides, split_words
+from eval.engine.places import expand, names_of
+from eval.engine.rows import Found, document
 from lab import command
 from lab.command import Syntax, Words, bare_settings, read_options, settings_lines, show
 from lab.errors import ConfigError
 from lab.launch import read_launch
 from lab.positions.config import PositionConfig
-from lab.schema import brief
+from lab.schema import PathText, Section, Seed, Tests, brief
 from lab.source.hub import is_hub_id
 from lab.source.place import find_place
 
@@ -229,3 +231,40 @@ def longest(options: Any) -> int | None:
     found = next((known[name] for name in names if known.get(name)), None)
     longest = max(found) if isinstance(found, tuple) and found else found
     return longest if isinstance(longest, int) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Section):
+    """Options of measurements on texts."""
+
+    texts: Tests = 10
+    """Texts, pieces of the source that do not overlap."""
+    text: PathText | None = None
+    """Source of the texts, a .txt, .json or .jsonl file; left out, a run's corpus: held-out documents, fresh filler."""
+    text_field: str = "text"
+    """Field of the rows of a .json or .jsonl file that holds the text."""
+    seed: Seed = 0
+    """Seed of the choice of texts, and of what else is drawn."""
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    """What to compute on; auto takes a GPU where there is one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellOptions(Section):
+    """Options of measurements that are made of cells."""
+
+    seed: Seed = 0
+    """Seed of all that is drawn."""
+    batch: Tests | None = None
+    """Rows that the model runs side by side; left out, as many as have 16384 tokens together, 64 at most."""
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    """What to compute on; auto takes a GPU where there is one."""
+
+    def rows(self, length: int) -> int:
+        """Choose how many rows of a length run side by side.
+
+        Example:
+            >>> CellOptions().rows(128), CellOptions().rows(8192), CellOptions(batch=3).rows(128)
+            (64, 2, 3)
+        """
+        return self.batch or max(1, min(64, 16_384 // length))

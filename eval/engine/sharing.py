@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-from eval.common.command import Request
-from eval.common.found import Found
-from eval.common.subject import Subject, device_for, open_subject
+from eval.engine.command import Request
+from eval.engine.rows import Found
+from eval.engine.subject import Subject, device_for, open_subject
 from lab.errors import ConfigError
 from lab.launch import Launch, read_launch
 from lab.model.attention.context import ContextGroup

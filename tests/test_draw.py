@@ -1,0 +1,92 @@
+import json
+import re
+
+import pandas as pd
+import pytest
+
+from lab import draw as drawing
+from lab.draw import Rule, below, draw, layer, save, themed
+from lab.errors import ConfigError, MissingPackage
+
+pytest.importorskip("altair")
+PNG = b"\x89PNG\r\n\x1a\n"
+METHODS = ("rope+plain", "string(shift=64)")
+ROWS = [
+    {"length": length, "method": method, "score": 1 - length / 512, "low": 0.2, "high": 0.9}
+    for method in METHODS
+    for length in (64, 128, 256)
+]
+
+
+def spec(chart):
+    return json.loads(json.dumps(themed(chart).to_dict(), allow_nan=False))
+
+
+def marks(chart):
+    return [part["mark"]["type"] for part in spec(chart)["layer"]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "types"),
+    [("line", ["line", "area"]), ("point", ["point", "rule"]), ("bar", ["bar", "rule"])],
+)
+def test_a_chart_has_its_marks_and_their_limits(kind, types):
+    chart = draw(ROWS, "length", "score", "method", low="low", high="high", kind=kind)
+    assert marks(chart) == types
+    (rows,) = spec(chart)["datasets"].values()
+    assert rows == ROWS
+
+
+def test_series_differ_in_colour_and_in_dash_and_keep_the_order_given():
+    chart = draw(ROWS, "length", "score", "method", names=METHODS[::-1])
+    encoding = spec(chart)["layer"][0]["encoding"]
+    assert encoding["color"]["scale"]["domain"] == list(METHODS[::-1])
+    assert len({*map(str, encoding["strokeDash"]["scale"]["range"])}) == 2
+
+
+def test_a_series_of_numbers_is_drawn_from_light_to_dark():
+    chart = draw([{"n": n, "layer": k, "h": n * k} for n in (1, 2) for k in (0, 1)], "n", "h", "layer")
+    assert spec(chart)["layer"][0]["encoding"]["color"]["type"] == "quantitative"
+
+
+def test_a_heat_map_keeps_the_order_of_its_rows_and_leaves_gaps():
+    rows = [
+        {"length": n, "depth": d, "score": None if d == "9-10" else 0.5} for n in (64, 128) for d in ("9-10", "0-9")
+    ]
+    encoding = spec(draw(rows, "length", "depth", "score", kind="heat", percent=True))["layer"][0]["encoding"]
+    assert encoding["y"]["sort"] == ["9-10", "0-9"]
+    assert encoding["color"]["scale"]["domain"] == [0, 1]
+
+
+def test_rules_and_facets_are_drawn():
+    rules = [Rule("x", 128, "window 128"), Rule("y", 0.8)]
+    assert marks(draw(ROWS, "length", "score", rules=rules)) == ["line", "rule", "text", "rule"]
+    assert spec(draw(ROWS, "length", "score", facet="method"))["facet"]["sort"] == list(METHODS)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".html"])
+def test_charts_are_saved_by_suffix(tmp_path, suffix):
+    chart = draw(pd.DataFrame(ROWS), "length", "score", "method", log_x=True, log_y=True, title="one\ntwo")
+    path = tmp_path / "new" / f"chart{suffix}"
+    save(below(layer(chart, chart), chart), path)
+    data = path.read_bytes()
+    if suffix == ".png":
+        assert data.startswith(PNG)
+    else:
+        assert b"<svg" in data or b"vegaEmbed" in data
+        assert not re.search(rb'(src|href)="https?:', data)
+
+
+def test_another_suffix_or_place_is_refused_in_one_line(tmp_path):
+    chart = draw(ROWS, "length", "score")
+    with pytest.raises(ConfigError, match=r"\.png, \.svg or \.html; "):
+        save(chart, tmp_path / "chart.pdf")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="file/chart.png: cannot be written"):
+        save(chart, tmp_path / "file" / "chart.png")
+
+
+def test_without_altair_one_line_names_the_extra(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "altair", None)
+    with pytest.raises(MissingPackage, match=r"altair: not installed, .*\[plot\]"):
+        drawing.draw(ROWS, "length", "score")
