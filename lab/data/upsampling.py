@@ -75,9 +75,9 @@ def refuse_no_change(kept: Sequence[str | None], upsample: Upsample, longest: in
     )
 
 
-def draw_offsets(n_classes: int) -> Floats:
+def draw_offsets(n_classes: int, seed: int = SEED) -> Floats:
     """Draw u for every class, a multiple of 1 / OFFSETS in [0, 1)."""
-    return np.random.default_rng(SEED).integers(OFFSETS, size=n_classes) / OFFSETS
+    return np.random.default_rng(seed).integers(OFFSETS, size=n_classes) / OFFSETS
 
 
 def copies_of(lengths: Ints, classes: Ints, before: Ints, weights: Floats, offsets: Floats) -> Ints:

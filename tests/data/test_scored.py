@@ -10,11 +10,12 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 
 from lab.config import load_experiment
 from lab.data.arrangement import Arrangement
-from lab.data.config import Bpe, Conversations, DataConfig, Text, TokenizerFile
+from lab.data.config import Bpe, Conversations, DataConfig, Slimpajama, TokenizerFile
+from lab.data.conversations import to_conversation
 from lab.data.preparation import prepare, shard_folder
 from lab.data.segments import index_segments
 from lab.data.shards import ShardWriter, TokenStore
-from lab.data.text_files import DroppedDocument, to_conversation
+from lab.data.text_files import DroppedDocument
 from tests.data.stores import drawn_lengths, numbered_documents, refused, stream_over
 from tests.data.windows import IGNORE, runs_of
 
@@ -54,8 +55,8 @@ def conversations(place, tokenizer, rows, **settings):
 
 
 def texts(place, tokenizer, rows, **settings):
-    path = str(write_rows(place / "corpus", rows))
-    return config_of(Text(path=path, source_field="kind"), place, tokenizer, settings)
+    named = [{"text": row["text"], "meta": {"redpajama_set_name": row.get("kind")}} for row in rows]
+    return config_of(Slimpajama(path=str(write_rows(place / "corpus", named))), place, tokenizer, settings)
 
 
 def opened(config):

@@ -6,15 +6,15 @@ import json
 import numpy as np
 import pytest
 
+from lab.data.batches import to_batch
 from lab.data.config import DataConfig
-from lab.data.module import PackedData, to_batch
 from lab.data.preparation import shard_folder
 from lab.data.segments import index_segments
 from lab.data.selecting import Selection, read_token_types
 from lab.data.tokenizer import load_tokenizer, vocabulary_hash
 from lab.errors import ConfigError, DataError
 from lab.skip.longrecipe import LongRecipe
-from tests.data.stores import drawn_lengths, make_store, refused, stream_over
+from tests.data.stores import drawn_lengths, make_store, module_of, refused, stream_over
 from tests.data.windows import FIRST, IGNORE, documents_of, runs_of
 
 WINDOW, BUDGET, SEED = 40, 12, 5  # tokens of the text that a sample is made of, tokens of a sample
@@ -150,9 +150,7 @@ def write(joined, tmp_path):
 
 
 def open_data(config, target_len=200, **skip):
-    data = PackedData(
-        config, seed=0, micro_batch_tokens=128, n_streams=1, skip=LongRecipe(target_len=target_len, **skip)
-    )
+    data = module_of(config, seed=0, micro_batch_tokens=128, skip=LongRecipe(target_len=target_len, **skip))
     data.setup("fit")
     return data
 
@@ -174,14 +172,8 @@ def test_the_file_itself_and_one_in_place_of_it(joined, write):
     folder = write()
     for place in (folder, folder / "impact.json"):
         assert read_token_types(place, load_tokenizer(shard_folder(joined))).sum() == 1
-    data = PackedData(
-        joined,
-        seed=0,
-        micro_batch_tokens=128,
-        n_streams=1,
-        skip=LongRecipe(target_len=200, selection="gone"),
-        token_types=folder / "impact.json",
-    )
+    skip = LongRecipe(target_len=200, selection="gone")
+    data = module_of(joined, seed=0, micro_batch_tokens=128, skip=skip, token_types=folder / "impact.json")
     data.setup("fit")
     assert next(data.stream(0)).selected is not None
 

@@ -1,7 +1,6 @@
 """Preparations side by side, killed, or on a full disk: the same bytes, nothing done twice, nothing left over."""
 
 import errno
-import json
 import multiprocessing
 import os
 import random
@@ -13,7 +12,7 @@ import pytest
 from lab import owner
 from lab.data import preparation
 from lab.data.preparation import is_prepared, prepare, shard_folder
-from lab.data.shards import ShardWriter, TokenStore
+from lab.data.shards import ShardWriter
 from lab.errors import DataError, DiskError
 from tests.data.stores import folder_bytes, text_config, write_corpus
 from tests.refusals import refused
@@ -104,51 +103,15 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(expected, monke
     assert folder_bytes(folder) == whole
 
 
-ENTRY = {"bytes": 1, "sha256": "0"}
-GOOD = {"dtype": "<u2", "splits": {s: {"documents": 1, "tokens": 1} for s in ("train", "held_out")}}
-GOOD |= {"sources": ["a"], "skips": {}, "files": {"a": ENTRY}}
-MANIFESTS = {
-    "newer": GOOD | {"format": 9},
-    "outside": GOOD | {"files": {"../../corpus/part0.jsonl": ENTRY}},
-    "absolute": GOOD | {"files": {"/etc/hostname": ENTRY}},
-    "other_type": GOOD | {"dtype": "O"},
-    "tokens_is_a_word": GOOD | {"splits": {s: {"documents": 1, "tokens": "x"} for s in ("train", "held_out")}},
-}
-
-
-@pytest.mark.parametrize("name", MANIFESTS)
-def test_a_manifest_of_another_shape_is_one_line(made, name):
-    shard = shard_folder(made[0]) / "task-00001"
-    (shard / "manifest.json").write_text(json.dumps(MANIFESTS[name]))
-    known = "format" not in MANIFESTS[name]
-    rule = f"{shard}: its manifest cannot be read (" if known else f"{shard / 'manifest.json'}: format "
-    with refused(rule, error=DataError):
-        TokenStore.open(shard.parent, "train")
-
-
-BROKEN = [b"[]", b'{"tasks"', b"\xff", b"[" * 100_000]
-PREPARED = [b"{}", b'{"format": 3, "tasks": 3}', b'{"tasks": "x"}']
-FILES = [*(("inputs.json", data) for data in BROKEN), *(("prepared.json", data) for data in BROKEN + PREPARED)]
+BROKEN = [b"[]", b'{"tasks"', b"\xff", b"[" * 100_000, b"{}", b'{"tasks": "x"}']
+FILES = [("inputs.json", BROKEN[1]), *((name, data) for name in ("prepared.json", "manifest.json") for data in BROKEN)]
 
 
 @pytest.mark.parametrize(("name", "data"), FILES, ids=lambda value: str(value)[:20])
 def test_a_broken_record_is_one_line(made, name, data):
-    path = shard_folder(made[0]) / name
+    folder = shard_folder(made[0])
+    path = folder / "task-00001" / name if name == "manifest.json" else folder / name
     path.write_bytes(data)
     with refused(f"{path}: ", error=DataError):
         is_prepared(made[0])
         prepare(made[0], progress=False)
-
-
-def test_shards_without_a_number_are_of_the_first_format(made):
-    folder = shard_folder(made[0])
-    before = TokenStore.open(folder, "train").read(0, 10**6).tolist()
-    for path in (folder / "prepared.json", *folder.glob("*/manifest.json")):
-        values = json.loads(path.read_text())
-        assert values.pop("format") == 2
-        for name in ("files", "shards", "sha256") if path.name == "prepared.json" else ("task", "block_bytes"):
-            del values[name]
-        values.get("files", {}).pop("checksums.bin", None)
-        path.write_text(json.dumps(values))
-    assert is_prepared(made[0])
-    assert TokenStore.open(folder, "train").read(0, 10**6).tolist() == before
