@@ -116,7 +116,7 @@ def main() -> None:
     print(f"{heading(device)}, {heads[0]} heads of {WIDTH}, {heads[1]} key-value heads, forward and backward")
     for window in map(int, options.windows.split(",")):
         row = Row.of(window, options.tokens, heads, device)
-        measure(row, {name: ("plain", name) for name in (*backends.BACKENDS, "flex")}, "backend", options.turns, log)
+        measure(row, {name: ("plain", name) for name in backends.BACKENDS}, "backend", options.turns, log)
     name, reason = backends.choose("auto", device, row.leaves[0].dtype)
     print(f"methods by {name}: {reason}")
     for window in map(int, options.windows.split(",")):

@@ -28,9 +28,8 @@ from lightning.fabric.plugins.io import TorchCheckpointIO
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.train.checkpoints import STATE, publish, temporary_folder
 from lab.train.environment import hardware, versions
-from lab.train.shards import NO_GROUP, ShardWriter, finish_writing, write_shards
+from lab.train.shards import NO_GROUP, ShardWriter, finish_writing, tensors_to_save, write_shards
 from lab.train.state import packed
-from lab.train.training_state import tensors_to_save
 
 WAYS = ("whole", "shards", "background")
 HEAD_DIM, VOCAB_SIZE = 64, 32_000
@@ -68,7 +67,7 @@ def save(way: str, root: Path, decoder: Decoder, optimizer: torch.optim.Optimize
         done = time.perf_counter() - start
         return done, done
     tensors, small = tensors_to_save(decoder, optimizer)
-    writer = ShardWriter(root, {STATE: packed(small)}, partial(publish, root, 1, 2))
+    writer = ShardWriter(root, 1, {STATE: packed(small)}, partial(publish, root, 1, 2))
     writing = write_shards(tensors, writer, None, background=way == "background")
     waited = time.perf_counter() - start
     if writing is not None:

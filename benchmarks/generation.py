@@ -31,7 +31,7 @@ from benchmarks import record, roofline
 from benchmarks.timing import best_device, heading
 from lab.loading import open_model
 from lab.model.decoder import Decoder, DecoderConfig
-from lab.model.generation.generate import greedy
+from lab.model.generate import greedy
 from lab.model.huggingface import save_pretrained
 from lab.train.assembly import make_needle_probe
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,6 @@ from torch.nn import functional as F
 
 from benchmarks.gpu.stage import Skipped
 from benchmarks.gpu.training import new_decoder
-from lab.model.attention.fixed import FixedRow
 from lab.model.attention.segments import Segments
 from lab.model.config import DecoderConfig
 
@@ -44,8 +43,6 @@ def ours(cfg: DecoderConfig, rows: int, window: int, device: torch.device, *, co
         backend, compiler = "varlen" if device.type == "cuda" else "sdpa", "inductor"
     decoder = new_decoder(cfg, device, backend=backend, recompute=False, compiler=compiler)
     segments = Segments.from_lengths([window] * rows, rows * window, device)
-    if compiled:
-        segments = replace(segments, fixed=FixedRow(segments.cu_seqlens, window))
 
     def loss(tokens: Tensor, targets: Tensor) -> Tensor:
         summed = decoder(tokens.view(1, -1), segments=segments, starts=(0,) * rows, targets=targets.view(1, -1))

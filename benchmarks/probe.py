@@ -34,7 +34,7 @@ from lab.data.synthetic import SyntheticText
 from lab.data.tokenizer import train_bpe
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
-from lab.model.generation.generate import Ended, greedy
+from lab.model.generate import Ended, greedy
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_length import NeedleProbe, Worker
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from lab.counts import SavedCounts
 from lab.errors import CheckpointError
 from lab.probing import ProbeResult, as_table, probe_run
-from lab.source.place import find_place
+from lab.source import find_place
 from lab.train.arms import differing, read_settings
 from lab.train.checkpoints import folder_name
 from lab.train.folder import RunFolder

@@ -46,8 +46,7 @@ COMMANDS = {  # name: module and purpose
     "plan": ("eval.plan", "reach to expect of a corpus, a window and a number of tokens"),
     "reach": ("eval.reach", "reach explained by f, tokens, window and base, with limits"),
     "papers": ("eval.papers", "a table or figure of a paper, ours beside theirs"),
-    "report": ("eval.report", "one page of any number of runs"),
-    "picture": ("eval.picture", "one picture of a run, or of several"),
+    "report": ("eval.report", "one page, or one picture, of any number of runs"),
 }
 
 SETTING = re.compile(r"^ +--([\w.]+)(?:=(.*))?\n +(.*?)(?: \[([^\n]*)\])?$", re.M)

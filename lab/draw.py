@@ -25,12 +25,15 @@ Rows: TypeAlias = "pd.DataFrame | Sequence[Mapping[str, Any]]"
 Kind = Literal["line", "point", "bar", "heat", "area"]
 BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#888888"
 PALETTE = (BLUE, ORANGE, "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222", "#aa4499")
-SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right")
+SHAPES = ("circle", "triangle-right", "square", "triangle-up", "diamond", "cross", "triangle-down")
 DASHES = ((1, 0), (7, 3), (2, 2), (9, 3, 2, 3), (12, 4))
 WIDTH, HEIGHT = 480, 280  # pixels of one chart
 FEW = 12  # values of x that are all written on a logarithmic axis; columns of a heat map whose cells show numbers
 MANY = 100_000  # numbers from here on are written with k, M or G
 PNG_SCALE = 2.0
+WRAPPED = "split(replace(datum.label, regexp('(, [^,]+), ', 'g'), '$1\\n'), '\\n')"  # two settings of a name a line
+NAMES = 280  # pixels that a name on an axis may take
+BRIGHT = 0.435  # part of the viridis scale above which black has more contrast than white (WCAG 2)
 
 
 class Rule(NamedTuple):
@@ -75,6 +78,10 @@ def draw(
     percent: bool = False,
     color: str | None = None,
     names: Sequence[str] | None = None,
+    legend: bool | Sequence[str] = True,
+    shape: str | None = None,
+    each: str | None = None,
+    text: str | None = None,
     rules: Sequence[Rule] = (),
     marks: bool = True,
     width: int = WIDTH,
@@ -82,9 +89,11 @@ def draw(
 ) -> Any:
     """Draw rows as one chart; a row without x or y leaves a gap.
 
-    `low` and `high` are columns of limits: a band of a line, a bar of a point. A `heat` map has ordered columns `x`,
-    rows `y`, and the share `series` in the cells. `percent` writes y, or the cells, as percent. `names` are the series
-    in the order of their colours. `marks` shows the points of lines. `facet` gives each value a chart of its own.
+    `low` and `high` are columns of limits: a band of a line, a bar of a point. Points may have names on one axis, x or
+    y. A `heat` map has ordered columns `x`, rows `y`, and the numbers `series` in the cells, or their `text`. `percent`
+    writes y, or the cells, as percent. `names` are the series in the order of their colours, `legend` those that it
+    lists. Points differ by `shape` if that is given, and lines are drawn for `each` of a column's values. `marks` shows
+    the points of lines. `facet` gives each value a chart of its own.
     Raises: MissingPackage without Altair.
     """
     import pandas as pd
@@ -93,32 +102,44 @@ def draw(
     table = pd.DataFrame(rows)
     tips = [alt.Tooltip(str(name), title=words(name)) for name in table.columns if table[name].notna().any()]
     if kind == "heat":
-        layers = heat_layers(table, x, y, series or "score", percent, tips)
         sides = {"x": ordered(alt.X, table[x], x, x_title), "y": ordered(alt.Y, table[y], y, y_title)}
-        layers = [layer.encode(**sides) for layer in layers]
+        layers = [each.encode(**sides) for each in heat_layers(table, x, series or "score", text, percent, tips)]
         layers += [edge for rule in rules if rule.axis == "x" for edge in edge_after(table[x], rule)]
     else:
-        if kind == "bar":
-            x_axis = ordered(alt.X, table[x], x, x_title)
-        else:
-            x_axis = number_axis(alt.X, table[x], x, x_title, log=log_x, limits=x_limits)
+        has_names = {"x": kind == "bar" or not is_numeric(table[x]), "y": not is_numeric(table[y])}
         value = "percent" if percent else ""
-        y_axis = number_axis(alt.Y, table[y], y, y_title, log=log_y, limits=y_limits, style=value)
-        looks = {} if series is None else looks_of(table, series, kind, names)
-        if series is None:
-            looks = {"color": alt.value(color or BLUE)}
-        elif kind == "bar":
+        sides = {
+            "x": ordered(alt.X, table[x], x, x_title)
+            if has_names["x"]
+            else number_axis(alt.X, table[x], x, x_title, log=log_x, limits=x_limits),
+            "y": ordered(alt.Y, table[y], y, y_title)
+            if has_names["y"]
+            else number_axis(alt.Y, table[y], y, y_title, log=log_y, limits=y_limits, style=value),
+        }
+        looks = (
+            {"color": alt.value(color or BLUE)}
+            if series is None
+            else looks_of(table, series, kind, names, shape, legend)
+        )
+        if each is not None:
+            looks["detail"] = f"{each}:N"
+        if has_names["x"] and series is not None:
             looks["xOffset"] = alt.XOffset(f"{series}:N", sort=list(names or dict.fromkeys(table[series])))
-        sides = {"x": x_axis, "y": y_axis}
         clip = outside(table[x], x_limits) or outside(table[y], y_limits)
-        layers = mark_layers(table, sides, looks, (low, high), kind, tips, marks=marks, clip=clip)
-        layers += [layer for rule in rules for layer in rule_layers(rule)]
+        along = "x" if has_names["y"] else "y"
+        layers = mark_layers(table, sides, looks, (low, high), kind, tips, along=along, marks=marks, clip=clip)
+        layers += [each for rule in rules for each in rule_layers(rule)]
     chart = alt.layer(*layers, data=table).properties(width=width, height=height)
     if facet is not None:
         order = list(dict.fromkeys(table[facet]))
-        header = alt.Header(labelFontWeight="bold", labelLimit=width)
+        header = alt.Header(labelFontWeight="bold", labelLimit=width, labelExpr=WRAPPED)
         chart = chart.facet(facet=alt.Facet(f"{facet}:N", title=None, sort=order, header=header), columns=3)
     return chart.properties(title=title.split("\n")) if title else chart
+
+
+def is_numeric(values: pd.Series[Any]) -> bool:
+    """Return whether a column holds numbers; one without any value counts as numbers."""
+    return values.dtype.kind in "iuf" or not values.notna().any()
 
 
 def outside(values: pd.Series[Any], limits: tuple[float, float] | None) -> bool:
@@ -141,7 +162,7 @@ def words(name: object) -> str:
 def ordered(channel: Any, values: pd.Series[Any], name: str, title: str | None) -> Any:
     """Describe an axis of values in the order of the rows."""
     alt = altair()
-    axis = alt.Axis(labelAngle=0, labelOverlap="greedy", labelLimit=240)
+    axis = alt.Axis(labelAngle=0, labelOverlap="greedy", labelLimit=NAMES)
     heading = words(name) if title is None else title
     return channel(f"{name}:O", title=heading, sort=list(dict.fromkeys(values)), axis=axis)
 
@@ -165,13 +186,13 @@ def number_axis(
     if style == "percent":
         options["format"] = ".0%"
     elif largest >= MANY:
-        options["format"] = "~s"
+        options["format"] = ".3~s"
     if log:
         scale = {"type": "log"}
-    if log and channel is alt.X:
+    if log and channel is alt.X and largest < MANY:
         scale |= {"base": 2, "nice": False}
         options["values"] = log_ticks(known.tolist())
-        options["format"] = "," if largest < MANY else "~s"
+        options["format"] = ","
     if limits is not None:
         scale |= {"domain": list(limits), "nice": False, "zero": False}
     if channel is alt.X:
@@ -194,25 +215,42 @@ def log_ticks(values: Sequence[float]) -> list[float]:
     return [float(power) for power in powers]
 
 
-def looks_of(table: pd.DataFrame, series: str, kind: Kind, names: Sequence[str] | None) -> dict[str, Any]:
+def looks_of(
+    table: pd.DataFrame,
+    series: str,
+    kind: Kind,
+    names: Sequence[str] | None,
+    shape: str | None,
+    listed: bool | Sequence[str],
+) -> dict[str, Any]:
     """Give each series its colour and its dash or shape; numbers go from light to dark."""
     alt = altair()
-    if table[series].dtype.kind in "iuf":
+    if is_numeric(table[series]):
         scale = alt.Scale(scheme="viridis", reverse=True)
-        legend = alt.Legend(title=words(series), orient="right", format="~s")
+        legend = alt.Legend(title=words(series), orient="right", format=".3~s")
         return {"color": alt.Color(f"{series}:Q", scale=scale, legend=legend), "detail": f"{series}:N"}
     values = list(names or dict.fromkeys(table[series].astype(str)))
+    shown = values if isinstance(listed, bool) else list(listed)
     symbol: dict[str, Any] = {"symbolType": "stroke", "symbolSize": 400} if kind == "line" else {"symbolStrokeWidth": 0}
-    legend = alt.Legend(title=None, columns=2 if max(map(len, values), default=0) > 24 else 4, **symbol)
+    columns = 2 if max(map(len, shown), default=0) > 24 else 4
+    legend = (
+        alt.Legend(title=None, columns=columns, values=shown, labelExpr=WRAPPED, **symbol)
+        if listed and len(shown) > 1
+        else None
+    )
     channels: dict[str, tuple[Any, Sequence[Any]]] = {"color": (alt.Color, PALETTE)}
-    if kind == "point":
+    if kind == "point" and shape is None and listed:
         channels["shape"] = (alt.Shape, SHAPES)
     elif kind in {"line", "area"}:
         channels["strokeDash"] = (alt.StrokeDash, DASHES)
-    return {
-        name: channel(f"{series}:N", scale=cycled(values, looks), legend=legend if len(values) > 1 else None)
+    found = {
+        name: channel(f"{series}:N", scale=cycled(values, looks), legend=legend)
         for name, (channel, looks) in channels.items()
     }
+    if shape is not None:
+        kinds = list(dict.fromkeys(table[shape]))
+        found["shape"] = alt.Shape(f"{shape}:N", scale=cycled(kinds, SHAPES), legend=alt.Legend(title=None, columns=1))
+    return found
 
 
 def cycled(values: Sequence[str], looks: Sequence[Any]) -> Any:
@@ -228,13 +266,14 @@ def mark_layers(
     kind: Kind,
     tips: list[Any],
     *,
+    along: str,
     marks: bool,
     clip: bool,
 ) -> list[Any]:
     """Draw the marks of a chart of lines, points, bars or areas, with their limits."""
     alt = altair()
     low, high = limits
-    chart = alt.Chart(table)
+    chart = alt.Chart()  # the rows are those of the whole, so that facets divide them
     mark = {
         "line": chart.mark_line(strokeWidth=2, clip=clip, point={"size": 36, "clip": clip} if marks else False),
         "point": chart.mark_point(filled=True, size=50, opacity=0.9, clip=clip),
@@ -245,7 +284,8 @@ def mark_layers(
     if low is None or high is None:
         return layers
     shown = {name: looks[name] for name in ("color", "xOffset", "detail") if name in looks}
-    ends = {"x": sides["x"], "y": alt.Y(f"{low}:Q"), "y2": f"{high}:Q"}
+    across = "x" if along == "y" else "y"
+    ends = {across: sides[across], along: (alt.X if along == "x" else alt.Y)(f"{low}:Q"), f"{along}2": f"{high}:Q"}
     if kind == "line":
         return [*layers, chart.mark_area(opacity=0.13, clip=True).encode(**ends, **shown)]
     if kind == "bar":
@@ -268,26 +308,24 @@ def rule_layers(rule: Rule) -> list[Any]:
     return [line.encode(y=level), text] if rule.text else [line.encode(y=level)]
 
 
-def heat_layers(table: pd.DataFrame, x: str, y: str, share: str, percent: bool, tips: list[Any]) -> list[Any]:
-    """Draw the cells of a heat map, with their numbers where there are few columns."""
+def heat_layers(
+    table: pd.DataFrame, x: str, number: str, text: str | None, percent: bool, tips: list[Any]
+) -> list[Any]:
+    """Draw the cells of a heat map, with their texts, or numbers where there are few columns."""
     alt = altair()
-    end = 1.0 if percent else float(numbers_of(table[share]).max())
+    end = 1.0 if percent else float(numbers_of(table[number]).max())
     style = ".0%" if percent else ",.4~g"
     scale = alt.Scale(domain=[0, end], scheme="viridis")
-    legend = alt.Legend(title=words(share), orient="right", format=style)
-    chart = alt.Chart(table)
-    cells = chart.mark_rect().encode(color=alt.Color(f"{share}:Q", scale=scale, legend=legend), tooltip=tips)
-    if table[x].nunique() > FEW:
+    legend = alt.Legend(title=words(number), orient="right", format=style)
+    chart = alt.Chart()
+    cells = chart.mark_rect().encode(color=alt.Color(f"{number}:Q", scale=scale, legend=legend), tooltip=tips)
+    if text is None and table[x].nunique() > FEW:
         return [cells]
-    field = f"datum[{share!r}]"
-    ink = alt.condition(f"{field} > {0.6 * end}", alt.value("black"), alt.value("white"))
-    label = alt.Text(f"{share}:Q", format="d" if percent else style)
-    numbers = chart.mark_text(fontSize=10).transform_filter(f"isValid({field})").encode(text=label, color=ink)
-    if percent:
-        numbers = numbers.transform_calculate("hundredths", f"round(100 * {field})").encode(
-            text=alt.Text("hundredths:Q", format="d")
-        )
-    return [cells, numbers]
+    field = f"datum[{number!r}]"
+    label = f"datum[{text!r}]" if text else f"round(100 * {field})" if percent else f"format({field}, {style!r})"
+    ink = alt.condition(f"{field} > {BRIGHT * end}", alt.value("black"), alt.value("white"))
+    texts = chart.mark_text(fontSize=11).transform_filter(f"isValid({field})").transform_calculate("label", label)
+    return [cells, texts.encode(text="label:N", color=ink)]
 
 
 def edge_after(columns: pd.Series[Any], rule: Rule) -> list[Any]:
@@ -303,8 +341,15 @@ def edge_after(columns: pd.Series[Any], rule: Rule) -> list[Any]:
 
 
 def layer(*charts: Any) -> Any:
-    """Draw charts on the same axes, the first beneath."""
-    return altair().layer(*charts)
+    """Draw charts without facets on the same axes, the first beneath."""
+    alt = altair()
+    parts = []
+    for chart in charts:
+        for part in chart.layer:
+            if part.data is alt.Undefined:
+                part.data = chart.data
+            parts.append(part)
+    return alt.layer(*parts).properties(width=charts[0].width, height=charts[0].height)
 
 
 def beside(*charts: Any, title: str = "") -> Any:

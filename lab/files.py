@@ -25,7 +25,7 @@ from lab.errors import ConfigError, DiskError, LabError
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # full, over a quota, broken
 SHOWN = 12  # hexadecimal digits of a hash in messages
 AGAIN = "run the same command again, lab.fit with --resume"
-TEMPORARY = re.compile(r"\..+\.tmp-(?:(?P<host>.+)-(?P<pid>\d+)-r[0-9a-f]{8}|(?P<old>\d+))(?:\.npy)?")  # or as once
+TEMPORARY = re.compile(r"\..+\.tmp-(?P<host>.+)-(?P<pid>\d+)-r[0-9a-f]{8}")
 
 
 class FileEntry(TypedDict):
@@ -99,10 +99,7 @@ def remove_leftovers(folder: Path, *, own: bool = False) -> None:
     """
     for path in [*folder.glob(".*.tmp-*"), *folder.glob("*/.*.tmp-*")]:
         found = TEMPORARY.fullmatch(path.name)
-        if found is None:
-            continue
-        is_here = found["host"] in (None, platform.node())
-        if own or (is_here and not is_running(int(found["pid"] or found["old"]))):
+        if found and (own or (found["host"] == platform.node() and not is_running(int(found["pid"])))):
             remove(path)
 
 

@@ -1,15 +1,16 @@
-"""Open a trained model: a run folder, a checkpoint in it, or a Hugging Face folder."""
+"""Open a trained model, or read its weights: a run folder, a checkpoint in it, or a Hugging Face folder."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer
+from torch import Tensor
 
 from lab.config import Experiment, load_experiment
 from lab.data.preparation import shard_folder
@@ -19,15 +20,15 @@ from lab.model.decoder import Decoder
 from lab.model.huggingface import load_pretrained
 from lab.model.huggingface.config import decoder_config, read_settings
 from lab.model.huggingface.rope import Rope
-from lab.positions import Distance, Frequencies
-from lab.positions.config import Replaced
-from lab.positions.methods import describe
+from lab.positions import Distance, Frequencies, frequencies
+from lab.positions.methods import Replaced, describe
 from lab.positions.string import of_length
 from lab.settings import Raw, part, validated
-from lab.source.hub import is_hub_id
-from lab.source.place import CONFIG, find_place, tokenizer_of
+from lab.source import CONFIG, find_place, is_hub_id, tokenizer_of
 from lab.train.checkpoints import open_checkpoint
-from lab.train.state import load_weights
+from lab.train.state import described_weights, load_weights, read_weights_of
+
+MOST_FAULTS = 8  # weights named in one error
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,9 @@ class OpenedModel:
     decoder: Decoder
     tokenizer: Tokenizer | None
     train_len: int | None
-    experiment: Experiment | None
-    folder: Path | None
-    consumed_tokens: int | None
+    experiment: Experiment | None = None
+    folder: Path | None = None
+    consumed_tokens: int | None = None
 
     @property
     def method(self) -> str:
@@ -67,11 +68,13 @@ def open_model(
     Raises: LabError for a folder that is neither, files that are broken, or a wrong override.
     """
     place = find_place(Path(path))
-    overrides = dict(overrides or {})
-    if place.is_hugging_face:
-        model = open_hugging_face(place.folder.resolve(), overrides, device, backend)
-        return replace(model, name=Path(path).name) if is_hub_id(Path(path)) else model
-    return open_run(place.folder.resolve(), overrides, device, backend)
+    folder, overrides = place.folder.resolve(), dict(overrides or {})
+    if not place.is_hugging_face:
+        return open_run(folder, overrides, device, backend)
+    own, distance = replaced_methods(folder, overrides)
+    decoder = load_pretrained(folder, frequencies=own, distance=distance, device=device, backend=backend)
+    name = Path(path).name if is_hub_id(Path(path)) else folder.name
+    return OpenedModel(name, decoder, tokenizer_in(folder), read_settings(folder)["max_position_embeddings"])
 
 
 def open_run(path: Path, overrides: dict[str, Any], device: torch.device | str, backend: str) -> OpenedModel:
@@ -81,14 +84,9 @@ def open_run(path: Path, overrides: dict[str, Any], device: torch.device | str, 
     """
     checkpoint = open_checkpoint(path)
     folder = checkpoint.folder.parent.parent
-    experiment = load_experiment(folder / "config.yaml", overrides)
-    decoder = Decoder(
-        experiment.model,
-        frequencies=experiment.frequencies,
-        distance=experiment.position.distance,
-        backend=backend,
-        seed=None,
-    )
+    experiment = load_experiment(folder / CONFIG, overrides)
+    distance, own = experiment.position.distance, experiment.frequencies
+    decoder = Decoder(experiment.model, frequencies=own, distance=distance, backend=backend, seed=None)
     load_weights(decoder, checkpoint)
     decoder, tokenizer = decoder.to(device).eval(), tokenizer_in(folder) or tokenizer_in(shard_folder(experiment.data))
     window, consumed = experiment.data.window, checkpoint.consumed_tokens
@@ -103,17 +101,6 @@ def own_protocol(path: Path) -> str:
     return load_experiment(find_place(path).home / CONFIG).probe.protocol
 
 
-def open_hugging_face(folder: Path, overrides: dict[str, Any], device: torch.device | str, backend: str) -> OpenedModel:
-    """Open a Hugging Face folder with the position methods that the overrides name, or its own.
-
-    Raises: LabError.
-    """
-    frequencies, distance = replaced_methods(folder, overrides)
-    decoder = load_pretrained(folder, frequencies=frequencies, distance=distance, device=device, backend=backend)
-    train_len = read_settings(folder)["max_position_embeddings"]
-    return OpenedModel(folder.name, decoder, tokenizer_in(folder), train_len, None, None, None)
-
-
 def replaced_methods(folder: Path, overrides: dict[str, Any]) -> tuple[Frequencies | None, Distance]:
     """Build the position methods that dotted overrides name; None means the folder's own frequency method.
 
@@ -123,18 +110,16 @@ def replaced_methods(folder: Path, overrides: dict[str, Any]) -> tuple[Frequenci
     if others:
         rule = "not a setting of a Hugging Face folder; set position.frequency or position.distance"
         raise ConfigError(*(f"{key}={overrides[key]}: {rule}" for key in others))
-    raw = Raw({}, str(folder))
+    raw, settings = Raw({}, str(folder)), read_settings(folder)
     raw.override(overrides)
-    named = part(part(raw.values, "position"), "distance")
-    if named.get("method") == "string" and "shift" not in named:
-        raw.values["position"]["distance"] = {**of_length(read_settings(folder)["max_position_embeddings"]), **named}
+    chosen = part(raw.values, "position")
+    if part(chosen, "distance").get("method") == "string" and "shift" not in chosen["distance"]:
+        chosen["distance"] = {**of_length(settings["max_position_embeddings"]), **chosen["distance"]}
     position = validated(Replaced, raw).position
-    distance = position.distance
-    if "frequency" not in raw.values.get("position", {}):
-        return None, distance
-    settings = read_settings(folder)
+    if "frequency" not in chosen:
+        return None, position.distance
     cfg = decoder_config(settings, Rope.read(settings), own_frequencies=True)
-    return Frequencies.of(position.frequency, cfg.head_dim, cfg.theta), distance
+    return Frequencies.of(position.frequency, cfg.head_dim, cfg.theta), position.distance
 
 
 def tokenizer_in(folder: Path) -> Tokenizer | None:
@@ -144,3 +129,44 @@ def tokenizer_in(folder: Path) -> Tokenizer | None:
     """
     file = tokenizer_of(folder)
     return None if file is None else load_tokenizer(file)
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Read the weights of a run folder's newest checkpoint, of a checkpoint, or of a Hugging Face folder, on the CPU.
+
+    Raises: CheckpointError for a folder that is neither or is broken; ConfigError for a model of another kind.
+    """
+    place = find_place(path)
+    if not place.is_hugging_face:
+        return read_weights_of(open_checkpoint(place.folder))
+    settings = read_settings(place.folder)
+    head_dim = settings.get("head_dim") or settings["hidden_size"] // settings["num_attention_heads"]
+    return dict(load_pretrained(place.folder, frequencies=frequencies("rope", head_dim=head_dim)).state_dict())
+
+
+def start_from(decoder: Decoder, path: Path) -> None:
+    """Load trained weights into a decoder.
+
+    Raises: ConfigError naming each weight that does not fit; CheckpointError for a folder that holds none.
+    """
+    place = find_place(path, "start.path=")
+    checkpoint = None if place.is_hugging_face else open_checkpoint(place.folder)
+    weights = read_weights(path) if checkpoint is None else described_weights(checkpoint)
+    own = decoder.state_dict()
+    faults = [
+        f"start.path={path}: {name} is {shape(weights.get(name))}, the model's is {shape(own.get(name))}; leave the "
+        "model's sizes out"
+        for name in sorted(weights.keys() | own.keys())
+        if shape(weights.get(name)) != shape(own.get(name))
+    ]
+    if faults:
+        raise ConfigError(*faults[:MOST_FAULTS])
+    if checkpoint is None:
+        decoder.load_state_dict(weights)
+    else:
+        load_weights(decoder, checkpoint)
+
+
+def shape(tensor: Tensor | None) -> str:
+    """Format the shape of a weight."""
+    return "missing" if tensor is None else " x ".join(map(str, tensor.shape))

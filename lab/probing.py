@@ -13,7 +13,7 @@ from lab.counts import SavedCounts
 from lab.data.preparation import end_of_document
 from lab.data.tokenizer import needed
 from lab.loading import open_model, own_protocol
-from lab.model.generation.generate import Ended, greedy
+from lab.model.generate import Ended, greedy
 from lab.probe.config import settings_of_run
 from lab.probe.effective_length import NeedleProbe
 from lab.probe.haystacks import load_haystack

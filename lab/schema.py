@@ -52,7 +52,6 @@ class Section:
     """Base of the config dataclasses: no unknown keys, no coerced types, ranges and cross-field rules checked."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
-    renamed: ClassVar[Mapping[str, str]] = {}  # settings of earlier versions: what to use in their place
 
     def __post_init__(self) -> None:
         """Check the ranges, then the rules between fields.

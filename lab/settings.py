@@ -257,8 +257,6 @@ def suggestion(root: type[Any], values: Any, keys: Sequence[Any]) -> str:
     prefix += "." if prefix else ""
     if section is None:
         return "see --help=all"
-    if keys[-1] in section.renamed:
-        return f"use {prefix}{section.renamed[keys[-1]]}"
     names = [f.name for f in dataclasses.fields(section)]
     near = difflib.get_close_matches(str(keys[-1]), names, n=1)
     if near:

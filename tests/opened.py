@@ -4,20 +4,19 @@ import dataclasses
 
 import torch
 import yaml
+from safetensors.torch import save_file
 
 from lab.config import load_experiment
 from lab.model.decoder import Decoder
 from lab.train.checkpoints import publish, temporary_folder
+from lab.train.state import packed, shared_names, weights_of
 
 SIZES = {"d_model": 16, "n_layers": 3, "n_heads": 4, "n_kv_heads": 2, "d_ff": 24, "tie_embeddings": False}
 CONSUMED = 4096  # tokens
 
 
 def write_run(folder, data, position=None, std=0.4, **model):
-    """Write a run folder on prepared data whose weights are drawn, wide enough for attention to be uneven.
-
-    Its checkpoint is one of an earlier version, which held the weights in state.ckpt.
-    """
+    """Write a run folder on prepared data whose weights are drawn, wide enough for attention to be uneven."""
     tokenizer = data.tokenizer
     settings = {
         "run": {"name": folder.name, "folder": str(folder.parent)},
@@ -45,7 +44,13 @@ def write_run(folder, data, position=None, std=0.4, **model):
         for parameter in decoder.parameters():
             mean = 1.0 if parameter.ndim == 1 else 0.0
             parameter.copy_(torch.empty(parameter.shape).normal_(mean, std, generator=generator))
-    state = {f"decoder.{name}": tensor for name, tensor in decoder.state_dict().items()}
-    torch.save({"state_dict": state}, temporary_folder(folder / "checkpoints") / "state.ckpt")
-    publish(folder / "checkpoints", CONSUMED, keep=2)
+    save_weights(folder / "checkpoints", decoder)
     return folder
+
+
+def save_weights(root, decoder, consumed=CONSUMED, keep=2):
+    """Publish a checkpoint that holds a decoder's weights, without the state of a run."""
+    folder, weights = temporary_folder(root), {name: tensor.clone() for name, tensor in weights_of(decoder).items()}
+    save_file(weights, folder / "weights-00000.safetensors", {"consumed_tokens": str(consumed)})
+    (folder / "state.ckpt").write_bytes(packed({"shared": shared_names(decoder)}))
+    return publish(root, consumed, keep)

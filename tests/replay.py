@@ -6,7 +6,7 @@ import numpy as np
 
 from lab.config import load_experiment
 from lab.data.module import PackedData
-from lab.source.weights import read_weights
+from lab.loading import read_weights
 
 
 def replayed(run):

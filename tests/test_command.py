@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from eval.distance.__main__ import DistanceOptions
+from eval.distance import DistanceOptions
 from eval.entropy.__main__ import EntropyOptions
 from eval.heatmap.__main__ import HeatmapOptions
-from eval.lines.__main__ import LinesOptions
+from eval.lines import LinesOptions
 from eval.methods.__main__ import MethodsOptions
-from eval.passkey.__main__ import PasskeyOptions
-from eval.perplexity.__main__ import PerplexityOptions
+from eval.passkey import PasskeyOptions
+from eval.perplexity import PerplexityOptions
 from eval.precision.__main__ import PrecisionOptions
 from eval.ruler.options import RulerOptions
 from lab import cli, command

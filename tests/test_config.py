@@ -22,7 +22,6 @@ WRONG = {
     # unknown, with the nearest name
     "--optim.l=1": "optim.l=1: unknown setting; did you mean optim.lr?",
     "--data.corpus.wrds=3": "data.corpus.wrds=3: unknown setting; did you mean data.corpus.words?",
-    "--data.corpus.median_frac=0.2": "data.corpus.median_frac=0.2: unknown setting; use data.corpus.median_tokens",
     "--modle.d_model=4": 'modle={"d_model": 4}: unknown setting; did you mean model?',
     "--model.lr=1": "model.lr=1: unknown setting; did you mean optim.lr?",
     "--data.corpus.name=sythetic": "data.corpus.name=sythetic: unknown; did you mean synthetic?",
@@ -146,22 +145,6 @@ def test_a_run_folder_names_its_run(tmp_path):
     (tmp_path / "wide").mkdir()
     (tmp_path / "wide" / "config.yaml").write_text(TEXT)
     assert load(tmp_path / "wide" / "config.yaml").run.name == "wide"
-
-
-def test_the_run_of_an_earlier_version_keeps_its_documents_and_its_tests(tmp_path):
-    """Its synthetic documents had lengths in windows, and its tests were drawn from run.seed."""
-    values = load(CONFIG, "--run.seed=7").to_dict()
-    del values["probe"]["seed"], values["data"]["corpus"]["median_tokens"], values["data"]["corpus"]["section_tokens"]
-    values["data"]["corpus"] |= {"median_frac": 0.25, "section_frac": 1.0}
-    run = tmp_path / "config.yaml"
-    run.write_text(yaml.safe_dump(values))
-    with pytest.raises(ConfigError, match=r"section_frac=1.0: unknown setting; use data.corpus.section_tokens, "):
-        load(run)
-    (tmp_path / "environment.json").write_text("{}")  # as in a run folder
-    experiment = load(run)
-    assert (experiment.data.corpus.median_tokens, experiment.data.corpus.section_tokens) == (24.0, 96.0)
-    assert (experiment.run.seed, experiment.probe.seed) == (7, 7)
-    assert load(CONFIG, "--run.seed=7").probe.seed == 0
 
 
 def test_columns_of_f_are_named_by_fraction_of_the_window_or_by_position():

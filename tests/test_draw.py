@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from lab import draw as drawing
-from lab.draw import Rule, below, draw, layer, save, themed
+from lab.draw import Rule, below, beside, draw, layer, save, themed
 from lab.errors import ConfigError, MissingPackage
 
 pytest.importorskip("altair")
@@ -68,7 +68,7 @@ def test_rules_and_facets_are_drawn():
 def test_charts_are_saved_by_suffix(tmp_path, suffix):
     chart = draw(pd.DataFrame(ROWS), "length", "score", "method", log_x=True, log_y=True, title="one\ntwo")
     path = tmp_path / "new" / f"chart{suffix}"
-    save(below(layer(chart, chart), chart), path)
+    save(below(layer(chart, draw(ROWS, "length", "low")), beside(chart)), path)
     data = path.read_bytes()
     if suffix == ".png":
         assert data.startswith(PNG)

@@ -282,7 +282,7 @@ def check_words(main, first, key, value, capsys):
 def settings_of(name):
     """Return a command's main function and its settings, from its help."""
     module = cli.COMMANDS[name][0]
-    main = importlib.import_module(module if name == "picture" else f"{module}.__main__").main
+    main = importlib.import_module(f"{module}.__main__").main
     with contextlib.redirect_stdout(out := io.StringIO()):
         main(["--help=all"])
     return main, re.findall(r"^  --([a-z_.0-9]+)=", out.getvalue(), re.M)

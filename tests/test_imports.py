@@ -12,11 +12,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = """
 lab.errors lab.interrupts < lab lab.bars lab.files lab.formats lab.schema lab.parsing lab.launch lab.lifetime
-< lab.owner lab.draw lab.plots lab.settings < lab.command
+< lab.owner lab.draw lab.plots lab.settings < lab.command < lab.jobs
 < lab.positions lab.masks lab.skip lab.shape lab.counts
 < lab.data lab.model lab.train < lab.probe lab.source lab.train.processes lab.train.threads
-< lab.train.callbacks lab.config < lab.train.choices lab.train.starting < lab.train.assembly
-< lab.loading lab.train.session
+< lab.train.callbacks lab.config < lab.train.choices lab.train.starting lab.loading < lab.train.assembly
+< lab.train.session
 < lab.recipes lab.probing lab.probe_saved lab.train.profiling < lab.estimate lab.analysis
 < lab.fit lab.sweep lab.prepare lab.verify lab.longrecipe lab.merge lab.export lab.cli
 < eval.engine < eval
@@ -257,5 +257,5 @@ def test_evaluations_start_without_lightning():
         if module not in reached:
             reached.add(module)
             rest += graph.get(module, [])
-    parts = (*HEAVY["lightning"], "lab.train.shards", "lab.train.training_state")
+    parts = (*HEAVY["lightning"], "lab.train.shards")
     assert {module for module in reached for part in parts if belongs(module, part)} == set()

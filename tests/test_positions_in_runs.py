@@ -35,7 +35,7 @@ REFUSED = {
         [*STRING, "--train.backend=xformers", "--train.accelerator=auto"],
         "train.backend=xformers: returns no log-sum-exp to merge the bands of string by",
     ),
-    "flex_on_a_cpu": (["--train.backend=flex"], "train.backend=flex: runs on a CUDA device only"),
+    "varlen_on_a_cpu": (["--train.backend=varlen"], "train.backend=varlen: runs on a CUDA device only"),
 }
 
 

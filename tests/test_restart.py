@@ -10,10 +10,8 @@ import pytest
 import torch
 
 from lab.errors import DiskError, InUse, LabError
-from lab.files import write_json
-from lab.formats import FORMAT
+from lab.files import manifest_of, write_json
 from lab.owner import NAME, owned
-from lab.train import checkpoints
 from lab.train.checkpoints import candidates
 from lab.train.session import run_experiment
 from tests.fits import UNPROBED, assert_same_run, command, exact_metrics, load, records, settings_of, train
@@ -86,13 +84,13 @@ def test_a_kill_at_a_random_moment_of_the_first_seconds_is_resumed_bit_for_bit(p
     check_resumption(place, name, whole)
 
 
-def without_streams(run):
+def without_data(run):
     shutil.rmtree(candidates(run / "checkpoints")[0])  # a finished run reads no stream
     for folder in candidates(run / "checkpoints"):
         state = torch.load(folder / "state.ckpt", weights_only=True)
-        torch.save(state | {"data": {}}, folder / "state.ckpt")
+        torch.save({name: value for name, value in state.items() if name != "data"}, folder / "state.ckpt")
         manifest = json.loads((folder / "manifest.json").read_text())
-        manifest["files"]["state.ckpt"] = checkpoints.entry_of(folder / "state.ckpt")
+        manifest["files"] = {name: entry for name, entry in manifest_of(folder).items() if name != "manifest.json"}
         write_json(folder / "manifest.json", manifest)
 
 
@@ -102,10 +100,10 @@ def damaged(run):
 
 
 BREAKS = {
-    "damaged": (damaged, "checkpoints: holds no whole checkpoint ({}state.ckpt is not what was written)"),
+    "damaged": (damaged, "checkpoints: holds no whole checkpoint ({}state.ckpt has 0 bytes, "),
     "no_checkpoints": (lambda run: shutil.rmtree(run / "checkpoints"), "checkpoints: holds no whole checkpoint ("),
     "no_config": (lambda run: (run / "config.yaml").unlink(), "config.yaml: is missing, "),
-    "no_streams": (without_streams, "checkpoints/tokens-{}state.ckpt: holds no data streams"),
+    "no_data": (without_data, "checkpoints/tokens-{}state.ckpt: holds no data"),
 }
 
 
@@ -142,17 +140,6 @@ def test_a_folder_with_records_needs_a_flag_and_restart_moves_it_aside(place, wh
     assert exact_metrics(run.with_name("moved.before-2")) == exact_metrics(whole)
 
 
-def test_a_run_of_the_format_without_a_number_is_resumed(place, whole):
-    run = place / "runs" / "unnumbered"
-    shutil.copytree(whole, run)
-    shutil.rmtree(candidates(run / "checkpoints")[0])
-    for path in (run / "environment.json", *run.glob("checkpoints/tokens-*/manifest.json")):
-        values = json.loads(path.read_text())
-        assert values.pop("format") == FORMAT
-        write_json(path, values)
-    check_resumption(place, "unnumbered", whole)
-
-
 def test_a_second_process_is_refused_with_the_owner_and_changes_nothing(place, whole):
     with owned(whole / NAME):
         before = contents(whole)
@@ -177,7 +164,11 @@ def test_too_little_room_is_refused_before_anything_is_written(place, whole, mon
 def test_leftovers_of_a_kill_are_gone_at_the_next_start(place, whole):
     run = place / "runs" / "leftovers"
     shutil.copytree(whole, run)
-    left = [run / ".counts.npz.tmp-12", run / "cases" / ".a.tmp-other-host-5-r0123abcd", run / "checkpoints/.writing"]
+    left = [
+        run / ".counts.npz.tmp-other-host-12-r0123abcd",
+        run / "cases" / ".a.tmp-other-host-5-r0123abcd",
+        run / "checkpoints/.writing",
+    ]
     for path in left:
         path.mkdir(parents=True)
         (path / "weights").write_text("half")

@@ -10,11 +10,9 @@ from lab.data.text_files import Document
 from lab.data.tokenizer import special_ends
 from lab.errors import CheckpointError, ConfigError
 from lab.model.huggingface.config import read_json, token_text
-from lab.positions.config import Replaced
+from lab.positions.methods import Replaced
 from lab.settings import Raw, validated
-from lab.source.describe import Source
-from lab.source.inherit import extended_base, inherit
-from lab.source.place import find_place
+from lab.source import Source, extended_base, find_place, inherit
 
 SHAPE = {
     "model_type": "llama",

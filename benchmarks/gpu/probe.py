@@ -14,7 +14,7 @@ from benchmarks.gpu.stage import Case, Options, run
 from benchmarks.gpu.training import new_decoder
 from benchmarks.timing import best_device, in_turns
 from lab.model.config import DecoderConfig
-from lab.model.generation.generate import greedy
+from lab.model.generate import greedy
 
 
 def measure(cfg: DecoderConfig, size: Size, length: int) -> dict[str, Any]:

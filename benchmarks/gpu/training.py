@@ -12,7 +12,7 @@ import itertools
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,7 +22,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from benchmarks.packed_attention import natural_lengths
 from benchmarks.timing import best_device, wait
 from lab.model.attention import backends
-from lab.model.attention.fixed import FixedRow
 from lab.model.attention.segments import Segments
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
@@ -74,8 +73,6 @@ def packs(cfg: DecoderConfig, setting: Setting, device: torch.device) -> list[tu
         lengths = natural_lengths(setting.tokens, setting.window, seed)
         tokens = torch.randint(cfg.vocab_size, (1, setting.tokens), device=device)
         segments = Segments.from_lengths(lengths, setting.tokens, device)
-        if setting.compiled:
-            segments = replace(segments, fixed=FixedRow(segments.cu_seqlens, setting.window))
         drawn.append((tokens, segments))
     return drawn
 
@@ -116,8 +113,6 @@ def prepared(cfg: DecoderConfig, setting: Setting) -> tuple[str, Callable[[], Te
     on_gpu = device.type == "cuda"
     dtype = torch.bfloat16 if on_gpu else torch.float32
     backend, _ = backends.choose(setting.backend, device, dtype)
-    if setting.compiled and (setting.backend, backend) == ("auto", "flash"):
-        backend = "varlen"  # as runs choose
     compiler = ("inductor" if on_gpu else "eager") if setting.compiled else None
     decoder = new_decoder(cfg, device, backend=backend, recompute=setting.recompute, compiler=compiler)
     if on_gpu and not setting.autocast:

@@ -18,11 +18,11 @@ import numpy as np
 
 from eval.engine.cases import TextCase, Writer
 from eval.engine.rows import Results, Row
-from eval.engine.subject import doublings
+from eval.engine.subject import Subject, doublings
 from lab.bars import Bar
 from lab.data.tokenizer import check_ids
 from lab.errors import ConfigError
-from lab.probe.answering import Answers, answered
+from lab.probe.answering import answered
 from lab.probe.intervals import share_limits
 
 CONFIDENCE = 0.95
@@ -134,7 +134,7 @@ class Outcome:
 
 
 def run_tests(
-    subject: Answers,
+    subject: Subject,
     case: Callable[[int], TextCase],
     tests: int,
     judge: Callable[[TextCase, str], Row],

@@ -24,10 +24,9 @@ from lab import command
 from lab.command import Syntax, Words, bare_settings, read_options, settings_lines, show
 from lab.errors import ConfigError
 from lab.launch import read_launch
-from lab.positions.config import PositionConfig
+from lab.positions.methods import PositionConfig
 from lab.schema import PathText, Section, Seed, Tests, brief
-from lab.source.hub import is_hub_id
-from lab.source.place import find_place
+from lab.source import find_place, is_hub_id
 
 MODEL = "{word}: MODEL must be the first argument; give a run folder, a checkpoint in it, or a Hugging Face folder"
 OWN_TEXT = "this command writes its own text"

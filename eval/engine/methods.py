@@ -40,10 +40,10 @@ from lab.config import load_experiment
 from lab.errors import ConfigError
 from lab.model.huggingface.config import read_settings
 from lab.positions import Distance, Frequencies, distance, frequencies
-from lab.positions.config import PositionConfig
+from lab.positions.methods import PositionConfig
 from lab.positions.string import of_length
 from lab.settings import Raw, parse_method, validated
-from lab.source.place import CONFIG, find_place
+from lab.source import CONFIG, find_place
 
 METHODS = ("rope", "ntk", "yarn", "rerope", "self_extend", "dca", "string")
 

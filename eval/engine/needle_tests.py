@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,7 +24,8 @@ from lab.data.config import Synthetic
 from lab.data.tokenizer import check_ids
 from lab.errors import CheckpointError, ConfigError
 from lab.probe.config import OFFICIAL_SIZES, SIZES, ProbeConfig, ProtocolName
-from lab.probe.effective_length import LengthResult, NeedleProbe, ResultStore, Worker
+from lab.probe.curve import LengthResult
+from lab.probe.effective_length import NeedleProbe, ResultStore, Worker
 from lab.probe.haystacks import load_haystack, read_text
 from lab.probe.protocols import shortest_test
 from lab.schema import Length, PathText, Positive, Section, Seed, Tests
@@ -109,6 +111,19 @@ class FinishedTests(ResultStore):
         self.file.append(named.values())
         self.rows |= {(length, test): row for test, row in named.items()}
         self.report(len(named))
+
+
+@contextmanager
+def stoppable(finished: FinishedTests) -> Iterator[None]:
+    """Say after Ctrl-C where the finished tests are.
+
+    Raises: KeyboardInterrupt, with that line.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as signal_:
+        kept = f"{len(finished.rows):,} finished tests are in {finished.path}"
+        raise KeyboardInterrupt(f"stopped; {kept}; the same command continues") from signal_
 
 
 def make_probe(subject: Subject, options: NeedleOptions) -> NeedleProbe:

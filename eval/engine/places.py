@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lab.errors import ConfigError
-from lab.source.hub import is_hub_id, revisions
+from lab.source import is_hub_id, revisions
 
 BRACES = re.compile(r"\{([^{}]*)\}")
 PATTERN = re.compile(r"[*?\[]")

@@ -1,24 +1,23 @@
-"""Processes that score rows together, so that a window may exceed the memory of one GPU.
+"""Opens the model of a request, in several processes together where a window may exceed the memory of one GPU.
 
-torchrun starts them with one command line, and each opens the whole model. The first reads, draws, prints and writes as
-if it were alone; the others wait for its rows. All compute their part of every row's tokens (context parallelism,
-lab/model/attention/context.py).
+torchrun starts the processes with one command line, and each opens the whole model. The first reads, draws, prints and
+writes as if it were alone; the others wait for its rows. All compute their part of every row's tokens (context
+parallelism, lab/model/attention/context.py).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, distributed
+from torch import distributed
 
 from eval.engine.command import Request
-from eval.engine.rows import Found
 from eval.engine.subject import Subject, device_for, open_subject
 from lab.errors import ConfigError
 from lab.launch import Launch, read_launch
@@ -26,18 +25,17 @@ from lab.model.attention.context import ContextGroup
 
 WAIT = timedelta(days=1)  # for the next row, while the first process reads, draws or writes
 
-Score = Callable[[Tensor, Tensor], Tensor]
 
-
-def measure_together(request: Request, measure: Callable[[Request, Subject, Score], Found]) -> Found | None:
-    """Measure in the first process and return what it found; score rows in the others until it ends.
+@contextmanager
+def opened(request: Request, *, shared: bool) -> Iterator[Subject | None]:
+    """Open the model; None in all processes but the first, once it has ended.
 
     Raises: LabError, also for a model whose heads cannot be divided among the processes.
     """
     launch = read_launch(os.environ, devices=1, nodes=1)
-    if launch.by != "torchrun" or launch.world_size == 1:
-        subject = open_subject(request)
-        return measure(request, subject, subject.losses)
+    if not shared or launch.by != "torchrun" or launch.world_size == 1:
+        yield open_subject(request)
+        return
     with joined(launch, device_for(request.options.device)) as context:
         subject = open_subject(request)
         heads = subject.model.decoder.cfg.n_kv_heads
@@ -46,11 +44,13 @@ def measure_together(request: Request, measure: Callable[[Request, Subject, Scor
                 f"--nproc-per-node={context.degree}: processes that share a window must divide the {heads} key-value "
                 f"heads of {request.model}; start fewer"
             )
+        subject = replace(subject, context=context)
         if not launch.is_first:
-            serve(subject, context)
-            return None
+            serve(subject)
+            yield None
+            return
         try:
-            return measure(request, subject, partial(score_together, subject, context))
+            yield subject
         finally:
             distributed.broadcast_object_list([None])
 
@@ -69,18 +69,11 @@ def joined(launch: Launch, device: torch.device) -> Iterator[ContextGroup]:
         distributed.destroy_process_group()
 
 
-def score_together(subject: Subject, context: ContextGroup, tokens: Tensor, targets: Tensor) -> Tensor:
-    """Send rows to the other processes and score them with these."""
-    distributed.broadcast_object_list([(tokens, targets)])
-    return subject.losses(tokens, targets, context)
-
-
-def serve(subject: Subject, context: ContextGroup) -> None:
+def serve(subject: Subject) -> None:
     """Score the rows that the first process sends, until it sends none."""
     given: list[Any] = [None]
     while True:
         distributed.broadcast_object_list(given)
         if given[0] is None:
             return
-        tokens, targets = given[0]
-        subject.losses(tokens, targets, context)
+        subject.losses(*given[0], sends=False)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer
-from torch import Tensor
+from torch import Tensor, distributed
 
 from eval.engine.command import Request
 from lab.command import show
@@ -22,16 +22,16 @@ from lab.errors import ConfigError
 from lab.loading import OpenedModel, open_model
 from lab.model.attention.context import ContextGroup
 from lab.model.attention.inspection import token_losses
-from lab.model.generation.generate import Ended, greedy
+from lab.model.generate import Ended, greedy
 from lab.model.huggingface.config import read_settings
 from lab.positions import Distance
 from lab.schema import LONGEST
-from lab.source.hub import is_hub_id
-from lab.source.place import named
+from lab.source import is_hub_id, named
 from lab.train.checkpoints import Checkpoint, folder_name
 from lab.train.choices import GIB, computes_in_bf16, memory_of
 from lab.train.environment import commit, processor
 
+MOST_TOKENS = 4096  # of the longest test of a model that does not state its training window
 SUBJECT = ("model", "checkpoint", "weights", "method", "precision")  # the fields that name a model in rows
 
 
@@ -46,6 +46,7 @@ class Subject:
     weights: str
     precision: str
     device: torch.device
+    context: ContextGroup | None = None  # the processes that score rows together
 
     @property
     def row(self) -> dict[str, Any]:
@@ -67,10 +68,15 @@ class Subject:
         with self.computing():
             return greedy(self.model.decoder, prompts.to(self.device), n_tokens, self.stop_id, ended=ended)
 
-    def losses(self, tokens: Tensor, targets: Tensor, context: ContextGroup | None = None) -> Tensor:
-        """Return each target's loss in nats, float64 (B, T), 0 where a target is below 0; with a group, together."""
+    def losses(self, tokens: Tensor, targets: Tensor, *, sends: bool = True) -> Tensor:
+        """Return each target's loss in nats, float64 (B, T), 0 where a target is below 0.
+
+        With other processes, to which the first one `sends` the rows, each computes its part.
+        """
+        if self.context is not None and sends:
+            distributed.broadcast_object_list([(tokens, targets)])
         with self.computing():
-            return token_losses(self.model.decoder, tokens.to(self.device), targets.to(self.device), context)
+            return token_losses(self.model.decoder, tokens.to(self.device), targets.to(self.device), self.context)
 
 
 def open_subject(request: Request) -> Subject:

@@ -42,6 +42,31 @@ def pivot(rows: Sequence[Mapping[str, Any]], index: str, columns: str, values: s
     return frame.pivot(index=index, columns=columns, values=values).loc[frame[index].unique(), frame[columns].unique()]
 
 
+def whole_grid(rows: Sequence[Mapping[str, Any]], index: str, columns: str, values: str = "score") -> pd.DataFrame:
+    """List every cell of a grid, by rising columns and rows, unknown ones as NaN, for a heat map."""
+    import pandas as pd
+
+    return (
+        pd.DataFrame(rows)
+        .pivot(index=index, columns=columns, values=values)
+        .melt(value_name=values, ignore_index=False)
+        .reset_index()
+    )
+
+
+def named_series(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Sort rows by length and name the `series` of each: its method, and model, checkpoint, precision if they differ.
+
+    Example:
+        >>> rows = [{"model": "a", "checkpoint": c, "precision": "fp32", "method": "rope", "length": 1} for c in "xy"]
+        >>> [row["series"] for row in named_series(rows)], named_series(rows[:1])[0]["series"]
+        (['rope, x', 'rope, y'], 'rope')
+    """
+    apart = [key for key in ("model", "checkpoint", "precision") if len({row[key] for row in rows}) > 1]
+    rising = sorted(rows, key=lambda row: row["length"])
+    return [{**row, "series": ", ".join([row["method"], *(str(row[key]) for key in apart)])} for row in rising]
+
+
 def limits(row: Mapping[str, Any], form: str = ".4g", factor: float = 1) -> str:
     """Write the limits of a row.
 

@@ -43,7 +43,7 @@ from eval.harness.results import rows_of, table, tests_of
 from eval.harness.tasks import definition, evaluate, load_tasks, task_manager
 from lab.command import start
 from lab.files import write_json, writing
-from lab.source.place import named
+from lab.source import named
 
 KIND = "harness"
 CASES = f"{KIND}-cases"

@@ -30,7 +30,7 @@ from eval.harness.options import HarnessOptions
 from eval.harness.scoring import TokenRequest, batches, token_scores
 from lab.bars import Bar
 from lab.errors import ConfigError
-from lab.model.generation.generate import greedy
+from lab.model.generate import greedy
 
 READ = "read"  # key, in the harness's cache, of the tokens read for a request
 MOST_TOKENS = 4096  # of a text, where the training window is not known

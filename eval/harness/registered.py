@@ -22,7 +22,7 @@ from eval.engine.subject import open_subject
 from eval.harness.model import LabModel, parts_of
 from eval.harness.options import HarnessOptions
 from lab.command import read_options
-from lab.source.place import named
+from lab.source import named
 
 NAME = "probe_lab"
 

@@ -47,7 +47,8 @@ from eval.heatmap.table import found_table, thirds_table
 from lab.bars import Bar
 from lab.command import start
 from lab.errors import ConfigError
-from lab.probe.effective_length import LengthResult, NeedleProbe, Row
+from lab.probe.curve import LengthResult
+from lab.probe.effective_length import NeedleProbe, Row
 from lab.probe.records import tests_of
 
 KIND = "heatmap"

@@ -44,7 +44,8 @@ from lab.bars import Bar
 from lab.command import start
 from lab.errors import ConfigError
 from lab.positions import Frequencies
-from lab.probe.effective_length import LengthResult, NeedleProbe, Row
+from lab.probe.curve import LengthResult
+from lab.probe.effective_length import NeedleProbe, Row
 from lab.probe.records import tests_of
 from lab.schema import Length, look_up
 from lab.settings import parse_method

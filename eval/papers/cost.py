@@ -25,8 +25,8 @@ from lab.estimate.cost import SECONDS_PER_HOUR, cost_of, paper_utilisation
 from lab.model.utilisation import PEAK_FLOPS
 from lab.recipes.recipe import read_recipe, resolve_training
 from lab.settings import Raw, parse_overrides, part
-from lab.source.describe import read_source
-from lab.sweep.commands import FitCommand, expand, read_command
+from lab.source import read_source
+from lab.sweep.planning import FitCommand, expand, read_command
 from lab.sweep.reading import read_sweep
 
 GPU = "A100"

@@ -13,10 +13,8 @@ from lab.command import STOPPED, show
 from lab.data.preparation import is_prepared
 from lab.errors import CheckpointError, DataError, LabError
 from lab.files import write_json
-from lab.sweep.children import prepare_once
+from lab.sweep import schedule
 from lab.sweep.planning import Run
-from lab.sweep.progress import Display
-from lab.sweep.schedule import Schedule
 
 FINISHED = "finished.json"  # in a row's folder once its commands have run
 GENERATED = ("synthetic", "stdlib")  # corpora that need no download
@@ -58,19 +56,15 @@ def train(runs: Sequence[Run]) -> None:
 
     Raises: DataError where shards must be prepared first; CheckpointError where a run fails; KeyboardInterrupt.
     """
-    schedule = Schedule(runs, 1)
-    left = [state.run for state in schedule.states if state.name != "finished"]
-    unprepared = [run for run in left if not can_prepare(run)]
+    unprepared = [run for run in runs if not run.is_finished() and not can_prepare(run)]
     if unprepared:
         raise DataError(
             "\n".join(f"{one.command.config}: prepare its corpus first: {command(one)}" for one in unprepared)
         )
-    for run in left:
-        prepare_once(run)
-    status = schedule.run(Display()) if left else 0
-    if status == STOPPED:
+    states = schedule.train(runs, jobs=1)
+    if schedule.exit_status(states) == STOPPED:
         raise KeyboardInterrupt
-    for state in schedule.states:
+    for state in states:
         if state.name != "finished":
             raise CheckpointError(f"{state.run.path}: its training has failed ({state.reason}); see sweep.log there")
 

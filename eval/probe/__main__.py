@@ -42,11 +42,12 @@ from lab.command import bare_settings, settings_lines, start
 from lab.errors import ConfigError
 from lab.loading import OpenedModel, open_model, own_protocol
 from lab.probe.config import ProbeConfig, settings_of_run
-from lab.probe.effective_length import LengthResult, NeedleProbe
+from lab.probe.curve import LengthResult
+from lab.probe.effective_length import NeedleProbe
 from lab.probe.records import length_record, summary_record
 from lab.schema import Section
 from lab.settings import Raw, validated
-from lab.source.place import find_place
+from lab.source import find_place
 from lab.train.choices import training_device
 from lab.train.folder import RunFolder
 from lab.train.threads import set_threads

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from lab.plots import BLUE, GREY, ORANGE, canvas
-from lab.probe.curve import Measured, monotone_shares, shown_length
+from lab.probe.curve import LengthResult, monotone_shares, shown_length
 
 RIGHT = {"xycoords": ("axes fraction", "data"), "ha": "right"}
 
 
 def draw_probe(
-    results: Sequence[Measured], summary: dict[str, Any], title: str, window: int | None, output: Path
+    results: Sequence[LengthResult], summary: dict[str, Any], title: str, window: int | None, output: Path
 ) -> None:
     """Draw a probe's outcomes and the effective lengths of its summary record; `window` is the training window.
 

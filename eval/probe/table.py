@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lab.probe.config import ProbeConfig
-from lab.probe.curve import shown_length
-from lab.probe.effective_length import LengthResult
+from lab.probe.curve import LengthResult, shown_length
 from lab.probe.protocols import PROTOCOLS
 
 

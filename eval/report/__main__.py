@@ -1,13 +1,15 @@
 """Make one page of any number of runs: what was asked and found, figures, the tables behind them, provenance.
 
-    python -m eval.report RUN [RUN ...] [-o FOLDER|report.html] [--figures FOLDER] [--title=TEXT]
+    python -m eval.report RUN [RUN ...] [-o FOLDER|report.html|PICTURE.png] [--figures FOLDER] [--title=TEXT]
 
     python -m eval.report runs/mini-* -o report.html
+    python -m eval.report runs/cpu_demo -o demo.png
     python -m eval.report runs/cpu_demo --figures figures
 
-The page is one file that needs no network. Figures can be hovered, zoomed (Ctrl and mouse wheel) and dragged; a text
-field picks runs; a page that is open reloads when the file is written again. --figures also writes every figure as PNG
-and SVG. The page shows what the run folders hold: the probes of training, and results in eval/ at the last probe.
+The page is one file that needs no network. You can point at a figure, drag it, and zoom it with Ctrl and the wheel. A
+text field picks runs. An open page reloads when its file is written again. With a .png or .svg file all figures are one
+picture. --figures writes each figure as PNG and SVG. The page shows what the run folders hold: the probes of training,
+and the results in eval/ at the last probe.
 """
 
 from __future__ import annotations
@@ -25,17 +27,16 @@ from markupsafe import Markup
 from eval.engine.command import NO_MODEL, Form, Request, run
 from eval.engine.rows import Found, file_in
 from eval.report.data import Runs, read_runs
-from eval.report.figures import figures
-from eval.report.looks import IMAGE_WIDTH, Figure
-from eval.report.sentences import counted, sentences
-from eval.report.tables import tables
+from eval.report.figures import Figure, figures
+from eval.report.text import counted, sentences, tables
 from lab.bars import Bar
 from lab.command import start
-from lab.errors import MissingPackage
+from lab.draw import altair, below, beside, save, themed
+from lab.errors import DataError
 from lab.files import write_atomic, writing
 from lab.schema import Section
 
-PNG_SCALE = 2.0
+CHOSEN = "!isArray(pick) || !(datum.run || datum.arm) || indexof(pick, datum.run || datum.arm) >= 0"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,36 +48,56 @@ class ReportOptions(Section):
 
 
 def make_report(places: Sequence[Path], options: ReportOptions, output: Path, images: Path | None) -> Found:
-    """Read runs, write the page and the images, and return what was written, a row for each run.
+    """Read runs, write the page or the picture, and the images, and return what was written, a row for each run.
 
     Raises: LabError.
     """
-    check_packages()
+    altair()
     runs = read_runs(places)
     drawn = list(figures(runs))
+    found = Found("", runs.runs.to_dict("records"))
+    counts = f"{counted(len(runs.runs), 'run')}, {counted(len(drawn), 'figure')}"
     title = options.title or heading(runs)
+    if output.suffix in (".png", ".svg"):
+        if not drawn:
+            raise DataError("RUN: no run has counts or probes to draw; name runs that have saved a checkpoint")
+        pairs = [[titled(figure) for figure in drawn[k : k + 2]] for k in range(0, len(drawn), 2)]
+        save(below(*(beside(*pair) for pair in pairs), title=title), output)
+        return found._replace(text=counts, picture=output)
     data = render(runs, drawn, title).encode()
     with writing(f"-o {output}", "file"):
         output.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(output, data)
-    lines = [f"{output}: {counted(len(runs.runs), 'run')}, {counted(len(drawn), 'figure')}, {len(data) / 1e6:.1f} MB"]
+    lines = [f"{output}: {counts}, {len(data) / 1e6:.1f} MB"]
     if images is not None:
-        write_images(drawn, images)
+        with writing(f"--figures {images}", "folder"):
+            for figure in Bar(drawn, desc="figures", unit="figure"):
+                for suffix in (".png", ".svg"):
+                    save(titled(figure), images / f"{figure.name}{suffix}")
         lines.append(f"{images}: {len(drawn)} figures as PNG and SVG")
-    return Found("\n".join(lines), runs.runs.to_dict("records"), output)
+    return found._replace(text="\n".join(lines), written=output)
 
 
-def check_packages() -> None:
-    """Check that what draws is installed.
+def titled(figure: Figure) -> Any:
+    """Put a figure's title above its chart."""
+    return figure.chart.properties(title=figure.title)
 
-    Raises: MissingPackage.
-    """
-    try:
-        import altair
-        import vl_convert  # noqa: F401
-    except ImportError as error:
-        raise MissingPackage(str(error.name), "eval.report", "plot") from error
-    altair.data_transformers.disable_max_rows()
+
+def page_spec(figure: Figure) -> dict[str, Any]:
+    """Lay out a figure for the page: as wide as it, chosen rows only, dragged, and zoomed by Ctrl and the wheel."""
+    alt = altair()
+    chart = figure.chart
+    if figure.arms == 1:
+        chart = chart.properties(width="container")
+    if figure.log:
+        zoom = alt.selection_interval(bind="scales", zoom="wheel![event.ctrlKey || event.metaKey]", name="zoom")
+        chart = chart.add_params(zoom)
+    spec: dict[str, Any] = themed(chart.properties(usermeta={"left": figure.left, "arms": figure.arms})).to_dict()
+    spec["config"].pop("background")
+    spec["params"] = [*spec.get("params", []), {"name": "pick", "value": ""}]
+    for part in spec.get("spec", spec)["layer"]:
+        part["transform"] = [{"filter": CHOSEN}, *part.get("transform", [])]
+    return spec
 
 
 def render(runs: Runs, drawn: Sequence[Figure], title: str) -> str:
@@ -85,7 +106,6 @@ def render(runs: Runs, drawn: Sequence[Figure], title: str) -> str:
     from jinja2 import Environment
 
     bundle: Any = vl_convert.javascript_bundle  # its stub leaves out that the argument has a default
-    specs: list[Any] = [{"spec": figure.chart.to_dict(), "axis": figure.log} for figure in drawn]
     content = {
         "title": title,
         "sentences": list(sentences(runs)),
@@ -93,9 +113,9 @@ def render(runs: Runs, drawn: Sequence[Figure], title: str) -> str:
         "tables": list(tables(runs)),
         "notes": runs.notes,
         "provenance": provenance(runs),
-        "specs": literal(specs),
+        "specs": literal([{"spec": page_spec(figure), "axis": figure.log} for figure in drawn]),
         "members": literal(runs.runs[["run", "arm"]].values.tolist()),
-        "bundle": script(bundle()),
+        "bundle": Markup(bundle().replace("</script", "<\\/script").replace("<!--", "<\\!--")),
     }
     stamp = hashlib.sha256(repr(content).encode()).hexdigest()[:16]
     template = resources.files("eval.report").joinpath("page.html").read_text(encoding="utf-8")
@@ -105,11 +125,6 @@ def render(runs: Runs, drawn: Sequence[Figure], title: str) -> str:
 def literal(value: Any) -> Markup:
     """Write a value as JSON that is safe inside a script element."""
     return Markup(json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"))
-
-
-def script(text: str) -> Markup:
-    """Make code safe inside a script element."""
-    return Markup(text.replace("</script", "<\\/script").replace("<!--", "<\\!--"))
 
 
 def heading(runs: Runs) -> str:
@@ -124,23 +139,6 @@ def provenance(runs: Runs) -> str:
     values = {name.split(".")[-1]: sorted({*map(str, runs.environment[name].dropna())} - {"[]"}) for name in kept}
     parts = [f"{name} {', '.join(each)}" for name, each in values.items() if each]
     return f"Computed with {'; '.join(parts)}." if parts else ""
-
-
-def write_images(drawn: Sequence[Figure], folder: Path) -> None:
-    """Write every figure as PNG and SVG.
-
-    Raises: ConfigError where a file cannot be written.
-    """
-    import vl_convert
-
-    with writing(f"--figures {folder}", "folder"):
-        folder.mkdir(parents=True, exist_ok=True)
-        for figure in Bar(drawn, desc="figures", unit="figure"):
-            spec = figure.chart.to_dict()
-            if spec.get("width") == "container":
-                spec["width"] = IMAGE_WIDTH
-            (folder / f"{figure.name}.png").write_bytes(vl_convert.vegalite_to_png(spec, scale=PNG_SCALE))
-            (folder / f"{figure.name}.svg").write_text(vl_convert.vegalite_to_svg(spec), encoding="utf-8")
 
 
 def main(arguments: Sequence[str]) -> int:

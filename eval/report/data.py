@@ -16,7 +16,7 @@ page too large are thinned, and `notes` describes how.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,11 @@ POINTS, MOST_POINTS = 96, 9600  # of f(i): of one run, and of all
 MOST_PROBES = 3000  # that figures and tables show
 MOST_FACETS = 12
 DEPTHS = 10  # equal parts of a text
+MEASURED, BEYOND, BELOW = (
+    "reach",
+    "at least: last distance passed",
+    "none: first distance failed",
+)  # outcomes of a probe
 REACH = ("reach", "reach_low", "reach_high", "first_distance", "last_distance", "f_at_reach")
 LENGTH = ("effective_length", "low", "high", "first_length", "f_at_effective_length")
 COLUMNS = {
@@ -216,3 +221,38 @@ def shares(rows: pd.DataFrame, x: str) -> pd.DataFrame:
         mean[limit] = mean[limit].where(~alone, one[limit]).clip(0, 1)
     f = one["f"].astype(float).round()  # of rows without any it is a column of objects, which no page can hold
     return mean.assign(f=f, tests=one["n"])
+
+
+def reach_points(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Fold the runs of each group: a row for the mean reach, and one at the first distance for runs that failed there.
+
+    Limits are over seeds; of one run, those of its tests, which end at the first and last distance.
+    """
+    tested = rows[rows["reach"].notna() | rows["first_distance"].notna()]
+    points = [
+        dict(zip(by, key, strict=True)) | point
+        for key, group in tested.groupby(by, sort=False)
+        for point in points_of(group)
+    ]
+    return pd.DataFrame(points, columns=[*by, "reach", "low", "high", "runs", "outcome"])
+
+
+def points_of(group: pd.DataFrame) -> Iterator[Row]:
+    """Describe the runs of a group that have a reach, and those that have none."""
+    found, failed = group.dropna(subset=["reach"]), group[group["reach"].isna()]
+    if len(found):
+        mean, *over_seeds = mean_with_limits(found["reach"].astype(float).tolist())
+        low, high = over_seeds if len(found) > 1 else limits_of(found.iloc[0])
+        outcome = BEYOND if at_end(found).any() else MEASURED
+        yield {"reach": mean, "low": np.maximum(low, 0), "high": high, "runs": len(found), "outcome": outcome}
+    if len(failed):
+        low, high = (np.nan, np.nan) if len(failed) > 1 else limits_of(failed.iloc[0])
+        first = failed["first_distance"].mean()
+        yield {"reach": first, "low": low, "high": high, "runs": len(failed), "outcome": BELOW}
+
+
+def limits_of(run: pd.Series) -> tuple[float, float]:
+    """Return the limits of one run's tests."""
+    low = run["first_distance"] if pd.isna(run["reach_low"]) else run["reach_low"]
+    high = run["last_distance"] if pd.isna(run["reach_high"]) else run["reach_high"]
+    return low, high

@@ -1,46 +1,99 @@
-"""The figures of a report, as Vega-Lite charts that can be hovered, zoomed and filtered by run."""
+"""The figures of a report: charts that can be pointed at, zoomed and filtered by run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from eval.report.crossed import by_two_settings
-from eval.report.curves import by_distance, by_length, by_needles
-from eval.report.data import DEPTHS, Runs, folded
-from eval.report.looks import Figure, axis, base, by_arm, interactive, look, of_arms, tips, words
-from eval.report.reach import by_shift_and_window, reach_by_method
+import numpy as np
+import pandas as pd
+
+from eval.report.data import (
+    BELOW,
+    BEYOND,
+    DEPTHS,
+    MOST_FACETS,
+    REACH,
+    Runs,
+    folded,
+    reach_points,
+    shares,
+)
+from eval.report.reading import Row
+from eval.report.text import text_of
+from lab.draw import NAMES, Rule, draw, layer, words
+from lab.train.arms import differing
 
 FEWEST_SEEDS = 3  # of which limits are drawn over tokens
 MOST_BANDS = 6  # arms whose limits are drawn
+MOST_METHODS = 8  # that are drawn in one panel
+STRING = re.compile(r"string\(shift=(\d+)(?:,window=(\d+))?\)")
+DEFAULT_WINDOW = 128  # of STRING, which names of methods leave out
+BEYOND_LAST = 1.05  # of the last distance that was tested, where limits are cut off
+FACET: dict[str, Any] = {"width": 240, "height": 160}
+ROW, CELL = 22, 34  # pixels: heights of a method's row, and of a window's
+LIMITS = "At each run's last probe. Bands are 95% limits: over seeds, or of the tests where an arm has one run."
+
+
+class Figure(NamedTuple):
+    """One figure: its name in files, title, what it shows, and the chart.
+
+    `log` is the axis that the reader can make logarithmic, and `is_log` whether it begins so. `arms` are side by side,
+    whose y axis takes `left` pixels.
+    """
+
+    name: str
+    title: str
+    caption: str
+    chart: Any
+    log: str = ""
+    is_log: bool = False
+    arms: int = 1
+    left: int = 70
 
 
 def figures(runs: Runs) -> Iterator[Figure]:
     """Draw every figure that the runs have data for."""
-    for draw in DRAWN:
-        figure = draw(runs)
+    for each in DRAWN:
+        figure = each(runs)
         if figure is not None:
             yield figure
 
 
-def passing(runs: Runs) -> str:
-    """Write in how many tests it must be found."""
-    return "the threshold of each run" if runs.threshold is None else f"{runs.threshold:.0%} of the tests"
+def by_arm(
+    runs: Runs, rows: pd.DataFrame, x: str, y: str, series: str, *, height: int | None = None, **options: Any
+) -> tuple[Any, int]:
+    """Draw a chart for each of the first arms side by side, and one of a single arm as wide as others."""
+    present = set(rows["arm"])
+    arms = [arm for arm in runs.arms if arm in present][:MOST_FACETS]
+    size: dict[str, Any] = dict(FACET) if len(arms) > 1 else {}
+    if height is not None:
+        size["height"] = height
+    shown = rows.set_index("arm").loc[arms].reset_index()
+    return draw(shown, x, y, series, facet="arm" if len(arms) > 1 else None, **options, **size), len(arms)
+
+
+def of_arms(rows: pd.DataFrame) -> str:
+    """Note that not all arms are drawn."""
+    arms = rows["arm"].nunique()
+    return f" The first {MOST_FACETS} of {arms} arms; the tables hold the others." if arms > MOST_FACETS else ""
 
 
 def growth(runs: Runs) -> Figure | None:
-    """Reach against consumed tokens."""
-    return over_tokens(runs, "reach", f"Reach: one number, {passing(runs)}", "growth")
+    """Draw reach against consumed tokens."""
+    passing = "the threshold of each run" if runs.threshold is None else f"{runs.threshold:.0%} of the tests"
+    return over_tokens(runs, "reach", f"Reach: one number, {passing}", "growth")
 
 
 def growth_of_length(runs: Runs) -> Figure | None:
-    """Effective length against consumed tokens."""
-    return over_tokens(runs, "effective_length", f"Effective length: four needles, {passing(runs)}", "effective_length")
+    """Draw effective length against consumed tokens."""
+    passing = "the threshold of each run" if runs.threshold is None else f"{runs.threshold:.0%} of the tests"
+    return over_tokens(runs, "effective_length", f"Effective length: four needles, {passing}", "effective_length")
 
 
 def over_tokens(runs: Runs, value: str, title: str, name: str) -> Figure | None:
     """Draw a measure against consumed tokens: the mean of an arm, its runs as points."""
-    import altair as alt
-
     rows = runs.probes.dropna(subset=[value])
     if rows.empty:
         return None
@@ -49,22 +102,12 @@ def over_tokens(runs: Runs, value: str, title: str, name: str) -> Figure | None:
     mean = folded(rows, ("arm", "probe"), value).merge(at, on=["arm", "probe"]).rename(columns={"count": "runs"})
     mean["low"] = mean["low"].clip(0)
     mean.loc[mean["runs"] < FEWEST_SEEDS, ["low", "high"]] = float("nan")  # of two they fill the figure
-    x, y_title = axis("tokens", "consumed tokens", format="~s"), f"{words(value)} (tokens)"
-    dots, lines = look("arm", runs.arms, "shape"), look("arm", runs.arms, "strokeDash", has_points=True)
-    y = axis(value, y_title, y=True)
-    points = base(rows).mark_point(filled=True, size=32, opacity=0.5).encode(x=x, y=y, tooltip=tips(rows), **dots)
-    line = base(mean).mark_line(strokeWidth=2).encode(x=x, y=axis("mean", y_title, y=True), **lines)
-    layers = [points, line]
-    if len(runs.arms) <= MOST_BANDS:
-        low = axis("low", y_title, y=True)
-        band = base(mean).mark_area(opacity=0.12).encode(x=x, y=low, y2="high:Q", color=lines["color"])
-        layers.append(band)  # the first layer decides how the legend looks
-    return Figure(name, title, caption_of(runs, value), interactive(alt.layer(*layers)), "x")
-
-
-def caption_of(runs: Runs, value: str) -> str:
-    """Describe a figure over tokens, and how many probes it leaves out."""
-    bands = f", with 95% limits of {FEWEST_SEEDS} and more" if len(runs.arms) <= MOST_BANDS else ""
+    has_bands = len(runs.arms) <= MOST_BANDS
+    names: dict[str, Any] = {"names": runs.arms, "x_title": "consumed tokens", "y_title": f"{words(value)} (tokens)"}
+    limits: dict[str, Any] = {"low": "low", "high": "high"} if has_bands else {}
+    line = draw(mean, "tokens", "mean", "arm", marks=False, **limits, **names)
+    points = draw(rows, "tokens", value, "arm", kind="point", legend=False, **names)
+    bands = f", with 95% limits of {FEWEST_SEEDS} and more" if has_bands else ""
     caption = (
         f"Points are runs; lines are means over seeds{bands}." if len(runs.runs) > 1 else "A point for each probe."
     )
@@ -74,73 +117,271 @@ def caption_of(runs: Runs, value: str) -> str:
     if missing:
         verb = "has" if missing == 1 else "have"
         caption += f" {missing:,} of {len(probed):,} probes {verb} no value: the shortest {first[6:]} tested failed."
-    return caption
+    return Figure(name, title, caption, layer(line, points), "x")
 
 
 def at_frequency(runs: Runs) -> Figure | None:
-    """Reach against the position frequency there."""
+    """Draw reach against the position frequency there."""
     rows = runs.probes.dropna(subset=["reach", "f_at_reach"])[["arm", "run", "tokens", "reach", "f_at_reach"]]
     rows = rows[rows["f_at_reach"] > 0]
     if rows.empty:
         return None
-    x = axis("f_at_reach", "position frequency f at the reach (pairs)", format="~s", log=True)
-    y, arms = axis("reach", "reach (tokens)", y=True), look("arm", runs.arms, "shape")
-    chart = base(rows).mark_point(filled=True, size=45, opacity=0.7).encode(x=x, y=y, tooltip=tips(rows), **arms)
+    titles: dict[str, Any] = {"x_title": "position frequency f at the reach (pairs)", "y_title": "reach (tokens)"}
+    chart = draw(rows, "f_at_reach", "reach", "arm", kind="point", log_x=True, names=runs.arms, **titles)
     caption = "Every probe of every run. If f alone decided reach, all points would lie at one value of f."
-    return Figure("reach_by_f", "Reach against f at the reach", caption, interactive(chart), "x", is_log=True)
+    return Figure("reach_by_f", "Reach against f at the reach", caption, chart, "x", is_log=True)
+
+
+def by_two_settings(runs: Runs) -> Figure | None:
+    """Draw reach by two crossed settings, where the arms differ in nothing else."""
+    pair = crossed(runs.settings)
+    if pair is None:
+        return None
+    short = [key.split(".")[-1] for key in pair]
+    along, beside = short if len({*short}) == 2 else [key.replace(".", " ") for key in pair]
+    points = crossed_points(runs, {along: pair[0], beside: pair[1]})
+    if points.empty:
+        return None
+    limits: dict[str, Any] = {"low": "low", "high": "high"}
+    titles: dict[str, Any] = {"x_title": pair[0], "y_title": "reach (tokens)", "title": f"side by side: {pair[1]}"}
+    chart = draw(points, along, "reach", beside, kind="point", shape="outcome", **limits, **titles)
+    caption = (
+        "Plain reach at each run's last probe: means over seeds with 95% limits, or one run with its tests' limits."
+    )
+    others = [key for key in differing(runs.settings) if key not in pair]
+    if others:
+        caption += f" Settings that change with these two: {', '.join(others)}."
+    return Figure("crossed", f"Reach by {along} and {beside}", caption, chart)
+
+
+def crossed(settings: Mapping[str, Row]) -> tuple[str, str] | None:
+    """Return the two settings that runs differ in if every value of one meets every value of the other, or None.
+
+    A setting that another one decides does not count. The first of the two is the one with more values.
+
+    Example:
+        >>> rows = [{"window": w, "end": 2 * w, "theta": t} for w in (96, 192, 256) for t in (100, 1000)]
+        >>> crossed({str(number): row for number, row in enumerate(rows)})
+        ('end', 'theta')
+    """
+    values = {key: [str(each.get(key)) for each in settings.values()] for key in differing(settings)}
+
+    def pairs(left: Sequence[str], right: Sequence[str]) -> int:
+        return len({*zip(left, right, strict=True)})
+
+    free: dict[str, list[str]] = {}
+    for key in sorted(values, key=lambda key: -len({*values[key]})):
+        if not any(pairs(other, values[key]) == len({*other}) for other in free.values()):
+            free[key] = values[key]
+    if len(free) != 2:
+        return None
+    (first, left), (second, right) = free.items()
+    return (first, second) if pairs(left, right) == len({*left}) * len({*right}) else None
+
+
+def crossed_points(runs: Runs, keys: Mapping[str, str]) -> pd.DataFrame:
+    """Fold the reach of runs by two settings, in the order of their values; `keys` are the settings by column."""
+    rows = runs.runs[["run", "arm", *REACH]]
+    own = {name: [runs.settings[run].get(key) for run in rows["run"]] for name, key in keys.items()}
+    order = sorted(range(len(rows)), key=lambda row: [rank(values[row]) for values in own.values()])
+    texts = {name: [text_of(value) if value is not None else "none" for value in each] for name, each in own.items()}
+    return reach_points(rows.assign(**texts).iloc[order], [*keys, "arm"])
+
+
+def rank(value: Any) -> tuple[bool, float, str]:
+    """Return what to sort the values of a setting by, numbers first."""
+    is_number = isinstance(value, int | float)
+    return not is_number, float(value) if is_number else 0.0, str(value)
+
+
+def reach_by_method(runs: Runs) -> Figure | None:
+    """Draw reach under each position method (arXiv 2410.18745, Table 1)."""
+    points = reach_points(runs.reaches, ["arm", "method"])
+    if points["method"].nunique() < 2:
+        return None
+    present = set(points["method"])
+    methods = [name for name in runs.methods if name in present]
+    points = points.set_index("method").loc[methods].reset_index()
+    limits: dict[str, Any] = {"low": "low", "high": "high", "x_limits": (0, farthest(runs.reaches) * BEYOND_LAST)}
+    looks: dict[str, Any] = {"shape": "outcome", "legend": False, "names": runs.methods, "height": ROW * len(methods)}
+    titles: dict[str, Any] = {"x_title": "reach (tokens)", "y_title": ""}
+    chart, n = by_arm(runs, points, "reach", "method", "method", kind="point", **looks, **limits, **titles)
+    caption = "At each run's last probe: means over seeds with 95% limits, or one run with the limits of its tests."
+    return Figure(
+        "reach_by_method", "Reach under each position method", caption + of_arms(points), chart, arms=n, left=NAMES
+    )
+
+
+def farthest(reaches: pd.DataFrame) -> float:
+    """Find the last distance tested; the farthest reach or 1, where no record names one, as without training's own."""
+    known = [pd.to_numeric(reaches[name]).max() for name in ("last_distance", "reach_high", "reach") if name in reaches]
+    return float(next((value for value in known if not np.isnan(value)), 1.0))
+
+
+def by_shift_and_window(runs: Runs) -> Figure | None:
+    """Draw reach by the shift and window of STRING, for the arms with at least two of each (its Figure 7)."""
+    cells = string_cells(runs.reaches)
+    if cells.empty:
+        return None
+    cells = cells.sort_values("shift", kind="stable").sort_values("window", ascending=False, kind="stable")
+    height = CELL * max(3, cells["window"].nunique())
+    titles: dict[str, Any] = {"x_title": "shift S", "y_title": "window W"}
+    chart, n = by_arm(runs, cells, "shift", "window", "reach", kind="heat", text="text", height=height, **titles)
+    caption = (
+        "Means over seeds at the last probe, in tokens. + a run reaches the last distance tested; < all runs fail "
+    )
+    caption += "at the first; * without the runs that fail there."
+    return Figure("shift_and_window", "Reach by STRING's shift and window", caption + of_arms(cells), chart, arms=n)
+
+
+def string_cells(reaches: pd.DataFrame) -> pd.DataFrame:
+    """Fold the runs of an arm by shift and window, with the text of each cell.
+
+    Example:
+        >>> row = {"arm": "all", "run": "a", "reach": 120.4, "first_distance": 32, "last_distance": 168}
+        >>> names = [f"string(shift={shift},window={window})" for shift in (64, 96) for window in (16, 32)]
+        >>> rows = pd.DataFrame([row | {"method": name, "reach_low": None, "reach_high": None} for name in names])
+        >>> string_cells(rows)[["shift", "window", "text"]].values.tolist()[:2]
+        [[64, 16, '120'], [64, 32, '120']]
+    """
+    settings = reaches["method"].map(lambda name: STRING.fullmatch(str(name)))
+    rows = reaches[settings.notna()]
+    found = [(int(match[1]), int(match[2] or DEFAULT_WINDOW)) for match in settings.dropna()]
+    rows = rows.assign(shift=[shift for shift, _ in found], window=[window for _, window in found])
+    sizes = rows.groupby("arm")[["shift", "window"]].transform("nunique")
+    by = ["arm", "shift", "window"]
+    points = reach_points(rows[(sizes >= 2).all(axis="columns")], by)
+    cells = [{**dict(zip(by, key, strict=True)), **cell_of(group)} for key, group in points.groupby(by, sort=False)]
+    return pd.DataFrame(cells, columns=[*by, "reach", "runs", "failed", "text"])
+
+
+def cell_of(points: pd.DataFrame) -> Row:
+    """Describe one or both points of a cell: the mean of the runs with a reach, and how many have none."""
+    found, failed = points[points["outcome"] != BELOW], points[points["outcome"] == BELOW]
+    none = int(failed["runs"].sum())
+    if found.empty:
+        first = float(failed["reach"].iloc[0])
+        return {"reach": first, "runs": none, "failed": none, "text": f"<{first:,.0f}"}
+    mean, outcome, n = (found[name].iloc[0] for name in ("reach", "outcome", "runs"))
+    text = f"{mean:,.0f}{'+' if outcome == BEYOND else ''}{'*' if none else ''}"
+    return {"reach": mean, "runs": int(n) + none, "failed": none, "text": text}
+
+
+def by_distance(runs: Runs) -> Figure | None:
+    """Draw the share found by distance under each position method."""
+    return by_method(runs, runs.distances, "distance", "distance of the number (tokens)", "share of numbers found")
+
+
+def by_length(runs: Runs) -> Figure | None:
+    """Draw the share passed by length under each position method."""
+    return by_method(runs, runs.lengths, "length", "length (tokens)", "share of tests passed")
+
+
+def by_method(runs: Runs, rows: pd.DataFrame, x: str, x_title: str, title: str) -> Figure | None:
+    """Draw a share against distance or length: methods in colour, arms side by side."""
+    chosen = chosen_methods(runs, rows)
+    mean = shares(rows[rows["method"].isin(chosen)], x)
+    if mean.empty:
+        return None
+    chart, n = share_chart(runs, mean, x, "method", runs.methods, {"x_title": x_title, "y_title": title})
+    caption = LIMITS + level(runs) + of_arms(mean)
+    settings = rows["method"].nunique()
+    if settings > len(chosen):
+        caption += f" Of {settings} settings, the one of each method that reaches farthest; the tables hold the others."
+    return Figure(f"by_{x}", f"{title.capitalize()} by {x}", caption, chart, arms=n)
+
+
+def share_chart(
+    runs: Runs, mean: pd.DataFrame, x: str, series: str, names: Sequence[str], titles: dict[str, Any]
+) -> tuple[Any, int]:
+    """Draw shares with their limits, the arms side by side, and the threshold."""
+    rules = [] if runs.threshold is None else [Rule("y", runs.threshold)]
+    present = set(mean[series])
+    listed = [name for name in names if name in present]
+    looks: dict[str, Any] = {"names": names, "legend": listed, "y_limits": (0, 1), "rules": rules}
+    return by_arm(runs, mean, x, "share", series, low="low", high="high", **looks, **titles)
+
+
+def chosen_methods(runs: Runs, rows: pd.DataFrame) -> list[str]:
+    """Choose the methods to draw: all, or of many the setting of each that has the longest mean reach."""
+    present = set(rows["method"])
+    names = [name for name in runs.methods if name in present]
+    if len(names) <= MOST_METHODS:
+        return names
+    reach = runs.reaches.assign(reach=runs.reaches["reach"].astype(float).fillna(0)).groupby("method")["reach"].mean()
+    best: dict[str, str] = {}
+    for name in names:
+        family = re.sub(r"\([^)]*\)", "", name)
+        if family not in best or reach.get(name, 0) > reach.get(best[family], 0):
+            best[family] = name
+    return list(best.values())
+
+
+def level(runs: Runs) -> str:
+    """Describe the line of the threshold."""
+    return "" if runs.threshold is None else " The dashed level is the threshold."
+
+
+def by_needles(runs: Runs) -> Figure | None:
+    """Draw the share found by distance, of one number in a test and of several, under the method of training."""
+    mean = needle_shares(runs)
+    if mean.empty:
+        return None
+    titles: dict[str, Any] = {"x_title": "distance of the number (tokens)", "y_title": "share of numbers found"}
+    chart, n = share_chart(runs, mean, "distance", "tests", list(dict.fromkeys(mean["tests"])), titles)
+    caption = f"{LIMITS} Those of several numbers in a test come from resampling whole tests.{level(runs)}"
+    return Figure("by_needles", "One number in a test and several", caption + of_arms(mean), chart, arms=n)
+
+
+def needle_shares(runs: Runs) -> pd.DataFrame:
+    """Fold the tests of several numbers, and the tests of one number of the same runs and methods."""
+    several = runs.several
+    one = runs.distances.merge(several[["run", "method"]].drop_duplicates(), on=["run", "method"])
+    sizes = {f"{n:g} numbers" for n in several["needles"].dropna()}
+    together = f"{sizes.pop() if len(sizes) == 1 else 'several numbers'} in a test"
+    kinds = ((one, "one number in a test"), (several.assign(f=np.nan), together))
+    frames = [shares(rows, "distance").rename(columns={"tests": "n"}).assign(tests=tests) for rows, tests in kinds]
+    filled = [frame for frame in frames if not frame.empty]
+    return pd.concat(filled, ignore_index=True) if filled else frames[0]
+
+
+def heat_map(runs: Runs) -> Figure | None:
+    """Draw the share of four needles found by length and depth (arXiv 2410.18745, Figure 4)."""
+    if runs.needles.empty:
+        return None
+    groups = runs.needles.groupby(["arm", "length", "part"], sort=False)
+    rows = groups.agg(share=("share", "mean"), needles=("n", "sum"), runs=("run", "nunique")).reset_index()
+    rows = rows.sort_values(["length", "part"], kind="stable")
+    rows["depth"] = [f"{100 * part // DEPTHS} to {100 * (part + 1) // DEPTHS}%" for part in rows.pop("part")]
+    chart, n = by_arm(runs, rows, "length", "depth", "share", kind="heat", percent=True, x_title="length (tokens)")
+    caption = "The needles of each run's last probe, by the tenth of the text that hides them; depth 0% is the start."
+    return Figure("heat_map", "Needles found by length and depth", caption + of_arms(runs.runs), chart, arms=n)
 
 
 def frequency(runs: Runs) -> Figure | None:
-    """Position frequency by distance."""
+    """Draw the position frequency by distance."""
     rows = runs.frequency.groupby(["arm", "i"], sort=False)["f"].mean().round().reset_index()
     rows = rows[rows["f"] > 0]
     if rows.empty:
         return None
-    x = axis("i", "relative position i (tokens)")
-    y = axis("f", "f(i), pairs", y=True, format="~s", log=True)
-    arms = look("arm", runs.arms, "strokeDash")
-    chart = base(rows).mark_line(strokeWidth=1.8).encode(x=x, y=y, tooltip=tips(rows), **arms)
+    titles: dict[str, Any] = {"x_title": "relative position i (tokens)", "y_title": "f(i), pairs"}
+    chart = draw(rows, "i", "f", "arm", log_y=True, names=runs.arms, marks=False, **titles)
     caption = "How often training used each relative position" + ("; means over seeds." if len(runs.runs) > 1 else ".")
     drawn = runs.frequency.groupby("run")["i"].agg(["size", "max"])
     thinned = drawn[drawn["size"] < drawn["max"]]
     if len(thinned):
         caption += f" Drawn at {thinned['size'].max()} of up to {thinned['max'].max():,} positions, equally spaced."
-    return Figure("frequency", "Position frequency", caption, interactive(chart), "y", is_log=True)
-
-
-def heat_map(runs: Runs) -> Figure | None:
-    """Share of four needles found by length and depth (arXiv 2410.18745, Figure 4)."""
-    import altair as alt
-
-    if runs.needles.empty:
-        return None
-    groups = runs.needles.groupby(["arm", "length", "part"], sort=False)
-    rows = groups.agg(share=("share", "mean"), needles=("n", "sum"), runs=("run", "nunique")).reset_index()
-    rows["depth"] = [f"{100 * part // DEPTHS} to {100 * (part + 1) // DEPTHS}%" for part in rows["part"]]
-    x = alt.X("length:O", title="length (tokens)", axis=alt.Axis(labelAngle=0, labelOverlap="greedy"))
-    y = alt.Y("part:O", title="depth", axis=alt.Axis(labelExpr=f"datum.value * {100 // DEPTHS} + '%'"))
-    color = alt.Color("share:Q", title="share found", scale=alt.Scale(domain=[0, 1], scheme="viridis"))
-    shown = rows.drop(columns="part")
-    cells = alt.Chart().mark_rect().encode(x=x, y=y, color=color, tooltip=tips(shown))
-    caption = "The needles of each run's last probe, by the tenth of the text that hides them; depth 0% is the start."
-    title = "Needles found by length and depth"
-    return Figure("heat_map", title, caption + of_arms(runs.runs), by_arm(rows, [cells]))
+    return Figure("frequency", "Position frequency", caption, chart, "y", is_log=True)
 
 
 def held_out_loss(runs: Runs) -> Figure | None:
-    """Held-out loss against consumed tokens."""
+    """Draw held-out loss against consumed tokens."""
     rows = runs.probes.dropna(subset=["held_out_loss"])[["arm", "run", "tokens", "held_out_loss"]]
     if rows.empty:
         return None
-    x = axis("tokens", "consumed tokens", format="~s")
-    y = axis("held_out_loss", "held-out loss (nats)", y=True, zero=False)
-    arms = look("arm", runs.arms, "strokeDash")
-    line = (
-        base(rows)
-        .mark_line(strokeWidth=1.3, opacity=0.8, point={"size": 14})
-        .encode(x=x, y=y, detail="run:N", tooltip=tips(rows), **arms)
-    )
-    return Figure("loss", "Held-out loss", "A line for each run.", interactive(line), "x")
+    titles: dict[str, Any] = {"x_title": "consumed tokens", "y_title": "held-out loss (nats)"}
+    chart = draw(rows, "tokens", "held_out_loss", "arm", each="run", names=runs.arms, **titles)
+    return Figure("loss", "Held-out loss", "A line for each run.", chart, "x")
 
 
 DRAWN: tuple[Callable[[Runs], Figure | None], ...] = (

@@ -9,17 +9,16 @@ from typing import Any
 from lab.config.faults import context_faults, length_faults, mask_faults, position_faults, shape_faults
 from lab.config.sections import CountConfig, RunConfig, StartConfig, TrackConfig, TrainConfig
 from lab.data.config import Bpe, DataConfig, Synthetic
-from lab.masks import Causal
-from lab.masks.config import MaskConfig
+from lab.masks import Causal, MaskConfig
 from lab.model.config import DecoderConfig
 from lab.model.optim import OptimConfig
 from lab.parsing import format_yaml
 from lab.positions import Frequencies
-from lab.positions.config import PositionConfig
+from lab.positions.methods import PositionConfig
 from lab.probe.config import ProbeConfig
 from lab.schema import Section
 from lab.shape.config import Gaps, ShapeConfig
-from lab.skip.config import SkipConfig
+from lab.skip.methods import SkipConfig
 
 LOGGED_EIGHTHS = (1, 2, 4, 6)  # of the window, where f is logged
 

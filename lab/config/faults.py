@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from lab.config.sections import TrainConfig
 from lab.data.config import DataConfig
-from lab.masks.config import MaskConfig
+from lab.masks import MaskConfig
 from lab.model.config import DecoderConfig
-from lab.positions.config import PositionConfig
+from lab.positions.methods import PositionConfig
 from lab.probe.config import ProbeConfig
 from lab.schema import LONGEST
 from lab.shape.config import Gaps, ShapeConfig
-from lab.skip.config import SkipConfig
+from lab.skip.methods import SkipConfig
 
 MOST_WINDOWS = 1024  # of a length beyond the training window; papers extend by at most 64
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lab.config.earlier import bring_up_to_date, is_of_run
 from lab.config.experiment import Experiment
 from lab.config.naming import AUTO, automatic_name
 from lab.data.config import Bpe, DataConfig, Synthetic
@@ -20,7 +19,7 @@ from lab.positions.string import of_length
 from lab.probe.config import OFFICIAL_SIZES, SIZES
 from lab.schema import is_short
 from lab.settings import Raw, validated
-from lab.source.inherit import inherit
+from lab.source import inherit
 from lab.train.changes import flatten
 
 
@@ -32,8 +31,6 @@ def load_experiment(path: Path, overrides: dict[str, Any] | None = None) -> Expe
     Raises: ConfigError with one line per fault.
     """
     raw, overrides = Raw.read(path), flatten(overrides or {})
-    if is_of_run(path):
-        bring_up_to_date(raw.values)
     given = Raw(copy.deepcopy(raw.values), raw.source)
     given.override(overrides)
     inherit(raw.values, given.values)

@@ -12,8 +12,8 @@ from lab.schema import LONGEST_NAME, MOST, Length, NonNegative, PathText, Positi
 
 PRECISIONS = Literal["auto", "fp32", "bf16"]
 STRATEGIES = Literal["auto", "single", "ddp", "fsdp"]
-BACKENDS = Literal["auto", "reference", "sdpa", "varlen", "flash", "xformers", "flex"]
-CUDA_BACKENDS = ("varlen", "flash", "xformers", "flex")  # flex trains there only
+BACKENDS = Literal["auto", "reference", "sdpa", "varlen", "flash", "xformers"]
+CUDA_BACKENDS = ("varlen", "flash", "xformers")
 HYBRID_FROM = 64  # processes; from there on, a ring over all of them is bound by latency
 WHOLE_BYTES = 10 * 2**30  # of weights and gradients that each process keeps whole; 8.4 GiB for 1.49B parameters
 
@@ -196,7 +196,7 @@ class TrackConfig(Section):
     project: str | None = None
     """Weights & Biases project; left out, probe-lab."""
     picture: bool = False
-    """Whether the run ends by drawing picture.png (needs matplotlib)."""
+    """Whether the run ends by drawing picture.png (needs altair)."""
 
     def rules(self) -> list[str]:
         """Refuse a project that would be ignored."""

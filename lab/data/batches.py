@@ -28,14 +28,12 @@ FloatArray = npt.NDArray[np.float64]
 class Batches:
     """The packs of some streams in turn, endless; a thread makes `prefetch` of them ahead, in the same order.
 
-    `weights` and `longest` as in `to_batch`. What making a batch raises is raised where that batch is due. The thread
+    `weights` as in `to_batch`. What making a batch raises is raised where that batch is due. The thread
     ends with the iterator.
     """
 
-    def __init__(
-        self, streams: list[PackStream], prefetch: int, weights: FloatArray | None = None, longest: int | None = None
-    ) -> None:
-        self.streams, self.prefetch, self.weights, self.longest = streams, prefetch, weights, longest
+    def __init__(self, streams: list[PackStream], prefetch: int, weights: FloatArray | None = None) -> None:
+        self.streams, self.prefetch, self.weights = streams, prefetch, weights
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield all batches."""
@@ -46,7 +44,7 @@ class Batches:
         """Yield one pack of each stream, again and again, in pinned memory where there is a GPU."""
         pins = torch.cuda.is_available()
         for stream in itertools.cycle(self.streams):
-            batch = to_batch(next(stream), self.weights, self.longest)
+            batch = to_batch(next(stream), self.weights)
             yield {name: x.pin_memory() if isinstance(x, Tensor) else x for name, x in batch.items()} if pins else batch
 
     def ahead(self, batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -63,11 +61,10 @@ class Batches:
                 pool.shutdown(cancel_futures=True)
 
 
-def to_batch(pack: Pack, weights: FloatArray | None = None, longest: int | None = None) -> Batch:
+def to_batch(pack: Pack, weights: FloatArray | None = None) -> Batch:
     """Convert a pack to a training batch: tensors to move to the device, and values that stay on the host.
 
-    `weights` is the loss weight of a target by its visible context; left out, all weigh 1. `longest` is the most tokens
-    that a run of any pack has; left out, those of a pack.
+    `weights` is the loss weight of a target by its visible context; left out, all weigh 1.
 
     Shapes: weights float64, longer than the longest run.
     """
@@ -78,7 +75,6 @@ def to_batch(pack: Pack, weights: FloatArray | None = None, longest: int | None 
         "cu_seqlens": ends(pack.lengths),
         "lengths": tuple(pack.lengths),
         "position_ids": ids_from_0(pack.lengths, n_tokens) if ids is None else torch.from_numpy(ids),
-        **fixed_row(pack.lengths, pack.anchors, n_tokens, longest or n_tokens),
         "starts": starts_of(pack),
         "anchors": pack.anchors,
         "counted": ids,
@@ -118,28 +114,6 @@ def ids_from_0(lengths: Sequence[int], n_tokens: int) -> Tensor:
         [0, 1, 2, 0, 1, 0, 1, 2]
     """
     return torch.from_numpy(np.concatenate([np.arange(n) for n in (*lengths, n_tokens - sum(lengths))]))
-
-
-def fixed_row(lengths: Sequence[int], anchors: Sequence[int] | None, n_tokens: int, longest: int) -> dict[str, Any]:
-    """Describe a row whose padding is cut into runs of its own, none longer than `longest`.
-
-    Shapes: the ends of the runs' queries `cu_q` int32 (S + 1,); with anchors the ends of their keys `cu_k` int32
-        (S + 1,) and `key_places` int64 (keys,), else None.
-    Example:
-        >>> row = fixed_row([1, 2], (-1, 0), 8, longest=4)
-        >>> row["cu_q"].tolist(), row["cu_k"].tolist(), row["key_places"].tolist()
-        ([0, 1, 3, 7, 8], [0, 1, 4, 8, 9], [0, 0, 1, 2, 3, 4, 5, 6, 7])
-    """
-    assert max(lengths) <= longest, f"a run of {max(lengths)} tokens, longer than a window of {longest}"
-    whole, rest = divmod(n_tokens - sum(lengths), longest)
-    lengths = [*lengths, *[longest] * whole, *[rest] * (rest > 0)]
-    row: dict[str, Any] = {"cu_q": ends(lengths), "longest": longest, "cu_k": None, "key_places": None}
-    if anchors is None:
-        return row
-    anchors = [*anchors, *[-1] * (len(lengths) - len(anchors))]
-    own = np.split(np.arange(n_tokens), np.cumsum(lengths)[:-1])
-    keys = [places if anchor < 0 else np.insert(places, 0, anchor) for anchor, places in zip(anchors, own, strict=True)]
-    return row | {"cu_k": ends([len(places) for places in keys]), "key_places": torch.from_numpy(np.concatenate(keys))}
 
 
 def ends(lengths: Sequence[int]) -> Tensor:

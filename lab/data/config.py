@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -27,10 +26,6 @@ NATURAL_LOG_STD = 1.2  # of the logarithm of its document lengths
 class Synthetic(Section):
     """The embedded probe corpus: filler, repeated phrases, quoted passages, numbers that are queried later."""
 
-    renamed: ClassVar[Mapping[str, str]] = {
-        "median_frac": "median_tokens, which is median_frac * data.window",
-        "section_frac": "section_tokens, which is section_frac * data.window",
-    }
     needles: ClassVar[int] = 4  # most numbers that one document states
     name: Literal["synthetic"] = "synthetic"
     documents: Annotated[int, Ge(1), Le(10**9)] = 20_000

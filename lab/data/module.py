@@ -152,7 +152,7 @@ class PackedData(lightning.LightningDataModule):
         rank, world = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
         shared = self.experiment.train.context_parallel
         own = range(rank // shared, self.n_streams, world // shared)
-        return Batches([self.stream(j) for j in own], self.config.prefetch, self.weights, self.config.window)
+        return Batches([self.stream(j) for j in own], self.config.prefetch, self.weights)
 
     def stream(self, index: int, states: Mapping[int, np.ndarray] | None = None) -> PackStream:
         """Open a stream at its state, the saved one by default, or at its beginning."""

@@ -14,12 +14,11 @@ from lab.estimate.cost import cost_of, paper_utilisation
 from lab.estimate.memory import memory_of
 from lab.estimate.options import DryRun, separate
 from lab.estimate.report import Gpus, refuse_too_large, report
-from lab.estimate.scaling import scaling_table
 from lab.model.utilisation import PEAK_FLOPS
 from lab.recipes.longrecipe import SYNTAX
 from lab.recipes.recipe import Recipe, read_recipe, resolve_training
 from lab.settings import part
-from lab.source.describe import Source, read_source
+from lab.source import Source, read_source
 
 
 def estimate(experiment: Experiment, options: DryRun) -> str:
@@ -32,10 +31,7 @@ def estimate(experiment: Experiment, options: DryRun) -> str:
     memory = memory_of(experiment)
     refuse_too_large(experiment, memory, gpus)
     cost = cost_of(experiment, peak_flops=gpus.peak_flops, utilisation=gpus.utilisation)
-    lines = [report(experiment, memory, cost, gpus)]
-    if options.gpus is not None:
-        lines += ["", scaling_table(experiment, options.gpus, gpu=gpus.name, utilisation=gpus.utilisation)]
-    return "\n".join(lines)
+    return report(experiment, memory, cost, gpus)
 
 
 def estimate_recipe(words: Words) -> str:

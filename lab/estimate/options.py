@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
-from annotated_types import Gt, Le, Len
+from annotated_types import Gt, Le
 
 from lab.command import Words, read_options
 from lab.errors import ConfigError
-from lab.estimate.scaling import LINKS, NODE
 from lab.model.utilisation import PEAK_FLOPS
-from lab.schema import Positive, PositiveFloat, Section
+from lab.schema import PositiveFloat, Section
 
 IGNORED = ("resume", "restart", "print_config", "launcher")
 
@@ -26,20 +25,12 @@ class DryRun(Section):
     """Share of the GPU's peak that the run reaches; left out, that of arXiv:2410.18745, A.2."""
     gpu: str = "A100"
     """GPU whose peak is used."""
-    gpus: Annotated[tuple[Positive, ...], Len(1, 16)] | None = None
-    """Numbers of GPUs whose step times are tabulated, from published bandwidths; left out, no table."""
 
     def rules(self) -> list[str]:
         """Refuse a GPU whose peak is unknown."""
         if self.gpu not in PEAK_FLOPS:
             return [f"gpu={self.gpu}: its peak is not known; use one of: {', '.join(PEAK_FLOPS)}"]
-        if self.gpus is not None and self.gpu not in LINKS:
-            return [f"gpu={self.gpu}: the links between such GPUs are not known; use one of: {', '.join(LINKS)}"]
-        return [
-            f"gpus={count}: must be a divisor or a multiple of {NODE}, the GPUs of a node; change it"
-            for count in self.gpus or ()
-            if count % NODE and NODE % count
-        ]
+        return []
 
 
 def separate(words: Words) -> tuple[dict[str, Any], DryRun]:

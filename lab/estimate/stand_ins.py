@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lab.model.attention.cache import KeyCache
 from lab.model.attention.layout import Layout
@@ -20,7 +20,7 @@ from lab.model.attention.plan import KERNELS, bands_kernel, runs_whole
 from lab.model.block import Attention
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder, Head
-from lab.model.layers import Linear, RMSNorm
+from lab.model.layers import Linear
 from lab.model.loss import ChunkedCrossEntropy
 from lab.model.products import Processor
 from lab.positions import Distance, Frequencies
@@ -56,8 +56,8 @@ class FusedNorm(torch.autograd.Function):
         return torch.empty_like(x), torch.empty_like(weight)
 
 
-class FusedRMSNorm(RMSNorm):
-    """`RMSNorm` by one kernel."""
+class FusedRMSNorm(nn.RMSNorm):
+    """`nn.RMSNorm` by one kernel."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Scale every token; shapes and kept tensors only."""

@@ -21,7 +21,7 @@ from lab.model.attention.layout import Layout, first_ids
 from lab.model.attention.segments import Segments
 from lab.model.block import Block, compile_block
 from lab.model.config import DecoderConfig
-from lab.model.layers import Linear, RMSNorm
+from lab.model.layers import Linear
 from lab.model.loss import summed_cross_entropy, target_losses
 from lab.positions import Distance, Frequencies
 from lab.positions import distance as make_distance
@@ -52,7 +52,7 @@ class Decoder(nn.Module):
 
     Without a `seed` the weights stay as torch initialises them, for callers that load weights. With `recompute` the
     backward pass recomputes each block's activations instead of keeping them. With a `compiler`, a backend of
-    torch.compile, packed rows that have a fixed description run through graphs that serve all blocks and packs.
+    torch.compile, packed rows train by graphs that serve all blocks and packs.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Decoder(nn.Module):
         self.backend = backend
         graphs = None if compiler is None else compile_block(compiler)
         self.blocks = nn.ModuleList(Block(cfg, layer, backend, graphs) for layer in range(cfg.n_layers))
-        self.norm = RMSNorm(cfg.d_model, eps=cfg.norm_eps)
+        self.norm = nn.RMSNorm(cfg.d_model, eps=cfg.norm_eps)
         self.head = Head(cfg)
         if cfg.tie_embeddings:
             self.head.weight = self.embedding.weight

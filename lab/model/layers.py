@@ -1,20 +1,14 @@
-"""The decoder's layers besides attention; lab/model/inference.py has faster versions for passes without gradients.
-
-Source: arXiv:2410.18745, A.2.
-"""
+"""The decoder's layers besides attention (arXiv:2410.18745, A.2)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lab.model import gradients, inference, products
+from lab.model import products
 from lab.model.config import DecoderConfig
-from lab.model.inference import without_gradients
 
 
 class Linear(nn.Linear):
@@ -24,28 +18,9 @@ class Linear(nn.Linear):
         super().__init__(*args, **options)
         self.processor = products.processor()
 
-    @without_gradients(inference.product)
     def forward(self, input: Tensor) -> Tensor:
         """Apply the layer to every token."""
         return products.linear(input, self.weight, self.bias, self.processor)
-
-
-def together(layers: Sequence[Linear], x: Tensor) -> tuple[Tensor, ...]:
-    """Apply layers to the same tokens by one product, which is faster on a CPU than narrow ones."""
-    weight = torch.cat([layer.weight for layer in layers])
-    bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
-    out = products.linear(x, weight, bias, layers[0].processor)
-    parts: tuple[Tensor, ...] = out.split([layer.out_features for layer in layers], dim=-1)
-    return parts
-
-
-class RMSNorm(nn.RMSNorm):
-    """w * x / sqrt(mean(x^2) + eps), the mean over the features of a token."""
-
-    @without_gradients(inference.rms_norm)
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise every token."""
-        return gradients.rms_norm(x, self.weight, self.eps)
 
 
 class FeedForward(nn.Module):
@@ -57,7 +32,6 @@ class FeedForward(nn.Module):
         self.up = Linear(cfg.d_model, cfg.d_ff, bias=False)
         self.out = Linear(cfg.d_ff, cfg.d_model, bias=False)
 
-    @without_gradients(inference.swiglu)
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Apply the layer to every token."""
         out: Tensor = self.out(F.silu(self.gate(x_BTD)) * self.up(x_BTD))

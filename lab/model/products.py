@@ -10,8 +10,8 @@ oneDNN would have to transpose both matrices, stays with MKL. GFLOP/s of one thr
     AMD EPYC with AVX-512        240 / 105  not measured       not measured
 
 bfloat16. Without AVX-512 oneDNN has no kernels for it, and torch multiplies at 8 GFLOP/s. There the rounded values are
-multiplied in float32 and the sums rounded once, which is what a kernel for bfloat16 computes. Attention is trained in
-float32 there.
+multiplied in float32 and the sums and gradients rounded once, which is what a kernel for bfloat16 computes. Attention
+runs in float32 there.
 
 The choice follows from the processor alone, so that a resumed run makes the same one.
 """
@@ -38,28 +38,15 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, on: Processor) -> Ten
     dtype = compute_dtype(x)
     if x.device.type != "cpu" or not {type(x), type(weight)} <= {Tensor, nn.Parameter}:
         return F.linear(x, weight, bias)
-    out: Tensor
-    if dtype == torch.bfloat16 == compute_dtype(weight) and not on.bfloat16:
-        out = WideLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
-    elif dtype == torch.float32 and on.onednn and large(x, weight) and not torch.compiler.is_compiling():
-        out = OneDnnLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
-    else:
-        out = F.linear(x, weight, bias)
-    return out
-
-
-def widened(v: Tensor, on: Processor) -> Tensor:
-    """Widen the values that attention is trained on, which determine its dtype, where bfloat16 is slow.
-
-    Without instructions for bfloat16 torch's backward pass takes five times as long in it as in float32.
-    """
-    rounded = v.device.type == "cpu" and v.dtype == torch.bfloat16 and torch.is_autocast_enabled("cpu")
-    return v.float() if rounded and not on.bfloat16 and torch.is_grad_enabled() else v
-
-
-def large(x: Tensor, weight: Tensor) -> bool:
-    """Return whether a product is large enough for oneDNN."""
-    return x.numel() * weight.shape[0] >= LEAST_PRODUCTS
+    if dtype == torch.bfloat16 and not on.bfloat16:
+        with torch.autocast("cpu", enabled=False):
+            bias = None if bias is None else bias.bfloat16().float()
+            return F.linear(x.bfloat16().float(), weight.bfloat16().float(), bias).bfloat16()
+    large = x.numel() * weight.shape[0] >= LEAST_PRODUCTS
+    if dtype == torch.float32 and on.onednn and large and not torch.compiler.is_compiling():
+        out: Tensor = OneDnnLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+        return out
+    return F.linear(x, weight, bias)
 
 
 def multiply(a: Tensor, b: Tensor) -> Tensor:
@@ -138,28 +125,5 @@ class OneDnnLinear(torch.autograd.Function):
         return (
             onednn().default(grad, weight.T, None, "none", [], "") if wants_x else None,
             rows.T @ x.flatten(0, -2) if wants_weight else None,
-            rows.sum(0) if wants_bias else None,
-        )
-
-
-class WideLinear(torch.autograd.Function):
-    """A linear layer of values rounded to bfloat16, computed in float32; the gradients of W and b stay float32."""
-
-    @staticmethod
-    @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.bfloat16)  # type: ignore[untyped-decorator]
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Round the sums of products to bfloat16."""
-        ctx.save_for_backward(x, weight)
-        return F.linear(x.float(), weight.float(), None if bias is None else bias.float()).to(x.dtype)
-
-    @staticmethod
-    @torch.amp.custom_bwd(device_type="cpu")  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Multiply the gradient with the weight and with the input."""
-        (x, weight), rows = ctx.saved_tensors, grad.flatten(0, -2).float()
-        wants_x, wants_weight, wants_bias = ctx.needs_input_grad
-        return (
-            (rows @ weight.float()).view_as(x) if wants_x else None,
-            rows.T @ x.flatten(0, -2).float() if wants_weight else None,
             rows.sum(0) if wants_bias else None,
         )

@@ -11,7 +11,6 @@ from torch import Tensor, distributed
 from torch.optim.lr_scheduler import LambdaLR
 
 from lab.model.attention.context import ContextGroup
-from lab.model.attention.fixed import FixedRow
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.model.optim import OptimConfig
@@ -53,7 +52,6 @@ class Training(lightning.LightningModule):
         self.seed = seed
         kernels: dict[str, Any] = {"backend": backend, "recompute": recompute, "compiler": compiler}
         self.make_decoder = lambda seed: Decoder(cfg, frequencies=frequencies, distance=distance, seed=seed, **kernels)
-        self.compiles = compiler is not None
         self.total_steps, self.batch_tokens, self.micro_batch_tokens = total_steps, batch_tokens, micro_batch_tokens
         self.sharding, self.start = sharding, start
         self.context_parallel = context_parallel
@@ -80,10 +78,7 @@ class Training(lightning.LightningModule):
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
         """Return the summed loss of this rank's tokens over their budget; the exact mean follows with the batch."""
         assert self.decoder is not None, "configure_model builds the decoder"
-        fixed = None
-        if self.compiles:
-            fixed = FixedRow(batch["cu_q"], batch["longest"], batch["cu_k"], batch["key_places"])
-        segments = Segments(batch["cu_seqlens"], batch["lengths"], batch["tokens"].shape[1], batch["anchors"], fixed)
+        segments = Segments(batch["cu_seqlens"], batch["lengths"], batch["tokens"].shape[1], batch["anchors"])
         weights = batch["weights"]
         loss: Tensor = self.decoder(
             batch["tokens"],

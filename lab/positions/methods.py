@@ -1,10 +1,12 @@
-"""The tables of methods, and the two functions that build one by name."""
+"""The tables of methods, the functions that build one by name, and the position section of a run's config."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
-from typing import Any, TypeVar
+from dataclasses import MISSING, dataclass, field, fields
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, Union
+
+from pydantic import Field
 
 from lab.errors import ConfigError
 from lab.positions.abf import Abf
@@ -25,7 +27,7 @@ from lab.positions.rope import Rope
 from lab.positions.self_extend import SelfExtend
 from lab.positions.string import String
 from lab.positions.yarn import Yarn
-from lab.schema import look_up
+from lab.schema import Section, look_up
 
 Method = TypeVar("Method", FrequencyMethod, Distance)
 
@@ -51,6 +53,32 @@ DISTANCE_METHODS: dict[str, type[Distance]] = {
     "rerope": Rerope,
     "leaky_rerope": LeakyRerope,
 }
+
+
+if TYPE_CHECKING:
+    AnyFrequency: TypeAlias = FrequencyMethod
+    AnyDistance: TypeAlias = Distance
+else:  # the tables are the one place that lists the methods
+    AnyFrequency = Union[tuple(FREQUENCY_METHODS.values())]  # noqa: UP007
+    AnyDistance = Union[tuple(DISTANCE_METHODS.values())]  # noqa: UP007
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionConfig(Section):
+    """How the model encodes positions; `method` selects, the other keys belong to the method."""
+
+    frequency: Annotated[AnyFrequency, Field(discriminator="method")] = field(default_factory=Rope)
+    """Frequency method: rope, or one that changes the inverse frequencies or scales the logits."""
+    distance: Annotated[AnyDistance, Field(discriminator="method")] = field(default_factory=Plain)
+    """Distance method: plain, or one that changes the relative positions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replaced(Section):
+    """Settings of a Hugging Face folder."""
+
+    position: PositionConfig = field(default_factory=PositionConfig)
+    """Position methods in place of the folder's own."""
 
 
 def frequencies(method: str, *, head_dim: int, theta: float | None = None, **parameters: Any) -> Frequencies:

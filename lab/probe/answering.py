@@ -12,7 +12,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from lab.model.generation.generate import Ended
+from lab.model.generate import Ended
 from lab.probe.needles import Case
 
 AnyCase = TypeVar("AnyCase", bound=Case)
@@ -41,30 +41,6 @@ class Retrieves(Protocol):
         ...
 
 
-class Answers(Protocol):
-    """A model that answers in words."""
-
-    @property
-    def generate(self) -> Generates:
-        """Continue prompts greedily."""
-        ...
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """Tokenizer of prompts and answers."""
-        ...
-
-    @property
-    def stop_id(self) -> int | None:
-        """Token that ends a document, if any does."""
-        ...
-
-    @property
-    def vocab_size(self) -> int:
-        """Tokens that the model knows."""
-        ...
-
-
 def answered(
     model: Generates,
     tokenizer: Tokenizer,
@@ -84,15 +60,15 @@ def answered(
     Cases are drawn while the model runs, and every batch is returned before the next one begins.
     """
     for batch in side_by_side(cases, rows):
-        prompts = np.stack([np.asarray(case.prompt_ids, dtype=np.int64) for _, case in batch])
         drawn = [case for _, case in batch]
+        prompts = torch.from_numpy(np.stack([np.asarray(case.prompt_ids, dtype=np.int64) for case in drawn]))
         generate = model if decided is None else partial(model, ended=partial(ended, tokenizer, decided, drawn))
-        answers = generate(torch.from_numpy(prompts).to(device), budget).tolist()
+        answers = generate(prompts.to(device), budget).tolist()
         ids = [row[: row.index(stop_id)] if stop_id in row else row for row in answers]
-        texts = [
-            text_of(tokenizer, row, decided and partial(decided, case)) for row, case in zip(ids, drawn, strict=True)
+        yield [
+            (number, case, text_of(tokenizer, row, decided and partial(decided, case)))
+            for (number, case), row in zip(batch, ids, strict=True)
         ]
-        yield [(number, case, text) for (number, case), text in zip(batch, texts, strict=True)]
 
 
 def ended(
@@ -108,11 +84,10 @@ def ended(
 def text_of(tokenizer: Tokenizer, ids: list[int], decided: Callable[[str], bool] | None) -> str:
     """Decode an answer up to the token after which it is decided, if it is; the same wherever generation ended it."""
     text: str = tokenizer.decode(ids)
-    if decided is None or not decided(text):
-        return text
-    last = bisect_left(range(len(ids)), True, key=lambda place: decided(tokenizer.decode(ids[: place + 1])))
-    shortest: str = tokenizer.decode(ids[: last + 1])
-    return shortest
+    if decided is not None and decided(text):
+        last = bisect_left(range(len(ids)), True, key=lambda place: decided(tokenizer.decode(ids[: place + 1])))
+        text = tokenizer.decode(ids[: last + 1])
+    return text
 
 
 def side_by_side(cases: Iterable[tuple[int, AnyCase]], rows: int) -> Iterator[list[tuple[int, AnyCase]]]:

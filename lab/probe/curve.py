@@ -24,7 +24,8 @@ measured. Where the last length may still pass, the high limit is None: the true
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,36 +34,29 @@ from scipy.optimize import isotonic_regression
 Floats = npt.NDArray[np.float64]
 
 
-class Measured(Protocol):
-    """One length's outcome. Units: `length` tokens; `low` and `high` limits of the share passed."""
+@dataclass(frozen=True)
+class LengthResult:
+    """The tests of one length, or, on a curve over distances, of one distance.
 
-    @property
-    def length(self) -> int:
-        """Length of the tests."""
-        ...
+    `cases` has every test's numbers, depths and answer, `low` and `high` are limits of the true share passed, and
+    `seconds` the time of all tests, extrapolated from those run now; None if none was run.
+    """
 
-    @property
-    def tests(self) -> int:
-        """Tests that were run."""
-        ...
+    length: int
+    tests: int
+    passed: int
+    cases: list[dict[str, Any]]
+    low: float = 0.0
+    high: float = 1.0
+    seconds: float | None = field(default=None, compare=False)
 
     @property
     def accuracy(self) -> float:
         """Share of tests that passed."""
-        ...
-
-    @property
-    def low(self) -> float:
-        """Lower limit of the true share."""
-        ...
-
-    @property
-    def high(self) -> float:
-        """Upper limit of the true share."""
-        ...
+        return self.passed / self.tests
 
 
-def monotone_shares(results: Sequence[Measured]) -> Floats:
+def monotone_shares(results: Sequence[LengthResult]) -> Floats:
     """Fit the shares by a non-increasing curve, weighted by tests; one value for each length."""
     if not results:
         return np.zeros(0)
@@ -71,12 +65,12 @@ def monotone_shares(results: Sequence[Measured]) -> Floats:
     return fitted
 
 
-def lower_curve(results: Sequence[Measured]) -> Floats:
+def lower_curve(results: Sequence[LengthResult]) -> Floats:
     """Return a non-increasing curve below the true one: the smallest lower limit so far."""
     return np.minimum.accumulate([r.low for r in results] or [0.0])[: len(results)]
 
 
-def upper_curve(results: Sequence[Measured]) -> Floats:
+def upper_curve(results: Sequence[LengthResult]) -> Floats:
     """Return a non-increasing curve above the true one: the largest upper limit from here on."""
     return np.maximum.accumulate([r.high for r in reversed(results)] or [0.0])[::-1][: len(results)]
 
@@ -113,7 +107,7 @@ def crossing(lengths: Sequence[int], shares: Sequence[float] | Floats, threshold
     return float(last + fall * (lengths[k + 1] - last))
 
 
-def effective_lengths(results: Sequence[Measured], threshold: float) -> dict[str, float | int | None]:
+def effective_lengths(results: Sequence[LengthResult], threshold: float) -> dict[str, float | int | None]:
     """Compute the effective length by steps and the smooth one, with limits.
 
     None for lengths below the first length tested and for limits beyond the last; 0 for limits below the first.

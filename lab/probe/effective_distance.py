@@ -14,10 +14,10 @@ distance.
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -26,12 +26,12 @@ from lab.data import wording
 from lab.data.synthetic import draw_numbers
 from lab.errors import ConfigError
 from lab.model.loss import IGNORE
-from lab.probe.answering import Retrieves, answered
+from lab.probe.answering import Retrieves
 from lab.probe.config import DISTANCES
-from lab.probe.curve import crossing, lower_curve, monotone_shares, upper_curve
+from lab.probe.curve import LengthResult, crossing, lower_curve, monotone_shares, upper_curve
 from lab.probe.effective_length import Probe, ResultStore, Row, Worker
 from lab.probe.haystacks import check_enough
-from lab.probe.intervals import share_limits
+from lab.probe.intervals import Design, full_design
 from lab.probe.needles import check_spelling
 from lab.probe.one_number import OneNumberCase, OneNumberTest
 
@@ -40,35 +40,27 @@ TOKENS_AT_ONCE = 16_384  # of one pass that scores answers
 
 
 @dataclass(frozen=True)
-class DistanceResult:
-    """The tests of one distance; `low` and `high` are limits of the true share found, `log_prob` a mean in nats.
+class DistanceResult(LengthResult):
+    """The tests of one distance; `log_prob` is a mean in nats."""
 
-    `seconds` is the time of all tests, extrapolated from those run now; None if none was run.
-    """
-
-    distance: int
-    tests: int
-    found: int
-    log_prob: float
-    cases: list[Row]
-    low: float
-    high: float
-    seconds: float | None = field(default=None, compare=False)
+    log_prob: float = 0.0
 
     @property
-    def accuracy(self) -> float:
-        """Share of the numbers found."""
-        return self.found / self.tests
+    def distance(self) -> int:
+        """Distance of the numbers."""
+        return self.length
 
     @property
-    def length(self) -> int:
-        """The place of the result on a curve."""
-        return self.distance
+    def found(self) -> int:
+        """Numbers found."""
+        return self.passed
 
 
 @dataclass(eq=False, repr=False)
 class DistanceProbe(Probe):
     """Draws, runs and scores the one-number tests of one model."""
+
+    by = "distance"
 
     def __post_init__(self) -> None:
         """Check the settings, and choose the distances.
@@ -124,37 +116,33 @@ class DistanceProbe(Probe):
             raise ConfigError(*faults)
         return list(self.config.distances)
 
+    @property
+    def design(self) -> Design:
+        """All tests of a distance are run."""
+        return full_design(self.config.distance_tests, ())
+
+    @property
+    def budget(self) -> int:
+        """Tokens that are left for the answer."""
+        return self.test.budget
+
+    def case(self, length: int, test: int) -> OneNumberCase:
+        """Draw one test of a distance."""
+        return self.test.case(length, test)
+
     def run(
         self, model: Retrieves, worker: Worker = Worker(), store: ResultStore = ResultStore()
     ) -> Iterator[DistanceResult]:
         """Probe distance after distance; a collective call. The store keeps the tests of a distance as of a length."""
         for distance in self.distances:
-            known, began = store.known(distance), time.perf_counter()
-            fresh = self.run_tests(model, distance, known, worker, store)
-            tests = range(self.config.distance_tests)
-            rows = [{"distance": distance, "test": test, **(known.get(test) or fresh[test])} for test in tests]
-            passed = sum(row["found"] for row in rows)
-            limits = share_limits(passed, len(rows), self.config.confidence)
-            log_prob = float(np.mean([row["log_prob"] for row in rows]))
-            seconds = round((time.perf_counter() - began) * len(rows) / len(fresh), 3) if fresh else None
-            yield DistanceResult(distance, len(rows), passed, log_prob, rows, *limits, seconds)
+            result = self.run_at(model.generate, distance, partial(self.judged, model), worker, store, required=1)
+            log_prob = float(np.mean([row["log_prob"] for row in result.cases]))
+            yield DistanceResult(**vars(result), log_prob=log_prob)
 
-    def run_tests(
-        self, model: Retrieves, distance: int, known: Mapping[int, Row], worker: Worker, store: ResultStore
-    ) -> dict[int, Row]:
-        """Run this process's share of the tests that are not known, and join all rows by number."""
-        tests = [test for test in range(self.config.distance_tests) if test not in known]
-        cases = ((test, self.test.case(distance, test)) for test in worker.part_of(tests))
-        rows: list[tuple[int, Row]] = []
-        asked = model.generate, self.tokenizer, self.stop_id, cases
-        for batch in answered(*asked, budget=self.test.budget, rows=self.rows, device=self.device):
-            scores = log_probs(model, [case for _, case, _ in batch], self.test.budget, self.device)
-            done = [
-                (test, judge(case, answer, score)) for (test, case, answer), score in zip(batch, scores, strict=True)
-            ]
-            store.keep(distance, dict(done))
-            rows += done
-        return dict(worker.gather(rows))
+    def judged(self, model: Retrieves, batch: Sequence[tuple[int, OneNumberCase, str]]) -> Iterator[tuple[int, Row]]:
+        """Find the numbers in the answers of a batch, and score the right answers."""
+        scores = log_probs(model, [case for _, case, _ in batch], self.budget, self.device)
+        return ((test, judge(case, answer, score)) for (test, case, answer), score in zip(batch, scores, strict=True))
 
 
 def judge(case: OneNumberCase, answer: str, log_prob: float) -> Row:

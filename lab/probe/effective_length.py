@@ -9,10 +9,11 @@ run in this order, so that a sequential probe runs the first tests of a full one
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -22,8 +23,9 @@ from lab.data import wording
 from lab.data.synthetic import draw_numbers
 from lab.errors import ConfigError
 from lab.model.attention import devices
-from lab.probe.answering import Generates, answered
+from lab.probe.answering import Decided, Generates, answered
 from lab.probe.config import ProbeConfig
+from lab.probe.curve import LengthResult
 from lab.probe.haystacks import check_enough
 from lab.probe.intervals import Design, exact_limits, full_design, sequential_design, share_limits
 from lab.probe.needles import NeedleCase, check_spelling
@@ -32,28 +34,7 @@ from lab.probe.protocols import PROTOCOLS, shortest_test
 SPELLED = 16  # numbers that a tokenizer must decode unchanged
 Gather = Callable[[list[Any]], list[Any]]
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class LengthResult:
-    """The tests of one length.
-
-    `cases` has every test's numbers, depths and answer, `low` and `high` are limits of the true share passed, and
-    `seconds` the time of all tests, extrapolated from those run now; None if none was run.
-    """
-
-    length: int
-    tests: int
-    passed: int
-    cases: list[Row]
-    low: float = 0.0
-    high: float = 1.0
-    seconds: float | None = field(default=None, compare=False)
-
-    @property
-    def accuracy(self) -> float:
-        """Share of tests that passed."""
-        return self.passed / self.tests
+Judge = Callable[[list[tuple[int, Any, str]]], Iterable[tuple[int, Row]]]  # of the answers of a batch
 
 
 @dataclass(frozen=True)
@@ -63,10 +44,6 @@ class Worker:
     rank: int = 0
     world_size: int = 1
     gather: Gather = list
-
-    def part_of(self, tests: list[int]) -> list[int]:
-        """Choose the tests that this process runs."""
-        return tests[self.rank :: self.world_size]
 
     def dealt(self, cases: Iterable[tuple[int, NeedleCase]]) -> Iterable[tuple[int, NeedleCase]]:
         """Exchange what the processes have drawn, so that each answers prompts of few lengths; a collective call.
@@ -92,10 +69,11 @@ class ResultStore:
 
 
 @dataclass(eq=False, repr=False)
-class Probe:
-    """The settings, tokenizer and text that the tests of one model are drawn from.
+class Probe(ABC):
+    """The settings, tokenizer and text that the tests of one model are drawn from, and how they are run.
 
-    `source` is the setting that names the haystack's file; None for text of the corpus.
+    `by` names what tests differ by, their length or their distance. `source` is the setting that names the haystack's
+    file; None for text of the corpus.
 
     Units: `window`, the training window, in tokens.
     """
@@ -108,16 +86,72 @@ class Probe:
     stop_id: int | None
     device: torch.device | str = "cpu"
     source: str | None = None
+    by: ClassVar[str]
 
     @property
     def rows(self) -> int:
         """Most tests that generate together."""
         return self.config.rows(devices.kind(torch.device(self.device)))
 
+    @property
+    @abstractmethod
+    def design(self) -> Design:
+        """Where the tests of a length or distance stop."""
+
+    @property
+    @abstractmethod
+    def budget(self) -> int:
+        """Tokens that are left for the answer."""
+
+    @abstractmethod
+    def case(self, length: int, test: int) -> NeedleCase:
+        """Draw one test of a length or distance."""
+
+    def run_at(
+        self,
+        generate: Generates,
+        length: int,
+        judge: Judge,
+        worker: Worker,
+        store: ResultStore,
+        *,
+        required: int,
+        decided: Decided[Any] | None = None,
+    ) -> LengthResult:
+        """Run the tests of a length or distance round after round until the design stops; a collective call.
+
+        A round has the same tests on any number of ranks, and ends with all of them.
+        """
+        known, passed, ran, began = store.known(length), 0, 0, time.perf_counter()
+        rows: list[Row] = []
+        for look in self.design.looks:
+            tests = range(len(rows), look)
+            fresh: list[tuple[int, Row]] = []
+            todo = [test for test in tests if test not in known][worker.rank :: worker.world_size]
+            cases = worker.dealt((test, self.case(length, test)) for test in todo)
+            asked = generate, self.tokenizer, self.stop_id, cases
+            for batch in answered(*asked, budget=self.budget, rows=self.rows, device=self.device, decided=decided):
+                done = list(judge(batch))
+                store.keep(length, dict(done))
+                fresh += done
+            joined = dict(worker.gather(fresh))
+            ran += len(joined)
+            rows += [{self.by: length, "test": test, **(known.get(test) or joined[test])} for test in tests]
+            passed = sum(row["found"] >= required for row in rows)
+            if self.design.is_over(look, passed):
+                break
+        limits = share_limits(passed, len(rows), self.config.confidence)
+        if len(self.design.looks) > 1:
+            limits = exact_limits(self.design, len(rows), passed, self.config.confidence)
+        seconds = round((time.perf_counter() - began) * len(rows) / ran, 3) if ran else None
+        return LengthResult(length, len(rows), passed, rows, *limits, seconds)
+
 
 @dataclass(eq=False, repr=False)
 class NeedleProbe(Probe):
     """Draws, runs and scores the four-needle tests of one model."""
+
+    by = "length"
 
     def __post_init__(self) -> None:
         """Check the settings, and choose the lengths.
@@ -167,15 +201,20 @@ class NeedleProbe(Probe):
         """
         answer = wording.answer(["8" * self.digits] * self.needles)
         tokens = len(self.tokenizer.encode(answer, add_special_tokens=False).ids)
-        if self.config.budget < tokens:
+        if self.budget < tokens:
             raise ConfigError(
-                f"probe.answer_budget={self.config.budget}: an answer of {self.needles} numbers takes "
-                f"{tokens} tokens; raise it"
+                f"probe.answer_budget={self.budget}: an answer of {self.needles} numbers takes {tokens} tokens; "
+                "raise it"
             )
 
     def shortest(self) -> int:
         """Count the tokens of the shortest test."""
         return shortest_test(self.config, self.tokenizer)
+
+    @property
+    def budget(self) -> int:
+        """Tokens that are left for the answer."""
+        return self.config.budget
 
     @cached_property
     def design(self) -> Design:
@@ -187,9 +226,9 @@ class NeedleProbe(Probe):
 
     def case(self, length: int, test: int) -> NeedleCase:
         """Draw one test of a length."""
-        draws, budget = self.protocol.draw(self.seed, length, test), self.config.budget
+        draws = self.protocol.draw(self.seed, length, test)
         return self.protocol.make_case(
-            self.tokenizer, self.haystack, length, budget, draws, digits=self.digits, needles=self.needles
+            self.tokenizer, self.haystack, length, self.budget, draws, digits=self.digits, needles=self.needles
         )
 
     def cases(self, length: int) -> list[NeedleCase]:
@@ -207,58 +246,24 @@ class NeedleProbe(Probe):
                 return
 
     def run_length(
-        self, model: Generates, length: int, worker: Worker, store: ResultStore = ResultStore()
+        self, model: Generates, length: int, worker: Worker = Worker(), store: ResultStore = ResultStore()
     ) -> LengthResult:
-        """Run a length's tests round after round until its design stops; a collective call.
-
-        A round has the same tests on any number of ranks, and ends with all of them.
-        """
-        known, passed = store.known(length), 0
-        rows: list[Row] = []
-        began, ran = time.perf_counter(), 0
-        for look in self.design.looks:
-            tests = range(len(rows), look)
-            fresh = self.run_tests(model, length, [test for test in tests if test not in known], worker, store)
-            ran += len(fresh)
-            rows += [{"length": length, "test": test, **(known.get(test) or fresh[test])} for test in tests]
-            passed = sum(row["found"] >= self.config.required for row in rows)
-            if self.design.is_over(look, passed):
-                break
-        limits = share_limits(passed, len(rows), self.config.confidence)
-        if self.config.sequential:
-            limits = exact_limits(self.design, len(rows), passed, self.config.confidence)
-        seconds = round((time.perf_counter() - began) * len(rows) / ran, 3) if ran else None
-        return LengthResult(length, len(rows), passed, rows, *limits, seconds)
-
-    def run_tests(
-        self, model: Generates, length: int, tests: list[int], worker: Worker, store: ResultStore
-    ) -> dict[int, Row]:
-        """Run this process's share of some tests and join the rows by test number; a collective call."""
-        cases = worker.dealt((test, self.case(length, test)) for test in worker.part_of(tests))
-        rows: list[tuple[int, Row]] = []
-        for batch in answered(
-            model,
-            self.tokenizer,
-            self.stop_id,
-            cases,
-            budget=self.config.budget,
-            rows=self.rows,
-            device=self.device,
-            decided=self.decided,
-        ):
-            done = [(test, self.judge(case, answer)) for test, case, answer in batch]
-            store.keep(length, dict(done))
-            rows += done
-        return dict(worker.gather(rows))
+        """Run the tests of one length; a collective call."""
+        required = self.config.required
+        return self.run_at(model, length, self.judged, worker, store, required=required, decided=self.decided)
 
     def decided(self, case: NeedleCase, text: str) -> bool:
         """Return whether a text holds all numbers, whatever follows it: more digits would make one another number.
 
         A text that lacks a number is never decided, as a later token may complete it, which `found_each` records.
         """
-        return self.protocol.found(text.rstrip("0123456789"), case.numbers) == len(case.numbers)
+        return self.finds_all(case.numbers, text.rstrip("0123456789"))
 
-    def judge(self, case: NeedleCase, answer: str) -> dict[str, Any]:
+    def judged(self, batch: Sequence[tuple[int, NeedleCase, str]]) -> Iterator[tuple[int, Row]]:
+        """Count the numbers in the answers of a batch."""
+        return ((test, self.judge(case, answer)) for test, case, answer in batch)
+
+    def judge(self, case: NeedleCase, answer: str) -> Row:
         """Count the numbers in an answer."""
         return {
             "prompt_hash": case.prompt_hash,

@@ -88,10 +88,6 @@ class Design:
         out: Floats = np.exp(log_orders + passed * np.log(p) + (counts - passed) * np.log1p(-p))
         return out
 
-    def expected_tests(self, shares: Floats) -> Floats:
-        """Compute the mean number of tests at each true share."""
-        return self.stopping_probabilities(shares) @ self.points[0]
-
     def disagreement(self, shares: Floats) -> Floats:
         """Compute D(p), how often the verdict is not that of all tests, (thresholds, shares)."""
         from scipy.stats import binom  # here, because it takes half a second and only early stopping needs it
@@ -118,8 +114,8 @@ def sequential_design(tests: int, thresholds: tuple[float, ...], error: float, r
 
     Example:
         >>> design = sequential_design(100, (0.8,), error=0.01, round_size=5)
-        >>> design.is_over(10, 2), design.is_over(10, 8), design.expected_tests(np.array([0.1, 0.8, 0.99])).round()
-        (True, False, array([ 5., 84., 22.]))
+        >>> design.is_over(10, 2), design.is_over(10, 8)
+        (True, False)
     """
     looks = (*range(round_size, tests, round_size), tests)
     doubts = doubts_at(tests, thresholds, looks)

@@ -23,9 +23,10 @@ from lab.data.segments import index_segments
 from lab.data.shards import TokenStore
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder
-from lab.model.generation.generate import Ended, greedy
+from lab.model.generate import Ended, greedy
+from lab.probe.curve import LengthResult
 from lab.probe.effective_distance import DistanceProbe, DistanceResult
-from lab.probe.effective_length import LengthResult, NeedleProbe, Row, Worker
+from lab.probe.effective_length import NeedleProbe, Row, Worker
 from lab.probe.records import (
     Record,
     distance_record,
@@ -71,18 +72,11 @@ class ModelInTraining:
         with self.context():
             return greedy(self.decoder, prompts, n_tokens, self.stop_id, ended=ended)
 
-    def score(self, tokens: Tensor, targets: Tensor, segments: Segments) -> Tensor:
-        """Compute each target's loss in one packed row."""
+    def losses(self, tokens: Tensor, targets: Tensor, segments: Segments | None = None) -> Tensor:
+        """Compute each target's loss in rows of one text each, or, with segments, in one packed row."""
         self.before()
         with torch.no_grad(), self.context():
             losses: Tensor = self.decoder(tokens, segments=segments, targets=targets, summed=False)
-        return losses
-
-    def losses(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Compute each target's loss in rows of one text each."""
-        self.before()
-        with torch.no_grad(), self.context():
-            losses: Tensor = self.decoder(tokens, targets=targets, summed=False)
         return losses
 
 
@@ -146,7 +140,7 @@ class Measuring:
         """Average the held-out loss over all processes, of all tokens and by visible context; a collective call."""
         if self.loss is None:
             return {}
-        sums = torch.stack(worker.gather([self.loss.sums(model.score).cpu()])).sum(0)
+        sums = torch.stack(worker.gather([self.loss.sums(model.losses).cpu()])).sum(0)
         loss, scored = sums.sum(0).tolist()
         return {"held_out_loss": loss / max(scored, 1), "context_loss": context_loss(sums)}
 

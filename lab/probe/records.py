@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from lab.counts import Counted, f_at
-from lab.probe.curve import effective_lengths
+from lab.probe.curve import LengthResult, effective_lengths
 from lab.probe.effective_distance import DistanceProbe, DistanceResult, reach
-from lab.probe.effective_length import LengthResult, NeedleProbe
+from lab.probe.effective_length import NeedleProbe
 
 Record = dict[str, Any]
 RESAMPLES = 1000

@@ -38,7 +38,7 @@ from lab.model.decoder import Decoder
 from lab.model.huggingface import save_pretrained
 from lab.model.huggingface.rope import WRITTEN_AS, written_length
 from lab.positions import distance, frequencies
-from lab.source.place import find_place
+from lab.source import find_place
 
 MISSING = "{word}: RUN must be the first argument; give a run folder or a checkpoint in it"
 

@@ -41,15 +41,13 @@ from lab.command import Syntax, Words, run
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import CheckpointError, ConfigError
 from lab.files import write_atomic, writing
-from lab.loading import OpenedModel, open_model
+from lab.loading import MOST_FAULTS, OpenedModel, open_model, shape
 from lab.model.decoder import Decoder
 from lab.model.huggingface import save_pretrained
 from lab.model.huggingface.config import hugging_face_settings, read_settings
 from lab.positions.methods import describe
 from lab.recipes.export import token_ids
-from lab.source.inherit import FREE
-from lab.source.place import named, tokenizer_of
-from lab.source.weights import MOST_FAULTS, shape
+from lab.source import FREE, named, tokenizer_of
 from lab.train.checkpoints import newest_checkpoints
 
 UNFINISHED = "interrupted; the output is incomplete, delete it and merge again"

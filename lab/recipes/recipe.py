@@ -34,12 +34,12 @@ from lab.config import Experiment, StartConfig, load_experiment
 from lab.data.preparation import is_prepared, shard_folder
 from lab.errors import ConfigError, LabError
 from lab.model.huggingface.config import hugging_face_settings
-from lab.positions.config import Replaced
+from lab.positions.methods import Replaced
 from lab.recipes.impact_config import ImpactConfig
 from lab.recipes.stages import SKIPS, TRAINING, Method, Stage, earlier, stages_of
 from lab.schema import Positive, Section
 from lab.settings import TAGS, Raw, part, validated
-from lab.source.describe import Source, read_source
+from lab.source import Source, read_source
 
 SAMPLE_FRAC = 0.3  # tokens of a sample, of the target length (section 5.3)
 SUM_TOLERANCE = 1e-6

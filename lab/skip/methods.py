@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Union
 
 import numpy as np
+from pydantic import Field
 
 from lab.errors import ConfigError
 from lab.schema import look_up
@@ -18,6 +20,11 @@ SKIP_METHODS: dict[str, type[Skip]] = {
     "rpes": Rpes,
     "longrecipe": LongRecipe,
 }
+
+if TYPE_CHECKING:
+    SkipConfig = Any
+else:  # the table is the one place that lists the methods
+    SkipConfig = Annotated[Union[tuple(SKIP_METHODS.values())], Field(discriminator="method")]  # noqa: UP007
 
 
 def skip_positions(

@@ -1,1 +1,1 @@
-"""Sweeps in wandb's format, run on this machine without a server."""
+"""Train the runs of a sweep file on this machine."""

@@ -7,8 +7,7 @@ FILE is a YAML file of sweeps/ in wandb's format, of method grid or random; `wan
     python -m lab.sweep sweeps/windows_mini.yaml --dry_run          list the runs and their commands
     python -m lab.sweep sweeps/windows_mini.yaml --jobs=2           two runs at once, each on half of the cores
     python -m lab.sweep sweeps/windows_mini.yaml --seeds=5          with the seeds 0 to 4 instead of the file's
-    python -m lab.sweep sweeps/windows_mini.yaml --slurm > array.sh && sbatch array.sh
-    python -m lab.sweep sweeps/windows_mini.yaml --index=3          one run, as a task of such an array does
+    python -m lab.sweep sweeps/windows_mini.yaml --index=3          one run, as a task of a SLURM array does
 
 Settings (--train.tokens=100000) go to every run. The same command continues after Ctrl-C or a crash. docs/sweeps.md
 
@@ -22,20 +21,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from lab.command import Syntax, Words, read_options, run, settings_lines, show, start
+from lab.command import CONTINUES, Syntax, Words, read_options, run, settings_lines, show, start
 from lab.errors import ConfigError
 from lab.schema import NonNegative, Positive, Section
-from lab.sweep.children import prepare_once
-from lab.sweep.commands import setting
 from lab.sweep.planning import plan
-from lab.sweep.progress import Display, table
 from lab.sweep.reading import read_sweep
-from lab.sweep.schedule import Schedule
-from lab.sweep.slurm import become, script
+from lab.sweep.schedule import exit_status, states_of, table, train
 
 SYNTAX = Syntax(
-    flags=("--dry_run", "--slurm"),
-    missing="FILE: must be the first argument, a sweep; for instance sweeps/windows_mini.yaml",
+    flags=("--dry_run",), missing="FILE: must be the first argument, a sweep; for instance sweeps/windows_mini.yaml"
 )
 
 
@@ -43,8 +37,8 @@ SYNTAX = Syntax(
 class Options(Section):
     """The options of a sweep."""
 
-    jobs: Positive | None = None
-    """Runs at once, each on its part of the cores unless train.threads is set; left out, 1, in an array all."""
+    jobs: Positive = 1
+    """Runs at once, each on its part of the cores unless train.threads is set."""
     seeds: Positive | None = None
     """Seeds of a grid, from 0, in place of the file's values of run.seed."""
     seed: NonNegative | None = None
@@ -61,28 +55,18 @@ def work(words: Words) -> int:
     names = [field.name for field in fields(Options)]
     options = read_options(Options, {key: value for key, value in words.settings.items() if key in names})
     given = {key: value for key, value in words.settings.items() if key not in names}
-    file = Path(words.places[0])
-    runs = plan(read_sweep(file, seeds=options.seeds, seed=options.seed), given)
+    runs = plan(read_sweep(Path(words.places[0]), seeds=options.seeds, seed=options.seed), given)
     if options.index is not None and options.index >= len(runs):
         raise ConfigError(f"--index={options.index}: must be < {len(runs)}, the number of runs; lower it")
     if options.index is not None:
-        return become(runs[options.index])
-    if words.options.slurm:
-        kept = {key: value for key, value in words.settings.items() if key != "jobs"}
-        show(script(file, runs, [str(file), *map(setting, kept.items())], options.jobs), end="")
-        return 0
-    jobs = options.jobs or 1
-    schedule = Schedule(runs, jobs)
+        runs = [runs[options.index]]
     if words.options.dry_run:
-        commands = [shlex.join(one.words(one.threads(jobs))) for one in runs]
-        show("\n".join([*table(schedule.states), "", *commands]))
+        commands = [shlex.join(one.words(one.threads(options.jobs))) for one in runs]
+        show("\n".join([*table(states_of(runs)), "", *commands]))
         return 0
-    for state in schedule.states:
-        if state.name != "finished":
-            prepare_once(state.run)
-    status = schedule.run(Display())
-    show("\n".join(table(schedule.states)))
-    return status
+    states = train(runs, options.jobs)
+    show("\n".join(table(states)))
+    return exit_status(states)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -93,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
         work,
         syntax=SYNTAX,
         settings=lambda: ["Options (default; meaning):", "", *settings_lines(Options)],
-        stopped="stopped; the same command continues",
+        stopped=CONTINUES,
     )
 
 

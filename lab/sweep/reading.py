@@ -1,24 +1,35 @@
-"""Read a sweep file, as wandb reads it, and refuse what needs wandb's server or would be ignored."""
+"""Read a sweep file in wandb's format: the settings of every run of a grid, or of random draws.
+
+A grid is the product of the values, the parameters in the order of their names and the last one varying fastest. A
+random draw takes, parameter by parameter in the same order, the quantile of the parameter's distribution at a uniform
+number between 0 and 1; lab.sweep seeds these by --seed. As wandb infers it, `min` and `max` are int_uniform where both
+are whole numbers and uniform otherwise. Whatever needs wandb's server is refused.
+
+Source: the package sweeps 0.3.0, grid_search.py, random_search.py and params.py.
+"""
 
 from __future__ import annotations
 
-import difflib
+import itertools
+import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import random
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 from lab.errors import ConfigError
 from lab.schema import NonNegative, Positive, Section
 from lab.settings import Raw, validated
-from lab.sweep.space import FORMS, IN_GRIDS, Parameter, Settings, draws, grid, grid_size
 
 DEFAULT_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
 SERVED = ("early_terminate", "controller", "scheduler", "metrics", "job", "image_uri")  # keys for wandb's server
 SEED = "run.seed"
 MOST_RUNS = 10_000  # each is read and checked before the first starts
+
+NOT_GIVEN = object()  # null is a value
+
+Settings = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +43,82 @@ class Metric(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Parameter(Section):
+    """A parameter of a sweep: one value, a list of values, or a range."""
+
+    value: Any = NOT_GIVEN
+    """The value of every run."""
+    values: tuple[Any, ...] | None = None
+    """The values to try."""
+    min: float | int | None = None
+    """Lower end of a range."""
+    max: float | int | None = None
+    """Upper end of a range."""
+    distribution: Literal["int_uniform", "uniform", "log_uniform_values"] | None = None
+    """How a range is drawn from; left out, int_uniform where both ends are whole numbers, else uniform."""
+
+    def rules(self) -> list[str]:
+        """Refuse a parameter without values, or with several kinds of them, and ranges that hold nothing."""
+        if (self.value is not NOT_GIVEN) + (self.values is not None) + (self.min is not None) != 1:
+            return ["value: goes alone, and so do values, and min and max; give one of them"]
+        if self.values == ():
+            return ["values=[]: must hold one or more; add a value"]
+        if (self.min is None) != (self.max is None) or (self.min is None and self.distribution is not None):
+            return [f"max={self.max}: goes with min and with distribution; give them together"]
+        if self.min is None or self.max is None:
+            return []
+        faults = [] if self.min < self.max else [f"min={self.min}: must be < max={self.max}; exchange them"]
+        if self.law == "log_uniform_values" and self.min <= 0:
+            faults.append(f"min={self.min}: must be > 0; raise it")
+        if self.law == "int_uniform" and not (isinstance(self.min, int) and isinstance(self.max, int)):
+            faults.append(f"min={self.min}: must be a whole number, and max too; use distribution: uniform")
+        return faults
+
+    @property
+    def law(self) -> str:
+        """The distribution of a range."""
+        whole = isinstance(self.min, int) and isinstance(self.max, int)
+        return self.distribution or ("int_uniform" if whole else "uniform")
+
+    @property
+    def size(self) -> float:
+        """How many values a grid takes; infinite for a range of real numbers."""
+        if self.min is None or self.max is None:
+            return len(self.values or (None,))
+        return self.max + 1 - self.min if self.law == "int_uniform" else math.inf
+
+    def listed(self) -> list[Any]:
+        """List the distinct values of a grid."""
+        if self.min is not None and self.max is not None:
+            return list(range(int(self.min), int(self.max) + 1))
+        known = {json.dumps(value, sort_keys=True): value for value in map(whole, self.values or [self.value])}
+        return list(known.values())
+
+    def quantile(self, x: float) -> Any:
+        """Return the value below which the distribution has the probability x.
+
+        Example:
+            >>> Parameter(min=3, max=5).quantile(0.4), Parameter(values=("a", "b")).quantile(0.6)
+            (4, 'b')
+        """
+        if self.min is None or self.max is None:
+            values = self.values or (self.value,)
+            return whole(values[place(x, len(values))])
+        if self.law == "int_uniform":
+            return int(self.min) + place(x, int(self.max) - int(self.min) + 1)
+        if self.law == "uniform":
+            return whole(self.min + x * (self.max - self.min))
+        low, high = math.log(self.min), math.log(self.max)
+        return math.exp(low + x * (high - low))
+
+
+@dataclass(frozen=True, kw_only=True)
 class SweepFile(Section):
     """A sweep in wandb's format."""
 
     method: Literal["grid", "random"]
     """Every combination, or random draws; bayes needs wandb's server: wandb sweep FILE."""
-    parameters: dict[str, Any]
+    parameters: dict[str, Parameter]
     """Settings by dotted name, each with value, values, or min and max."""
     command: tuple[Any, ...] = DEFAULT_COMMAND
     """Words of the command that starts a run; ${args} is replaced by the settings."""
@@ -57,11 +138,18 @@ class SweepFile(Section):
     """Entity of the sweep at wandb."""
 
     def rules(self) -> list[str]:
-        """Refuse random draws without an end."""
+        """Refuse random draws without an end, grids of too many runs, and no parameters."""
+        if not self.parameters:
+            return ["parameters={}: must hold settings by dotted name; for instance run.seed"]
         if self.method == "random" and self.run_cap is None:
             return ["run_cap: must be set where method=random, which draws without end; set the number of runs"]
-        if self.method == "random" and self.run_cap is not None and self.run_cap > MOST_RUNS:
-            return [f"run_cap={self.run_cap}: must be <= {MOST_RUNS:,}; split the sweep into several files"]
+        runs = math.prod(one.size for one in self.parameters.values()) if self.method == "grid" else math.inf
+        runs = min(runs, self.run_cap or math.inf)
+        endless = [name for name, one in self.parameters.items() if self.method == "grid" and math.isinf(one.size)]
+        if endless:
+            return [f"parameters.{endless[0]}: has no list of values for method: grid; give values, or use random"]
+        if runs > MOST_RUNS:
+            return [f"parameters: make {runs:,.0f} runs, must be <= {MOST_RUNS:,}; give fewer values, or lower run_cap"]
         return []
 
 
@@ -83,118 +171,34 @@ def read_sweep(path: Path, *, seeds: int | None = None, seed: NonNegative | None
     served = [key for key in SERVED if key in raw.values]
     if served:
         raise ConfigError(*(f"{path}: {key}: needs wandb's server; leave it out, or use wandb sweep" for key in served))
-    file: SweepFile = validated(SweepFile, raw)
-    parameters = dict(file.parameters)
-    if seeds is not None:
-        if file.method != "grid":
-            raise ConfigError(f"--seeds={seeds}: goes with method: grid; leave it out")
-        if seeds > MOST_RUNS:
-            raise ConfigError(f"--seeds={seeds}: must be <= {MOST_RUNS:,}, the most runs of a sweep; lower it")
-        parameters[SEED] = {"values": list(range(seeds))}
-    if seed is not None and file.method == "grid":
+    is_grid = raw.values.get("method") == "grid"
+    if seeds is not None and not is_grid:
+        raise ConfigError(f"--seeds={seeds}: goes with method: grid; leave it out")
+    if seed is not None and is_grid:
         raise ConfigError(f"--seed={seed}: would be ignored, a grid draws nothing; leave it out")
-    found = list(read_parameters(parameters, file.method))
-    faults = [one for one in found if isinstance(one, str)]
-    if faults or not found:
-        raise ConfigError(*faults or ["parameters: must hold settings by dotted name; for instance run.seed"])
-    known = [one for one in found if isinstance(one, Parameter)]
-    if file.method == "grid":
-        refuse_endless(known, file.run_cap)
-        runs = list(islice(grid(known), file.run_cap))
-    else:
-        runs = list(draws(known, file.run_cap or 0, seed or 0))
-    return Sweep(file.command, file.program, tuple(runs))
+    if seeds is not None and isinstance(raw.values.get("parameters"), dict):
+        raw.values["parameters"][SEED] = {"values": list(range(min(seeds, MOST_RUNS + 1)))}
+    file: SweepFile = validated(SweepFile, raw)
+    parameters = dict(sorted(file.parameters.items()))
+    if is_grid:
+        rows = list(itertools.islice(itertools.product(*(one.listed() for one in parameters.values())), file.run_cap))
+    else:  # a smaller run_cap gives the beginning of the same draws
+        generator = random.Random(seed or 0)
+        rows = [
+            tuple(one.quantile(generator.random()) for one in parameters.values()) for _ in range(file.run_cap or 0)
+        ]
+    return Sweep(file.command, file.program, tuple(dict(zip(parameters, row, strict=True)) for row in rows))
 
 
-def refuse_endless(parameters: Sequence[Parameter], run_cap: int | None) -> None:
-    """Refuse a grid of too many runs before its values are listed.
-
-    Raises: ConfigError.
-    """
-    sizes = {".".join(("parameters", *parameter.name)): grid_size(parameter) for parameter in parameters}
-    for field, size in sizes.items():
-        if size > MOST_RUNS:
-            raise ConfigError(f"{field}: has {size:,.0f} values, more than {MOST_RUNS:,} runs; narrow it")
-    runs = min(math.prod(sizes.values()), run_cap or math.inf)
-    if runs > MOST_RUNS:
-        product = "*".join(f"{size:,.0f}" for size in sizes.values() if size > 1)
-        raise ConfigError(
-            f"parameters={product}: make {runs:,.0f} runs, must be <= {MOST_RUNS:,}; give fewer values, or set run_cap"
-        )
+def place(x: float, n: int) -> int:
+    """Return which of n equal parts of the numbers from 0 to 1 holds x."""
+    return max(0, math.ceil(x * n) - 1)
 
 
-def read_parameters(section: Mapping[str, Any], method: str, above: tuple[str, ...] = ()) -> Iterator[Parameter | str]:
-    """Yield the parameters in the order of their names, or the line of a fault for each that is wrong."""
-    for word in sorted(section, key=str):
-        name, keys = (*above, str(word)), section[word]
-        field = ".".join(("parameters", *name))
-        if isinstance(keys, dict) and set(keys) == {"parameters"} and isinstance(keys["parameters"], dict):
-            yield from read_parameters(keys["parameters"], method, name)
-            continue
-        distribution = distribution_of(keys)
-        fault = form_fault(keys, distribution) or next(value_faults(keys, str(distribution)), None)
-        if fault is None and method == "grid" and distribution not in IN_GRIDS:
-            fault = f"distribution={distribution}: has no list of values for method: grid; give values, or use random"
-        if fault is not None:
-            yield f"{field}.{fault}" if isinstance(keys, dict) and keys else f"{field}={keys}: {fault}"
-        else:
-            yield Parameter(name, str(distribution), {**FORMS[str(distribution)][1], **keys})
-
-
-def distribution_of(keys: Any) -> str | None:
-    """Return the distribution of a parameter: the one it names, or the one that its keys imply."""
-    if not isinstance(keys, dict) or "distribution" in keys:
-        return keys.get("distribution") if isinstance(keys, dict) else None
-    if "values" in keys:
-        return "categorical_w_probabilities" if "probabilities" in keys else "categorical"
-    if "value" in keys:
-        return "constant"
-    if "min" in keys and "max" in keys:
-        return "int_uniform" if all(type(keys[end]) is int for end in ("min", "max")) else "uniform"
-    return None
-
-
-def form_fault(keys: Any, distribution: Any) -> str | None:
-    """Return the first fault in the keys of a parameter, as the end of a line."""
-    if not isinstance(keys, dict) or not keys:
-        return "must be a section; write value: or values: below it"
-    if distribution is None:
-        return f"{next(iter(keys))}: is no parameter; give value, values, min and max, distribution or parameters"
-    if distribution not in FORMS:
-        exponents = f"{distribution}_values"
-        near = [exponents] if exponents in FORMS else difflib.get_close_matches(str(distribution), FORMS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"use one of: {', '.join(FORMS)}"
-        return f"distribution={distribution}: unknown; {hint}"
-    needed, defaults = FORMS[distribution]
-    missing = [key for key in needed if key not in keys]
-    if missing:
-        return f"{missing[0]}: must be set where the distribution is {distribution}"
-    unknown = [key for key in keys if key not in (*needed, *defaults, "distribution")]
-    if unknown:
-        use = ", ".join((*needed, *defaults))
-        return f"{unknown[0]}={keys[unknown[0]]}: unknown where the distribution is {distribution}; it has {use}"
-    return None
-
-
-def value_faults(keys: Mapping[str, Any], distribution: str) -> Iterator[str]:
-    """Yield the values of a parameter that its distribution cannot use, as ends of fault lines, in order."""
-    for key in ("values", "probabilities"):
-        if key in keys and not (isinstance(keys[key], list) and keys[key]):
-            yield f"{key}={keys[key]}: must be a list; write [...]"
-    numbers = {key: keys[key] for key in ("min", "max", "mu", "sigma", "a", "b", "q") if key in keys}
-    for key, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            yield f"{key}={value}: must be a number; correct it"
-        elif not math.isfinite(value):
-            yield f"{key}={value}: must be a number that is finite; correct it"
-        elif (key in ("a", "b", "q") or (key == "min" and "log" in distribution)) and value <= 0:
-            yield f"{key}={value}: must be > 0; raise it"
-    if "min" in numbers and numbers["min"] >= numbers["max"]:
-        yield f"min={numbers['min']}: must be < max={numbers['max']}; exchange them"
-    if numbers.get("sigma", 0) < 0:
-        yield f"sigma={numbers['sigma']}: must be >= 0; leave the sign out"
-    if distribution == "int_uniform" and not all(isinstance(value, int) for value in numbers.values()):
-        yield f"min={numbers['min']}: must be a whole number, and max too; use uniform or q_uniform"
-    shares = keys.get("probabilities")
-    if shares is not None and (len(shares) != len(keys["values"]) or abs(sum(shares) - 1) > 1e-8):
-        yield f"probabilities={shares}: must be one for each of values and sum to 1; correct them"
+def whole(value: Any) -> Any:
+    """Write floats without a fraction as whole numbers, also inside lists and sections, as wandb's server does."""
+    if isinstance(value, dict):
+        return {key: whole(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [whole(part) for part in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

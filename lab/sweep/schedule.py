@@ -1,126 +1,182 @@
-"""Train the remaining runs of a sweep, several at once, until each has finished, failed or been stopped.
+"""Train the unfinished runs of a sweep, several at once, until each has finished, failed or been stopped.
 
-A failure does not stop the others. A run that another process has locked is waited for, and taken over where that
-process leaves it unfinished. The first signal is passed on to the runs, once, as SIGTERM: they save and end with status
-75. A second Ctrl-C kills them.
+A failure does not stop the others. While a run trains, this process holds the lock `.lock` in its folder; a run that
+another process trains is waited for, and taken over where that process leaves it unfinished. What a run prints is
+appended to sweep.log in its folder.
 """
 
 from __future__ import annotations
 
-import signal
-import subprocess
+import json
+import re
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 
-from lab.command import FAILED, STOPPED
-from lab.sweep.children import kill, last_line, lock_run, released, start
-from lab.sweep.planning import Run
-from lab.sweep.progress import Display, State, consumed_tokens
+from filelock import FileLock, Timeout
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-POLL_S = 0.2
-COPY_S = 1.0  # a Ctrl-C this soon after another signal is the same one, from the terminal and a launcher
+from lab.command import FAILED, STOPPED, show
+from lab.data.preparation import is_prepared, prepare
+from lab.errors import LabError
+from lab.files import writing
+from lab.jobs import Children, Job
+from lab.owner import NAME, find_owner
+from lab.sweep.planning import Run, cores
+from lab.train.folder import RunFolder
+
+LOG = "sweep.log"
+POLL_S, LINES_EVERY_S = 0.2, 60.0
+TAIL_BYTES = 8192
+HEAD = ("run", "settings", "state", "progress", "tokens", "effective length", "reach", "left", "")
+ORDER = ("running", "failed", "stopped", "elsewhere", "waiting", "finished")
 
 
-class Schedule:
-    """The runs of a sweep, and the processes of those that run."""
+@dataclass
+class State:
+    """The state of a run."""
 
-    def __init__(self, runs: Sequence[Run], jobs: int) -> None:
-        self.jobs = jobs
-        self.states = [State(run, "finished" if run.is_finished() else "waiting") for run in runs]
-        self.children: dict[int, subprocess.Popen[bytes]] = {}
-        self.asked_at: float | None = None
-        self.passed_on = self.at_once = False
+    run: Run
+    name: str = "waiting"
+    reason: str = ""
+    began: tuple[float, int] | None = None
+    """When this process started it, by the monotonic clock, and the tokens it had consumed."""
+    shown: str = "waiting"
 
-    def run(self, display: Display) -> int:
-        """Train all unfinished runs and return the exit status."""
-        with self.handlers():
-            while self.is_left():
-                self.pass_on()
-                self.collect()
-                if self.asked_at is None:
-                    self.fill()
-                display.update(self.states)
-                time.sleep(POLL_S)
-        display.clear()
-        names = [state.name for state in self.states]
-        if self.asked_at is not None or "failed" not in names:
-            return 0 if all(name == "finished" for name in names) else STOPPED
-        return FAILED
+    def row(self) -> tuple[str, ...]:
+        """Describe the run, its progress as its folder records it."""
+        total, consumed, probe = self.run.experiment.train.tokens, 0, {}
+        with suppress(LabError, ValueError, TypeError, KeyError):  # a broken record is for lab.fit to refuse
+            consumed = consumed_tokens(self.run.path)
+            probe = max(RunFolder(self.run.path).probes(), key=lambda record: record["consumed_tokens"], default={})
+        left = "-"
+        if self.name == "running" and self.began is not None and consumed > self.began[1]:
+            speed = (consumed - self.began[1]) / (time.monotonic() - self.began[0])
+            left = f"{max(0, total - consumed) / speed / 60:.0f} min"
+        measured = []
+        for key, first in (("effective_length", "first_length"), ("reach", "first_distance")):
+            below = f"<{probe[first]}" if first in probe else "-"  # null in the record
+            measured.append(f"{probe[key]:,.0f}" if probe.get(key) is not None else below)
+        settings = " ".join(f"{key}={value}" for key, value in self.run.swept.items())
+        done = f"{min(1.0, consumed / total):.0%}"
+        return self.run.path.name, settings, self.name, done, f"{consumed:,}", *measured, left, self.reason
 
-    def is_left(self) -> bool:
-        """Return whether a run is running, or may still start."""
-        may_start = any(state.name in ("waiting", "elsewhere") for state in self.states)
-        return bool(self.children) or (may_start and self.asked_at is None)
 
-    def fill(self) -> None:
-        """Start runs while there is room, in order."""
-        for state in self.states:
-            if len(self.children) >= self.jobs:
-                return
-            if state.name in ("waiting", "elsewhere"):
-                self.begin(state)
+def train(runs: Sequence[Run], jobs: int) -> list[State]:
+    """Train all unfinished runs and return the state of each; a line is printed for each change.
 
-    def begin(self, state: State) -> None:
-        """Start one run, unless another process runs it or has finished it."""
-        held = lock_run(state.run)
-        if held is None:
-            state.name = "elsewhere"
-            return
-        with released(held):
-            if state.run.is_finished():
-                state.name = "finished"
-                return
-            threads = state.run.threads(self.jobs)
-            state.began = time.monotonic(), consumed_tokens(state.run)
-            try:
-                self.children[state.run.index] = start(state.run.words(threads), state.run.path, held, threads)
-                state.name = "running"
-            except OSError as error:
-                state.name, state.reason = "failed", f"cannot be started ({error})"
+    Corpora that the lab generates are prepared first.
 
-    def collect(self) -> None:
-        """Record which runs have ended, and how."""
-        for state in self.states:
-            child = self.children.get(state.run.index)
-            status = None if child is None else child.poll()
-            if status is None:
-                continue
-            del self.children[state.run.index]
-            if status == 0:
-                state.name = "finished"
-            elif status == STOPPED or self.asked_at is not None:
-                state.name, state.reason = "stopped", "the same command continues"
-            else:
-                killed = f"killed by {signal.Signals(-status).name}" if status < 0 else f"status {status}"
-                state.name, state.reason = "failed", f"{killed}: {last_line(state.run.path)}"
+    Raises: LabError.
+    """
+    states = states_of(runs)
+    for state in states:
+        data = state.run.experiment.data
+        if state.name != "finished" and data.embedded and not is_prepared(data):
+            prepare(data, workers=cores())
+    locks: dict[str, FileLock] = {}
+    written_at = time.monotonic()
+    with Children() as children:
+        while children.running or (waiting(states) and not children.stopping):
+            for name, status in children.ended().items():
+                (state,) = (one for one in states if str(one.run.index) == name)
+                end(state, status, children.stopping)
+                locks.pop(name).release()
+            for state in waiting(states):
+                if len(children.running) < jobs and not children.stopping:
+                    begin(state, children, locks, jobs)
+            due = time.monotonic() - written_at > LINES_EVERY_S
+            written_at = time.monotonic() if due else written_at
+            for state in states:
+                if state.shown != state.name or (due and state.name == "running"):
+                    show("  ".join(state.row()).rstrip(), error=True)
+                    state.shown = state.name
+            time.sleep(POLL_S)
+    return states
 
-    def pass_on(self) -> None:
-        """Pass a signal on to the runs, once; kill them at a second Ctrl-C."""
-        if self.at_once:
-            for child in self.children.values():
-                kill(child)
-        elif self.asked_at is not None and not self.passed_on:
-            self.passed_on = True
-            for child in self.children.values():
-                child.send_signal(signal.SIGTERM)
 
-    @contextmanager
-    def handlers(self) -> Iterator[None]:
-        """Record signals, on which the loop acts: a handler could run while a child is being started."""
+def states_of(runs: Sequence[Run]) -> list[State]:
+    """Return the states of runs before any is started."""
+    return [State(run, "finished" if run.is_finished() else "waiting") for run in runs]
 
-        def note(number: int, frame: Any) -> None:
-            now = time.monotonic()
-            if self.asked_at is None:
-                self.asked_at = now
-            elif number == signal.SIGINT and now - self.asked_at > COPY_S:
-                self.at_once = True
 
-        before = {number: signal.signal(number, note) for number in SIGNALS}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+def waiting(states: Sequence[State]) -> list[State]:
+    """List the runs that may still start."""
+    return [state for state in states if state.name in ("waiting", "elsewhere")]
+
+
+def begin(state: State, children: Children, locks: dict[str, FileLock], jobs: int) -> None:
+    """Start one run, unless another process trains it or has finished it."""
+    run = state.run
+    with writing(f"run.folder={run.experiment.run.folder}", "folder"):
+        run.path.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(run.path / ".lock", timeout=0, fallback_to_soft=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        state.name = "elsewhere"
+        return
+    if find_owner(run.path / NAME) is not None or run.is_finished():
+        state.name = "finished" if run.is_finished() else "elsewhere"
+        lock.release()
+        return
+    threads = run.threads(jobs)
+    state.began = time.monotonic(), consumed_tokens(run.path)
+    variables = {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(threads)}
+    try:
+        children.start(Job(str(run.index), run.words(threads), run.path / LOG, variables))
+    except OSError as error:
+        state.name, state.reason = "failed", f"cannot be started ({error})"
+        lock.release()
+        return
+    state.name = "running"
+    locks[str(run.index)] = lock
+
+
+def end(state: State, status: int, stopping: bool) -> None:
+    """Record how a run ended."""
+    if status == 0:
+        state.name = "finished"
+    elif status == STOPPED or stopping:
+        state.name, state.reason = "stopped", "the same command continues"
+    else:
+        state.name, state.reason = "failed", f"status {status}: {last_line(state.run.path)}"
+
+
+def exit_status(states: Sequence[State]) -> int:
+    """Return the exit status of a sweep: 0 if all runs are finished, FAILED after a failure, else STOPPED."""
+    names = {state.name for state in states}
+    if names <= {"finished"}:
+        return 0
+    return STOPPED if names & {"stopped", "waiting", "elsewhere"} else FAILED
+
+
+def consumed_tokens(folder: Path) -> int:
+    """Read how many tokens a run has consumed, from the last whole line of its metrics."""
+    path = folder / "metrics.jsonl"
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+        lines = file.read().split(b"\n")[:-1]
+    return int(json.loads(lines[-1])["consumed_tokens"]) if lines else 0
+
+
+def last_line(folder: Path) -> str:
+    """Return the last line that a run printed, which names its error where it failed."""
+    path = folder / LOG
+    end = path.read_bytes()[-TAIL_BYTES:].decode("utf-8", "replace") if path.exists() else ""
+    lines = [line.strip() for line in re.split(r"[\r\n]+", end) if line.strip()]
+    return lines[-1] if lines else "no output"
+
+
+def table(states: Sequence[State]) -> list[str]:
+    """Format the runs, and count them by state."""
+    rows = [HEAD, *(state.row() for state in states)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    counts = Counter(state.name for state in states)
+    counted = ", ".join(f"{counts[name]} {name}" for name in ORDER if counts[name])
+    return [*lines, f"{len(states)} runs: {counted}"]

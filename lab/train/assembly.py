@@ -19,12 +19,12 @@ from lab.data.preparation import end_of_document, shard_folder
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import MissingPackage
 from lab.launch import Launch, read_launch
+from lab.loading import start_from
 from lab.model.sharding import Sharding
 from lab.model.training import Training
 from lab.probe.effective_length import NeedleProbe
 from lab.probe.haystacks import KEPT, load_haystack, read_text
 from lab.probe.measuring import HeldOutLoss, Measuring
-from lab.source.weights import start_from
 from lab.train.callbacks.checkpointing import Checkpointing, Saves
 from lab.train.callbacks.counting import Counting
 from lab.train.callbacks.dashboard import Dashboard
@@ -96,7 +96,7 @@ def assemble(
                 whole=train.keeps_whole(experiment.model.n_parameters(), bf16=bf16),
             ),
             recompute=train.recompute,
-            compiler="inductor" if choose_compile(experiment, backend, device)[0] else None,
+            compiler="inductor" if choose_compile(experiment, device)[0] else None,
             context_parallel=train.context_parallel,
             start=trained,
         )

@@ -1,14 +1,15 @@
-"""Checkpoints: atomically published folders, found newest first.
+"""Checkpoints: folders that one rename publishes, found newest first; no torch.
 
 checkpoints/tokens-000010485760/
     weights-00000.safetensors    the weights, or the part of them that process 0 held; one file a process
     optimizer-00000.safetensors  the optimizer's moments in the same way
     state.ckpt                   the rest: step, schedule, counts, data streams, callbacks
     counts.npz                   the position frequency at this point
-    manifest.json                format, consumed tokens, size and SHA-256 of each file, and its own; written last
-checkpoints/untrained.json       in their stead until the first one is published: a run that begins at step 0
+    manifest.json                format, consumed tokens, size and SHA-256 of each file; written last
+checkpoints/untrained.json       stands in their place until the first one is published
 
-lab/formats.py lists the formats of earlier versions.
+Opening a checkpoint reads its manifest, compares sizes, and checks that each file belongs to it: the small files by
+their SHA-256, the files of tensors by the consumed tokens in their headers. lab.verify hashes every byte.
 """
 
 from __future__ import annotations
@@ -20,21 +21,17 @@ import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
+from typing import Any
 
 from lab.errors import CheckpointError
-from lab.files import FileEntry, entries_of, publish_folder, read_object, remove, sealed, sha256, write_json
-from lab.formats import FORMAT, KEY, refuse_unknown
+from lab.files import FileEntry, entries_of, file_fault, manifest_of, publish_folder, read_object, remove, write_json
+from lab.formats import FORMAT, KEY
 
 NAME = re.compile(r"tokens-(\d{15})")
 STATE, COUNTS, MANIFEST = "state.ckpt", "counts.npz", "manifest.json"
 WEIGHTS, OPTIMIZER = "weights", "optimizer"  # beginnings of the names of the files that hold tensors
+CONSUMED = "consumed_tokens"
 TEMPORARY, UNTRAINED = ".writing", "untrained.json"
-RESTORE = "restore it"
-
-
-class UnknownFormat(CheckpointError):
-    """A checkpoint of a format that this version does not read; it is not passed over for an older one."""
 
 
 @dataclass(frozen=True)
@@ -44,29 +41,32 @@ class Checkpoint:
     folder: Path
     consumed_tokens: int
 
+    @classmethod
+    def of(cls, folder: Path) -> Checkpoint:
+        """Return the checkpoint of a folder's name."""
+        return cls(folder, tokens_of(folder))
+
     @property
     def state(self) -> Path:
         """The file of step, schedule, counts, data streams and callbacks."""
         return self.folder / STATE
 
     @property
-    def is_sharded(self) -> bool:
-        """Whether the tensors have files of their own; earlier versions hold them in state.ckpt."""
-        return any(self.folder.glob(f"{WEIGHTS}-*.safetensors"))
-
-    @property
     def digest(self) -> str:
         """Identify the weights by the SHA-256 over those of the files that hold them, from the manifest."""
-        files = read_files(self.folder)
+        files = read_manifest(self.folder)["files"]
         own = {name: entry["sha256"] for name, entry in files.items() if name.startswith(f"{WEIGHTS}-")}
-        if not own:
-            return str(files[STATE]["sha256"])
         return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
 
 
 def folder_name(consumed_tokens: int) -> str:
     """Name a checkpoint; names sort by tokens."""
     return f"tokens-{consumed_tokens:015d}"
+
+
+def tokens_of(folder: Path) -> int:
+    """Return the consumed tokens that a checkpoint's name states."""
+    return int(folder.name.removeprefix("tokens-"))
 
 
 def temporary_folder(root: Path) -> Path:
@@ -81,17 +81,17 @@ def publish(
     root: Path,
     consumed_tokens: int,
     keep: int,
-    written: Mapping[str, FileEntry] = MappingProxyType({}),
+    written: Mapping[str, FileEntry] | None = None,
     final: Collection[int] = (),
     held: Collection[int] = (),
 ) -> Checkpoint:
     """Write the manifest, rename the folder to its final name, and delete what `prune` does not keep.
 
-    Files that are in `written`, hashed as they were written, are not read again.
+    `written` is the manifest of the folder's files, hashed as they were written; left out, they are read.
     """
     temporary = root / TEMPORARY
-    files = {p.name: written.get(p.name) or entry_of(p) for p in sorted(temporary.iterdir())}
-    write_json(temporary / MANIFEST, sealed({KEY: FORMAT, "consumed_tokens": consumed_tokens, "files": files}))
+    files = manifest_of(temporary) if written is None else dict(sorted(written.items()))
+    write_json(temporary / MANIFEST, {KEY: FORMAT, CONSUMED: consumed_tokens, "files": files})
     folder = root / folder_name(consumed_tokens)
     publish_folder(temporary, folder)
     (root / UNTRAINED).unlink(missing_ok=True)
@@ -103,40 +103,24 @@ def prune(root: Path, newest: int, keep: int, final: Collection[int] = (), held:
     """Delete all checkpoints but the newest `keep`, of which the newest is given, all in consumed tokens.
 
     Those of `final` are kept as well, and others between them are deleted, so that the final ones are the newest; those
-    `held` stay whatever else is kept.
+    `held` stay whatever else is kept. Checkpoints after the newest are broken ones that the run did not resume from.
     """
-    folder, in_use = root / folder_name(newest), {folder_name(tokens) for tokens in held}
-    others = [path for path in candidates(root) if path != folder]
-    newer = [path for path in others if path.name > folder.name]  # corrupt ones that the run did not resume from
-    older = [path for path in others if path.name < folder.name]
-    kept = {folder_name(tokens) for tokens in final}
-    between = [path for path in older if path.name > min(kept, default=folder.name) and path.name not in kept]
-    left = [path for path in older if path not in between]
-    for path in [*newer, *between, *(path for path in left[keep - 1 :] if path.name not in kept)]:
-        if path.name not in in_use:
+    older = [tokens for tokens in map(tokens_of, candidates(root)) if tokens < newest]
+    left = [tokens for tokens in older if tokens <= min(final, default=newest) or tokens in final]
+    stay = {newest, *held, *left[: keep - 1], *(tokens for tokens in final if tokens < newest)}
+    for path in candidates(root):
+        if tokens_of(path) not in stay:
             remove(path)
 
 
 def mark_untrained(root: Path) -> None:
     """Record that no checkpoint has been published yet, so that the run begins at step 0 whatever it has recorded."""
-    write_json(root / UNTRAINED, {KEY: FORMAT, "consumed_tokens": 0})
+    write_json(root / UNTRAINED, {KEY: FORMAT, CONSUMED: 0})
 
 
 def is_untrained(root: Path) -> bool:
-    """Return whether a run has not published a checkpoint yet.
-
-    Raises: CheckpointError for a mark of an unknown format.
-    """
-    path = root / UNTRAINED
-    if candidates(root) or not path.exists():
-        return False
-    refuse_unknown(path, read_object(path, CheckpointError, RESTORE).get(KEY), CheckpointError)
-    return True
-
-
-def entry_of(path: Path) -> FileEntry:
-    """Return the size and hash of a file for the manifest."""
-    return {"bytes": path.stat().st_size, "sha256": sha256(path)}
+    """Return whether a run has not published a checkpoint yet."""
+    return not candidates(root) and (root / UNTRAINED).exists()
 
 
 def candidates(root: Path) -> list[Path]:
@@ -144,51 +128,56 @@ def candidates(root: Path) -> list[Path]:
     return sorted((p for p in root.glob("tokens-*") if NAME.fullmatch(p.name)), reverse=True)
 
 
-def read_files(folder: Path) -> dict[str, FileEntry]:
-    """Read from a checkpoint's manifest the size and hash of each of its files.
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Read a checkpoint's manifest.
 
-    Raises: CheckpointError for a manifest of another shape, or of an unknown format.
+    Raises: CheckpointError for one of another shape, or of another checkpoint.
     """
     path = folder / MANIFEST
-    manifest = read_object(path, CheckpointError, RESTORE)
-    refuse_unknown(path, manifest.get(KEY), UnknownFormat)
-    files = entries_of(manifest)
-    if files is None:
-        raise CheckpointError(f"{path}: cannot be read (it does not list files of its folder); {RESTORE}")
-    return files
+    manifest = read_object(path, CheckpointError, "restore it")
+    if entries_of(manifest) is None:
+        raise CheckpointError(f"{path}: cannot be read (it does not list files of its folder); restore it")
+    if manifest.get(CONSUMED) != tokens_of(folder):
+        raise CheckpointError(f"{path}: is that of {manifest.get(CONSUMED)} tokens; restore it")
+    return manifest
 
 
 def fault_of(folder: Path) -> str | None:
-    """Return why a checkpoint is unusable, or None if it is complete.
-
-    Raises: CheckpointError for an unknown format, which is not broken.
-    """
+    """Return why a checkpoint is unusable, or None if all of its files are there and belong to it."""
     try:
-        for name, expected in read_files(folder).items():
-            path = folder / name
-            if not path.is_file():
-                return f"{name} is missing"
-            if path.stat().st_size != expected["bytes"] or sha256(path) != expected["sha256"]:
-                return f"{name} is not what was written"
-    except UnknownFormat:
-        raise
+        for name, entry in read_manifest(folder)["files"].items():
+            path, small = folder / name, not name.endswith(".safetensors")
+            fault = file_fault(path, entry, hashes=small) or (None if small else fault_of_header(path))
+            if fault is not None:
+                return f"{name} {fault}"
     except CheckpointError as error:
-        return f"{MANIFEST} cannot be read ({error.__cause__ or 'it does not list files of its folder'})"
+        return str(error).removeprefix(f"{folder}/").rpartition(";")[0]
     except OSError as error:
         return f"{error.filename} cannot be read ({error.strerror})"
     return None
 
 
-def newest(root: Path) -> tuple[Checkpoint | None, list[str]]:
-    """Find the newest complete checkpoint; also return a line for each newer one that was skipped.
+def fault_of_header(path: Path) -> str | None:
+    """Return whether a safetensors file states another checkpoint than that of its folder, or none can be read.
 
-    Raises: CheckpointError for a newer one of an unknown format.
+    Source: the safetensors format, version 0.5: u64 length of the header, then JSON.
     """
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        try:
+            stated = json.loads(file.read(min(size, path.stat().st_size)))["__metadata__"].get(CONSUMED)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return "is not a file of tensors"
+    return None if stated in (None, str(tokens_of(path.parent))) else f"is that of {stated} tokens"
+
+
+def newest(root: Path) -> tuple[Checkpoint | None, list[str]]:
+    """Find the newest complete checkpoint; also return a line for each newer one that was skipped."""
     passed: list[str] = []
     for folder in candidates(root):
         fault = fault_of(folder)
         if fault is None:
-            return Checkpoint(folder, int(folder.name.removeprefix("tokens-"))), passed
+            return Checkpoint.of(folder), passed
         passed.append(f"{folder}: {fault}; skipped")
     return None, passed
 
@@ -215,10 +204,9 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     Raises: CheckpointError.
     """
     if NAME.fullmatch(folder.name):
-        fault = fault_of(folder)
-        if fault:
+        if fault := fault_of(folder):
             raise CheckpointError(f"{folder}: {fault}; use another checkpoint")
-        return Checkpoint(folder, int(folder.name.removeprefix("tokens-")))
+        return Checkpoint.of(folder)
     found, passed = newest(folder / "checkpoints")
     if found is None:
         detail = f" ({passed[0]})" if passed else ""

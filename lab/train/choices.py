@@ -10,7 +10,6 @@ import torch
 from lab.config import Experiment
 from lab.errors import ConfigError, first_line
 from lab.model.attention import backends, devices
-from lab.model.block import kernels_on
 from lab.positions import frequencies
 from lab.positions.methods import describe
 
@@ -74,45 +73,29 @@ def choose_backend(experiment: Experiment, device: torch.device) -> tuple[str, s
     chosen = backends.choose(wanted, device, dtype)
     if wanted == "auto" and not backends.runs_heads(chosen[0], width):
         return "sdpa", f"{chosen[0]} takes no heads of {width}"
-    compiles = experiment.train.compile is not False and call_outside(experiment, "varlen", device.type) is None
-    if wanted == "auto" and chosen[0] == "flash" and compiles:
-        return "varlen", "torch's variable-length kernel, which is part of the compiled block"
     return chosen
 
 
-def choose_compile(experiment: Experiment, backend: str, device: torch.device) -> tuple[bool, str]:
-    """Choose whether blocks are compiled under an attention backend; return that and the reason.
+def choose_compile(experiment: Experiment, device: torch.device) -> tuple[bool, str]:
+    """Choose whether blocks are compiled; return that and the reason.
 
     Raises: ConfigError.
     """
-    compiled, reason = plan_compile(experiment, backend, device.type)
+    compiled, reason = plan_compile(experiment, device.type)
     fault = compiler_fault(device.type) if compiled else None
     if fault is not None and experiment.train.compile is True:
         raise ConfigError(f"train.compile=true: {fault}; use auto or false")
     return (compiled, reason) if fault is None else (False, fault)
 
 
-def plan_compile(experiment: Experiment, backend: str, kind: str) -> tuple[bool, str]:
+def plan_compile(experiment: Experiment, kind: str) -> tuple[bool, str]:
     """Choose whether blocks are compiled on a kind of device; return that and the reason."""
     wanted = experiment.train.compile
     if wanted is False:
         return False, "set in the config"
     if wanted == "auto" and kind != "cuda":
         return False, "on a CPU with train.compile=true only, as it takes some seconds"
-    outside = call_outside(experiment, backend, kind)
-    graphs = "one graph" if outside is None else f"two graphs around attention, {outside},"
-    return True, f"{graphs} for all blocks and packs"
-
-
-def call_outside(experiment: Experiment, backend: str, kind: str) -> str | None:
-    """Return why attention is not an operation of a block's graph, or None if it is."""
-    if backend not in kernels_on(kind):
-        return f"by {backend}"
-    if not experiment.position.distance.is_plain:
-        return f"in tiles of position.distance.method={experiment.position.distance.method}"
-    if experiment.train.context_parallel > 1:
-        return f"which exchanges tokens by train.context_parallel={experiment.train.context_parallel}"
-    return None
+    return True, "two graphs, before and after attention, for all blocks and packs"
 
 
 @cache
@@ -131,9 +114,7 @@ def planned_compile(experiment: Experiment) -> str:
     """Describe whether blocks will be compiled on the devices that a run is planned for, whatever this machine has."""
     train = experiment.train
     on_gpu = train.accelerator != "cpu"
-    automatic = "varlen" if on_gpu and train.computes_in_bf16(on_gpu) else "sdpa"
-    backend = automatic if train.backend == "auto" else train.backend
-    compiled, reason = plan_compile(experiment, backend, "cuda" if on_gpu else "cpu")
+    compiled, reason = plan_compile(experiment, "cuda" if on_gpu else "cpu")
     return f"{'yes' if compiled else 'no'} ({reason})"
 
 

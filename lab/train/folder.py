@@ -30,8 +30,8 @@ import numpy as np
 from lab.counts import PositionCounts
 from lab.errors import CheckpointError
 from lab.files import on_disk, read_object, write_atomic
-from lab.formats import FORMAT, KEY, refuse_unknown
-from lab.train.checkpoints import candidates, folder_name
+from lab.formats import FORMAT, KEY
+from lab.train.checkpoints import Checkpoint, candidates, folder_name
 
 Record = dict[str, Any]
 RECORDS = ("metrics.jsonl", "probes.jsonl")
@@ -56,12 +56,10 @@ class RunFolder:
     def environment(self) -> Record:
         """Read environment.json; empty where there is none.
 
-        Raises: CheckpointError, also for a run folder of an unknown format.
+        Raises: CheckpointError.
         """
         path = self.path / "environment.json"
-        found = read_object(path, CheckpointError, REMEDY) if path.exists() else {}
-        refuse_unknown(path, found.get(KEY), CheckpointError)
-        return found
+        return read_object(path, CheckpointError, REMEDY) if path.exists() else {}
 
     def threads(self) -> int | None:
         """Read the CPU threads that the run began with, or None for one that has not begun.
@@ -86,12 +84,11 @@ class RunFolder:
     def read(self, name: str) -> Iterator[Record]:
         """Read a .jsonl file; a last line truncated by a crash is left out.
 
-        Raises: CheckpointError for any other broken line, or a run folder of an unknown format.
+        Raises: CheckpointError for any other broken line.
         """
         path = self.path / name
         if not path.exists():
             return
-        self.environment()
         for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
             try:
                 yield json.loads(line)
@@ -163,3 +160,11 @@ def packed_counts(counts: PositionCounts, save: Callable[..., None] = np.savez) 
         targets["weights"] = counts.weights
     save(buffer, lengths=counts.lengths, f=counts.frequency(), tokens=counts.tokens, **targets)
     return buffer.getvalue()
+
+
+def is_finished(folder: RunFolder, checkpoint: Checkpoint | None, steps: int) -> bool:
+    """Return whether the newest whole checkpoint is of the last step, and the probe that ends the run is recorded."""
+    if checkpoint is None or all(r["consumed_tokens"] < checkpoint.consumed_tokens for r in folder.probes()):
+        return False
+    records = folder.records("metrics.jsonl")
+    return any(r.get("step", 0) >= steps and r["consumed_tokens"] <= checkpoint.consumed_tokens for r in records)

@@ -23,14 +23,13 @@ from lab.model import products
 from lab.positions.base_bound import base_warning
 from lab.probe.curve import shown_length
 from lab.probe.protocols import window_warning
-from lab.source.place import tokenizer_of
+from lab.source import tokenizer_of
 from lab.train import checkpoints
 from lab.train.assembly import Run, assemble
 from lab.train.callbacks.profiling import Profiling
 from lab.train.callbacks.watching import Watching
 from lab.train.choices import choose_backend, choose_compile, computes_in_bf16, reductions, training_device
-from lab.train.finish import is_finished
-from lab.train.folder import RunFolder
+from lab.train.folder import RunFolder, is_finished
 from lab.train.picture import draw_run
 from lab.train.processes import meet_again
 from lab.train.starting import find_start, own_run, start_folder
@@ -217,7 +216,7 @@ def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) 
     """Format the run's size, its attention kernel, whether blocks are compiled, and the reasons."""
     device = training_device(experiment)
     backend, reason = choose_backend(experiment, device)
-    compiled, why = choose_compile(experiment, backend, device)
+    compiled, why = choose_compile(experiment, device)
     start = f"; continues at {checkpoint.consumed_tokens:,} tokens" if checkpoint else ""
     train, path = experiment.train, experiment.run.path
     warning = base_warning(experiment.model.theta, experiment.data.window)

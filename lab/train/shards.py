@@ -1,11 +1,11 @@
-"""Tensors of a checkpoint as safetensors files, written and read through torch.distributed.checkpoint (DCP).
+"""Write and read a checkpoint's tensors through torch.distributed.checkpoint (DCP), and those of a run in training.
 
 Each process writes what it holds: its shards, or its part of tensors that are replicated. A file's header names the
 place of each shard in its tensor, in the form that DCP's own reader of safetensors takes; a file that holds whole
 tensors is one like any other. Any number of processes reads what any number wrote.
 
-DCP's own writers do not serve: FileSystemWriter stores its metadata as a pickle, which runs code when it is read, and
-HuggingFaceStorageWriter builds the whole file in memory.
+DCP's own writers do not serve. HuggingFaceStorageWriter holds a whole file in memory a second time, and
+FileSystemWriter stores its metadata as a pickle, which runs code when it is read.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, futures
+from torch import Tensor, futures, nn
 from torch.distributed import ProcessGroup, checkpoint
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
+from torch.optim import Optimizer
 
 from lab.errors import CheckpointError, LabError, first_line
 from lab.files import FileEntry, write_hashed
-from lab.train.checkpoints import OPTIMIZER, TEMPORARY, WEIGHTS, temporary_folder
-from lab.train.tensors import DTYPES, SHARDING, kind_of
+from lab.train.checkpoints import CONSUMED, OPTIMIZER, TEMPORARY, WEIGHTS, Checkpoint, temporary_folder
+from lab.train.state import DTYPES, SHARDING, shared_names, weights_of
 
 Files = dict[str, FileEntry]
 NO_GROUP = ".*torch.distributed is disabled.*"  # DCP's warning, irrelevant to a single process
@@ -43,8 +45,10 @@ class ShardWriter(StorageWriter):
     DCP raises an error of any process in all of them.
     """
 
-    def __init__(self, root: Path, small: Mapping[str, bytes], publish: Callable[[Files], None]) -> None:
-        self.root, self.small, self.publish = root, small, publish
+    def __init__(
+        self, root: Path, consumed_tokens: int, small: Mapping[str, bytes], publish: Callable[[Files], None]
+    ) -> None:
+        self.root, self.consumed_tokens, self.small, self.publish = root, consumed_tokens, small, publish
         self.files: Files = {}
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
@@ -68,11 +72,16 @@ class ShardWriter(StorageWriter):
         """Write this process's part of the plan, weights and moments to one file each."""
         results = []
         for kind in (WEIGHTS, OPTIMIZER):
-            items = [item for item in plan.items if kind_of(item.index.fqn) == kind and item.tensor_data.size.numel()]
-            items = [item for item in items if item.tensor_data.chunk.sizes.numel()]
+            items = [
+                item
+                for item in plan.items
+                if item.index.fqn.startswith(f"{OPTIMIZER}.") == (kind == OPTIMIZER)
+                and item.tensor_data.chunk.sizes.numel()
+            ]
             if items:
                 name = f"{kind}-{plan.storage_data:05d}.safetensors"
-                entry = write_hashed(self.root / TEMPORARY / name, safetensors_parts(items, planner))
+                parts = safetensors_parts(items, planner, self.consumed_tokens)
+                entry = write_hashed(self.root / TEMPORARY / name, parts)
                 results.append(WriteResult(MetadataIndex(name), entry["bytes"], entry))
         done: futures.Future[list[WriteResult]] = futures.Future()
         done.set_result(results)
@@ -88,7 +97,9 @@ class ShardWriter(StorageWriter):
         return False
 
 
-def safetensors_parts(items: list[WriteItem], planner: SavePlanner) -> Iterator[bytes | memoryview]:
+def safetensors_parts(
+    items: list[WriteItem], planner: SavePlanner, consumed_tokens: int
+) -> Iterator[bytes | memoryview]:
     """Yield a safetensors file in parts: the header, then each tensor, without a copy on a CPU.
 
     Source: the safetensors format, version 0.5: u64 length of the header, JSON header, bytes in the header's order.
@@ -101,8 +112,8 @@ def safetensors_parts(items: list[WriteItem], planner: SavePlanner) -> Iterator[
         header[item.index.fqn] = {"dtype": DTYPES[dtype], "shape": list(sizes), "data_offsets": [place, end]}
         place = end
     offsets = {item.index.fqn: {"saved_offsets": list(item.tensor_data.chunk.offsets)} for item in items}
-    header["__metadata__"] = {SHARDING: json.dumps(offsets), "DCP_VERSION": "1.0", "format": "pt"}
-    encoded = json.dumps(header).encode()
+    stated = {SHARDING: json.dumps(offsets), "DCP_VERSION": "1.0", "format": "pt", CONSUMED: str(consumed_tokens)}
+    encoded = json.dumps({"__metadata__": stated, **header}).encode()
     encoded += b" " * (-len(encoded) % 8)
     yield struct.pack("<Q", len(encoded)) + encoded
     for item in items:
@@ -143,11 +154,9 @@ def failed_save(error: BaseException, root: Path) -> LabError:
     """Delete what no process writes any more, and return the error for the user."""
     shutil.rmtree(root / TEMPORARY, ignore_errors=True)
     first = first_error(error)
-    return (
-        first
-        if isinstance(first, LabError)
-        else CheckpointError(f"{root}: no checkpoint could be written ({reason(error)})")
-    )
+    if isinstance(first, LabError):
+        return first
+    return CheckpointError(f"{root}: no checkpoint could be written ({first_line(first)})")
 
 
 def read_shards(tensors: dict[str, Any], folder: Path, group: ProcessGroup | None = None) -> None:
@@ -162,7 +171,8 @@ def read_shards(tensors: dict[str, Any], folder: Path, group: ProcessGroup | Non
             warnings.filterwarnings("ignore", message=NO_GROUP)
             checkpoint.load(tensors, storage_reader=reader, process_group=group, no_dist=group is None)
     except checkpoint.CheckpointException as error:
-        raise CheckpointError(f"{folder}: cannot be read ({reason(error)}); use another checkpoint") from error
+        reason = first_line(first_error(error))
+        raise CheckpointError(f"{folder}: cannot be read ({reason}); use another checkpoint") from error
 
 
 def first_error(error: BaseException) -> BaseException:
@@ -171,6 +181,35 @@ def first_error(error: BaseException) -> BaseException:
     return next(iter(failures.values()))[0] if failures else error
 
 
-def reason(error: BaseException) -> str:
-    """Return the first line of the first error."""
-    return first_line(first_error(error))
+def optimizer_tensors(state: dict[str, Any]) -> dict[str, Tensor]:
+    """Name the moments in an optimizer's state by the parameters they belong to."""
+    return {
+        f"{OPTIMIZER}.{name}.{key}": value
+        for name, values in state["state"].items()
+        for key, value in values.items()
+        if value.ndim
+    }
+
+
+def tensors_to_save(model: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors of a checkpoint by name, and the remaining state: each parameter's steps, and shared names."""
+    state: Any = get_optimizer_state_dict(model, optimizer)
+    scalars = {
+        name: {key: value.cpu() for key, value in values.items() if not value.ndim}
+        for name, values in state["state"].items()
+    }
+    return weights_of(model) | optimizer_tensors(state), {"optimizer": scalars, "shared": shared_names(model)}
+
+
+def restore_tensors(
+    model: nn.Module, optimizer: Optimizer, saved: Checkpoint, state: dict[str, Any], group: ProcessGroup | None
+) -> None:
+    """Fill weights and moments, whole or sharded, from a checkpoint of any number of processes. A collective call.
+
+    Raises: CheckpointError.
+    """
+    own: Any = get_optimizer_state_dict(model, optimizer)  # creates moments that do not exist yet
+    read_shards(weights_of(model) | optimizer_tensors(own), saved.folder, group)
+    for name, values in own["state"].items():
+        values.update(state["optimizer"][name])
+    set_optimizer_state_dict(model, optimizer, own)

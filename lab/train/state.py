@@ -1,19 +1,31 @@
-"""Read a checkpoint's small state and its weights, in current and earlier formats, in one process."""
+"""Read a checkpoint in one process: its small state, and its weights as whole tensors.
+
+Without torch.distributed.checkpoint, which writes the files and reads them into shards (lab/train/shards.py): its
+import takes as long as a small evaluation.
+"""
 
 from __future__ import annotations
 
 import io
+import json
+import math
 import pickle
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from lab.errors import CheckpointError, first_line
-from lab.train.checkpoints import Checkpoint
-from lab.train.tensors import read_tensors, stored_weights
+from lab.train.checkpoints import CONSUMED, WEIGHTS, Checkpoint
 
-OLD_PREFIX = "decoder."  # of weights in checkpoints of earlier versions
+DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+TYPES = {name: dtype for dtype, name in DTYPES.items()}
+SHARDING = "DCP_SHARDING_INFO"  # entry of a file's header: the place of each shard in its tensor
+NEEDED = (CONSUMED, "step", "schedule", "data", "callbacks", "shared")
 
 
 def packed(state: dict[str, Any]) -> bytes:
@@ -28,21 +40,11 @@ def read_state(checkpoint: Checkpoint) -> dict[str, Any]:
 
     Raises: CheckpointError.
     """
-    try:
+    with refusing(checkpoint.state):
         state = torch.load(checkpoint.state, map_location="cpu", weights_only=True, mmap=True)
-    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, OSError) as error:
-        raise CheckpointError(
-            f"{checkpoint.state}: cannot be read ({first_line(error)}); use another checkpoint"
-        ) from error
-    if not isinstance(state, dict):
-        raise CheckpointError(f"{checkpoint.state}: is not a checkpoint's state; use another checkpoint")
+        if not isinstance(state, dict):
+            raise ValueError("it is not a checkpoint's state")
     return state
-
-
-def streams_of(state: dict[str, Any]) -> dict[str, Tensor]:
-    """Return the state of the data streams; Lightning named it by the class of the data module."""
-    found: dict[str, Tensor] = state.get("data", state.get("PackedData", {}))
-    return found
 
 
 def refuse_incomplete(checkpoint: Checkpoint) -> None:
@@ -51,18 +53,12 @@ def refuse_incomplete(checkpoint: Checkpoint) -> None:
     Raises: CheckpointError.
     """
     state = read_state(checkpoint)
-    missing = [name for name in ("consumed_tokens", "callbacks") if name not in state]
-    missing += [] if "streams" in streams_of(state) else ["data streams"]
+    missing = [name for name in NEEDED if name not in state]
     if missing:
         raise CheckpointError(
             f"{checkpoint.state}: holds no {', '.join(missing)}; delete this checkpoint to use the one before it, or "
             "begin anew with --restart"
         )
-
-
-def step_of(state: dict[str, Any]) -> int:
-    """Return the optimizer steps done when a state was saved."""
-    return int(state["step"] if "step" in state else state["global_step"])
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
@@ -78,15 +74,17 @@ def shared_names(model: nn.Module) -> dict[str, str]:
 
 
 def described_weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """Describe a checkpoint's weights under all their names, without reading them.
+    """Describe a checkpoint's weights under all their names by tensors without memory.
 
     Raises: CheckpointError.
     """
-    state = read_state(checkpoint)
-    if not checkpoint.is_sharded:
-        return {name.removeprefix(OLD_PREFIX): tensor for name, tensor in state["state_dict"].items()}
-    weights = stored_weights(checkpoint.folder)
-    return weights | {name: weights[first] for name, first in state["shared"].items()}
+    shared = read_state(checkpoint)["shared"]
+    with refusing(checkpoint.folder):
+        weights = {
+            name: torch.empty(whole_shape(pieces), dtype=TYPES[pieces[0].part.get_dtype()], device="meta")
+            for name, pieces in pieces_of(checkpoint.folder).items()
+        }
+    return weights | {name: weights[first] for name, first in shared.items()}
 
 
 def read_weights_of(checkpoint: Checkpoint) -> dict[str, Tensor]:
@@ -94,13 +92,10 @@ def read_weights_of(checkpoint: Checkpoint) -> dict[str, Tensor]:
 
     Raises: CheckpointError.
     """
-    weights = described_weights(checkpoint)
-    if checkpoint.is_sharded:
-        shared = read_state(checkpoint)["shared"]
-        read = {name: torch.empty_like(t, device="cpu") for name, t in weights.items() if name not in shared}
-        read_tensors(read, checkpoint.folder)
-        weights = {name: read[shared.get(name, name)] for name in weights}
-    return weights
+    described, shared = described_weights(checkpoint), read_state(checkpoint)["shared"]
+    read = {name: torch.empty_like(t, device="cpu") for name, t in described.items() if name not in shared}
+    read_tensors(read, checkpoint.folder)
+    return {name: read[shared.get(name, name)] for name in described}
 
 
 def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
@@ -108,7 +103,59 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
 
     Raises: CheckpointError.
     """
-    if checkpoint.is_sharded:
-        read_tensors(weights_of(model), checkpoint.folder)
-    else:
-        model.load_state_dict(described_weights(checkpoint))
+    read_tensors(weights_of(model), checkpoint.folder)
+
+
+def read_tensors(tensors: dict[str, Tensor], folder: Path) -> None:
+    """Fill whole weights from a checkpoint's files, whatever number of processes wrote them.
+
+    Raises: CheckpointError for files that are broken or do not hold the tensors.
+    """
+    with refusing(folder):
+        stored = pieces_of(folder)
+        for name, tensor in tensors.items():
+            pieces = stored.get(name, [])
+            held = sum(math.prod(piece.shape) for piece in pieces)
+            if not pieces or whole_shape(pieces) != tuple(tensor.shape) or held != tensor.numel():
+                raise ValueError(f"it does not hold {name} as {tuple(tensor.shape)}")
+            for piece in pieces:
+                ends = map(sum, zip(piece.offsets, piece.shape, strict=True))
+                tensor[tuple(map(slice, piece.offsets, ends))].copy_(piece.part[:])
+
+
+class Piece(NamedTuple):
+    """A tensor in a file, or the part of a tensor that begins at `offsets`; it is read when it is indexed."""
+
+    part: Any
+    offsets: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+def pieces_of(folder: Path) -> dict[str, list[Piece]]:
+    """List the pieces of each weight by its name."""
+    found: dict[str, list[Piece]] = {}
+    for path in sorted(folder.glob(f"{WEIGHTS}-*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            places = json.loads((file.metadata() or {}).get(SHARDING, "{}"))
+            for name in file.keys():  # noqa: SIM118, which is no dictionary
+                part = file.get_slice(name)
+                shape = tuple(part.get_shape())
+                offsets = tuple(places.get(name, {}).get("saved_offsets", [0] * len(shape)))
+                found.setdefault(name, []).append(Piece(part, offsets, shape))
+    return found
+
+
+def whole_shape(pieces: list[Piece]) -> tuple[int, ...]:
+    """Return the shape of the tensor that pieces make up."""
+    ends = [[start + size for start, size in zip(piece.offsets, piece.shape, strict=True)] for piece in pieces]
+    return tuple(max(each) for each in zip(*ends, strict=True))
+
+
+@contextmanager
+def refusing(path: Path) -> Iterator[None]:
+    """Turn what broken files raise into an error for the user."""
+    faults = (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError)
+    try:
+        yield
+    except faults as error:
+        raise CheckpointError(f"{path}: cannot be read ({first_line(error)}); use another checkpoint") from error

@@ -205,11 +205,11 @@ def test_a_plain_corpus_has_no_marks(tmp_path, tokenizer):
 
 
 @pytest.mark.parametrize(
-    ("config", "name"),  # slimpajama's since before there were tags, at commit 814095d
+    ("config", "name"),
     [
-        ("shape_demo", "synthetic-647746b143"),
-        ("cpu_test", "synthetic-72576b5f30"),
-        ("tiny_2k", "slimpajama-fcd44594b8"),
+        ("shape_demo", "synthetic-196a7bd7ca"),
+        ("cpu_test", "synthetic-2280f3315d"),
+        ("tiny_2k", "slimpajama-9d6afc26f9"),
     ],
 )
 def test_shards_of_plain_corpora_keep_their_name(config, name):

@@ -111,9 +111,9 @@ def test_a_stream_goes_on_where_its_state_left_it(text, types):
 
 def test_an_epoch_takes_a_sample_of_every_window(text):
     stream = stream_of(text, "rare", look_ahead=1, pack_tokens=BUDGET)
-    packs = list(itertools.islice(stream, stream.segments.n))
+    packs = list(itertools.islice(stream, stream.settings.segments.n))
     windows = [(pack.tokens[0] - FIRST) // WINDOW for pack in packs]
-    assert sorted(windows) == list(range(stream.segments.n))
+    assert sorted(windows) == list(range(stream.settings.segments.n))
 
 
 def test_short_samples_leave_no_room_to_others(text):

@@ -68,10 +68,9 @@ def test_numbers_have_their_digits(digits):
     assert not any(number.startswith("0") for number in stated)
 
 
-@pytest.mark.parametrize("needles", [1, 4])
-def test_answer_repeats_in_order_what_its_section_stated(needles):
+def test_answer_repeats_in_order_what_its_section_stated():
     asked, most = 0, 0
-    for document in text(needles=needles).documents(0, DOCUMENTS):
+    for document in text().documents(0, DOCUMENTS):
         begin = 0
         for question in ASKED.finditer(document):
             before = STATED.findall(document[begin : question.start()])
@@ -82,7 +81,7 @@ def test_answer_repeats_in_order_what_its_section_stated(needles):
         assert document.count("What are the magic numbers") == len(ASKED.findall(document))
         assert len(STATED.findall(document[begin:])) == 0, "a number is stated and never asked for"
     assert asked > 60
-    assert most == needles
+    assert most == 4
 
 
 def test_a_question_ends_its_section(documents):

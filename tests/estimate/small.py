@@ -2,7 +2,7 @@
 
 from lab.config import Experiment, RunConfig, TrainConfig
 from lab.data.config import DataConfig, TokenizerFile
-from lab.masks.config import Causal
+from lab.masks import Causal
 from lab.model.config import DecoderConfig
 from lab.model.optim import OptimConfig
 

@@ -8,7 +8,7 @@ import torch
 from torch import distributed
 
 from lab.model.decoder import Decoder, DecoderConfig
-from lab.model.generation.generate import greedy
+from lab.model.generate import greedy
 from lab.positions import distance
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_length import NeedleProbe, Worker

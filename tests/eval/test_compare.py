@@ -19,7 +19,7 @@ from eval.compare.records import read_records
 from eval.compare.table import arrange
 from eval.compare.writing import WRITERS, spread
 from eval.engine.statistics import holm
-from eval.perplexity.__main__ import main as perplexity
+from eval.perplexity import main as perplexity
 from lab.errors import ConfigError, DataError
 from lab.probe.intervals import exact_limits, sequential_design
 from tests.eval.commands import runner

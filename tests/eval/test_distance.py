@@ -9,10 +9,7 @@ from dataclasses import replace
 import pytest
 
 from eval.compare.records import read_records
-from eval.distance.__main__ import main
-from eval.distance.picture import draw_distances
-from eval.distance.series import Series
-from eval.distance.table import table
+from eval.distance import main
 from eval.engine.methods import read_distance
 from eval.engine.needle_tests import FinishedTests
 from eval.report import reading
@@ -22,7 +19,6 @@ from lab.errors import ConfigError
 from lab.positions.dca import Dca
 from lab.positions.plain import Plain
 from lab.positions.string import String
-from lab.probe.effective_distance import DistanceResult
 from lab.train.checkpoints import folder_name
 from lab.train.folder import packed_counts
 from tests.eval.test_probe import Counted
@@ -155,68 +151,6 @@ def test_a_hugging_face_folder_needs_a_haystack_only(hugging_face_folder, text_f
     assert capsys.readouterr().err.startswith("--haystack: must be set")
     assert main([*words, f"--haystack={text_file}", "--digits=3"]) == 0
     assert {row["f"] for row in rows_of(tmp_path) if "distance" in row} == {None}
-
-
-def one_series(counted=True):
-    results = [DistanceResult(d, 10, k, -0.5, [], 0.1 * k - 0.1, 0.1 * k + 0.05) for d, k in ((50, 9), (100, 6))]
-    rows = [
-        {"distance": r.distance, "found": r.found, "n": 10, "score": r.accuracy, "low": r.low, "high": r.high}
-        | {"log_prob": -1.234, "f": 4321 if counted else None}
-        for r in results
-    ]
-    reach = {"threshold": 0.8, "confidence": 0.9, "reach": 75.0, "reach_low": None, "reach_high": None}
-    reach |= {"first_distance": 50, "last_distance": 100, "f_at_reach": 4321}
-    four = [{"distance": 50, "n": 4, "found": 3, "score": 0.75, "low": 0.5, "high": 1.0}]
-    return Series("rope+plain", results, rows, reach, four)
-
-
-def test_the_table_by_hand():
-    assert table(one_series()).splitlines() == [
-        "",
-        "rope+plain",
-        "distance  found  tests  share   0.9 limits         log p              f",
-        "      50      9     10  0.900   0.800 to 0.950      -1.23          4,321",
-        "     100      6     10  0.600   0.500 to 0.650      -1.23          4,321",
-        "four-needle tests of training, at the nearest distance: 50: 0.75 of 4",
-        "reach 75.0 at threshold 0.8, within <50 to the end; f 4,321",
-    ]
-
-
-@pytest.mark.parametrize("counted", [True, False])
-def test_the_picture_holds_shares_limits_fit_reach_window_and_f(tmp_path, monkeypatch, counted):
-    figure = pytest.importorskip("matplotlib.figure")
-    drawn = []
-    monkeypatch.setattr(figure.Figure, "savefig", lambda self, path, **settings: drawn.append(self))
-    draw_distances([one_series(counted), one_series(counted)], "title", 128, tmp_path / "x.png")
-    above, *below = drawn[0].axes
-    assert len(below) == counted
-    shapes = [tuple(map(tuple, line.get_xydata().round(6).tolist())) for line in above.lines]
-    assert shapes.count(((50.0, 0.9), (100.0, 0.6))) == 4, "shares and fit of two methods"
-    assert shapes.count(((75.0, 0.8),)) == 2
-    bars = [path.vertices.round(6).tolist() for container in above.collections for path in container.get_paths()]
-    assert bars.count([[100.0, 0.5], [100.0, 0.65]]) == 2
-    assert bars.count([[50.0, 0.5], [50.0, 1.0]]) == 2, "four needles"
-    assert {text.get_text() for text in above.texts} == {"threshold 0.8", "training window 128"}
-    lines = [line for line in above.lines if line.get_linestyle() != "None"]
-    fits = [line for line in lines if line.get_xydata().round(6).tolist() == [[50.0, 0.9], [100.0, 0.6]]]
-    looks = zip(*((line.get_color(), line.get_linestyle(), line.get_linewidth()) for line in fits), strict=True)
-    assert [len({*look}) for look in looks] == [2, 2, 2], "lines on one another differ in colour, dashes and width"
-    if counted:
-        assert below[0].lines[0].get_xydata().tolist() == [[50.0, 4321.0], [100.0, 4321.0]]
-        assert below[0].get_shared_x_axes().joined(above, below[0])
-
-
-def test_shorter_prompts_are_thin_lines_that_end_in_their_length(tmp_path, monkeypatch):
-    figure = pytest.importorskip("matplotlib.figure")
-    drawn = []
-    monkeypatch.setattr(figure.Figure, "savefig", lambda self, path, **settings: drawn.append(self))
-    at = ((96, 50, 0.2), (112, 50, 0.3), (112, 60, 0.1))
-    shorter = [{"context": context, "distance": d, "score": share} for context, d, share in at]
-    draw_distances([replace(one_series(), shorter=shorter)], "title", 128, tmp_path / "x.png")
-    above = drawn[0].axes[0]
-    thin = [tuple(map(tuple, line.get_xydata().tolist())) for line in above.lines if line.get_linewidth() == 0.8]
-    assert thin == [((50.0, 0.2),), ((50.0, 0.3), (60.0, 0.1))]
-    assert {text.get_text() for text in above.texts} == {"threshold 0.8", "training window 128", "96", "112"}
 
 
 def test_finished_tests_are_kept_by_the_field_asked_for(tmp_path):

@@ -6,11 +6,12 @@ import shutil
 import pytest
 from safetensors.torch import load_file, save_file
 
-from eval.distance import __main__ as command
-from eval.distance.over_models import draw, rows_of, step_of, table
+from eval import distance as command
+from eval.engine import sharing
+from eval.engine.over_models import chart, rows_of, step_of, table
 from eval.engine.places import expand
 from eval.engine.rows import Found
-from lab.source.hub import hub_folder
+from lab.source import hub_folder
 from tests.eval.commands import rows_in, words_of
 
 WORDS = ("--tests=1", "--points=2", "--digits=2")
@@ -53,13 +54,13 @@ def hub(checkpoints, tmp_path, monkeypatch):
 @pytest.fixture
 def opened(monkeypatch):
     """The models that were opened."""
-    names, true = [], command.open_subject
+    names, true = [], sharing.open_subject
 
     def open_subject(request):
         names.append(request.model.name)
         return true(request)
 
-    monkeypatch.setattr(command, "open_subject", open_subject)
+    monkeypatch.setattr(sharing, "open_subject", open_subject)
     return names
 
 
@@ -112,9 +113,9 @@ def test_a_pattern_of_revisions_that_the_cache_lacks_is_one_line(capsys):
     assert expand(["hf:owner/small@step?"]) != expand(["hf:owner/small@step*"])
 
 
-def test_steps_tokens_and_the_picture_by_hand(tmp_path, monkeypatch):
+def test_steps_tokens_and_the_picture_by_hand():
     row = {"metric": "reach", "method": "m", "reach": 1234.5, "reach_low": None, "reach_high": None, "n": 4}
-    row |= {"first_distance": 64, "last_distance": 2000, "f_at_reach": None, "consumed_tokens": None}
+    row |= {"first_distance": 64, "last_distance": 2000, "f_at_reach": None, "consumed_tokens": None, "threshold": 0.8}
     found = [Found("", [row]), Found("", [{**row, "reach": None}]), Found("", [{**row, "consumed_tokens": 7}])]
     rows = rows_of(["a@step-2k", "main", "run"], found, 5.0)
     assert [(each["step"], each["tokens"]) for each in rows] == [(2000, 10_000), (None, None), (None, 7)]
@@ -125,13 +126,12 @@ def test_steps_tokens_and_the_picture_by_hand(tmp_path, monkeypatch):
         ["run", "-", "7", "m", "1,234.5", "<64", "to", "the", "end", "-"],
     ]
     assert step_of("OLMo-1B@main") is None
-    figure, drawn = pytest.importorskip("matplotlib.figure"), []
-    monkeypatch.setattr(figure.Figure, "savefig", lambda self, path, **settings: drawn.append(self))
-    draw([{**rows[0], "model": "m0", "tokens": 9, "reach": 2000}, rows[0]], tmp_path / "x.png")
-    steps = [{**rows[0], "model": f"m{k}", "step": k, "tokens": None, "reach": k and 100 * k} for k in (3, 1, 2)]
-    draw([*steps, {**steps[0], "model": "m0", "step": 4, "reach": None}], tmp_path / "x.png")
-    line = drawn[1].axes[0].lines[0]
-    assert line.get_xydata().tolist() == [[1, 100], [2, 200], [3, 300], [4, 64]]
-    assert [line.get_marker() for line in drawn[1].axes[0].lines[1:5]] == ["o", "o", "o", "v"]
-    looks = [(each.axes[0].get_xlabel(), each.axes[0].get_xscale()) for each in drawn]
-    assert looks == [("training tokens", "log"), ("step", "linear")]
+    pytest.importorskip("altair")
+    far = {**rows[0], "reach": 2000}
+    steps = [{**far, "model": f"m{k}", "step": k, "tokens": None, "reach": k and 100 * k} for k in (3, 1, 2)]
+    steps.append({**steps[0], "model": "m4", "step": 4, "reach": None})
+    tables = chart(steps).to_dict()["datasets"].values()
+    assert [[(row["step"], row["shown"]) for row in table] for table in tables if len(table) == 4] == [
+        [(1, 100), (2, 200), (3, 300), (4, 64)]
+    ]
+    assert [[row["bound"]] for table in tables for row in table if row.get("step") == 4] == [["less far"]] * 2

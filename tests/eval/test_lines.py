@@ -1,17 +1,14 @@
 """Line retrieval: its texts, a model with known answers, and eval.lines as a command."""
 
-import json
 import re
 
 import pytest
 
 from eval.engine.answers import summed
 from eval.engine.cases import Writer
-from eval.lines.__main__ import main
-from eval.lines.cases import LEAST_LINES, Lines
+from eval.lines import LEAST_LINES, draw_case, fitting, main
 from tests.eval.answering import Reader, answered
 from tests.eval.commands import rows_named, runner, words_of
-from tests.runs.test_picture import size_of
 
 BUDGET, STOP = 40, 1
 LINE = re.compile(r"^line ([a-z]+-[a-z]+): REGISTER_CONTENT is <([0-9]+)>$", re.MULTILINE)
@@ -26,7 +23,7 @@ def test_the_record_holds_the_answer_once(request, name, protocol):
     writer = Writer(request.getfixturevalue(name))
     places = []
     for index in range(12):
-        case = Lines(protocol).case(writer, lines=30, seed=2, index=index)
+        case = draw_case(writer, protocol, lines=30, seed=2, index=index)
         assert case.prompt.startswith("Below is a record of lines I want you to remember. Each line begins with")
         pairs = LINE.findall(case.prompt)
         assert len(dict(pairs)) == len(pairs) == 30
@@ -44,7 +41,7 @@ def test_the_record_holds_the_answer_once(request, name, protocol):
 
 
 def test_more_lines_begin_with_fewer(bpe):
-    short, long = (Lines("longeval").case(Writer(bpe), lines=n, seed=0, index=3) for n in (10, 25))
+    short, long = (draw_case(Writer(bpe), "longeval", lines=n, seed=0, index=3) for n in (10, 25))
     assert LINE.findall(long.prompt)[:10] == LINE.findall(short.prompt)
     assert (
         short.facts["line"] == int(long.facts["line"] * 10 / 25)
@@ -54,13 +51,15 @@ def test_more_lines_begin_with_fewer(bpe):
 
 @pytest.mark.parametrize("name", ["bpe", "bytewise"])
 def test_a_length_is_filled_with_lines(request, name):
-    writer, tests = Writer(request.getfixturevalue(name)), Lines("longeval")
+    writer = Writer(request.getfixturevalue(name))
     for index in range(3):
         for length in (1500, 2300):
-            lines = tests.fitting(writer, length, BUDGET, 0, index)
-            tokens = [len(tests.case(writer, lines=n, seed=0, index=index).prompt_ids) for n in (lines, lines + 2)]
+            lines = fitting(writer, "longeval", length - BUDGET, seed=0, index=index)
+            tokens = [
+                len(draw_case(writer, "longeval", lines=n, seed=0, index=index).prompt_ids) for n in (lines, lines + 2)
+            ]
             assert tokens[0] + BUDGET <= length < tokens[1] + BUDGET
-    assert tests.fitting(writer, 200, BUDGET, 0, 0) == 0
+    assert fitting(writer, "longeval", 200 - BUDGET, seed=0, index=0) == 0
 
 
 def say_line(text):
@@ -72,7 +71,7 @@ def say_line(text):
 def test_a_reader_of_the_last_tokens_finds_the_lines_that_lie_there(request, name, tmp_path):
     tokenizer = request.getfixturevalue(name)
     seen = 900
-    cases = [Lines("longeval").case(Writer(tokenizer), lines=40, seed=1, index=k) for k in range(24)]
+    cases = [draw_case(Writer(tokenizer), "longeval", lines=40, seed=1, index=k) for k in range(24)]
     outcome = answered(
         Reader(tokenizer, seen, say_line), tokenizer, cases, tmp_path, budget=BUDGET, rows=8, stop_id=STOP
     )
@@ -92,33 +91,6 @@ run = runner(main)
 rows_of = rows_named("lines.jsonl")
 
 
-def test_the_command_measures_a_run_by_length_and_goes_on(run_folder, tmp_path, capsys, monkeypatch):
-    pytest.importorskip("matplotlib")
-    from eval.lines import __main__ as lines
-
-    words = [run_folder, "--lengths=700,1000", "--tests=2", "-o", tmp_path, "--plot", "--answer_budget=8"]
-    status, out, _ = run(words, capsys)
-    assert status == 0
-    rows = rows_of(tmp_path)
-    assert [row["asked"] for row in rows] == [700, 1000]
-    for row in rows:
-        known = (row["by"], row["protocol"], row["n"], row["model"], row["method"], row["range"])
-        assert known == ("length", "longeval", 2, "tiny", "rope+plain", "short")
-        assert row["asked"] - 60 < row["length"] <= row["asked"]
-        assert row["length"] == row["prompt_tokens"]["most"] + 8
-        cases = [json.loads(line) for line in (tmp_path / row["cases"]).read_text().splitlines()]
-        assert {case["lines"] for case in cases} == set(row["lines"].values())
-        assert row["score"] == 0
-    assert out.splitlines()[-1] == f"picture: {tmp_path / 'lines.png'}"
-    assert size_of(tmp_path / "lines.png")[0] > 700
-    ran, true = [], lines.run_tests
-    monkeypatch.setattr(lines, "run_tests", lambda *x, **y: ran.append(1) or true(*x, **y))
-    assert run(words, capsys)[0] == 0
-    assert (len(ran), len(rows_of(tmp_path))) == (0, 2)
-    assert run([*words, "--seed=1", "--protocol=completion"], capsys)[0] == 0
-    assert len(ran) == 2
-
-
 def test_a_hugging_face_folder_by_number_of_lines(hugging_face_folder, tmp_path, capsys):
     words = [hugging_face_folder, "--lines=3,5", "--tests=2", "-o", tmp_path, "--answer_budget=8"]
     status, out, _ = run(words, capsys)
@@ -133,7 +105,6 @@ def test_a_hugging_face_folder_by_number_of_lines(hugging_face_folder, tmp_path,
 MISTAKES = {
     "RUN --lines=5 --lengths=900": "--lines: cannot be set together with lengths; leave one of them out",
     "RUN --lines=1": "--lines=1: must be from 2 to 50000; change it",
-    "RUN --line=5": "--line=5: unknown setting; did you mean lines?",
     "RUN --answer_budget=3": "--answer_budget=3: a number of 5 digits takes 6 tokens; raise it",
 }
 

@@ -1,8 +1,6 @@
 """Passkey tests: their texts, models with known answers, and eval.passkey as a command."""
 
-import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,12 +8,10 @@ import torch
 
 from eval.engine.answers import answer_budget, draw_key, first_number, least_budget, summed
 from eval.engine.cases import Writer
-from eval.passkey.__main__ import PasskeyOptions, main
-from eval.passkey.cases import Passkey
+from eval.passkey import PasskeyTests, main
 from lab.errors import ConfigError
 from tests.eval.answering import Reader, answered
 from tests.eval.commands import rows_named, runner
-from tests.runs.test_picture import size_of
 
 BUDGET, STOP = 12, 1
 FILLER = " ".join(f"Sentence {k} has some words in it." for k in range(300))
@@ -32,7 +28,7 @@ both = pytest.mark.parametrize("name", ["bpe", "bytewise"])
 
 
 def case_of(tokenizer, protocol="passkey", **settings):
-    tests = Passkey("passkey") if protocol == "passkey" else Passkey("lab", 3, FILLER)
+    tests = PasskeyTests("passkey") if protocol == "passkey" else PasskeyTests("lab", 3, FILLER)
     return tests.case(
         Writer(tokenizer), **{"length": 700, "budget": BUDGET, "depth": 0.5, "seed": 0, "index": 0, **settings}
     )
@@ -164,38 +160,6 @@ run = runner(main)
 rows_of = rows_named("passkey.jsonl")
 
 
-def test_the_command_measures_a_grid_and_goes_on(run_folder, tmp_path, capsys, monkeypatch):
-    pytest.importorskip("matplotlib")
-    from eval.passkey import __main__ as passkey
-
-    words = [run_folder, "--lengths=160", "--depths=2", "--tests=3", "-o", tmp_path, "--plot"]
-    status, out, _ = run(words, capsys)
-    assert status == 0
-    rows = rows_of(tmp_path)
-    assert [(row["length"], row["depth"]) for row in rows] == [(160, 0.0), (160, 1.0)]
-    for row in rows:
-        known = (row["protocol"], row["digits"], row["n"], row["model"], row["method"], row["answer_budget"])
-        assert known == ("lab", 3, 3, "tiny", "rope+plain", 16)
-        assert (row["score"], row["low"]) == (0, 0)  # of drawn weights
-        assert row["prompt_tokens"]["most"] <= 160 - 16
-        cases = [json.loads(line) for line in (tmp_path / row["cases"]).read_text().splitlines()]
-        assert [case["test"] for case in cases] == [0, 1, 2]
-        assert {len(case["prompt_hash"]) for case in cases} == {16}
-        assert {case["depth"] for case in cases} == {row["depth"]}
-    assert size_of(Path(out.splitlines()[-1].removeprefix("picture: ")))[0] > 500
-    ran, true = [], passkey.run_tests
-    monkeypatch.setattr(passkey, "run_tests", lambda *x, **y: ran.append(1) or true(*x, **y))
-    file = tmp_path / "passkey.jsonl"
-    file.write_text("".join(file.read_text().splitlines(keepends=True)[:1]) + '{"torn')
-    assert run(words, capsys)[0] == 0
-    assert len(ran) == 1
-    assert [(row["length"], row["depth"]) for row in rows_of(tmp_path)] == [(160, 0.0), (160, 1.0)]
-    other = [word for word in words if word != "--lengths=160"]
-    assert run([*other, "--protocol=passkey", "--lengths=200,240"], capsys)[0] == 0
-    assert len(ran) == 5
-    assert {row["digits"] for row in rows_of(tmp_path)[2:]} == {5}
-
-
 def test_the_ablation_of_dual_chunk_attention_runs(run_folder, tmp_path, capsys):
     words = [run_folder, "--lengths=160", "--depths=2", "--tests=2", "-o", tmp_path]
     dca = ["--position.distance.method=dca", "--position.distance.train_len=64"]
@@ -228,7 +192,6 @@ MISTAKES = {
         "it out"
     ),
     "RUN --answer_budget=2": "--answer_budget=2: a number of 3 digits takes 4 tokens; raise it",
-    "RUN --depth=3": "--depth=3: unknown setting; did you mean depths?",
 }
 
 
@@ -248,8 +211,3 @@ def test_every_length_that_is_too_short_is_one_line(run_folder, capsys):
     least = int(told[0][2])
     assert run([run_folder, f"--lengths={least - 1}", "--tests=2"], capsys)[0] == 2
     assert run([run_folder, f"--lengths={least}", "--tests=2", "--depths=2"], capsys)[0] == 0
-
-
-def test_defaults():
-    assert PasskeyOptions().all_depths == pytest.approx([k / 10 for k in range(11)])
-    assert (PasskeyOptions().tests, PasskeyOptions(depths=3).all_depths) == (20, [0, 0.5, 1])

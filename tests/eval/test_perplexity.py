@@ -2,24 +2,20 @@
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
+from eval import perplexity
 from eval.engine.texts import draw_documents
-from eval.perplexity.__main__ import PerplexityOptions, main
+from eval.perplexity import main
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
 from lab.errors import DataError
 from lab.loading import open_model
 from tests.eval.commands import check_faults, rows_named, runner, words_of
-from tests.runs.test_picture import size_of
-
-ROOT = Path(__file__).resolve().parents[2]
-
 
 run = runner(main)
 rows_of = rows_named("perplexity.jsonl")
@@ -72,8 +68,6 @@ def test_finished_lengths_are_taken_up_again(run_folder, tmp_path, capsys, monke
     first = file.read_text()
     file.write_text(first + '{"half a li')
     asked = []
-    from eval.perplexity import __main__ as perplexity
-
     true = perplexity.text_losses
 
     def listening(score, texts, context, stride, **options):
@@ -90,19 +84,6 @@ def test_finished_lengths_are_taken_up_again(run_folder, tmp_path, capsys, monke
     for other in ([*base, *others[0]], [*base, *others[1]], [*words, "--seed=1"], [*words, *rerope]):
         assert run([*other, "--lengths=16"], capsys)[0] == 0
     assert asked == [32, 16, 16, 16, 16]  # other numbers, measured
-
-
-def test_methods_lie_in_one_picture(run_folder, tmp_path, capsys):
-    pytest.importorskip("matplotlib")
-    words = [run_folder, "--documents=2", "--lengths=24,48", "-o", tmp_path, "--plot"]
-    dca = ["--position.distance.method=dca", "--position.distance.train_len=32"]
-    assert run(words, capsys)[0] == 0
-    status, out, _ = run([*words, *dca], capsys)
-    assert (status, out.splitlines()[-1]) == (0, f"picture: {tmp_path / 'perplexity.png'}")
-    assert size_of(tmp_path / "perplexity.png")[0] > 700
-    assert [row["method"] for row in rows_of(tmp_path)] == ["rope+plain"] * 2 + ["rope+dca(train_len=32)"] * 2
-    assert run([*words, *dca, "--position.distance.parts=intra"], capsys)[0] == 0
-    assert rows_of(tmp_path)[-1]["method"] == "rope+dca(train_len=32,parts=intra)"
 
 
 def test_a_hugging_face_folder_reads_files(hugging_face_folder, bpe, tmp_path, capsys):
@@ -141,14 +122,13 @@ def test_a_tokenizer_of_another_model_is_refused(bpe, text_file):
 
 
 MISTAKES = {  # words: every fault's field, value and rule
-    "--lengths=8": ("--lengths=8: MODEL must be the first argument;",),
     "RUN --lengths=1,8": ("--lengths=1: must be >= 2, a token predicts the next;",),
     "RUN --lengths=16,8 --stride=9": ("--stride=9: must be <= 8, the shortest length, or tokens are passed over;",),
     "RUN --lengths=16 --tokens=15": ("--tokens=15: must be >= 16, the longest length;",),
     "RUN --min_tokens=20 --tokens=15": ("--tokens=15: must be >= 20, min_tokens;",),
     "RUN --min_tokens=1": ("--min_tokens=1: must be >= 2, a token predicts the next;",),
-    "RUN --texts=3": ("--texts=3: unknown setting;",),
     "RUN --text=/nowhere.txt": ("--text=/nowhere.txt: no such file;",),
+    "RUN --lengths=4096": ("--documents=10: the held-out split has 0 documents of 4096 tokens or more",),
     "RUN --documents=2 -o /dev/null/x": ("-o /dev/null/x: cannot be written (Not a directory);",),
 }
 
@@ -158,21 +138,3 @@ def test_a_mistake_is_one_line_per_fault(run_folder, capsys, words, lines):
     status, out, err = run(words.replace("RUN", str(run_folder)).split(), capsys)
     assert (status, out) == (2, "")
     check_faults(err.splitlines(), lines)
-
-
-def test_too_few_long_documents_are_one_line(run_folder, prepared, capsys):
-    longest = max(len(ids) for ids in documents_of(prepared))
-    status, _, err = run([run_folder, "--lengths=4096"], capsys)
-    assert status == 2
-    assert err == (
-        "--documents=10: the held-out split has 0 documents of 4096 tokens or more, the longest has "
-        f"{longest}; lower it, --lengths or --min_tokens, or give another --text\n"
-    )
-
-
-def test_defaults_follow_the_training_window():
-    options = PerplexityOptions()
-    assert (options.contexts(4096), options.step(options.contexts(4096))) == ((1024, 2048, 4096), 256)
-    assert (options.contexts(192), options.step(options.contexts(192))) == ((64, 128), 32)
-    assert options.contexts(None) == (1024, 2048, 4096)
-    assert options.contexts(1) == (2,)

@@ -19,7 +19,7 @@ from lab.data.preparation import end_of_document
 from lab.loading import open_model
 from lab.model.huggingface import save_pretrained
 from lab.probe.config import ProbeConfig
-from lab.probe.effective_length import LengthResult
+from lab.probe.curve import LengthResult
 from lab.probe.needles import shortest
 from lab.train.folder import packed_counts
 from tests.opened import CONSUMED

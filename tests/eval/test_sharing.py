@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from eval.passkey.__main__ import main as passkey
-from eval.perplexity.__main__ import main
+from eval.passkey import main as passkey
+from eval.perplexity import main
 from tests.eval.commands import check_faults, rows_named, runner
 from tests.launching import environment, port, running
 

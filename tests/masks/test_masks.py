@@ -85,7 +85,7 @@ def test_every_pair_of_a_random_row_follows_the_definition(name, rule):
             assert bool(mask[q, k]) == seen, (q, k)
 
 
-def test_the_predicates_serve_one_pair_at_a_time_as_flex_attention_asks():
+def test_the_predicates_serve_one_pair_at_a_time():
     for name, picture in PICTURES.items():
         expected = drawn(picture)
         for q, k in [(0, 0), (2, 1), (4, 1), (4, 3), (1, 3)]:

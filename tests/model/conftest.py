@@ -50,7 +50,6 @@ def stood_in(monkeypatch):
         put_module(monkeypatch, name, memory_efficient_attention=stand_ins.memory_efficient_attention)
     bias = stand_ins.BlockDiagonalCausalFromBottomRightMask
     put_module(monkeypatch, "xformers.ops.fmha.attn_bias", BlockDiagonalCausalFromBottomRightMask=bias)
-    monkeypatch.setattr("lab.model.attention.flex.compiled", lambda: stand_ins.flex_attention)
     monkeypatch.setattr("lab.model.loss.compiled_terms", lambda: chunk_terms)
     forget_packages()
     with stand_ins.on_cpu():

@@ -41,8 +41,6 @@ tiled = cases(
     ("sdpa", BFLOAT16),
     ("varlen", BFLOAT16),
     ("flash", BFLOAT16),
-    ("flex", FLOAT32),
-    ("flex", BFLOAT16),
 )
 
 

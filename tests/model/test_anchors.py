@@ -40,12 +40,12 @@ def sees(b, m, n):
 
 @pytest.mark.parametrize(("method", "rel"), METHODS.values(), ids=METHODS)
 @pytest.mark.parametrize("ids", [RUNNING, GAPPED], ids=["running", "gapped"])
-@pytest.mark.parametrize("backend", ["sdpa", "tiles", "reference", "flex"])
+@pytest.mark.parametrize("backend", ["sdpa", "tiles", "reference"])
 def test_outputs_and_gradients_equal_the_equation(method, rel, ids, backend, monkeypatch):
     if backend == "tiles":
         monkeypatch.setattr(backends, "MASKED_ROWS", 0)
     total = sum(LENGTHS) + PADDING
-    leaves = [x.requires_grad_(backend != "flex") for x in draw(1, 1, 4, 2, total, total, WIDTH)]
+    leaves = [x.requires_grad_() for x in draw(1, 1, 4, 2, total, total, WIDTH)]
     segments = Segments.from_lengths(LENGTHS, total, anchors=ANCHORS)
     places = torch.tensor(ids)
     starts = (0, 1, 8, 9, 0, 1, 6) if ids is RUNNING else None
@@ -53,10 +53,9 @@ def test_outputs_and_gradients_equal_the_equation(method, rel, ids, backend, mon
     out = attend(*leaves, layout=layout, backend="sdpa" if backend == "tiles" else backend)
     expected = attention_by_distance(*leaves, SPEEDS, lambda b, m, n: rel(ids[m] - ids[n], ids[m], ids[n]), sees)
     torch.testing.assert_close(out, expected, rtol=0, atol=FLOAT64_TOL)
-    if backend != "flex":
-        got = torch.autograd.grad(out.square().sum(), leaves)
-        for x, y in zip(got, torch.autograd.grad(expected.square().sum(), leaves), strict=True):
-            torch.testing.assert_close(x, y, rtol=0, atol=10 * FLOAT64_TOL)
+    got = torch.autograd.grad(out.square().sum(), leaves)
+    for x, y in zip(got, torch.autograd.grad(expected.square().sum(), leaves), strict=True):
+        torch.testing.assert_close(x, y, rtol=0, atol=10 * FLOAT64_TOL)
 
 
 def test_keys_with_their_anchor_by_hand():

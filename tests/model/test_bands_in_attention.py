@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 
-from lab.errors import ConfigError
 from lab.model.attention import attend
 from lab.model.attention.kernels import Matmul
 from lab.model.attention.layout import Layout
@@ -60,9 +59,7 @@ METHODS = {  # the lab's parameters, and the equation as a function of i = m - n
 }
 SPEEDS = [THETA ** (-2 * j / WIDTH) for j in range(WIDTH // 2)]
 ROPE = frequencies("rope", head_dim=WIDTH, theta=THETA)
-backends = pytest.mark.parametrize(
-    "backend", ["reference", "sdpa", pytest.param("flex", marks=pytest.mark.slow)]
-)  # on a CPU flex makes its masks slowly: the cases of test_flex_equals_the_equation run by default, the rest on demand
+backends = pytest.mark.parametrize("backend", ["reference", "sdpa"])
 methods = pytest.mark.parametrize(("parameters", "rel"), METHODS.values(), ids=METHODS)
 ONCE = {name: case for name, case in METHODS.items() if name == case[0]["method"]}  # each at ordinary parameters
 each_once = pytest.mark.parametrize(("parameters", "rel"), ONCE.values(), ids=ONCE)
@@ -89,25 +86,6 @@ def test_outputs_equal_the_equation(parameters, rel, backend, shape):
     out = attend(*single, frequencies=ROPE, distance=distance(**parameters), backend=backend)
     assert out.dtype == torch.float32
     torch.testing.assert_close(out.double(), expected, rtol=0, atol=FLOAT32_TOL)
-
-
-@pytest.mark.parametrize(("name", "n_q"), [("plain", 17), ("dca", 17), ("self_extend", 1)])
-def test_flex_equals_the_equation(name, n_q):
-    parameters, rel = METHODS[name]
-    docs = [[0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, -1, 2]]
-    q, k, v = draw(12, 1, 4, 2, n_q, 17, WIDTH)
-    out = attend(
-        q,
-        k,
-        v,
-        frequencies=ROPE,
-        distance=distance(**parameters),
-        doc_ids=torch.tensor(docs),
-        mask="anchor",
-        backend="flex",
-    )
-    expected = attention_by_distance(q, k, v, SPEEDS, by_index(rel), rule("anchor", docs))
-    torch.testing.assert_close(out, expected, rtol=0, atol=TIGHT_TOL)
 
 
 @methods
@@ -273,12 +251,6 @@ def test_layers_that_entropy_abf_exempts_are_left_alone():
     plain = attend(q, k, v, frequencies=ROPE)
     assert torch.equal(attend(q, k, v, frequencies=rotary, layer=1), plain)
     assert not torch.equal(attend(q, k, v, frequencies=rotary, layer=2), plain)
-
-
-def test_flex_has_no_gradient_on_a_cpu_and_says_so():
-    q, k, v = (x.requires_grad_() for x in draw(10, 1, 1, 1, 4, 4, WIDTH))
-    with pytest.raises(ConfigError, match="^backend=flex: has no gradient on a CPU; use sdpa or auto$"):
-        attend(q, k, v, backend="flex")
 
 
 @pytest.mark.parametrize("n_tokens", [700])

@@ -18,7 +18,7 @@ from lab.model.optim import OptimConfig
 from lab.model.training import Training
 from lab.positions import distance, frequencies
 from lab.train import choices
-from lab.train.choices import choose_backend, choose_compile, planned_compile
+from lab.train.choices import choose_backend, choose_compile
 from tests.fits import load
 from tests.model import stand_ins
 from tests.model.stand_ins import definition
@@ -32,27 +32,13 @@ TOKENS, WINDOW, N_PACKS = 32, 12, 10
 FLOAT32_TOL = 4e-6  # of the largest entry: float32 sums in two orders, each within 2e-6 of float64 here
 ROPE, PLAIN = frequencies("rope", head_dim=8), distance("plain")
 SHARPENED = frequencies("entropy_abf", head_dim=8, train_len=8, exempt_layers=1)
-CASES = [  # frequencies, what packs have, whether activations are recomputed
-    pytest.param(ROPE, ("weights", "gaps"), False, id="weights_and_gaps"),
-    pytest.param(ROPE, ("anchors",), False, id="anchors", marks=pytest.mark.slow),
-    pytest.param(SHARPENED, (), False, id="sharpened_by_layer", marks=pytest.mark.slow),
-    pytest.param(ROPE, (), True, id="recomputed", marks=pytest.mark.slow),
-]
-BANDS = {
-    "dca": distance("dca", chunk=5, train_len=8, window=2),
-    "string": distance("string", shift=6, window=2),
-    "self_extend": distance("self_extend", group=2, window=4),
-    "rerope": distance("rerope", window=4),
-    "leaky_rerope": distance("leaky_rerope", window=4, leak=2.0, log_n=8),
-}
-AROUND = [  # attention that stays outside: distance, backend, what packs have, whether activations are recomputed
-    pytest.param(BANDS["dca"], "sdpa", ("anchors",), True, id="dca_anchors_recomputed"),
-    *(
-        pytest.param(BANDS[name], "sdpa", (), False, id=name, marks=pytest.mark.slow)
-        for name in ("string", "self_extend", "rerope", "leaky_rerope")
-    ),
-    pytest.param(BANDS["string"], "sdpa", ("gaps",), False, id="dense_for_gaps", marks=pytest.mark.slow),
-    pytest.param(PLAIN, "reference", (), False, id="reference", marks=pytest.mark.slow),
+BANDS = distance("dca", chunk=5, train_len=8, window=2)
+CASES = [  # frequencies, distance, backend, what packs have, whether activations are recomputed
+    pytest.param(ROPE, PLAIN, "varlen", ("weights", "gaps"), False, id="weights_and_gaps"),
+    pytest.param(SHARPENED, PLAIN, "varlen", ("anchors",), True, id="sharpened_anchors_recomputed"),
+    pytest.param(ROPE, PLAIN, "sdpa", ("anchors",), False, id="sdpa"),
+    pytest.param(ROPE, BANDS, "sdpa", ("anchors",), True, id="dca_anchors_recomputed"),
+    pytest.param(ROPE, BANDS, "reference", ("gaps",), False, id="reference", marks=pytest.mark.slow),
 ]
 
 
@@ -76,7 +62,7 @@ def draw(seed, kinds):
     ids = np.cumsum(numbers.integers(1, 4, TOKENS)) if "gaps" in kinds else None
     anchors = tuple(-1 if n % 2 == 0 else sum(lengths[: n - 1]) for n in range(len(lengths)))
     pack = Pack(tokens, targets, lengths, 0, np.zeros(1), ids, anchors if "anchors" in kinds else None)
-    return to_batch(pack, np.linspace(0.5, 2, TOKENS) if "weights" in kinds else None, WINDOW)
+    return to_batch(pack, np.linspace(0.5, 2, TOKENS) if "weights" in kinds else None)
 
 
 def training(given, compiler=None, kernel=None, method=PLAIN, mesh=None, ranks=1, **settings):
@@ -94,47 +80,24 @@ def outcome(module, batch):
     return [loss.detach(), *torch.autograd.grad(loss, list(module.decoder.parameters()))]
 
 
-@pytest.mark.parametrize(("given", "kinds", "recompute"), CASES)
-def test_one_graph_serves_all_blocks_and_packs(kernels, given, kinds, recompute):
-    check_one_graph(given, kinds, recompute=recompute)
-
-
-@pytest.mark.parametrize("kinds", [("weights", "gaps"), ("anchors",)], ids="-".join)
-def test_one_graph_serves_all_blocks_and_packs_on_a_cpu(kinds):
-    check_one_graph(SHARPENED, kinds, kernel="sdpa")
-
-
-def check_one_graph(given, kinds, **settings):
-    """Compare compiled with uncompiled losses and gradients over many packs, and count the graphs."""
+@pytest.mark.parametrize(("given", "method", "kernel", "kinds", "recompute"), CASES)
+def test_two_graphs_around_attention_serve_all_blocks_and_packs(kernels, given, method, kernel, kinds, recompute):
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
-    compiled, eager = training(given, counter, **settings), training(given)
+    compiled = training(given, counter, kernel, method, recompute=recompute)
+    eager = training(given, None, "reference" if kernel == "reference" else "sdpa", method)
     packs = [draw(seed, kinds) for seed in range(N_PACKS)]
-    assert_equal_outcomes(compiled, eager, packs)
-    tokens = packs[0]["tokens"]
-    for block in compiled.decoder.blocks:
-        block.attention.backend = "sdpa"  # for rows without segments
-    with torch.no_grad():
-        torch.testing.assert_close(compiled.decoder(tokens), eager.decoder(tokens))
-    assert compiled.decoder.load_state_dict(eager.decoder.state_dict()).missing_keys == []
-    assert counter.frame_count == 1, "of all blocks, packs and uses"
-
-
-def assert_equal_outcomes(compiled, eager, packs):
     assert len({len(batch["lengths"]) for batch in packs}) > 3
     for batch in packs:
         for got, wanted in zip(outcome(compiled, batch), outcome(eager, batch), strict=True):
             assert float((got - wanted).abs().max()) <= FLOAT32_TOL * float(wanted.abs().max())
-
-
-@pytest.mark.parametrize(("method", "kernel", "kinds", "recompute"), AROUND)
-def test_two_graphs_around_attention_serve_all_blocks_and_packs(method, kernel, kinds, recompute):
-    torch._dynamo.reset()
-    counter = CompileCounterWithBackend("aot_eager")
-    settings = {"method": method, "recompute": recompute}
-    compiled, eager = (training(ROPE, compiler, kernel, **settings) for compiler in (counter, None))
-    assert_equal_outcomes(compiled, eager, [draw(seed, kinds) for seed in range(N_PACKS)])
-    assert counter.frame_count == 2, "of all blocks and packs"
+    for block in compiled.decoder.blocks:
+        block.attention.backend = "sdpa"  # for rows without segments
+    tokens = packs[0]["tokens"]
+    with torch.no_grad():
+        torch.testing.assert_close(compiled.decoder(tokens), eager.decoder(tokens))
+    assert compiled.decoder.load_state_dict(eager.decoder.state_dict()).missing_keys == []
+    assert counter.frame_count == 2, "of all blocks, packs and uses"
 
 
 def on_two_ranks(kind):
@@ -170,52 +133,38 @@ def test_strategies_keep_one_graph_and_the_names_of_weights(ranks, kind):
     eager = training(ROPE)
     expected = [step(eager, draw(seed, ())) for seed in range(3)]
     for graphs, names, results in ranks(2).run(on_two_ranks, kind):
-        assert graphs == 1
+        assert graphs == 2
         assert names == list(eager.decoder.state_dict())
         for got, wanted in zip(results, expected, strict=True):
             for x, y in zip(got, wanted, strict=True):
                 assert float((x - y).abs().max()) <= FLOAT32_TOL * float(y.abs().max())
 
 
-STRING = ("--position.distance.method=string", "--position.distance.shift=32", "--position.distance.window=8")
 NARROW = ("--model.n_heads=8", "--model.n_kv_heads=8", "--train.precision=bf16")  # heads of 4
 CPU, GPU, ON = torch.device("cpu"), torch.device("cuda"), "--train.compile=true"
-SHARED = ("--train.context_parallel=2", "--train.devices=2")
-CHOICES = {  # settings, backend, device, whether blocks are compiled, and words of the reason
-    "one_call": ((), "varlen", GPU, True, "one graph for all blocks and packs"),
-    "float32_on_a_gpu": ((), "sdpa", GPU, True, "two graphs around attention, by sdpa,"),
-    "flash": ((), "flash", GPU, True, "two graphs around attention, by flash,"),
-    "bands": (STRING, "varlen", GPU, True, "in tiles of position.distance.method=string"),
-    "context": (SHARED, "varlen", GPU, True, "train.context_parallel=2"),
-    "off": (("--train.compile=false",), "varlen", GPU, False, "set in the config"),
-    "cpu": ((), "sdpa", CPU, False, "with train.compile=true only"),
-    "cpu_on": ((ON,), "sdpa", CPU, True, "one graph for all blocks and packs"),
-    "reference_on": ((ON,), "reference", CPU, True, "two graphs around attention, by reference,"),
-    "bands_on_a_cpu": ((ON, *STRING), "sdpa", CPU, True, "in tiles of position.distance.method=string"),
+CHOICES = {  # settings, device, whether blocks are compiled, and words of the reason
+    "gpu": ((), GPU, True, "two graphs, before and after attention"),
+    "off": (("--train.compile=false",), GPU, False, "set in the config"),
+    "cpu": ((), CPU, False, "with train.compile=true only"),
+    "cpu_on": ((ON,), CPU, True, "two graphs"),
 }
 
 
-@pytest.mark.parametrize(("words", "kernel", "device", "compiled", "reason"), CHOICES.values(), ids=CHOICES)
-def test_the_choice_and_its_reason(monkeypatch, words, kernel, device, compiled, reason):
+@pytest.mark.parametrize(("words", "device", "compiled", "reason"), CHOICES.values(), ids=CHOICES)
+def test_the_choice_and_its_reason(monkeypatch, words, device, compiled, reason):
     monkeypatch.setattr(choices, "compiler_fault", lambda kind: None)
-    made = choose_compile(load(*words), kernel, device)
+    made = choose_compile(load(*words), device)
     assert made[0] is compiled
     assert reason in made[1]
 
 
 def test_without_a_compiler_blocks_stay_uncompiled_or_the_run_is_refused(monkeypatch):
     monkeypatch.setattr(choices, "compiler_fault", lambda kind: "torch cannot compile; install g++")
-    assert choose_compile(load(), "varlen", GPU) == (False, "torch cannot compile; install g++")
-    assert planned_compile(load("--train.accelerator=gpu", "--train.precision=bf16")).startswith("yes (one graph")
+    assert choose_compile(load(), GPU) == (False, "torch cannot compile; install g++")
     with refused("train.compile=true: torch cannot compile; install g++", error=ConfigError):
-        choose_compile(load(ON), "sdpa", CPU)
-    with refused("train.compile=maybe: ", error=ConfigError):
-        load("--train.compile=maybe")
+        choose_compile(load(ON), CPU)
 
 
-def test_the_kernel_that_can_be_compiled_is_chosen_before_flash_attn(stood_in):
-    bf16 = "--train.precision=bf16"
-    assert choose_backend(load(bf16), GPU)[0] == "varlen"
-    assert choose_backend(load(bf16, "--train.compile=false"), GPU)[0] == "flash"
-    assert choose_backend(load(bf16, *STRING), GPU)[0] == "flash"
+def test_heads_that_a_kernel_does_not_take_are_left_to_sdpa(stood_in):
+    assert choose_backend(load("--train.precision=bf16"), GPU)[0] == "flash"
     assert choose_backend(load(*NARROW), GPU) == ("sdpa", "flash takes no heads of 4")

@@ -7,7 +7,7 @@ from torch import distributed
 from lab.model.attention.context import ContextGroup
 from lab.model.attention.inspection import token_losses
 from lab.model.attention.segments import Segments
-from lab.model.generation.generate import greedy
+from lab.model.generate import greedy
 from tests.model.methods import DISTANCES, DYNAMIC, FREQUENCIES, decoder, tokens
 from tests.ranks import meet
 

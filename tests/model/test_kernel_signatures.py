@@ -8,7 +8,6 @@ import inspect
 
 import pytest
 import torch
-from torch.nn.attention import flex_attention as flex
 from torch.nn.attention import varlen
 
 from tests.model import stand_ins
@@ -77,18 +76,6 @@ def test_varlen_attn_has_one_of_the_signatures_that_are_stood_in_for():
     known = [parameters(f) for f in (stand_ins.varlen_attn_2_11, stand_ins.varlen_attn_2_12)]
     assert parameters(varlen.varlen_attn) in known, f"varlen_attn{inspect.signature(varlen.varlen_attn)}"
     assert all([name for name, kind, _ in own if kind == "POSITIONAL_OR_KEYWORD"] == VARLEN for own in known)
-
-
-def test_flex_attention_is_declared_as_it_is_called():
-    assert parameters(flex.flex_attention) == parameters(stand_ins.flex_attention), "flex_attention"
-    assert "lse" in flex.AuxRequest._fields, "flex_attention.AuxRequest"
-    assert flex.AuxOutput._fields == stand_ins.AuxOutput._fields, "flex_attention.AuxOutput"
-
-
-def test_block_masks_are_declared_as_they_are_made():
-    ours = ["kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices", "BLOCK_SIZE", "mask_mod"]
-    names = [name for name, _, _ in parameters(flex.BlockMask.from_kv_blocks)]
-    assert names[:7] == [*ours, "seq_lengths"], f"BlockMask.from_kv_blocks{names}"
 
 
 FLASH_ATTN = (  # flash-attn 2.8, flash_attn/flash_attn_interface.py

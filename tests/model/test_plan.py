@@ -38,7 +38,6 @@ CASES = [  # device, dtype, backend, layout, kernel
     ("cpu", SINGLE, "auto", "chunk", "flash_tiles"),
     ("cpu", HALF, "auto", "anchored", "flash_tiles"),
     ("cpu", SINGLE, "auto", "irregular", "dense"),
-    ("cpu", SINGLE, "flex", "bands", "flex"),
     ("cpu", SINGLE, "reference", "irregular", "reference"),
     ("cuda", HALF, "varlen", "row", "varlen"),
     ("cuda", HALF, "varlen", "anchored", "varlen"),

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from lab.model.generation.prefixes import LEAST_SHARE, Group, sorted_groups
+from lab.model.prefixes import LEAST_SHARE, Group, sorted_groups
 
 
 def begin_alike(rows):

@@ -5,10 +5,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lab.model import gradients, products
+from lab.model import products
 from lab.model.config import DecoderConfig
-from lab.model.decoder import Decoder
-from lab.model.layers import FeedForward, Linear, RMSNorm
+from lab.model.layers import FeedForward, Linear
 from lab.model.loss import summed_cross_entropy
 
 HALF_STEP = 2.0**-8  # bfloat16 keeps 8 digits: the largest relative rounding error of one value
@@ -41,7 +40,7 @@ def test_a_layer_under_autocast_is_that_of_its_rounded_values(bias):
     torch.testing.assert_close(out.double(), wide.detach(), rtol=HALF_STEP, atol=SUM_ERROR)
     for ours, theirs in zip([x, *layer.parameters()], [rounded, *exact.parameters()], strict=True):
         assert ours.grad.dtype == torch.float32
-        torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=0, atol=300 * SUM_ERROR)
+        torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=HALF_STEP, atol=300 * SUM_ERROR)  # rounded too
 
 
 @pytest.mark.usefixtures("without_kernels")
@@ -56,29 +55,12 @@ def test_bfloat16_is_never_multiplied_as_such(monkeypatch):
             return function(*args, **(kwargs or {}))
 
     layer, head, x = Linear(32, 32), torch.randn(40, 32, requires_grad=True), draw(24, 32).requires_grad_()
-    with Operands(), torch.autocast("cpu", torch.bfloat16):
-        summed_cross_entropy(layer(x).float(), head, torch.arange(24), 8).backward()
+    with Operands():
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = summed_cross_entropy(layer(x).float(), head, torch.arange(24), 8)
+        loss.backward()
     assert len(seen) > 10
     assert set(seen) == {torch.float32}
-
-
-@pytest.mark.usefixtures("without_kernels")
-@pytest.mark.parametrize("cast", [False, True], ids=["autocast", "cast_weights"])
-def test_attention_is_trained_in_float32_where_bfloat16_is_slow(cast):
-    seen = []
-
-    class Operands(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            if function.overloadpacket is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward:
-                seen.extend(a.dtype for a in args[:6])
-            return function(*args, **(kwargs or {}))
-
-    decoder = Decoder(DecoderConfig(32, 1, 2, 1, 48, 31, tie_embeddings=False))
-    tokens = torch.arange(24)[None]
-    decoder.to(torch.bfloat16 if cast else torch.float32)  # FSDP casts weights
-    with Operands(), torch.autocast("cpu", torch.bfloat16, enabled=not cast):
-        decoder(tokens, targets=tokens).backward()
-    assert seen == [torch.float32] * 6
 
 
 @pytest.mark.skipif(products.onednn() is None, reason="torch was built without oneDNN")
@@ -118,7 +100,7 @@ def test_other_layers_are_torchs_own(dtype, onednn, monkeypatch):
 @pytest.mark.parametrize("bf16", [False, True], ids=["float32", "bfloat16"])
 def test_layers_compile_as_one_graph(bf16):
     cfg = DecoderConfig(32, 1, 2, 1, 64, 128, tie_embeddings=False)
-    layers, x = nn.Sequential(RMSNorm(32, eps=1e-5), FeedForward(cfg)), draw(2, 8, 32).requires_grad_()
+    layers, x = nn.Sequential(nn.RMSNorm(32, eps=1e-5), FeedForward(cfg)), draw(2, 8, 32).requires_grad_()
     results = []
     for run in (layers, torch.compile(layers, backend="eager", fullgraph=True)):
         x.grad = None
@@ -127,15 +109,3 @@ def test_layers_compile_as_one_graph(bf16):
         results.append(x.grad.clone())
     scale = float(results[0].abs().max())
     torch.testing.assert_close(*results, rtol=0, atol=scale * (4 * HALF_STEP if bf16 else SUM_ERROR))
-
-
-@pytest.mark.parametrize("shape", [(1, 1, 32), (2, 50, 32), (0, 4, 32)], ids=str)
-def test_the_gradient_of_the_norm_is_autograds(shape):
-    norm, x, grad = RMSNorm(32, eps=1e-5), draw(*shape).requires_grad_(), draw(*shape, seed=9)
-    nn.init.normal_(norm.weight, generator=torch.Generator().manual_seed(1))
-    norm(x).backward(grad)
-    wide, weight = x.detach().double().requires_grad_(), norm.weight.detach().double().requires_grad_()
-    assert gradients.suits(x, norm.weight)
-    (weight * wide / (wide.square().mean(-1, keepdim=True) + 1e-5).sqrt()).backward(grad.double())
-    torch.testing.assert_close(x.grad.double(), wide.grad, rtol=0, atol=SUM_ERROR)
-    torch.testing.assert_close(norm.weight.grad.double(), weight.grad, rtol=0, atol=10 * SUM_ERROR)

@@ -13,7 +13,7 @@ from lab.config import load_experiment
 from lab.errors import ConfigError
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder, DecoderConfig
-from lab.model.generation.generate import greedy
+from lab.model.generate import greedy
 from lab.model.sharding import Sharding, build
 from lab.positions import distance, frequencies
 from lab.train.assembly import assemble

@@ -13,10 +13,9 @@ from lab.model.decoder import Decoder, DecoderConfig
 from lab.model.loss import IGNORE, target_losses
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_distance import DistanceProbe, DistanceResult, log_probs, reach
-from lab.probe.effective_length import ResultStore, Worker
 from lab.probe.intervals import share_limits
 from lab.probe.records import distance_record, found_by_distance, reach_record
-from tests.probe.test_effective_length import STOP, Remembering
+from tests.probe.test_effective_length import STOP, Ranks, Remembering
 from tests.probe.test_one_number import HAYSTACK
 
 WINDOW = 160
@@ -64,7 +63,7 @@ def test_a_model_that_sees_50_tokens_reaches_50(bpe):
 
 def curve(*found, tests=10):
     limits = [share_limits(k, tests, 0.95) for k in found]
-    return [DistanceResult(20 * (k + 1), tests, n, 0.0, [], *limits[k]) for k, n in enumerate(found)]
+    return [DistanceResult(20 * (k + 1), tests, n, [], *limits[k]) for k, n in enumerate(found)]
 
 
 @pytest.mark.parametrize(
@@ -120,15 +119,13 @@ def test_a_window_without_room_is_refused(bpe):
 
 @pytest.mark.parametrize(("tests", "world_size"), [(7, 2), (6, 3), (1, 2)])
 def test_ranks_together_give_the_tests_of_one(bpe, tests, world_size):
-    probe = make_probe(bpe, distance_tests=tests, distances=(50,), batch=2)
-    alone = probe.run_tests(Sees(bpe, 80), 50, {}, Worker(), ResultStore())
-    together = {}
-    for rank in range(world_size):
-        model = Sees(bpe, 80)
-        together |= probe.run_tests(model, 50, {}, Worker(rank, world_size), ResultStore())
-        assert model.prompts <= -(-tests // world_size)
-    assert together == alone
-    assert sorted(alone) == list(range(tests))
+    def make():
+        return make_probe(bpe, distance_tests=tests, distances=(50,), batch=2)
+
+    ranks = Ranks(make, world_size, lambda probe: Sees(bpe, 80))
+    alone = list(make().run(Sees(bpe, 80)))
+    assert all(found == alone for found in ranks.results)
+    assert all(model.prompts <= -(-tests // world_size) for model in ranks.models)
 
 
 def test_tests_that_are_known_are_not_run_again(bpe):
@@ -188,7 +185,7 @@ def test_the_records_of_distances(bpe):
     assert [distance_record(probe, results[k], {}, c)["f"] for k, c in ((1, counts), (0, None))] == [None, None]
     # from 1 at 40 to 0 at 60
     assert reach_record(results, 0.8, counts) == {**reach(results, 0.8), "f_at_reach": 60 - 44}
-    nothing = [replace(result, found=0) for result in results]
+    nothing = [replace(result, passed=0) for result in results]
     assert reach_record(nothing, 0.8, counts)["f_at_reach"] is None
 
 

@@ -12,8 +12,8 @@ import lab.probe.effective_length
 from lab.counts import PositionCounts
 from lab.errors import ConfigError, DataError
 from lab.probe.config import ProbeConfig
-from lab.probe.curve import effective_lengths
-from lab.probe.effective_length import LengthResult, NeedleProbe, ResultStore, Worker
+from lab.probe.curve import LengthResult, effective_lengths
+from lab.probe.effective_length import NeedleProbe, ResultStore, Worker
 from lab.probe.intervals import exact_limits, full_design
 from lab.probe.protocols import window_warning
 from lab.probe.records import length_record, summary_record
@@ -169,18 +169,18 @@ def test_prompts_are_a_function_of_seed_and_length(bpe):
 class Ranks:
     """Runs all ranks of a probe side by side, as threads that join their rows where processes would."""
 
-    def __init__(self, make, world_size, answer):
+    def __init__(self, make, world_size, model):
         self.barrier, self.parts = threading.Barrier(world_size, timeout=60), [[] for _ in range(world_size)]
         probes = [make() for _ in range(world_size)]
-        self.oracles = [Oracle(probe.tokenizer, answer) for probe in probes]
+        self.models = [model(probe) for probe in probes]
         with ThreadPoolExecutor(world_size) as pool:
             jobs = [
-                pool.submit(self.run, probe, oracle, rank)
-                for rank, (probe, oracle) in enumerate(zip(probes, self.oracles, strict=True))
+                pool.submit(self.run, probe, model, rank)
+                for rank, (probe, model) in enumerate(zip(probes, self.models, strict=True))
             ]
             self.results = [job.result() for job in jobs]
 
-    def run(self, probe, oracle, rank):
+    def run(self, probe, model, rank):
         def gather(rows):
             self.parts[rank] = rows
             self.barrier.wait()
@@ -188,12 +188,14 @@ class Ranks:
             self.barrier.wait()
             return joined
 
-        return list(probe.run(oracle, Worker(rank, len(self.parts), gather)))
+        return list(probe.run(model, Worker(rank, len(self.parts), gather)))
 
 
 def assert_ranks_agree(make, world_size, answer):
     alone = results(make(), answer)
-    assert all(found == alone for found in Ranks(make, world_size, answer).results)
+    assert all(
+        found == alone for found in Ranks(make, world_size, lambda probe: Oracle(probe.tokenizer, answer)).results
+    )
     return alone
 
 
@@ -212,10 +214,10 @@ def test_ranks_answer_prompts_of_few_lengths(bpe):
         )
         return NeedleProbe(config, bpe, HAYSTACK, window=384, stop_id=STOP)
 
-    ranks = Ranks(make, 3, right_up_to(384))
+    ranks = Ranks(make, 3, lambda probe: Oracle(probe.tokenizer, right_up_to(384)))
     probe = make()
     drawn = {len(case.prompt_ids) for length in probe.lengths for case in probe.cases(length)}
-    ran = [set(oracle.lengths) for oracle in ranks.oracles]
+    ran = [set(oracle.lengths) for oracle in ranks.models]
     assert len(drawn) > 3
     assert sum(map(len, ran)) <= len(drawn) + 2 * len(probe.lengths), "a length at most is shared at each border"
 

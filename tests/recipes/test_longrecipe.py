@@ -20,12 +20,11 @@ from lab.config import load_experiment
 from lab.data.config import TokenizerFile
 from lab.data.preparation import prepare, shard_folder
 from lab.errors import ConfigError
-from lab.loading import open_model
+from lab.loading import open_model, read_weights
 from lab.recipes import longrecipe
 from lab.recipes.longrecipe import main
 from lab.recipes.recipe import read_recipe, resolve
 from lab.settings import parse_overrides
-from lab.source.weights import read_weights
 from lab.train.session import run_experiment
 from tests.forked import LIMIT_S, Forked
 from tests.opened import write_run

@@ -157,13 +157,13 @@ def test_tied_models_stay_tied(tmp_path, merged):
 
 
 def test_a_run_its_checkpoint_and_a_hugging_face_folder(run, tmp_path, merged):
-    state = torch.load(next(run.glob("checkpoints/*/state.ckpt")), weights_only=True)["state_dict"]
+    state = safetensors_torch.load_file(next(run.glob("checkpoints/*/weights-00000.safetensors")))
     a = save(tmp_path / "a", filled(1.0))
     checkpoint = run / "checkpoints" / f"tokens-{CONSUMED:015d}"
     result = tensors(merged(a, run, checkpoint, "--weights", "0.5", "0.25", "0.25"))
-    embedding = 0.5 + 0.5 * state["decoder.embedding.weight"].double()
+    embedding = 0.5 + 0.5 * state["embedding.weight"].double()
     assert torch.equal(result["model.embed_tokens.weight"], embedding.float())
-    gate = 0.5 + 0.5 * state["decoder.blocks.2.feed_forward.gate.weight"].double()
+    gate = 0.5 + 0.5 * state["blocks.2.feed_forward.gate.weight"].double()
     assert torch.equal(result["model.layers.2.mlp.gate_proj.weight"], gate.float())
 
 

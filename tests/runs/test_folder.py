@@ -1,51 +1,54 @@
+"""The run folder: whole lines and whole files, records that end at a checkpoint, a line for each that is broken."""
+
+import errno
 import json
+import os
 
 import numpy as np
 import pytest
 
-from lab.counts import PositionCounts
-from lab.errors import CheckpointError
-from lab.files import write_atomic, write_json
+from lab.counts import PositionCounts, SavedCounts
+from lab.errors import CheckpointError, DiskError
+from lab.files import remove_leftovers, temporary_of, write_atomic, write_hashed, write_json
 from lab.train.folder import RunFolder
 from tests.refusals import refused
 
 
-def lines(path):
-    return path.read_text().splitlines()
-
-
 def test_records_are_whole_lines_in_order(tmp_path):
     folder = RunFolder(tmp_path)
+    assert list(folder.read("metrics.jsonl")) == []
     records = [{"step": 1, "loss": 0.5}, {"step": 2, "note": "zwei\nlines"}]
     for record in records:
         folder.append("metrics.jsonl", record)
-    assert [json.loads(line) for line in lines(tmp_path / "metrics.jsonl")] == records
+    assert [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == records
     assert list(folder.read("metrics.jsonl")) == records
 
 
-def test_a_file_that_is_not_there_has_no_records(tmp_path):
-    assert list(RunFolder(tmp_path).read("probes.jsonl")) == []
-
-
-@pytest.mark.parametrize("last", ["{", '{"ste', '{"step": 3, "l', '{"step": 22}'])  # the last may have been 222
+@pytest.mark.parametrize("last", ["{", '{"step": 3, "l', '{"step": 22}'])  # the last may have been 222
 def test_a_last_line_without_its_end_is_ignored(tmp_path, last):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n' + last)
     assert list(RunFolder(tmp_path).read("metrics.jsonl")) == [{"step": 1}, {"step": 2}]
 
 
-def test_a_broken_line_in_the_middle_is_named(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": \n{"step": 3}\n')
-    with refused(f"{tmp_path / 'metrics.jsonl'}: line 2 is not JSON (", error=CheckpointError):
-        list(RunFolder(tmp_path).read("metrics.jsonl"))
+WORDS = [b'{"step": ', b"7", b'{"step": 2}', b'{"consumed_tokens": "x"}', b'{"note": "\xff"}', b"[" * 100_000]
+
+
+@pytest.mark.parametrize("line", WORDS, ids=lambda line: str(line)[:20])
+def test_a_line_that_is_no_record_is_named(tmp_path, line):
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"consumed_tokens": 1}\n' + line + b"\n")
+    with refused(f"{tmp_path / 'metrics.jsonl'}: line 2 ", error=CheckpointError):
+        RunFolder(tmp_path).rewind(5)
 
 
 def test_rewind_drops_what_came_after_the_checkpoint(tmp_path):
     folder = RunFolder(tmp_path)
+    folder.rewind(0)
+    assert list(tmp_path.iterdir()) == []
     for tokens in (100, 200, 300):
         folder.append("metrics.jsonl", {"consumed_tokens": tokens, "loss": 1.0})
         folder.append("probes.jsonl", {"consumed_tokens": tokens, "length": 64})
         folder.append("probes.jsonl", {"consumed_tokens": tokens, "effective_length": 64})
-        folder.write_cases(tokens, [{"test": 0}])
+        folder.write_cases(tokens, [{"test": tokens}])
         folder.write_counts_at(tokens, PositionCounts(4))
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"consumed_tokens": 150, "lo')
@@ -56,6 +59,7 @@ def test_rewind_drops_what_came_after_the_checkpoint(tmp_path):
     assert (tmp_path / "metrics.jsonl").read_text().endswith("}\n"), "the next line begins a line"
     names = sorted(path.name for path in (tmp_path / "cases").iterdir())
     assert names == ["tokens-000000000000100.jsonl", "tokens-000000000000200.jsonl", "tokens-notes.jsonl"]
+    assert list(folder.read(f"cases/{names[1]}")) == [{"test": 200}]
     names = sorted(path.name for path in (tmp_path / "counts").iterdir())
     assert names == ["tokens-000000000000100.npz", "tokens-000000000000200.npz"]
 
@@ -71,42 +75,56 @@ def test_rewind_drops_a_probe_that_was_cut_short(tmp_path):
     assert [r["consumed_tokens"] for r in folder.read("probes.jsonl")] == [100, 100]
 
 
-def test_rewind_of_an_empty_folder_or_to_the_end_changes_nothing(tmp_path):
-    folder = RunFolder(tmp_path)
-    folder.rewind(0)
-    assert list(tmp_path.iterdir()) == []
-    folder.append("metrics.jsonl", {"consumed_tokens": 100, "loss": 0.1})
-    before = (tmp_path / "metrics.jsonl").read_bytes()
-    folder.rewind(100)
-    assert (tmp_path / "metrics.jsonl").read_bytes() == before
-
-
 def test_counts_are_saved_as_lengths_and_frequency(tmp_path):
-    counts = PositionCounts(4)
+    counts, path = PositionCounts(4), tmp_path / "counts.npz"
     counts.add_segments([3, 1])
     RunFolder(tmp_path).write_counts(counts)
-    saved = np.load(tmp_path / "counts.npz")
+    saved = np.load(path)
     # lengths 3 and 1: f(0) = 3 + 1, f(1) = 2, f(2) = 1, f(3) = 0
     assert saved["f"].tolist() == [4, 2, 1, 0]
     assert saved["lengths"].tolist() == [0, 1, 0, 1, 0]
+    assert SavedCounts.read(path).max_len == 4
+    path.write_bytes(path.read_bytes()[:-30])
+    with refused(f"{path}: cannot be read (", error=CheckpointError):
+        SavedCounts.read(path)
 
 
-def test_cases_are_one_file_for_each_probe(tmp_path):
-    folder = RunFolder(tmp_path)
-    folder.write_cases(1_000_000, [{"test": 0, "found": 2}, {"test": 1, "found": 0}])
-    written = tmp_path / "cases" / "tokens-000000001000000.jsonl"
-    assert [json.loads(line)["found"] for line in lines(written)] == [2, 0]
+@pytest.mark.parametrize("data", [b"\xff", b'{"threads"', b"[1]", b'{"seed": 1}', b'{"threads": "all"}'], ids=str)
+def test_a_broken_environment_is_one_line(tmp_path, data):
+    (tmp_path / "environment.json").write_bytes(data)
+    with refused(f"{tmp_path / 'environment.json'}: ", error=CheckpointError):
+        RunFolder(tmp_path).threads()
 
 
 def test_a_file_is_whole_or_as_it_was(tmp_path, monkeypatch):
     path = tmp_path / "deep" / "file.json"
     write_json(path, {"ü": 1})
-    assert json.loads(path.read_text(encoding="utf-8")) == {"ü": 1}
 
-    def fail(descriptor):
-        raise OSError("disk full")
+    def no_room(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("os.fsync", fail)
-    with pytest.raises(OSError, match="disk full"):
-        write_atomic(path, b"half")
+    monkeypatch.setattr(os, "fsync", no_room)
+    for write in (write_atomic, lambda path, data: write_hashed(path.with_name("new"), [data[:3000], data[3000:]])):
+        with pytest.raises(DiskError, match=rf"^{path.parent}/.*: needs 5,000 bytes, .* are free \(No space .*; "):
+            write(path, b"x" * 5000)
     assert json.loads(path.read_text(encoding="utf-8")) == {"ü": 1}
+    assert not list(path.parent.glob(".*"))
+
+
+def test_a_record_that_does_not_fit_is_one_line(tmp_path):
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    remedy = "make room on this disk and run the same command again, lab.fit with --resume"
+    with pytest.raises(DiskError, match=rf"^{tmp_path}/metrics.jsonl: needs 14 bytes, .*; {remedy}$"):
+        RunFolder(tmp_path).append("metrics.jsonl", {"step": 123})
+
+
+def test_temporary_files_of_the_dead_are_removed_and_others_kept(tmp_path):
+    dead, alive = 2**22 + 1, os.getpid()
+    gone = temporary_of(tmp_path / "a").name.replace(f"-{alive}-r", f"-{dead}-r")
+    kept = [temporary_of(tmp_path / "a").name, ".a.tmp-my-host-2-77-r01234567", ".a.tmp-", "b"]
+    for name in (gone, *kept):
+        (tmp_path / name).write_text("")
+    remove_leftovers(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == set(kept)
+    remove_leftovers(tmp_path, own=True)
+    assert {path.name for path in tmp_path.iterdir()} == {".a.tmp-", "b"}

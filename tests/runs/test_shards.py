@@ -15,15 +15,18 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, se
 from torch.distributed.checkpoint.storage import StorageWriter
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from lab import files
 from lab.errors import CheckpointError
 from lab.model.decoder import Decoder, DecoderConfig
-from lab.train import checkpoints
 from lab.train.checkpoints import Checkpoint, newest, open_checkpoint, publish
-from lab.train.shards import ShardWriter, finish_writing, read_shards, write_shards
-from lab.train.state import load_weights, packed, read_state, read_weights_of
-from lab.train.tensors import read_tensors, stored_weights
-from lab.train.training_state import restore_tensors, tensors_to_save
+from lab.train.shards import (
+    ShardWriter,
+    finish_writing,
+    read_shards,
+    restore_tensors,
+    tensors_to_save,
+    write_shards,
+)
+from lab.train.state import described_weights, load_weights, packed, read_state, read_tensors, read_weights_of
 from tests.ranks import meet
 from tests.refusals import refused
 
@@ -32,38 +35,15 @@ TENSORS = {"a.weight": torch.arange(15.0).view(5, 3), "optimizer.a.weight.exp_av
 
 
 def save(root, tensors, small=None, *, group=None, background=False):
-    small = {"state.ckpt": packed({}), "counts.npz": b"counts"} | (small or {})
-    writer = ShardWriter(root, small, partial(publish_at, root))
+    small = {"state.ckpt": packed({"shared": {}}), "counts.npz": b"counts"} | (small or {})
+    writer = ShardWriter(root, 100, small, partial(publish, root, 100, 2))
     return write_shards(dict(tensors), writer, group, background=background)
 
 
-def publish_at(root, written):
-    publish(root, 100, 2, written)
-
-
-def trained(seed, steps=2):
-    """Train a tied model a little; the optimizer counts matrices before vectors, as no model does."""
-    model = Decoder(CFG, seed=seed)
-    groups = [[p for p in model.parameters() if (p.ndim >= 2) == matrix] for matrix in (True, False)]
-    optimizer = torch.optim.AdamW([{"params": group, "weight_decay": 0.0} for group in groups], lr=1e-2, fused=True)
-    tokens = torch.arange(12)[None]
-    for _ in range(steps):
-        model(tokens, targets=tokens).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return model, optimizer
-
-
-def moments(model, optimizer):
-    return {name: optimizer.state[parameter] for name, parameter in model.named_parameters()}
-
-
 def test_files_are_plain_safetensors_and_hashed_as_they_were_written(tmp_path, monkeypatch):
-    read = []
-    monkeypatch.setattr(checkpoints, "sha256", lambda path: read.append(path.name) or files.sha256(path))
+    monkeypatch.setattr("lab.files.sha256", lambda path: pytest.fail("a file is read back"))
     save(tmp_path, TENSORS)
-    assert read == [], "nothing is read back"
-    folder = newest(tmp_path)[0].folder
+    folder = tmp_path / "tokens-000000000000100"
     assert torch.equal(load_file(folder / "weights-00000.safetensors")["a.weight"], TENSORS["a.weight"])
     assert list(load_file(folder / "optimizer-00000.safetensors")) == ["optimizer.a.weight.exp_avg"]
     manifest = json.loads((folder / "manifest.json").read_text())["files"]
@@ -85,6 +65,10 @@ def test_every_dtype_and_layout_comes_back(tmp_path, dtype, read):
     read(found, newest(tmp_path)[0].folder)
     assert torch.equal(found["w"], wide.T)
     assert torch.equal(found["part"], wide[1:3, 1:])
+    described = described_weights(newest(tmp_path)[0])
+    assert {name: (tuple(t.shape), t.dtype) for name, t in described.items()} == {
+        "w": ((4, 6), dtype), "part": ((2, 3), dtype), "one": ((1,), dtype)
+    }  # fmt: skip
 
 
 def test_the_digest_names_the_weights_alone(tmp_path):
@@ -97,6 +81,19 @@ def test_the_digest_names_the_weights_alone(tmp_path):
     assert digest("first") != digest("fourth", **{"a.weight": torch.zeros(5, 3)})
 
 
+def trained(seed, steps=2):
+    """Train a tied model a little; the optimizer counts matrices before vectors, as no model does."""
+    model = Decoder(CFG, seed=seed)
+    groups = [[p for p in model.parameters() if (p.ndim >= 2) == matrix] for matrix in (True, False)]
+    optimizer = torch.optim.AdamW([{"params": group, "weight_decay": 0.0} for group in groups], lr=1e-2, fused=True)
+    tokens = torch.arange(12)[None]
+    for _ in range(steps):
+        model(tokens, targets=tokens).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model, optimizer
+
+
 def test_a_trained_model_comes_back_with_its_optimizer(tmp_path):
     model, optimizer = trained(1)
     tensors, small = tensors_to_save(model, optimizer)
@@ -106,46 +103,17 @@ def test_a_trained_model_comes_back_with_its_optimizer(tmp_path):
     saved = newest(tmp_path)[0]
     restore_tensors(other, fresh, saved, read_state(saved), None)
     assert other.head.weight is other.embedding.weight
-    assert all(torch.equal(mine, theirs) for mine, theirs in zip(other.parameters(), model.parameters(), strict=True))
-    expected = moments(model, optimizer)
-    for name, values in moments(other, fresh).items():
-        assert values.keys() == expected[name].keys() == {"step", "exp_avg", "exp_avg_sq"}
-        assert all(torch.equal(values[key], expected[name][key]) for key in values)
+    for mine, theirs in zip(other.parameters(), model.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+        ours, expected = fresh.state[mine], optimizer.state[theirs]
+        assert ours.keys() == expected.keys() == {"step", "exp_avg", "exp_avg_sq"}
+        assert all(torch.equal(ours[key], expected[key]) for key in ours)
     weights = read_weights_of(saved)
     assert weights.keys() == model.state_dict().keys()
     load_weights(blank := Decoder(CFG, seed=9), saved)
     for name, tensor in model.state_dict().items():
         assert torch.equal(weights[name], tensor)
         assert torch.equal(blank.state_dict()[name], tensor)
-
-
-@pytest.mark.parametrize("order", ["by_group", "by_model"])
-def test_a_checkpoint_of_an_earlier_version_comes_back(tmp_path, order):
-    """Lightning's layout: one process and DDP numbered the moments group by group, FSDP by the model's parameters."""
-    model, optimizer = trained(1)
-    names = [name for name, _ in model.named_parameters()]
-    own = optimizer.state_dict()
-    of = {parameter: name for name, parameter in model.named_parameters()}
-    grouped = [of[parameter] for group in optimizer.param_groups for parameter in group["params"]]
-    assert grouped != names
-    number = {name: (grouped if order == "by_group" else names).index(name) for name in names}
-    state = {number[grouped[old]]: values for old, values in own["state"].items()}
-    groups = [{**g, "params": [number[grouped[old]] for old in g["params"]]} for g in own["param_groups"]]
-    old = {
-        "global_step": 2,
-        "consumed_tokens": 24,
-        "state_dict": {f"decoder.{name}": tensor for name, tensor in model.state_dict().items()},
-        "optimizer_states": [{"state": state, "param_groups": groups}],
-    }
-    folder = checkpoints.temporary_folder(tmp_path)
-    torch.save(old, folder / "state.ckpt")
-    saved = publish(tmp_path, 24, 2)
-    other, fresh = trained(2, steps=0)
-    restore_tensors(other, fresh, saved, read_state(saved), None)
-    expected = moments(model, optimizer)
-    for name, values in moments(other, fresh).items():
-        assert all(torch.equal(values[key], expected[name][key]) for key in ("step", "exp_avg", "exp_avg_sq"))
-    assert all(torch.equal(read_weights_of(saved)[name], tensor) for name, tensor in model.state_dict().items())
 
 
 def write_sharded(root, world):
@@ -165,9 +133,9 @@ def test_shards_of_two_ranks_are_read_by_one(ranks, tmp_path):
     for found in ranks(2).run(write_sharded, tmp_path, 2):
         assert torch.equal(found["five"], torch.arange(20.0).view(5, 4))
         assert (found["one"].tolist(), found["everywhere"].tolist()) == ([7.0], [0.0, 1.0, 2.0])
-    folder = newest(tmp_path)[0].folder
+    saved = newest(tmp_path)[0]
     held = []
-    for path in sorted(folder.glob("weights-*")):
+    for path in sorted(saved.folder.glob("weights-*")):
         with safe_open(path, framework="pt") as file:
             held += [(path.name[8:13], name, tuple(file.get_slice(name).get_shape())) for name in file.keys()]  # noqa: SIM118
     assert sorted(held)[:2] == [("00000", "five", (3, 4)), ("00000", "one", (1,))]
@@ -175,23 +143,26 @@ def test_shards_of_two_ranks_are_read_by_one(ranks, tmp_path):
     assert [name for _, name, _ in held].count("everywhere") == 1, "what all hold is written once"
     for read in (read_shards, read_tensors):
         found = {"five": torch.zeros(5, 4), "one": torch.zeros(1)}
-        read(found, folder)
+        read(found, saved.folder)
         assert (found["five"].flatten().tolist(), found["one"].item()) == ([float(n) for n in range(20)], 7.0)
-    assert {name: tuple(tensor.shape) for name, tensor in stored_weights(folder).items()} == {
+    assert {name: tuple(t.shape) for name, t in described_weights(saved).items()} == {
         "everywhere": (3,), "five": (5, 4), "one": (1,)
     }  # fmt: skip
-    (folder / "weights-00001.safetensors").unlink()
-    with refused(f"{folder}: cannot be read (", error=CheckpointError):
-        read_tensors(found, folder)
+    (saved.folder / "weights-00001.safetensors").unlink()
+    with refused(f"{saved.folder}: cannot be read (", error=CheckpointError):
+        read_tensors(found, saved.folder)
 
 
 @READERS
-def test_tensors_of_other_names_or_shapes_are_one_line(tmp_path, read):
+def test_tensors_of_other_names_or_shapes_and_broken_files_are_one_line(tmp_path, read):
     save(tmp_path, TENSORS)
     folder = newest(tmp_path)[0].folder
     for wanted in ({"b.weight": torch.zeros(5, 3)}, {"a.weight": torch.zeros(3, 5)}):
         with refused(f"{folder}: cannot be read (", error=CheckpointError):
             read(wanted, folder)
+    (folder / "weights-00000.safetensors").write_bytes(b"\xff" * 100)
+    with refused("", error=CheckpointError):
+        read({"a.weight": torch.zeros(5, 3)}, folder)
 
 
 class Attack:
@@ -229,22 +200,14 @@ def test_a_state_that_is_none_is_one_line(tmp_path, junk):
         read_state(Checkpoint(tmp_path, 1))
 
 
-@READERS
-def test_a_broken_shard_that_the_manifest_matches_is_one_line(tmp_path, read):
-    (tmp_path / "weights-00000.safetensors").write_bytes(b"\xff" * 100)
-    with refused("", error=CheckpointError):
-        read({"a.weight": torch.zeros(5, 3)}, tmp_path)
-
-
 def test_a_save_in_the_background_writes_what_was_there_when_it_began(tmp_path):
     tensors = {name: tensor.clone() for name, tensor in TENSORS.items()}
     writing = save(tmp_path, tensors, background=True)
     for tensor in tensors.values():
         tensor.fill_(-1)  # the training goes on
     finish_writing(writing, tmp_path)
-    assert torch.equal(
-        load_file(newest(tmp_path)[0].folder / "weights-00000.safetensors")["a.weight"], TENSORS["a.weight"]
-    )
+    written = load_file(newest(tmp_path)[0].folder / "weights-00000.safetensors")
+    assert torch.equal(written["a.weight"], TENSORS["a.weight"])
 
 
 @pytest.mark.parametrize("background", [False, True], ids=["waiting", "background"])
@@ -270,17 +233,11 @@ SIGNATURES = [
     (dcp.HuggingFaceStorageReader, {"path"}),
     (get_optimizer_state_dict, {"model", "optimizers"}),
     (set_optimizer_state_dict, {"model", "optimizers", "optim_state_dict"}),
-    (distribute_tensor, {"tensor", "device_mesh", "placements", "src_data_rank"}),
 ]
 
 
-@pytest.mark.parametrize(("call", "names"), SIGNATURES, ids=[call.__name__ for call, _ in SIGNATURES])
-def test_torch_has_the_calls_that_checkpoints_make(call, names):
-    assert names <= set(inspect.signature(call).parameters), f"torch's {call.__name__} takes other arguments"
-
-
-def test_torch_asks_a_writer_for_what_ours_gives():
-    abstract = StorageWriter.__abstractmethods__
-    assert abstract <= set(vars(ShardWriter)), (
-        f"torch's StorageWriter also asks for {abstract - set(vars(ShardWriter))}"
-    )
+def test_torch_has_the_calls_that_checkpoints_make():
+    for call, names in SIGNATURES:
+        assert names <= set(inspect.signature(call).parameters), f"torch's {call.__name__} takes other arguments"
+    more = StorageWriter.__abstractmethods__ - set(vars(ShardWriter))
+    assert not more, f"torch's StorageWriter also asks for {more}"

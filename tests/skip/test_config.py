@@ -5,8 +5,8 @@ import pytest
 from lab.errors import ConfigError
 from lab.schema import Section
 from lab.settings import Raw, validated
-from lab.skip.config import SkipConfig
 from lab.skip.longrecipe import LongRecipe
+from lab.skip.methods import SkipConfig
 from lab.skip.pose import Pose
 from lab.skip.rpes import Rpes
 from tests.data.stores import refused

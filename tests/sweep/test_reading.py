@@ -1,19 +1,23 @@
-"""Sweep files and their commands: what is refused, and that macros become what wandb's own agent makes of them."""
+"""Sweep files and their commands: what is refused, and that the runs are those of wandb's engine and agent."""
 
+import collections
+import random
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
+from scipy import stats
 
 from lab.errors import ConfigError
-from lab.sweep.commands import expand, read_command, setting
-from lab.sweep.planning import plan
+from lab.sweep.planning import expand, plan, read_command, setting
 from lab.sweep.reading import Sweep, read_sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 SWEEPS = sorted((ROOT / "sweeps").glob("*.yaml"))
 COMMAND = ["${env}", "${interpreter}", "-m", "${program}", "configs/cpu_test.yaml", "--resume", "--run.name=auto"]
 ONLINE = "--track.wandb=online"
+N = 400
 
 
 def sweep(*settings, command=(*COMMAND, ONLINE, "${args}")):
@@ -30,39 +34,30 @@ def test_every_run_of_every_file_is_valid_and_has_a_name_of_its_own(path):
     runs = plan(read_sweep(path), {})
     assert len({run.path for run in runs}) == len(runs) > 1
     for run in runs:
-        section = run.experiment.to_dict()
         for key, value in run.swept.items():
+            section = run.experiment.to_dict()
             for word in key.split("."):
                 section = section[word]
             assert section == value
-            section = run.experiment.to_dict()
 
 
 FAULTS = {
     "bayes": ("method: bayes\nparameters: {a: {value: 1}}", "method=bayes: must be one of 'grid' or 'random'; "),
     "early_terminate": ("method: grid\nearly_terminate: {type: hyperband}", "early_terminate: needs wandb's server; "),
     "unknown_key": ("method: grid\nparameter: {}\nparameters: {a: {value: 1}}", "parameter={}: unknown setting; "),
-    "twice": ("method: grid\nmethod: grid", "line 2: method is given twice; "),
-    "target": ("method: grid\nmetric: {name: a, target: 1}\nparameters: {a: {value: 1}}", "metric.target=1: unknown"),
     "no_end": ("method: random\nparameters: {a: {min: 1, max: 2}}", "run_cap: must be set where method=random"),
-    "no_grid": ("method: grid\nparameters: {a: {min: 1.0, max: 2}}", "parameters.a.distribution=uniform: has no list"),
-    "exponents": ("method: grid\nparameters: {a: {distribution: log_uniform}}", "did you mean log_uniform_values?"),
-    "misspelt": ("method: grid\nparameters: {a: {distribution: q_uniforn}}", "did you mean q_uniform?"),
+    "no_grid": ("method: grid\nparameters: {a: {min: 1.0, max: 2}}", "parameters.a: has no list of values"),
+    "unknown": ("method: grid\nparameters: {a: {distribution: normal}}", "parameters.a.distribution=normal: must be"),
     "text": ("method: grid\nparameters: {a: {min: low, max: 1}}", "parameters.a.min=low: must be a number; "),
-    "infinite": ("method: grid\nparameters: {a: {min: 0, max: .inf}}", "must be a number"),
-    "endless": ("method: grid\nparameters: {a: {min: 1, max: 1000000000000}}", "a: has 1,000,000,000,000 "),
-    "fine": ("method: grid\nparameters: {a: {distribution: q_uniform, min: 0, max: 1, q: 1e-9}}", "has 1,000,000,000 "),
-    "product": (
-        f"method: grid\nparameters: {{{', '.join(f'{x}: {{min: 1, max: 99}}' for x in 'abc')}}}",
-        "parameters=99*99*99: make 970,299 runs, must be <= 10,000; ",
-    ),
-    "draws": ("method: random\nrun_cap: 20000\nparameters: {a: {min: 1, max: 2}}", "run_cap=20000: must be <= 10,000"),
+    "infinite": ("method: grid\nparameters: {a: {min: 0, max: .inf}}", "parameters.a.max=inf: must be"),
+    "endless": ("method: grid\nparameters: {a: {min: 1, max: 1000000000000}}", "make 1,000,000,000,000 runs"),
+    "draws": ("method: random\nrun_cap: 20000\nparameters: {a: {min: 1, max: 2}}", "must be <= 10,000"),
     "backwards": ("method: grid\nparameters: {a: {min: 2, max: 1}}", "parameters.a.min=2: must be < max=1; "),
     "no_list": ("method: grid\nparameters: {a: {values: 3}}", "parameters.a.values=3: must be a list; "),
     "plain": ("method: grid\nparameters: {a: 3}", "parameters.a=3: must be a section; "),
-    "odd_key": ("method: grid\nparameters: {a: {b: {c: 1}}}", "parameters.a.b: is no parameter; "),
-    "shares": ("method: random\nrun_cap: 1\nparameters: {a: {values: [1], probabilities: [0.5]}}", "sum to 1"),
-    "inner": ("method: grid\nparameters: {a: {parameters: {b: {value: 1, q: 2}}}}", "parameters.a.b.q=2: unknown"),
+    "odd_key": ("method: grid\nparameters: {a: {b: {c: 1}}}", "parameters.a.b="),
+    "two": ("method: grid\nparameters: {a: {value: 1, min: 0, max: 2}}", "parameters.a.value: goes alone"),
+    "empty": ("method: grid\nparameters: {}", "parameters={}: must hold settings"),
 }  # fmt: skip
 
 
@@ -72,46 +67,72 @@ def test_what_is_refused(tmp_path, text, line):
     path.write_text(text)
     with pytest.raises(ConfigError) as found:
         read_sweep(path)
-    (fault,) = found.value.faults
-    assert line in fault
+    assert line in found.value.faults[0], found.value.faults
 
 
-def test_values_are_read_as_in_every_config_and_a_cap_bounds_a_product(tmp_path):
-    path, names = tmp_path / "sweep.yaml", "abcd"
-    values = "[off, 2001-01-01, 010, 59:59, 1e-4, 1_0]"
-    path.write_text(
-        f"method: grid\nrun_cap: 6\nparameters: {{{', '.join(f'{x}: {{values: {values}}}' for x in names)}}}"
-    )
-    read = [settings["d"] for settings in read_sweep(path).settings]
-    assert read == ["off", "2001-01-01", "010", "59:59", 1e-4, 10]
-    path.write_text("method: grid\nparameters: {a: {value: 1}}")
-    with pytest.raises(ConfigError, match="^--seeds=1000000000: must be <= 10,000"):
-        read_sweep(path, seeds=10**9)
+def settings_of(tmp_path, method, parameters, **options):
+    cap = {"run_cap": options.pop("run_cap")} if "run_cap" in options else {}
+    path = tmp_path / "sweep.yaml"
+    path.write_text(yaml.safe_dump({"method": method, "parameters": parameters, **cap}, sort_keys=False))
+    return list(read_sweep(path, **options).settings)
 
 
-def test_macros_are_replaced_as_by_wandbs_agent(monkeypatch):
+def test_a_grid_is_the_product_by_name_the_last_name_fastest(tmp_path):
+    parameters = {"b.c": {"values": ["x", "y"]}, "a.d": {"min": 1, "max": 2}, "b.a": {"value": True}}
+    expected = [{"a.d": d, "b.a": True, "b.c": c} for d in (1, 2) for c in ("x", "y")]
+    assert settings_of(tmp_path, "grid", parameters) == expected
+    assert settings_of(tmp_path, "grid", parameters, run_cap=3) == expected[:3]
+
+
+def test_seeds_replace_those_of_a_grid(tmp_path):
+    parameters = {"run.seed": {"values": [7]}, "a": {"value": 1}}
+    assert settings_of(tmp_path, "grid", parameters, seeds=2) == [{"a": 1, "run.seed": 0}, {"a": 1, "run.seed": 1}]
+    with pytest.raises(ConfigError, match=r"--seeds=2: .*grid"):
+        settings_of(tmp_path, "random", parameters, seeds=2, run_cap=1)
+    with pytest.raises(ConfigError, match=r"must be <= 10,000"):
+        settings_of(tmp_path, "grid", parameters, seeds=10**9)
+
+
+SPACE = {
+    "constant": {"value": "c"},
+    "choice": {"values": [1, 2, 3, 4]},
+    "whole": {"min": 3, "max": 9},
+    "line": {"min": 0.5, "max": 2.5},
+    "logarithm": {"distribution": "log_uniform_values", "min": 1e-5, "max": 1e-1},
+}
+
+
+def test_draws_follow_their_distributions_and_seed(tmp_path):
+    found = settings_of(tmp_path, "random", SPACE, run_cap=N, seed=3)
+    for name, law in {"line": stats.uniform(0.5, 2.0), "logarithm": stats.loguniform(1e-5, 1e-1)}.items():
+        assert stats.kstest([run[name] for run in found], law.cdf).pvalue > 1e-3, name
+    assert collections.Counter(run["whole"] for run in found).keys() == set(range(3, 10))
+    assert {run["choice"] for run in found} == {1, 2, 3, 4}
+    assert settings_of(tmp_path, "random", SPACE, run_cap=9, seed=3) == found[:9]
+    assert settings_of(tmp_path, "random", SPACE, run_cap=9, seed=1) != found[:9]
+
+
+def test_the_runs_are_those_of_wandbs_engine(tmp_path):
+    engine = pytest.importorskip("sweeps.run", reason="installs only without its dependencies")
+    grid = {name: SPACE[name] for name in ("constant", "choice", "whole")}
+    theirs = engine.next_runs({"method": "grid", "parameters": grid}, [], n=10**6)
+    plain = [{name: item["value"] for name, item in run.config.items()} for run in theirs if run is not None]
+    assert settings_of(tmp_path, "grid", grid) == plain
+    random.seed(5)
+    theirs = engine.next_runs({"method": "random", "parameters": SPACE}, [], n=N)
+    for ours, run in zip(settings_of(tmp_path, "random", SPACE, run_cap=N, seed=5), theirs, strict=True):
+        for name, item in run.config.items():
+            expected = item["value"]
+            assert ours[name] == (expected if isinstance(expected, str) else pytest.approx(expected, rel=1e-9)), name
+
+
+def test_macros_are_replaced_as_by_wandbs_agent():
     utils = pytest.importorskip("wandb.sdk.launch.sweeps.utils")
-    monkeypatch.setenv("HERE", "there")
-    settings = {
-        "optim.lr": 3e-05,
-        "train.recompute": True,
-        "b": False,
-        "c": None,
-        "mask": {"method": "causal"},
-        "d": "x y",
-    }
+    settings = {"optim.lr": 3e-05, "train.recompute": True, "c": None, "mask": {"method": "causal"}, "d": "x y"}
     theirs = utils.create_sweep_command_args({"args": {key: {"value": value} for key, value in settings.items()}})
-    for macro in ("args", "args_no_equals", "args_no_hyphens", "args_no_boolean_flags", "args_json"):
-        assert expand([f"${{{macro}}}"], None, settings) == theirs[macro]
-    assert [
-        f"${{{macro}}}" in str(utils.DEFAULT_SWEEP_COMMAND) for macro in ("env", "interpreter", "program", "args")
-    ] == [True] * 4
-    words = ["${env}", "${interpreter}", "${program}", "a${envvar:HERE}", "${envvar:NOWHERE}", 7]
-    assert utils.create_sweep_command(list(words[3:5])) == ["athere", "NOWHERE"]
-    assert expand(words, "p", {}) == ["/usr/bin/env", sys.executable, "p", "athere", "NOWHERE", "7"]
-
-
-def test_a_macro_that_wandb_would_drop_is_refused():
+    assert expand(["${args}"], None, settings) == theirs["args"]
+    words = ["${env}", "${interpreter}", "${program}", 7]
+    assert expand(words, "p", {}) == ["/usr/bin/env", sys.executable, "p", "7"]
     with pytest.raises(ConfigError, match=r"command=\$\{arg\}: unknown"):
         expand(["${arg}"], None, {})
 
@@ -128,19 +149,13 @@ def test_settings_given_go_to_every_run_and_those_for_wandb_stay_there():
     (run,) = plan(sweep({"run.seed": 4}), {"train.tokens": 8192, "run.folder": "elsewhere"})
     assert run.experiment.track.wandb == "off"
     assert (run.experiment.run.seed, run.experiment.train.tokens, run.path.parent) == (4, 8192, Path("elsewhere"))
-    start = ["/usr/bin/env", sys.executable, "-m", "lab.fit", "configs/cpu_test.yaml", "--resume", "--run.name=auto"]
-    assert run.words() == [*start, "--run.seed=4", "--train.tokens=8192", "--run.folder=elsewhere"]
-    assert plan(sweep({"run.seed": 4}), {"track.wandb": "offline"})[0].experiment.track.wandb == "offline"
+    with pytest.raises(ConfigError, match=r"--run.seed=1: is a parameter of the sweep"):
+        plan(sweep({"run.seed": 4}), {"run.seed": 1})
 
 
-def test_every_run_is_checked_and_what_would_share_a_folder_is_refused():
-    runs = {"run.seed": -1}, {"optim.l": 1}, {"train.threads": 1}, {"train.threads": 2}
-    with pytest.raises(ConfigError) as found:
-        plan(sweep(*runs), {"run.seed": 3})
-    lines = [fault.split(";")[0] for fault in found.value.faults]
-    assert lines[0] == "--run.seed=3: is a parameter of the sweep"
-    assert lines[1] == "optim.l=1: unknown setting"
-    assert lines[2].startswith("run.name=cpu_test-")
+def test_two_runs_of_one_name_and_wrong_settings_are_refused():
+    with pytest.raises(ConfigError, match=r"run.name=cpu_test-\w+: is that of two runs, 0 and 1"):
+        plan(sweep({"run.seed": 1}, {"run.seed": 1}), {})
     with pytest.raises(ConfigError, match=r"run.seed=-1: must be >= 0"):
         plan(sweep({"run.seed": -1}), {})
 

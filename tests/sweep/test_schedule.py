@@ -13,11 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from lab import jobs as jobs_module
 from lab import owner
 from lab.config import load_experiment
-from lab.sweep import children, progress, schedule
-from lab.sweep.commands import FitCommand
-from lab.sweep.planning import Run
+from lab.sweep import schedule
+from lab.sweep.planning import FitCommand, Run
 
 CONFIG = Path(__file__).resolve().parents[2] / "configs" / "cpu_test.yaml"
 NOTHING = FitCommand([], CONFIG, {})
@@ -68,8 +68,8 @@ def runs(place, *modes):
 
 def train(place, modes, jobs):
     os.setsid()  # so that a signal to this group reaches no process but those of the sweep
-    schedule.POLL_S, schedule.COPY_S = 0.01, 0.05
-    sys.exit(schedule.Schedule(runs(place, *modes), jobs).run(progress.Display()))
+    schedule.POLL_S, jobs_module.COPY_S, schedule.is_prepared = 0.01, 0.05, lambda data: True
+    sys.exit(schedule.exit_status(schedule.train(runs(place, *modes), jobs)))
 
 
 @contextmanager
@@ -130,14 +130,15 @@ def test_no_run_outlives_a_killed_sweep(tmp_path):
 
 def test_a_failing_run_stops_no_other_and_shows_its_last_line(tmp_path, monkeypatch):
     monkeypatch.setattr(schedule, "POLL_S", 0.01)
-    whole = schedule.Schedule(runs(tmp_path, "trains", "fails", "trains"), jobs=1)
-    assert whole.run(progress.Display()) == 1
-    assert [state.name for state in whole.states] == ["finished", "failed", "finished"]
-    table = progress.table(whole.states)
+    monkeypatch.setattr(schedule, "is_prepared", lambda data: True)
+    states = schedule.train(runs(tmp_path, "trains", "fails", "trains"), jobs=1)
+    assert schedule.exit_status(states) == 1
+    assert [state.name for state in states] == ["finished", "failed", "finished"]
+    table = schedule.table(states)
     assert table[2].endswith("status 1: ValueError: planted")
     assert table[-1] == "3 runs: 1 failed, 2 finished"
-    again = schedule.Schedule(runs(tmp_path, "trains", "trains", "trains"), jobs=3)
-    assert again.run(progress.Display()) == 0
+    again = schedule.train(runs(tmp_path, "trains", "trains", "trains"), jobs=3)
+    assert schedule.exit_status(again) == 0
     assert [len(lines(tmp_path, run, "starts")) for run in range(3)] == [1, 2, 1]
 
 
@@ -193,22 +194,6 @@ def test_a_run_that_was_started_by_hand_is_waited_for(tmp_path):
     assert lines(tmp_path, 0, "steps") == [str(step) for step in range(STEPS)]
 
 
-def prepares(place, log):
-    real = children.prepare
-    children.prepare = lambda data, **options: (log.open("a").write("x"), real(data, progress=False))
-    small = experiment(place, **{"data.folder": str(place), "data.corpus.documents": 60})
-    children.prepare_once(Run(0, small, NOTHING, {}))
-
-
-def test_shards_are_prepared_once_by_processes_side_by_side(tmp_path):
-    fork = multiprocessing.get_context("fork")
-    both = [fork.Process(target=prepares, args=(tmp_path, tmp_path / "log")) for _ in range(2)]
-    for process in both:
-        process.start()
-    assert [status(process) for process in both] == [0, 0]
-    assert (tmp_path / "log").read_text() == "x"
-
-
 def test_threads_are_those_set_or_begun_with_or_a_part_of_the_cores(tmp_path, monkeypatch):
     monkeypatch.setattr("lab.sweep.planning.cores", lambda: 8)
     free, bound = (Run(0, experiment(tmp_path, **{"train.threads": n}), NOTHING, {}) for n in (None, 3))
@@ -225,5 +210,5 @@ def test_progress_is_read_from_the_records(tmp_path):
     (run.path / "metrics.jsonl").write_text('{"step": 1, "consumed_tokens": 10240}\n{"step": 2, "consu')
     probe = '{"consumed_tokens": 8192, "effective_length": null, "first_length": 64, "reach": 71.4}\n'
     (run.path / "probes.jsonl").write_text(probe)
-    state = progress.State(run, "running", began=(time.monotonic() - 60, 0))
+    state = schedule.State(run, "running", began=(time.monotonic() - 60, 0))
     assert state.row()[2:] == ("running", "50%", "10,240", "<64", "71", "1 min", "")

@@ -1,4 +1,4 @@
-"""Real sweeps of lab.fit: killed and restarted, and as a SLURM array run by stand-ins of sbatch and srun."""
+"""Real sweeps of lab.fit: killed and restarted."""
 
 import json
 import os
@@ -20,7 +20,6 @@ SWEEP = {
     "command": ["${env}", "${interpreter}", "-m", "${program}", str(CONFIG), "--track.wandb=online", "${args}"],
     "parameters": {"run.seed": {"values": [0, 1]}},
 }
-SRUN = '#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nSLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=1 exec "$@"\n'
 
 
 @pytest.fixture
@@ -64,17 +63,3 @@ def test_a_killed_sweep_ends_with_the_runs_of_one_that_was_not(words, tmp_path):
     for seed, name in enumerate(names):
         assert_same_run(tmp_path / "runs" / name, fit(tmp_path, f"whole_{seed}", f"--run.seed={seed}"))
     assert "2 runs: 2 finished" in run(words).stdout
-
-
-@pytest.mark.slow
-def test_the_array_of_slurm_trains_each_run_by_its_task(words, tmp_path):
-    script = run([*words, "--slurm"]).stdout
-    assert "#SBATCH --array=0-1\n" in script
-    (tmp_path / "srun").write_text(SRUN)
-    (tmp_path / "srun").chmod(0o755)
-    (tmp_path / "array.sh").write_text(script)
-    task = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_CPUS_PER_TASK": "1", "SLURM_JOB_ID": "7"}
-    tasks = [run(["bash", str(tmp_path / "array.sh")], SLURM_ARRAY_TASK_ID=str(k), **task) for k in (0, 1, 0)]
-    assert [done.returncode for done in tasks] == [0, 0, 0], tasks
-    assert [done.stdout.count("already finished") for done in tasks] == [0, 0, 1]
-    assert "2 runs: 2 finished" in run([*words, "--dry_run"]).stdout

@@ -1,6 +1,6 @@
 """The rows of the reliability table, and the tests of each."""
 
-RESTART, DAMAGE, PREPARED = "tests/test_restart.py", "tests/runs/test_damage.py", "tests/data/test_two_preparations.py"
+RESTART, PREPARED = "tests/test_restart.py", "tests/data/test_two_preparations.py"
 CHANGED, DEATHS = "tests/data/test_changed_shards.py", "tests/test_rank_deaths.py"
 UNCHANGED = "tests/test_fit.py::test_what_changes_no_number"
 FULL_SAVE = "tests/test_saving.py::test_a_save_that_fails_ends_the_run_with_its_reason"
@@ -8,12 +8,12 @@ ROWS = {
     1: ("SIGKILL at random moments, some inside a save", ["tests/torture/test_kills.py", RESTART]),
     2: (
         "faults at each write, fsync, rename, close of a save",
-        ["tests/test_saving.py", "tests/runs/test_checkpoints.py", DAMAGE],
+        ["tests/test_saving.py", "tests/runs/test_checkpoints.py", "tests/runs/test_folder.py"],
     ),
     3: ("saved on some processes, resumed on others", ["tests/test_resume_matrix.py"]),
     4: ("the same batches with any prefetch and ranks", ["tests/data/test_module.py", UNCHANGED]),
     5: ("damaged shards are refused", ["tests/data/test_preparation_faults.py", "tests/data/test_shards.py", CHANGED]),
-    6: ("flipped bytes are found", ["tests/test_verify.py"]),
+    6: ("flipped bytes are found by lab.verify", ["tests/test_verify.py"]),
     7: ("NaN or Inf in one rank's loss or gradient", ["tests/test_not_finite.py"]),
     8: ("signals at moments from start-up on", ["tests/torture/test_moments.py", "tests/test_signals.py"]),
     9: ("a probe that fails", ["tests/test_probe_failures.py", f"{UNCHANGED}[probing]"]),
@@ -35,13 +35,4 @@ ROWS = {
     ),
     16: ("many tiny steps, a probe every 500", ["tests/torture/test_long.py"]),
     17: ("preparation killed, two at once", [PREPARED]),
-    18: (
-        "checkpoints and shards of earlier formats",
-        [
-            f"{RESTART}::test_a_run_of_the_format_without_a_number_is_resumed",
-            f"{DAMAGE}::test_a_checkpoint_of_a_newer_format_is_refused_by_its_number_and_not_passed_over",
-            f"{PREPARED}::test_shards_without_a_number_are_of_the_first_format",
-            f"{CHANGED}::test_shards_of_earlier_versions_are_read_and_checked_by_what_they_record",
-        ],
-    ),
 }

@@ -21,7 +21,6 @@ from torch.nn import functional as F
 from lab.errors import ConfigError, MissingPackage
 from lab.model.attention import devices, flash3
 from lab.model.attention.fused import HALF, HEAD_MULTIPLE, WIDEST_HEAD, EfficientSpans, suits
-from lab.model.attention.kernels import one_query, suits_one_query
 from lab.model.attention.segments import Segments, Spans
 
 Backend = Callable[[Tensor, Tensor, Tensor, Segments | None], Tensor]
@@ -34,8 +33,6 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, segments: Segments | None) -> Tensor:
     segments and a dense mask at all windows; the split and the concatenation keep the backward pass free of full-size
     zeros, which slicing would add per segment.
     """
-    if segments is None and suits_one_query(q, v):
-        return one_query(q, k, v)[0]
     if segments is None and q.shape[2] in (1, k.shape[2]):
         return sdpa_rows(q, k, v)
     if suits(v):
@@ -152,6 +149,7 @@ BACKENDS: dict[str, Backend] = {
 MASKED_ROWS = 512  # tokens up to which a segment and its anchor run faster under a dense mask than as tiles, measured
 HALF_ONLY = ("flash", "varlen")  # these run bands by torch's flash attention, which returns the log-sum-exp
 TILED = ("sdpa", *HALF_ONLY)
+SPANS = ("varlen", "flash", "xformers")  # one call for all segments of a row
 PACKAGES = {"flash": "flash_attn", "xformers": "xformers.ops"}
 
 
@@ -215,10 +213,10 @@ def check(backend: str, device: torch.device, dtype: torch.dtype) -> None:
     package = module.partition(".")[0] if module else None
     if package and not installed(package):
         raise MissingPackage(package, f"train.backend={backend} (backend: auto would go without)", "gpu")
-    if backend not in (*BACKENDS, "flex", "reference"):
-        names = ", ".join(["auto", "reference", *BACKENDS, "flex"])
+    if backend not in (*BACKENDS, "reference"):
+        names = ", ".join(["auto", "reference", *BACKENDS])
         raise ConfigError(f"train.backend={backend}: unknown attention backend; use one of: {names}")
-    if backend not in ("sdpa", "flex", "reference") and devices.kind(device) != "cuda":
+    if backend not in ("sdpa", "reference") and devices.kind(device) != "cuda":
         raise ConfigError(
             f"train.backend={backend}: runs on a CUDA device only, not on {device.type}; use sdpa or auto"
         )

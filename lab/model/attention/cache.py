@@ -19,8 +19,6 @@ class KeyCache:
     reference. The next forward pass reads and fills `rows`. The ranks of a `context` group each hold the keys of their
     own heads.
 
-    Where `place` is set, on the device, the next token is written there whatever the length is, and reads all places.
-
     Shapes: `keys` (n_layers, max(n_maps, 1), B, K, max_tokens, H), `values` (n_layers, B, K, max_tokens, H). `length`
         tokens of them are filled.
     """
@@ -44,7 +42,6 @@ class KeyCache:
         self.device = device
         self.rows = slice(0, batch)
         self.length = 0
-        self.place: Tensor | None = None
         self.layers: list[list[Tensor]] = []
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
@@ -63,10 +60,6 @@ class KeyCache:
         Without key maps the keys are stored unrotated. Call `advance` after the last layer.
         """
         *keys, values = self.layer(layer, dtype)
-        if self.place is not None:
-            for rotation, store in zip(rotations, keys, strict=True):
-                store.index_copy_(2, self.place, rotation.rotate(k_BKTH).to(dtype))
-            return keys, values.index_copy_(2, self.place, v_BKTH.to(dtype))
         n_new = v_BKTH.shape[2]
         stop = self.length + n_new
         assert stop <= self.shape[2], f"cache of {self.shape[2]} tokens cannot hold {stop}"
@@ -77,11 +70,6 @@ class KeyCache:
             keys[0].narrow(2, self.length, n_new).copy_(k_BKTH)
         values.narrow(2, self.length, n_new).copy_(v_BKTH)
         return [store.narrow(2, 0, stop) for store in keys], values.narrow(2, 0, stop)
-
-    def clear_rest(self) -> None:
-        """Fill the places that hold no token yet with zeros: hidden values count nothing, but must be numbers."""
-        for store in self.stores():
-            store[:, :, self.length :] = 0
 
     def layer(self, number: int, dtype: torch.dtype) -> list[Tensor]:
         """Return a layer's keys, one tensor for each key map, and its values, (rows, K, max_tokens, H)."""

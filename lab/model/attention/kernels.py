@@ -13,10 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lab.model.attention import devices
-
 SCORE_ELEMENTS = 1 << 25  # logits that the matmul kernel stores at a time
-ONE_QUERY_ELEMENTS = 1 << 20  # more exceed a CPU's caches, and plain products then read faster than flash attention
 
 
 class TileKernel(Protocol):
@@ -94,8 +91,6 @@ class CpuFlash:
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
         """Attend; heads of one group become rows of one head where all rows see the same keys."""
-        if suits_one_query(q, v):
-            return one_query(q, k, v)
         k, v = (self.shared(x, q, causal) for x in (k, v))
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(self.rows(q, k), k, v, 0.0, causal)
         return out.reshape(q.shape), lse.reshape(q.shape[:3])
@@ -121,21 +116,3 @@ class CpuFlash:
     def rows(self, x: Tensor, k: Tensor) -> Tensor:
         """Stack the heads of a group as rows of one head: (B, N, T, H) to (B, K, N / K * T, H)."""
         return x if x.shape[1] == k.shape[1] else grouped(x, k).flatten(2, 3)
-
-
-def suits_one_query(q: Tensor, v: Tensor) -> bool:
-    """Return whether `one_query` applies and is faster than flash attention."""
-    return q.shape[2] == 1 and devices.kind(q.device) == "cpu" and v.numel() >= ONE_QUERY_ELEMENTS
-
-
-def one_query(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Attend from one query of each head by plain products; keys come first, the fastest order in MKL.
-
-    Shapes: q (B, N, 1, H); k, v (B, K, Tk, H); returns (B, N, 1, H) and the log-sum-exp (B, N, 1).
-    """
-    shape, groups = q.shape, q.shape[1] // k.shape[1]
-    scaled = q.reshape(-1, groups, shape[3]) / math.sqrt(shape[3])
-    logits = torch.bmm(k.flatten(0, 1), scaled.transpose(1, 2)).transpose(1, 2)
-    lse = logits.logsumexp(-1, keepdim=True)
-    out = torch.bmm((logits - lse).exp_(), v.flatten(0, 1))
-    return out.view(shape), lse.view(shape[:3])

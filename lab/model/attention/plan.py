@@ -1,7 +1,6 @@
 """Choose the kernel that attends under a layout, from the backend, the layout and the tensors' sizes.
 
     reference                        by definition, from the matrix of relative positions
-    flex                             any mask and any ids, pair by pair
     sdpa, varlen, flash, xformers    one causal call per row or segment, for a method of one band
     flash_tiles, matmul_tiles        the bands tile by tile
     flash_rounds, efficient_rounds   the bands by fused GPU kernels, many tiles in one call
@@ -22,7 +21,6 @@ from torch import Tensor
 from lab.errors import ConfigError
 from lab.model.attention import backends, devices, fused
 from lab.model.attention.dense import attend_dense
-from lab.model.attention.flex import attend_flex
 from lab.model.attention.kernels import CpuFlash, Matmul
 from lab.model.attention.layout import Layout
 from lab.model.attention.reference import reference
@@ -39,7 +37,6 @@ def attend_whole(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer
 
 KERNELS: dict[str, Kernel] = {
     "reference": lambda q, keys, v, layout, layer: reference(q, keys[0], v, layout, layer),
-    "flex": attend_flex,
     **{name: partial(attend_whole, backend=name) for name in backends.BACKENDS},
     "flash_tiles": partial(attend_tiles, run=TiledAttention, kernel=CpuFlash()),
     "matmul_tiles": partial(attend_tiles, run=TiledAttention, kernel=Matmul()),
@@ -85,14 +82,14 @@ def plan_for(backend: str, layout: Layout, q: Tensor, v: Tensor) -> Plan:
         if backend != "auto":
             what = f"distance={layout.distance.method}" if layout.starts is not None else "these ids or this mask"
             what = what if backends.runs_heads(name, q.shape[3]) else f"head_dim={q.shape[3]}"
-            raise ConfigError(f"backend={name}: cannot run {what}; use sdpa, flex or reference")
+            raise ConfigError(f"backend={name}: cannot run {what}; use sdpa or reference")
         name = "sdpa"
     return Plan(kernel_for(name, layout, q, v), layout, v.dtype if name == "reference" else kernel_dtype(q, v))
 
 
 def kernel_for(backend: str, layout: Layout, q: Tensor, v: Tensor) -> str:
     """Choose the fastest kernel for a layout."""
-    if backend in ("flex", "reference"):
+    if backend == "reference":
         return backend
     whole = runs_whole(layout)
     if whole and not (backend == "sdpa" and in_tiles(layout, q)):
@@ -109,7 +106,7 @@ def bands_kernel(backend: str, v: Tensor) -> str:
 
 def has_kernel(layout: Layout, backend: str, width: int) -> bool:
     """Return whether a backend can run a layout with heads of a width."""
-    if backend in ("sdpa", "flex", "reference"):
+    if backend in ("sdpa", "reference"):
         return True
     tiled = layout.starts is not None and backend in backends.TILED
     return backends.runs_heads(backend, width) and (tiled or runs_whole(layout))

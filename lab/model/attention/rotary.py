@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -31,20 +30,12 @@ class Rotation:
     def rotate(self, x_BNTH: Tensor, out: Tensor | None = None) -> Tensor:
         """Rotate the pair (j, j + H/2) of each head by its angle, in the rotation's precision, into `out` if given."""
         x_BNTH = x_BNTH.to(self.cos_B1TH.dtype)
-        if x_BNTH.shape[2] == 1 and not torch.is_grad_enabled():
-            return rotated_whole(x_BNTH, *self.whole, out)
         first, second = x_BNTH.chunk(2, dim=-1)
         cos, sin = self.cos_B1TH, self.sin_B1TH
         if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
             return rotated_in_place(first, second, cos, sin, out)
         rotated = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
         return rotated if out is None else out.copy_(rotated)
-
-    @cached_property
-    def whole(self) -> tuple[Tensor, Tensor]:
-        """Factors of whole heads and of heads whose halves have changed places, (B or 1, 1, T, H)."""
-        cos, sin = self.cos_B1TH, self.sin_B1TH
-        return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
 
     def rotate_back(self, x_BNTH: Tensor) -> Tensor:
         """Rotate every pair by the negative angle, for the backward pass."""
@@ -57,22 +48,6 @@ class Rotation:
     def at(self, part: slice) -> Rotation:
         """Return the rotation of some of the tokens."""
         return Rotation(self.cos_B1TH[:, :, part], self.sin_B1TH[:, :, part])
-
-    def select(self, numbers: Tensor) -> Rotation:
-        """Return the rotation of the tokens of these numbers, which may be known on the device alone."""
-        return Rotation(self.cos_B1TH.index_select(2, numbers), self.sin_B1TH.index_select(2, numbers))
-
-
-def rotated_whole(x: Tensor, cos: Tensor, sin: Tensor, out: Tensor | None) -> Tensor:
-    """Rotate heads without gradients in the fewest operations, which are the main cost of a single token.
-
-    Shapes: x (B, N, 1, H); cos, sin (B or 1, 1, 1, H), of one dtype; returns (B, N, 1, H).
-    """
-    turned = x.roll(x.shape[-1] // 2, dims=-1)
-    if out is None or out.dtype != cos.dtype:
-        rotated = torch.mul(x, cos).addcmul_(turned, sin)
-        return rotated if out is None else out.copy_(rotated)
-    return torch.mul(x, cos, out=out).addcmul_(turned, sin)
 
 
 def rotated_in_place(first: Tensor, second: Tensor, cos: Tensor, sin: Tensor, out: Tensor | None) -> Tensor:

@@ -10,9 +10,8 @@ Axes: B batch, T tokens, N heads, K key-value heads, H per head.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any
 
 import torch
@@ -140,7 +139,7 @@ class AttentionInRounds(torch.autograd.Function):
         batch, heads, n_q, width = q.shape
         out = torch.zeros(batch, n_q, heads, width, dtype=torch.float32, device=q.device)
         lse = torch.full((batch, n_q, heads), -torch.inf, dtype=torch.float32, device=q.device)
-        band, turned, (turn, _) = -1, q, turns(layout)
+        band, turned = -1, q
         for part in rounds_of(layout, batch, kernel.windows):
             if part.band != band:
                 band, turned = part.band, turn(q, layout.q_rotations[part.band], factor, v.dtype)
@@ -160,7 +159,7 @@ class AttentionInRounds(torch.autograd.Function):
         grad = grads[0].transpose(1, 2)
         dq = torch.zeros_like(q, dtype=torch.float32)
         dk, dv = [zeros_by_token(k) for k in keys], zeros_by_token(v)
-        rounds, (turn, add_turned_back) = rounds_of(layout, len(q), kernel.windows), turns(layout)
+        rounds = rounds_of(layout, len(q), kernel.windows)
         for band in range(len(layout.distance.bands)):
             turned, key = turn(q, layout.q_rotations[band], factor, v.dtype), layout.key_of_band[band]
             dq_band = zeros_by_token(q)
@@ -186,19 +185,6 @@ def add_turned_back(dq: Tensor, grad: Tensor, rotation: Rotation, factor: Tensor
     """Add to dq (B, N, T, H) the gradient (B, T, N, H) of a band's rotated queries."""
     back = rotation.by_token().rotate_back(grad)
     dq += (back if factor is None else back * factor[:, :, None, None]).transpose(1, 2)
-
-
-def turns(layout: Layout) -> tuple[Callable[..., Tensor], Callable[..., None]]:
-    """Return `turn` and `add_turned_back`, compiled for rows of compiled blocks: one pass over the queries each."""
-    compiles = layout.segments is not None and layout.segments.fixed is not None
-    return compiled_turns() if compiles else (turn, add_turned_back)
-
-
-@cache
-def compiled_turns() -> tuple[Callable[..., Tensor], Callable[..., None]]:
-    """Compile both, once in a process, for rows of one length."""
-    options: dict[str, Any] = {"fullgraph": True, "dynamic": False}
-    return torch.compile(turn, **options), torch.compile(add_turned_back, **options)
 
 
 def zeros_by_token(x: Tensor) -> Tensor:

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from lab.errors import DataError
 from lab.model.attention.devices import moved
-from lab.model.attention.fixed import FixedRow
 
 HOST = "cpu"  # device of the lengths, whatever the default device
 
@@ -76,7 +75,6 @@ class Segments:
     """The segments of one packed row of `n_tokens` tokens.
 
     `anchors` holds, for each segment, the place in the row of one more token that all its tokens see, -1 for none.
-    `fixed` is the same row for blocks that are compiled; where it is None they run uncompiled.
 
     Shapes: `cu_seqlens` int32 (S + 1,) on the tokens' device; `lengths` and `anchors` S host integers, so that
         nothing waits for the device.
@@ -86,7 +84,6 @@ class Segments:
     lengths: tuple[int, ...]
     n_tokens: int
     anchors: tuple[int, ...] | None = None
-    fixed: FixedRow | None = None
 
     @classmethod
     def from_lengths(

@@ -112,7 +112,7 @@ class Checkpointing(Callback):
             checkpoints.publish(root, consumed, self.saves.keep, files, final, self.probing.pending)
 
         small = {checkpoints.STATE: packed(state), checkpoints.COUNTS: packed_counts(counts)}
-        writer = ShardWriter(root, small, publish)
+        writer = ShardWriter(root, consumed, small, publish)
         self.writing = write_shards(tensors, writer, self.group, background=background)
         self.saved_at = consumed
 

@@ -10,8 +10,8 @@ from torch.distributed import ProcessGroup
 
 from lab.model.sharding import reshard
 from lab.train.checkpoints import Checkpoint
-from lab.train.state import read_state, step_of, streams_of
-from lab.train.training_state import restore_tensors, tensors_to_save
+from lab.train.shards import restore_tensors, tensors_to_save
+from lab.train.state import read_state
 
 
 def collect(trainer: lightning.Trainer, module: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -36,17 +36,17 @@ def restore(trainer: lightning.Trainer, module: Any, checkpoint: Checkpoint, gro
     """
     state = read_state(checkpoint)
     restore_tensors(module.decoder, trainer.optimizers[0], checkpoint, state, group)
-    module.consumed, module.skipped_steps = state["consumed_tokens"], state.get("skipped_steps", 0)
+    module.consumed, module.skipped_steps = state["consumed_tokens"], state["skipped_steps"]
     schedule = trainer.lr_scheduler_configs[0].scheduler
-    schedule.load_state_dict(state["schedule"] if "schedule" in state else state["lr_schedulers"][0])
+    schedule.load_state_dict(state["schedule"])
     for param_group, lr in zip(trainer.optimizers[0].param_groups, schedule.get_last_lr(), strict=True):
         param_group["lr"] = lr
-    trainer.datamodule.load_state_dict(streams_of(state))  # type: ignore[attr-defined]
+    trainer.datamodule.load_state_dict(state["data"])  # type: ignore[attr-defined]
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         own = state["callbacks"].get(callback.state_key)
         if own:
             callback.load_state_dict(own)
-    continue_at(trainer, step_of(state))
+    continue_at(trainer, state["step"])
 
 
 def continue_at(trainer: lightning.Trainer, step: int) -> None:

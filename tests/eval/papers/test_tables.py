@@ -17,7 +17,7 @@ from eval.papers.expanding import Sized, settings_of, training
 from eval.papers.listing import DOCS, MARK, PAGES, below
 from eval.papers.running import main_of, missing
 from eval.papers.table import Column, names, needs, read_table
-from lab.positions.config import PositionConfig
+from lab.positions.methods import PositionConfig
 from lab.settings import Raw, parse_overrides, validated
 from lab.train.changes import flatten
 from tests.eval.commands import runner

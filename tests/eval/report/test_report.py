@@ -5,17 +5,13 @@ import json
 import re
 
 import numpy as np
-import pandas as pd
 import pytest
 from PIL import Image
 
 from eval.report.__main__ import main
 from eval.report.data import MOST_PROBES, read_runs, shares
-from eval.report.figures import figures
-from eval.report.looks import by_arm
 from eval.report.reading import of_one_kind
-from eval.report.sentences import sentences
-from eval.report.tables import tables
+from eval.report.text import sentences, tables
 from lab.train.folder import RunFolder
 from tests.eval.browser import CHROMIUM, browser
 from tests.eval.commands import check_faults, runner
@@ -149,36 +145,13 @@ def test_page_is_whole_and_escaped_and_its_figures_are_valid(two_arms, tmp_path,
     assert "<b>bold" not in text
     assert "&lt;script&gt;alert(1)" in text
     names = sorted(path.stem for path in images.glob("*.png"))
+    assert run([*two_arms[1:], "-o", tmp_path / "all.png"], capsys)[0] == 0
+    assert Image.open(tmp_path / "all.png").width > 1500
     drawn = ["by_distance", "by_needles", "frequency", "growth", "heat_map", "loss", "reach_by_f", "reach_by_method"]
     assert names == drawn
     for name in names:
         assert Image.open(io.BytesIO((images / f"{name}.png").read_bytes())).width > 600
         assert (images / f"{name}.svg").read_text().startswith("<svg")
-
-
-@pytest.mark.slow
-def test_page_of_200_runs_is_small(tmp_path, capsys):
-    pytest.importorskip("altair")
-    for k in range(200):
-        write_fake(tmp_path / f"r{k}", window=128 + k // 4, seed=k % 4)
-    assert run([*sorted(tmp_path.iterdir()), "-o", tmp_path / "page.html"], capsys)[0] == 0
-    assert (tmp_path / "page.html").stat().st_size < 5e6
-
-
-def test_methods_and_arms_look_the_same_in_every_figure(two_arms):
-    pytest.importorskip("altair")
-    looks = {}
-    for figure in figures(read_runs(two_arms)):
-        for domain, colors in re.findall(
-            r'"domain": (\["[^]]*\]), "range": (\["#[^]]*\])', json.dumps(figure.chart.to_dict())
-        ):
-            looks.setdefault(domain, set()).add(colors)
-    assert {tuple(json.loads(domain)) for domain in looks} == {
-        ("window=128", "window=192"),
-        ("plain", "string(shift=64,window=32)"),
-        ("one number in a test", "several numbers in a test"),
-    }
-    assert all(len(colors) == 1 for colors in looks.values())
 
 
 def test_faults_are_one_line_each(tmp_path, capsys):
@@ -243,47 +216,3 @@ def test_a_curve_has_tests_of_one_kind():
     old, new = {"method": "plain", "prompt_tokens": 187}, {"method": "plain", "prompt_tokens": 188}
     other = {"method": "string", "prompt_tokens": 187}
     assert of_one_kind([old, other, new, new]) == [other, new, new]
-
-
-PRINTED = "[...document.querySelectorAll('{}')].filter(each => each.getClientRects().length).length"
-INKS = """[...document.querySelectorAll('.mark-text.role-mark text')].map(
-    text => [text.getAttribute('fill'), getComputedStyle(text).fill])"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
-def test_page_is_printed_on_white_without_controls_and_fits_a_narrow_window(two_arms, tmp_path, capsys):
-    pytest.importorskip("altair")
-    names = [f"rope+string(shift={shift},window={window})" for shift in (32, 64) for window in (8, 16)]
-    about = {"reach_low": None, "reach_high": None, "first_distance": 20, "last_distance": 170, "n": 100}
-    evaluate(two_arms[3], [{"method": name, "reach": 40.0 * k or None, **about} for k, name in enumerate(names)])
-    page = tmp_path / "page.html"
-    run([*two_arms, "-o", page], capsys)
-    with browser(tmp_path / "profile") as chromium:
-        size = {"width": 420, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-        chromium.call("Emulation.setDeviceMetricsOverride", **size)
-        dark = [{"name": "prefers-color-scheme", "value": "dark"}]
-        chromium.call("Emulation.setEmulatedMedia", features=dark)
-        chromium.open(page)
-        chromium.until(DRAWN)
-        wide = "[...document.querySelectorAll('.chart')].filter(each => each.scrollWidth > each.clientWidth).length"
-        assert chromium.value(wide) == 0
-        inks = {tuple(ink) for ink in chromium.value(INKS)}
-        assert inks == {("black", "rgb(0, 0, 0)"), ("white", "rgb(255, 255, 255)")}
-        assert chromium.value("getComputedStyle(document.body).backgroundColor") == "rgb(25, 25, 24)"
-        chromium.call("Emulation.setEmulatedMedia", media="print", features=dark)
-        assert chromium.value("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-        for controls in ("input", ".chart summary"):
-            assert chromium.value(PRINTED.format(controls)) == 0
-        assert chromium.value(PRINTED.format(".chart svg.marks")) == 8
-        assert chromium.errors == []
-
-
-@pytest.mark.slow
-def test_names_of_many_settings_are_shown_whole():
-    alt, converter = pytest.importorskip("altair"), pytest.importorskip("vl_convert")
-    arms = [f"log_std=0.8, section_tokens=192, mode=natural, window={window}, theta=1000" for window in (128, 192)]
-    chart = by_arm(pd.DataFrame({"arm": arms, "x": [1, 2]}), [alt.Chart().mark_point().encode(x="x:Q")])
-    drawn = converter.vegalite_to_svg(chart.to_json())
-    assert "\u2026" not in drawn  # the mark of a name that is cut
-    assert all(f"window={window}" in drawn for window in (128, 192))

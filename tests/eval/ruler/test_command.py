@@ -10,9 +10,11 @@ import eval.engine.subject
 import eval.ruler.__main__ as command
 from eval.engine.subject import Subject, first_id
 from eval.ruler.tasks import ALL
-from lab.train.checkpoints import folder_name, publish, temporary_folder
+from lab.loading import open_model
+from lab.train.checkpoints import folder_name
 from tests.eval.commands import check_faults, rows_named, runner
 from tests.eval.ruler.oracle import Oracle, solve
+from tests.opened import save_weights
 
 QUICK = ["--tests=3", "--answer_budget=40"]
 
@@ -118,9 +120,7 @@ def test_scores_are_averaged_over_the_last_checkpoints(run_folder, tmp_path, cap
     run_copy = tmp_path / "tiny"
     shutil.copytree(run_folder, run_copy, ignore=shutil.ignore_patterns("eval"))
     for tokens in (8192, 12288, 16384):
-        target = temporary_folder(run_copy / "checkpoints")
-        shutil.copy(run_copy / "checkpoints" / folder_name(4096) / "state.ckpt", target)
-        publish(run_copy / "checkpoints", tokens, keep=5)
+        save_weights(run_copy / "checkpoints", open_model(run_folder).decoder, tokens, keep=5)
     words = [run_copy, "--tests=2", "--tasks=vt,niah_multiquery", "--lengths=800"]
     status, out, _ = run([*words, "--last=3"], capsys)
     assert status == 0

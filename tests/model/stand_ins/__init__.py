@@ -5,7 +5,6 @@ definition, and refuses what the real one refuses. Where the real one would read
 the stand-in raises AssertionError; memory that it leaves unwritten holds NaN. None of it is the lab's.
 """
 
-from tests.model.stand_ins.flex import AuxOutput, flex_attention
 from tests.model.stand_ins.operators import OPERATORS, on_cpu
 from tests.model.stand_ins.packages import (
     BlockDiagonalCausalFromBottomRightMask,
@@ -17,10 +16,8 @@ from tests.model.stand_ins.packages import (
 
 __all__ = [
     "OPERATORS",
-    "AuxOutput",
     "BlockDiagonalCausalFromBottomRightMask",
     "flash_attn_varlen_func",
-    "flex_attention",
     "memory_efficient_attention",
     "on_cpu",
     "varlen_attn_2_11",

@@ -1,0 +1,344 @@
+"""Measure which share of numbers a model finds by their distance, and how far back it reaches.
+
+    python -m eval.distance MODEL [--option=value ...] [--distance=METHOD,...] [--plot] [-o FOLDER]
+
+MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
+tokenizer.json. Each test hides one number an exact number of tokens before the end of the prompt. Prompt and answer
+fill the training window (lab/probe/one_number.py). Beside the share found, with exact limits, stand the mean
+log-probability of the right number and f, how often training saw the distance. Reach is where a non-increasing fit of
+the share crosses the threshold (lab/probe/effective_distance.py):
+
+    python -m eval.distance runs/cpu_demo --plot
+    python -m eval.distance runs/cpu_demo --distance=plain,string:shift=64,window=32,dca --plot
+    python -m eval.distance runs/cpu_demo --distances=64,96,128,160 --tests=400 --threshold=0.5
+    python -m eval.distance runs/cpu_demo --position.distance.method=rerope --position.distance.window=96
+    python -m eval.distance runs/cpu_demo --prompt=96,128,160 --plot
+    python -m eval.distance runs/cpu_demo --window=384 --distance=string --plot
+    python -m eval.distance models/Llama-3.1-8B --haystack=essays.txt --points=6 --tests=50
+    python -m eval.distance "hf:OWNER/NAME@step*" --haystack=essays.txt --tokens_per_step=2e6 -o series --plot
+
+All methods of --distance get the same tests. A name alone takes the parameters of eval/engine/methods.py.
+--prompt also tests the distances in shorter prompts, to tell distance from the length of the prompt. Their rows,
+found_by_prompt, have no part in reach. Several models, such as the revisions of a public model or the checkpoints of a
+folder, are measured in turn. A table of their reach follows, and with --plot a picture (eval/engine/over_models.py). A
+revision whose results are in FOLDER is neither downloaded nor measured again.
+
+Prints a table for each method and writes distance-TOKENS-HASH.jsonl, a line for each distance and one for reach, to
+eval/ of the run folder (runs/distance-NAME for a Hugging Face folder) or FOLDER, with the picture beside it. The
+four-needle tests that training recorded in cases/, up to the window, are a series of their own under the run's method.
+Every finished test is kept in tests-TOKENS-KEY.jsonl: after Ctrl-C (exit status 75) or a crash the same command
+continues.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from eval.engine.command import Form
+from eval.engine.methods import read_distance
+from eval.engine.needle_tests import FinishedTests, counts_of, haystack_of, stoppable
+from eval.engine.over_models import asked, over_models, path_on_hub, reach_line, recorded
+from eval.engine.rows import Row, shortened, write_rows
+from eval.engine.run import Measure, run_measure
+from eval.engine.subject import Subject, note_idle
+from eval.engine.table import limits, pivot, to_text
+from lab.bars import Bar
+from lab.command import start
+from lab.data.tokenizer import check_ids
+from lab.draw import Rule, below, draw, layer
+from lab.errors import ConfigError, DataError
+from lab.positions import Distance
+from lab.probe.config import ProbeConfig
+from lab.probe.curve import monotone_shares
+from lab.probe.effective_distance import DistanceProbe, DistanceResult
+from lab.probe.records import distance_record, found_by_distance, one_number_tests, reach_record
+from lab.schema import Length, PathText, Section, Seed, Share, Tests
+from lab.train.choices import method_name
+from lab.train.folder import RunFolder
+
+OF_PROBE = {"distances": "distances", "points": "distance_points", "tests": "distance_tests"}  # the section's names
+FORMS = {"distance": ",", "found": ",", "tests": ",", "share": ".3f", "log p": ".2f", "f": ",.0f"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistanceOptions(Section):
+    """Options of this command."""
+
+    distances: tuple[Length, ...] | None = None
+    """Distances in tokens, rising, with commas between them; left out, `points` of them."""
+    points: Annotated[int, Ge(2)] | None = None
+    """Number of distances, equally spaced from a quarter of the window to the largest that fits; left out, as in the
+    run's own probe, or 14."""
+    window: Length | None = None
+    """Tokens that prompt and answer fill; left out, the training window."""
+    prompt: tuple[Length, ...] | None = None
+    """Also in prompts that take this many tokens with the answer, with commas between several; distances without room
+    are left out."""
+    tests: Tests | None = None
+    """Tests at each distance; left out, as in the run's own probe, or 100."""
+    digits: Annotated[int, Ge(2), Le(9)] | None = None
+    """Digits of each number; left out, as in the run's own probe, or 6."""
+    haystack: PathText | None = None
+    """Text file to hide the numbers in; left out, as in the run's own probe. A Hugging Face folder needs one."""
+    threshold: Share = 0.8
+    """Share of numbers that must be found within reach."""
+    confidence: Annotated[float, Gt(0), Lt(1)] = 0.95
+    """Probability with which limits hold the true share, at least."""
+    seed: Seed | None = None
+    """Seed of the tests; left out, the run's probe.seed, or 0."""
+    batch: Tests | None = None
+    """Tests that generate side by side; left out, as in the run's own probe, or 64."""
+    tokens_per_step: Annotated[float, Gt(0)] | None = None
+    """Tokens of a training step, to show the reach of several models by tokens; their steps are in their names."""
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    """What to compute on; auto takes a GPU where there is one."""
+
+
+def make_probe(subject: Subject, options: DistanceOptions) -> DistanceProbe:
+    """Build the tests; settings left out are those of the run's own probe.
+
+    Raises: LabError, whose lines name options as they are written.
+    """
+    experiment, window = subject.model.experiment, options.window or subject.model.train_len
+    if window is None:
+        raise DataError("config.json: names no max_position_embeddings; add it, or give --window")
+    own = ProbeConfig() if experiment is None else experiment.probe
+    haystack, source = haystack_of(subject, options.haystack, own.haystack)
+    given: dict[str, Any] = {"digits": own.sizes["digits"], "distance_tests": own.distance_tests or 100}
+    if options.distances is not None or options.points is not None:  # in place of either of the run's own
+        given |= {"distances": None, "distance_points": None}
+    for name in (*OF_PROBE, "haystack", "threshold", "confidence", "batch", "digits", "seed"):
+        if getattr(options, name) is not None:
+            given[OF_PROBE.get(name, name)] = getattr(options, name)
+    try:
+        probe = DistanceProbe(
+            replace(own, **given),
+            subject.tokenizer,
+            haystack,
+            window=window,
+            stop_id=subject.stop_id,
+            device=subject.device,
+            source=source,
+        )
+    except ConfigError as error:
+        faults = [fault.removeprefix("probe.") for fault in error.faults]
+        for option, name in OF_PROBE.items():
+            faults = [fault.replace(name, option) for fault in faults]
+        raise ConfigError(*(f"--{fault}" for fault in faults)) from error
+    check_ids(probe.test.case(probe.distances[0], 0).prompt_ids, subject.vocab_size)
+    return probe
+
+
+def shorter_prompts(probe: DistanceProbe, lengths: Sequence[int]) -> list[DistanceProbe]:
+    """Build the tests in shorter prompts, the shortest first; the window itself is what is measured anyway.
+
+    At one distance a test hides the same number in every prompt. Only the text before it differs.
+
+    Raises: ConfigError for a prompt longer than the window, or one that none of the distances fits into.
+    """
+    window = probe.test.window
+    shorter = [probe.in_prompt(length) for length in sorted({*lengths} - {window})]
+    rule = f"must be {window} or less, the window, and have room for a distance of {probe.distances[0]}"
+    wrong = [each.test.window for each in shorter if each.test.window > window or not each.distances]
+    if wrong:
+        raise ConfigError(*(f"--prompt={length}: {rule}; name others" for length in wrong))
+    return shorter
+
+
+class FoundByDistance(Measure):
+    """The share of numbers found by distance under each method, and reach."""
+
+    kind = "distance"
+    options: DistanceOptions
+    form = Form(options=DistanceOptions, text="haystack", several=True)
+
+    def prepare(self) -> None:
+        """Build the tests and the methods.
+
+        Raises: LabError, also for a method that is given twice.
+        """
+        if self.options.tokens_per_step is not None and len(self.request.places) < 2:
+            raise ConfigError("--tokens_per_step: would be ignored with one model; give several, or leave it out")
+        self.probe = make_probe(self.subject, self.options)
+        self.shorter = shorter_prompts(self.probe, self.options.prompt or ())
+        self.longest = window = self.probe.test.window
+        words, train_len = self.request.distances, min(window, self.subject.model.train_len or window)
+        methods = [read_distance(word, train_len, window) for word in words]
+        twice = [word for place, word in enumerate(words) if methods[place] in methods[:place]]
+        if twice:
+            raise ConfigError(*(f"--distance={word}: is given twice; keep one" for word in twice))
+        for word, method in zip(words, methods, strict=True):
+            note_idle(f"--distance={word}", method, window)
+        self.methods: list[Distance] = methods or [self.subject.model.decoder.distance]
+        self.counts = counts_of(self.subject)
+        self.fits: list[Row] = []
+
+    def rows(self) -> list[Row]:
+        """Run the tests that are not finished, and write a row for each distance and one for reach of every method."""
+        probes, rows = [self.probe, *self.shorter], []
+        total = len(self.methods) * sum(len(each.distances) for each in probes) * self.probe.config.distance_tests
+        four = self.four_needles()
+        with Bar(total=total, desc=self.kind, unit="test") as self.bar:
+            for method in self.methods:
+                self.subject.model.decoder.distance = method
+                results = self.run_all(self.probe)
+                rows += self.rows_of(self.probe, results, {"metric": "found_by_distance"})
+                for each in self.shorter:
+                    about = {"metric": "found_by_prompt", "context": each.test.window}
+                    rows += self.rows_of(each, self.run_all(each), about)
+                reach = self.reach(results)
+                about = {name: reach[name] for name in ("model", "consumed_tokens", "method", "confidence")}
+                rows += [{**about, "metric": "needles_by_distance", **row} for row in four.get(reach["method"], [])]
+                rows.append(reach)
+                fit = zip(self.probe.distances, monotone_shares(results), strict=True)
+                self.fits += [{"distance": at, "score": share, "method": reach["method"]} for at, share in fit]
+        names = [row["method"] for row in rows if row["metric"] == "reach"]
+        digest = shortened(json.dumps([names, self.probe.distances, asked(self.options)]))
+        tokens = self.subject.model.consumed_tokens or 0
+        self.file = path_on_hub(self.request, self.folder) or self.folder / f"distance-{tokens:015d}-{digest}.jsonl"
+        write_rows(self.file, rows, f"-o {self.folder}", "folder")
+        return rows
+
+    @property
+    def path(self) -> Path:
+        """The file of the rows, named by methods, distances and options."""
+        return self.file
+
+    def run_all(self, probe: DistanceProbe) -> list[DistanceResult]:
+        """Run the tests of the model's present method that are not finished.
+
+        Raises: KeyboardInterrupt, which says how to go on.
+        """
+        subject, model = self.subject, self.subject.model
+        key = {
+            "tests": "one number",
+            **one_number_tests(probe),
+            "weights": subject.weights,
+            "method": model.method,
+            "precision": subject.precision,
+            "device": subject.device.type,
+            "prompt": probe.test.case(probe.test.reachable[0], 0).prompt_hash,  # names the tokenizer and the draws
+        }
+        finished = FinishedTests(self.folder, model.consumed_tokens or 0, key, "distance")
+        self.bar.name(model.method)
+        known = [test for distance in probe.distances for test in finished.known(distance)]
+        self.bar.known(sum(test < probe.config.distance_tests for test in known))
+        finished.report = self.bar.update
+        with stoppable(finished):
+            return list(probe.run(subject, store=finished))
+
+    def rows_of(self, probe: DistanceProbe, results: Sequence[DistanceResult], about: Row) -> list[Row]:
+        """Write down what was found, with f from the model's counter."""
+        return [distance_record(probe, result, {**self.subject.row, **about}, self.counts) for result in results]
+
+    def reach(self, results: Sequence[DistanceResult]) -> Row:
+        """Write down how far back the model reaches."""
+        config = self.probe.config
+        about = {"threshold": config.threshold, "confidence": config.confidence, "n": config.distance_tests}
+        found = reach_record(results, config.threshold, self.counts)
+        return {**self.subject.row, "metric": "reach", **about, **found}
+
+    def four_needles(self) -> dict[str, list[Row]]:
+        """Read the four-needle tests that training recorded at this checkpoint, up to the window, by the run's method.
+
+        Each number counts at the nearest of the probe's distances.
+        """
+        model, probe = self.subject.model, self.probe
+        if model.experiment is None or model.folder is None or model.consumed_tokens is None:
+            return {}
+        recorded = RunFolder(model.folder).read(f"cases/tokens-{model.consumed_tokens:015d}.jsonl")
+        cases = [case for case in recorded if case.get("length", probe.test.window + 1) <= probe.test.window]
+        confidence, seed = probe.config.confidence, probe.test.seed
+        rows = found_by_distance(cases, probe.distances, confidence=confidence, seed=seed)
+        return {method_name(model.experiment): rows}
+
+    def title(self) -> str:
+        """Name the model and the tests."""
+        window, tests = self.probe.test.window, self.probe.config.distance_tests
+        return f"{self.subject.model.name}, window {window:,}; {tests} tests at each distance"
+
+    def text(self, rows: Sequence[Row]) -> str:
+        """Write a table for each method."""
+        lines = [self.title()]
+        for method in dict.fromkeys(row["method"] for row in rows):
+            lines += ["", method, *method_lines([row for row in rows if row["method"] == method])]
+        for each in self.shorter:
+            missing = [str(at) for at in self.probe.distances if at not in each.distances]
+            lines += [f"no room in {each.test.window:,} tokens: {', '.join(missing)}"] * bool(missing)
+        return "\n".join([*lines, ""])
+
+    def chart(self, rows: Sequence[Row]) -> Any:
+        """Draw shares with limits, their fit and reach; dashed lines are shorter prompts; below, f of the training."""
+        window, threshold = self.probe.test.window, self.probe.config.threshold
+        style: dict[str, Any] = {"x_limits": (0, 1.02 * window), "y_limits": (0, 1), "percent": True}
+        style |= {"x_title": "distance of the number (tokens)", "y_title": "share of numbers found"}
+        whole = [row for row in rows if row["metric"] == "found_by_distance"]
+        others = [
+            {**row, "method": f"{row['method']}, {note(row)}"}
+            for row in rows
+            if row["metric"] in ("found_by_prompt", "needles_by_distance")
+        ]
+        reach = [{**row, "distance": row["reach"], "score": threshold} for row in rows if row["metric"] == "reach"]
+        names = [*dict.fromkeys(row["method"] for row in (*whole, *others))]
+        rules = [Rule("y", threshold, f"threshold {threshold:g}"), Rule("x", window, "window")]
+        points = draw([*whole, *others], "distance", "score", "method", None, "low", "high", "point", names=names,
+                      rules=rules, title=self.title(), **style)  # fmt: skip
+        fits = draw(self.fits, "distance", "score", "method", names=names, marks=False, **style)
+        at_reach = draw(reach, "distance", "score", "method", kind="point", names=names, **style)
+        above = layer(points, fits, at_reach)
+        counted = [row for row in whole if row["f"] and row["method"] == whole[0]["method"]]
+        if not counted:
+            return above
+        sides = {"x_limits": style["x_limits"], "x_title": style["x_title"], "y_title": "f (pairs trained)"}
+        return below(above, draw(counted, "distance", "f", log_y=True, height=90, color="#444444", **sides))
+
+
+def note(row: Row) -> str:
+    """Name the tests of a row that are not those of the window."""
+    return "four needles (training)" if row["metric"] == "needles_by_distance" else f"in {row['context']:,} tokens"
+
+
+def method_lines(rows: Sequence[Row]) -> list[str]:
+    """Write one method's share found by distance, its reach, and what was found by other tests."""
+    by = {name: [row for row in rows if row["metric"] == name] for name in {row["metric"] for row in rows}}
+    whole, reach = by["found_by_distance"], by["reach"][0]
+    shown = [
+        {
+            "distance": row["distance"],
+            "found": row["found"],
+            "tests": row["n"],
+            "share": row["score"],
+            f"{reach['confidence']:.6g} limits": limits(row, ".3f"),
+            "log p": row["log_prob"],
+            "f": row["f"],
+        }
+        for row in whole
+    ]
+    lines = [to_text(shown, FORMS)]
+    four = by.get("needles_by_distance", [])
+    if four:
+        shares = ", ".join(f"{row['distance']:,}: {row['score']:.2f} of {row['n']}" for row in four)
+        lines.append(f"four-needle tests of training, at the nearest distance: {shares}")
+    lines.append(reach_line(reach))
+    if "found_by_prompt" in by:
+        grid = pivot(
+            [*({**row, "context": "the window"} for row in whole), *by["found_by_prompt"]], "distance", "context"
+        )
+        table = to_text(grid[[*grid.columns[1:], "the window"]], ".3f")
+        lines += ["share found in prompts that take with the answer, in tokens:", table]
+    return lines
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit status."""
+    return run_measure(FoundByDistance, arguments, known=recorded, together=over_models)
+
+
+if __name__ == "__main__":
+    start(main)

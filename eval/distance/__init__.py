@@ -1,1 +1,0 @@
-"""Effective distance: the share of numbers found against how far back they are."""

@@ -1,1 +1,0 @@
-"""Line retrieval by the length of the record."""

@@ -1,0 +1,264 @@
+"""Measure passkey retrieval by depth and length: a number hidden in filler, asked for at the end.
+
+    python -m eval.passkey MODEL [--option=value ...] [--plot] [-o FOLDER]
+
+MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
+tokenizer.json. Each cell is a depth at a length, in the model's own tokens, with exact 95% limits:
+
+    python -m eval.passkey models/Llama-2-13B --lengths=4096,8192,16384 --plot
+    python -m eval.passkey runs/cpu_demo --lengths=128,192,256,384 --depths=5 --plot
+    python -m eval.passkey runs/tiny_2k --protocol=lab --haystack=essays.txt --tests=50
+
+Position methods take the place of the model's own, for instance Dual Chunk Attention and its ablation
+(arXiv:2402.17463, Figure 4), with --position.distance.parts=intra, intra_inter or all:
+
+    python -m eval.passkey runs/tiny_2k --lengths=4096,8192 --position.distance.method=dca \
+        --position.distance.train_len=2048 --position.distance.parts=intra_inter
+
+There are two protocols, and every row names its own. `passkey` is the test that the field compares by (Mohtashami,
+Jaggi 2023, as appendix A.1 of arXiv:2402.17463 uses it). It has five lines. The second and fourth are the same five
+sentences of filler again and again, cut at any letter:
+
+    task / filler / The pass key is 71432. Remember it. 71432 is the pass key. / filler / What is the pass key? ...
+
+`lab` asks in the words that the lab's own small models are trained on: one needle of the four-needle test in filler of
+the run's corpus, cut between words, with as many digits as the corpus has. A depth d puts d of the filler before the
+number. Three things differ from the released scripts. The key has exactly its number of digits (theirs is drawn from 1
+to 50,000). Prompt and answer fill the length in the model's own tokens, as exactly as a letter or word more of filler
+allows (theirs counts letters). The first number of the answer must be the key (theirs compares the first tokens).
+
+Prints a table, and adds a line for each cell to passkey.jsonl in eval/ of the run folder (runs/passkey-NAME for a
+Hugging Face folder) or FOLDER, once it is known, so that a second call continues from there. passkey-cases/ holds
+every test with its key and answer. The picture, one for each subject and protocol, is beside them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from annotated_types import Ge, Le
+
+from eval.engine.answers import answer_budget, choose_lengths, draw_key, summed
+from eval.engine.cases import Draft, TextCase, Turn, Writer, finish
+from eval.engine.command import CellOptions, Form
+from eval.engine.needle_tests import haystack_of
+from eval.engine.rows import Row
+from eval.engine.run import Cell, Measure, run_measure
+from eval.engine.subject import MOST_TOKENS, SUBJECT, Subject
+from eval.engine.table import pivot, to_text, whole_grid
+from eval.engine.words import NOISE
+from lab.command import start
+from lab.data import wording
+from lab.data.config import Synthetic
+from lab.draw import draw
+from lab.probe.haystacks import check_enough
+from lab.probe.needles import next_word
+from lab.schema import Length, PathText, Tests
+
+Protocol = Literal["passkey", "lab"]
+BUDGET = 16  # tokens for the answer, at least
+DIGITS = 5
+KEY = "The pass key is {key}. Remember it. {key} is the pass key."
+QUESTION = "What is the pass key? The pass key is"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PasskeyOptions(CellOptions):
+    """Options of this command."""
+
+    lengths: tuple[Length, ...] | None = None
+    """Lengths in tokens, with commas between them, prompt and answer together; left out, powers of two from a quarter
+    of the training window up to twice the window, those with room for a test."""
+    depths: Annotated[int, Ge(2), Le(101)] = 11
+    """Depths, evenly spaced from the filler's beginning to its end."""
+    tests: Tests = 20
+    """Tests of each cell."""
+    protocol: Protocol | None = None
+    """Protocol: passkey, the usual one, or lab, in the wording of the synthetic corpus; left out, lab for runs
+    on that corpus, else passkey."""
+    digits: Annotated[int, Ge(2), Le(9)] | None = None
+    """Digits of the number; left out, 5, in the lab's protocol as many as the run's synthetic corpus has."""
+    haystack: PathText | None = None
+    """Text file to hide the number in, of the lab's protocol; left out, fresh text of the run's corpus."""
+    answer_budget: Length | None = None
+    """Tokens of each length that are left for the answer; left out, 16, or what the number takes where that is more."""
+
+    def rules(self) -> list[str]:
+        """Refuse a text that would not be read."""
+        if self.haystack is not None and self.protocol != "lab":
+            what = f"haystack={self.haystack}: would be ignored, the passkey protocol has filler of its own"
+            return [f"{what}; add --protocol=lab or leave it out"]
+        return []
+
+    @property
+    def all_depths(self) -> list[float]:
+        """Depths as shares of the filler, rising."""
+        return [number / (self.depths - 1) for number in range(self.depths)]
+
+
+@dataclass(frozen=True)
+class PasskeyTests:
+    """How tests are written: a protocol, the digits of the key, and the filler of the lab's protocol."""
+
+    protocol: Protocol
+    digits: int = DIGITS
+    filler: str = ""
+
+    def case(self, writer: Writer, *, length: int, budget: int, depth: float, seed: int, index: int) -> TextCase:
+        """Draw test `index`: at most `length` tokens together with the `budget` for the answer.
+
+        The key and the filler's beginning are a function of seed and index, the same at every length and depth.
+        The length must have room for the fixed parts.
+        """
+        draft = self.draft(depth, np.random.default_rng([seed, index]))
+        return finish(draft, writer, Turn(length, budget, seed, index, np.random.default_rng(0)))
+
+    def least(self, writer: Writer, seed: int, index: int) -> int:
+        """Count the tokens of a test's prompt without filler."""
+        return writer.count(self.draft(0.0, np.random.default_rng([seed, index])).compose(0))
+
+    def draft(self, depth: float, rng: np.random.Generator) -> Draft:
+        """Draw all that does not depend on the length."""
+        key = draw_key(rng, self.digits)
+        compose = garbage(key, depth) if self.protocol == "passkey" else words(self.filler, key, depth, rng)
+        return Draft(compose, 0, (key,), lambda units: {"depth": depth, "filler_units": units})
+
+
+def garbage(key: str, depth: float) -> Callable[[int], str]:
+    """Return what writes the prompt of the passkey protocol with a number of letters of filler."""
+
+    def compose(letters: int) -> str:
+        before = round(depth * letters)
+        endless = f"{NOISE} " * (1 + letters // len(NOISE))
+        task = wording.TASK.rstrip("\n")
+        return "\n".join([task, endless[:before], KEY.format(key=key), endless[: letters - before], QUESTION])
+
+    return compose
+
+
+def words(filler: str, key: str, depth: float, rng: np.random.Generator) -> Callable[[int], str]:
+    """Return what writes the prompt of the lab's protocol with a number of words; the filler has no end."""
+    start = next_word(filler, int(rng.integers(len(filler))))
+    known = f"{filler[start:]} {filler[:start]}".split()
+
+    def compose(count: int) -> str:
+        text = [known[place % len(known)] for place in range(count)]
+        before = round(depth * count)
+        needle = wording.NEEDLE.format(number=key)
+        hay = " ".join(text[:before]) + (needle if before else needle.lstrip())
+        rest = " ".join(text[before:])
+        return wording.TASK + hay + (f" {rest}" if rest else "") + wording.QUESTION + wording.ANSWER_PREFIX
+
+    return compose
+
+
+def make_tests(subject: Subject, options: PasskeyOptions) -> PasskeyTests:
+    """Choose protocol, digits and filler.
+
+    Raises: LabError where the lab's protocol has no text to hide numbers in.
+    """
+    experiment = subject.model.experiment
+    corpus = experiment.data.corpus if experiment is not None else None
+    digits = corpus.digits if isinstance(corpus, Synthetic) else DIGITS
+    protocol: Protocol = options.protocol or ("lab" if isinstance(corpus, Synthetic) else "passkey")
+    if protocol == "passkey":
+        return PasskeyTests(protocol, options.digits or DIGITS)
+    filler, _ = haystack_of(subject, options.haystack, None)
+    return PasskeyTests(protocol, options.digits or digits, filler)
+
+
+class Passkey(Measure):
+    """The share of numbers found at each depth and length."""
+
+    kind = "passkey"
+    options: PasskeyOptions
+    form = Form(options=PasskeyOptions, text="haystack")
+    alike = (*SUBJECT, "protocol", "digits", "filler", "answer_budget", "n", "seed")
+    named_by = (*alike, "length", "depth")
+
+    def prepare(self) -> None:
+        """Choose the tests and the lengths."""
+        options, self.writer = self.options, Writer(self.subject.tokenizer)
+        self.tests = make_tests(self.subject, options)
+        self.budget = answer_budget(self.writer, self.tests.digits, options.answer_budget, BUDGET)
+        fixed = [self.tests.least(self.writer, options.seed, index) for index in range(options.tests)]
+        window = self.subject.model.train_len or MOST_TOKENS
+        what = f"the {self.tests.protocol} protocol, whose fixed parts take {max(fixed)} tokens and the answer "
+        least = self.budget + max(fixed)
+        self.lengths = choose_lengths(options.lengths, least, window, 2 * window, f"{what}{self.budget}")
+        self.longest = self.lengths[-1]
+        if options.haystack is not None:
+            n_tokens = self.longest - self.budget - fixed[0]
+            named = f"--haystack={options.haystack}"
+            check_enough(self.tests.filler, self.subject.tokenizer, n_tokens, self.longest, named)
+
+    def cells(self) -> Iterator[Cell]:
+        """List the depths of each length."""
+        filler = self.tests.filler
+        about = {
+            "metric": "passkey",
+            "protocol": self.tests.protocol,
+            "digits": self.tests.digits,
+            "filler": hashlib.sha256(filler.encode()).hexdigest()[:16] if filler else None,
+            "answer_budget": self.budget,
+            "n": self.options.tests,
+            "seed": self.options.seed,
+        }
+        for length in self.lengths:
+            for depth in self.options.all_depths:
+                row = {**about, "length": length, "depth": depth}
+                yield Cell(row, self.options.tests, f"{length:,} tokens at {depth:.0%}", f"{length}-{depth:.2f}")
+
+    def measure(self, cell: Cell) -> tuple[Row, Sequence[Row]]:
+        """Run the tests of one depth and length."""
+        length = cell.row["length"]
+        where = {"length": length, "budget": self.budget, "depth": cell.row["depth"], "seed": self.options.seed}
+        case = partial(self.tests.case, self.writer, **where)
+        outcome = self.ask(cell, lambda index: case(index=index), budget=self.budget, length=length)
+        return summed(outcome), outcome.records
+
+    def title(self, row: Row) -> str:
+        """Name the model and the tests."""
+        return f"{row['model']}: {row['method']}; {row['protocol']} protocol, {row['n']} tests a cell"
+
+    def text(self, rows: Sequence[Row]) -> str:
+        """Write the shares as a grid, in percent."""
+        grid = 100 * pivot(rows, "depth", "length").rename(index="{:.0%}".format, columns="{:,}".format)
+        return f"{self.title(rows[0])}\n\n{to_text(grid, '.0f')}"
+
+    def chart(self, rows: Sequence[Row]) -> Any:
+        """Draw the grid; cells that were not measured stay empty."""
+        shown = whole_grid(rows, "depth", "length")
+        shown["depth"] = shown["depth"].map("{:.0%}".format)
+        return draw(
+            shown,
+            "length",
+            "depth",
+            "score",
+            kind="heat",
+            percent=True,
+            x_title="length (tokens, prompt and answer)",
+            y_title="depth of the number in the filler",
+            title=self.title(rows[0]),
+            rules=self.window_between(shown["length"]),
+        )
+
+    def picture(self, rows: Sequence[Row]) -> Path:
+        """Name the picture by all but length and depth."""
+        digest = self.results.digest({**rows[0], "length": None, "depth": None})
+        return self.path.with_name(f"passkey-{digest}.png")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit status."""
+    return run_measure(Passkey, arguments)
+
+
+if __name__ == "__main__":
+    start(main)

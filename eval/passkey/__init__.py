@@ -1,1 +1,0 @@
-"""Passkey retrieval by depth and length."""

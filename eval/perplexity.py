@@ -1,0 +1,212 @@
+"""Measure perplexity against context length, by a sliding window over whole documents.
+
+    python -m eval.perplexity MODEL [--option=value ...] [--plot] [-o FOLDER]
+
+MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
+tokenizer.json. At each context length the same documents are read in windows of that many tokens, moved by the stride.
+eval/engine/sliding.py defines which tokens are scored with which context, and the intervals:
+
+    python -m eval.perplexity runs/cpu_demo
+    python -m eval.perplexity runs/tiny_2k --lengths=512,1024,2048,4096 --documents=50 --tokens=16384 --plot
+    python -m eval.perplexity models/Llama-2-7B --text=pg19/ --lengths=4096,8192,16384 --plot
+
+Position methods take the place of the model's own. A call adds its rows to the existing ones. The picture shows all
+that were measured on the same documents, so that one call for each compares methods and checkpoints:
+
+    python -m eval.perplexity runs/tiny_2k --lengths=2048,4096 --plot --position.distance.method=dca \
+        --position.distance.train_len=2048
+
+Several processes can score windows together that exceed one GPU's memory. Each has its part of their tokens. Their
+number must divide the model's key-value heads, and the results are those of one process:
+
+    torchrun --standalone --nproc-per-node=8 -m eval.perplexity runs/anchor_128k --lengths=131072
+
+Prints a table, and adds a line for each length to perplexity.jsonl in eval/ of the run folder (runs/perplexity-NAME for
+a Hugging Face folder) or FOLDER, once it is known; a second call continues from there. perplexity-cases/ holds
+every document's loss.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from eval.engine.command import CellOptions, Form
+from eval.engine.rows import Row
+from eval.engine.run import Cell, Measure, run_measure
+from eval.engine.sliding import CONFIDENCE, text_losses, windows
+from eval.engine.subject import MOST_TOKENS, SUBJECT, doublings
+from eval.engine.table import limits, named_series, to_text
+from eval.engine.texts import draw_documents
+from lab.command import start
+from lab.draw import draw
+from lab.schema import Length, PathText, Positive, Tests
+
+STRIDE = 256  # tokens (arXiv:2402.17463, section 4.1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerplexityOptions(CellOptions):
+    """Options of this command."""
+
+    lengths: tuple[Length, ...] | None = None
+    """Context lengths in tokens, with commas between them; left out, powers of two from a quarter of the training
+    window up to it."""
+    stride: Length | None = None
+    """Tokens that the window moves by, at most the shortest length; left out, 256, or half the shortest length where
+    that is less."""
+    documents: Tests = 10
+    """Documents, drawn from those that are long enough."""
+    min_tokens: Length | None = None
+    """Tokens of the shortest document that is taken; left out, the longest of --lengths."""
+    tokens: Positive | None = None
+    """Tokens of each document that are read, from its beginning; left out, all of them."""
+    text: PathText | None = None
+    """Source of the documents: a .txt or .json file, each one document, a .jsonl file with one in each line, or a
+    folder of these; left out, the run's held-out documents."""
+    text_field: str = "text"
+    """Field of the rows of a .json or .jsonl file that holds the text."""
+
+    def rules(self) -> list[str]:
+        """Refuse strides and cuts that contradict the lengths."""
+        faults = [
+            f"lengths={c}: must be >= 2, a token predicts the next; raise it" for c in self.lengths or () if c < 2
+        ]
+        if self.lengths and self.stride is not None and self.stride > min(self.lengths):
+            rule = f"must be <= {min(self.lengths)}, the shortest length, or tokens are passed over"
+            faults.append(f"stride={self.stride}: {rule}; lower it")
+        least = max(self.lengths or (1,)) if self.min_tokens is None else self.min_tokens
+        if self.tokens is not None and self.tokens < least:
+            what = "the longest length" if self.min_tokens is None else "min_tokens"
+            faults.append(f"tokens={self.tokens}: must be >= {least}, {what}; raise it")
+        if self.min_tokens is not None and self.min_tokens < 2:
+            faults.append(f"min_tokens={self.min_tokens}: must be >= 2, a token predicts the next; raise it")
+        return faults
+
+    def contexts(self, train_len: int | None) -> tuple[int, ...]:
+        """List the context lengths, rising.
+
+        Example:
+            >>> PerplexityOptions().contexts(2048), PerplexityOptions().contexts(192)
+            ((512, 1024, 2048), (64, 128))
+        """
+        window = max(2, train_len or MOST_TOKENS)
+        return tuple(sorted(set(self.lengths or doublings(max(2, -(-window // 4)), window))))
+
+    def step(self, contexts: Sequence[int]) -> int:
+        """Choose the stride.
+
+        Example:
+            >>> PerplexityOptions().step([512, 1024]), PerplexityOptions().step([64]), PerplexityOptions().step([2])
+            (256, 32, 1)
+        """
+        return self.stride or max(1, min(STRIDE, min(contexts) // 2))
+
+
+class Perplexity(Measure):
+    """The perplexity of the same documents at each context length."""
+
+    kind = "perplexity"
+    options: PerplexityOptions
+    form = Form(options=PerplexityOptions, shared=True)
+    alike = ("protocol", "texts", "stride", "n")
+    named_by = (*SUBJECT, *alike, "length")
+    unit = "window"
+
+    def prepare(self) -> None:
+        """Choose the lengths and draw the documents."""
+        options, model = self.options, self.subject.model
+        self.contexts = options.contexts(model.train_len)
+        self.stride = options.step(self.contexts)
+        self.longest = self.contexts[-1]
+        options = PerplexityOptions(**{**vars(options), "lengths": self.contexts, "stride": self.stride})
+        self.documents = draw_documents(
+            options.text,
+            model.experiment.data if model.experiment is not None else None,
+            self.subject.tokenizer,
+            documents=options.documents,
+            least=self.longest if options.min_tokens is None else options.min_tokens,
+            most=options.tokens,
+            seed=options.seed,
+            vocab_size=self.subject.vocab_size,
+            text_field=options.text_field,
+        )
+
+    def cells(self) -> Iterator[Cell]:
+        """List the context lengths."""
+        documents = self.documents
+        for context in self.contexts:
+            row = {
+                "metric": "perplexity",
+                "protocol": "sliding-window",
+                "length": context,
+                "stride": self.stride,
+                "n": len(documents.ids),
+                "source": documents.source,
+                "texts": documents.digest,
+                "shorter_left_out": documents.shorter,
+                "seed": self.options.seed,
+            }
+            count = sum(1 for ids in documents.ids for _ in windows(len(ids), context, self.stride))
+            yield Cell(row, count, f"{context:,} tokens", str(context))
+
+    def measure(self, cell: Cell) -> tuple[Row, Sequence[Row]]:
+        """Score the documents with one context length; a record is a document's loss in nats and its tokens."""
+        context, started = cell.row["length"], time.perf_counter()
+        rows = self.options.rows(context)
+        score, ids = self.subject.losses, self.documents.ids
+        losses = text_losses(score, ids, context, self.stride, rows=rows, done=self.bar.update)
+        low, high = losses.limits or (None, None)
+        found = {"score": losses.perplexity, "low": low, "high": high, "confidence": CONFIDENCE, "loss": losses.loss}
+        found |= {"scored_tokens": int(losses.tokens.sum()), "seconds": round(time.perf_counter() - started, 3)}
+        each = zip(losses.nll.tolist(), losses.tokens.tolist(), strict=True)
+        return found, [{"test": number, "nll": nll, "tokens": tokens} for number, (nll, tokens) in enumerate(each)]
+
+    def text(self, rows: Sequence[Row]) -> str:
+        """Write a line for each context length."""
+        first = rows[0]
+        what = f"{first['n']} documents, {first['source']}, stride {first['stride']}"
+        shown = [
+            {
+                "context": row["length"],
+                "perplexity": row["score"],
+                "95% interval": limits(row),
+                "scored tokens": row["scored_tokens"],
+            }
+            for row in rows
+        ]
+        table = to_text(shown, {"context": ",", "perplexity": ".4f", "scored tokens": ","})
+        return f"{first['model']}: {first['method']}; {what}\n\n{table}"
+
+    def chart(self, rows: Sequence[Row]) -> Any:
+        """Draw perplexity over context length, a line for each model and method."""
+        first, scores = rows[0], [row["score"] for row in rows]
+        far_apart = max(scores) > 10 * min(scores)
+        spread = max(max(scores) - min(scores), 0.02 * max(scores))  # intervals may be far wider than what differs
+        documents = f"{first['n']} documents ({first['source']}), 95% over documents"
+        return draw(
+            named_series(rows),
+            "length",
+            "score",
+            "series",
+            low="low",
+            high="high",
+            log_x=True,
+            log_y=far_apart,
+            y_limits=None if far_apart else (min(scores) - spread, max(scores) + spread),
+            x_title="context length (tokens)",
+            y_title="perplexity",
+            title=f"sliding window, stride {first['stride']}; {documents}",
+            rules=self.window_between(row["length"] for row in rows),
+        )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit status."""
+    return run_measure(Perplexity, arguments)
+
+
+if __name__ == "__main__":
+    start(main)

@@ -1,1 +1,0 @@
-"""Perplexity against context length."""

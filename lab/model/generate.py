@@ -1,0 +1,242 @@
+"""Greedy generation with a key cache, for a batch of prompts of one length; no prompt is padded.
+
+The answer to a prompt does not depend on the other prompts of its batch. Kernels round differently for other numbers of
+rows and for a prefix that is read separately, by far less than NEAR rounding errors of the largest logit; if two tokens
+are that close, the row is generated again alone, as a batch of one prompt. Half precision has no such check: its
+rounding errors are as large as the differences between tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lab.model.attention import devices
+from lab.model.attention.cache import KeyCache
+from lab.model.attention.context import ContextGroup
+from lab.model.attention.layout import Layout
+from lab.model.decoder import Decoder
+from lab.model.prefixes import Group, sorted_groups
+
+Ended = Callable[[Tensor, Tensor], Tensor]
+NEAR = 256  # ten times the largest difference measured (docs/evaluation.md)
+CACHE_BYTES = 1 << 31  # for the keys and values of rows that are generated together on a CPU, or by a group
+FREE_FRAC = 0.5  # of a GPU's free memory, for the same; the rest is left to activations and fragments
+ACTIVATION_BYTES = 1 << 29  # for one pass over prompts; a longer prompt is read in chunks
+CPU_TOKENS = 4096  # more tokens of several rows at a time exceed a CPU's caches
+KEPT_FRAC = 0.75  # the cache is compacted when at most this share of its rows is still running
+
+
+class Stops(NamedTuple):
+    """The conditions that end a row early; `numbers` are those of the rows' prompts, int64 (B,)."""
+
+    stop_id: int | None
+    ended: Ended | None
+    numbers: Tensor
+
+    @property
+    def filler(self) -> int:
+        """Token that fills a row after its end."""
+        return 0 if self.stop_id is None else self.stop_id
+
+    @property
+    def any(self) -> bool:
+        """Whether a row can end early."""
+        return self.stop_id is not None or self.ended is not None
+
+    def of(self, rows: slice) -> Stops:
+        """Restrict the conditions to some rows, numbered from the first of them."""
+        return self._replace(numbers=self.numbers[rows])
+
+    def alone(self, row: int) -> Ended | None:
+        """Return `ended` for a batch of one row."""
+        ended, number = self.ended, self.numbers[row : row + 1]
+        return ended and (lambda answers, _: ended(answers, number))
+
+    def still_running(self, running: Tensor, rows: Tensor, answers: Tensor) -> Tensor:
+        """Return which running rows continue after their answers so far, whose last token is new.
+
+        Shapes: running bool (R,); rows int64 (R,); answers int64 (R, n); returns bool (R,).
+        """
+        if self.stop_id is not None:
+            running = running & (answers[:, -1] != self.stop_id)
+        if self.ended is not None:
+            asked = running.nonzero().flatten()
+            if len(asked):
+                over = self.ended(answers[asked], self.numbers[rows[asked]]).to(asked.device)
+                running = running.index_fill(0, asked[over], False)
+        return running
+
+
+@torch.no_grad()
+def greedy(
+    model: Decoder,
+    prompts: Tensor,
+    n_tokens: int,
+    stop_id: int | None = None,
+    *,
+    ended: Ended | None = None,
+    context: ContextGroup | None = None,
+) -> Tensor:
+    """Continue every prompt by the most likely token, `n_tokens` times or until every row has ended.
+
+    A row ends with the token `stop_id`, or when `ended` returns true for it. `ended` receives the answers so far
+    of rows that have not ended, int64 (rows, n), and the numbers of their prompts, int64 (rows,), after every new token
+    but the last possible one, and returns bool (rows,). It must decide each row by that row alone: rows come in any
+    order and number, and some come twice. The token that ends a row is kept; the caller removes it.
+
+    The common prefix of several prompts is read once. No weights, random states or modes change, so that generating
+    during training does not affect it.
+
+    The ranks of a `context` group pass the same prompts and get the same answers, each with the keys of its own heads.
+
+    Shapes: prompts int64 (B, T) -> int64 (B, at most n_tokens). After its end a row holds `stop_id`, or 0 without one.
+    """
+    order, groups = torch.arange(len(prompts), device=prompts.device), [Group(0, len(prompts), 0)]
+    if len(prompts) > 1 and model.new_cache(1, 1).n_maps:
+        places, groups = sorted_groups(prompts.cpu().numpy())
+        order = torch.tensor(places, device=prompts.device)
+        prompts = prompts[order]
+    stops = Stops(stop_id, ended, order)
+    answers = prompts.new_full((len(prompts), n_tokens), stops.filler)
+    unsure = torch.zeros(len(prompts), dtype=torch.bool, device=prompts.device)
+    width, at_once = 0, rows_at_once(model, len(prompts), prompts.shape[1] + n_tokens, context)
+    for start in range(0, len(prompts), at_once):
+        rows = slice(start, min(start + at_once, len(prompts)))
+        cache = model.new_cache(rows.stop - start, prompts.shape[1] + n_tokens, context)
+        logits = prefill(model, prompts[rows], within(groups, rows), cache)
+        width = max(width, decode(model, logits, cache, answers[rows], unsure[rows], stops.of(rows)))
+    if len(prompts) > 1:
+        width = max(width, decode_alone(model, prompts, answers, unsure, stops, context))
+    return torch.empty_like(answers).index_copy_(0, order, answers)[:, :width]
+
+
+def within(groups: list[Group], rows: slice) -> list[Group]:
+    """Restrict groups to some rows, numbered from the first of them; a single row shares nothing."""
+    own = [(max(a, rows.start) - rows.start, min(b, rows.stop) - rows.start, prefix) for a, b, prefix in groups]
+    return [Group(a, b, prefix if b - a > 1 else 0) for a, b, prefix in own if a < b]
+
+
+def rows_at_once(model: Decoder, n_rows: int, n_tokens: int, context: ContextGroup | None) -> int:
+    """Count the rows whose keys and values fit, in the weights' dtype, as theirs is not known yet.
+
+    On a GPU the memory that is free decides, and parts have like numbers of rows, as every part has the same steps; the
+    ranks of a group, whose free memory may differ, take CACHE_BYTES as on a CPU.
+    """
+    weight = model.embedding.weight
+    n_bytes = model.new_cache(1, n_tokens, context).n_elements * weight.element_size()
+    if devices.kind(weight.device) == "cpu" or context is not None:
+        return max(1, CACHE_BYTES // n_bytes)
+    n_parts = math.ceil(n_rows / max(1, int(FREE_FRAC * free_bytes(weight.device)) // n_bytes))
+    return math.ceil(n_rows / n_parts)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Count a GPU's bytes that are free, or that torch keeps without using them."""
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + unused
+
+
+def prefill(model: Decoder, prompts: Tensor, groups: list[Group], cache: KeyCache) -> Tensor:
+    """Fill the cache with the prompts, each group's prefix once, and return the logits that follow, (B, V)."""
+    n_tokens, logits = prompts.shape[1], []
+    for start, stop, prefix in groups:
+        if prefix:
+            prefill_rows(model, prompts[start : start + 1, :prefix], cache, start, 0)
+            cache.repeat(start, slice(start + 1, stop), prefix)
+        step = max(1, tokens_at_once(model, prompts.device) // (n_tokens - prefix))
+        for row in range(start, stop, step):
+            part = prompts[row : min(row + step, stop), prefix:]
+            logits.append(prefill_rows(model, part, cache, row, prefix))
+    cache.select(slice(0, len(prompts)), n_tokens)
+    return torch.cat(logits)
+
+
+def prefill_rows(model: Decoder, tokens: Tensor, cache: KeyCache, row: int, past: int) -> Tensor:
+    """Continue the cache's rows from `row` on, which hold `past` tokens, and return the last logits."""
+    cache.select(slice(row, row + len(tokens)), past)
+    step = max(1, ACTIVATION_BYTES // bytes_per_token(model) // len(tokens))
+    if not cache.n_maps:
+        step = tokens.shape[1]  # hidden states depend on the length of the text
+    for begin in range(0, tokens.shape[1], step):
+        logits: Tensor = model(tokens[:, begin : begin + step], cache=cache, last_only=True)
+    return logits[:, -1]
+
+
+def tokens_at_once(model: Decoder, device: torch.device) -> int:
+    """Count the tokens of one pass over several rows."""
+    bound = ACTIVATION_BYTES // bytes_per_token(model)
+    return min(bound, CPU_TOKENS) if devices.kind(device) == "cpu" else bound
+
+
+def bytes_per_token(model: Decoder) -> int:
+    """Count a block's bytes per token: residuals, queries, keys, values, the feed-forward layer."""
+    cfg = model.cfg
+    return (4 * cfg.d_model + 4 * cfg.width + 3 * cfg.d_ff) * model.embedding.weight.element_size()
+
+
+def decode(model: Decoder, logits: Tensor, cache: KeyCache, answers: Tensor, unsure: Tensor, stops: Stops) -> int:
+    """Generate the answers of the cache's rows and mark those that rounding could have changed; return their width.
+
+    Shapes: logits (B, V) after the prompts; answers int64 (B, n_tokens); unsure bool (B,).
+    """
+    rows = torch.arange(len(answers), device=answers.device)
+    running = torch.ones_like(unsure)
+    n_tokens = answers.shape[1]
+    coming = layout_of_steps(model, answers, cache)
+    for number in range(n_tokens):
+        token = logits.argmax(-1)
+        near = is_near(logits) if len(unsure) > 1 else None
+        if near is not None:
+            unsure[rows] |= near & running
+        if stops.any:
+            token.masked_fill_(~running, stops.filler)
+        answers[rows, number] = token
+        if number + 1 == n_tokens:
+            break
+        if stops.any:
+            running = stops.still_running(running, rows, answers[rows, : number + 1])
+            n_running = int(running.sum())
+            if not n_running:
+                break
+            if n_running <= KEPT_FRAC * len(rows):
+                kept = running.nonzero().flatten()
+                cache.compact(kept)
+                rows, running, token = rows[kept], running[kept], token[kept]
+        layout = coming and coming.step(cache.length)
+        logits = model(token[:, None], cache=cache, layout=layout, last_only=True)[:, -1]
+    return number + 1
+
+
+def layout_of_steps(model: Decoder, answers: Tensor, cache: KeyCache) -> Layout | None:
+    """Prepare the layouts of all steps; None where each forward pass must rotate all keys."""
+    if not cache.n_maps or answers.shape[1] == 1:
+        return None
+    return model.layout(answers[:1, 1:], None, None, None, cache)
+
+
+def is_near(logits: Tensor) -> Tensor | None:
+    """Return which rows have two tokens within NEAR rounding errors of the largest logit; None in half precision."""
+    if logits.element_size() < 4:
+        return None
+    low, high = logits.aminmax(dim=-1, keepdim=True)
+    margin = torch.maximum(-low, high) * (NEAR * torch.finfo(logits.dtype).eps)
+    return (logits >= high - margin).sum(-1) > 1
+
+
+def decode_alone(
+    model: Decoder, prompts: Tensor, answers: Tensor, unsure: Tensor, stops: Stops, context: ContextGroup | None
+) -> int:
+    """Generate every unsure row again, as a batch of one prompt; return the width of their answers."""
+    width = 0
+    for row in unsure.nonzero().flatten().tolist():
+        own, ended = prompts[row : row + 1], stops.alone(row)
+        answer = greedy(model, own, answers.shape[1], stops.stop_id, ended=ended, context=context)
+        width = max(width, answer.shape[1])
+        answers[row] = stops.filler
+        answers[row, : answer.shape[1]] = answer[0]
+    return width

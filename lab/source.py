@@ -1,0 +1,221 @@
+"""Trained weights by path: a run folder, a checkpoint in it, a Hugging Face folder, or an id of its hub; no torch.
+
+A run that starts from weights inherits architecture, tokenizer and positions from them where its config leaves these
+out; an architecture that it states must match. hf:OWNER/NAME or hf:OWNER/NAME@REVISION is read from the network, else
+from the hub's cache.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lab.errors import CheckpointError, ConfigError, first_line
+from lab.model.config import DecoderConfig
+from lab.model.huggingface.config import NAME as HUGGING_FACE
+from lab.model.huggingface.config import decoder_config, read_json, read_settings, token_text
+from lab.model.huggingface.rope import READ_AS, Rope
+from lab.parsing import parse_yaml
+from lab.schema import brief, is_short
+from lab.settings import part
+from lab.train.checkpoints import NAME as CHECKPOINT_NAME
+
+CONFIG, TOKENIZER = "config.yaml", "tokenizer.json"
+PLACES = "a run folder, a checkpoint in it, or a Hugging Face folder"
+FIELD = "start.path="
+HUB, HUB_FILES = "hf:", ["*.json", "*.safetensors", "*.jinja"]
+FREE = ("theta", "embedding_std", "head_chunk")  # settings of the model that are not part of its architecture
+BASES = {16_384: 1e6, 32_768: 1e6, 65_536: 5e6, 131_072: 1e7, 262_144: 5e7}
+"""RoPE base by target length in tokens: arXiv:2411.13476, the table of rotary bases."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """An existing folder with weights.
+
+    `home` holds the config and the tokenizer: for a checkpoint its run folder, else the folder itself.
+    """
+
+    folder: Path
+    home: Path
+    is_hugging_face: bool
+
+
+@dataclass(frozen=True)
+class Source:
+    """Raw settings of a trained model; `window` is its training window where known."""
+
+    model: dict[str, Any]
+    position: dict[str, Any]
+    tokenizer: dict[str, Any] | None
+    window: int | None
+
+
+def find_place(path: Path, field: str = "") -> Place:
+    """Identify the kind of a folder; error lines name `field` before the path.
+
+    Raises: CheckpointError for a folder that is missing or none of the three.
+    """
+    if not is_short(path):
+        raise CheckpointError(f"{field}{brief(path)}: too long for a path; use {PLACES}")
+    folder, home = named(path), home_of(path)
+    if not folder.is_dir():
+        raise CheckpointError(f"{field}{path}: no such folder; use {PLACES}")
+    is_hugging_face = (folder / HUGGING_FACE).is_file()
+    is_run = home != folder or (folder / CONFIG).is_file() or (folder / "checkpoints").is_dir()
+    if not (is_hugging_face or is_run):
+        raise CheckpointError(f"{field}{path}: holds neither a run nor a {HUGGING_FACE}; use {PLACES}")
+    return Place(folder, home, is_hugging_face)
+
+
+def named(path: Path) -> Path:
+    """Resolve a path whose name is not the folder's: `.`, `..`, a link, or an id of the Hugging Face hub.
+
+    Raises: CheckpointError for an id without a model.
+    """
+    if is_hub_id(path):
+        return hub_folder(path)
+    return path.resolve() if path.name in ("", "..") or path.is_symlink() else path
+
+
+def home_of(path: Path) -> Path:
+    """Return the folder of the config and the tokenizer, existing or not."""
+    folder = named(path)
+    return folder.parent.parent if CHECKPOINT_NAME.fullmatch(folder.name) else folder
+
+
+def tokenizer_of(path: Path) -> Path | None:
+    """Return the tokenizer.json of a model, if it has one."""
+    file = home_of(path) / TOKENIZER
+    return file if file.is_file() else None
+
+
+def is_hub_id(path: Path) -> bool:
+    """Return whether a model is named by its id on the hub.
+
+    Example:
+        >>> is_hub_id(Path("hf:allenai/OLMo-2-0425-1B@main")), is_hub_id(Path("runs/cpu_demo"))
+        (True, False)
+    """
+    return str(path).startswith(HUB)
+
+
+@functools.cache
+def hub_folder(path: Path) -> Path:
+    """Return the folder of a model of the hub, downloaded unless it is in the cache.
+
+    Raises: CheckpointError for a model that neither the hub nor the cache has.
+    """
+    from huggingface_hub import snapshot_download
+
+    name, _, revision = str(path).removeprefix(HUB).partition("@")
+    try:
+        return Path(snapshot_download(name, revision=revision or None, allow_patterns=HUB_FILES))
+    except (OSError, ValueError) as error:
+        reason = " ".join(first_line(error).split())
+        raise CheckpointError(
+            f"{path}: not in the cache, and not to be had ({reason}); download it, or use a folder"
+        ) from error
+
+
+def revisions(word: str) -> list[str]:
+    """List the ids of the branches and tags that match hf:OWNER/NAME@PATTERN: the hub's, else those in the cache."""
+    from huggingface_hub import HfApi, constants, scan_cache_dir
+
+    name, _, pattern = word.removeprefix(HUB).partition("@")
+    try:
+        listed = HfApi().list_repo_refs(name)
+        found = [ref.name for ref in (*listed.branches, *listed.tags)]
+    except (OSError, ValueError):
+        cached = scan_cache_dir(constants.HF_HUB_CACHE).repos if Path(constants.HF_HUB_CACHE).is_dir() else ()
+        found = [ref for repo in cached if repo.repo_id == name for ref in repo.refs]
+    return [f"{HUB}{name}@{revision}" for revision in fnmatch.filter(found, pattern)]
+
+
+def read_source(path: Path, *, own_frequencies: bool = False) -> Source:
+    """Read architecture, positions and tokenizer of trained weights; `own_frequencies` replace a Hugging Face folder's.
+
+    Raises: CheckpointError for a folder of another kind, ConfigError for a model of another kind.
+    """
+    place = find_place(path, FIELD)
+    if place.is_hugging_face:
+        return hugging_face_source(place.folder, own_frequencies)
+    config = place.home / CONFIG
+    values: Any = parse_yaml(config.read_text(encoding="utf-8"), str(config)) if config.is_file() else None
+    sections = [values.get(key) for key in ("model", "position", "data")] if isinstance(values, dict) else [None]
+    if not all(isinstance(section, dict) for section in sections):
+        raise CheckpointError(f"{FIELD}{path}: holds no {CONFIG} of a run; use a run folder or a checkpoint in it")
+    eos = part(values["data"], "tokenizer").get("eos", "<eos>")
+    tokenizer = {"method": "file", "path": str(place.home / TOKENIZER), "eos": eos}
+    return Source(values["model"], values["position"], tokenizer, values["data"].get("window"))
+
+
+def hugging_face_source(folder: Path, own_frequencies: bool) -> Source:
+    """Read a Hugging Face folder."""
+    settings = read_settings(folder)
+    rope = Rope.read(settings)
+    model = dataclasses.asdict(decoder_config(settings, rope, own_frequencies=own_frequencies))
+    position = {} if own_frequencies else {"frequency": {"method": READ_AS[rope.kind], **rope.parameters()}}
+    file, eos = tokenizer_of(folder), token_text(read_json(folder / "tokenizer_config.json"), "eos_token")
+    tokenizer = None if file is None or eos is None else {"method": "file", "path": str(file), "eos": eos}
+    return Source(model, position, tokenizer, settings["max_position_embeddings"])
+
+
+def inherit(values: dict[str, Any], given: dict[str, Any]) -> None:
+    """Add the settings of the source that start.path names to a run's raw settings.
+
+    `given` are the settings including those of the command line, which determine what was left out.
+
+    Raises: ConfigError for an architecture other than that of the source, CheckpointError for a path without weights.
+    """
+    path = part(given, "start").get("path")
+    model, data = part(given, "model"), part(given, "data")
+    names = [f.name for f in dataclasses.fields(DecoderConfig)]
+    resolved = all(name in model for name in names) and "tokenizer" in data and "position" in given
+    if not isinstance(path, str) or resolved:
+        return  # nothing to start from, or a run folder's config, which is complete
+    source = read_source(Path(path), own_frequencies="frequency" in part(given, "position"))
+    faults = [
+        f"model.{name}={model[name]}: the weights of start.path={path} have {source.model.get(name)}; leave it out"
+        for name in names
+        if name in model and name not in FREE and model[name] != source.model.get(name)
+    ]
+    if faults:
+        raise ConfigError(*faults)
+    values["model"] = {**source.model, **extended_base(source, given), **part(values, "model")}
+    values["position"] = {**source.position, **part(values, "position")}
+    if "tokenizer" not in data:
+        if source.tokenizer is None:
+            raise ConfigError(
+                f"data.tokenizer: must be set, start.path={path} holds no tokenizer.json with a known end token; set "
+                "method: file, path and eos"
+            )
+        values["data"] = {**part(values, "data"), "tokenizer": source.tokenizer}
+
+
+def extended_base(source: Source, given: dict[str, Any]) -> dict[str, float]:
+    """Choose the rotary base for a longer window, where neither it nor a frequency method is given."""
+    window = part(given, "skip").get("target_len", part(given, "data").get("window"))
+    scaled = part(source.position, "frequency").get("method", "rope") != "rope"
+    chosen = scaled or "theta" in part(given, "model") or "frequency" in part(given, "position")
+    if chosen or not isinstance(window, int) or (source.window is not None and window <= source.window):
+        return {}
+    base = base_for(window)
+    return {"theta": base} if base is not None and base > source.model["theta"] else {}
+
+
+def base_for(target_len: int) -> float | None:
+    """Return the rotary base for a target length; none below 16K tokens.
+
+    Source: arXiv:2411.13476, the table of rotary bases by training length.
+    Example:
+        >>> base_for(65_536), base_for(100_000), base_for(2_048)
+        (5000000.0, 10000000.0, None)
+    """
+    if target_len < min(BASES):
+        return None
+    return next((base for length, base in BASES.items() if target_len <= length), max(BASES.values()))

@@ -1,1 +1,0 @@
-"""The reader of trained weights: a run folder, a checkpoint in it, or a Hugging Face folder."""

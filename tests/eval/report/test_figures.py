@@ -1,0 +1,225 @@
+"""eval.report: the data behind its figures."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from eval.report.data import BELOW, BEYOND, MEASURED, reach_points, read_runs
+from eval.report.figures import (
+    DEFAULT_WINDOW,
+    by_distance,
+    by_needles,
+    by_shift_and_window,
+    by_two_settings,
+    chosen_methods,
+    crossed,
+    crossed_points,
+    frequency,
+    needle_shares,
+    reach_by_method,
+    string_cells,
+)
+from lab.draw import themed
+from lab.positions.string import String
+from lab.probe.records import found_by_distance
+from lab.train.folder import RunFolder
+from tests.eval.report.fakes import PLAIN, evaluate, one, write_fake
+
+FOUR, ONE = "4 numbers in a test", "one number in a test"
+
+
+def reach(method, value, low=None, high=None):
+    limits = {"reach": value, "reach_low": low, "reach_high": high, "first_distance": 20, "last_distance": 100}
+    return {"metric": "reach", "method": f"rope+{method}", "n": 100, **limits}
+
+
+@pytest.fixture
+def seeds(tmp_path):
+    """Two seeds of one arm: the methods pass, fail, or pass everything in one or both."""
+    rows = [("plain", 50.0, 60.0), ("rerope(window=9)", None, 70.0), ("dca", None, None), ("self_extend", 90.0, 100.0)]
+    paths = [write_fake(tmp_path / f"a{seed}", seed=seed) for seed in (0, 1)]
+    for seed, path in enumerate(paths):
+        evaluate(path, [reach(row[0], row[1 + seed]) for row in rows])
+    return paths
+
+
+def by_outcome(runs):
+    points = reach_points(runs.reaches, ["arm", "method"])
+    return {(row.method, row.outcome): (row.reach, row.low, row.high, row.runs) for row in points.itertuples()}
+
+
+def test_reach_is_folded_over_seeds_and_failures_are_counted_at_the_first_distance(seeds):
+    points = by_outcome(read_runs(seeds))
+    rerope = {("rerope(window=9)", MEASURED), ("rerope(window=9)", BELOW)}
+    assert set(points) == {("plain", MEASURED), ("dca", BELOW), ("self_extend", BEYOND)} | rerope
+    # mean 55, s 7.0711, n 2: half width 12.7062 * 7.0711 / sqrt(2) = 63.531; the lower limit would be below 0
+    assert points["plain", MEASURED] == pytest.approx((55, 0, 118.531, 2), abs=1e-3)
+    assert points["self_extend", BEYOND] == pytest.approx((95, 31.469, 158.531, 2), abs=1e-3)
+    assert points["rerope(window=9)", MEASURED] == pytest.approx((70, 20, 100, 1))  # its tests set no limits
+    assert points["rerope(window=9)", BELOW] == pytest.approx((20, 20, 100, 1))
+    assert points["dca", BELOW] == pytest.approx((20, np.nan, np.nan, 2), nan_ok=True)
+
+
+def test_one_run_keeps_the_limits_of_its_tests(tmp_path):
+    path = write_fake(tmp_path / "a", reaches=(None,), f=(None,))
+    evaluate(path, [reach("dca", 70.0, 64.5, 81.0), reach("plain", None, None, 31.0)], tokens=1_000_000)
+    points = by_outcome(read_runs([path]))
+    assert points == {("dca", MEASURED): (70, 64.5, 81, 1), ("plain", BELOW): (20, 20, 31, 1)}
+
+
+def test_methods_are_drawn_in_the_order_of_their_parameters(tmp_path):
+    pytest.importorskip("altair")
+    path, names = write_fake(tmp_path / "a"), [f"string(shift={shift},window=8)" for shift in (128, 16, 64)]
+    evaluate(path, [reach(name, 50.0) for name in names])
+    spec = reach_by_method(read_runs([path])).chart.to_dict()
+    order = spec["layer"][0]["encoding"]["y"]["sort"]
+    assert order == ["plain", *(f"string(shift={shift},window=8)" for shift in (16, 64, 128))]
+
+
+def test_cells_of_shift_and_window_are_means_and_show_what_was_not_measured(tmp_path):
+    paths = [write_fake(tmp_path / f"a{seed}", seed=seed) for seed in (0, 1)]
+    grid = {(32, 8): (40.0, 50.4), (32, 16): (None, 60.0), (64, 8): (None, None), (64, 16): (90.0, 100.0)}
+    for seed, path in enumerate(paths):
+        names = {f"string(shift={shift},window={window})": each[seed] for (shift, window), each in grid.items()}
+        evaluate(path, [reach(name, value) for name, value in names.items()])
+    runs = read_runs(paths)
+    cells = string_cells(runs.reaches).set_index(["shift", "window"])
+    assert cells["text"].to_dict() == {(32, 8): "45", (32, 16): "60*", (64, 8): "<20", (64, 16): "95+"}
+    assert cells["failed"].to_dict() == {(32, 8): 0, (32, 16): 1, (64, 8): 2, (64, 16): 0}
+    assert by_shift_and_window(runs) is not None
+
+
+@pytest.mark.parametrize("others", [[(64, 8)], [(32, 16), (32, 24)]], ids=["one window", "one shift"])
+def test_a_row_of_settings_is_no_grid(tmp_path, others):
+    path = write_fake(tmp_path / "a")
+    names = [f"string(shift={shift},window={window})" for shift, window in [(32, 8), *others]]
+    evaluate(path, [reach(name, 50.0) for name in names])
+    assert by_shift_and_window(read_runs([path])) is None
+
+
+def test_a_name_without_window_has_the_default():
+    assert String(shift=256).window == DEFAULT_WINDOW
+    names = ["string(shift=256)", "string(shift=512)", "string(shift=256,window=64)"]
+    rows = pd.DataFrame([{"arm": "all", "run": "a", **reach("", 50.0), "method": name} for name in names])
+    cells = string_cells(rows)
+    assert list(zip(cells["shift"], cells["window"], strict=True)) == [(256, 128), (512, 128), (256, 64)]
+
+
+def test_reach_without_the_distances_tested_and_shares_without_f_are_drawn_in_valid_json(tmp_path):
+    pytest.importorskip("altair")
+    path = write_fake(tmp_path / "a")
+    RunFolder(path).write_records("probes.jsonl", [])  # no training was recorded
+    names = ["plain", *(f"string(shift={shift},window={window})" for shift in (32, 64) for window in (8, 16))]
+    evaluate(path, [reach(name, 60.0) | {"last_distance": None} for name in names])
+    runs = read_runs([path])
+    uncounted = [one(20, 0.5) | {"method": "plain", "f": None}]  # farther than any training window
+    evaluate(path, uncounted, tokens=3_000_000)
+    far = by_distance(read_runs([path]))
+    for figure in (reach_by_method(runs), by_shift_and_window(runs), far):
+        json.dumps(themed(figure.chart).to_dict(), allow_nan=False)
+
+
+@pytest.fixture
+def two_by_two(tmp_path):
+    """Spreads .5 and .8 by sections of 96 and 192, two seeds each, of which one fails in one arm."""
+    reaches = {(0.5, 96): (60, 70), (0.5, 192): (None, 50), (0.8, 96): (80, 80), (0.8, 192): (90, 100)}
+    for (spread, section), found in reaches.items():
+        for seed, reach in enumerate(found):
+            path = write_fake(tmp_path / f"{spread}-{section}-{seed}", seed=seed, reaches=(40.0, reach))
+            settings = yaml.safe_load((path / "config.yaml").read_text())
+            settings["data"]["corpus"] = {"log_std": spread, "section_tokens": section, "quotes": section // 2}
+            (path / "config.yaml").write_text(yaml.safe_dump(settings))
+    return sorted(tmp_path.iterdir(), reverse=True)
+
+
+def test_reach_of_crossed_settings_is_folded_over_seeds(two_by_two):
+    runs = read_runs(two_by_two)
+    points = crossed_points(runs, {"std": "data.corpus.log_std", "section": "data.corpus.section_tokens"})
+    found = [(row.std, row.section, row.outcome, row.reach, row.runs) for row in points.itertuples()]
+    assert found == [
+        ("0.5", "96", MEASURED, 65, 2),
+        ("0.5", "192", MEASURED, 50, 1),
+        ("0.5", "192", BELOW, 20, 1),
+        ("0.8", "96", MEASURED, 80, 2),
+        ("0.8", "192", BEYOND, 95, 2),
+    ]
+    # mean 65, s 7.0711, n 2: half width 12.7062 * 7.0711 / sqrt(2) = 63.531
+    assert list(points.loc[0, ["low", "high"]]) == pytest.approx([1.469, 128.531], abs=1e-3)
+
+
+def test_figure_of_crossed_settings_names_them_and_what_follows(two_by_two):
+    pytest.importorskip("altair")
+    figure = by_two_settings(read_runs(two_by_two))
+    assert figure.chart.to_dict()["layer"][0]["encoding"]["x"]["title"] == "data.corpus.log_std"
+    assert figure.caption.endswith("Settings that change with these two: data.corpus.section_tokens.")
+
+
+@pytest.mark.parametrize(
+    ("rows", "pair"),
+    [
+        ([(1, 1), (1, 2), (2, 1), (2, 2)], ("a", "b")),
+        ([(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3)], ("b", "a")),  # more values go along the axis
+        ([(1, 1), (1, 2), (2, 1)], None),
+        ([(1, 1), (2, 2)], None),
+        ([(1, 1, 1), (1, 2, 1), (2, 1, 1), (2, 2, 2)], None),
+        ([(1, 1, 7), (1, 2, 8), (2, 1, 7), (2, 2, 8)], ("a", "b")),  # b decides c
+    ],
+    ids=["2 by 2", "2 by 3", "one is missing", "one setting", "three settings", "one follows"],
+)
+def test_settings_are_crossed_where_every_value_meets_every_other(rows, pair):
+    settings = {str(number): dict(zip("abc", row, strict=False)) for number, row in enumerate(rows)}
+    assert crossed(settings) == pair
+
+
+def test_tests_of_several_numbers_stand_beside_those_of_one_with_their_recorded_limits(tmp_path):
+    cases = [{"distances": [20, 95], "found_each": [True, False]}, {"distances": [22], "found_each": [False]}] * 8
+    recorded = found_by_distance(cases, [20, 100], confidence=0.95, seed=0)
+    path = write_fake(tmp_path / "a", several=recorded, scores=(0.9, 0.4))
+    dca = one(20, 0.7) | {"method": "rope+dca"}  # without tests of several numbers
+    evaluate(path, [dca, {"metric": "needles_by_distance", "distance": 60, "score": 0.5, "n": 400, **PLAIN}])
+    shown = needle_shares(read_runs([path]))
+    found = {(row.tests, row.distance): (row.share, row.n) for row in shown.itertuples()}
+    assert found == {(ONE, 20): (0.9, 100), (ONE, 100): (0.4, 100), (FOUR, 20): (0.5, 16), (FOUR, 100): (0.0, 8)}
+    limits = shown.set_index(["tests", "distance"])[["low", "high"]]
+    assert limits.loc[(FOUR, 20)].tolist() == [recorded[0]["low"], recorded[0]["high"]]
+
+
+def test_tests_of_several_numbers_are_folded_over_seeds(tmp_path):
+    for seed, share in enumerate((0.5, 0.7)):
+        several = [{"distance": 20, "n": 10, "found": 10 * share, "score": share, "low": 0.4, "high": 0.8}]
+        write_fake(tmp_path / f"a{seed}", seed=seed, several=several)
+    shown = needle_shares(read_runs(sorted(tmp_path.iterdir())))
+    row = shown[shown["tests"] == FOUR].iloc[0]
+    # mean .6, s .14142, n 2: half width 12.7062 * .14142 / sqrt(2) = 1.27; a share lies between 0 and 1
+    assert [row["share"], row["low"], row["high"], row["runs"], row["n"]] == pytest.approx([0.6, 0, 1, 2, 20])
+
+
+def test_runs_without_tests_of_several_numbers_have_no_such_figure(tmp_path):
+    assert by_needles(read_runs([write_fake(tmp_path / "a")])) is None
+
+
+def test_of_many_settings_those_that_reach_farthest_are_drawn(tmp_path):
+    pytest.importorskip("altair")
+    path, about = write_fake(tmp_path / "a"), {"first_distance": 20, "last_distance": 100, "n": 100}
+    reaches = {f"string(shift={shift},window=8)": 40.0 + shift % 48 for shift in (16, 32, 48, 64, 80, 96)}
+    reaches |= {"rerope(window=9)": None, "rerope(window=16)": 30.0, "pi(2)+rerope(window=9)": None}
+    rows = [one(20, 0.5) | {"method": name if "+" in name else f"rope+{name}"} for name in reaches]
+    evaluate(
+        path, [*rows, *({"reach": value, **row, **about} for row, value in zip(rows, reaches.values(), strict=True))]
+    )
+    runs = read_runs([path])
+    # shift 32 and 80 reach 72, of which the first is kept
+    chosen = ["plain", "pi(2)+rerope(window=9)", "rerope(window=16)", "string(shift=32,window=8)"]
+    assert chosen_methods(runs, runs.distances) == chosen
+    assert "Of 10 settings, the one of each method" in by_distance(runs).caption
+    assert len(runs.distances["method"].unique()) == 10  # the tables have all
+
+
+def test_positions_that_are_left_out_of_f_are_stated(tmp_path):
+    pytest.importorskip("altair")
+    small, large = (read_runs([write_fake(tmp_path / str(window), window=window)]) for window in (97, 128))
+    assert "Drawn at" not in frequency(small).caption  # 96 positions
+    assert frequency(large).caption.endswith("Drawn at 96 of up to 127 positions, equally spaced.")

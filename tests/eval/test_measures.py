@@ -1,0 +1,244 @@
+"""The contract of all measures: shared options, refusals, help, JSON, pictures, several models, and what is resumed."""
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+from eval.engine.subject import Subject
+from lab import cli
+from tests.eval.report.fakes import write_fake
+from tests.eval.test_reach import write_runs
+from tests.forked import ROOT
+from tests.runs.test_picture import size_of
+
+METHOD, FREQUENCY, TEXT, PLOT = "--distance=rerope:window=9", "--frequency=ntk:factor=2", "--text=TEXT", "--plot"
+MODEL = (METHOD, FREQUENCY, TEXT, PLOT)
+COMMANDS = {  # words that measure little; of the shared options those that are taken, the others are refused
+    "probe": (("RUN", "--tests=1", "--max_length=160", "--step=160", "--answer_budget=24"), MODEL),
+    "distance": (("RUN", "--tests=1", "--points=2", "--window=96", "--digits=2"), MODEL),
+    "heatmap": (("RUN", "--tests=1", "--lengths=160", "--digits=2", "--answer_budget=24"), MODEL),
+    "methods": (("RUN", "--tests=1", "--lengths=200", "--methods=rope,string", "--digits=2"), (TEXT, PLOT)),
+    "ruler": (("RUN", "--tests=1", "--tasks=niah_single_2", "--lengths=512"), MODEL),
+    "passkey": (("RUN", "--tests=1", "--protocol=lab", "--lengths=128", "--depths=2", "--digits=2"), MODEL),
+    "lines": (("RUN", "--tests=1", "--lines=4"), (METHOD, FREQUENCY, PLOT)),
+    "perplexity": (("RUN", "--documents=1", "--lengths=16", "--tokens=64"), MODEL),
+    "entropy": (("RUN", "--texts=1", "--lengths=16"), MODEL),
+    "precision": (("RUN", "--texts=1", "--length=16", "--lengths=16", "--shifts=0"), MODEL),
+    "impact": (("RUN", "RUN", "--windows=2", "--length=16", "--min_count=1", "-o", "OUT"), (TEXT, PLOT)),
+    "compare": (("ROWS",), ()),
+    "reach": (("RUNS", "--at=64", "--resamples=100"), (PLOT,)),
+    "report": (("FAKE",), ()),
+    "plan": (("--window=64",), (PLOT,)),
+    "shape": (("SHAPE",), (PLOT,)),
+    "positions": (("string:shift=3,window=0", "--length=9"), (PLOT,)),
+    "harness": (("RUN", "--tasks=x"), (METHOD, FREQUENCY)),
+}
+ROW = {"metric": "passkey", "model": "m", "method": "rope+plain", "depth": 0.5, "length": 8, "n": 4, "score": 0.5}
+LONG = ("harness", "shape")  # measured in tests of their own
+MEASURES = ("probe", "distance", "ruler", "passkey", "lines", "perplexity", "entropy", "precision")  # of one model
+RESUMED = MEASURES[:6]
+SCORED = ("passkey", "lines", "perplexity")  # one score with its limits a row
+COLUMNS = {"model", "checkpoint", "weights", "commit", "hardware", "method", "precision", "protocol", "length", "n"}
+COLUMNS |= {"score", "low", "high", "seed", "seconds"}
+NEEDS = {"harness": "lm_eval", "report": "altair"}
+
+
+def main_of(name):
+    package = f"eval.{name}.__main__" if (ROOT / "eval" / name).is_dir() else f"eval.{name}"
+    return importlib.import_module(package).main
+
+
+@pytest.fixture
+def words_for(run_folder, text_file, tmp_path, monkeypatch):
+    """Make words that name what is there, in a folder of their own."""
+    monkeypatch.chdir(tmp_path)
+    places = {"RUN": run_folder, "TEXT": text_file, "OUT": tmp_path / "out", "FAKE": tmp_path / "fake"}
+    places |= {"SHAPE": ROOT / "configs" / "shape_demo.yaml", "ROWS": tmp_path / "rows.jsonl", "RUNS": "runs/*"}
+
+    def make(words):
+        if "FAKE" in words and not places["FAKE"].exists():
+            write_fake(places["FAKE"])
+        if "RUNS" in words and not (tmp_path / "runs").exists():
+            write_runs(tmp_path / "runs")
+        (tmp_path / "rows.jsonl").write_text(json.dumps(ROW) + "\n")
+        first = [str(places.get(word, word)) for word in words]
+        return [word.replace("=TEXT", f"={text_file}") for word in first]
+
+    return make
+
+
+@pytest.fixture
+def run(words_for, capsys):
+    """Run a command's words: its status, output, and errors but for the lines of its bar."""
+
+    def run(name, words):
+        status = main_of(name)(words_for(words))
+        out, err = capsys.readouterr()
+        return status, out, "".join(line for line in err.splitlines(keepends=True) if not line.startswith(f"{name}: "))
+
+    return run
+
+
+def test_every_evaluation_is_in_the_table():
+    found = {name for name, (module, _) in cli.COMMANDS.items() if module.startswith("eval.")}
+    assert found - {"papers"} == set(COMMANDS)  # which runs the others
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name == "report" else ()) for name in COMMANDS if name not in LONG],
+)
+def test_json_is_one_object_and_nothing_else(name, run):
+    words, taken = COMMANDS[name]
+    pytest.importorskip("altair" if PLOT in taken else NEEDS.get(name, "json"))
+    status, out, err = run(name, [*words, *taken, "--json"])
+    assert status == 0, err
+    found = json.loads(out, parse_constant=pytest.fail)
+    assert (list(found), found["command"]) == (["command", "rows", "files", "pictures"], f"eval.{name}")
+    assert bool(found["pictures"]) == (PLOT in taken)
+    assert all(min(size_of(Path(path))) > 300 for path in found["pictures"])
+    assert found["rows"]
+    assert all(isinstance(row, dict) for row in found["rows"])
+    for row in found["rows"] if name in SCORED else ():
+        assert set(row) >= COLUMNS
+        assert (row["model"], row["precision"], len(row["weights"])) == ("tiny", "float32", 16)
+        assert row["checkpoint"].startswith("tokens-")
+        assert None in (row["score"], row["low"]) or row["low"] <= row["score"] <= row["high"]
+    if METHOD in taken:
+        assert {row["method"] for row in found["rows"]} == {"ntk(factor=2)+rerope(window=9)"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_makes_no_sense_is_refused_by_name(name, run):
+    words, taken = COMMANDS[name]
+    for option in {*MODEL} - {*taken}:
+        status, out, err = run(name, [*words, option])
+        line = f"{option.replace('=TEXT', '=')}"
+        assert (status, out, err.count("\n"), err.startswith(line)) == (2, "", 1, True), err
+        assert err.endswith("; leave it out\n")
+
+
+def test_help_lists_what_a_command_takes(run):
+    for name, (_, taken) in COMMANDS.items():
+        status, listed, _ = run(name, ["--help=all"])
+        assert status == 0
+        for option in MODEL:
+            assert (f"  {option.partition('=')[0]}" in listed) == (option in taken), (name, option)
+        assert "  --json\n" in listed
+
+
+@pytest.mark.parametrize("name", [name for name in MEASURES if name != "probe"])
+def test_wrong_words_are_one_line(name, run, tmp_path):
+    words = COMMANDS[name][0]
+    known = next(word for word in words if word.startswith("--")).partition("=")[0]
+    for given, line in {
+        ("--seed=1",): "--seed=1: MODEL must be the first argument; ",
+        (str(tmp_path), *words[1:]): f"{tmp_path}: ",
+        (*words, f"{known}x=1"): f"{known}x=1: unknown setting; did you mean {known.removeprefix('--')}?",
+        (words[0], f"{known}=word"): f"{known}=word: ",
+        (*words, "-o", "here.png"): "-o here.png: must be a folder, ",
+    }.items():
+        status, out, err = run(name, given)
+        assert (status, out, err.count("\n"), err[: len(line)]) == (2, "", 1, line)
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_two_models_are_measured_in_turn(name, run, run_folder, tmp_path):
+    for link in ("again", "alike"):
+        (tmp_path / link).symlink_to(run_folder)
+    words = [str(tmp_path / "{again,alike}"), *COMMANDS[name][0][1:], "-o", "out"]
+    status, out, _ = run(name, words)
+    assert status == 0
+    assert [out.count(f"written to out/{link}") for link in ("again", "alike")] == [1, 1]
+    status, out, _ = run(name, [*words, "--json"])
+    found = json.loads(out)
+    assert {Path(file).parts[1] for file in found["files"][:2]} == {"again", "alike"}
+    assert len(found["rows"]) % 2 == 0
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_what_is_measured_is_not_measured_again(name, run, monkeypatch):
+    words = [*COMMANDS[name][0], "-o", "out", "--json"]
+    first = run(name, words)
+    calls = []
+    for method in ("generate", "losses"):
+        monkeypatch.setattr(Subject, method, lambda *given, **named: calls.append(given))
+    again = run(name, words)
+    assert (first[0], again[0], calls) == (0, 0, [])
+    without = [[{**row, "seconds": None} for row in json.loads(out)["rows"]] for _, out, _ in (first, again)]
+    assert without[0] == without[1]
+
+
+@pytest.mark.parametrize("name", ["passkey", "lines"])
+def test_a_stopped_cell_goes_on_where_it_was(name, run, monkeypatch):
+    """After Ctrl-C in the second batch, the same command asks only the tests that have no answer."""
+    words = [word for word in COMMANDS[name][0] if "--tests" not in word] + ["--tests=5", "--batch=2", "-o", "out"]
+    asked, true = [], Subject.generate
+
+    def generate(self, prompts, *given, **named):
+        asked.append(len(prompts))
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return true(self, prompts, *given, **named)
+
+    monkeypatch.setattr(Subject, "generate", generate)
+    status, _, err = run(name, words)
+    assert (status, err) == (75, "stopped; the same command continues\n")
+    answered = asked[0]
+    assert run(name, words)[0] == 0
+    cells = 2 if name == "passkey" else 1
+    assert sum(asked[2:]) == 5 * cells - answered
+    for row in map(json.loads, Path("out", f"{name}.jsonl").read_text().splitlines()):
+        tests = [json.loads(line) for line in Path("out", row["cases"]).read_text().splitlines()]
+        assert [test["test"] for test in tests] == list(range(5))
+    assert not list(Path("out").rglob("*.part"))
+
+
+def test_a_torn_row_is_measured_again(run):
+    words = [*COMMANDS["passkey"][0], "-o", "out"]
+    run("passkey", words)
+    file = Path("out/passkey.jsonl")
+    whole = file.read_text()
+    file.write_text(whole.splitlines(keepends=True)[0] + '{"torn')
+    assert run("passkey", words)[0] == 0
+    depths = [[json.loads(line)["depth"] for line in text.splitlines()] for text in (whole, file.read_text())]
+    assert depths == [[0.0, 1.0]] * 2
+
+
+def test_models_are_named_by_patterns(run, run_folder, tmp_path):
+    (tmp_path / "again").symlink_to(run_folder)
+    words = ["--documents=1", "--lengths=16", "--tokens=64", "--json", "-o", "out"]
+    assert len(json.loads(run("perplexity", [str(tmp_path / "a*"), *words])[1])["rows"]) == 1
+    line = f"{tmp_path / 'b*'}: matches nothing; give folders that exist\n"
+    assert run("perplexity", [str(tmp_path / "b*"), *words]) == (2, "", line)
+    assert run("perplexity", [str(run_folder), str(tmp_path / "none"), *words])[:2] == (2, "")
+
+
+def test_help_of_a_section_has_methods_as_headings(run):
+    status, listed, _ = run("lines", ["--help=position"])
+    assert status == 0
+    assert "\n  --position.distance.method=string\n" in listed
+    assert "\n    --position.distance.shift=required\n" in listed
+    assert "--tests" not in listed
+    assert run("lines", ["--help=positon"]) == (2, "", "--help=positon: no such section; did you mean position?\n")
+
+
+def test_a_method_without_effect_is_measured_with_a_note(run):
+    words = [*COMMANDS["perplexity"][0], "--position.distance.method=dca", "--position.distance.train_len=64"]
+    status, out, err = run("perplexity", [*words, "--json"])
+    note = "note: --position.distance: changes nothing in 16 tokens (chunk=48: "
+    assert (status, err[: len(note)], err.count("\n")) == (0, note, 1)
+    assert json.loads(out)["rows"][0]["method"] != "rope+plain"
+
+
+@pytest.mark.parametrize("name", ["perplexity", "entropy"])
+def test_rows_of_text_have_a_field_of_any_name(name, run, tmp_path):
+    lines = [json.dumps({"id": n, "body": " ".join(f"word {n * k}." for k in range(60))}) for n in range(3)]
+    (tmp_path / "texts.jsonl").write_text("\n".join(lines))
+    words = [*COMMANDS[name][0], f"--text={tmp_path / 'texts.jsonl'}"]
+    status, _, err = run(name, words)
+    assert (status, err.count("\n")) == (2, 1)
+    assert "must hold JSON with `text` (no text there, its fields: id, body); name its field with --text" in err
+    assert run(name, [*words, "--text_field=body"])[0] == 0

@@ -1,0 +1,52 @@
+"""The runner of child processes: order, what is done already, failures and signals."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from lab.jobs import Children, Job, run_jobs
+from tests.forked import ROOT
+
+WRITE = "import sys; open(sys.argv[1], 'a').write(sys.argv[2]); print('printed'); sys.exit(int(sys.argv[3]))"
+
+
+def job(place, name, status=0):
+    words = [sys.executable, "-S", "-c", WRITE, str(place / "order"), name, str(status)]
+    return Job(name, words, output=place / "log")
+
+
+def test_jobs_run_in_order_those_done_are_skipped_and_a_failure_starts_no_other(tmp_path):
+    ended = []
+    jobs = [job(tmp_path, "a"), job(tmp_path, "b"), job(tmp_path, "c", status=3), job(tmp_path, "d")]
+    record = lambda one, status: ended.append((one.name, status))  # noqa: E731
+    assert run_jobs(jobs, is_done=lambda one: one.name == "a", on_end=record) == 3
+    assert (tmp_path / "order").read_text() == "bc"
+    assert ended == [("b", 0), ("c", 3)]
+    assert (tmp_path / "log").read_text().split() == ["printed"] * 2
+    assert run_jobs([job(tmp_path, name) for name in "xyz"], at_once=3) == 0
+
+
+def test_a_signal_is_passed_on_as_sigterm_and_the_rest_is_left(tmp_path):
+    code = (
+        "import sys, lab.jobs as j; waits = 'import time, signal, sys; "
+        "signal.signal(15, lambda *a: sys.exit(75)); print(1, flush=True); time.sleep(60)'; "
+        "job = j.Job('a', [sys.executable, '-S', '-c', waits]); other = j.Job('b', ['true']); "
+        "sys.exit(j.run_jobs([job, other]))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, process_group=0)
+    assert process.stdout.readline() == b"1\n"
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(30) == 75
+
+
+def test_children_are_killed_where_the_block_ends_with_an_error():
+    try:
+        with Children() as children:
+            children.start(Job("a", ["sleep", "60"]))
+            child = children.running["a"]
+            raise ValueError
+    except ValueError:
+        time.sleep(0.01)
+    assert child.poll() == -signal.SIGKILL
