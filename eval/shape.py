@@ -99,7 +99,7 @@ def profiles(rows: Sequence[dict[str, Any]], plan: Plan) -> Any:
     ]
     pairs = "pairs" if plan.weights is None else "supervised pairs"
     title = f"share of the {pairs} at each distance"
-    return draw.draw(points, "distance", "share", series="profile", names=NAMES, percent=True, title=title, marks=False)
+    return draw.draw(points, "distance", "share", series="profile", names=NAMES, title=title, marks=False)
 
 
 def effect(experiment: Experiment, shaped: Shaped) -> Any:
@@ -110,14 +110,15 @@ def effect(experiment: Experiment, shaped: Shaped) -> Any:
         return draw.draw(weights, "context", "weight", title=title, rules=[draw.Rule("y", 1)], marks=False)
     assert shaped.skip is not None, "a shape weighs targets or skips ids"
     tokens: npt.NDArray[np.int64] = np.zeros(experiment.data.window, np.int64)
-    points: list[dict[str, int | None]] = []
+    runs = []
     for sample in range(SAMPLES):
         ids = shaped.skip(tokens, np.random.default_rng([experiment.run.seed, sample]))
         lengths = run_lengths(ids)
         starts = ids[np.cumsum(lengths) - lengths]
-        for first, last in zip(starts.tolist(), (starts + lengths - 1).tolist(), strict=True):
-            points += [{"id": first, "sample": sample}, {"id": last, "sample": sample}, {"id": None, "sample": sample}]
-    return draw.draw(points, "id", "sample", title=f"ids of {SAMPLES} samples of {len(tokens):,} tokens", marks=False)
+        ends = (starts + lengths - 1).tolist()
+        runs += [{"sample": sample, "id": a, "first": a, "last": b} for a, b in zip(starts.tolist(), ends, strict=True)]
+    title = f"ids of {SAMPLES} samples of {len(tokens):,} tokens"
+    return draw.draw(runs, "sample", "id", low="first", high="last", kind="point", title=title)
 
 
 def main(arguments: Sequence[str]) -> int:

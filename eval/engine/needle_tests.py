@@ -20,10 +20,9 @@ from eval.engine.rows import Results, Row, shortened
 from eval.engine.subject import Subject
 from lab.config import Experiment, load_experiment
 from lab.counts import SavedCounts
-from lab.data.config import Synthetic
 from lab.data.tokenizer import check_ids
 from lab.errors import CheckpointError, ConfigError
-from lab.probe.config import OFFICIAL_SIZES, SIZES, ProbeConfig, ProtocolName
+from lab.probe.config import ProbeConfig, ProtocolName
 from lab.probe.curve import LengthResult
 from lab.probe.effective_length import NeedleProbe, ResultStore, Worker
 from lab.probe.haystacks import load_haystack, read_text
@@ -63,7 +62,7 @@ class NeedleOptions(Section):
     confidence: Annotated[float, Gt(0), Lt(1)] = 0.95
     """Probability with which limits hold the true share, at least."""
     seed: Seed | None = None
-    """Seed of the tests; left out, the run's probe.seed, or 0."""
+    """Seed of the tests; left out, 0."""
     batch: Tests | None = None
     """Tests that generate side by side; left out, as in the run's own probe, or 64."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
@@ -194,18 +193,10 @@ def probe_config(experiment: Experiment | None, options: NeedleOptions) -> Probe
 
     Raises: ConfigError, which names options as they are written.
     """
-    own = ProbeConfig() if experiment is None else experiment.probe
-    given: dict[str, Any] = {name: getattr(options, name) for name in SETTINGS if getattr(options, name) is not None}
-    protocol = given.get("protocol", own.protocol)
-    sizes: dict[str, Any] = own.sizes
-    if protocol != own.protocol:
-        corpus = None if experiment is None else experiment.data.corpus
-        sizes = {**SIZES, **OFFICIAL_SIZES.get(protocol, {})}
-        if protocol == "ours" and isinstance(corpus, Synthetic):
-            sizes |= {"needles": corpus.needles, "digits": corpus.digits}
-    whole = {"sequential": False, "error": None, "round": None, "thresholds": None, "step": 1, "max_length": None}
+    given = {name: getattr(options, name) for name in SETTINGS if getattr(options, name) is not None}
+    values = given if experiment is None else experiment.probed(given)
     try:
-        return replace(own, **{**whole, **sizes, **given})
+        return ProbeConfig(**{**values, "step": 1, "max_length": None, "confidence": options.confidence})
     except ConfigError as error:
         raise ConfigError(*(f"--{fault}" for fault in error.faults)) from error
 

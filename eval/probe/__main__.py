@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,28 +40,17 @@ from eval.probe.table import table
 from lab.bars import Bar
 from lab.command import bare_settings, settings_lines, start
 from lab.errors import ConfigError
-from lab.loading import OpenedModel, open_model, own_protocol
-from lab.probe.config import ProbeConfig, settings_of_run
+from lab.launch import set_threads
+from lab.probe.config import ProbeConfig
 from lab.probe.curve import LengthResult
 from lab.probe.effective_length import NeedleProbe
 from lab.probe.records import length_record, summary_record
-from lab.schema import Section
-from lab.settings import Raw, validated
-from lab.source import find_place
+from lab.probing import open_probed
 from lab.train.choices import training_device
 from lab.train.folder import RunFolder
-from lab.train.threads import set_threads
 
 OF_TRAINING = ("every_tokens", "loss_tokens", "max_seconds")  # settings of the probe section
 OF_DISTANCE = ("distances", "distance_points", "distance_tests")
-
-
-@dataclass(frozen=True, kw_only=True)
-class FolderSettings(Section):
-    """Settings of a probe of a Hugging Face folder."""
-
-    probe: ProbeConfig = field(default_factory=ProbeConfig)
-    """Settings of the probe."""
 
 
 def probe_model(place: Path, settings: dict[str, Any], output: Path | None, *, plots: bool = False) -> Found:
@@ -69,10 +58,7 @@ def probe_model(place: Path, settings: dict[str, Any], output: Path | None, *, p
 
     Raises: LabError; KeyboardInterrupt, with a line on how to continue.
     """
-    if find_place(place).is_hugging_face:
-        subject, probe = open_folder(place, settings)
-    else:
-        subject, probe = open_run(place, settings)
+    subject, probe = open_probe(place, settings)
     probe.check_haystack(probe.lengths[-1])
     where = output or default_output(subject, probe)
     finished = finished_tests(subject, probe, output or where.parent)
@@ -85,49 +71,23 @@ def probe_model(place: Path, settings: dict[str, Any], output: Path | None, *, p
     return Found(table(results, probe.config, records[-1]), records, where, picture)
 
 
-def open_run(place: Path, settings: dict[str, Any]) -> tuple[Subject, NeedleProbe]:
-    """Open a run, or a checkpoint of one, and its own probe with some settings changed.
+def open_probe(place: Path, settings: dict[str, Any]) -> tuple[Subject, NeedleProbe]:
+    """Open a model, and its own probe with some settings changed; steps suit the window of a Hugging Face folder.
 
     Raises: LabError.
     """
-    model = open_model(place, settings_of_run(settings, own_protocol(place)))
-    experiment = model.experiment
-    assert experiment is not None, "a run's folder"
-    set_threads(experiment.train.threads)
-    device = training_device(experiment)
+    model, config = open_probed(place, settings)
+    experiment, own = model.experiment, None
+    device = device_for("auto")
+    if experiment is not None:
+        set_threads(experiment.train.threads)
+        device, own = training_device(experiment), experiment.probe.haystack
+    elif "step" not in settings and model.train_len is not None:
+        config = replace(config, step=max(1, model.train_len // EIGHTHS))
     model.decoder.to(device)
     subject = as_subject(model, place, device)
-    haystack, source = haystack_of(subject, settings.get("haystack"), experiment.probe.haystack)
-    return subject, needle_probe(subject, experiment.probe, haystack, source)
-
-
-def open_folder(place: Path, settings: dict[str, Any]) -> tuple[Subject, NeedleProbe]:
-    """Open a Hugging Face folder and a probe of it.
-
-    Raises: LabError.
-    """
-    methods = {key: value for key, value in settings.items() if "position." in key}
-    raw = Raw({}, str(place))
-    raw.override({f"probe.{key}": settings[key] for key in settings if key not in methods})
-    given = validated(FolderSettings, raw)
-    device = device_for("auto")
-    subject = as_subject(open_model(place, methods, device=device), place, device)
-    config = complete(given.probe, subject.model, has_step="step" in settings)
-    haystack, source = haystack_of(subject, config.haystack, None)
+    haystack, source = haystack_of(subject, settings.get("haystack"), own)
     return subject, needle_probe(subject, config, haystack, source)
-
-
-def complete(config: ProbeConfig, model: OpenedModel, *, has_step: bool) -> ProbeConfig:
-    """Fill in what a run's config reader would: sizes of the numbers, and steps that suit the window.
-
-    Raises: ConfigError for a last length below the step.
-    """
-    step = config.step if has_step or model.train_len is None else max(1, model.train_len // EIGHTHS)
-    sizes: dict[str, Any] = config.sizes
-    try:
-        return replace(config, step=step, **sizes)
-    except ConfigError as error:
-        raise ConfigError(*(f"probe.{fault}" for fault in error.faults)) from error
 
 
 def run_all(subject: Subject, probe: NeedleProbe, finished: FinishedTests) -> list[LengthResult]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from lab.data.packing import AssignIds, PackSettings, PackStream
 from lab.data.preparation import end_of_document, is_prepared, prepare, shard_folder
 from lab.data.segments import index_documents, index_segments
 from lab.data.selecting import Selection
-from lab.data.shaped import shape_corpus
+from lab.data.shaped import Shaped, shape_corpus
 from lab.data.shards import TokenStore
 from lab.data.tokenizer import load_tokenizer, special_ends
 from lab.errors import DataError
@@ -114,15 +115,26 @@ class PackedData(lightning.LightningDataModule):
             return int(self.experiment.skip.target_len)
         return self.config.window - arrangement_of(self.config, self.experiment.mask).extra_tokens
 
+    @cached_property
+    def store(self) -> TokenStore:
+        """The training split, which must have been prepared."""
+        return TokenStore.open(shard_folder(self.config), "train")
+
+    @cached_property
+    def shaped(self) -> Shaped | None:
+        """The plan of the shape, computed once; None without a shape."""
+        experiment = self.experiment
+        if experiment.shape is None:
+            return None
+        return shape_corpus(experiment.shape, self.config, self.store, experiment.mask)
+
     def setup(self, stage: str) -> None:
         """Open the training split."""
         experiment, config = self.experiment, self.config
-        self.store = TokenStore.open(shard_folder(config), "train")
         self.segments = index_segments(self.store, config.mode, self.segment_window())
         skip = None if experiment.skip is None or self.selects else skip_function(config, experiment.skip)
-        if experiment.shape is not None:
-            shaped = shape_corpus(experiment.shape, config, self.store, experiment.mask)
-            skip, self.weights = shaped.skip, shaped.plan.weights
+        if self.shaped is not None:
+            skip, self.weights = self.shaped.skip, self.shaped.plan.weights
         self.settings = PackSettings(
             store=self.store,
             segments=self.segments,

@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import shutil
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -43,8 +44,7 @@ from lab.data.text_files import Document
 from lab.data.tokenizer import EOS, load_tokenizer, special_ends, train_bpe
 from lab.errors import DataError, InUse
 from lab.files import on_disk, read_object, remove, remove_leftovers, temporary_of, write_atomic, write_json
-from lab.lifetime import end_with
-from lab.owner import NAME, find_owner, owned
+from lab.lock import NAME, locked
 
 BATCH_DOCUMENTS = 256
 HASH_BYTES = 8
@@ -157,8 +157,14 @@ def begin_worker() -> None:
     """End a worker process with its parent, and limit its tokenizers library to one thread; it has no other setting."""
     parent = multiprocessing.parent_process()
     assert parent is not None, "runs in a worker only"
-    end_with(parent.pid or 0)
+    threading.Thread(target=end_after, args=(parent,), daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+def end_after(parent: multiprocessing.process.BaseProcess) -> None:
+    """Wait for the end of the parent, however it ends, and end this process."""
+    parent.join()
+    os._exit(1)
 
 
 def run_owned(run: RunTask, folder: Path, wait: bool, task: tuple[int, Any]) -> bool:
@@ -170,17 +176,17 @@ def run_owned(run: RunTask, folder: Path, wait: bool, task: tuple[int, Any]) -> 
     """
     number, job = task
     name = task_name(number)
-    mark = folder / f".{name}.owner"
-    if not wait and find_owner(mark) is not None:
-        return False
-    with owned(mark, wait=True), on_disk(folder / name):
-        try:
-            if not (folder / name).exists():
+    try:
+        with locked(folder / f".{name}.lock", wait=wait), on_disk(folder / name):
+            try:
+                if not (folder / name).exists():
+                    remove_all(folder, name)
+                    run(job)
+            except BaseException:
                 remove_all(folder, name)
-                run(job)
-        except BaseException:
-            remove_all(folder, name)
-            raise
+                raise
+    except InUse:
+        return False
     return True
 
 
@@ -223,12 +229,11 @@ def folder_of_tasks(config: DataConfig, folder: Path) -> Iterator[None]:
         reason = error.strerror or type(error).__name__
         raise DataError(f"data.folder={config.folder}: cannot be created ({reason}); name another folder") from error
     try:
-        with owned(folder / NAME, wait=True):
+        with locked(folder / NAME, wait=True):
             remove_leftovers(folder)
-            for mark in folder.glob(".task-*.owner"):
-                if find_owner(mark) is None:  # it was killed
-                    with suppress(InUse), owned(mark):
-                        pass
+            for mark in folder.glob(".task-*.lock"):  # of processes that were killed
+                with suppress(InUse), locked(mark):
+                    pass
             yield
     except DataError:
         if not any(folder.glob("task-*")) and not any(folder.glob(".task-*")):

@@ -129,7 +129,7 @@ class Counted:
         return self.greedy(decoder, prompts, *rest, **options)
 
 
-@pytest.mark.parametrize("words", ["", "--sequential --round=2"], ids=["all", "sequential"])
+@pytest.mark.parametrize("words", ["", "--sequential"], ids=["all", "sequential"])
 def test_a_probe_that_was_stopped_goes_on_and_ends_as_one_that_was_not(probe, monkeypatch, words):
     if not words:
         monkeypatch.setattr(eval.engine.subject, "greedy", silent)
@@ -227,7 +227,10 @@ def test_without_a_folder_results_lie_in_the_run(probe, run_folder):
     [
         ("--error=0.1", "probe.error=0.1: would be ignored; leave it out, or set sequential to true"),
         ("--protocol=string", "probe.protocol=string: must be one of 'ours', 'released' or "),
-        ("--protocol=released --digits=3", "probe.digits=3: must be 6 in the released protocol; leave it out or "),
+        (
+            "--protocol=released --answer_budget=128 --digits=3",
+            "probe.digits=3: must be 6 in the released protocol; leave it out or ",
+        ),
         ("--digits=9", "probe.answer_budget=24: an answer of 4 numbers takes "),
         ("--thresholds=[0.5,1.5]", "probe.thresholds.1=1.5: must be <= 1; Further"),
         ("--confidence=1.0", "probe.confidence=1.0: must be < 1; Minimum"),
