@@ -16,8 +16,7 @@ from lab.data.config import Conversations, DataConfig, Slimpajama, Stdlib, Synth
 from lab.data.conversations import to_conversation
 from lab.data.synthetic import SyntheticText
 from lab.data.text_files import Document, DroppedDocument, Row, read_rows, read_txt, to_document
-from lab.errors import DataError, MissingPackage, first_line
-from lab.schema import brief
+from lab.errors import DataError, MissingPackage, brief, first_line
 
 TASK_DOCUMENTS = 4000  # synthetic documents of one task
 STDLIB_TASKS = 16
