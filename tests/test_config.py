@@ -9,7 +9,7 @@ from lab.config import load_experiment
 from lab.errors import ConfigError
 from lab.estimate.absent import load_without_weights
 from lab.positions.string import String
-from lab.recipes.recipe import read_recipe
+from lab.recipes import read_recipe
 from lab.settings import parse_overrides
 from tests.fits import CONFIG
 from tests.forked import ROOT

@@ -25,8 +25,7 @@ from lab.data.text_files import (
     to_document,
     value_at,
 )
-from lab.errors import DataError, MissingPackage, first_line
-from lab.schema import brief
+from lab.errors import DataError, MissingPackage, brief, first_line
 
 TASK_DOCUMENTS = 4000  # synthetic documents of one task
 STDLIB_TASKS = 16

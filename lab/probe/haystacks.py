@@ -11,8 +11,7 @@ from lab.data.config import DataConfig, Synthetic
 from lab.data.corpora import synthetic_text
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
-from lab.errors import DataError
-from lab.schema import brief
+from lab.errors import DataError, brief
 
 CHARS_PER_TOKEN = 16  # of text that is checked first; more than almost any tokenizer needs
 FILLER_INDEX = 2**40  # beyond the documents of any synthetic corpus, numbered from 0

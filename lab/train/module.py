@@ -10,15 +10,13 @@ import torch
 from torch import Tensor, distributed
 from torch.optim.lr_scheduler import LambdaLR
 
+from lab.config.sections import TrainConfig
 from lab.model.attention.context import ContextGroup
 from lab.model.attention.segments import Segments
-from lab.model.decoder import Decoder, DecoderConfig
+from lab.model.decoder import Decoder
 from lab.model.optim import OptimConfig
-from lab.model.sharding import Sharding, build
-from lab.model.step_stats import HostCopy, StepStats
-from lab.positions import Distance, Frequencies
-
-N_SUMS = 5  # of a step: loss, targets, tokens, stop, the targets' loss weights; then a flag for each stream
+from lab.model.sharding import Make, Sharding, Start, build
+from lab.train.step_sums import SUMS, HostCopy, StepStats, StepSums
 
 
 class Training(lightning.LightningModule):
@@ -26,35 +24,24 @@ class Training(lightning.LightningModule):
 
     With loss weights w it is that of sum of w * loss over sum of w, both over the global batch; the loss that is
     recorded stays the plain mean. A step whose loss or gradient is not finite changes neither weights nor optimizer.
-    With `context_parallel` so many ranks share a pack, of which each computes a part and the first counts the whole.
+    With `train.context_parallel` so many ranks share a pack, of which each computes a part and the first counts the
+    whole. `make` builds the decoder from a seed; `start` loads the weights to start from.
     """
 
     def __init__(
         self,
-        cfg: DecoderConfig,
+        make: Make,
         optim: OptimConfig,
+        train: TrainConfig,
         *,
-        frequencies: Frequencies,
-        distance: Distance,
-        backend: str,
         seed: int,
-        total_steps: int,
-        batch_tokens: int,
-        micro_batch_tokens: int,
         sharding: Sharding = Sharding(),
-        recompute: bool = False,
-        compiler: str | None = None,
-        context_parallel: int = 1,
-        start: Callable[[Decoder], None] | None = None,
+        compiles: bool = False,
+        start: Start | None = None,
     ) -> None:
         super().__init__()
-        self.cfg, self.optim = cfg, optim
-        self.seed = seed
-        kernels: dict[str, Any] = {"backend": backend, "recompute": recompute, "compiler": compiler}
-        self.make_decoder = lambda seed: Decoder(cfg, frequencies=frequencies, distance=distance, seed=seed, **kernels)
-        self.total_steps, self.batch_tokens, self.micro_batch_tokens = total_steps, batch_tokens, micro_batch_tokens
-        self.sharding, self.start = sharding, start
-        self.context_parallel = context_parallel
+        self.make_decoder, self.optim, self.train_config = make, optim, train
+        self.seed, self.sharding, self.compiles, self.start = seed, sharding, compiles, start
         self.context: ContextGroup | None = None
         self.decoder: Decoder | None = None
         self.consumed = 0  # tokens over all ranks and steps
@@ -62,12 +49,17 @@ class Training(lightning.LightningModule):
         self.stop_asked = False  # this rank received a signal
         self.stop_agreed = False  # any rank received a signal before the last step
         self.skipped_steps = 0  # without an update, over the whole run
-        self.sums = torch.zeros(N_SUMS + batch_tokens // micro_batch_tokens, dtype=torch.float64, device="cpu")
+        self.sums = StepSums(train.n_packs)
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether every rank holds a part of the weights."""
+        return self.device_mesh is not None
 
     def configure_model(self) -> None:
         """Build the decoder, the same on every rank, with the weights to start from; sharded where there is a mesh."""
         if self.decoder is None:
-            self.context = ContextGroup.of(self.context_parallel)
+            self.context = ContextGroup.of(self.train_config.context_parallel)
             mesh = None if self.device_mesh is None else self.device_mesh["data_parallel"]
             self.decoder = build(self.make_decoder, self.seed, self.start, mesh=mesh, sharding=self.sharding)
 
@@ -90,15 +82,16 @@ class Training(lightning.LightningModule):
             loss_weights=weights,
         )
         loss, plain = (loss, loss) if weights is None else loss
-        self.sums = self.sums.to(loss.device)
-        self.sums[0].add_(plain.detach())
+        sums = self.sums
+        sums.vector = sums.vector.to(loss.device)
         counted = self.context is None or self.context.rank == 0  # the others of a group have the same pack
-        known = batch["n_targets"] * counted, segments.n_real * counted, float(self.stop_asked)
-        for place, value in enumerate(known, start=1):
-            self.sums[place].add_(value)  # a number is an argument of the kernel, not a copy to the device
-        self.sums[4].add_(counted * (batch["n_targets"] if weights is None else weights.sum(dtype=torch.float64)))
-        self.sums[N_SUMS + batch["stream"]].add_(~(torch.isfinite(loss.detach()) & torch.isfinite(plain.detach())))
-        return loss / (self.micro_batch_tokens // self.context_parallel)
+        sums["loss"].add_(plain.detach())
+        sums["targets"].add_(batch["n_targets"] * counted)  # a number is an argument of the kernel, not a copy to it
+        sums["tokens"].add_(segments.n_real * counted)
+        sums["stop"].add_(float(self.stop_asked))
+        sums["weight"].add_(counted * (batch["n_targets"] if weights is None else weights.sum(dtype=torch.float64)))
+        sums.not_finite[batch["stream"]].add_(~(torch.isfinite(loss.detach()) & torch.isfinite(plain.detach())))
+        return loss / (self.train_config.micro_batch_tokens // self.train_config.context_parallel)
 
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None
@@ -112,17 +105,17 @@ class Training(lightning.LightningModule):
         Source: torch/optim/adam.py, _fused_adam.
         """
         if distributed.is_available() and distributed.is_initialized():
-            distributed.all_reduce(self.sums)
-        weight = self.sums[4]
-        scale = torch.full_like(weight, self.batch_tokens) / weight.masked_fill(weight == 0, 1.0)
+            distributed.all_reduce(self.sums.vector)
+        weight = self.sums["weight"]
+        scale = torch.full_like(weight, self.train_config.batch_tokens) / weight.masked_fill(weight == 0, 1.0)
         parameters = [p for p in self.parameters() if p.grad is not None]
         torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], scale)  # a few operations on a GPU
         norm = torch.nn.utils.clip_grad_norm_(parameters, self.optim.clip_norm)
         norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-        bad = ~torch.isfinite(norm + self.sums[0]) | (self.sums[N_SUMS:].sum() > 0)
+        bad = ~torch.isfinite(norm + self.sums["loss"]) | (self.sums.not_finite.sum() > 0)
         optimizer.found_inf = bad.float()
-        self.copied = HostCopy(torch.cat([self.sums, norm[None], bad[None]]))
-        self.sums.zero_()
+        self.copied = HostCopy(torch.cat([self.sums.vector, norm[None], bad[None]]))
+        self.sums.vector.zero_()
 
     def optimizer_step(
         self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Callable[[], Any] | None = None
@@ -133,12 +126,13 @@ class Training(lightning.LightningModule):
 
     def read_stats(self, lr: float) -> None:
         """Read the statistics of the step that has been queued."""
-        loss_sum, targets, tokens, stop, _, *flags, norm, bad = self.copied.read()
-        streams = tuple(stream for stream, flag in enumerate(flags) if flag)
-        self.consumed += int(tokens)
-        self.stop_agreed = stop > 0
+        *values, norm, bad = self.copied.read()
+        sums = dict(zip(SUMS, values, strict=False))
+        streams = tuple(stream for stream, flag in enumerate(values[len(SUMS) :]) if flag)
+        self.consumed += int(sums["tokens"])
+        self.stop_agreed = sums["stop"] > 0
         self.skipped_steps += int(bad)
-        self.finished = StepStats(loss_sum, int(targets), norm, lr, bool(bad), streams)
+        self.finished = StepStats(sums, norm, lr, bool(bad), streams)
 
     def configure_optimizers(self) -> Any:
         """AdamW with decay on matrices only, and the schedule by step."""
@@ -150,5 +144,5 @@ class Training(lightning.LightningModule):
         ]
         betas = (self.optim.beta1, self.optim.beta2)
         optimizer = torch.optim.AdamW(groups, lr=self.optim.lr, betas=betas, fused=True)
-        schedule = LambdaLR(optimizer, lambda step: self.optim.lr_at(step, self.total_steps) / self.optim.lr)
+        schedule = LambdaLR(optimizer, lambda step: self.optim.lr_at(step, self.train_config.steps) / self.optim.lr)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

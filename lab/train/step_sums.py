@@ -1,26 +1,48 @@
-"""Statistics of one optimizer step over all ranks, and their copy from the device to the host."""
+"""What one optimizer step adds up over packs and ranks: on the device by name, and its copy on the host."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+SUMS = ("loss", "targets", "tokens", "stop", "weight")
+"""Nats, scored tokens, tokens, ranks asked to stop, the targets' loss weights. A metric adds its name here."""
+
+
+class StepSums:
+    """Named sums in one float64 vector, which one all-reduce adds up over ranks and one copy takes to the host.
+
+    `not_finite` has a flag for each stream, set where a pack's loss is not finite.
+    """
+
+    def __init__(self, n_streams: int) -> None:
+        self.vector = torch.zeros(len(SUMS) + n_streams, dtype=torch.float64, device="cpu")
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Return a sum as a view of no dimensions."""
+        return self.vector[SUMS.index(name)]
+
+    @property
+    def not_finite(self) -> Tensor:
+        """The flags of all streams, as a view."""
+        return self.vector[len(SUMS) :]
+
 
 @dataclass(frozen=True)
 class StepStats:
-    """Statistics of one optimizer step over all ranks: summed loss in nats, scored tokens, gradient norm, lr.
+    """Statistics of one optimizer step over all ranks.
 
     `skipped` is whether loss or gradient were not finite, so that the step changed nothing; `streams` are the streams
     whose packs then had a loss that is not finite, none where only the gradient was not.
     """
 
-    loss_sum: float
-    targets: int
+    sums: Mapping[str, float]
     grad_norm: float
     lr: float
-    skipped: bool = False
+    skipped: bool
     streams: tuple[int, ...] = ()
 
 
