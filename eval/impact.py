@@ -37,17 +37,19 @@ from eval.engine.texts import draw_texts
 from eval.engine.token_classes import Labels, token_texts
 from lab.bars import Bar
 from lab.command import NOTHING_WRITTEN, start
-from lab.data.packing import IGNORE
+from lab.data.packing import IGNORE, Windows, held_out_windows
 from lab.data.part_of_speech import label_types, open_tagger
-from lab.data.selecting import RESULT
+from lab.data.selecting import RESULT, ImpactConfig
 from lab.data.tokenizer import check_ids, needed, vocabulary_hash
+<<<<<<< HEAD:eval/impact.py
 from lab.data.windows import Windows, held_out_windows
 from lab.draw import draw, save
+=======
+>>>>>>> main:eval/impact/__main__.py
 from lab.errors import ConfigError, DataError
 from lab.files import write_json, writing
 from lab.loading import OpenedModel, open_model
 from lab.model.attention.inspection import target_logits
-from lab.recipes.impact_config import ImpactConfig
 from lab.skip.selection import sentences_with
 from lab.skip.sentences import sentence_ends, split_sentences
 

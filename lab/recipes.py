@@ -1,4 +1,4 @@
-"""LongRecipe as one config: the settings of its stages, resolved and checked before the first of them runs.
+"""LongRecipe as one config: the settings of its stages, resolved and checked before the first of them runs; no torch.
 
     tune      base, full windows of target_len tokens          -> FOLDER/tuned
     analyse   base against tuned: the impactful token types    -> FOLDER/impact
@@ -21,29 +21,69 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import yaml
 
+from lab.command import Syntax
 from lab.config import Experiment, StartConfig, load_experiment
-from lab.data.preparation import is_prepared, shard_folder
+from lab.data.selecting import ImpactConfig
 from lab.errors import ConfigError, LabError
 from lab.model.huggingface.config import hugging_face_settings
 from lab.positions.methods import Replaced
-from lab.recipes.impact_config import ImpactConfig
-from lab.recipes.stages import SKIPS, TRAINING, Method, Stage, earlier, stages_of
-from lab.schema import Positive, Section
-from lab.settings import TAGS, Raw, part, validated
+from lab.schema import TAGS, Positive, Section
+from lab.settings import Raw, part, validated
 from lab.source import Source, read_source
 
+SYNTAX = Syntax(
+    values=("--launcher",),
+    missing="CONFIG: must be the first argument, a file of configs/recipes/; for instance longrecipe_demo.yaml",
+)
 SAMPLE_FRAC = 0.3  # tokens of a sample, of the target length (section 5.3)
 SUM_TOLERANCE = 1e-6
-OWN = {"run": ("name", "folder"), "start": None}  # settings that the recipe sets
+FOLDERS = {"tune": "tuned", "analyse": "impact", "extend": "extended", "replay": "replayed", "merge": "merged"}
+TRAINING = ("tune", "extend", "replay")
+SKIPS: dict[str, dict[str, Any] | None] = {  # of the samples that extend the base, by method
+    "longrecipe": {"method": "longrecipe"},
+    "flt": None,
+    "pose": {"method": "pose"},
+    "rpes": {"method": "rpes"},
+    "random": {"method": "longrecipe", "random_sentences": True},
+    "unselected": {"method": "longrecipe"},
+}
+Method = Literal["longrecipe", "flt", "pose", "rpes", "random", "unselected"]
+
+
+class Stage(NamedTuple):
+    """One stage: its name and kind, the method it belongs to, and the name of its folder."""
+
+    name: str
+    kind: str
+    method: str
+    folder: str
+
+
+def stages_of(method: str) -> list[Stage]:
+    """List the stages of a method; a baseline has an extension, a replay and a merge.
+
+    Example:
+        >>> [stage.name for stage in stages_of("pose")], stages_of("pose")[1].folder
+        (['pose', 'pose_replay', 'pose_merge'], 'pose_replayed')
+    """
+    if method == "longrecipe":
+        return [Stage(kind, kind, method, folder) for kind, folder in FOLDERS.items()]
+    after = [Stage(f"{method}_{kind}", kind, method, f"{method}_{FOLDERS[kind]}") for kind in ("replay", "merge")]
+    return [Stage(method, "extend", method, method), *after]
+
+
+def earlier(stage: Stage, kind: str) -> Stage:
+    """Return the stage of a kind that belongs to the same method."""
+    return next(other for other in stages_of(stage.method) if other.kind == kind)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,27 +132,23 @@ class Recipe(Section):
         """The stages of all methods, by name, in the order they run."""
         return {stage.name: stage for method in self.methods for stage in stages_of(method)}
 
-    def path(self, stage: str) -> Path:
+    def path(self, stage: Stage) -> Path:
         """Return a stage's folder."""
-        return Path(self.folder) / self.stages[stage].folder
+        return Path(self.folder) / stage.folder
 
     def rules(self) -> list[str]:
         """Refuse a method given twice or none, and settings that only the recipe may set."""
-        faults = [fault for name in ("common", *TRAINING, "flt") for fault in own_faults(name, getattr(self, name))]
+        faults = []
+        for name in ("common", *TRAINING, "flt"):
+            settings = getattr(self, name)
+            made = [f"run.{key}" for key in ("name", "folder") if key in part(settings, "run")]
+            made += ["start"] * ("start" in settings)
+            free = name == "extend" and settings.get("skip") in ({}, {"method": "longrecipe"})
+            made += ["skip"] * ("skip" in settings and not free)
+            faults += [f"{name}.{key}: is set by the recipe; leave it out" for key in made]
         if len(set(self.methods)) != len(self.methods) or not self.methods:
             faults.append(f"methods={list(self.methods)}: must name at least one method, each once; change it")
         return faults
-
-
-def own_faults(name: str, settings: dict[str, Any]) -> list[str]:
-    """List the settings of a stage that only the recipe may set."""
-    made = [f"{name}.{key}" for key, keys in OWN.items() if keys is None and key in settings]
-    made += [f"{name}.{key}.{own}" for key, keys in OWN.items() for own in keys or () if own in part(settings, key)]
-    skip = part(settings, "skip")
-    allowed = name == "extend" and set(skip) <= {"method"} and skip.get("method", "longrecipe") == "longrecipe"
-    if "skip" in settings and not allowed:
-        made.append(f"{name}.skip")
-    return [f"{key}: is set by the recipe; leave it out" for key in made]
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,68 +189,65 @@ def resolve(recipe: Recipe) -> Resolved:
     settings = {name: experiment.to_dict() for name, experiment in experiments.items()}
     for stage in recipe.stages.values():
         if stage.kind == "analyse":
-            options = dataclasses.asdict(recipe.analyse)
-            options["length"] = options["length"] or recipe.target_len
-            settings[stage.name] = {"base": recipe.base, "tuned": str(recipe.path("tune")), **options}
+            own = {**dataclasses.asdict(recipe.analyse), "length": recipe.analyse.length or recipe.target_len}
+            tuned = str(recipe.path(earlier(stage, "tune")))
+            settings[stage.name] = {"base": recipe.base, "tuned": tuned, **own}
         if stage.kind == "merge":
-            replay = earlier(stage, "replay")
-            settings[stage.name] = collect(
-                faults, stage.name, partial(merge_settings, recipe, experiments[replay.name], replay, source)
-            )
+            with collecting(faults, stage.name):
+                settings[stage.name] = merge_settings(recipe, experiments, earlier(stage, "replay"), source)
     if faults:
         raise ConfigError(*faults)
     return Resolved(recipe, experiments, settings)
 
 
-def merge_settings(recipe: Recipe, replayed: Experiment, replay: Stage, source: Source) -> dict[str, Any]:
+@contextmanager
+def collecting(faults: list[str], stage: str) -> Iterator[None]:
+    """Add the faults of the body to a list, prefixed by the stage."""
+    try:
+        yield
+    except LabError as error:
+        faults += [f"{stage}.{line}" for line in str(error).splitlines()]
+
+
+def merge_settings(recipe: Recipe, experiments: dict[str, Experiment], replay: Stage, source: Source) -> dict[str, Any]:
     """Compose the settings of a merge of the base with a replayed model.
 
     Raises: ConfigError for positions that a Hugging Face folder does not support.
     """
+    replayed, path = experiments[replay.name], str(recipe.path(replay))
     train_len = None if replayed.position.frequency.method == "dynamic_ntk" else recipe.target_len
     hugging_face_settings(replayed.model, replayed.frequencies, replayed.position.distance, "float32", train_len)
-    kept = replayed.position.frequency, replayed.position.distance, replayed.model.theta
-    path = str(recipe.path(replay.name))
-    return {
-        "models": [recipe.base, path],
-        "weights": list(recipe.merge.weights),
-        "positions": path if positions_of(source) != kept else None,
-        "train_len": train_len,
-    }
+    kinds = (("frequency", "rope"), ("distance", "plain"))
+    named = {kind: {"method": plain, **part(source.position, kind)} for kind, plain in kinds}
+    position = validated(Replaced, Raw({"position": named}, "base")).position
+    same = (position.frequency, position.distance, source.model["theta"]) == (
+        replayed.position.frequency,
+        replayed.position.distance,
+        replayed.model.theta,
+    )
+    weights, kept = list(recipe.merge.weights), None if same else path
+    return {"models": [recipe.base, path], "weights": weights, "positions": kept, "train_len": train_len}
 
 
 def resolve_training(recipe: Recipe, source: Source) -> tuple[dict[str, Experiment], list[str]]:
     """Resolve the training stages; a replay inherits from the model that its method's extension will train."""
     experiments: dict[str, Experiment] = {}
     faults: list[str] = []
-    with TemporaryDirectory() as place:
+    with TemporaryDirectory() as place:  # holds the configs of models that are not trained yet
         for stage in recipe.stages.values():
             before = earlier(stage, "extend") if stage.kind == "replay" else None
             if stage.kind not in TRAINING or (before and before.name not in experiments):
                 continue
-            start = Path(place) / before.folder if before else Path(recipe.base)  # of a model that is not trained yet
+            start = Path(place) / before.folder if before else Path(recipe.base)
             file = Path(place) / f"{stage.name}.yaml"
             file.write_text(yaml.safe_dump(stage_settings(recipe, stage, source, start)), encoding="utf-8")
-            experiment = collect(faults, stage.name, partial(load_experiment, file))
-            if experiment is None:
-                continue
-            start = recipe.path(before.name) if before else Path(recipe.base)
-            experiments[stage.name] = dataclasses.replace(experiment, start=StartConfig(path=str(start)))
-            if stage.kind == "extend":
+            with collecting(faults, stage.name):
+                experiment = load_experiment(file)
+                start = recipe.path(before) if before else Path(recipe.base)
+                experiments[stage.name] = dataclasses.replace(experiment, start=StartConfig(path=str(start)))
                 (Path(place) / stage.folder).mkdir()
-                text = experiments[stage.name].to_yaml()
-                (Path(place) / stage.folder / "config.yaml").write_text(text, encoding="utf-8")
-        faults = [fault.replace(place, recipe.folder) for fault in faults]
-    return experiments, faults
-
-
-def collect(faults: list[str], stage: str, make: Callable[[], Any]) -> Any:
-    """Return what `make` returns, or add its faults, prefixed by the stage, and return None."""
-    try:
-        return make()
-    except LabError as error:
-        faults += [f"{stage}.{line}" for line in str(error).splitlines()]
-        return None
+                (Path(place) / stage.folder / "config.yaml").write_text(experiment.to_yaml(), encoding="utf-8")
+        return experiments, [fault.replace(place, recipe.folder) for fault in faults]
 
 
 def stage_settings(recipe: Recipe, stage: Stage, source: Source, start: Path) -> dict[str, Any]:
@@ -234,8 +267,9 @@ def stage_settings(recipe: Recipe, stage: Stage, source: Source, start: Path) ->
     values.pop("skip", None)
     skip = SKIPS[stage.method] if stage.kind == "extend" else None
     if skip is not None:
-        selection = {"selection": str(recipe.path("analyse"))} if stage.method == "longrecipe" else {}
-        values["skip"] = {**skip, "target_len": recipe.target_len, **selection}
+        values["skip"] = {**skip, "target_len": recipe.target_len}
+    if skip is not None and stage.method == "longrecipe":
+        values["skip"]["selection"] = str(recipe.path(earlier(stage, "analyse")))
     run = {**part(values, "run"), "name": stage.folder, "folder": recipe.folder}
     return {**values, "data": data, "run": run, "start": {"path": str(start)}}
 
@@ -254,22 +288,3 @@ def merged(common: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
             other = any(tag in new and tag in old and new[tag] != old[tag] for tag in TAGS)
             out[key] = new if other else merged(old, new)
     return out
-
-
-def positions_of(source: Source) -> tuple[Any, Any, float]:
-    """Read a model's position methods and rotary base."""
-    frequency = {"method": "rope", **part(source.position, "frequency")}
-    distance = {"method": "plain", **part(source.position, "distance")}
-    raw = Raw({"position": {"frequency": frequency, "distance": distance}}, "base")
-    position = validated(Replaced, raw).position
-    return position.frequency, position.distance, source.model["theta"]
-
-
-def unprepared(resolved: Resolved) -> list[str]:
-    """List the training stages whose corpus must be prepared first, with the command to run."""
-    return [
-        f"{stage}.data.corpus.name={experiment.data.corpus.name}: not prepared in {shard_folder(experiment.data)}; run "
-        f"python -m lab.prepare {Path(resolved.recipe.folder) / f'{stage}.yaml'} first"
-        for stage, experiment in resolved.experiments.items()
-        if not experiment.data.embedded and not is_prepared(experiment.data)
-    ]
