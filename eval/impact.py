@@ -41,11 +41,7 @@ from lab.data.packing import IGNORE, Windows, held_out_windows
 from lab.data.part_of_speech import label_types, open_tagger
 from lab.data.selecting import RESULT, ImpactConfig
 from lab.data.tokenizer import check_ids, needed, vocabulary_hash
-<<<<<<< HEAD:eval/impact.py
-from lab.data.windows import Windows, held_out_windows
 from lab.draw import draw, save
-=======
->>>>>>> main:eval/impact/__main__.py
 from lab.errors import ConfigError, DataError
 from lab.files import write_json, writing
 from lab.loading import OpenedModel, open_model
