@@ -35,8 +35,8 @@ from lab.config import Experiment, StartConfig, load_experiment
 from lab.data.selecting import ImpactConfig
 from lab.errors import ConfigError, LabError
 from lab.model.huggingface.config import hugging_face_settings
-from lab.schema import Positive, Section
-from lab.settings import TAGS, Raw, part, validated
+from lab.schema import TAGS, Positive, Section
+from lab.settings import Raw, part, validated
 from lab.source import Source, read_source
 
 SYNTAX = Syntax(
