@@ -108,9 +108,9 @@ def make_probe(subject: Subject, options: DistanceOptions) -> DistanceProbe:
     experiment, window = subject.model.experiment, options.window or subject.model.train_len
     if window is None:
         raise DataError("config.json: names no max_position_embeddings; add it, or give --window")
-    own = ProbeConfig() if experiment is None else experiment.probe
+    own = ProbeConfig() if experiment is None else experiment.tests
     haystack, source = haystack_of(subject, options.haystack, own.haystack)
-    given: dict[str, Any] = {"digits": own.sizes["digits"], "distance_tests": own.distance_tests or 100}
+    given: dict[str, Any] = {"distance_tests": own.distance_tests or 100}
     if options.distances is not None or options.points is not None:  # in place of either of the run's own
         given |= {"distances": None, "distance_points": None}
     for name in (*OF_PROBE, "haystack", "threshold", "confidence", "batch", "digits", "seed"):

@@ -52,7 +52,7 @@ from lab.command import start
 from lab.errors import ConfigError
 
 OTHERS = {  # options that --by=... reads
-    "length": ("step", "max_length", "threshold", "thresholds", "sequential", "error", "round"),
+    "length": ("step", "max_length", "threshold", "thresholds", "sequential", "error"),
     "depth": ("lengths", "depths"),
     "method": ("lengths", "train_len"),
 }

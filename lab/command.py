@@ -158,6 +158,7 @@ def run(
     settings: Callable[[], Iterable[str]] = tuple,
     stopped: str = NOTHING_WRITTEN,
     whole: bool = False,
+    silent: bool = False,
 ) -> int:
     """Run a command and return the exit status.
 
@@ -172,7 +173,7 @@ def run(
         with on_disk():
             done = work(syntax.read(arguments))
     except (LabError, KeyboardInterrupt) as error:
-        return failed(error, stopped, whole=whole)
+        return failed(error, stopped, silent=silent, whole=whole)
     if isinstance(done, int):
         return done
     show(done)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +12,15 @@ import torch
 from lab.counts import SavedCounts
 from lab.data.preparation import end_of_document
 from lab.data.tokenizer import needed
-from lab.loading import open_model, own_protocol
+from lab.loading import OpenedModel, open_model
 from lab.model.generate import Ended, greedy
-from lab.probe.config import settings_of_run
+from lab.probe.config import ProbeConfig
 from lab.probe.effective_length import NeedleProbe
 from lab.probe.haystacks import load_haystack
 from lab.probe.records import length_record, summary_record
-from lab.settings import parse_method
+from lab.schema import Section
+from lab.settings import Raw, parse_method, validated
+from lab.source import find_place
 from lab.train.checkpoints import COUNTS, folder_name
 from lab.train.choices import computes_in_bf16, training_device
 
@@ -66,6 +68,31 @@ def method_settings(kind: str, word: str | None) -> Record:
     return {f"position.{kind}.{name}": value for name, value in given.items()}
 
 
+@dataclass(frozen=True, kw_only=True)
+class ProbedAlone(Section):
+    """The settings of a probe, without those of a run."""
+
+    probe: ProbeConfig = field(default_factory=ProbeConfig)
+    """Settings of the probe."""
+
+
+def open_probed(
+    path: Path, settings: Mapping[str, Any], device: torch.device | str = "cpu"
+) -> tuple[OpenedModel, ProbeConfig]:
+    """Open a model and its own probe with some settings changed; dotted ones are position methods.
+
+    Raises: LabError, whose lines name settings as a run's config does.
+    """
+    methods = {key: value for key, value in settings.items() if "position." in key}
+    given = {key: value for key, value in settings.items() if key not in methods}
+    hugging_face = find_place(path).is_hugging_face
+    reach = {f"probe.{key}": given[key] for key in ("max_length", "step") if key in given and not hugging_face}
+    model = open_model(path, {**methods, **reach}, device=device)
+    raw = Raw({} if model.experiment is None else {"probe": model.experiment.probed(given)}, str(path))
+    raw.override({f"probe.{key}": value for key, value in given.items()})
+    return model, validated(ProbedAlone, raw).probe
+
+
 def probe_run(
     path: Path, distance: str | None, frequency: str | None, settings: Mapping[str, Any], columns: Iterable[str]
 ) -> ProbeResult:
@@ -74,16 +101,16 @@ def probe_run(
     Raises: LabError.
     """
     methods = {**method_settings("frequency", frequency), **method_settings("distance", distance)}
-    model = open_model(path, settings_of_run(dict(settings), own_protocol(path)) | methods)
+    model, config = open_probed(path, {**settings, **methods})
     experiment, tokenizer = model.experiment, needed(model.tokenizer)
     assert experiment is not None, "a run's folder"
     assert model.folder is not None, "a run's folder"
     device, stop_id = training_device(experiment), end_of_document(experiment.data, tokenizer)
     decoder, in_bf16 = model.decoder.to(device), computes_in_bf16(experiment, device)
     kept = None if "haystack" in settings else model.folder
-    haystack = load_haystack(experiment.probe.haystack, experiment.data, tokenizer, kept)
+    haystack = load_haystack(config.haystack, experiment.data, tokenizer, kept)
     window = experiment.data.window
-    probe = NeedleProbe(experiment.probe, tokenizer, haystack, window=window, stop_id=stop_id, device=device)
+    probe = NeedleProbe(config, tokenizer, haystack, window=window, stop_id=stop_id, device=device)
 
     def generate(prompts: torch.Tensor, n_tokens: int, ended: Ended | None = None) -> torch.Tensor:
         with torch.autocast(device.type, torch.bfloat16, enabled=in_bf16):

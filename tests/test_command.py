@@ -18,9 +18,9 @@ from eval.probing.tests import ProbeOptions
 from eval.ruler.options import RulerOptions
 from lab import cli, command
 from lab.command import Syntax
+from lab.data.selecting import ImpactConfig
 from lab.errors import ConfigError
-from lab.recipes.impact_config import ImpactConfig
-from lab.recipes.recipe import Recipe
+from lab.recipes import Recipe
 from tests.forked import ROOT
 from tests.refusals import refused
 
@@ -54,7 +54,7 @@ LISTS = ("papers",)  # what there is to choose from, where help would be shown w
 
 
 def main_of(name):
-    module = {"longrecipe": "lab.recipes.longrecipe", "merge": "lab.recipes.merge"}
+    module = {"longrecipe": "lab.longrecipe", "merge": "lab.merge"}
     place = module.get(name, cli.COMMANDS[name][0])
     package = (ROOT / place.replace(".", "/") / "__main__.py").exists()
     module = importlib.import_module(f"{place}.__main__" if package else place)

@@ -9,7 +9,7 @@ from lab.config import load_experiment
 from lab.errors import ConfigError
 from lab.estimate.absent import load_without_weights
 from lab.positions.string import String
-from lab.recipes.recipe import read_recipe
+from lab.recipes import read_recipe
 from lab.settings import parse_overrides
 from tests.fits import CONFIG
 from tests.forked import ROOT
@@ -57,7 +57,7 @@ WRONG = {
     "--train.tokens=1000": "train.tokens=1000: must be >= train.batch_tokens=1024",
     "--optim.warmup_steps=20": "optim.warmup_steps=20: must be < 20, the steps of the run ",
     "--count.positions=[4,96]": "count.positions=96: must be < 96, the longest distance counted plus one",
-    "--probe.required=5": "probe.required=5: must be <= needles=4",
+    "--probe.required=5": "probe.required=5: must be <= 4, the numbers of a test",
     "--train.final_checkpoints.count=3": "train.final_checkpoints.count=3: 10 steps apart, they must fit in the 20 ",
     "--train.strategy=single --train.devices=2": "train.strategy=single: runs one process, ",
     "--train.shard_degree=1": "train.shard_degree=1: needs strategy=fsdp, which is auto; ",
@@ -137,8 +137,8 @@ def test_defaults_then_file_then_command_line(tmp_path):
     assert experiment.optim.clip_norm == 1.0  # the default
     assert experiment.run.name == "named"
     assert experiment.model.vocab_size == 600  # the tokenizer's
-    assert (experiment.probe.needles, experiment.probe.digits) == (4, 3)  # the corpus's
-    assert load(tmp_path / "named.yaml", "--data.corpus.name=stdlib").probe.digits == 6  # the paper's
+    assert (experiment.tests.needles, experiment.tests.digits) == (4, 3)  # the corpus's
+    assert load(tmp_path / "named.yaml", "--data.corpus.name=stdlib").tests.digits == 6  # the paper's
 
 
 def test_a_run_folder_names_its_run(tmp_path):
@@ -234,8 +234,8 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path, kind):
     ("words", "starts"),
     [
         pytest.param(
-            "--optim.lr=abc --data.window=1 --model.n_heads=5 --probe.required=5 --train.tokns=4",
-            ["data.window=1: ", "model.n_heads=5: ", "optim.lr=abc: ", "probe.required=5: ", "train.tokns=4: "],
+            "--optim.lr=abc --data.window=1 --model.n_heads=5 --probe.max_length=5 --train.tokns=4",
+            ["data.window=1: ", "model.n_heads=5: ", "optim.lr=abc: ", "probe.max_length=5: ", "train.tokns=4: "],
             id="in_sections",
         ),
         pytest.param(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lab.loading import read_weights
-from lab.recipes.merge import main as merge
+from lab.merge import main as merge
 from lab.train.checkpoints import candidates, newest_checkpoints
 from tests.fits import UNPROBED, assert_same_run, command, records, train
 from tests.forked import python

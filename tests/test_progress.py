@@ -26,8 +26,9 @@ def shown(monkeypatch):
         monkeypatch.setattr(sys, "stderr", screen)
         monkeypatch.setattr("tqdm.std.time", lambda: now[0])
         monkeypatch.setattr(bars, "LOG_REFRESH_S", 0.5)
+        experiment = SimpleNamespace(train=SimpleNamespace(steps=4, batch_tokens=25))
         module = SimpleNamespace(consumed=0, finished=True)
-        bar = Progress(SimpleNamespace(latest={}), SimpleNamespace(latest=None), 100)
+        bar = Progress(experiment, SimpleNamespace(latest={}), SimpleNamespace(latest=None))
         bar.on_train_start(SimpleNamespace(is_global_zero=True), module)
         bar.bar._time = lambda: now[0]
         for seconds in (1, 5, 1, 1):

@@ -21,7 +21,7 @@ from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
 from lab.model.huggingface import save_pretrained
 from lab.source import base_for
-from lab.train.session import check_vocabulary
+from lab.train.starting import check_vocabulary
 from tests.fits import records
 from tests.forked import python
 from tests.opened import CONSUMED, SIZES, write_run

@@ -9,16 +9,14 @@ a grid of shifts and windows (Figure 7). Reports: a page for each sweep and one 
 Runs lie in runs/miniature; with --short, which means lengths alone, one seed, two thirds of the tokens and half of the
 tests, in runs/miniature_short.
 
-The same command continues after Ctrl-C or a crash. --save copies what eval.report and eval.reach read, no file above
-250 KB: configs, environments, probes, counts, results, and of the last probe's cases what the heat map needs.
+The same command continues after Ctrl-C or a crash. --save writes a table of each sweep's runs, which eval.report,
+eval.reach, eval.plan and eval.compare read in place of the run folders.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -27,6 +25,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from eval.engine.records import pack
 from lab.data.preparation import shard_folder
 from lab.sweep.planning import Run, plan
 from lab.sweep.reading import read_sweep
@@ -34,9 +33,7 @@ from lab.sweep.reading import read_sweep
 SWEEPS = ("windows", "lengths", "arms", "base")
 SHAPES = ("shape", "pack", "skip")  # run when they are named
 SHORT = {"train.tokens": 2_000_000, "probe.distance_tests": 50, "probe.tests": 50}
-CASE_FIELDS = ("length", "depths", "found_each")  # of which the heat map is made
 COMPARED_WINDOW = 192  # whose runs have Figure 7; from which on they have Table 1
-SAVED = ("config.yaml", "environment.json", "probes.jsonl", "counts.npz")
 
 
 def main() -> int:
@@ -67,7 +64,7 @@ def main() -> int:
     )
     status = status or report(folder.with_name(f"{folder.name}_report"), runs)
     if options.save is not None and not status:
-        save(known, options.save)
+        save(runs, options.save)
     return status
 
 
@@ -155,19 +152,14 @@ def report(place: Path, runs: dict[str, list[Run]]) -> int:
     return command("eval.plan", *(str(run.path) for run in windows), *plan_words)
 
 
-def save(runs: dict[Path, Run], target: Path) -> None:
-    """Copy what eval.report reads of every run."""
-    for path in runs:
-        copy = target / path.name
-        (copy / "eval").mkdir(parents=True, exist_ok=True)
-        shutil.copytree(path / "counts", copy / "counts", dirs_exist_ok=True)
-        for file in [path / name for name in SAVED] + sorted((path / "eval").glob("distance-*.jsonl")):
-            shutil.copyfile(file, copy / file.relative_to(path))
-        cases = sorted((path / "cases").glob("tokens-*.jsonl"))[-1]
-        (copy / "cases").mkdir(exist_ok=True)
-        rows = [json.loads(line) for line in cases.read_text(encoding="utf-8").splitlines()]
-        kept = [{name: row[name] for name in CASE_FIELDS} for row in rows if "found_each" in row]
-        (copy / "cases" / cases.name).write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+def save(runs: dict[str, list[Run]], target: Path) -> None:
+    """Write a table of each sweep's runs; a run of several sweeps belongs to the first."""
+    saved: set[Path] = set()
+    for name, group in runs.items():
+        new = {run.path for run in group} - saved
+        saved |= new
+        target.mkdir(parents=True, exist_ok=True)
+        pack(new, target / f"{name}.jsonl.xz")
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from eval.compare.records import read_records
 from eval.compare.table import arrange
 from eval.compare.writing import WRITERS, as_text, rows_of
 from eval.engine.command import NO_MODEL, NO_PICTURE, Form, Request, run
+from eval.engine.records import unpacked
 from eval.engine.rows import Found, file_in
 from lab.command import start
 from lab.errors import ConfigError
@@ -60,8 +61,9 @@ def join(request: Request) -> Found:
     output = None if request.folder is None else file_in(request.folder, "compare.txt")
     if output is not None and output.suffix not in WRITERS:
         raise ConfigError(f"-o {output}: must end in {', '.join(WRITERS)}, or be a folder; name the file of the table")
-    records, others = read_records(request.places)
-    grid = arrange(records, request.options.by)
+    with unpacked(request.places) as places:
+        records, others = read_records(places)
+        grid = arrange(records, request.options.by)
     left = [f"{others:,} rows of other measurements are left out."] if others else []
     rows = rows_of(grid)
     if output is None:

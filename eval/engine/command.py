@@ -148,8 +148,8 @@ def refuse_copies(name: str, form: Form) -> None:
 
     Raises: ConfigError.
     """
-    launch = read_launch(os.environ, devices=1, nodes=1)
-    if launch.by == "torchrun" and launch.world_size > 1 and not form.shared:
+    launch = read_launch(os.environ)
+    if launch.world_size > 1 and not form.shared:
         raise ConfigError(
             f"torchrun: {launch.world_size} processes of {name} would measure the same; start one with python -m "
             f"{name} (those of eval.perplexity share every window)"

@@ -23,7 +23,7 @@ from lab.estimate.absent import load_without_weights
 from lab.estimate.command import with_architecture
 from lab.estimate.cost import SECONDS_PER_HOUR, cost_of, paper_utilisation
 from lab.model.utilisation import PEAK_FLOPS
-from lab.recipes.recipe import read_recipe, resolve_training
+from lab.recipes import read_recipe, resolve_training
 from lab.settings import Raw, parse_overrides, part
 from lab.source import read_source
 from lab.sweep.planning import FitCommand, expand, read_command

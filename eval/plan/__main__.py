@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.engine.command import NO_MODEL, Form, Request, run
+from eval.engine.records import unpacked
 from eval.engine.rows import Found, save
 from eval.engine.table import to_text
 from eval.plan.documents import SLIMPAJAMA, Documents, read_documents
@@ -134,7 +135,8 @@ def main(arguments: Sequence[str]) -> int:
 
     def show(request: Request) -> Found:
         picture = (request.folder or Path("runs")) / "plan.png" if request.plots else None
-        return save(report(request.places, request.options, picture), request.folder, "plan")
+        with unpacked(request.places) as runs:
+            return save(report(runs, request.options, picture), request.folder, "plan")
 
     form = Form(options=PlanOptions, refused=NO_MODEL, each=False, missing="")
     return run("eval.plan", __doc__, form, show, arguments)

@@ -17,10 +17,9 @@ from eval.engine.command import Form
 from eval.engine.needle_tests import FinishedTests, haystack_of, stoppable
 from eval.engine.run import Measure
 from eval.engine.subject import MOST_TOKENS, Subject
-from lab.data.config import Synthetic
 from lab.data.tokenizer import check_ids
 from lab.errors import ConfigError
-from lab.probe.config import OFFICIAL_SIZES, SIZES, ProbeConfig, ProtocolName
+from lab.probe.config import ProbeConfig, ProtocolName
 from lab.probe.curve import LengthResult
 from lab.probe.effective_length import NeedleProbe, Worker
 from lab.probe.protocols import shortest_test
@@ -71,8 +70,6 @@ class ProbeOptions(Section):
     """Whether a length stops as soon as its verdict is certain, or almost certain."""
     error: Annotated[float, Ge(0), Lt(0.5)] | None = None
     """Maximum probability that a sequential length gets another verdict than with all tests; left out, 0.005."""
-    round: Positive | None = None
-    """Tests between two checks whether a sequential length may stop; left out, a twentieth of the tests."""
     answer_budget: Length | None = None
     """Tokens of each length that are left for the answer; left out, the run's, in another protocol 64, in the released
     ones 128."""
@@ -92,29 +89,20 @@ class ProbeOptions(Section):
 def probe_config(subject: Subject, options: ProbeOptions, *, own_steps: bool) -> ProbeConfig:
     """Replace the run's own probe settings by the options; another protocol brings its own sizes.
 
-    Steps, early stopping and thresholds are kept where lengths are those of the run's `own_steps`.
+    Lengths are those of the run's `own_steps`, or the options'.
 
     Raises: ConfigError, which names options as they are written.
     """
     experiment, train_len = subject.model.experiment, subject.model.train_len
-    own = ProbeConfig(step=max(1, (train_len or EIGHTHS * ProbeConfig.step) // EIGHTHS))
-    own = own if experiment is None else experiment.probe
     known = {item.name: getattr(options, item.name) for item in fields(options) if item.name not in UNREAD}
     given: dict[str, Any] = {name: value for name, value in known.items() if value is not None}
-    protocol = given.get("protocol", own.protocol)
-    sizes: dict[str, Any] = own.sizes
-    if protocol != own.protocol:
-        sizes = {**SIZES, **OFFICIAL_SIZES.get(protocol, {})}
-        corpus = None if experiment is None else experiment.data.corpus
-        if protocol == "ours" and isinstance(corpus, Synthetic):
-            sizes |= {"needles": corpus.needles, "digits": corpus.digits}
+    values = given if experiment is None else experiment.probed(given)
     if not own_steps:
-        sizes |= {"sequential": False, "error": None, "round": None, "thresholds": None, "step": 1}
-        sizes["max_length"] = None
-    elif given.get("sequential") is False:
-        sizes |= {"error": None, "round": None}
+        values = {**values, "step": 1, "max_length": None}
+    elif experiment is None and train_len is not None:
+        values = {"step": max(1, train_len // EIGHTHS), **values}
     try:
-        config = replace(own, **{**sizes, **given})
+        config = ProbeConfig(**values)
     except ConfigError as error:
         raise ConfigError(*(f"--{fault}" for fault in error.faults)) from error
     if own_steps:

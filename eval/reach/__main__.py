@@ -29,6 +29,7 @@ import pandas as pd
 from annotated_types import Ge, Gt, Lt
 
 from eval.engine.command import NO_MODEL, Form, Request, run
+from eval.engine.records import unpacked
 from eval.engine.rows import Found
 from eval.engine.table import to_text
 from eval.reach.picture import draw_reach
@@ -164,7 +165,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
 
     def work(request: Request) -> Found:
-        return analyse(request.places, request.options, request.folder, plots=request.plots)
+        with unpacked(request.places) as runs:
+            return analyse(runs, request.options, request.folder, plots=request.plots)
 
     missing = "RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo"
     form = Form(options=ReachOptions, refused=NO_MODEL, each=False, missing=missing)

@@ -9,7 +9,7 @@
 The page is one file that needs no network. You can point at a figure, drag it, and zoom it with Ctrl and the wheel. A
 text field picks runs. An open page reloads when its file is written again. With a .png or .svg file all figures are one
 picture. --figures writes each figure as PNG and SVG. The page shows what the run folders hold: the probes of training,
-and the results in eval/ at the last probe.
+and the results in eval/ at the last probe. RUN may also be a table of runs (eval/engine/records.py).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any
 from markupsafe import Markup
 
 from eval.engine.command import NO_MODEL, Form, Request, run
+from eval.engine.records import unpacked
 from eval.engine.rows import Found, file_in
 from eval.report.data import Runs, read_runs
 from eval.report.figures import Figure, figures
@@ -146,7 +147,8 @@ def main(arguments: Sequence[str]) -> int:
 
     def write(request: Request) -> Found:
         images = None if request.named.figures is None else Path(request.named.figures)
-        return make_report(request.places, request.options, file_in(request.folder, "report.html"), images)
+        with unpacked(request.places) as runs:
+            return make_report(runs, request.options, file_in(request.folder, "report.html"), images)
 
     missing = "RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo"
     refused = {**NO_MODEL, "--plot": "the page has its figures, --figures writes them as images"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ from lab.model.optim import OptimConfig
 from lab.parsing import format_yaml
 from lab.positions import Frequencies
 from lab.positions.methods import PositionConfig
-from lab.probe.config import ProbeConfig
+from lab.probe.config import NEEDLES, ProbeConfig, ProbeSection, completed
 from lab.schema import Section
 from lab.shape.config import Gaps, ShapeConfig
 from lab.skip.methods import SkipConfig
@@ -49,7 +50,7 @@ class Experiment(Section):
     """Length, devices, checkpoints."""
     count: CountConfig = field(default_factory=CountConfig)
     """Position frequency."""
-    probe: ProbeConfig = field(default_factory=ProbeConfig)
+    probe: ProbeSection = field(default_factory=ProbeSection)
     """Effective length."""
     track: TrackConfig = field(default_factory=TrackConfig)
     """Records."""
@@ -84,14 +85,26 @@ class Experiment(Section):
         faults += position_faults(self.position, self.model, data, train, probe)
         faults += mask_faults(self.mask, self.skip, data, self.position, has_gaps=self.has_gaps)
         faults += shape_faults(self.shape, self.skip, data, self.mask, reach=self.reach)
-        if probe.required > probe.sizes["needles"]:
-            faults.append(f"probe.required={probe.required}: must be <= probe.needles={probe.needles}; lower it")
+        needles = self.probed({}).get("needles", NEEDLES)
+        if probe.required > needles:
+            faults.append(f"probe.required={probe.required}: must be <= {needles}, the numbers of a test; lower it")
         if data.held_out_frac == 0 and (probe.loss_tokens or (probe.haystack is None and not self.is_synthetic)):
             faults.append(
                 "data.held_out_frac=0.0: the probe needs held-out text; raise it, or set probe.loss_tokens=0 and "
                 "probe.haystack"
             )
         return faults
+
+    def probed(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all settings of the probe, some of them as given; not checked."""
+        corpus = self.data.corpus
+        sizes = {"needles": corpus.needles, "digits": corpus.digits} if isinstance(corpus, Synthetic) else {}
+        return completed(self.probe, sizes, given)
+
+    @property
+    def tests(self) -> ProbeConfig:
+        """The settings of the probe, with those of its tests."""
+        return ProbeConfig(**self.probed({}))
 
     @property
     def frequencies(self) -> Frequencies:

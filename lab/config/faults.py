@@ -7,7 +7,7 @@ from lab.data.config import DataConfig
 from lab.masks import MaskConfig
 from lab.model.config import DecoderConfig
 from lab.positions.methods import PositionConfig
-from lab.probe.config import ProbeConfig
+from lab.probe.config import ProbeSection
 from lab.schema import LONGEST
 from lab.shape.config import Gaps, ShapeConfig
 from lab.skip.methods import SkipConfig
@@ -15,11 +15,11 @@ from lab.skip.methods import SkipConfig
 MOST_WINDOWS = 1024  # of a length beyond the training window; papers extend by at most 64
 
 
-def length_faults(reach: int, skip: SkipConfig | None, data: DataConfig, probe: ProbeConfig) -> list[str]:
+def length_faults(reach: int, skip: SkipConfig | None, data: DataConfig, probe: ProbeSection) -> list[str]:
     """List lengths out of all proportion to the training window."""
     target = "skip" if skip is not None else "shape.strategy"
     lengths = {f"{target}.target_len": reach, "probe.max_length": probe.max_length or 0, "probe.step": probe.step}
-    lengths |= {"probe.distances": max(probe.distances or (0,)), "probe.answer_budget": probe.budget}
+    lengths |= {"probe.answer_budget": probe.budget}
     most = min(MOST_WINDOWS * data.window, LONGEST)
     return [
         f"{name}={length}: must be <= {most:,}, {most // data.window:,} training windows; lower it or raise data.window"
@@ -41,7 +41,7 @@ def context_faults(train: TrainConfig, model: DecoderConfig, data: DataConfig) -
 
 
 def position_faults(
-    position: PositionConfig, model: DecoderConfig, data: DataConfig, train: TrainConfig, probe: ProbeConfig
+    position: PositionConfig, model: DecoderConfig, data: DataConfig, train: TrainConfig, probe: ProbeSection
 ) -> list[str]:
     """List the faults between the position methods and the other sections."""
     frequency, distance, window = position.frequency, position.distance, data.window

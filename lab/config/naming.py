@@ -27,9 +27,11 @@ ONCE_NAMED = ("probe.batch",)  # free to change only since then
 
 def automatic_name(experiment: Experiment, config: str) -> str:
     """Name a run after its config and what it computes."""
+    tests = experiment.tests
+    derived = {"probe.needles": tests.needles, "probe.digits": tests.digits, "probe.answer_budget": tests.budget}
     chosen = {
         key: value
-        for key, value in flatten(chosen_settings(experiment)).items()
+        for key, value in {**flatten(chosen_settings(experiment)), **derived}.items()
         if (key in ONCE_NAMED or not key.startswith(FREE_TO_CHANGE)) and ONCE_DEFAULT.get(key) != value
     }
     text = json.dumps(chosen, sort_keys=True)

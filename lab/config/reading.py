@@ -13,10 +13,9 @@ from typing import Any
 
 from lab.config.experiment import Experiment
 from lab.config.naming import AUTO, automatic_name
-from lab.data.config import Bpe, DataConfig, Synthetic
+from lab.data.config import Bpe, DataConfig
 from lab.data.tokenizer import load_tokenizer
 from lab.positions.string import of_length
-from lab.probe.config import OFFICIAL_SIZES, SIZES
 from lab.schema import is_short
 from lab.settings import Raw, validated
 from lab.source import inherit
@@ -50,7 +49,7 @@ def fill_in(values: dict[str, Any], name: str) -> None:
     """Fill in omitted settings that are derived from others."""
     section(values, "run").setdefault("name", name)
     data = section(values, "data")
-    tokenizer, corpus = section(data, "tokenizer"), section(data, "corpus")
+    tokenizer = section(data, "tokenizer")
     if tokenizer.get("method") == "bpe":
         section(values, "model").setdefault("vocab_size", tokenizer.get("vocab_size", Bpe.vocab_size))
     elif tokenizer.get("method") == "file" and "vocab_size" not in section(values, "model"):
@@ -61,13 +60,6 @@ def fill_in(values: dict[str, Any], name: str) -> None:
     if distance.get("method") == "string" and "shift" not in distance:
         window = data.get("window", DataConfig.window)
         values["position"]["distance"] = {**(of_length(window) if isinstance(window, int) else {}), **distance}
-    probe = section(values, "probe")
-    official = OFFICIAL_SIZES.get(str(probe.get("protocol")), {})
-    synthetic = corpus.get("name") == "synthetic" and not official
-    own = {key: corpus.get(key, getattr(Synthetic, key)) for key in ("needles", "digits") if synthetic}
-    for key, size in {**SIZES, **official, **own}.items():
-        if probe.get(key) is None:
-            probe[key] = size
 
 
 def fill_in_tags(values: dict[str, Any]) -> None:

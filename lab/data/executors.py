@@ -14,12 +14,12 @@ import os
 import shlex
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any
 
 from lab.errors import DataError, MissingPackage
-from lab.lifetime import end_with
 
 Run = Callable[[Any], bool]
 Executor = Callable[[Run, Sequence[Any]], Iterator[bool]]
@@ -50,8 +50,14 @@ def begin_worker() -> None:
     """End a worker process with its parent, and limit its tokenizers library to one thread; it has no other setting."""
     parent = multiprocessing.parent_process()
     assert parent is not None, "runs in a worker only"
-    end_with(parent.pid or 0)
+    threading.Thread(target=end_after, args=(parent,), daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+def end_after(parent: multiprocessing.process.BaseProcess) -> None:
+    """Wait for the end of the parent, however it ends, and end this process."""
+    parent.join()
+    os._exit(1)
 
 
 def on_ray() -> Executor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from lab.data.preparation import end_of_document, is_prepared, prepare, shard_fo
 from lab.data.rows import ends, ids_from_0
 from lab.data.segments import index_documents, index_segments
 from lab.data.selecting import Selection
-from lab.data.shaped import shape_corpus
+from lab.data.shaped import Shaped, shape_corpus
 from lab.data.shards import TokenStore
 from lab.data.staging import stage, staged_folder
 from lab.data.tokenizer import load_tokenizer, special_ends
@@ -192,17 +193,28 @@ class PackedData(lightning.LightningDataModule):
             return int(self.skip.target_len)
         return self.config.window - arrangement_of(self.config, self.mask).extra_tokens
 
+    @cached_property
+    def store(self) -> TokenStore:
+        """The training split, which must have been prepared."""
+        return TokenStore.open(staged_folder(self.config), "train")
+
+    @cached_property
+    def shaped(self) -> Shaped | None:
+        """The plan of the shape, computed once; None without a shape."""
+        if self.shape is None:
+            return None
+        return shape_corpus(self.shape, self.config, self.store, self.mask)
+
     def setup(self, stage: str) -> None:
         """Open the training split."""
-        self.store = TokenStore.open(staged_folder(self.config), "train")
         self.arrangement = arrangement_of(self.config, self.mask)
         selects = self.skip is not None and self.skip.selects
         self.segments = index_segments(self.store, self.config.mode, self.segment_window())
         self.selection = self.open_selection() if selects else None
         self.skips = None if self.skip is None or selects else skip_function(self.config, self.skip)
-        if self.shape is not None:
-            shaped = shape_corpus(self.shape, self.config, self.store, self.mask)
-            self.segments, self.skips, self.weights = shaped.segments, shaped.skip, shaped.plan.weights
+        if self.shaped is not None:
+            self.segments, self.skips = self.shaped.segments, self.shaped.skip
+            self.weights = self.shaped.plan.weights
 
     def open_selection(self) -> Selection:
         """Read the token types that select sentences.

@@ -32,7 +32,7 @@ from lab.data.text_files import Document
 from lab.data.tokenizer import EOS, load_tokenizer, special_ends, train_bpe
 from lab.errors import DataError
 from lab.files import read_object, remove_leftovers, temporary_of, write_atomic, write_json
-from lab.owner import NAME, owned
+from lab.lock import NAME, locked
 
 BATCH_DOCUMENTS = 256
 HASH_BYTES = 8
@@ -171,7 +171,7 @@ def folder_of_tasks(config: DataConfig, folder: Path) -> Iterator[None]:
         reason = error.strerror or type(error).__name__
         raise DataError(f"data.folder={config.folder}: cannot be created ({reason}); name another folder") from error
     try:
-        with owned(folder / NAME, wait=True):
+        with locked(folder / NAME, wait=True):
             remove_leftovers(folder)
             remove_marks(folder)
             yield

@@ -24,7 +24,7 @@ from lab.files import (
     write_atomic,
     writing,
 )
-from lab.owner import NAME, owned
+from lab.lock import NAME, locked
 
 COPIES = 4  # shards copied at a time, as one stream does not use up a network file system
 
@@ -46,7 +46,7 @@ def stage(config: DataConfig) -> None:
         return
     with writing(f"data.stage_to={config.stage_to}", "folder"):
         target.mkdir(parents=True, exist_ok=True)
-    with owned(target / NAME, wait=True):
+    with locked(target / NAME, wait=True):
         remove_leftovers(target)
         missing = {path: m for path, m in read_manifests(source).items() if not is_copied(path, m, target / path.name)}
         needed = sum(file["bytes"] for manifest in missing.values() for file in manifest["files"].values())

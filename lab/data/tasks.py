@@ -9,7 +9,7 @@ from typing import Any
 
 from lab.errors import InUse
 from lab.files import on_disk, remove
-from lab.owner import find_owner, owned
+from lab.lock import locked
 
 
 def task_name(task: int) -> str:
@@ -26,26 +26,25 @@ def run_owned(run: Callable[[Any], dict[str, Any]], folder: Path, wait: bool, ta
     """
     number, job = task
     name = task_name(number)
-    mark = folder / f".{name}.owner"
-    if not wait and find_owner(mark) is not None:
-        return False
-    with owned(mark, wait=True), on_disk(folder / name):
-        try:
-            if not (folder / name).exists():
+    try:
+        with locked(folder / f".{name}.lock", wait=wait), on_disk(folder / name):
+            try:
+                if not (folder / name).exists():
+                    remove_all(folder, name)
+                    run(job)
+            except BaseException:
                 remove_all(folder, name)
-                run(job)
-        except BaseException:
-            remove_all(folder, name)
-            raise
+                raise
+    except InUse:
+        return False
     return True
 
 
 def remove_marks(folder: Path) -> None:
-    """Delete the marks of owners that were killed."""
-    for mark in folder.glob(".task-*.owner"):
-        if find_owner(mark) is None:
-            with suppress(InUse), owned(mark):
-                pass
+    """Delete the locks of processes that were killed."""
+    for mark in folder.glob(".task-*.lock"):
+        with suppress(InUse), locked(mark):
+            pass
 
 
 def remove_all(folder: Path, name: str) -> None:

@@ -68,7 +68,6 @@ class DistanceProbe(Probe):
         Raises: ConfigError, DataError.
         """
         config, tokenizer = self.config, self.tokenizer
-        assert config.digits is not None, "the config reader fills it in"
         self.test = OneNumberTest(tokenizer, self.haystack, self.window, config.digits, config.seed)
         (number,) = draw_numbers(np.random.default_rng(config.seed), 1, config.digits)
         answer = wording.answer([number])

@@ -159,8 +159,6 @@ class NeedleProbe(Probe):
         Raises: ConfigError, DataError.
         """
         config, window = self.config, self.window
-        assert config.needles is not None, "the config reader fills it in"
-        assert config.digits is not None, "the config reader fills it in"
         self.needles, self.digits, self.seed = config.needles, config.digits, config.seed
         self.protocol = PROTOCOLS[config.protocol]
         self.check_spelling()

@@ -49,10 +49,9 @@ PROTOCOLS: Mapping[str, NeedleProtocol] = {
 
 
 def shortest_test(config: ProbeConfig, tokenizer: Tokenizer) -> int:
-    """Count the tokens of the shortest test of a config whose sizes are filled in."""
-    sizes = config.sizes
-    budget = sizes.pop("answer_budget")
-    return PROTOCOLS[config.protocol].shortest(tokenizer, budget, seed=config.seed, **sizes)
+    """Count the tokens of the shortest test."""
+    shortest = PROTOCOLS[config.protocol].shortest
+    return shortest(tokenizer, config.budget, seed=config.seed, digits=config.digits, needles=config.needles)
 
 
 def window_warning(config: ProbeConfig, tokenizer: Tokenizer, window: int) -> str | None:

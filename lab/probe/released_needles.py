@@ -23,11 +23,11 @@ from tokenizers import Tokenizer
 
 from lab.data import wording
 from lab.errors import DataError
-from lab.probe.config import OFFICIAL_SIZES
+from lab.probe.config import NEEDLES
+from lab.probe.config import RELEASED_BUDGET as BUDGET
 from lab.probe.needles import DEPTH_RANGE, NeedleCase
 
 SUMMARY = "the released script's prompts, cut at full stops, overshot, of the length less 128; digits count anywhere"
-NEEDLES, BUDGET = OFFICIAL_SIZES["released"]["needles"], OFFICIAL_SIZES["released"]["answer_budget"]
 SEED, LEAST, MOST = 42, 100_000, 1_000_000  # of the numbers, both ends included
 LONG, GROUP = 64_000, 50
 TASK = wording.TASK.rstrip() + "\n"

@@ -23,7 +23,6 @@ FREE_TO_CHANGE = (  # settings, or sections, that do not change what a run compu
     "optim.max_skipped_steps",
     "probe.batch",
     "probe.max_seconds",
-    "probe.process",
     "data.prefetch",
     "data.folder",
     "data.stage_to",

@@ -125,7 +125,7 @@ class Counted:
         return self.greedy(decoder, prompts, *rest, **options)
 
 
-@pytest.mark.parametrize("words", ["", "--sequential --round=2"], ids=["all", "sequential"])
+@pytest.mark.parametrize("words", ["", "--sequential"], ids=["all", "sequential"])
 def test_a_probe_that_was_stopped_goes_on_and_ends_as_one_that_was_not(probe, monkeypatch, words):
     if not words:
         monkeypatch.setattr(eval.engine.subject, "greedy", silent)

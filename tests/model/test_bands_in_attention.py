@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from lab.model.attention import attend
-from lab.model.attention.kernels import Matmul
 from lab.model.attention.layout import Layout
 from lab.model.attention.segments import Segments
-from lab.model.attention.tiles import TiledAttention, attend_tiles
 from lab.positions import distance, frequencies
 from tests.model.dense import assert_close_with_gradients, attention_by_distance, draw, rule
 
@@ -100,18 +98,6 @@ def test_gradients_equal_those_of_the_equation(parameters, rel, backend, shape):
     truth = attention_by_distance(
         *leaves, SPEEDS, by_index(rel), rule("causal", None), lambda m: max(1.0, math.log(m + 1) / math.log(4))
     )
-    assert_close_with_gradients(out, truth, leaves, TIGHT_TOL)
-
-
-@methods
-def test_the_kernel_of_matrix_products_equals_the_equation_with_gradients(parameters, rel, monkeypatch):
-    monkeypatch.setattr("lab.model.attention.kernels.SCORE_ELEMENTS", 2 * 4 * 23 * 3)  # three rows at a time
-    leaves = [x.requires_grad_() for x in draw(4, 2, 4, 2, 23, 23, WIDTH)]
-    q, k, v = leaves
-    ids = torch.arange(23)
-    layout = Layout.of(ids, ids, ROPE, distance(**parameters), q.dtype, starts=(0,))
-    out = attend_tiles(q, [r.rotate(k) for r in layout.k_rotations], v, layout, 0, TiledAttention, Matmul())
-    truth = attention_by_distance(*leaves, SPEEDS, by_index(rel), rule("causal", None))
     assert_close_with_gradients(out, truth, leaves, TIGHT_TOL)
 
 

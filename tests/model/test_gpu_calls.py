@@ -8,9 +8,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lab.errors import ConfigError
-from lab.model.attention import attend, backends, devices, fused
+from lab.model.attention import attend, backends, devices
 from lab.model.attention.layout import Layout
 from lab.model.attention.plan import plan_for
+from lab.model.attention.span_kernels import suits
 from lab.positions import distance
 from tests.model import stand_ins
 from tests.model.dense import attention_by_distance, dense_attention, draw, rule
@@ -155,7 +156,7 @@ def test_heads_that_no_half_precision_kernel_takes_are_left_to_sdpa(stood_in, wi
         attend(*drawn, distance=method, backend="varlen")
 
 
-def test_doubles_on_a_gpu_are_run_by_plain_products(stood_in):
+def test_doubles_on_a_gpu_are_run_pair_by_pair(stood_in):
     leaves = draw(15, 1, HEADS, KV_HEADS, 40, 40, WIDTH)
     for method, rel in [METHODS["string"], (distance("plain"), lambda i, m, n: i)]:
         out = attend(*leaves, layout=packed_layout([30, 10], 40, "cpu", torch.float64, method))
@@ -174,7 +175,7 @@ def test_auto_takes_a_variable_length_kernel_for_half_precision_only(device):
 
 
 def test_fused_kernels_suit_what_they_document(stood_in):
-    assert fused.suits(torch.zeros(1, 512))
-    assert fused.suits(torch.zeros(1, 64, dtype=torch.float16))
-    assert not fused.suits(torch.zeros(1, 12))
-    assert not fused.suits(torch.zeros(1, 64, dtype=torch.float64))
+    assert suits(torch.zeros(1, 512))
+    assert suits(torch.zeros(1, 64, dtype=torch.float16))
+    assert not suits(torch.zeros(1, 12))
+    assert not suits(torch.zeros(1, 64, dtype=torch.float64))

@@ -227,7 +227,7 @@ def right_in_some(share, longest):
     return lambda length, numbers: " ".join(numbers) if length <= longest and int(numbers[0]) % 97 < 97 * share else ""
 
 
-SEQUENTIAL = {"tests": 60, "max_length": 288, "sequential": True, "error": 0.02, "round": 7}
+SEQUENTIAL = {"tests": 60, "max_length": 288, "sequential": True, "error": 0.02}
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
@@ -258,7 +258,7 @@ def test_a_round_runs_no_more_tests_than_it_has(bpe):
     probe = make_probe(bpe, batch=64, **SEQUENTIAL)
     oracle = Oracle(bpe, right_up_to(0))
     ran = list(probe.run(oracle))
-    assert [result.tests for result in ran] == [7] * len(ran)
+    assert [result.tests for result in ran] == [3] * len(ran)
     assert oracle.calls == len(ran)
 
 
@@ -369,8 +369,8 @@ def test_the_records_of_a_probe(bpe):
         "error": None,
         "seconds": 7.5,
     }
-    sequential = make_probe(bpe, tests=60, sequential=True, thresholds=(0.5,), round=6, error=0.01)
-    stops = {"tests": 60, "thresholds": [0.5, 0.8], "error": 0.01, "round": 6}
+    sequential = make_probe(bpe, tests=60, sequential=True, thresholds=(0.5,), error=0.01)
+    stops = {"tests": 60, "thresholds": [0.5, 0.8], "error": 0.01, "round": 3}
     assert length_record(sequential, curve[1], about, None)["stops"] == stops
 
 
@@ -399,8 +399,6 @@ def test_a_probe_without_room_is_one_line(bpe, settings, start):
         ({"threshold": 1.5}, "threshold=1.5: must be <= 1; Share of tests that must pass for a length to pass"),
         ({"tests": 0}, "tests=0: must be >= 1; Tests at each length"),
         ({"error": 0.01}, "error=0.01: would be ignored; leave it out, or set sequential to true"),
-        ({"round": 5}, "round=5: would be ignored; leave it out, or set sequential to true"),
-        ({"sequential": True, "tests": 5, "round": 6}, "round=6: must be <= tests=5; lower it"),
         (
             {"protocol": "released", "digits": 3},
             "digits=3: must be 6 in the released protocol; leave it out or use protocol: ours",
@@ -414,7 +412,7 @@ def test_a_probe_without_room_is_one_line(bpe, settings, start):
             "answer_budget=64: must be 128 in the released protocol; leave it out or use protocol: ours",
         ),
     ],
-    ids=["required", "max_length", "threshold", "tests", "error", "round", "long_round", "digits", "needles", "budget"],
+    ids=["required", "max_length", "threshold", "tests", "error", "digits", "needles", "budget"],
 )
 def test_a_config_that_cannot_be_passed_is_refused(settings, line):
     with pytest.raises(ConfigError) as caught:
@@ -425,8 +423,8 @@ def test_a_config_that_cannot_be_passed_is_refused(settings, line):
 def test_settings_that_are_left_out():
     config = ProbeConfig(tests=70, threshold=0.8, thresholds=(0.9, 0.5, 0.8))
     assert (config.round_size, config.error_rate, config.all_thresholds) == (4, 0.005, (0.5, 0.8, 0.9))
-    config = ProbeConfig(sequential=True, round=3, error=0.0)
-    assert (config.round_size, config.error_rate, config.all_thresholds) == (3, 0.0, (0.8,))
+    config = ProbeConfig(sequential=True, error=0.0)
+    assert (config.round_size, config.error_rate, config.all_thresholds) == (25, 0.0, (0.8,))
 
 
 @pytest.mark.parametrize("protocol", ["ours", "released"])
