@@ -17,6 +17,7 @@ from lab.data.preparation import end_of_document
 from lab.loading import open_model
 from lab.model.huggingface import save_pretrained
 from lab.probe.needles import shortest
+from lab.train.checkpoints import Checkpoint
 from lab.train.folder import packed_counts
 from tests.opened import CONSUMED
 
@@ -189,9 +190,9 @@ def test_other_weights_take_up_nothing(probe, run_folder, tmp_path):
     other = shutil.copytree(run_folder, tmp_path / "other")
     shutil.rmtree(other / "eval", ignore_errors=True)
     assert probe("", model=other)[0] == 0
-    manifest = next(other.glob("checkpoints/*/manifest.json"))
+    (checkpoint,) = (other / "checkpoints").iterdir()
     key = lines(next((tmp_path / "out").glob("tests-*.jsonl")))[0]["key"]
-    assert key["weights"] == json.loads(manifest.read_text())["files"]["state.ckpt"]["sha256"]
+    assert key["weights"] == Checkpoint(checkpoint, CONSUMED).digest
     assert FinishedTests(tmp_path / "out", CONSUMED, key).rows
     assert not FinishedTests(tmp_path / "out", CONSUMED, {**key, "weights": "0" * 64}).rows
 
