@@ -36,8 +36,8 @@ from lab.data.selecting import ImpactConfig
 from lab.errors import ConfigError, LabError
 from lab.model.huggingface.config import hugging_face_settings
 from lab.positions.methods import Replaced
-from lab.schema import Positive, Section
-from lab.settings import TAGS, Raw, part, validated
+from lab.schema import TAGS, Positive, Section
+from lab.settings import Raw, part, validated
 from lab.source import Source, read_source
 
 SYNTAX = Syntax(

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = """
-lab.errors < lab lab.bars lab.files lab.formats lab.schema lab.parsing
+lab.errors < lab lab.bars lab.files lab.formats lab.schema
 < lab.lock lab.draw lab.plots lab.settings < lab.command < lab.launch lab.jobs
 < lab.positions lab.masks lab.skip lab.shape lab.counts
 < lab.data lab.model lab.train < lab.probe lab.source
@@ -29,7 +29,7 @@ HEAVY = {  # package: who may import it at module level; everybody else imports 
         "lab.train.callbacks",
         "lab.train.assembly",
     ),
-    **dict.fromkeys(("wandb", "datasets", "matplotlib", "pyarrow", "ray", "zstandard"), ()),
+    **dict.fromkeys(("wandb", "datasets", "matplotlib", "pyarrow"), ()),
     "pandas": ("eval",),
     "scipy.stats": (),  # half a second, while scipy.special has the distributions
     **dict.fromkeys(("transformers", "flash_attn", "xformers", "triton", "lm_eval", "altair", "vl_convert"), ()),

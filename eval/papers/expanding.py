@@ -13,8 +13,7 @@ from typing import Any
 
 from eval.papers.table import Need, Table, needs
 from lab.config import Experiment
-from lab.errors import ConfigError
-from lab.schema import nearest
+from lab.errors import ConfigError, nearest
 from lab.sweep.planning import Run, plan, read_command, run_of
 from lab.sweep.reading import read_sweep
 from lab.train.changes import flatten

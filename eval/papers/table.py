@@ -9,9 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from lab.errors import ConfigError
+from lab.errors import ConfigError, nearest
 from lab.model.config import DecoderConfig
-from lab.schema import Length, PathText, Positive, PositiveFloat, Section, look_up, nearest
+from lab.schema import Length, PathText, Positive, PositiveFloat, Section, look_up
 from lab.settings import Raw, validated
 
 HOME = Path(__file__).parent

@@ -1,8 +1,8 @@
 """Train the unfinished runs of a sweep, several at once, until each has finished, failed or been stopped.
 
-A failure does not stop the others. While a run trains, this process holds the lock `.lock` in its folder; a run that
-another process trains is waited for, and taken over where that process leaves it unfinished. What a run prints is
-appended to sweep.log in its folder.
+A failure does not stop the others. While a run trains, this process holds `.sweep.lock` there. A run that another
+process trains is waited for, and taken over where that process leaves it unfinished. What a run prints is appended to
+sweep.log in its folder.
 """
 
 from __future__ import annotations
