@@ -293,12 +293,7 @@ def losses(folder):
 
 def loss_of(decoder, experiment):
     """Mean loss of the first global batch, a run of tokens at a time."""
-    data = PackedData(
-        experiment.data,
-        seed=experiment.run.seed,
-        micro_batch_tokens=experiment.train.micro_batch_tokens,
-        n_streams=experiment.train.n_packs,
-    )
+    data = PackedData(experiment)
     data.setup("fit")
     total, n = 0.0, 0
     packs = iter(data.train_dataloader())
