@@ -176,7 +176,7 @@ def test_dashboard_without_its_package_is_one_line(place):
 
 def test_dashboard_mirrors_offline(place, finished):
     pytest.importorskip("wandb")
-    run = fit(place, "mirrored", "--track.wandb=offline", "--track.project=tests", "--train.tokens=5120", *UNPROBED)
+    run = fit(place, "mirrored", "--track.wandb=offline", "--train.tokens=5120", *UNPROBED)
     assert list((run / "wandb").glob("offline-run-*/*.wandb"))
     assert exact_metrics(run)[:4] == exact_metrics(finished)[:4]  # the schedule's length differs after the warm-up
 

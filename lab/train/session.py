@@ -104,7 +104,7 @@ def profile_experiment(experiment: Experiment, folder: Path | None) -> int:
     profiled = dataclasses.replace(
         experiment,
         run=dataclasses.replace(experiment.run, folder=str(folder), name="scratch"),
-        track=dataclasses.replace(experiment.track, wandb="off", project=None, picture=False),
+        track=dataclasses.replace(experiment.track, wandb="off", picture=False),
     )
     profiler = PyTorchProfiler(
         schedule=schedule(
