@@ -61,7 +61,6 @@ WRONG = {
     "--train.backend=flash": "train.backend=flash: runs on a CUDA device only",
     "--data.held_out_frac=0": "data.held_out_frac=0.0: the probe needs held-out text",
     # ignored
-    "--data.corpus.name=slimpajama --data.corpus.path=a --data.corpus.dataset=b": "data.corpus.dataset=b: would ",
     # missing
     "--data.corpus.name=text": "data.corpus.path: must be set",
     "--data.tokenizer.method=file --data.tokenizer.path=a --model.vocab_size=9": "data.tokenizer.eos: must be set",
@@ -154,7 +153,6 @@ def test_another_tag_drops_the_old_members_keys():
         "name": "text",
         "path": "x",
         "text_field": "text",
-        "source_field": None,
     }
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import signal
 
 import pytest
 
@@ -12,7 +11,7 @@ from lab.errors import ConfigError
 from lab.fit import SYNTAX, parse
 from lab.train.folder import RunFolder
 from lab.train.session import PROFILED, UNPROFILED, profile_experiment
-from tests.fits import CONFIG, command, folders_of, interrupt, load, settings_of
+from tests.fits import CONFIG, folders_of, load, settings_of
 from tests.refusals import refused
 
 STEPS = PROFILED + UNPROFILED
@@ -29,7 +28,7 @@ def test_a_profile_has_the_operations_of_three_steps_and_leaves_the_run_alone(tm
     events = json.loads((folder / "trace.json").read_text())["traceEvents"]
     backward = [e for e in events if str(e.get("name")).endswith("Strategy.backward")]
     assert len(backward) == 3 * 2, "three steps of two micro-batches"
-    assert "aten::mm" in written
+    assert "AdamW.step" in written
 
 
 @pytest.mark.parametrize(
@@ -51,19 +50,6 @@ def test_a_run_of_too_few_steps_is_refused(tmp_path):
     with refused("train.tokens=5120: --profile trains 6 steps of 1,024 tokens", error=ConfigError):
         profile_experiment(experiment, None)
     assert not (tmp_path / "runs").exists()
-
-
-LONG = ("--profile", "--train.tokens=655360", "--train.batch_tokens=65536", "--track.every_steps=1")
-
-
-@pytest.mark.slow
-def test_ctrl_c_ends_a_profile_with_status_75_and_leaves_nothing(tmp_path):
-    words = command(tmp_path, "stopped", *LONG)
-    run = tmp_path / "runs" / "stopped"
-    status, errors = interrupt(words, run / "profile" / "scratch", signal.SIGINT, lines=1)
-    assert status == 75
-    assert errors.splitlines()[-1] == "stopped; nothing was written"
-    assert not run.exists()
 
 
 def profile(settings, folder):

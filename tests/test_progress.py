@@ -8,7 +8,6 @@ import pytest
 
 from lab import bars
 from lab.train.callbacks.progress import Progress
-from tests.forked import ROOT
 
 
 class Screen(io.StringIO):
@@ -51,8 +50,3 @@ def test_a_file_gets_plain_lines(shown):
 
 def test_a_terminal_gets_a_bar(shown):
     assert shown(terminal=True).count("\r") > 3
-
-
-def test_every_bar_is_one_of_these():
-    files = [path for part in ("lab", "eval") for path in (ROOT / part).rglob("*.py")]
-    assert [path.name for path in files if "import tqdm" in path.read_text()] == ["bars.py"]

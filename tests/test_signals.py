@@ -93,22 +93,6 @@ def test_every_signal_by_every_way(place, launcher, to, number):
         check_resumption(launcher, place, name)
 
 
-@pytest.mark.slow
-def test_a_fault_in_training_leaves_no_process(place):
-    code = (
-        "from lab.train.callbacks.recording import Recording\n"
-        "def fail(*arguments): raise RuntimeError('planted')\n"
-        "Recording.write_line = fail"
-    )
-    with running(
-        place, [(patched(command(place, "fault", *SHORT, "--train.tokens=40960"), code), environment())]
-    ) as processes:
-        statuses, outputs = processes.finish()
-        assert statuses == [1]
-        assert "planted" in outputs[0]
-        assert processes.left() == []
-
-
 IN_LAST = 2 * (5 + 2) + 2  # a probe has 5 lengths and 2 distances
 PROBES = ("--train.tokens=20480", "--probe.max_length=192", "--probe.loss_tokens=0", "--data.prefetch=2")
 AT_A_CALL = """
@@ -147,15 +131,6 @@ def test_a_probe_that_was_cut_short_is_run_whole_by_the_resumption(place):
     )
     fit(place, "cut", *PROBES, "--resume")
     assert_same_run(place / "runs" / "cut", whole)
-
-
-@pytest.mark.slow
-def test_a_stop_in_the_last_probe_leaves_it_to_the_resumption(place):
-    whole = fit(place, "unstopped", *PROBES)
-    first, second, last = sorted({record["consumed_tokens"] for record in records(whole, "probes.jsonl")})
-    assert cut_short(place, "stopped", signal.SIGTERM, IN_LAST, status=75) == ([first, second], last)
-    fit(place, "stopped", *PROBES, "--resume")
-    assert_same_run(place / "runs" / "stopped", whole)
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ import lightning
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.profilers import Profiler
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 
@@ -80,8 +81,8 @@ def assemble(
 ) -> Run:
     """Build everything a run needs, without training; training resumes from the checkpoint `start` if given.
 
-    `launch` describes this process; left out, it is read from the environment. A run with a `profiler` neither saves,
-    probes nor draws a bar, and a signal ends it at once.
+    `launch` describes this process; left out, it is read from the environment. A run with a `profiler` writes nothing,
+    and a signal ends it at once.
 
     Raises: LabError if this machine cannot run it.
     """
@@ -90,15 +91,16 @@ def assemble(
     train, device = experiment.train, training_device(experiment)
     refuse_too_large(experiment, device)
     bf16, strategy = computes_in_bf16(experiment, device), train.resolved_strategy(device.type == "cuda")
-    data = make_data(experiment, folder)
+    kept = profiler is None and experiment.reads_token_types  # the run folder keeps what selects sentences
+    data = PackedData(experiment, folder.token_types if kept else None)
     selects = experiment.skip is not None and experiment.skip.selects
     counting = Counting(experiment.reach, experiment.position.distance, selects=selects, copies=train.context_parallel)
     stopping, recording = Stopping(launch), Recording(experiment, folder, counting)
-    callbacks = [counting, recording]
+    callbacks: list[Callback] = [counting]
     if profiler is None:
         probing = Probing(experiment, folder, counting, recording, stopping)
         saving = Checkpointing(experiment, folder, counting, recording, stopping, probing, start)
-        callbacks += [Progress(experiment, recording, probing), stopping, saving, probing]
+        callbacks += [recording, Progress(experiment, recording, probing), stopping, saving, probing]
     trainer = lightning.Trainer(
         accelerator="gpu" if device.type == "cuda" else "cpu",
         devices=train.devices,
@@ -109,7 +111,7 @@ def assemble(
         max_epochs=-1,
         accumulate_grad_batches=train.accumulation,
         callbacks=callbacks,
-        logger=make_logger(experiment),
+        logger=make_logger(experiment) if profiler is None else False,
         profiler=profiler,
         plugins=[TorchElasticEnvironment() if launch.by_torchrun else LightningEnvironment()],
         use_distributed_sampler=False,
@@ -153,21 +155,6 @@ def make_module(experiment: Experiment, device: torch.device, *, trained: bool) 
         sharding=Sharding(torch.bfloat16 if bf16 else None, train.sharded_over, whole=whole),
         compiles=compiles,
         start=start,
-    )
-
-
-def make_data(experiment: Experiment, folder: RunFolder) -> PackedData:
-    """Build the packs of a run."""
-    return PackedData(
-        experiment.data,
-        seed=experiment.run.seed,
-        micro_batch_tokens=experiment.train.micro_batch_tokens,
-        n_streams=experiment.train.n_packs,
-        mask=experiment.mask,
-        skip=experiment.skip,
-        shape=experiment.shape,
-        token_types=folder.token_types if experiment.reads_token_types else None,
-        context_parallel=experiment.train.context_parallel,
     )
 
 

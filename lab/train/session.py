@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
-import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,7 +17,7 @@ from lab.launch import Launch, find_launch, set_threads
 from lab.model import products
 from lab.positions.base_bound import base_warning
 from lab.probe.curve import shown_length
-from lab.train.assembly import assemble
+from lab.train.assembly import Run, assemble
 from lab.train.checkpoints import Checkpoint
 from lab.train.choices import choose_backend, choose_compile, computes_in_bf16, reductions, training_device
 from lab.train.folder import RunFolder, is_finished
@@ -61,11 +60,9 @@ def train(experiment: Experiment, launch: Launch, resume: bool, command: str, *,
             start_folder(experiment, folder, checkpoint, run.data, threads, restart=restart)
             show(announce(experiment, checkpoint))
         try:
-            run.trainer.fit(run.module, datamodule=run.data)
+            fit(run)
             if exits:
                 run.stopping.ignore()
-        except SystemExit as error:  # raised by Lightning on Ctrl-C before the first step
-            raise (KeyboardInterrupt if isinstance(error.__context__, KeyboardInterrupt) else error) from None
         finally:
             for logger in run.trainer.loggers:
                 logger.finalize("unfinished" if sys.exc_info()[0] or run.stopping.stopped else "finished")
@@ -85,55 +82,49 @@ def train(experiment: Experiment, launch: Launch, resume: bool, command: str, *,
 def profile_experiment(experiment: Experiment, folder: Path | None) -> int:
     """Write a Chrome trace and a table of where time goes, to RUN/profile if nowhere else; return the exit status.
 
-    A few steps are trained in a run folder of their own, which is deleted. Of several processes the first is profiled.
+    A few steps are trained, of which nothing else is written. Of several processes the first is profiled.
 
     Raises: LabError.
     """
     from lightning.pytorch.profilers import PassThroughProfiler, PyTorchProfiler
     from torch.profiler import schedule
 
-    train = experiment.train
+    train, path = experiment.train, folder or experiment.run.path / "profile"
     if train.steps < PROFILED + UNPROFILED:
         raise ConfigError(
             f"train.tokens={train.tokens}: --profile trains {PROFILED + UNPROFILED} steps of {train.batch_tokens:,} "
             "tokens; raise it"
         )
     launch = find_launch(os.environ, train.devices, train.nodes)
-    folder = folder or experiment.run.path / "profile"
-    folder.mkdir(parents=True, exist_ok=True)
-    profiled = dataclasses.replace(
-        experiment,
-        run=dataclasses.replace(experiment.run, folder=str(folder), name="scratch"),
-        track=dataclasses.replace(experiment.track, wandb="off", picture=False),
-    )
-    profiler = PyTorchProfiler(
-        schedule=schedule(
-            wait=(UNPROFILED - 1) * train.accumulation, warmup=train.accumulation, active=PROFILED * train.accumulation
-        ),
-        on_trace_ready=lambda found: found.export_chrome_trace(str(folder / "trace.json")),
-        row_limit=25,
-    )
-    try:
-        with own_run(profiled, launch):
-            set_threads(train.threads, launch)
-            scratch = RunFolder(profiled.run.path)
-            run = assemble(profiled, scratch, launch, profiler=profiler if launch.is_first else PassThroughProfiler())
-            run.data.check_prepared()
-            run.trainer.fit_loop.epoch_loop.max_steps = PROFILED + UNPROFILED
-            run.trainer.fit(run.module, datamodule=run.data)
-            if launch.is_first:
-                write_atomic(folder / "profile.txt", profiler.summary().encode())
-    except SystemExit as error:  # as above
-        raise (KeyboardInterrupt if isinstance(error.__context__, KeyboardInterrupt) else error) from None
-    finally:
-        if launch.is_first:
-            shutil.rmtree(profiled.run.path, ignore_errors=True)
-            for empty in (folder, experiment.run.path):
-                if empty.is_dir() and not any(empty.iterdir()):
-                    empty.rmdir()
+
+    def write(found: Any) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        found.export_chrome_trace(str(path / "trace.json"))
+
+    packs = train.accumulation  # the profiler counts these
+    begin = schedule(wait=(UNPROFILED - 1) * packs, warmup=packs, active=PROFILED * packs)
+    profiler = PyTorchProfiler(schedule=begin, on_trace_ready=write, row_limit=25)
+    set_threads(train.threads, launch)
+    chosen = profiler if launch.is_first else PassThroughProfiler()
+    run = assemble(experiment, RunFolder(experiment.run.path), launch, profiler=chosen)
+    run.data.check_prepared()
+    run.trainer.fit_loop.epoch_loop.max_steps = PROFILED + UNPROFILED
+    fit(run)
     if launch.is_first:
-        show(f"profile: {folder / 'profile.txt'}; open {folder / 'trace.json'} in ui.perfetto.dev")
+        write_atomic(path / "profile.txt", profiler.summary().encode())
+        show(f"profile: {path / 'profile.txt'}; open {path / 'trace.json'} in ui.perfetto.dev")
     return DONE
+
+
+def fit(run: Run) -> None:
+    """Train.
+
+    Raises: KeyboardInterrupt where Ctrl-C comes before the first step, for which Lightning raises SystemExit.
+    """
+    try:
+        run.trainer.fit(run.module, datamodule=run.data)
+    except SystemExit as error:
+        raise (KeyboardInterrupt if isinstance(error.__context__, KeyboardInterrupt) else error) from None
 
 
 def announce(experiment: Experiment, checkpoint: Checkpoint | None) -> str:

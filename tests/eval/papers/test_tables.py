@@ -24,7 +24,7 @@ from tests.eval.commands import runner
 
 ROOT = Path(__file__).resolve().parents[3]
 COUNTED = {"string": (7, 9), "dca": (7, 8), "longrecipe": (6, 4), "entropy_abf": (5, 3), "anchor": (12, 8)}
-NEEDS_NO_MODEL = ("eval.plan.frequency", "eval.positions")
+NEEDS_NO_MODEL = ("eval.plan", "eval.positions")
 command, planned = runner(main), functools.cache(experiments)
 ABSENT = ("no such folder", "no such file", "is not a run folder")
 SIZES = [pytest.param(False, id="full"), pytest.param(True, id="mini")]

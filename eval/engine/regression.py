@@ -2,14 +2,17 @@
 
     ln r = b_0 + sum over columns c of b_c ln c + s e,     e standard normal
 
-A probe whose reach was measured contributes the density of ln r, one whose reach is the end of what was tested the
+A probe whose reach was measured contributes the density of ln r. One whose reach is the end of what was tested adds the
 probability of more, and one without any reach the probability of less (Tobin 1958). In d = b / s and h = 1 / s,
 
     z = h ln r - x'd;   measured: ln h - z^2 / 2;   the end: ln Phi(-z);   none: ln Phi(z)
 
-is concave, so that its maximum is the only one (Olsen 1978). Columns are standardised, and d is held by a normal prior
-of standard deviation 100 so that it stays finite where bounds leave a coefficient open on one side; such a coefficient,
-whose standard error exceeds OPEN, is infinite in `slopes`.
+is concave, so that its maximum is the only one (Olsen 1978). Columns are standardised. A normal prior of standard
+deviation 100 keeps d finite where bounds leave a coefficient open on one side. Such a coefficient, whose standard error
+exceeds OPEN, is infinite in `reported`.
+
+The probes of one run depend on each other. Limits are therefore quantiles over resamples in which whole runs are drawn
+with replacement (the cluster bootstrap). Models are compared by the likelihood of runs, or arms, left out of the fit.
 
 Source: Tobin 1958 (Econometrica 26), Olsen 1978 (Econometrica 46).
 """
@@ -24,6 +27,8 @@ import numpy.typing as npt
 import pandas as pd
 from scipy.optimize import minimize
 from scipy.special import log_ndtr
+
+from lab.train.arms import mean_with_limits
 
 Floats = npt.NDArray[np.float64]
 PRIOR = 0.01  # inverse standard deviation of d
@@ -153,3 +158,55 @@ def errors_of(d: Floats, sigma: float, x: Floats, y: Floats, side: Floats) -> Fl
     curvature = np.where(side == 0, 1.0, mills(u) * (mills(u) + u))
     errors: Floats = np.sqrt(np.diag(np.linalg.inv((x.T * curvature) @ x + PRIOR**2 * np.eye(x.shape[1]))))
     return errors
+
+
+def bootstrap(
+    points: pd.DataFrame, whole: Regression, resamples: int, confidence: float, seed: int
+) -> tuple[pd.DataFrame, int]:
+    """Compute limits `low` and `high` of each column's coefficient, and count the resamples that could be fitted.
+
+    A column that a resample cannot separate has none from it. Limits are values found, so open ones stay infinite.
+    """
+    generator = np.random.default_rng(seed)
+    runs = [group for _, group in points.groupby("run", sort=False)]
+    found = []
+    for _ in range(resamples):
+        drawn = pd.concat([runs[k] for k in generator.integers(0, len(runs), len(runs))], ignore_index=True)
+        model = fit(drawn, separable(drawn, whole.columns)[0])
+        found += [] if model is None else [model.reported]
+    slopes = pd.DataFrame(found, columns=list(whole.columns))
+    shares = {"low": (1 - confidence) / 2, "high": (1 + confidence) / 2}
+    limits = {name: [quantile(slopes[column].dropna(), share) for column in slopes] for name, share in shares.items()}
+    return pd.DataFrame(limits, index=slopes.columns, dtype=float), len(found)
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Return one of the values; nan of none."""
+    return float(np.quantile(values, share, method="nearest")) if len(values) else np.nan
+
+
+def held_out(points: pd.DataFrame, columns: Sequence[str], by: str) -> npt.NDArray[np.float64]:
+    """Return the log likelihood of each run, or arm, under the fit to all others; nan where that cannot be made."""
+    scores = []
+    for _, group in points.groupby(by, sort=False):
+        others = points.drop(index=group.index)
+        model = fit(others, separable(others, columns)[0])
+        scores.append(np.nan if model is None else float(model.log_likelihood(group).sum()))
+    return np.array(scores)
+
+
+def compare(points: pd.DataFrame, models: dict[str, tuple[str, ...]], by: str) -> pd.DataFrame:
+    """Compare models by what was left out in turn: log likelihood, and that of the last model less it, with limits.
+
+    Sums are over the runs, or arms, that every model could be fitted without.
+    """
+    scores = np.array([held_out(points, columns, by) for columns in models.values()])
+    scores = scores[:, ~np.isnan(scores).any(0)]
+    rows = []
+    for name, score in zip(models, scores, strict=True):
+        row = {"model": name, f"left out by {by}": scores.shape[1], "log likelihood": score.sum()}
+        if scores.shape[1]:
+            mean, low, high = mean_with_limits((scores[-1] - score).tolist())
+            row |= {"all less it": mean, "from": low, "to": high}
+        rows.append(row)
+    return pd.DataFrame(rows).set_index("model")
