@@ -59,7 +59,7 @@ def test_what_changes_no_result_changes_no_name(small):
 @pytest.mark.parametrize(
     "change",
     [{"run__seed": 1}, {"data__mode": "uniform"}, {"mask": {"method": "document"}, "data__mode": "concatenated"},
-     {"optim__lr": 0.01}, {"data__corpus": {"seed": 1}}],
+     {"optim__lr": 0.01}, {"data__corpus": {"words": 16}}],
     ids=lambda change: next(iter(change)),
 )  # fmt: skip
 def test_every_other_setting_changes_it(small, change):
