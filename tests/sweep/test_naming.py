@@ -83,9 +83,10 @@ def test_names_of_runs_that_were_recorded_hold(table, tmp_path):
     rows = [json.loads(line) for line in lines if '"config.yaml"' in line]
     for row in rows[::3]:
         recorded = flatten(parse_yaml(row["text"], "record"))
+        if recorded.get("shape.strategy.method") in ("choose", "pack"):  # which are gone
+            continue
         (tmp_path / "x.yaml").write_text("{}")
-        experiment = load_experiment(
-            tmp_path / "x.yaml", {key: value for key, value in recorded.items() if key in known}
-        )
+        kept = {key: value for key, value in recorded.items() if key in known}
+        experiment = load_experiment(tmp_path / "x.yaml", kept)
         assert automatic_name(experiment, experiment.run.name.rpartition("-")[0]) == row["run"]
     assert rows
