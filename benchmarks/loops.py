@@ -29,11 +29,11 @@ from benchmarks import record
 from benchmarks.timing import heading
 from lab.config import load_experiment
 from lab.data.module import PackedData
-from lab.model.training import Training
 from lab.settings import parse_overrides
 from lab.train.assembly import Run, assemble
 from lab.train.environment import ROOT
 from lab.train.folder import RunFolder
+from lab.train.module import Training
 
 CONFIG = ROOT / "configs" / "cpu_demo.yaml"
 WARM_UP = 2  # turns that are not counted

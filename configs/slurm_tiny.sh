@@ -5,13 +5,19 @@
 # takes 3 minutes at 0.1 GB a second.
 #SBATCH --job-name=probe-lab
 #SBATCH --nodes=2
-#SBATCH --ntasks-per-node=8
+#SBATCH --ntasks-per-node=1
 #SBATCH --gpus-per-node=8
-#SBATCH --cpus-per-task=8
+#SBATCH --cpus-per-task=64
 #SBATCH --time=2-00:00:00
 #SBATCH --signal=USR1@600
 #SBATCH --open-mode=append
 set -euo pipefail
-# srun does not take sbatch's cpus per task over (SLURM 22.05 and later), nor end the others when a task fails
-srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=1 \
-    .venv/bin/python -m lab.fit "${1:-configs/tiny_2k.yaml}" --resume "${@:2}"
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=600 # s that torchrun gives the ranks to save
+first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+# srun does not take sbatch's cpus per task over (SLURM 22.05 and later), nor end the others when a task fails.
+# torchrun overwrites TORCHELASTIC_SIGNALS_TO_HANDLE by its option.
+srun --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=1 \
+    .venv/bin/python -m torch.distributed.run --nnodes="$SLURM_NNODES" --nproc-per-node=8 \
+    --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$first:$((29500 + SLURM_JOB_ID % 1000))" \
+    --signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1 \
+    -m lab.fit "${1:-configs/tiny_2k.yaml}" --resume "${@:2}"

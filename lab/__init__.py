@@ -5,18 +5,12 @@ use, so that `import lab` stays light.
 """
 
 import importlib
-import sys
 from typing import TYPE_CHECKING, Any
-
-from lab.interrupts import in_one_line
 
 if TYPE_CHECKING:
     from lab.analysis import frame, open_run
 
 __all__ = ["frame", "open_run"]
-
-if sys.argv[:1] == ["-m"]:  # python -m COMMAND, before its module is loaded; other importers keep their own hook
-    sys.excepthook = in_one_line
 
 
 def __dir__() -> list[str]:

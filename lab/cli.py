@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout, suppress
 
 from lab.command import HELP, WRONG, show
-from lab.schema import nearest
+from lab.errors import nearest
 
 COMMANDS = {  # name: module and purpose
     "fit": ("lab.fit", "train a model"),

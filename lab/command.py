@@ -17,16 +17,15 @@ from dataclasses import fields
 from itertools import islice, takewhile
 from typing import Any, NamedTuple, NoReturn
 
-from lab.errors import ConfigError, LabError
+from lab.errors import ConfigError, LabError, brief, nearest
 from lab.files import on_disk
-from lab.schema import Section, brief, is_short, nearest
-from lab.settings import TAGS, Raw, all_settings, parse_overrides, validated
+from lab.schema import TAGS, Section, is_short, validated_values
+from lab.settings import all_settings, parse_overrides, parse_yaml
 
 FAILED, WRONG, STOPPED = 1, 2, 75  # exit statuses
 MOST_LINES, LONGEST_LINE = 3, 500  # of faults that are printed
 CONTINUES = "stopped; the same command continues"
 NOTHING_WRITTEN = "stopped; nothing was written"
-NUMBER = re.compile("[0-9]{1,18}")
 HELP = ("-h", "--help", "--help=all")
 ABOUT = "--help="  # all, or a section
 
@@ -63,27 +62,23 @@ class Syntax(NamedTuple):
             Words(places=['run'], options=Namespace(o='out'), settings={'n': 3, 'fast': True})
         """
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-        for names, kind in (
-            (self.flags, {"action": "store_true"}),
-            (self.values, {}),
-            (self.lists, {"nargs": "+", "action": "extend"}),
-        ):
-            for name in names:
-                parser.add_argument(name, **kind)  # type: ignore[arg-type]
+        for name in self.flags:
+            parser.add_argument(name, action="store_true")
+        for name in self.values:
+            parser.add_argument(name)
+        for name in self.lists:
+            parser.add_argument(name, nargs="+", action="extend")
         try:
             options, rest = parser.parse_known_args(list(words))
         except argparse.ArgumentError as error:
             name = str(error.argument_name)
-            remedy = (
-                "takes no value; leave the value out" if name in self.flags else "has no value; write it after a space"
-            )
-            raise ConfigError(f"{name}: {remedy}") from error
-        named = [(name, getattr(options, name.lstrip("-"))) for name in self.values]
-        for name, path in (*(("", word) for word in rest[: self.places]), *named):
-            if path and not (path.startswith("--") or is_short(path)):
-                given = f"{name}{'=' if name.startswith('--') else ' ' if name else ''}{brief(path)}"
-                raise ConfigError(f"{given}: too long for a path; give a shorter one")
+            fault = "takes no value; leave it out" if name in self.flags else "has no value; write it after a space"
+            raise ConfigError(f"{name}: {fault}") from error
         places = list(islice(takewhile(lambda word: not word.startswith("-"), rest), self.places))
+        given = [*places, *(getattr(options, name.lstrip("-")) or "" for name in self.values)]
+        for path in given:
+            if not is_short(path):
+                raise ConfigError(f"{brief(path)}: too long for a path, or not in one line; give a shorter one")
         if not places and self.missing:
             raise ConfigError(self.missing.format(word=words[0]))
         return Words(places, options, parse_overrides(rest[len(places) :], self.bare))
@@ -105,19 +100,19 @@ def help_status(description: str | None, arguments: Sequence[str], settings: Cal
     if arguments and not asked:
         return None
     lines = list(settings())
-    sections = dict.fromkeys(re.findall(r"^ +--([a-z_]+)\.", "\n".join(lines), re.M))
-    more = ["--help=all lists every setting, its default and meaning."] if lines else []
-    more += [f"--help=SECTION lists those of a section: {', '.join(sections)}."] if sections else []
-    shown = [str(description), *more]
     about = next((word.removeprefix(ABOUT) for word in asked if word.startswith(ABOUT)), None)
+    sections = dict.fromkeys(re.findall(r"^ +--([a-z_]+)\.", "\n".join(lines), re.M))
     if about == "all":
-        shown = [str(description), *lines]
+        show("\n".join([str(description), *lines]))
+    elif about in sections:
+        show("\n".join(line for line in lines if line.lstrip(" -\n").startswith(f"{about}.")))
     elif about is not None:
-        shown = [line for line in lines if line.lstrip(" -\n").startswith(f"{about}.")]
-        if not shown:
-            show(f"{ABOUT}{brief(about)}: no such section; {nearest(about, ['all', *sections])}", error=True)
-            return WRONG
-    show("\n".join(shown))
+        show(f"{ABOUT}{brief(about)}: no such section; {nearest(about, ['all', *sections])}", error=True)
+        return WRONG
+    else:
+        more = ["--help=all lists every setting, its default and meaning."] if lines else []
+        more += [f"--help=SECTION lists those of a section: {', '.join(sections)}."] if sections else []
+        show("\n".join([str(description), *more]))
     return 0 if asked else WRONG
 
 
@@ -158,6 +153,7 @@ def run(
     settings: Callable[[], Iterable[str]] = tuple,
     stopped: str = NOTHING_WRITTEN,
     whole: bool = False,
+    silent: bool = False,
 ) -> int:
     """Run a command and return the exit status.
 
@@ -172,7 +168,7 @@ def run(
         with on_disk():
             done = work(syntax.read(arguments))
     except (LabError, KeyboardInterrupt) as error:
-        return failed(error, stopped, whole=whole)
+        return failed(error, stopped, silent=silent, whole=whole)
     if isinstance(done, int):
         return done
     show(done)
@@ -188,14 +184,18 @@ def start(main: Callable[[Sequence[str]], int]) -> NoReturn:
 def read_options(options_class: type[Any], given: Mapping[str, Any], faults: Sequence[str] = ()) -> Any:
     """Build a command's options from the settings given; `faults` were found elsewhere on the command line.
 
+    `64,128`, `64` and `vt,cwe` are lists where an option is a list.
+
     Raises: ConfigError with all faults, fields named as they are written on the command line.
     """
-    empty = [
-        field.name for field in fields(options_class) if "tuple" in str(field.type) and given.get(field.name) == []
+    lists = [field.name for field in fields(options_class) if "tuple" in str(field.type)]
+    values = {name: as_list(value, name) if name in lists else value for name, value in given.items()}
+    faults = [
+        *faults,
+        *(f"--{name}=[]: must hold one or more; leave it out" for name in lists if given.get(name) == []),
     ]
-    faults = [*faults, *(f"--{name}=[]: must hold one or more; leave it out for the default" for name in empty)]
     try:
-        options = validated(options_class, Raw(with_lists(given, options_class), "options"))
+        options = validated_values(options_class, values)
     except ConfigError as error:
         raise ConfigError(*faults, *(f"--{fault}" for fault in error.faults)) from error
     if faults:
@@ -203,33 +203,23 @@ def read_options(options_class: type[Any], given: Mapping[str, Any], faults: Seq
     return options
 
 
-def with_lists(given: Mapping[str, Any], options_class: type[Any]) -> dict[str, Any]:
-    """Read `64,128`, `64` and `vt,cwe` as lists where an option is a list."""
-    kinds = {field.name: str(field.type) for field in fields(options_class) if "tuple" in str(field.type)}
-    return {name: as_list(value, kinds[name]) if name in kinds else value for name, value in given.items()}
-
-
-def as_list(value: Any, kind: str) -> Any:
-    """Read one word or number, or several between commas, as a list; anything else is returned as it is.
+def as_list(value: Any, name: str) -> Any:
+    """Read one word or number, or several between commas, as a list.
 
     Example:
-        >>> as_list("64,128", "tuple[int, ...]"), as_list(64, "tuple[int, ...]"), as_list("a few", "tuple[int, ...]")
-        ([64, 128], [64], 'a few')
-        >>> as_list("vt, cwe", "tuple[str, ...]"), as_list(3, "tuple[str, ...]")
-        (['vt', 'cwe'], 3)
+        >>> as_list("64,128", "n"), as_list(64, "n"), as_list("vt, cwe", "tasks")
+        ([64, 128], [64], ['vt', 'cwe'])
     """
-    words = [word.strip() for word in value.split(",")] if isinstance(value, str) else []
-    if "tuple[str" in kind:
-        return words or value
-    if isinstance(value, int) and not isinstance(value, bool):
-        return [value]
-    return [int(word) for word in words] if words and all(NUMBER.fullmatch(word) for word in words) else value
+    if value is None or isinstance(value, list | dict):
+        return value
+    return parse_yaml(f"[{value}]", f"--{name}") if isinstance(value, str) else [value]
 
 
 def settings_lines(options_class: type[Section], names: Iterable[str] | None = None, prefix: str = "") -> list[str]:
     """Describe settings, all or those named: default, meaning and values, a method as the heading of its own."""
     listed = [one for one in all_settings(options_class, prefix) if names is None or one.name in names]
-    times, lines, inside = Counter(one.name for one in listed), [], "."
+    times = Counter(one.name for one in listed)
+    lines, inside = [], "."
     for one in listed:
         heads = times[one.name] > 1 and one.name.rpartition(".")[2] in TAGS
         inside = one.name.rpartition(".")[0] + "." if heads else inside

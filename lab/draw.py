@@ -188,9 +188,9 @@ def number_axis(
     elif largest >= MANY:
         options["format"] = ".3~s"
     if log:
-        scale = {"type": "log"}
+        scale = {"type": "log", "nice": False}
     if log and channel is alt.X and largest < MANY:
-        scale |= {"base": 2, "nice": False}
+        scale["base"] = 2
         options["values"] = log_ticks(known.tolist())
         options["format"] = ","
     if limits is not None:
@@ -209,7 +209,7 @@ def log_ticks(values: Sequence[float]) -> list[float]:
         ([96.0, 128.0], [4.0, 8.0, 16.0])
     """
     distinct = sorted({float(value) for value in values if value > 0})
-    if len(distinct) <= FEW:
+    if len(distinct) <= FEW and all(value.is_integer() for value in distinct):
         return distinct
     powers = 2.0 ** np.arange(np.ceil(np.log2(distinct[0])), np.floor(np.log2(distinct[-1])) + 1)
     return [float(power) for power in powers]
@@ -349,7 +349,9 @@ def layer(*charts: Any) -> Any:
             if part.data is alt.Undefined:
                 part.data = chart.data
             parts.append(part)
-    return alt.layer(*parts).properties(width=charts[0].width, height=charts[0].height)
+    whole, first = alt.layer(*parts), charts[0]
+    whole.width, whole.height, whole.title = first.width, first.height, first.title
+    return whole
 
 
 def beside(*charts: Any, title: str = "") -> Any:

@@ -1,5 +1,12 @@
 """Errors shown to users, one line each: field, value, the rule it breaks, what to do."""
 
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Collection
+
+LONGEST_SHOWN = 80  # characters of a value in an error's line
 IN_NO_EXTRA = {  # built from source against the installed torch, which pip's isolated builds do not see
     "flash_attn": "pip install --no-build-isolation flash-attn",
 }
@@ -47,3 +54,35 @@ class MissingPackage(LabError):
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's text, or its type if it has none."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def brief(value: object) -> str:
+    r"""Write a value for an error's line, without the middle of a long one.
+
+    Example:
+        >>> brief([1, 2]), brief("abc"), brief("a\nb"), brief("x" * 5000)
+        ('[1, 2]', 'abc', '"a\\nb"', 'xxxxxxxxxxxxxxxxxxxxxxxx...xxxxxxxxxxxxxxxxxxxxxxxx (5,000 characters)')
+    """
+    is_plain = not isinstance(value, dict | list) and str(value).isprintable()
+    text = str(value) if is_plain else json.dumps(value, default=str)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:24]}...{text[-24:]} ({len(text):,} characters)"
+
+
+def as_written(value: object) -> str:
+    """Write a value for an error's line, quoted if it would parse as another type.
+
+    Example:
+        >>> as_written("32"), as_written("true"), as_written("wide"), as_written(32)
+        ('"32"', '"true"', 'wide', '32')
+    """
+    try:
+        quoted = isinstance(value, str) and not isinstance(json.loads(value), list | dict)
+    except (ValueError, RecursionError):
+        quoted = False
+    return f'"{brief(value)}"' if quoted else brief(value)
+
+
+def nearest(word: str, names: Collection[str]) -> str:
+    """Suggest the nearest of some names in place of an unknown word, or list all."""
+    near = difflib.get_close_matches(word, names, n=1)
+    return f"did you mean {near[0]}?" if near else f"use one of: {', '.join(names)}"

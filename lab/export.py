@@ -1,7 +1,119 @@
-"""python -m lab.export: export a run as a Hugging Face folder; see lab.recipes.export."""
+r"""Export a run as a Hugging Face folder, which transformers and lm-evaluation-harness take as it is.
 
-from lab.command import start
-from lab.recipes.export import main
+    python -m lab.export RUN -o FOLDER [--weights_only] [--setting=value ...]
+
+RUN is a run folder (its newest checkpoint is taken) or a checkpoint in it; settings are those of the run's config, such
+as another position method:
+
+    python -m lab.export runs/cpu_demo -o exported
+    python -m lab.export runs/cpu_demo --position.frequency.method=yarn --position.frequency.factor=4 \
+        --position.frequency.train_len=192 -o exported_yarn
+    python -m lab.export runs/cpu_demo_string --weights_only -o exported_weights
+    lm_eval --model hf --model_args pretrained=exported --tasks lambada_openai
+
+FOLDER holds model.safetensors in float32, config.json (Llama; Qwen2 with biases, Qwen3 with norms of queries and keys),
+the tokenizer with its special tokens, and generation_config.json, by which generation stops at the end of a document.
+max_position_embeddings is the training window, or the length that the position method or skipped ids extend it to.
+
+rope, abf, ntk, pi, dynamic_ntk, ntk_by_parts, yarn, llama3 and longrope have a name in config.json. For any other
+method --weights_only writes plain RoPE in its place, for lab.model.huggingface.apply(model, distance=...) to replace.
+Exit status: 0 done; 2 invalid input, one line per fault on stderr; 75 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from lab.command import Syntax, Words, run, start
+from lab.data.tokenizer import needed
+from lab.errors import CheckpointError, ConfigError
+from lab.loading import OpenedModel, open_model, token_ids
+from lab.model.decoder import Decoder
+from lab.model.huggingface import save_pretrained
+from lab.model.huggingface.rope import WRITTEN_AS, written_length
+from lab.positions import distance, frequencies
+from lab.source import find_place
+
+MISSING = "{word}: RUN must be the first argument; give a run folder or a checkpoint in it"
+
+
+def export(words: Words) -> str:
+    """Write the folder, and return a summary.
+
+    Raises: LabError.
+    """
+    if words.options.o is None:
+        raise ConfigError("-o: must be given, the folder to write; for instance -o exported")
+    place, output = Path(words.places[0]), Path(words.options.o)
+    if find_place(place).is_hugging_face:
+        raise CheckpointError(f"{place}: is a Hugging Face folder already; copy it, or give a run folder")
+    model = open_model(place, words.settings)
+    had = model.method
+    name_positions(model.decoder, weights_only=words.options.weights_only)
+    export_model(model, output)
+    lost = f"; without {had}, which config.json has no name for" if model.method != had else ""
+    n = sum(parameter.numel() for parameter in model.decoder.parameters())
+    return f"{output}: {model.name} at {model.consumed_tokens or 0:,} tokens, {n:,} parameters, {model.method}{lost}"
+
+
+def name_positions(decoder: Decoder, *, weights_only: bool) -> None:
+    """Replace position methods that config.json has no name for by plain RoPE, or refuse them.
+
+    Raises: ConfigError with a line for each method.
+    """
+    unnamed = {}
+    if not decoder.distance.is_plain or decoder.distance.scales_logits:
+        unnamed["distance"] = decoder.distance.method
+    if decoder.frequencies.method not in WRITTEN_AS:
+        unnamed["frequency"] = decoder.frequencies.method
+    if unnamed and not weights_only:
+        rule = "has no name in a Hugging Face folder; add --weights_only to write plain RoPE in its place"
+        raise ConfigError(*(f"position.{kind}.method={name}: {rule}" for kind, name in unnamed.items()))
+    if "distance" in unnamed:
+        decoder.distance = distance("plain")
+    if "frequency" in unnamed:
+        theta = decoder.frequencies.theta
+        decoder.frequencies = frequencies("rope", head_dim=decoder.cfg.head_dim, theta=theta)
+
+
+def export_model(model: OpenedModel, output: Path) -> None:
+    """Write a run's model and tokenizer as a Hugging Face folder.
+
+    Raises: LabError.
+    """
+    tokenizer, ids, longest = needed(model.tokenizer), token_ids(model), longest_text(model)
+    given = {name: number for name, number in ids.items() if number is not None}
+    about = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **{name.removesuffix("_id"): tokenizer.id_to_token(number) for name, number in given.items()},
+        "clean_up_tokenization_spaces": False,
+        "model_input_names": ["input_ids", "attention_mask"],
+        **({} if longest is None else {"model_max_length": longest}),
+    }
+    files = {
+        "tokenizer.json": tokenizer.to_str(pretty=True),
+        "tokenizer_config.json": json.dumps(about, indent=2),
+        "generation_config.json": json.dumps(ids, indent=2),
+    }
+    save_pretrained(model.decoder, output, train_len=longest, token_ids=ids, files=files)
+
+
+def longest_text(model: OpenedModel) -> int | None:
+    """Return the tokens of the longest text that the model is meant for; None where its position method states it."""
+    method, experiment = model.decoder.frequencies, model.experiment
+    if method.method == "dynamic_ntk":
+        return None
+    target = getattr(experiment.skip, "target_len", None) if experiment is not None else None
+    return max(length or 0 for length in (model.train_len, written_length(method, None), target))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit status."""
+    syntax = Syntax(flags=("--weights_only",), values=("-o",), missing=MISSING)
+    return run(__doc__, arguments, export, syntax=syntax)
+
 
 if __name__ == "__main__":
     start(main)

@@ -15,7 +15,7 @@ CONFIG is a YAML file, or the name of one of configs/, as cpu_demo. Every settin
 
 --dry_run trains nothing and needs no GPU, shards or weights; --gpu=H100 and --utilisation=0.4 change the estimated
 hours. --profile trains six steps apart from the run, and writes trace.json and profile.txt to FOLDER, or to
-RUN/profile.
+RUN/profile. With train.devices > 1 the command starts torchrun, which starts a process for each device.
 
 Exit status: 0 done; 1 a loss or gradient is not finite, or a rank has died; 2 invalid input, a full disk or a run
 folder in use, at most three lines on stderr; 75 stopped by a signal after saving.
@@ -26,18 +26,15 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
-from lab.command import NOTHING_WRITTEN, Syntax, Words, failed, help_status, settings_lines, show
+from lab.command import NOTHING_WRITTEN, Syntax, Words, run, settings_lines
 from lab.config import Experiment, load_experiment
-from lab.errors import ConfigError, LabError
+from lab.errors import ConfigError
 from lab.estimate.absent import load_without_weights
 from lab.estimate.options import DryRun, separate
-from lab.files import on_disk
-from lab.launch import read_launch
+from lab.launch import needs_torchrun, read_launch, start_ranks
 
 SYNTAX = Syntax(
     flags=("--resume", "--restart", "--print_config", "--dry_run", "--profile"),
@@ -46,75 +43,29 @@ SYNTAX = Syntax(
 )
 
 
-class Arguments(NamedTuple):
-    """The parsed command line; `dry_run` is None for a run that is to be trained, `output` where a profile goes."""
-
-    experiment: Experiment
-    resume: bool
-    restart: bool
-    print_config: bool
-    dry_run: DryRun | None
-    profile: bool = False
-    output: Path | None = None
+def settings() -> list[str]:
+    """Describe every setting of a run, and the options of --dry_run."""
+    own = settings_lines(Experiment)
+    return ["Settings (default; meaning):", "", *own, "", "With --dry_run:", "", *settings_lines(DryRun)]
 
 
-def parse(words: Words) -> Arguments:
-    """Read the config, its overrides and the flags.
+def parse(words: Words) -> tuple[Experiment, DryRun | None]:
+    """Read the config and its overrides; the options of a dry run are None where it is not asked for.
 
-    Raises: ConfigError.
+    Raises: ConfigError, also for options that contradict each other or would be ignored.
     """
     path, options = Path(words.places[0]), words.options
-    refuse_ignored(options)
-    if not options.dry_run:
-        if options.resume and options.restart:
-            raise ConfigError("--restart: contradicts --resume; leave one of them out")
-        experiment = load_experiment(path, words.settings)
-        output = None if options.o is None else Path(options.o)
-        return Arguments(
-            experiment, options.resume, options.restart, options.print_config, None, options.profile, output
-        )
-    settings, dry_run = separate(words)
-    return Arguments(load_without_weights(path, settings), False, False, False, dry_run)
-
-
-def refuse_ignored(options: Namespace) -> None:
-    """Refuse options that would be ignored beside --profile, or without it.
-
-    Raises: ConfigError.
-    """
     if options.o is not None and not options.profile:
         raise ConfigError(f"-o {options.o}: would be ignored without --profile; leave it out, or set run.folder")
     given = [name for name in ("resume", "restart", "print_config", "dry_run") if getattr(options, name)]
     if options.profile and given:
         raise ConfigError(*(f"--{name}: contradicts --profile; leave one of them out" for name in given))
-
-
-def settings() -> list[str]:
-    """Describe every setting of a run, and the options of --dry_run."""
-    return [
-        "Settings (default; meaning):",
-        "",
-        *settings_lines(Experiment),
-        "",
-        "With --dry_run:",
-        "",
-        *settings_lines(DryRun),
-    ]
-
-
-def read_arguments(arguments: Sequence[str]) -> Arguments | int:
-    """Read the command line; return the exit status if it is invalid or only prints help or the config."""
-    status = help_status(__doc__, arguments, settings)
-    if status is not None:
-        return status
-    try:
-        parsed = parse(SYNTAX.read(arguments))
-    except LabError as error:
-        return failed(error)
-    if parsed.print_config:
-        show(parsed.experiment.describe() + parsed.experiment.to_yaml(), end="")
-        return 0
-    return parsed
+    if options.dry_run:
+        own, dry_run = separate(words)
+        return load_without_weights(path, own), dry_run
+    if options.resume and options.restart:
+        raise ConfigError("--restart: contradicts --resume; leave one of them out")
+    return load_experiment(path, words.settings), None
 
 
 def resume_command(arguments: Sequence[str]) -> str:
@@ -123,33 +74,40 @@ def resume_command(arguments: Sequence[str]) -> str:
     return shlex.join(["python", "-m", "lab.fit", *words])
 
 
+def check(words: Words) -> str | int:
+    """Check the command line, and return the config where it is asked for."""
+    experiment, _ = parse(words)
+    return (experiment.describe() + experiment.to_yaml()).rstrip("\n") if words.options.print_config else 0
+
+
+def read_arguments(arguments: Sequence[str], work: Callable[[Words], str | int] = check) -> int:
+    """Do some work with the command line, and return the exit status."""
+    stopped = f"interrupted before training; continue with:\n  {resume_command(arguments)}"
+    stopped = NOTHING_WRITTEN if "--profile" in arguments else stopped
+    silent = not read_launch(os.environ).prints_faults
+    return run(__doc__, arguments, work, syntax=SYNTAX, settings=settings, stopped=stopped, silent=silent)
+
+
 if __name__ == "__main__":
-    parsed = read_arguments(sys.argv[1:])
-    if isinstance(parsed, int):
-        raise SystemExit(parsed)
+
+    def train(words: Words) -> str | int:
+        """Train, or what else the command line asks for; torch is loaded here, after the settings have been checked."""
+        (experiment, dry_run), options = parse(words), words.options
+        if options.print_config:
+            return check(words)
+        if dry_run is not None:
+            from lab.estimate.command import estimate
+
+            return estimate(experiment, dry_run)
+        again = resume_command(sys.argv[1:])
+        if needs_torchrun(os.environ, experiment.train.devices, experiment.train.nodes):
+            return start_ranks(sys.argv[1:], experiment.train.devices, again)
+        from lab.train.session import profile_experiment, run_experiment
+
+        if options.profile:
+            return profile_experiment(experiment, None if options.o is None else Path(options.o))
+        return run_experiment(experiment, options.resume, again, restart=options.restart, exits=True)
+
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read once by OpenMP; spinning threads cost up to 8 times
-    experiment, again = parsed.experiment, resume_command(sys.argv[1:])
-    launch = read_launch(os.environ, experiment.train.devices, experiment.train.nodes)
-    try:  # torch loads here, after the settings have been checked
-        with on_disk():
-            if parsed.dry_run is not None:
-                from lab.estimate.command import estimate
-
-                show(estimate(experiment, parsed.dry_run))
-                status = 0
-            elif parsed.profile:
-                os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch.profiler's library prints its own stages
-                from lab.train.profiling import profile_experiment
-
-                status = profile_experiment(experiment, parsed.output, again)
-            else:
-                from lab.train.session import run_experiment
-
-                status = run_experiment(experiment, parsed.resume, again, restart=parsed.restart, exits=True)
-    except LabError as error:
-        status = failed(error, silent=not launch.prints_faults)
-    except KeyboardInterrupt as error:
-        stopped = f"interrupted before training; continue with:\n  {again}"
-        stopped = NOTHING_WRITTEN if parsed.profile else stopped
-        status = failed(error, stopped, silent=not launch.is_first)
-    raise SystemExit(status)
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch.profiler's library prints its own stages
+    raise SystemExit(read_arguments(sys.argv[1:], train))

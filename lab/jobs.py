@@ -7,9 +7,11 @@ this process does, however it ends (on Linux).
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -20,11 +22,11 @@ from types import FrameType
 from typing import Any
 
 from lab.command import STOPPED
-from lab.lifetime import end_with
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 POLL_S = 0.2
 COPY_S = 1.0  # a Ctrl-C this soon after another signal is the same one, from the terminal and a launcher
+PR_SET_PDEATHSIG = 1  # prctl(2)
 KILLED = 128  # plus the number of the signal, as shells do
 
 
@@ -48,6 +50,7 @@ class Children:
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.asked_at: float | None = None
         self.kill_all = self.passed_on = False
+        self.library = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded before a fork, not after it
 
     def __enter__(self) -> Children:
         """Record signals from now on; `ended` acts on them, as a handler could run while a child is being started."""
@@ -88,7 +91,7 @@ class Children:
                 stderr=subprocess.STDOUT if output else None,
                 env={**os.environ, **(job.environment or {})},
                 process_group=0,
-                preexec_fn=partial(end_with, os.getpid()),  # noqa: PLW1509  only the thread that forks runs Python here
+                preexec_fn=partial(end_with, os.getpid(), self.library),  # noqa: PLW1509  only the thread that forks runs Python here
             )
         finally:
             if output:
@@ -107,6 +110,14 @@ class Children:
         for name in found:
             del self.running[name]
         return {name: status if status >= 0 else KILLED - status for name, status in found.items()}
+
+
+def end_with(parent: int, library: ctypes.CDLL | None) -> None:
+    """Have the kernel kill this process when its parent, whose number is given, ends; exec keeps that."""
+    if library is not None:
+        library.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it has ended before
+        os._exit(1)
 
 
 def kill(child: subprocess.Popen[bytes]) -> None:

@@ -1,36 +1,33 @@
-"""The launcher of this process, its rank and the world size, from the environment variables that launchers set.
+"""The processes of a run: torchrun starts one for each device, and tells each its rank by variables.
 
-    torchrun    TORCHELASTIC_RUN_ID with RANK, LOCAL_RANK, WORLD_SIZE, ...; also inside a SLURM job, whose ranks are
-                those of its own tasks and not of torchrun's workers
-    srun        SLURM_STEP_ID with a step of several tasks, SLURM_PROCID, SLURM_LOCALID, ...; the shells of sbatch,
-                salloc and `srun --pty bash` have SLURM's variables too, but no such step
-    lightning   neither: Lightning starts the node's other processes, and sets LOCAL_RANK for them
-
-Source: torch.distributed.run and srun(1), the variables they set.
+Source: torch.distributed.run, "Environment variables"; torch.distributed.elastic.agent.server.api.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import os
+import signal
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
+from lab.command import FAILED, STOPPED, show
 from lab.errors import ConfigError
 
-STEP = ("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NUM_TASKS")  # set in the tasks of a step only
-BY_HAND = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")  # connect nodes that each start their own processes
+SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"  # that torchrun passes on to the ranks
+SAVE_S = 600  # what ranks may take to save after a signal
 
 
 @dataclass(frozen=True)
 class Launch:
     """One process among those of a run."""
 
-    by: Literal["torchrun", "srun", "lightning"]
-    rank: int
-    local_rank: int
-    node: int
-    world_size: int
-    local_world_size: int
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+    local_world_size: int = 1
+    by_torchrun: bool = False
     restarts: int = 0  # how often torchrun has started the ranks again
 
     @property
@@ -41,101 +38,107 @@ class Launch:
     @property
     def prints_faults(self) -> bool:
         """Whether this process prints faults: one per node, as all its processes find the same ones."""
-        return self.by == "lightning" or self.local_rank == 0
+        return self.local_rank == 0
 
-    @property
-    def returns_status(self) -> bool:
-        """Whether a launcher reads this process's exit status; Lightning kills a run whose children return non-zero."""
-        return self.by != "lightning" or self.local_rank == 0
+
+def read_launch(environment: Mapping[str, str]) -> Launch:
+    """Read the rank of this process; without torchrun it is the only one."""
+    if "TORCHELASTIC_RUN_ID" not in environment:
+        return Launch()
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    rank, local_rank, world_size, local_world_size = (int(environment[name]) for name in names)
+    restarts = int(environment.get("TORCHELASTIC_RESTART_COUNT", 0))
+    return Launch(rank, local_rank, world_size, local_world_size, True, restarts)
 
 
 def find_launch(environment: Mapping[str, str], devices: int, nodes: int) -> Launch:
-    """Identify the launcher of this process.
+    """Read the rank of this process among those of a config.
 
     Raises: ConfigError if the number of processes started is not that of the config.
     """
-    launch = read_launch(environment, devices, nodes)
-    missing = [name for name in BY_HAND if name not in environment]
-    if launch.by == "lightning" and nodes > 1 and missing:
-        raise ConfigError(
-            f"train.nodes={nodes}: several nodes need a launcher, and neither srun nor torchrun started this process; "
-            f"use one of them, or set {', '.join(missing)} on each node (docs/training.md)"
-        )
-    wanted = devices * nodes
+    launch, wanted = read_launch(environment), devices * nodes
+    if launch.restarts:
+        raise ConfigError("--max-restarts: lab.fit continues with --resume only; leave --max-restarts out")
     if launch.world_size != wanted:
         raise ConfigError(
-            f"train.devices*train.nodes={devices}*{nodes}={wanted}: {launch.by} started {launch.world_size} processes; "
+            f"train.devices*train.nodes={devices}*{nodes}={wanted}: torchrun started {launch.world_size} processes; "
             "make them equal"
         )
     if launch.local_world_size != devices:
         raise ConfigError(
-            f"train.devices={devices}: {launch.by} started {launch.local_world_size} processes on this node; make them "
+            f"train.devices={devices}: torchrun started {launch.local_world_size} processes on this node; make them "
             "equal"
         )
     return launch
 
 
-def read_launch(environment: Mapping[str, str], devices: int, nodes: int) -> Launch:
-    """Identify the launcher of this process, without checking it against the config.
+def needs_torchrun(environment: Mapping[str, str], devices: int, nodes: int) -> bool:
+    """Return whether this process has to start the ranks of a run.
 
-    Example:
-        >>> read_launch({"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, devices=2, nodes=1).by
-        'lightning'
+    Raises: ConfigError where it cannot, as the run takes several nodes, or as srun has started several such processes.
     """
-
-    def number(name: str, default: int = 0) -> int:
-        return int(environment.get(name, default))
-
-    if "TORCHELASTIC_RUN_ID" in environment:
-        return Launch(
-            "torchrun",
-            rank=number("RANK"),
-            local_rank=number("LOCAL_RANK"),
-            node=number("GROUP_RANK"),
-            world_size=number("WORLD_SIZE", 1),
-            local_world_size=number("LOCAL_WORLD_SIZE", 1),
-            restarts=number("TORCHELASTIC_RESTART_COUNT"),
-        )
-    in_step = any(name in environment for name in STEP)
-    tasks = number("SLURM_STEP_NUM_TASKS", number("SLURM_NTASKS", 1)) if in_step else 1
+    if read_launch(environment).by_torchrun:
+        return False
+    if nodes > 1:
+        raise ConfigError(f"train.nodes={nodes}: several nodes need torchrun on each; see docs/training.md")
+    tasks = int(environment.get("SLURM_STEP_NUM_TASKS", 1)) if "SLURM_STEP_ID" in environment else 1
     if tasks > 1:
-        node = number("SLURM_NODEID")
-        return Launch(
-            "srun",
-            rank=number("SLURM_PROCID"),
-            local_rank=number("SLURM_LOCALID"),
-            node=node,
-            world_size=tasks,
-            local_world_size=tasks_on(environment, node, default=devices),
+        raise ConfigError(
+            f"train.devices={devices}: srun started {tasks} processes; start one torchrun on each node, as "
+            "configs/slurm_tiny.sh does"
         )
-    node, local_rank = number("NODE_RANK") if nodes > 1 else 0, number("LOCAL_RANK")
-    return Launch("lightning", node * devices + local_rank, local_rank, node, devices * nodes, devices)
+    return devices > 1
 
 
-def tasks_on(environment: Mapping[str, str], node: int, default: int) -> int:
-    """Count the tasks of one node of a step, which SLURM writes as `8(x2),4`.
+def start_ranks(words: Sequence[str], devices: int, again: str) -> int:
+    """Run lab.fit with these words in so many processes of this machine, by torchrun; return the exit status.
 
-    Example:
-        >>> [tasks_on({"SLURM_STEP_TASKS_PER_NODE": "8(x2),4"}, node, default=1) for node in range(3)]
-        [8, 8, 4]
+    A rank that fails ends the others within 30 s, by torchrun. After a signal the status is 75 however the ranks end,
+    as torchrun does not tell.
     """
-    counts: list[int] = []
-    for part in environment.get("SLURM_STEP_TASKS_PER_NODE", "").split(","):
-        tasks, _, times = part.rstrip(")").partition("(x")
-        counts += [int(tasks)] * int(times or 1) if tasks else []
-    return counts[node] if node < len(counts) else default
+    from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # the ranks print what is to be known
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SAVE_S))
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # lab.fit sets the threads of each rank
+    options = [f"--nproc-per-node={devices}", f"--signals-to-handle={SIGNALS}", "--local-addr=127.0.0.1"]
+    try:
+        run.run(run.parse_args(["--standalone", *options, "-m", "lab.fit", *words]))
+    except SignalException:
+        return STOPPED
+    except ChildFailedError as error:
+        rank, cause = first_cause(error.failures)
+        if cause.exitcode >= 0:
+            return int(cause.exitcode)
+        killed = f"rank {rank} (process {cause.pid}) was killed by {signal.Signals(-cause.exitcode).name}"
+        show(f"\n{killed}; all ranks end; continue with: {again}", error=True)
+        return FAILED
+    return 0
 
 
-def own_cores(launch: Launch, environment: Mapping[str, str], cores: int) -> int:
-    """Count the cores that this process does not share, of those it may run on.
+def first_cause(failures: Mapping[int, Any]) -> tuple[int, Any]:
+    """Find the rank that failed first: one killed by a signal, before those that its death or torchrun's SIGTERM ended.
 
-    srun binds each task to separate cores by default; the processes of other launchers share all cores.
-
-    Example:
-        >>> task = Launch("srun", 0, 0, 0, 8, 8)
-        >>> own_cores(task, {"SLURM_CPUS_ON_NODE": "64"}, cores=8), own_cores(task, {}, cores=64)
-        (8, 8)
+    Their times are whole seconds.
     """
-    on_node = int(environment.get("SLURM_CPUS_ON_NODE", 0))
-    is_own = launch.by == "srun" and cores * launch.local_world_size <= on_node
-    return cores if is_own else max(1, cores // launch.local_world_size)
+    begin = min(failure.timestamp for failure in failures.values())
+
+    def order(item: tuple[int, Any]) -> tuple[bool, int]:
+        code = item[1].exitcode
+        return item[1].timestamp > begin + 1, 2 if code == -signal.SIGTERM else int(code >= 0)
+
+    return min(failures.items(), key=order)
+
+
+def set_threads(threads: int | None, launch: Launch = Launch()) -> int:
+    """Set the number of CPU threads of this process, by default its part of the cores, and return it."""
+    import torch
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    chosen = threads or max(1, cores // launch.local_world_size)
+    torch.set_num_threads(chosen)
+    if launch.world_size > 1:
+        os.environ["OMP_NUM_THREADS"] = str(chosen)  # otherwise Lightning sets its own number
+    return chosen

@@ -13,8 +13,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from lab.config import Experiment, load_experiment
-from lab.data.preparation import shard_folder
-from lab.data.tokenizer import load_tokenizer
+from lab.data.preparation import end_of_document, shard_folder
+from lab.data.tokenizer import load_tokenizer, needed, special_ends
 from lab.errors import ConfigError
 from lab.model.decoder import Decoder
 from lab.model.huggingface import load_pretrained
@@ -121,6 +121,17 @@ def tokenizer_in(folder: Path) -> Tokenizer | None:
     """
     file = tokenizer_of(folder)
     return None if file is None else load_tokenizer(file)
+
+
+def token_ids(model: OpenedModel) -> dict[str, int | None]:
+    """Find the ids that begin a text and end a document, as a run's tokenizer and corpus have them.
+
+    Raises: DataError for a run without a tokenizer.
+    """
+    assert model.experiment is not None, "a run's model"
+    tokenizer = needed(model.tokenizer)
+    begins = next(reversed(special_ends(tokenizer)[0]), None)
+    return {"bos_token_id": begins, "eos_token_id": end_of_document(model.experiment.data, tokenizer)}
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

@@ -1,9 +1,234 @@
-"""python -m lab.longrecipe: a recipe of several runs; see lab.recipes.longrecipe."""
+"""Extend a model by LongRecipe: all stages from one config, one after the other.
 
+    python -m lab.longrecipe CONFIG [--stage.section.key=value ...] [--launcher "COMMAND"] [--dry_run]
+
+CONFIG is a YAML file of configs/recipes/. The stages are a brief training on full windows of the target length, the
+analysis of impactful tokens (eval.impact), the extension on selected sentences with ids up to the target length, a
+replay of pretraining data, and the merge of base and replayed model (lab/recipes.py lists their inputs, and
+those of the baselines that `methods` names):
+
+    python -m lab.longrecipe configs/recipes/longrecipe_demo.yaml
+    python -m lab.longrecipe configs/recipes/longrecipe_demo.yaml --folder=runs/other --extend.optim.lr=5e-4
+    python -m lab.longrecipe configs/recipes/longrecipe_demo.yaml --methods='[pose, random]'
+    python -m lab.longrecipe configs/recipes/longrecipe_80k.yaml --launcher "torchrun --nproc_per_node 8"
+
+--launcher is the command that starts lab.fit in the training stages; left out, this Python. Every stage's settings are
+checked before the first one runs, and are written to FOLDER as tune.yaml, analyse.yaml, extend.yaml, replay.yaml and
+merge.yaml (pose.yaml, pose_replay.yaml and pose_merge.yaml for PoSE).
+
+--dry_run prints the resources that each training stage needs, and runs none; it takes lab.fit --dry_run's options.
+
+The same command continues after Ctrl-C, a kill, or a time limit, and skips finished stages. To run a stage again,
+delete its folder and those of the stages after it.
+Exit status: 0 done; 2 invalid input, one line per fault on stderr; 75 stopped by a signal, to be resumed.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
 import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from lab.command import HELP
-from lab.recipes.longrecipe import main
+import yaml
+
+from lab.command import CONTINUES, HELP, STOPPED, Words, run, settings_lines, show
+from lab.data.packing import refuse_few
+from lab.data.part_of_speech import open_tagger
+from lab.data.preparation import is_prepared, shard_folder
+from lab.data.selecting import RESULT
+from lab.errors import CheckpointError, ConfigError
+from lab.files import read_object, write_atomic, write_json, writing
+from lab.jobs import Job, run_jobs
+from lab.probe.curve import shown_length
+from lab.recipes import SYNTAX, TRAINING, Recipe, Resolved, Stage, read_recipe, resolve, stages_of
+from lab.train.changes import changes
+from lab.train.folder import RunFolder
+
+RECORDS = "stages.json"  # whether each started stage is done, and its seconds
+HEAD = ("stage", "tokens", "loss", "held-out loss", "effective length", "seconds", "folder")
+Records = dict[str, dict[str, Any]]
+
+
+def read_records(folder: Path) -> Records:
+    """Read the record of each started stage.
+
+    Raises: CheckpointError for a damaged file, or one of another shape.
+    """
+    path, remedy = folder / RECORDS, "restore it, or delete it to run the stages again"
+    found = read_object(path, CheckpointError, remedy) if path.exists() else {}
+    for stage, record in found.items():
+        if not isinstance(record, dict) or not isinstance(record.get("seconds", 0.0), int | float):
+            raise CheckpointError(f"{path}: {stage} is not the record of a stage; {remedy}")
+    return found
+
+
+def stages_left(recipe: Recipe, records: Records) -> list[Stage]:
+    """List the remaining stages: of every method, those after the last one that is done and still exists."""
+    left = []
+    for stages in map(stages_of, recipe.methods):
+        done = [n for n, stage in enumerate(stages, 1) if is_done(records, stage) and recipe.path(stage).exists()]
+        left += stages[max(done, default=0) :]
+    return left
+
+
+def is_done(records: Records, stage: Stage) -> bool:
+    """Return whether a stage was finished."""
+    return bool(records.get(stage.name, {}).get("done"))
+
+
+def write_settings(resolved: Resolved, left: Sequence[Stage]) -> None:
+    """Write the settings of the stages that are left, after those of finished ones have been compared.
+
+    Raises: ConfigError with a line for each setting that differs, or where the folder cannot be written.
+    """
+    faults, folder = [], Path(resolved.recipe.folder)
+    for stage in resolved.recipe.stages.values():
+        file = folder / f"{stage.name}.yaml"
+        if stage not in left and file.exists():
+            old, now = yaml.safe_load(file.read_text(encoding="utf-8")), yaml.safe_dump(resolved.settings[stage.name])
+            faults += [
+                f"{stage.name}.{key}={new}: the stage is finished, with {before}; set it back, or choose another folder"
+                for key, before, new in changes(old, yaml.safe_load(now))
+            ]
+    if faults:
+        raise ConfigError(*faults)
+    with writing(f"folder={folder}", "folder"):
+        for stage in left:
+            text = yaml.safe_dump(resolved.settings[stage.name], sort_keys=False, allow_unicode=True)
+            write_atomic(folder / f"{stage.name}.yaml", text.encode("utf-8"))
+
+
+def refuse_unprepared(resolved: Resolved, left: Sequence[Stage]) -> None:
+    """Check that corpora are prepared, and what the analysis needs, before the first training.
+
+    Raises: LabError; ConfigError with a line for each training stage whose corpus must be prepared first.
+    """
+    recipe, experiments = resolved.recipe, resolved.experiments
+    faults = [
+        f"{name}.data.corpus.name={experiment.data.corpus.name}: not prepared in {shard_folder(experiment.data)}; run "
+        f"python -m lab.prepare {Path(recipe.folder) / f'{name}.yaml'} first"
+        for name, experiment in experiments.items()
+        if not experiment.data.embedded and not is_prepared(experiment.data)
+    ]
+    if faults:
+        raise ConfigError(*faults)
+    if any(stage.kind == "analyse" for stage in left):
+        options, data = recipe.analyse, experiments["tune"].data
+        if options.tagger is not None:
+            open_tagger(options.tagger)
+        if options.text is None and is_prepared(data):
+            refuse_few(data, length=resolved.settings["analyse"]["length"], windows=options.windows)
+
+
+def job_of(resolved: Resolved, stage: Stage, launcher: Sequence[str]) -> Job:
+    """Build the command of a stage."""
+    settings, folder = resolved.settings[stage.name], str(resolved.recipe.path(stage))
+    if stage.kind in TRAINING:
+        file = str(Path(resolved.recipe.folder) / f"{stage.name}.yaml")
+        return Job(stage.name, [*launcher, "-m", "lab.fit", file, "--resume"])
+    if stage.kind == "analyse":
+        given = {key: value for key, value in settings.items() if key not in ("base", "tuned") and value is not None}
+        words = [settings["base"], settings["tuned"], *(f"--{key}={json.dumps(value)}" for key, value in given.items())]
+    else:
+        words = [*settings["models"], "--weights", *map(str, settings["weights"])]
+        words += ["--positions", settings["positions"]] if settings["positions"] else []
+        words += ["--train_len", str(settings["train_len"])] if settings["train_len"] else []
+    module = "eval.impact" if stage.kind == "analyse" else "lab.merge"
+    return Job(stage.name, [sys.executable, "-m", module, *words, "-o", folder])
+
+
+def run_stages(recipe: Recipe, jobs: Sequence[Job], records: Records) -> int:
+    """Run the stages that are left; return 0, or the exit status of the first that does not finish.
+
+    Raises: ConfigError for a launcher that is missing.
+    """
+    began = time.monotonic()
+
+    def note(job: Job, status: int) -> None:
+        nonlocal began
+        seconds = records.get(job.name, {}).get("seconds", 0.0) + time.monotonic() - began
+        records[job.name] = {"done": status == 0, "seconds": round(seconds, 1)}
+        write_json(Path(recipe.folder) / RECORDS, records)
+        began = time.monotonic()
+
+    try:
+        return run_jobs(jobs, on_end=note)
+    except OSError as error:
+        raise ConfigError(f"--launcher={error.filename}: cannot be started ({error.strerror}); name another") from error
+
+
+def report(recipe: Recipe, records: Records) -> str:
+    """Format a table of the results of every stage."""
+    rows = [HEAD]
+    for stage in recipe.stages.values():
+        seconds = records.get(stage.name, {}).get("seconds", 0.0)
+        rows.append((stage.name, *results_of(stage, recipe.path(stage)), f"{seconds:,.0f}", str(recipe.path(stage))))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *cells, folder in rows:
+        middle = (f"{cell:>{width}}" for cell, width in zip(cells, widths[1:-1], strict=True))
+        lines.append("  ".join([f"{first:<{widths[0]}}", *middle, folder]))
+    return "\n".join(["", *lines])
+
+
+def results_of(stage: Stage, folder: Path) -> tuple[str, str, str, str]:
+    """Read the results of a stage: tokens, loss of the last step, held-out loss, effective length."""
+    if stage.kind in TRAINING:
+        steps, probes = list(RunFolder(folder).read("metrics.jsonl")), list(RunFolder(folder).probes())
+        last, probe = steps[-1] if steps else {}, probes[-1] if probes else {}
+        numbers = ((last, "consumed_tokens", ",.0f"), (last, "loss", ".3f"), (probe, "held_out_loss", ".3f"))
+        tokens, loss, held_out = (f"{row[key]:{form}}" if key in row else "-" for row, key, form in numbers)
+        length = shown_length(probe["effective_length"], probe.get("first_length")) if probe else "-"
+        return tokens, loss, held_out, length
+    if stage.kind == "analyse" and (folder / RESULT).exists():
+        options = json.loads((folder / RESULT).read_text(encoding="utf-8"))["options"]
+        return f"{options['windows'] * options['length']:,}", "-", "-", "-"
+    return "-", "-", "-", "-"
+
+
+def carry_out(words: Words, arguments: Sequence[str]) -> int:
+    """Run the remaining stages of a recipe, report, and return the exit status.
+
+    Raises: LabError.
+    """
+    launcher = [sys.executable] if words.options.launcher is None else shlex.split(words.options.launcher)
+    if not launcher:
+        raise ConfigError("--launcher: must be a command; for instance 'torchrun --nproc_per_node 8'")
+    recipe = read_recipe(Path(words.places[0]), words.settings)
+    resolved, records = resolve(recipe), read_records(Path(recipe.folder))
+    left = stages_left(recipe, records)
+    write_settings(resolved, left)
+    refuse_unprepared(resolved, left)
+    for stage in left:
+        show(f"{stage.name} -> {recipe.path(stage)}")
+        if stage.kind == "merge":  # one that was merged earlier is out of date, one that was interrupted incomplete
+            shutil.rmtree(recipe.path(stage), ignore_errors=True)
+    status = run_stages(recipe, [job_of(resolved, stage, launcher) for stage in left], records)
+    if status == 0:
+        show(report(recipe, records))
+    elif status == STOPPED:
+        again = shlex.join(["python", "-m", "lab.longrecipe", *arguments])
+        show(f"the recipe was stopped, finished stages are saved; continue with:\n  {again}", error=True)
+    return status
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit status."""
+    heading = "Settings (default; meaning), those of the training stages as in lab.fit --help=all:"
+    return run(
+        __doc__,
+        arguments,
+        lambda words: carry_out(words, arguments),
+        syntax=SYNTAX,
+        settings=lambda: [heading, "", *settings_lines(Recipe)],
+        stopped=CONTINUES,
+    )
+
 
 if __name__ == "__main__":
     if "--dry_run" in sys.argv and not {*HELP} & {*sys.argv}:

@@ -1,7 +1,235 @@
-"""python -m lab.merge: merge models; see lab.recipes.merge."""
+"""Merge trained models: every weight of the merged one is the weighted sum of theirs.
 
-from lab.command import start
-from lab.recipes.merge import main
+    python -m lab.merge MODEL MODEL [MODEL ...] [--weights W W ...] [--positions MODEL] [--train_len TOKENS] -o FOLDER
+    python -m lab.merge RUN --last N [--weights W W ...] [--train_len TOKENS] -o FOLDER
+
+    W_merged = w_1 W_1 + w_2 W_2 + ...,    w_1 + w_2 + ... = 1    (arXiv:2409.00509, Eq. 7)
+
+A MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder; all must be of
+one shape. FOLDER becomes a Hugging Face folder in float32; sums are taken in float64. Left out, the weights are equal
+shares, which for two models are LongRecipe's 0.5 and 0.5:
+
+    python -m lab.merge models/Llama-3-8B runs/replayed --positions runs/replayed -o merged
+    python -m lab.merge runs/seed0 runs/seed1 runs/seed2 -o average
+    python -m lab.merge runs/anchor_64k --last 5 -o average
+    python -m lab.merge models/Llama-3-8B runs/replayed --weights 0.3 0.7 --positions runs/replayed -o merged
+
+--last merges the newest checkpoints of one run folder, newest first, such as those of train.final_checkpoints. (Where
+AnchorAttention averages over its last five, it averages their scores, as eval.ruler --last does.)
+
+If the models' position methods differ, --positions names the model whose methods and training window are kept. Its
+distance method must be plain, the only one that a Hugging Face folder supports. --train_len replaces the models' own
+training window, for instance that of a model which was extended and then replayed. tokenizer.json is copied if the
+models that have one agree; the ids that begin and end a text are those of the first model that has them. All
+models are loaded at once, in float32.
+Exit status: 0 done; 2 invalid input, one line per fault on stderr; 75 interrupted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lab.bars import Bar
+from lab.command import Syntax, Words, run, start
+from lab.data.tokenizer import load_tokenizer
+from lab.errors import CheckpointError, ConfigError
+from lab.loading import MOST_FAULTS, OpenedModel, open_model, shape, token_ids
+from lab.model.decoder import Decoder
+from lab.model.huggingface import save_pretrained
+from lab.model.huggingface.config import hugging_face_settings, read_settings
+from lab.source import FREE, TOKENIZER, named, tokenizer_of
+from lab.train.checkpoints import newest_checkpoints
+
+UNFINISHED = "interrupted; the output is incomplete, delete it and merge again"
+SUM_TOLERANCE = 1e-6  # of the weights around 1, for decimals such as 0.3333333
+ONE_SHAPE = "merge models of one shape"
+
+
+def merge(words: Words) -> str:
+    """Read the command line, merge, write the folder, and return a summary.
+
+    Raises: LabError.
+    """
+    options, paths = words.options, [Path(word) for word in words.places]
+    if options.last is not None:
+        if len(paths) != 1:
+            raise ConfigError(f"--last={options.last}: takes one run folder; name one, or leave --last out")
+        count = read_count("last", options.last, "checkpoints; leave it out for models that are named")
+        paths = newest_checkpoints(paths[0], count)
+    for name, value in words.settings.items():
+        usage = "write MODEL MODEL --weights W W --positions MODEL -o FOLDER"
+        raise ConfigError(f"--{name}={value}: not an option; {usage}")
+    train_len = options.train_len
+    if train_len is not None:
+        train_len = read_count("train_len", train_len, "tokens; leave it out for the models' own")
+    given = " ".join(map(str, paths))
+    if len(paths) < 2:
+        raise ConfigError(f"MODEL={given}: must be two models or more, before the options; see --help")
+    if options.o is None:
+        raise ConfigError("-o: must be given, the folder to write; for instance -o merged")
+    shares = [1 / len(paths)] * len(paths) if options.weights is None else read_shares(options.weights, len(paths))
+    wanted, output = None if options.positions is None else Path(options.positions), Path(options.o)
+    if wanted is not None and wanted not in paths:
+        raise ConfigError(f"--positions={wanted}: must be one of the models; use one of {', '.join(map(str, paths))}")
+    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
+        raise CheckpointError(f"{output}: is not empty; use a new or an empty folder")
+    models = {path: open_model(path) for path in Bar(paths, desc="read", leave=False)}
+    refuse_other_shapes(models)
+    kept, train_len = choose_positions(models, wanted, train_len)
+    tokenizer = shared_tokenizer(models)
+    add_up([models[path].decoder for path in paths], shares, kept)
+    files = {} if tokenizer is None else {TOKENIZER: tokenizer.read_text(encoding="utf-8")}
+    save_pretrained(kept, output, train_len=train_len, token_ids=shared_ids(models), files=files)
+    parts = " + ".join(f"{share:g} {path}" for path, share in zip(paths, shares, strict=True))
+    n = sum(parameter.numel() for parameter in kept.parameters())
+    return f"{output}: {parts}, {n:,} parameters; {'with a' if tokenizer else 'no'} {TOKENIZER}"
+
+
+def read_count(name: str, word: str, of: str) -> int:
+    """Read the value of an option that is a number of something.
+
+    Raises: ConfigError.
+    """
+    if not (word.isascii() and word.isdigit()) or int(word) < 1:
+        noun, _, remedy = of.partition("; ")
+        raise ConfigError(f"--{name}={word}: must be a whole number of {noun} >= 1; {remedy}")
+    return int(word)
+
+
+def read_shares(words: Sequence[str], n_models: int) -> list[float]:
+    """Read the weights of the models.
+
+    Raises: ConfigError.
+    Example:
+        >>> read_shares(["0.3", "0.7"], 2)
+        [0.3, 0.7]
+    """
+    given = f"--weights={' '.join(words)}"
+    try:
+        shares = [float(word) for word in words]
+    except ValueError:
+        raise ConfigError(f"{given}: must be numbers; write for instance --weights 0.5 0.5") from None
+    if len(shares) != n_models:
+        raise ConfigError(f"{given}: must be {n_models} numbers, one for each model; leave it out for equal shares")
+    if not all(map(math.isfinite, shares)):
+        raise ConfigError(f"{given}: must be finite; write for instance --weights 0.5 0.5")
+    total = math.fsum(shares)
+    if abs(total - 1) > SUM_TOLERANCE:
+        raise ConfigError(f"{given}: must sum to 1, not {total:g}; divide each by their sum")
+    return shares
+
+
+def refuse_other_shapes(models: dict[Path, OpenedModel]) -> None:
+    """Refuse models whose weights do not match by name and shape, or that compute differently with them.
+
+    Raises: ConfigError with a line for each weight, or each setting, that differs from the first model's.
+    """
+    (first, base), *others = models.items()
+    for describe in (shapes_of, structure_of):
+        ours = describe(base.decoder)
+        faults = [
+            f"{name}: {theirs.get(name, 'missing')} in {path}, {ours.get(name, 'missing')} in {first}; {ONE_SHAPE}"
+            for path, theirs in ((path, describe(model.decoder)) for path, model in others)
+            for name in {**ours, **theirs}
+            if theirs.get(name) != ours.get(name)
+        ]
+        if len(faults) > MOST_FAULTS:
+            faults[MOST_FAULTS:] = [f"{len(faults) - MOST_FAULTS} more weights do not match; {ONE_SHAPE}"]
+        if faults:
+            raise ConfigError(*faults)
+
+
+def shapes_of(decoder: Decoder) -> dict[str, Any]:
+    """List the shapes of a decoder's weights."""
+    return {name: shape(tensor) for name, tensor in decoder.state_dict().items()}
+
+
+def structure_of(decoder: Decoder) -> dict[str, Any]:
+    """List the settings that decide what a decoder computes with its weights, its positions aside."""
+    settings = dataclasses.asdict(decoder.cfg) | {"attention_width": decoder.cfg.width}
+    return {f"model.{name}": value for name, value in settings.items() if name not in FREE}
+
+
+def choose_positions(
+    models: dict[Path, OpenedModel], wanted: Path | None, given_len: int | None
+) -> tuple[Decoder, int | None]:
+    """Return the model whose positions are kept, and the training window: as given, or the longest if all are equal.
+
+    Raises: ConfigError if the choice is missing or would be ignored, or a Hugging Face folder does not support it.
+    """
+    shown = {path: f"{model.method} at theta {model.decoder.frequencies.theta}" for path, model in models.items()}
+    decoders = [model.decoder for model in models.values()]
+    first, *others = [(each.frequencies.config, each.frequencies.theta, each.distance) for each in decoders]
+    differ = any(other != first for other in others)
+    if differ and wanted is None:
+        found = ", ".join(f"{path} has {text}" for path, text in shown.items())
+        raise ConfigError(
+            f"--positions: must be given, the positions differ ({found}); name the model to keep them from"
+        )
+    if wanted is not None and not differ:
+        raise ConfigError(f"--positions={wanted}: would be ignored, all models have {shown[wanted]}; leave it out")
+    model = next(iter(models.values())) if wanted is None else models[wanted]
+    lengths = [m.train_len for m in ([model] if differ else models.values()) if m.train_len is not None]
+    decoder, train_len = model.decoder, given_len or max(lengths, default=None)
+    if decoder.frequencies.method == "dynamic_ntk" and given_len is None:
+        train_len = None  # the method has its own and would compute something else with another
+    hugging_face_settings(decoder.cfg, decoder.frequencies, decoder.distance, "float32", train_len)
+    return decoder, train_len
+
+
+def shared_tokenizer(paths: Iterable[Path]) -> Path | None:
+    """Find the tokenizer.json of the first model that has one; None if no model has.
+
+    Raises: ConfigError with a line for each model whose vocabulary differs.
+    """
+    files = {path: file for path in paths if (file := tokenizer_of(path.resolve())) is not None}
+    if not files:
+        return None
+    (first, own), *others = ((path, load_tokenizer(file).get_vocab()) for path, file in files.items())
+    faults = [
+        f"{path}: its tokenizer is not that of {first} ({len(theirs.items() ^ own.items())} entries differ); merge "
+        "models of one tokenizer"
+        for path, theirs in others
+        if theirs != own
+    ]
+    if faults:
+        raise ConfigError(*faults)
+    return files[first]
+
+
+def shared_ids(models: dict[Path, OpenedModel]) -> dict[str, Any]:
+    """Find the ids that begin and end a text: each that of the first model that has one."""
+    found: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None}
+    for path, model in models.items():
+        run = model.experiment is not None
+        own = token_ids(model) if run and model.tokenizer else {} if run else read_settings(named(path).resolve())
+        found = {name: own.get(name) if value is None else value for name, value in found.items()}
+    return found
+
+
+@torch.no_grad()
+def add_up(decoders: Sequence[Decoder], shares: Sequence[float], into: Decoder) -> None:
+    """Store the weighted sum of the decoders' weights, computed in float64, in one of them or in another model."""
+    first, *others = [dict(decoder.named_parameters()) for decoder in decoders]
+    bar = Bar(into.named_parameters(), desc="merge", total=len(first), leave=False)
+    for name, parameter in bar:
+        total = first[name].double() * shares[0]  # not from zero, which would turn -0.0 into 0.0
+        for other, share in zip(others, shares[1:], strict=True):
+            total.add_(other[name].double(), alpha=share)
+        parameter.copy_(total)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit status."""
+    syntax = Syntax(places=None, values=("-o", "--positions", "--train_len", "--last"), lists=("--weights",))
+    return run(__doc__, arguments, merge, syntax=syntax, stopped=UNFINISHED, whole=True)
+
 
 if __name__ == "__main__":
     start(main)

@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.errors import CheckpointError, ConfigError, first_line
+from lab.errors import CheckpointError, ConfigError, brief, first_line
 from lab.model.config import DecoderConfig
 from lab.model.huggingface.config import NAME as HUGGING_FACE
 from lab.model.huggingface.config import decoder_config, read_json, read_settings, token_text
 from lab.model.huggingface.rope import READ_AS, Rope
-from lab.parsing import parse_yaml
-from lab.schema import brief, is_short
-from lab.settings import part
+from lab.schema import is_short
+from lab.settings import parse_yaml, part
 from lab.train.checkpoints import NAME as CHECKPOINT_NAME
 
 CONFIG, TOKENIZER = "config.yaml", "tokenizer.json"

@@ -13,19 +13,6 @@ import psutil
 from tests.forked import LIMIT_S, ROOT, Forked
 
 OWN = ("SLURM", "TORCHELASTIC", "MASTER_", "RANK", "LOCAL_", "WORLD_SIZE", "NODE_RANK", "GROUP_", "ROLE_", "OMP_NUM")
-SBATCH = {  # what the shell of a batch script sees, where `#SBATCH --ntasks=1` was asked for
-    "SLURM_JOB_ID": "1234",
-    "SLURM_JOB_NAME": "lab",
-    "SLURM_JOB_NODELIST": "localhost",
-    "SLURM_NODELIST": "localhost",
-    "SLURM_NNODES": "1",
-    "SLURM_NTASKS": "1",
-    "SLURM_NTASKS_PER_NODE": "1",
-    "SLURM_PROCID": "0",
-    "SLURM_LOCALID": "0",
-    "SLURM_NODEID": "0",
-    "SLURM_CPUS_ON_NODE": "2",
-}
 TORCHRUN = ["-m", "torch.distributed.run", "--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"]
 
 
@@ -34,11 +21,16 @@ def environment(**variables):
     return {**clean, "OMP_WAIT_POLICY": "PASSIVE", **variables}
 
 
-def task(number, of):
-    """What srun sets for a task of a step on one node."""
-    step = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": str(of), "SLURM_STEP_TASKS_PER_NODE": str(of)}
-    ranks = {"SLURM_PROCID": str(number), "SLURM_LOCALID": str(number), "SLURM_NTASKS": str(of)}
-    return {**SBATCH, **step, **ranks, "SLURM_STEP_NODELIST": "localhost", "MASTER_PORT": str(port())}
+def workers(of):
+    """List what torchrun sets for each of its workers on this machine."""
+    meeting = {
+        "TORCHELASTIC_RUN_ID": "tests",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port()),
+        "GROUP_RANK": "0",
+    }
+    sizes = {"WORLD_SIZE": str(of), "LOCAL_WORLD_SIZE": str(of)}
+    return [environment(**meeting, **sizes, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in range(of)]
 
 
 def port():
@@ -86,12 +78,10 @@ class Processes:
 
     def ranks(self):
         """List the training processes of interpreters in order of rank; launchers and loaders are none."""
-        launched = [p for p in self.running() if "torch.distributed.run" not in p.cmdline()]
-        numbers = {p.pid for p in launched}
-        parents = {p.pid: p.ppid() for p in launched}
-        own = [p for p in launched if parents[p.pid] not in numbers or p.environ().get("LOCAL_RANK", "0") != "0"]
+        own = [p for p in self.running() if "TORCHELASTIC_RUN_ID" in p.environ() or p.pid == self.started[0].pid]
         own = [p for p in own if not is_loader(p)]
-        return sorted(own, key=lambda p: int(p.environ().get("RANK", p.environ().get("LOCAL_RANK", "0"))))
+        workers = [p for p in own if "RANK" in p.environ()]
+        return sorted(workers or own, key=lambda p: int(p.environ().get("RANK", "0")))
 
     def send(self, number: signal.Signals, to: str):
         """Send a signal to `all` processes, to the `rank` that is last, or to the `launcher`."""

@@ -17,9 +17,10 @@ POLL_S = 1.0
 
 
 def serve(rank, world, port, jobs, answers):
-    """Run jobs as one rank; the variables are those that Lightning's own launcher sets."""
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NODE_RANK": "0", "OMP_NUM_THREADS": "1"}
-    os.environ |= {"LOCAL_RANK": str(rank), "RANK": str(rank), "WORLD_SIZE": str(world), "OMP_WAIT_POLICY": "PASSIVE"}
+    """Run jobs as one rank; the variables are those that torchrun sets."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "tests"}
+    os.environ |= {"LOCAL_RANK": str(rank), "RANK": str(rank), "WORLD_SIZE": str(world), "GROUP_RANK": "0"}
+    os.environ |= {"LOCAL_WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     from torch import set_num_threads
 
     set_num_threads(1)  # torch is loaded, and reads no variable any more

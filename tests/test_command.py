@@ -19,9 +19,9 @@ from eval.precision.__main__ import PrecisionOptions
 from eval.ruler.options import RulerOptions
 from lab import cli, command
 from lab.command import Syntax
+from lab.data.selecting import ImpactConfig
 from lab.errors import ConfigError
-from lab.recipes.impact_config import ImpactConfig
-from lab.recipes.recipe import Recipe
+from lab.recipes import Recipe
 from tests.forked import ROOT
 from tests.refusals import refused
 
@@ -57,7 +57,7 @@ LISTS = ("papers",)  # what there is to choose from, where help would be shown w
 
 
 def main_of(name):
-    module = {"longrecipe": "lab.recipes.longrecipe", "merge": "lab.recipes.merge"}
+    module = {"longrecipe": "lab.longrecipe", "merge": "lab.merge"}
     place = module.get(name, cli.COMMANDS[name][0])
     package = (ROOT / place.replace(".", "/") / "__main__.py").exists()
     module = importlib.import_module(f"{place}.__main__" if package else place)
@@ -181,26 +181,3 @@ def raising(error):
 def test_statuses(work, status, out, err, capsys):
     assert command.run("Describe.", ["x"], work) == status
     assert capsys.readouterr() == (out, err)
-
-
-INTERRUPTED = """
-import importlib.abc, runpy, signal, sys
-class Interrupts(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name == "pydantic":
-            signal.raise_signal(signal.SIGINT)
-sys.meta_path.insert(0, Interrupts())
-sys.argv = ["-m", "no.yaml"]
-runpy.run_module(sys.orig_argv[-1], run_name="__main__", alter_sys=True)
-"""
-
-
-@pytest.mark.parametrize("module", ["lab.fit", "eval.positions"])
-def test_ctrl_c_during_the_imports_is_one_line(module):
-    # a shell that starts the tests in the background has them ignore Ctrl-C, which children inherit
-    listen = (
-        "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.executable, sys.argv[1:])"
-    )
-    words = [sys.executable, "-c", listen, sys.executable, "-c", INTERRUPTED, module]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "interrupted; nothing was written\n")

@@ -12,6 +12,7 @@ from lab.data.preparation import prepare, shard_folder
 from lab.data.tokenizer import load_tokenizer
 from lab.probe import haystacks
 from lab.probe.haystacks import KEPT, load_haystack, text_to_keep
+from lab.train.assembly import make_data
 from lab.train.folder import RunFolder
 from lab.train.starting import start_folder
 from tests.data.stores import WORDS, text_config, write_corpus
@@ -40,7 +41,8 @@ def home(tmp_path_factory):
         data = DataConfig(corpus=corpus, tokenizer=tokenizer, window=512, held_out_frac=0.3, folder="shards")
         prepare(data, progress=False)
         experiment = load_experiment(write_run(Path("runs/own"), data) / "config.yaml")
-        start_folder(experiment, RunFolder(Path("runs/own")), None, threads=1)
+        folder = RunFolder(Path("runs/own"))
+        start_folder(experiment, folder, None, make_data(experiment, folder), threads=1)
     return place
 
 
@@ -73,15 +75,6 @@ def test_a_copied_run_is_probed_with_the_same_tests(home, copied, monkeypatch, c
 def test_a_copied_run_needs_no_shards(copied, capsys, command):
     status, _, errors = run(command, [str(copied), *COMMANDS[command].split()], capsys)
     assert status == 0, errors
-
-
-@pytest.mark.parametrize("command", ["perplexity --documents=2", "entropy --lengths=32 --texts=2"])
-def test_what_needs_shards_names_the_missing_folder(copied, tmp_path, capsys, command):
-    name, *words = command.split()
-    status, _, errors = run(name, [str(copied), *words], capsys)
-    assert (status, errors.count("\n")) == (2, 1)
-    assert errors.startswith(f"{tmp_path / 'shards'}")
-    assert ": holds no shards" in errors
 
 
 def test_a_run_folder_keeps_at_most_1_mb_that_fill_the_longest_test(tmp_path, monkeypatch):

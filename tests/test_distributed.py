@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from tests.fits import assert_equal_training, command, fit
-from tests.launching import environment, port, running, task
+from tests.launching import running, workers
 
 LOSS_TOLERANCE = 1e-5  # sums in another order
 SHORT = ("--train.tokens=10240", "--train.checkpoint_every_tokens=4096")
@@ -21,17 +21,16 @@ def alone(place):
     return fit(place, "alone", *SHORT)
 
 
-def fit_as_tasks(place, name, *options):
-    """Train as two tasks of srun, which loads torch in none of them."""
-    node = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port())}
+def fit_as_workers(place, name, *options):
+    """Train as two workers of a torchrun, which loads torch in none of them."""
     words = command(place, name, *options)
-    with running(place, [(words, environment(**task(n, 2) | node)) for n in range(2)]) as processes:
+    with running(place, [(words, variables) for variables in workers(2)]) as processes:
         statuses, outputs = processes.finish()
     assert statuses == [0, 0], outputs
     return place / "runs" / name
 
 
-@pytest.mark.parametrize(("strategy", "start"), [("ddp", fit), ("fsdp", fit_as_tasks)], ids=["ddp", "fsdp"])
+@pytest.mark.parametrize(("strategy", "start"), [("ddp", fit), ("fsdp", fit_as_workers)], ids=["ddp", "fsdp"])
 def test_two_processes_train_as_one(place, alone, strategy, start):
     run = start(place, strategy, *SHORT, f"--train.strategy={strategy}", "--train.devices=2")
     assert_equal_training(run, alone, LOSS_TOLERANCE)
@@ -41,5 +40,5 @@ def test_a_run_goes_on_with_another_number_of_processes(place, alone):
     run = shutil.copytree(alone, place / "runs" / "moved")
     for path in sorted((run / "checkpoints").glob("tokens-*"))[1:]:
         shutil.rmtree(path)
-    fit_as_tasks(place, "moved", *SHORT, "--train.devices=2", "--resume")
+    fit_as_workers(place, "moved", *SHORT, "--train.devices=2", "--resume")
     assert_equal_training(run, alone, LOSS_TOLERANCE)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lab.loading import read_weights
-from lab.recipes.merge import main as merge
+from lab.merge import main as merge
 from lab.train.checkpoints import candidates, newest_checkpoints
 from tests.fits import UNPROBED, assert_same_run, command, records, train
 from tests.forked import python
@@ -47,15 +47,6 @@ def test_the_final_ones_are_kept_and_those_between_are_not(whole):
     assert steps_kept(whole) == [4, 6, 8]
 
 
-def test_others_are_kept_as_before(place):
-    options = (
-        "--train.keep_checkpoints=4",
-        "--train.tokens=6144",
-        "--train.final_checkpoints={count: 3, every_steps: 1}",
-    )
-    assert steps_kept(train(place, "four", *OFTEN, *options)) == [3, 4, 5, 6]
-
-
 @pytest.mark.parametrize("step", [5, pytest.param(7, marks=pytest.mark.slow)])
 def test_a_killed_run_keeps_the_same(place, whole, step):
     """Killed after the checkpoint of a step between two final ones, which goes when the next is saved."""
@@ -78,13 +69,3 @@ def test_their_average_is_that_of_every_weight(whole, tmp_path, capsys):
         expected = np.mean([each[name].numpy().astype("f8") for each in last], axis=0)
         np.testing.assert_allclose(weight.numpy(), expected.astype("f4"), rtol=2**-23, atol=0)
         assert not torch.equal(weight, last[0][name])
-
-
-def test_averages_take_one_run_that_has_so_many(whole, tmp_path, capsys):
-    for words, start in (
-        ([str(whole), "--last", "4"], f"--last=4: {whole} keeps 3 whole checkpoints; "),
-        ([str(whole), str(whole), "--last", "2"], "--last=2: takes one run folder; "),
-        ([str(whole), "--last", "two"], "--last=two: must be a whole number of checkpoints >= 1; "),
-    ):
-        assert merge([*words, "-o", str(tmp_path / "none")]) == 2
-        assert capsys.readouterr().err.startswith(start)

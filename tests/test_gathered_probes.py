@@ -79,9 +79,9 @@ def train_and_count(settings):
             isinstance(shard, DTensor) and torch.equal(shard.to_local(), old) for shard, old in zip(shards, before)
         )
         found["calls"], found["weights"] = counted.n, len(shards)
-        # room for the copy; cases, rows, stop of each length; rows, stop of each distance; loss
+        # room for the copy; cases, rows, stop of each length and distance; loss
         lengths, distances = (sum(kind in line for line in result.lines) for kind in ("length", "distance"))
-        found["exchanges"] = 1 + 3 * lengths + 2 * distances + 1
+        found["exchanges"] = 1 + 3 * (lengths + distances) + 1
         return result
 
     def passing(*arguments, **options):

@@ -11,13 +11,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = """
-lab.errors lab.interrupts < lab lab.bars lab.files lab.formats lab.schema lab.parsing lab.launch lab.lifetime
-< lab.owner lab.draw lab.plots lab.settings < lab.command < lab.jobs
+lab.errors < lab lab.bars lab.files lab.formats lab.schema
+< lab.lock lab.draw lab.plots lab.settings < lab.command < lab.launch lab.jobs
 < lab.positions lab.masks lab.skip lab.shape lab.counts
-< lab.data lab.model lab.train < lab.probe lab.source lab.train.processes lab.train.threads
-< lab.train.callbacks lab.config < lab.train.choices lab.train.starting lab.loading < lab.train.assembly
-< lab.train.session
-< lab.recipes lab.probing lab.probe_saved lab.train.profiling < lab.estimate lab.analysis
+< lab.data lab.model lab.train < lab.probe lab.source
+< lab.config < lab.train.choices lab.train.module lab.train.starting lab.loading
+< lab.train.callbacks < lab.train.assembly < lab.train.session
+< lab.recipes lab.probing < lab.estimate lab.analysis
 < lab.fit lab.sweep lab.prepare lab.verify lab.longrecipe lab.merge lab.export lab.cli
 < eval.engine < eval
 """  # a part imports itself and the parts before a "<" that precedes it; the packages of eval are parts of one layer
@@ -25,12 +25,11 @@ RANKS = {part: rank for rank, parts in enumerate(LAYERS.split("<")) for part in 
 HEAVY = {  # package: who may import it at module level; everybody else imports it where it is used, or not at all
     "lightning": (
         "lab.data.module",
-        "lab.model.training",
+        "lab.train.module",
         "lab.train.callbacks",
         "lab.train.assembly",
-        "lab.train.processes",
     ),
-    **dict.fromkeys(("wandb", "datasets", "matplotlib", "pyarrow", "ray", "zstandard"), ()),
+    **dict.fromkeys(("wandb", "datasets", "matplotlib", "pyarrow"), ()),
     "pandas": ("eval",),
     "scipy.stats": (),  # half a second, while scipy.special has the distributions
     **dict.fromkeys(("transformers", "flash_attn", "xformers", "triton", "lm_eval", "altair", "vl_convert"), ()),
@@ -152,7 +151,8 @@ def cycle(code):
 
 
 def local_imports(code):
-    return [f"{module}: {t}" for module, named in edges(code, inside_functions=True).items() for t in named]
+    local = edges(code, inside_functions=True, skip=("__name__", "TYPE_CHECKING"))  # a command loads torch last
+    return [f"{module}: {t}" for module, named in local.items() for t in named]
 
 
 def imported_commands(code):

@@ -66,42 +66,6 @@ def test_masks_and_skips_that_do_not_fit_the_run_are_refused(words, starts):
         load(*words)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        pytest.param([*JOINED, *STRING], id="string_in_full_windows"),
-        pytest.param([*JOINED, *STRING, "--mask.method=document"], id="string_in_documents"),
-        pytest.param([*JOINED, "--skip.method=pose", "--skip.target_len=97"], id="skip_in_full_windows"),
-        pytest.param(["--data.mode=uniform", "--skip.method=rpes", "--skip.target_len=97"], id="skip_in_all_lengths"),
-    ],
-)
-def test_masks_and_skips_that_fit_are_taken(words):
-    load(*words)
-
-
-@pytest.mark.parametrize(
-    ("words", "key"),
-    [
-        pytest.param(["--mask.ids=running"], "mask.ids", id="ids_of_causal"),
-        pytest.param([*ANCHOR, "--mask.ids=running"], "mask.ids", id="ids_of_anchor"),
-        pytest.param([*JOINED, "--mask.method=document", "--mask.chunks=1"], "mask.chunks", id="one_chunk"),
-        pytest.param(["--skip.method=pose"], "skip.target_len", id="no_target"),
-        pytest.param(["--skip.method=yarn", "--skip.target_len=200"], "skip.method", id="unknown_skip"),
-        pytest.param(["--mask.method=full"], "mask.method", id="unknown_mask"),
-    ],
-)
-def test_settings_of_another_mask_or_skip_are_refused(words, key):
-    with pytest.raises(ConfigError) as caught:
-        load(*words)
-    assert [fault.split("=")[0].split(":")[0] for fault in caught.value.faults] == [key]
-
-
-def test_the_counter_reaches_as_far_as_the_ids():
-    assert load(*ANCHOR).reach == load(*JOINED, "--mask.method=document", "--mask.ids=running").reach == 96
-    skipped = load("--skip.method=rpes", "--skip.target_len=240")
-    assert (skipped.reach, [*skipped.logged_positions.values()]) == (240, [30, 60, 120, 180])
-
-
 # whole runs
 
 
@@ -136,21 +100,6 @@ def test_a_run_counts_every_pair_that_attention_saw(place, name):
     counts = np.load(run / "counts.npz")
     np.testing.assert_array_equal(counts["f"], found)
     assert counts["tokens"] == sum(sum(pack.lengths) for packs in steps for pack in packs)
-
-
-def test_the_distances_that_masks_and_skips_show(place):
-    frequencies = {name: np.load(place / "runs" / name / "counts.npz")["f"] for name in RUNS}
-    # windows of 96 tokens that are one run each: f(i) / f(0) = (96 - i) / 96 to the last token
-    whole = frequencies["causal_chunks"]
-    assert (whole * 96 == whole[0] * (96 - np.arange(96))).all()
-    # a document seen alone has as many pairs in chunks as whole, but further apart; a window has more
-    reset, running = frequencies["reset"], frequencies["running_chunks"]
-    assert reset.sum() == running.sum() < whole.sum()
-    assert reset[48:].sum() < running[48:].sum()
-    # skips show distances beyond the window, on as many tokens
-    for name in SKIPS:
-        assert frequencies[name][96:].any()
-    assert len({frequencies[name][0] for name in SKIPS}) == len({frequencies[name].sum() for name in SKIPS}) == 1
 
 
 def test_an_anchored_run_resumes_bit_for_bit(place, capsys):

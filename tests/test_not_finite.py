@@ -8,19 +8,18 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lab.config import load_experiment
-from lab.data.module import to_batch
+from lab.data.batches import to_batch
 from lab.data.packing import Pack
-from lab.files import sha256
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
-from lab.model.optim import OptimConfig
-from lab.model.training import Training
-from lab.positions import distance, frequencies
+from lab.positions import frequencies
 from lab.train.checkpoints import candidates
 from tests.fits import CONFIG, exact_metrics, folders_of, records
+from tests.modules import training_of
 
 STEPS, BAD = 6, 3  # a run's steps, and the one in which something is not finite
 SETTINGS = {
@@ -92,7 +91,7 @@ def train_badly(settings, kind, step=BAD, resume=False):
 def test_all_ranks_stop_and_keep_the_last_good_checkpoint(place, ranks, world, kind, strategy):
     name = f"{kind}{world}{strategy.get('train.strategy')}"
     results = ranks(world).run(train_badly, settings(place, name, **strategy), kind)
-    assert [status for status, _ in results] == [1, 0][:world], "Lightning kills a run whose children fail"
+    assert [status for status, _ in results] == [1] * world
     assert [lines for _, lines in results][1:] == [[]] * (world - 1)
     (line,) = results[0][1]
     assert line.startswith(f"optim.max_skipped_steps=0: step {BAD}, which ends at ")
@@ -104,8 +103,8 @@ def test_all_ranks_stop_and_keep_the_last_good_checkpoint(place, ranks, world, k
     assert int(newest.name.removeprefix("tokens-")) == lines[BAD - 2]["consumed_tokens"]
 
 
-def hashes(checkpoint):
-    return {path.name: sha256(path) for path in checkpoint.glob("*.safetensors")}
+def tensors(checkpoint):
+    return {name: x for path in checkpoint.glob("*.safetensors") for name, x in load_file(path).items()}
 
 
 @pytest.mark.parametrize(
@@ -124,9 +123,9 @@ def test_a_skipped_step_changes_nothing_and_its_count_survives(place, ranks, wor
     whole = records(place / name)
     assert [record["skipped_steps"] for record in whole] == [0, 0, 1, 1, 1, 1]
     saved = candidates(place / name / "checkpoints")[::-1]
-    before, after, following = map(hashes, saved[BAD - 2 : BAD + 1])
-    assert before == after
-    assert all(following[file] != after[file] for file in after)
+    before, after, following = map(tensors, saved[BAD - 2 : BAD + 1])
+    assert all(torch.equal(before[name], after[name]) for name in after)
+    assert any(not torch.equal(following[name], after[name]) for name in after)
     states = [torch.load(path / "state.ckpt", weights_only=True) for path in saved]
     counted = [{int(steps["step"]) for steps in state["optimizer"].values()} for state in states]
     assert counted == [{1}, {2}, {2}, {3}, {4}, {5}], "Adam's bias correction"
@@ -161,10 +160,7 @@ class Scalars(TorchDispatchMode):
 def test_the_host_waits_once_in_a_step():
     config = DecoderConfig(8, 2, 2, 1, 12, 11, tie_embeddings=False)
     inv_freq = frequencies("rope", head_dim=config.head_dim, theta=config.theta)
-    sizes = {"total_steps": 9, "batch_tokens": 8, "micro_batch_tokens": 8}
-    module = Training(
-        config, OptimConfig(), frequencies=inv_freq, distance=distance("plain"), backend="sdpa", seed=1, **sizes
-    )
+    module = training_of(config, frequencies=inv_freq, backend="sdpa", batch_tokens=8, micro_batch_tokens=8)
     module.configure_model()
     optimizer = module.configure_optimizers()["optimizer"]
     tokens = np.arange(8)
@@ -176,4 +172,4 @@ def test_the_host_waits_once_in_a_step():
         optimizer.step()
         module.read_stats(0.1)
     assert (scalars.n, len(lists)) == (0, 1), "one of each before there was a check"
-    assert module.finished.targets == 8
+    assert module.finished.sums["targets"] == 8

@@ -47,11 +47,6 @@ def test_methods_that_do_not_fit_the_run_are_refused(words, start):
         load(*words)
 
 
-def test_a_method_for_longer_texts_may_change_nothing_in_training_itself():
-    experiment = load("--position.distance.method=dca", "--position.distance.train_len=96")
-    assert (experiment.position.distance.s, experiment.position.distance.w) == (72, 24)
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     place = tmp_path_factory.mktemp("place")
@@ -107,8 +102,3 @@ def test_only_a_method_that_changes_nothing_at_its_values_says_so(run):
         "position.distance: leaky_rerope(window=8,leak=1) is plain distance at these values",
     ]
     assert "is plain" not in run[1]
-
-
-def test_a_run_whose_probes_lie_beyond_its_window_says_so_at_its_start(run):
-    (line,) = [line for line in run[1].splitlines() if line.startswith("probe.step=16: ")]
-    assert line.startswith("probe.step=16: no probed length fits the window of 96, the first is 128 (")

@@ -1,8 +1,6 @@
 """A probe that fails on any rank is recorded with its reason; training goes on as if there were no probes."""
 
-import json
 import os
-from contextlib import suppress
 from unittest.mock import patch
 
 import pytest
@@ -10,7 +8,7 @@ import pytest
 from eval.report.reading import read_records
 from lab.probe import effective_length
 from lab.probe.measuring import HeldOutLoss
-from lab.train.callbacks.probing import ModelInTraining, Probing, rolled_back
+from lab.train.callbacks.probing import ModelInTraining, Probing
 from lab.train.checkpoints import candidates
 from lab.train.folder import RunFolder
 from tests.fits import exact_metrics, folders_of, records
@@ -125,12 +123,3 @@ def test_garbage_on_one_rank_changes_no_loss_of_training(place, ranks, name):
     assert ranks(2).run(train_and_fail, settings(place, name, **DDP), owner, method, garbage) == [0, 0]
     assert exact_metrics(place / name) == exact_metrics(place / "offddp")
     assert any("effective_length" in record for record in records(place / name, "probes.jsonl"))
-
-
-def test_a_line_that_does_not_fit_on_the_disk_is_taken_back(tmp_path):
-    file = tmp_path / "probes.jsonl"
-    file.write_text('{"consumed_tokens": 1}\n')
-    with suppress(OSError), rolled_back(file), file.open("a") as torn:
-        torn.write('{"consumed_tok')
-        raise OSError("full")
-    assert [json.loads(line) for line in file.read_text().splitlines()] == [{"consumed_tokens": 1}]

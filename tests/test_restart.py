@@ -11,7 +11,7 @@ import torch
 
 from lab.errors import DiskError, InUse, LabError
 from lab.files import manifest_of, write_json
-from lab.owner import NAME, owned
+from lab.lock import NAME, locked
 from lab.train.checkpoints import candidates
 from lab.train.session import run_experiment
 from tests.fits import UNPROBED, assert_same_run, command, exact_metrics, load, records, settings_of, train
@@ -141,14 +141,14 @@ def test_a_folder_with_records_needs_a_flag_and_restart_moves_it_aside(place, wh
 
 
 def test_a_second_process_is_refused_with_the_owner_and_changes_nothing(place, whole):
-    with owned(whole / NAME):
+    with locked(whole / NAME):
         before = contents(whole)
         done = python(*command(place, "whole", *SHORT, "--resume")[1:])
         assert contents(whole) == before
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     check_faults([line], [f"{whole}: is in use by process "])
-    with owned(whole / NAME), pytest.raises(InUse):
+    with locked(whole / NAME), pytest.raises(InUse):
         again(place, "whole")
 
 

@@ -5,18 +5,15 @@ import io
 import os
 import shutil
 import signal
-import threading
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from unittest.mock import patch
 
-import lightning
 import pytest
 import torch
 
 from lab.errors import LabError
 from lab.files import sha256
-from lab.train.callbacks.resuming import continue_at, reopen
 from lab.train.checkpoints import candidates, newest, publish
 from lab.train.shards import ShardWriter, write_shards
 from lab.train.state import packed
@@ -90,11 +87,6 @@ def train_on_a_full_disk(settings):
         shards.write_hashed = write
 
 
-def waiting_to_end():
-    """List what would end this process later, although it continues after the run."""
-    return [str(thread) for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
-
-
 @pytest.mark.parametrize("world", [1, 2])
 @pytest.mark.parametrize("background", [False, True], ids=["waiting", "background"])
 def test_a_save_that_fails_ends_the_run_with_its_reason(place, ranks, world, background):
@@ -109,7 +101,6 @@ def test_a_save_that_fails_ends_the_run_with_its_reason(place, ranks, world, bac
     steps = [record["consumed_tokens"] for record in records(place / name)]
     assert newest(place / name / "checkpoints")[0].consumed_tokens == steps[1]
     assert len(steps) == (4 if background else 3), "no later than the next save"
-    assert ranks(world).run(waiting_to_end) == [[]] * world
 
 
 def resume_and_count(settings):
@@ -237,20 +228,3 @@ def test_a_fault_anywhere_in_a_save_leaves_a_whole_checkpoint(tmp_path, kind, fi
             break
         number += step
     assert number > 60, "two saves change files more often than that"
-
-
-def test_lightning_counts_steps_where_they_are_set():
-    options = {"logger": False, "enable_checkpointing": False}
-    trainer = lightning.Trainer(accelerator="cpu", max_steps=7, max_epochs=-1, **options)
-    try:
-        continue_at(trainer, 7)
-    except AttributeError as error:
-        pytest.fail(f"Lightning's loops have changed: {error}")
-    assert trainer.global_step == 7, "Lightning's global_step no longer reads optim_progress.optimizer.step.total"
-    loop = trainer.fit_loop.epoch_loop
-    assert loop.batch_progress.current.ready == 0, "batches of a step are counted from the first one after the start"
-    assert not loop.restarting, "a loop that restarts takes up the counts of another accumulation"
-    assert trainer.fit_loop.done, "a run that stands after its last step has nothing left"
-    reopen(trainer)
-    assert trainer.max_steps == 8, "Lightning's max_steps no longer reads epoch_loop.max_steps"
-    assert not trainer.fit_loop.done, "the hooks of one that was reopened are called"

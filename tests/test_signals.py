@@ -6,12 +6,12 @@ import pytest
 
 from tests.fits import assert_same_run, command, fit, records
 from tests.forked import python
-from tests.launching import SBATCH, copy, environment, interpreter, patched, port, running, task, torchrun
+from tests.launching import copy, environment, interpreter, patched, port, running, torchrun, workers
 
 SHORT = ("--probe.every_tokens=null", "--probe.loss_tokens=0", "--data.prefetch=2")
 TWO = ("--train.devices=2", "--train.strategy=ddp")
 SIGNALS = {"term": signal.SIGTERM, "int": signal.SIGINT, "usr1": signal.SIGUSR1}
-STATUS = {"alone": 75, "lightning": 75, "srun": 75, "torchrun": 1, "by_hand": 75, "two_agents": 1}
+STATUS = {"alone": 75, "workers": 75, "fit": 75, "two_agents": 1}
 
 
 @pytest.fixture(scope="module")
@@ -24,17 +24,13 @@ def place(tmp_path_factory):
 def commands(launcher, place, name, *options):
     """Write what starts a run of two processes, one command for each that is started."""
     words = command(place, name, *SHORT, "--train.tokens=40960", *options)
-    two, meet = [*words, *TWO], str(port())
     agents = [*words, "--train.devices=1", "--train.nodes=2", "--train.strategy=ddp"]
-    meeting = ("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{meet}", f"--rdzv-id={name}")
-    node = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": meet}
+    meeting = ("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port()}", f"--rdzv-id={name}")
     return {
         "alone": [(words, environment())],
-        "lightning": [(two, environment())],
-        "srun": [(two, environment(**task(n, 2) | node)) for n in range(2)],
-        "torchrun": [(torchrun(two), environment(**SBATCH))],
+        "fit": [([*words, *TWO], environment())],
+        "workers": [([*words, *TWO], variables) for variables in workers(2)],
         "two_agents": [(torchrun(agents, *meeting, "--local-addr=127.0.0.1", workers=1), environment())] * 2,
-        "by_hand": [(agents, environment(**node, NODE_RANK=str(n))) for n in range(2)],
     }[launcher]
 
 
@@ -60,13 +56,8 @@ def check_resumption(launcher, place, name):
     assert [record["step"] for record in records(place / "runs" / name)] == list(range(1, 41))
 
 
-@pytest.mark.slow
-def test_a_signal_to_torchrun_and_its_workers_in_a_slurm_job_is_saved(place):
-    check_stop("torchrun", place, "torchrun", signal.SIGTERM, "all", interpreter)
-
-
-def test_a_warning_to_sruns_tasks_is_saved(place):
-    check_stop("srun", place, "srun", signal.SIGUSR1, "all")
+def test_a_signal_to_lab_fit_is_passed_on_to_its_ranks(place):
+    check_stop("fit", place, "fit", signal.SIGUSR1, "launcher", interpreter)
 
 
 def test_a_signal_to_the_process_group_leaves_the_loader_at_work(place):
@@ -75,8 +66,9 @@ def test_a_signal_to_the_process_group_leaves_the_loader_at_work(place):
 
 def test_only_a_second_ctrl_c_ends_a_run_at_once():
     code = (
-        "import signal; from types import SimpleNamespace; from lab.train.callbacks.stopping import COPY_S, Stopping\n"
-        "stopping, module = Stopping(), SimpleNamespace(stop_asked=False)\n"
+        "import signal; from types import SimpleNamespace; from lab.launch import Launch\n"
+        "from lab.train.callbacks.stopping import COPY_S, Stopping\n"
+        "stopping, module = Stopping(Launch()), SimpleNamespace(stop_asked=False)\n"
         "stopping.on_train_start(None, module)\n"
         "for name in ('SIGTERM', 'SIGUSR1', 'SIGTERM', 'SIGINT', 'SIGINT'): signal.raise_signal(signal.Signals[name])\n"
         "print(module.stop_asked, flush=True)  # all of them within a moment, as launchers repeat them\n"
@@ -93,28 +85,12 @@ def test_only_a_second_ctrl_c_ends_a_run_at_once():
 @pytest.mark.slow
 @pytest.mark.parametrize("number", SIGNALS.values(), ids=SIGNALS)
 @pytest.mark.parametrize("to", ["all", "rank", "launcher"])
-@pytest.mark.parametrize("launcher", ["alone", "lightning", "srun", "torchrun", "two_agents", "by_hand"])
+@pytest.mark.parametrize("launcher", ["alone", "fit", "two_agents"])
 def test_every_signal_by_every_way(place, launcher, to, number):
     name = f"{launcher}_{to}_{number.name}"
     check_stop(launcher, place, name, number, to, interpreter)
     if number == signal.SIGTERM:
         check_resumption(launcher, place, name)
-
-
-@pytest.mark.slow
-def test_a_fault_in_training_leaves_no_process(place):
-    code = (
-        "from lab.train.callbacks.recording import Recording\n"
-        "def fail(*arguments): raise RuntimeError('planted')\n"
-        "Recording.write_line = fail"
-    )
-    with running(
-        place, [(patched(command(place, "fault", *SHORT, "--train.tokens=40960"), code), environment())]
-    ) as processes:
-        statuses, outputs = processes.finish()
-        assert statuses == [1]
-        assert "planted" in outputs[0]
-        assert processes.left() == []
 
 
 IN_LAST = 2 * (5 + 2) + 2  # a probe has 5 lengths and 2 distances
@@ -125,7 +101,7 @@ from lab.train.callbacks.probing import ModelInTraining
 calls, generate = [], ModelInTraining.generate
 def counted(self, *arguments, **options):
     calls.append(0)
-    if len(calls) == {call} and os.environ.get("SLURM_PROCID", {rank!r}) == {rank!r}:
+    if len(calls) == {call} and os.environ.get("RANK", {rank!r}) == {rank!r}:
         os.kill(os.getpid(), signal.{name})
     return generate(self, *arguments, **options)
 ModelInTraining.generate = counted
@@ -158,18 +134,9 @@ def test_a_probe_that_was_cut_short_is_run_whole_by_the_resumption(place):
 
 
 @pytest.mark.slow
-def test_a_stop_in_the_last_probe_leaves_it_to_the_resumption(place):
-    whole = fit(place, "unstopped", *PROBES)
-    first, second, last = sorted({record["consumed_tokens"] for record in records(whole, "probes.jsonl")})
-    assert cut_short(place, "stopped", signal.SIGTERM, IN_LAST, status=75) == ([first, second], last)
-    fit(place, "stopped", *PROBES, "--resume")
-    assert_same_run(place / "runs" / "stopped", whole)
-
-
-@pytest.mark.slow
 def test_ctrl_c_before_the_first_step_is_status_75(place):
     code = (
-        "from lab.model.training import Training\n"
+        "from lab.train.module import Training\n"
         "def interrupt(self): raise KeyboardInterrupt\n"
         "Training.configure_model = interrupt"
     )
@@ -183,12 +150,10 @@ def test_ctrl_c_before_the_first_step_is_status_75(place):
 def test_sharded_ranks_stop_a_probe_together(place):
     options = ("--train.devices=2", "--train.strategy=fsdp")
     whole = fit(place, "sharded", *PROBES, *options)
-    words, node = (
-        command(place, "cut_sharded", *PROBES, *options),
-        {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port())},
+    words = patched(
+        command(place, "cut_sharded", *PROBES, *options), AT_A_CALL.format(call=2, rank="1", name="SIGTERM")
     )
-    code = AT_A_CALL.format(call=2, rank="1", name="SIGTERM")
-    tasks = [(patched(words, code), environment(**task(n, 2) | node)) for n in range(2)]
+    tasks = [(words, variables) for variables in workers(2)]
     with running(place, tasks) as processes:
         statuses, outputs = processes.finish()
         assert statuses == [75, 75], outputs
@@ -199,8 +164,7 @@ def test_sharded_ranks_stop_a_probe_together(place):
 def test_what_is_not_prepared_is_refused_by_every_task(place, tmp_path):
     options = (f"--data.folder={tmp_path}", "--data.corpus.name=text", f"--data.corpus.path={tmp_path}", *TWO)
     words = [word for word in command(place, "bare", *options) if not word.startswith(f"--data.folder={place}")]
-    node = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port())}
-    with running(place, [(words, environment(**task(n, 2) | node)) for n in range(2)]) as processes:
+    with running(place, [(words, variables) for variables in workers(2)]) as processes:
         statuses, outputs = processes.finish()
     assert statuses == [2, 2]
     assert [text.count("\n") for text in outputs] == [1, 0]

@@ -21,7 +21,7 @@ from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
 from lab.model.huggingface import save_pretrained
 from lab.source import base_for
-from lab.train.session import check_vocabulary
+from lab.train.starting import check_vocabulary
 from tests.fits import records
 from tests.forked import python
 from tests.opened import CONSUMED, SIZES, write_run
@@ -105,12 +105,6 @@ def test_a_run_is_taken_over(kind, source, write):
     assert experiment.start.path == str(path)
 
 
-def test_positions_are_taken_over(extended, write):
-    experiment = load_experiment(write(extended))
-    assert experiment.position == load_experiment(extended / "config.yaml").position
-    assert (experiment.position.frequency.method, experiment.position.frequency.factor) == ("pi", 2.0)
-
-
 @pytest.mark.parametrize("eos", ["<eos>", {"content": "<eos>", "lstrip": False}], ids=["text", "token"])
 def test_a_hugging_face_folder_is_taken_over(eos, source, hub, write):
     (hub / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos}))
@@ -119,24 +113,6 @@ def test_a_hugging_face_folder_is_taken_over(eos, source, hub, write):
     assert experiment.model == DecoderConfig(**{**vars(theirs), "head_chunk": DecoderConfig.head_chunk})
     assert experiment.position.frequency.method == "rope"
     assert experiment.data.tokenizer == TokenizerFile(path=str(hub / "tokenizer.json"), eos="<eos>")
-
-
-def test_the_method_of_a_hugging_face_folder_is_taken_over(tmp_path, source, write):
-    pytest.importorskip("safetensors")
-    yarn = {"method": "yarn", "factor": 4.0, "train_len": 64}
-    decoder = open_model(source, {f"position.frequency.{name}": value for name, value in yarn.items()}).decoder
-    save_pretrained(decoder, tmp_path / "yarn")
-    tokenizer = {"method": "file", "path": str(source), "eos": "<eos>"}
-    experiment = load_experiment(write(tmp_path / "yarn", data={"tokenizer": tokenizer}))
-    frequency = experiment.position.frequency
-    assert (frequency.method, frequency.factor, frequency.train_len) == ("yarn", 4.0, 64)
-    assert experiment.model.theta == 500.0
-
-
-@pytest.mark.parametrize("missing", ["tokenizer.json", "tokenizer_config.json"])
-def test_a_folder_that_names_no_end_of_text_leaves_the_tokenizer_to_the_config(missing, hub, write):
-    (hub / missing).unlink()
-    assert load_experiment(write(hub, data={"tokenizer": OWN})).data.tokenizer == Bpe(**OWN)
 
 
 def test_what_the_config_says_goes_before_the_source(extended, write):
@@ -152,11 +128,6 @@ def test_what_the_config_says_goes_before_the_source(extended, write):
     assert experiment.position.distance.method == "rerope"
     assert experiment.data.tokenizer == Bpe(**OWN)
     assert load_experiment(file, {"model.theta": 200.0}).model.theta == 200.0
-
-
-def test_a_config_without_a_start_is_left_alone(source):
-    assert load_experiment(source / "config.yaml").start is None
-    assert "start: null" in (source / "config.yaml").read_text()
 
 
 # the rotary base
@@ -188,31 +159,6 @@ def test_a_longer_window_takes_the_base_of_its_length(kind, source, hub, write):
     assert load_experiment(write(path, data={"window": 128})).model.theta == 500.0
     on_the_command_line = {"data.window": 65_536, **{f"train.{k}": v for k, v in long_train(65_536).items()}}
     assert load_experiment(write(path), on_the_command_line).model.theta == 5e6
-
-
-def test_ids_with_gaps_take_the_base_of_their_target(source, write):
-    skip = {"method": "rpes", "target_len": 65_536}
-    assert load_experiment(write(source, skip=skip)).model.theta == 5e6
-    assert load_experiment(write(source, skip={**skip, "target_len": 128})).model.theta == 500.0
-
-
-@pytest.mark.parametrize(
-    ("sections", "overrides", "theta"),
-    [
-        pytest.param({"model": {"theta": 700.0}}, {}, 700.0, id="theta_in_the_config"),
-        pytest.param({}, {"model.theta": 700.0}, 700.0, id="theta_on_the_command_line"),
-        pytest.param({"position": {"frequency": {"method": "ntk", "factor": 512.0}}}, {}, 500.0, id="a_method"),
-        pytest.param(
-            {},
-            {"position.frequency.method": "pi", "position.frequency.factor": 512.0},
-            500.0,
-            id="a_method_on_the_command_line",
-        ),
-    ],
-)
-def test_a_base_or_a_method_of_its_own_is_kept(sections, overrides, theta, source, write):
-    file = write(source, data={"window": 32_768}, train=long_train(32_768), **sections)
-    assert load_experiment(file, overrides).model.theta == theta
 
 
 def test_the_base_follows_the_window_only_upwards(source, hub, write):
@@ -308,14 +254,6 @@ def test_weights_are_those_of_the_source(source, hub):
         assert all(torch.equal(own[name], theirs[name]) for name in own)
 
 
-def test_weights_of_a_folder_whose_positions_the_lab_does_not_know(hub):
-    settings = json.loads((hub / "config.json").read_text())
-    before = read_weights(hub)
-    (hub / "config.json").write_text(json.dumps({**settings, "rope_scaling": {"rope_type": "longrope"}}))
-    after = read_weights(hub)
-    assert all(torch.equal(before[name], after[name]) for name in before)
-
-
 def test_tied_weights_stay_tied(prepared, tmp_path):
     run = write_run(tmp_path / "tied", prepared, tie_embeddings=True)
     decoder = Decoder(load_experiment(run / "config.yaml").model, seed=5)
@@ -355,12 +293,7 @@ def losses(folder):
 
 def loss_of(decoder, experiment):
     """Mean loss of the first global batch, a run of tokens at a time."""
-    data = PackedData(
-        experiment.data,
-        seed=experiment.run.seed,
-        micro_batch_tokens=experiment.train.micro_batch_tokens,
-        n_streams=experiment.train.n_packs,
-    )
+    data = PackedData(experiment)
     data.setup("fit")
     total, n = 0.0, 0
     packs = iter(data.train_dataloader())

@@ -22,10 +22,10 @@ from eval.engine.places import expand, names_of
 from eval.engine.rows import Found, document
 from lab import command
 from lab.command import Syntax, Words, bare_settings, read_options, settings_lines, show
-from lab.errors import ConfigError
+from lab.errors import ConfigError, brief
 from lab.launch import read_launch
 from lab.positions.methods import PositionConfig
-from lab.schema import PathText, Section, Seed, Tests, brief
+from lab.schema import PathText, Section, Seed, Tests
 from lab.source import find_place, is_hub_id
 
 MODEL = "{word}: MODEL must be the first argument; give a run folder, a checkpoint in it, or a Hugging Face folder"
@@ -146,8 +146,8 @@ def refuse_copies(name: str, form: Form) -> None:
 
     Raises: ConfigError.
     """
-    launch = read_launch(os.environ, devices=1, nodes=1)
-    if launch.by == "torchrun" and launch.world_size > 1 and not form.shared:
+    launch = read_launch(os.environ)
+    if launch.world_size > 1 and not form.shared:
         raise ConfigError(
             f"torchrun: {launch.world_size} processes of {name} would measure the same; start one with python -m "
             f"{name} (those of eval.perplexity share every window)"

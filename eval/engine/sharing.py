@@ -32,8 +32,8 @@ def opened(request: Request, *, shared: bool) -> Iterator[Subject | None]:
 
     Raises: LabError, also for a model whose heads cannot be divided among the processes.
     """
-    launch = read_launch(os.environ, devices=1, nodes=1)
-    if not shared or launch.by != "torchrun" or launch.world_size == 1:
+    launch = read_launch(os.environ)
+    if not shared or launch.world_size == 1:
         yield open_subject(request)
         return
     with joined(launch, device_for(request.options.device)) as context:

@@ -39,16 +39,14 @@ from eval.impact.token_classes import token_texts
 from eval.impact.windows import file_windows
 from lab.bars import Bar
 from lab.command import NOTHING_WRITTEN, start
-from lab.data.packing import IGNORE
+from lab.data.packing import IGNORE, Windows, held_out_windows
 from lab.data.part_of_speech import label_types, open_tagger
-from lab.data.selecting import RESULT
+from lab.data.selecting import RESULT, ImpactConfig
 from lab.data.tokenizer import check_ids, needed, vocabulary_hash
-from lab.data.windows import Windows, held_out_windows
 from lab.errors import ConfigError, DataError
 from lab.files import write_json, writing
 from lab.loading import OpenedModel, open_model
 from lab.model.attention.inspection import target_logits
-from lab.recipes.impact_config import ImpactConfig
 from lab.skip.selection import sentences_with
 from lab.skip.sentences import sentence_ends, split_sentences
 

@@ -40,6 +40,7 @@ from eval.probe.table import table
 from lab.bars import Bar
 from lab.command import bare_settings, settings_lines, start
 from lab.errors import ConfigError
+from lab.launch import set_threads
 from lab.probe.config import ProbeConfig
 from lab.probe.curve import LengthResult
 from lab.probe.effective_length import NeedleProbe
@@ -47,7 +48,6 @@ from lab.probe.records import length_record, summary_record
 from lab.probing import open_probed
 from lab.train.choices import training_device
 from lab.train.folder import RunFolder
-from lab.train.threads import set_threads
 
 OF_TRAINING = ("every_tokens", "loss_tokens", "max_seconds")  # settings of the probe section
 OF_DISTANCE = ("distances", "distance_points", "distance_tests")

@@ -13,11 +13,11 @@ from lab.data.config import Bpe, DataConfig, Synthetic
 from lab.masks import Causal, MaskConfig
 from lab.model.config import DecoderConfig
 from lab.model.optim import OptimConfig
-from lab.parsing import format_yaml
 from lab.positions import Frequencies
 from lab.positions.methods import PositionConfig
 from lab.probe.config import NEEDLES, ProbeConfig, ProbeSection, completed
 from lab.schema import Section
+from lab.settings import format_yaml
 from lab.shape.config import Gaps, ShapeConfig
 from lab.skip.methods import SkipConfig
 

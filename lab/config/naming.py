@@ -13,7 +13,7 @@ import json
 from dataclasses import MISSING, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
-from lab.settings import TAGS
+from lab.schema import TAGS
 from lab.train.changes import FREE_TO_CHANGE, flatten
 
 if TYPE_CHECKING:

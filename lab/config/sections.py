@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
-from lab.schema import LONGEST_NAME, MOST, Length, NonNegative, PathText, Positive, Section, Seed, brief, is_short
+from lab.errors import brief
+from lab.schema import LONGEST_NAME, MOST, Length, NonNegative, PathText, Positive, Section, Seed, is_short
 
 PRECISIONS = Literal["auto", "fp32", "bf16"]
 STRATEGIES = Literal["auto", "single", "ddp", "fsdp"]

@@ -8,13 +8,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from annotated_types import Ge, Gt, Le
 from tokenizers import Tokenizer
 
 from lab.data.tokenizer import vocabulary_hash
 from lab.errors import ConfigError, DataError
+from lab.schema import PathText, Positive, Section, Seed, Tests
 from lab.skip.base import IntArray
 from lab.skip.longrecipe import LongRecipe
 from lab.skip.methods import skip_positions_from_config
@@ -23,6 +25,7 @@ from lab.skip.sentences import BoolArray, sentence_ends, split_sentences
 
 RESULT = "impact.json"  # written by eval.impact
 FIELD = "skip.selection"
+PositiveShare = Annotated[float, Gt(0), Le(1)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,3 +136,38 @@ def read_token_types(path: Path, tokenizer: Tokenizer) -> BoolArray:
     types = np.zeros(n_ids, dtype=np.bool_)
     types[ids] = True
     return types
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImpactConfig(Section):
+    """Options of eval.impact (arXiv:2409.00509, section 4.1)."""
+
+    windows: Tests = 50
+    """Windows that both models score."""
+    length: Annotated[int, Ge(2)] | None = None
+    """Tokens of a window, the target length; left out, the training window of TUNED."""
+    top: PositiveShare = 0.2
+    """Share of the targets at each position that is marked: those whose logit changes most."""
+    by: Literal["token", "class", "pos"] = "token"
+    """Types: tokens, classes of tokens (eval/impact/token_classes.py), or parts of speech (need --tagger)."""
+    coverage: PositiveShare = 0.5
+    """Share of all marked targets that the selected types cover, the most impactful types first."""
+    min_count: Positive = 10
+    """Occurrences that a type needs to be selected."""
+    tagger: PathText | None = None
+    """spaCy pipeline that labels parts of speech: the name of an installed one, or its folder."""
+    text: PathText | None = None
+    """Source of the windows, a .txt, .json or .jsonl file; left out, held-out documents of the corpus TUNED was trained
+    on, one after the other."""
+    seed: Seed = 0
+    """Seed of the choice of windows."""
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    """What to compute on; auto takes a GPU where there is one."""
+
+    def rules(self) -> list[str]:
+        """Refuse a tagger that would be ignored, or a missing one."""
+        if self.by == "pos" and self.tagger is None:
+            return ["by=pos: needs tagger, a spaCy pipeline such as en_core_web_sm; name it, or use class"]
+        if self.by != "pos" and self.tagger is not None:
+            return [f"tagger={self.tagger}: would be ignored, by={self.by}; set by=pos or leave it out"]
+        return []

@@ -32,6 +32,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 KEPT = ("no long documents", "no short documents", "long enough already")  # why a source keeps its lengths
+SEED = 0  # of the choice of copied documents, and of their order
 OFFSETS = 2**20  # values of u, few enough that k + u is exact in float64 for every k below 2**33
 
 
@@ -74,7 +75,7 @@ def refuse_no_change(kept: Sequence[str | None], upsample: Upsample, longest: in
     )
 
 
-def draw_offsets(n_classes: int, seed: int) -> Floats:
+def draw_offsets(n_classes: int, seed: int = SEED) -> Floats:
     """Draw u for every class, a multiple of 1 / OFFSETS in [0, 1)."""
     return np.random.default_rng(seed).integers(OFFSETS, size=n_classes) / OFFSETS
 

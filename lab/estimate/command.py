@@ -15,8 +15,7 @@ from lab.estimate.memory import memory_of
 from lab.estimate.options import DryRun, separate
 from lab.estimate.report import Gpus, refuse_too_large, report
 from lab.model.utilisation import PEAK_FLOPS
-from lab.recipes.longrecipe import SYNTAX
-from lab.recipes.recipe import Recipe, read_recipe, resolve_training
+from lab.recipes import SYNTAX, Recipe, read_recipe, resolve_training
 from lab.settings import part
 from lab.source import Source, read_source
 

@@ -120,7 +120,7 @@ def memory_lines(experiment: Experiment, memory: Memory, gpus: Gpus) -> list[str
 def probe_bytes(experiment: Experiment) -> int:
     """Count the bytes of the whole weights that each process gathers for a probe of sharded ones."""
     train = experiment.train
-    if strategy_of(experiment) != "fsdp" or experiment.probe.process == "separate":
+    if strategy_of(experiment) != "fsdp":
         return 0
     return experiment.model.n_parameters() * (2 if train.computes_in_bf16(train.accelerator != "cpu") else 4)
 

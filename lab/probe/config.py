@@ -52,9 +52,6 @@ class ProbeSection(Section):
     """Number of distances, equally spaced from a quarter of the window to the largest that fits; left out, 14."""
     loss_tokens: NonNegative = 65_536
     """Held-out tokens whose loss is measured with every probe; 0 for none."""
-    process: Literal["training", "separate"] = "training"
-    """Where the run is probed: by the training itself, which waits, or by a process of its own on the saved checkpoint,
-    on a GPU that the run does not use, if this machine has one, or on the CPU; only the end of the run waits for it."""
     max_seconds: PositiveFloat | None = None
     """Longest time of a probe of the run, which then ends at the next batch of tests, as failed; left out, none."""
 

@@ -23,7 +23,7 @@ from lab.command import Syntax
 from lab.config import Experiment, load_experiment
 from lab.config.naming import AUTO
 from lab.errors import ConfigError, LabError
-from lab.parsing import parse_yaml
+from lab.settings import parse_yaml
 from lab.sweep.reading import Settings, Sweep
 from lab.train.changes import changes, flatten
 from lab.train.checkpoints import newest

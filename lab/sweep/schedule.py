@@ -1,8 +1,8 @@
 """Train the unfinished runs of a sweep, several at once, until each has finished, failed or been stopped.
 
-A failure does not stop the others. While a run trains, this process holds the lock `.lock` in its folder; a run that
-another process trains is waited for, and taken over where that process leaves it unfinished. What a run prints is
-appended to sweep.log in its folder.
+A failure does not stop the others. While a run trains, this process holds `.sweep.lock` there. A run that another
+process trains is waited for, and taken over where that process leaves it unfinished. What a run prints is appended to
+sweep.log in its folder.
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from lab.command import FAILED, STOPPED, show
 from lab.data.preparation import is_prepared, prepare
-from lab.errors import LabError
-from lab.files import writing
+from lab.errors import InUse, LabError
 from lab.jobs import Children, Job
-from lab.owner import NAME, find_owner
+from lab.lock import NAME, acquire, is_held, release
 from lab.sweep.planning import Run, cores
 from lab.train.folder import RunFolder
 
-LOG = "sweep.log"
+LOG, LOCK = "sweep.log", ".sweep.lock"
 POLL_S, LINES_EVERY_S = 0.2, 60.0
 TAIL_BYTES = 8192
 HEAD = ("run", "settings", "state", "progress", "tokens", "effective length", "reach", "left", "")
@@ -83,7 +82,7 @@ def train(runs: Sequence[Run], jobs: int) -> list[State]:
             for name, status in children.ended().items():
                 (state,) = (one for one in states if str(one.run.index) == name)
                 end(state, status, children.stopping)
-                locks.pop(name).release()
+                release(locks.pop(name))
             for state in waiting(states):
                 if len(children.running) < jobs and not children.stopping:
                     begin(state, children, locks, jobs)
@@ -110,17 +109,14 @@ def waiting(states: Sequence[State]) -> list[State]:
 def begin(state: State, children: Children, locks: dict[str, FileLock], jobs: int) -> None:
     """Start one run, unless another process trains it or has finished it."""
     run = state.run
-    with writing(f"run.folder={run.experiment.run.folder}", "folder"):
-        run.path.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(run.path / ".lock", timeout=0, fallback_to_soft=False)
     try:
-        lock.acquire()
-    except Timeout:
+        lock = acquire(run.path / LOCK)
+    except InUse:
         state.name = "elsewhere"
         return
-    if find_owner(run.path / NAME) is not None or run.is_finished():
+    if is_held(run.path / NAME) or run.is_finished():
         state.name = "finished" if run.is_finished() else "elsewhere"
-        lock.release()
+        release(lock)
         return
     threads = run.threads(jobs)
     state.began = time.monotonic(), consumed_tokens(run.path)
@@ -129,7 +125,7 @@ def begin(state: State, children: Children, locks: dict[str, FileLock], jobs: in
         children.start(Job(str(run.index), run.words(threads), run.path / LOG, variables))
     except OSError as error:
         state.name, state.reason = "failed", f"cannot be started ({error})"
-        lock.release()
+        release(lock)
         return
     state.name = "running"
     locks[str(run.index)] = lock

@@ -29,7 +29,6 @@ NOT_OF_THE_ARM = (
     "train.devices",
     "train.accelerator",
     "probe.batch",
-    "probe.process",
 )
 ONLY = "all"  # name of an arm without others
 

@@ -11,225 +11,123 @@ import torch
 
 from lab.command import FAILED, STOPPED, show
 from lab.config import Experiment
-from lab.data.blocks import has_checksums
-from lab.data.manifests import is_small, read_manifests
-from lab.data.preparation import shard_folder, summarise
-from lab.data.selecting import read_token_types, result_file
-from lab.data.shaped import shape_corpus
-from lab.data.shaping_cost import cost_of, shape_record, summary_of_shape
-from lab.data.shards import TokenStore
-from lab.data.tokenizer import load_tokenizer
-from lab.errors import CheckpointError, ConfigError, MissingPackage
-from lab.files import read_object, write_atomic, write_json
-from lab.launch import Launch, find_launch
+from lab.errors import ConfigError, MissingPackage
+from lab.files import write_atomic
+from lab.launch import Launch, find_launch, set_threads
 from lab.model import products
 from lab.positions.base_bound import base_warning
 from lab.probe.curve import shown_length
-from lab.probe.protocols import window_warning
-from lab.source import tokenizer_of
-from lab.train import checkpoints
 from lab.train.assembly import Run, assemble
-from lab.train.callbacks.profiling import Profiling
-from lab.train.callbacks.watching import Watching
+from lab.train.checkpoints import Checkpoint
 from lab.train.choices import choose_backend, choose_compile, computes_in_bf16, reductions, training_device
 from lab.train.folder import RunFolder, is_finished
 from lab.train.picture import draw_run
-from lab.train.processes import meet_again
 from lab.train.starting import find_start, own_run, start_folder
-from lab.train.threads import set_threads
 
 DONE = 0
+PROFILED, UNPROFILED = 3, 3  # steps; the first ones compile and let the allocator grow
 
 
 def run_experiment(
-    experiment: Experiment,
-    resume: bool,
-    command: str,
-    *,
-    restart: bool = False,
-    exits: bool = False,
-    profiling: Profiling | None = None,
+    experiment: Experiment, resume: bool, command: str, *, restart: bool = False, exits: bool = False
 ) -> int:
     """Train, record and report, as the only process that writes to the run folder; return the exit status.
 
-    Where the process `exits` afterwards, signals are ignored from the end of the training on. With `profiling` the
-    training neither saves nor probes, and ends when the profile does.
+    Where the process `exits` afterwards, signals are ignored from the end of the training on. `command` continues the
+    run.
 
     Raises: LabError for what the user can correct.
     """
     launch = find_launch(os.environ, experiment.train.devices, experiment.train.nodes)
-    echo = show if launch.is_first else silent
-    if launch.restarts and restart:
-        raise ConfigError(
-            "--restart: torchrun has started the ranks again, and what they have trained would be moved aside; "
-            f"continue with: {command}"
-        )
-    resume = resume or launch.restarts > 0
     with own_run(experiment, launch):
-        return train(experiment, resume, command, launch, echo, restart=restart, exits=exits, profiling=profiling)
+        return train(experiment, launch, resume, command, restart=restart, exits=exits)
 
 
-def train(
-    experiment: Experiment,
-    resume: bool,
-    command: str,
-    launch: Launch,
-    echo: Any,
-    *,
-    restart: bool,
-    exits: bool,
-    profiling: Profiling | None,
-) -> int:
+def train(experiment: Experiment, launch: Launch, resume: bool, command: str, *, restart: bool, exits: bool) -> int:
     """Train, record and report; return the exit status.
 
     Raises: LabError for what the user can correct.
     """
     folder = RunFolder(experiment.run.path)
-    checkpoint = None if restart else find_start(experiment, folder, resume, launch, echo)
+    checkpoint = None if restart else find_start(experiment, folder, resume, launch)
     finished = is_finished(folder, checkpoint, experiment.train.steps)
-    if finished and launch.world_size == 1:  # several processes do so together, in trainer.fit
-        return already_finished(experiment, folder, echo)
-    threads = set_threads(experiment.train.threads or (folder.threads() if resume else None), launch)
-    run = assemble(experiment, folder, launch, start=checkpoint)
-    accompany(run, Watching(launch, command, exits=exits), profiling)
-    run.data.check_prepared()
+    if not finished or launch.world_size > 1:  # several processes find together that nothing is left to train
+        threads = set_threads(experiment.train.threads or (folder.threads() if resume else None), launch)
+        run = assemble(experiment, folder, launch, start=checkpoint)
+        run.data.check_prepared()
+        if launch.is_first:
+            run.data.prepare_data()
+            start_folder(experiment, folder, checkpoint, run.data, threads, restart=restart)
+            show(announce(experiment, checkpoint))
+        try:
+            fit(run)
+            if exits:
+                run.stopping.ignore()
+        finally:
+            for logger in run.trainer.loggers:
+                logger.finalize("unfinished" if sys.exc_info()[0] or run.stopping.stopped else "finished")
+        if run.stopping.stopped:
+            if launch.is_first:
+                saved = f"stopped after {run.module.consumed:,} tokens, all saved; continue with:\n  {command}"
+                show(run.stopping.fault or saved, error=True)
+            run.trainer.strategy.barrier()  # torchrun ends the processes that are left once one has exited
+            return FAILED if run.stopping.fault else STOPPED
     if launch.is_first:
-        run.data.prepare_data()
-        check_vocabulary(experiment)
-        warning = window_warning(experiment.tests, load_tokenizer(shard_folder(experiment.data)), experiment.reach)
-        token_types = choose_token_types(experiment, folder, checkpoint, echo)
-        echo(f"data: {summarise(shard_folder(experiment.data)).summary}")
-        for line in filter(None, (warning, unchecked(shard_folder(experiment.data)))):
-            echo(line)
-        shape = planned_shape(experiment, folder, checkpoint)
-        start_folder(experiment, folder, checkpoint, threads, restart=restart)
-        if token_types is not None:
-            write_atomic(folder.token_types, token_types)
-        if shape is not None:
-            summary, record = shape
-            echo(summary)
-            write_json(folder.path / "shape.json", record)
-    echo(announce(experiment, checkpoint))
-    meet_again(launch, "nccl" if training_device(experiment).type == "cuda" else "gloo")
-    try:
-        run.trainer.fit(run.module, datamodule=run.data)
-        if exits:
-            run.stopping.ignore()
-    except SystemExit as error:  # raised by Lightning on Ctrl-C before the first step
-        raise (KeyboardInterrupt if isinstance(error.__context__, KeyboardInterrupt) else error) from None
-    finally:
-        for logger in run.trainer.loggers:
-            logger.finalize("unfinished" if sys.exc_info()[0] or run.stopping.stopped else "finished")
-    if run.stopping.stopped:
-        saved = f"stopped after {run.module.consumed:,} tokens, all saved; continue with:\n  {command}"
-        echo(run.stopping.fault or saved, error=True)
-        run.trainer.strategy.barrier()  # a launcher ends the processes that are left once one has exited
-        status = FAILED if run.stopping.fault else STOPPED
-        return status if launch.returns_status else DONE
-    if finished:
-        return already_finished(experiment, folder, echo)
-    if launch.is_first and profiling is None:
-        echo(report(experiment, folder))
+        if finished:
+            show(f"{folder.path}: already finished; choose another --run.name to train again")
+        show(report(experiment, folder))
     return DONE
 
 
-def accompany(run: Run, watching: Watching, profiling: Profiling | None) -> None:
-    """Add the callbacks that depend on how the run was started."""
-    if profiling is not None:
-        profiling.attach(run.trainer)
-    run.trainer.callbacks.append(watching)  # type: ignore[attr-defined]
+def profile_experiment(experiment: Experiment, folder: Path | None) -> int:
+    """Write a Chrome trace and a table of where time goes, to RUN/profile if nowhere else; return the exit status.
 
-
-def already_finished(experiment: Experiment, folder: RunFolder, echo: Any) -> int:
-    """Report on a run that has no step left."""
-    echo(f"{folder.path}: already finished; choose another --run.name to train again")
-    echo(report(experiment, folder))
-    return DONE
-
-
-def silent(text: object, *, error: bool = False) -> None:
-    """Print nothing."""
-
-
-def check_vocabulary(experiment: Experiment) -> None:
-    """Refuse a model with fewer embeddings than tokens, and weights that were trained with another tokenizer.
-
-    Raises: ConfigError.
-    """
-    tokens = load_tokenizer(shard_folder(experiment.data)).get_vocab_size()
-    if tokens > experiment.model.vocab_size:
-        raise ConfigError(
-            f"model.vocab_size={experiment.model.vocab_size}: the tokenizer has {tokens} tokens; use {tokens} or more"
-        )
-    start = experiment.start
-    own = tokenizer_of(Path(start.path)) if start is not None else None
-    if start is not None and own is not None:
-        theirs, ours = load_tokenizer(own).get_vocab(), load_tokenizer(shard_folder(experiment.data)).get_vocab()
-        if theirs != ours:
-            differ = len(theirs.items() ^ ours.items())
-            raise ConfigError(
-                f"data.tokenizer: is not the one that start.path={start.path} was trained with ({differ} entries "
-                "differ); leave data.tokenizer out"
-            )
-
-
-def unchecked(folder: Path) -> str | None:
-    """Warn of shards that are too large to be hashed when opened and too old to have checksums of their blocks.
-
-    Raises: DataError.
-    """
-    manifests = read_manifests(folder).values()
-    if is_small(manifests) or all(map(has_checksums, manifests)):
-        return None
-    return (
-        f"{folder}: shards of an earlier version, whose bytes no run compares with a checksum; check them once with: "
-        f"python -m lab.verify {folder}"
-    )
-
-
-def planned_shape(
-    experiment: Experiment, folder: RunFolder, checkpoint: checkpoints.Checkpoint | None
-) -> tuple[str, dict[str, Any]] | None:
-    """Plan the shape of a run that has one, as text and as a record; a resumed run must have its first plan.
-
-    Raises: ConfigError for a target out of reach, CheckpointError for another plan.
-    """
-    shape, data = experiment.shape, experiment.data
-    if shape is None:
-        return None
-    store = TokenStore.open(shard_folder(data), "train")
-    shaped = shape_corpus(shape, data, store, experiment.mask)
-    cost = cost_of(shaped, store, experiment.train.tokens)
-    record, path = shape_record(shape, shaped.plan, cost), folder.path / "shape.json"
-    if checkpoint is not None and path.exists():
-        before = read_object(path, CheckpointError, "restore it, or begin anew with --restart")
-        if any(before.get(name) != record[name] for name in ("draws", "weights")):
-            raise CheckpointError(
-                f"{path}: the plan computed now differs, as the solver or the corpus has changed; continue on the "
-                "first machine, or choose another --run.name"
-            )
-    return summary_of_shape(shape, shaped.plan, cost), record
-
-
-def choose_token_types(
-    experiment: Experiment, folder: RunFolder, checkpoint: checkpoints.Checkpoint | None, echo: Any
-) -> bytes | None:
-    """Read and check the impactful token types that select sentences; a resumed run keeps those it started with.
+    A few steps are trained, of which nothing else is written. Of several processes the first is profiled.
 
     Raises: LabError.
     """
-    if experiment.skip is None or not experiment.reads_token_types:
-        return None
-    path = Path(experiment.skip.selection)
-    found = result_file(path if checkpoint is None else folder.token_types)
-    read_token_types(found, load_tokenizer(shard_folder(experiment.data)))
-    kept = found.read_bytes()
-    if checkpoint is not None and result_file(path).is_file() and result_file(path).read_bytes() != kept:
-        echo(f"skip.selection={path}: has changed; the run continues with {found}, as it started", error=True)
-    return kept
+    from lightning.pytorch.profilers import PassThroughProfiler, PyTorchProfiler
+    from torch.profiler import schedule
+
+    train, path = experiment.train, folder or experiment.run.path / "profile"
+    if train.steps < PROFILED + UNPROFILED:
+        raise ConfigError(
+            f"train.tokens={train.tokens}: --profile trains {PROFILED + UNPROFILED} steps of {train.batch_tokens:,} "
+            "tokens; raise it"
+        )
+    launch = find_launch(os.environ, train.devices, train.nodes)
+
+    def write(found: Any) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        found.export_chrome_trace(str(path / "trace.json"))
+
+    packs = train.accumulation  # the profiler counts these
+    begin = schedule(wait=(UNPROFILED - 1) * packs, warmup=packs, active=PROFILED * packs)
+    profiler = PyTorchProfiler(schedule=begin, on_trace_ready=write, row_limit=25)
+    set_threads(train.threads, launch)
+    chosen = profiler if launch.is_first else PassThroughProfiler()
+    run = assemble(experiment, RunFolder(experiment.run.path), launch, profiler=chosen)
+    run.data.check_prepared()
+    run.trainer.fit_loop.epoch_loop.max_steps = PROFILED + UNPROFILED
+    fit(run)
+    if launch.is_first:
+        write_atomic(path / "profile.txt", profiler.summary().encode())
+        show(f"profile: {path / 'profile.txt'}; open {path / 'trace.json'} in ui.perfetto.dev")
+    return DONE
 
 
-def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) -> str:
+def fit(run: Run) -> None:
+    """Train.
+
+    Raises: KeyboardInterrupt where Ctrl-C comes before the first step, for which Lightning raises SystemExit.
+    """
+    try:
+        run.trainer.fit(run.module, datamodule=run.data)
+    except SystemExit as error:
+        raise (KeyboardInterrupt if isinstance(error.__context__, KeyboardInterrupt) else error) from None
+
+
+def announce(experiment: Experiment, checkpoint: Checkpoint | None) -> str:
     """Format the run's size, its attention kernel, whether blocks are compiled, and the reasons."""
     device = training_device(experiment)
     backend, reason = choose_backend(experiment, device)

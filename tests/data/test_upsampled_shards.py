@@ -10,9 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lab.data import related
 from lab.data.config import Conversations, DataConfig, Upsample
-from lab.data.derivation import derive_task, order_of, plan, shards_in
+from lab.data.derivation import derive_task, plan
+from lab.data.manifest import shards_in
 from lab.data.preparation import is_prepared, prepare, shard_folder, summarise, verify
 from lab.data.shards import ShardWriter, TokenStore
 from tests.data.slim import LONG, SHARE, SOURCES, TASKS, documents, flat, slim, slim_corpus, tokens_by_class
@@ -76,9 +76,6 @@ def test_the_result_is_a_function_of_the_config_whatever_the_workers(config, tmp
     other = replace(config, folder=str(tmp_path / "by_two"))
     prepare(other, workers=2, progress=False)
     assert folder_bytes(shard_folder(other)) == folder_bytes(shard_folder(config))
-    seeded = replace(config, upsample=replace(config.upsample, seed=1))
-    prepare(seeded, progress=False)
-    assert [Counter(shard) for shard in documents(seeded)] != [Counter(shard) for shard in documents(config)]
 
 
 def test_a_missing_task_is_made_again_to_the_byte_and_the_others_are_left(config):
@@ -171,15 +168,6 @@ def test_scored_marks_are_carried_over(tmp_path, tokenizer):
     assert len(marked[upsample]) != len(set(marked[upsample])), "some are copied"
 
 
-def test_shards_are_spread_by_numbers_of_their_own(config):
-    prepare(config.base, progress=False)
-    job = plan(shard_folder(config.base), config.upsample, related=False, progress=False)[0][0]
-    (shard, *_) = TokenStore.open(shard_folder(config.base), "train").shards
-    orders = [order_of(replace(job, task=task), shard, shard.folder).tolist() for task in (0, 1)]
-    assert sorted(orders[0]) == sorted(orders[1])
-    assert orders[0] != orders[1]
-
-
 def test_what_was_left_out_of_the_base_is_still_told(tmp_path, tokenizer):
     slim_corpus(tmp_path / "corpus")
     (tmp_path / "corpus" / "last.jsonl").write_text("not JSON\n")
@@ -187,9 +175,7 @@ def test_what_was_left_out_of_the_base_is_still_told(tmp_path, tokenizer):
     assert prepare(config, progress=False).skips == prepare(config.base, progress=False).skips == {"not JSON": 1}
 
 
-@pytest.mark.parametrize("order", ["corpus", "related"])
-def test_a_shard_is_never_held_in_memory(tmp_path, order, monkeypatch):
-    monkeypatch.setattr(related, "MOST", 20)  # vectors and similarities of so many are held at a time
+def test_a_shard_is_never_held_in_memory(tmp_path):
     numbers = np.random.default_rng(0).integers(60_000, size=4_000_000).tolist()
     writer = ShardWriter(tmp_path / ".writing", "<u2")
     for start in range(0, len(numbers), 20_000):
@@ -197,9 +183,9 @@ def test_a_shard_is_never_held_in_memory(tmp_path, order, monkeypatch):
         writer.add("train", numbers[start + 19_000 : start + 20_000], f"source{start // 200_000}")
     (tmp_path / "base").mkdir()
     writer.close(tmp_path / "base" / "task-00000")
-    (job,), _ = plan(tmp_path / "base", Upsample(share=0.99), related=order == "related", progress=False)
+    (job,), _ = plan(tmp_path / "base", Upsample(share=0.99), progress=False)
     tracemalloc.start()
-    derive_task(tmp_path, job)
+    derive_task(tmp_path, "derived", job)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     size = (tmp_path / "task-00000" / "train.tokens.bin").stat().st_size

@@ -23,8 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_the_record_counts_what_the_shards_hold(config):
     prepare(config, progress=False)
     record = json.loads((shard_folder(config) / "upsampling.json").read_text())
-    assert {key: record[key] for key in ("longer_than", "share", "tokens", "seed")} == {
-        "longer_than": LONG, "share": SHARE, "tokens": None, "seed": 0
+    assert {key: record[key] for key in ("longer_than", "share", "tokens")} == {
+        "longer_than": LONG, "share": SHARE, "tokens": None
     }  # fmt: skip
     base, derived = flat(documents(config.base)), flat(documents(config))
     check_counts(record["all"], base, derived)
@@ -95,16 +95,11 @@ def test_shards_of_a_corpus_keep_their_name_and_every_setting_names_others(confi
         corpus=plain.corpus, tokenizer=plain.tokenizer, window=32, held_out_frac=0.1, folder=plain.folder
     )
     assert set(plain.shard_identity()) == {"corpus", "tokenizer", "held_out_frac"}
-    changes = [{"longer_than": 101}, {"share": 0.81}, {"tokens": 100}, {"seed": 1}, {}]
+    changes = [{"longer_than": 101}, {"share": 0.81}, {"tokens": 100}, {}]
     names = {replace(config, upsample=replace(config.upsample, **change)).shard_name for change in changes}
-    related = [replace(c, mode="concatenated", order="related").shard_name for c in (config, plain)]
-    assert len({*names, *related, plain.shard_name}) == len(changes) + 3
-    joined = replace(config, mode="concatenated")
-    assert joined.shard_identity() != replace(joined, order="related").shard_identity()
+    assert len({*names, plain.shard_name}) == len(changes) + 1
     assert replace(config, tags=True).base == replace(plain, tags=True)
     assert config.shard_name.startswith("slimpajama-upsampled-")
-    assert related[0].startswith("slimpajama-upsampled-related-")
-    assert related[1].startswith("slimpajama-related-")
     assert replace(config, window=64).shard_name == config.shard_name
 
 

@@ -48,8 +48,7 @@ def written(tmp_path, monkeypatch):
 
 
 def dry_run(words):
-    asked = parse(SYNTAX.read([*words, "--dry_run"]))
-    return estimate(asked.experiment, asked.dry_run)
+    return estimate(*parse(SYNTAX.read([*words, "--dry_run"])))
 
 
 def test_a_run_without_shards_tokenizer_or_weights(written):

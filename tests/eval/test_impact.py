@@ -12,11 +12,10 @@ import torch
 from eval.impact.__main__ import main
 from eval.impact.token_classes import token_class, token_texts
 from lab.data.preparation import shard_folder
-from lab.data.selecting import read_token_types
+from lab.data.selecting import ImpactConfig, read_token_types
 from lab.data.shards import TokenStore
 from lab.data.tokenizer import load_tokenizer, vocabulary_hash
 from lab.loading import open_model
-from lab.recipes.impact_config import ImpactConfig
 from tests.data.test_part_of_speech import folder as tagger_folder  # noqa: F401  a fixture
 from tests.eval.test_impactful import marked_by_hand, taken_by_hand
 from tests.opened import write_run
@@ -73,7 +72,7 @@ def by_hand(prepared, base, tuned):
 
 def drawn(by_hand, prepared, n):
     """The windows that the command draws, in its order."""
-    from lab.data.windows import held_out_windows
+    from lab.data.packing import held_out_windows
 
     tokens = held_out_windows(prepared, length=40, windows=n, seed=0).tokens.tolist()
     return [by_hand[tuple(row)] for row in tokens]

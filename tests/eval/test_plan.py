@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.plan.__main__ import main
-from eval.plan.documents import Documents, read_documents, slimpajama
-from eval.plan.law import Point, fit
-from eval.plan.points import published
+from eval.engine.law import Point, fit_law, published
+from eval.engine.lengths import Documents, read_documents, slimpajama
+from eval.plan import main
 from lab.config import load_experiment
 from lab.counts import PositionCounts
 from lab.positions.base_bound import base_warning, longest_context, smallest_base
@@ -49,7 +48,7 @@ def test_the_built_in_shape_is_that_of_the_papers_figure():
 def test_the_law_has_the_slope_intercept_and_interval_of_a_regression():
     # ln r = 1, 2, 3, 4 and ln f = 2, 3, 5, 6: slope 7/5, intercept 1/2; residuals .1 -.3 .3 -.1, s^2 = .2/2
     points = [Point(str(x), math.exp(x), math.exp(y)) for x, y in ((1, 2), (2, 3), (3, 5), (4, 6))]
-    law = fit(points)
+    law = fit_law(points)
     assert law.slope == pytest.approx(1.4)
     assert law.intercept == pytest.approx(0.5)
     # at x = 3.5: leverage 1/4 + (3.5 - 2.5)^2 / 5 = .45; t(.975, 2) = 4.302653
@@ -58,7 +57,7 @@ def test_the_law_has_the_slope_intercept_and_interval_of_a_regression():
 
 def test_reach_and_tokens_are_where_the_frequency_meets_the_law():
     per_token = np.array([1.0, 0.8, 0.5, 0.3, 0.1])
-    law = fit([Point("a", 10, 90.0), Point("b", 20, 90.0)])  # a constant of 90
+    law = fit_law([Point("a", 10, 90.0), Point("b", 20, 90.0)])  # a constant of 90
     assert law.expect(per_token, 200)[:1] == (2,)  # 160, 100, 60, 20
     assert law.expect(per_token, 100)[0] is None
     assert law.expect(per_token, 1000) == (4, 4, 4, True)
@@ -69,8 +68,8 @@ def test_reach_and_tokens_are_where_the_frequency_meets_the_law():
 def test_the_slope_is_of_windows_not_of_seeds_and_goes_no_farther_than_they_do():
     # f falls as 1 / i^3 within each window: seeds of two windows alone would give the law that slope
     seeds = [Point(f"window {w}", r, w * 1e9 / r**3) for w in (1, 2) for r in (90.0, 100.0, 110.0)]
-    assert fit(seeds).slope == 0
-    law = fit([Point(str(r), r, 1e9 / r**3) for r in (90.0, 100.0, 110.0, 120.0)])
+    assert fit_law(seeds).slope == 0
+    law = fit_law([Point(str(r), r, 1e9 / r**3) for r in (90.0, 100.0, 110.0, 120.0)])
     assert law.slope == pytest.approx(-3)
     assert law.needed(1) == pytest.approx(law.needed(90)) == pytest.approx(1e9 / 90**3)
     assert law.needed(500) == pytest.approx(1e9 / 120**3)
@@ -80,13 +79,13 @@ def test_the_slope_is_of_windows_not_of_seeds_and_goes_no_farther_than_they_do()
 
 
 def test_one_point_gives_no_limits():
-    assert fit([Point("a", 10, 90.0)]).expect(np.array([1.0, 0.5]), 200)[1:3] == (None, None)
+    assert fit_law([Point("a", 10, 90.0)]).expect(np.array([1.0, 0.5]), 200)[1:3] == (None, None)
 
 
 def test_the_published_points_predict_each_other_within_a_quarter():
     points = published(slimpajama()).points
     for left_out in points:
-        law = fit([point for point in points if point is not left_out])
+        law = fit_law([point for point in points if point is not left_out])
         if left_out.tokens is None:
             assert law.needed(left_out.reach) == pytest.approx(left_out.f, rel=0.25)
         else:

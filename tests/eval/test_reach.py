@@ -9,10 +9,8 @@ import yaml
 from scipy.optimize import minimize
 from scipy.stats import CensoredData, norm
 
-from eval.reach.__main__ import main
-from eval.reach.points import at_the_reach, bounds
-from eval.reach.regression import fit, inflation, measured, separable
-from eval.reach.resampling import bootstrap, compare, held_out, quantile
+from eval.engine.regression import bootstrap, compare, fit, held_out, inflation, measured, quantile, separable
+from eval.reach import at_the_reach, bounds, main
 from lab.counts import PositionCounts
 from lab.train.folder import RunFolder
 
@@ -89,26 +87,23 @@ def test_known_coefficients_are_within_the_limits_and_dropping_the_bounds_is_not
     bounded = ~measured(points)
     assert 0.2 < bounded.mean() < 0.6
     model = fit(points, COLUMNS)
-    limits = bootstrap(points, model, 80, 0.95, seed=0)
-    assert limits.fitted == 80
+    limits, fitted = bootstrap(points, model, 80, 0.95, seed=0)
+    assert fitted == 80
     for column, slope in TRUE.items():
         assert limits.low[column] < slope < limits.high[column]
         assert limits.high[column] - limits.low[column] < 0.6
     dropped = points[~bounded].reset_index(drop=True)
-    biased = bootstrap(dropped, fit(dropped, COLUMNS), 80, 0.95, seed=0)
+    biased, _ = bootstrap(dropped, fit(dropped, COLUMNS), 80, 0.95, seed=0)
     assert biased.high["f"] < TRUE["f"], "reach that is cut off grows less with f"
 
 
 def test_limits_of_whole_runs_are_wider_than_those_of_probes():
     points = simulated(3, truth={"f": 0.5}, ends=9, first=0)
     apart = points.assign(run=[str(k) for k in range(len(points))])
-    widths = [
-        (limits := bootstrap(each, fit(each, ["window"]), 80, 0.95, 0)).high["window"] - limits.low["window"]
-        for each in (points, apart)
-    ]
+    found = [bootstrap(each, fit(each, ["window"]), 80, 0.95, 0)[0].loc["window"] for each in (points, apart, points)]
+    widths = [limits["high"] - limits["low"] for limits in found]
     assert widths[0] > 1.3 * widths[1]
-    again = bootstrap(points, fit(points, ["window"]), 80, 0.95, 0)
-    assert again.high["window"] - again.low["window"] == widths[0], "seeded"
+    assert widths[2] == widths[0], "seeded"
 
 
 def test_columns_that_cannot_be_told_apart_are_named():
@@ -197,9 +192,9 @@ def write_runs(folder):
 
 
 def test_the_command_reads_runs_and_writes_its_tables_and_picture(tmp_path, capsys, monkeypatch):
-    figure = pytest.importorskip("matplotlib.figure")
+    pytest.importorskip("altair")
     drawn = []
-    monkeypatch.setattr(figure.Figure, "savefig", lambda self, path, **settings: drawn.append(self))
+    monkeypatch.setattr("eval.reach.save", lambda chart, path: drawn.append(chart.to_dict()))
     runs = write_runs(tmp_path / "runs")
     words = ["--at=64", "--resamples=100", "-o", str(tmp_path / "out"), "--plot"]
     assert main([*runs, *words]) == 0
@@ -218,10 +213,8 @@ def test_the_command_reads_runs_and_writes_its_tables_and_picture(tmp_path, caps
     points = pd.read_csv(tmp_path / "out" / "points.csv")
     saved = np.load(f"{runs[0]}/counts/tokens-{120_000:015d}.npz")["f"]
     assert points["f"][0] == saved[64]
-    axes = drawn[0].axes[0]
-    shown = sum(len(line.get_xdata()) for line in axes.lines if line.get_marker() in "o^v")
-    assert shown == 24
-    monkeypatch.setattr("eval.reach.__main__.fit", lambda *_: None)  # what follows asks which points are taken
+    assert sorted(map(len, drawn[0]["datasets"].values())) == [2, 24]  # the line of equality, and every probe
+    monkeypatch.setattr("eval.reach.fit", lambda *_: None)  # what follows asks which points are taken
     assert main([*runs, "--last", "--at=64"]) == 0
     assert "n = 8 probes of 8 runs" in capsys.readouterr().out
     assert main([*runs, "--reached", "--at=64"]) == 0

@@ -10,18 +10,17 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from lab.data.module import to_batch
+from lab.data.batches import to_batch
 from lab.data.packing import IGNORE, Pack
 from lab.errors import ConfigError
 from lab.model.config import DecoderConfig
-from lab.model.optim import OptimConfig
-from lab.model.training import Training
 from lab.positions import distance, frequencies
 from lab.train import choices
 from lab.train.choices import choose_backend, choose_compile
 from tests.fits import load
 from tests.model import stand_ins
 from tests.model.stand_ins import definition
+from tests.modules import training_of
 from tests.ranks import meet
 from tests.refusals import refused
 
@@ -66,10 +65,10 @@ def draw(seed, kinds):
 
 
 def training(given, compiler=None, kernel=None, method=PLAIN, mesh=None, ranks=1, **settings):
-    sizes = {"total_steps": 4, "batch_tokens": ranks * TOKENS, "micro_batch_tokens": TOKENS}
+    sizes = {"steps": 4, "batch_tokens": ranks * TOKENS, "micro_batch_tokens": TOKENS}
     kernel = kernel or ("sdpa" if compiler is None else "varlen")
     methods = {"frequencies": given, "distance": method}
-    module = Training(CFG, OptimConfig(), **methods, backend=kernel, seed=1, compiler=compiler, **sizes, **settings)
+    module = training_of(CFG, **methods, backend=kernel, compiler=compiler, **sizes, **settings)
     module._device_mesh = mesh
     module.configure_model()
     return module

@@ -8,13 +8,13 @@ import torch
 from torch import distributed
 from torch.nn import functional as F
 
-from lab.data.module import to_batch
+from lab.data.batches import to_batch
 from lab.data.packing import Pack
 from lab.model.config import DecoderConfig
 from lab.model.loss import IGNORE, summed_cross_entropy
 from lab.model.optim import OptimConfig
-from lab.model.training import Training
 from lab.positions import distance, frequencies
+from tests.modules import training_of
 
 FLOAT64_TOL = 1e-10  # sums of some hundred float64 terms of order ten
 FLOAT32_TOL = 1e-7  # relative: weights are float32 in a batch
@@ -53,14 +53,13 @@ PACKS = [pack_of(1, [9, 2, 7]), pack_of(2, [1, 1, 2, 1]), pack_of(3, [8, 8, 8]),
 
 
 def training():
-    module = Training(
+    module = training_of(
         CFG,
-        OptimConfig(clip_norm=1e9),
+        optim=OptimConfig(clip_norm=1e9),
         frequencies=frequencies("rope", head_dim=CFG.head_dim, theta=CFG.theta),
         distance=distance("plain"),
         backend="sdpa",
         seed=1,
-        total_steps=9,
         batch_tokens=24 * len(PACKS),
         micro_batch_tokens=24,
     )
@@ -93,7 +92,7 @@ def test_the_gradient_is_the_weighted_mean_and_the_record_the_plain_one(world, m
     for rank, module in enumerate(ranks):
         for number, pack in enumerate(PACKS[rank * own : (rank + 1) * own]):
             (module.training_step(to_batch(pack, BY_CONTEXT), number) / own).backward()
-    total, calls = sum(module.sums for module in ranks), []
+    total, calls = sum(module.sums.vector for module in ranks), []
     for parameters in zip(*(module.parameters() for module in ranks), strict=True):
         mean = sum(parameter.grad for parameter in parameters) / world
         for parameter in parameters:
@@ -105,6 +104,6 @@ def test_the_gradient_is_the_weighted_mean_and_the_record_the_plain_one(world, m
         module.read_stats(lr=0.0)
         for parameter, gradient in zip(module.parameters(), expected, strict=True):
             torch.testing.assert_close(parameter.grad, gradient, rtol=FLOAT32_TOL, atol=FLOAT64_TOL)
-        assert module.finished.loss_sum == pytest.approx(plain.item(), rel=FLOAT64_TOL)
-        assert module.finished.targets == sum(int((pack.targets != IGNORE).sum()) for pack in PACKS)
+        assert module.finished.sums["loss"] == pytest.approx(plain.item(), rel=FLOAT64_TOL)
+        assert module.finished.sums["targets"] == sum(int((pack.targets != IGNORE).sum()) for pack in PACKS)
     assert len(calls) == world, "one a rank"

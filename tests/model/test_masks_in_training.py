@@ -7,19 +7,17 @@ import pytest
 import torch
 
 from lab.data.arrangement import Arrangement, interleaved
-from lab.data.module import to_batch
-from lab.data.packing import PackStream
+from lab.data.batches import to_batch
 from lab.data.segments import index_segments
 from lab.model.attention import backends
 from lab.model.attention.rotary import Rotation
 from lab.model.config import DecoderConfig
-from lab.model.optim import OptimConfig
-from lab.model.training import Training
 from lab.positions import distance, frequencies
 from lab.skip import skip_positions
-from tests.data.stores import make_store
+from tests.data.stores import make_store, stream_over
 from tests.data.windows import BOS, FIRST, IGNORE, Row, cut, documents_of, row_of, sample_segment, without_bos
 from tests.model.dense import attention_by_distance
+from tests.modules import training_of
 
 LOSS_TOL = 1e-11  # relative, float64 sums of some thousand terms
 GRAD_TOL = 1e-9  # absolute, beside gradients of order one
@@ -70,18 +68,8 @@ def stores(tmp_path_factory):
 
 
 def pack_of(store, segments, arrangement=Arrangement(), skip=None):
-    stream = PackStream(
-        store,
-        segments,
-        stream=0,
-        n_streams=1,
-        pack_tokens=PACK,
-        seed=SEED,
-        look_ahead=8,
-        arrangement=arrangement,
-        skip=skip,
-    )
-    return next(stream)
+    settings = {"pack_tokens": PACK, "seed": SEED, "look_ahead": 8, "arrangement": arrangement, "skip": skip}
+    return next(stream_over(store, segments, **settings))
 
 
 def arranged(stores, arrangement):
@@ -120,14 +108,13 @@ def skipped(stores, method):
 
 def training(backend="sdpa", dtype=torch.float64):
     """Build the training module, its every weight large enough to matter."""
-    module = Training(
+    module = training_of(
         CFG,
-        OptimConfig(),
         frequencies=frequencies("rope", head_dim=CFG.head_dim, theta=CFG.theta),
         distance=distance("plain"),
         backend=backend,
         seed=0,
-        total_steps=1,
+        steps=1,
         batch_tokens=PACK,
         micro_batch_tokens=PACK,
     )
@@ -177,8 +164,8 @@ def dense(module, rows):
 def assert_step_is_dense(module, pack, rows, gradients):
     got, expected = summed_loss(module, pack), dense(module, rows)
     assert math.isclose(got.item(), expected.item(), rel_tol=LOSS_TOL)
-    assert int(module.sums[1]) == sum(y != IGNORE for row in rows for y in row.targets)
-    assert int(module.sums[2]) == sum(len(row.tokens) for row in rows)
+    assert int(module.sums["targets"]) == sum(y != IGNORE for row in rows for y in row.targets)
+    assert int(module.sums["tokens"]) == sum(len(row.tokens) for row in rows)
     if gradients:
         parameters = list(module.decoder.parameters())
         for x, y in zip(torch.autograd.grad(got, parameters), torch.autograd.grad(expected, parameters), strict=True):

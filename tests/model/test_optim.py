@@ -6,8 +6,8 @@ import torch
 from lab.errors import ConfigError
 from lab.model.config import DecoderConfig
 from lab.model.optim import OptimConfig
-from lab.model.training import Training
 from lab.positions import distance, frequencies
+from tests.modules import training_of
 from tests.refusals import refused
 
 SCHEDULE_TOL = 1e-12  # relative; one cosine and a handful of float64 products
@@ -65,15 +65,18 @@ def test_settings_out_of_range_are_refused(settings, rules):
         OptimConfig(**settings)
 
 
+COEFFICIENTS = {"lr": 0.5, "min_lr": 0.1, "warmup_steps": 4, "beta1": 0.8, "beta2": 0.9, "weight_decay": 0.3}
+
+
 def training(clip_norm=1e9, total_steps=100, batch_tokens=16, micro_batch_tokens=8):
-    module = Training(
+    module = training_of(
         CFG,
-        OptimConfig(lr=0.5, min_lr=0.1, warmup_steps=4, beta1=0.8, beta2=0.9, weight_decay=0.3, clip_norm=clip_norm),
+        optim=OptimConfig(**COEFFICIENTS, clip_norm=clip_norm),
         frequencies=frequencies("rope", head_dim=CFG.head_dim, theta=CFG.theta),
         distance=distance("plain"),
         backend="sdpa",
         seed=1,
-        total_steps=total_steps,
+        steps=total_steps,
         batch_tokens=batch_tokens,
         micro_batch_tokens=micro_batch_tokens,
     )
@@ -162,11 +165,11 @@ def test_gradient_is_the_mean_over_the_scored_tokens_of_the_whole_batch():
     for name, parameter, gradient in zip(names, parameters, expected, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, rtol=0, atol=FLOAT64_TOL, msg=name)
     stats = module.finished
-    assert n == stats.targets == 12
-    assert stats.loss_sum == pytest.approx(12 * loss.item(), rel=FLOAT64_TOL)
+    assert n == stats.sums["targets"] == 12
+    assert stats.sums["loss"] == pytest.approx(12 * loss.item(), rel=FLOAT64_TOL)
     assert stats.grad_norm == pytest.approx(math.sqrt(sum(float((g**2).sum()) for g in expected)), rel=FLOAT64_TOL)
     assert module.consumed == 5 + 2 + 8, "padding is not consumed"
-    assert not module.sums.any()
+    assert not module.sums.vector.any()
 
 
 def test_a_long_gradient_is_cut_to_the_norm_and_its_own_norm_is_recorded():

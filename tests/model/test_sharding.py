@@ -165,7 +165,7 @@ def test_a_model_is_built_on_the_cpu_whatever_the_default_device(tmp_path, devic
     with torch.device(device):
         module = assemble(experiment, RunFolder(tmp_path)).module
         module.configure_model()
-    assert module.sums.device.type == "cpu"
+    assert module.sums.vector.device.type == "cpu"
     tables = (module.decoder.frequencies.inv_freq, expected.decoder.frequencies.inv_freq)
     pairs = [*zip(module.decoder.parameters(), expected.decoder.parameters(), strict=True), tables]
     assert all(mine.device.type == "cpu" and torch.equal(mine, theirs) for mine, theirs in pairs)

@@ -57,7 +57,7 @@ WRONG = [  # method, changed parameters, the fields' rules
     ("llama3", {"low_freq_factor": 4.0, "high_freq_factor": 1.0}, f"high_freq_factor=1.0: {ENDS}"),
     ("llama3", {"low_freq_factor": 0}, "low_freq_factor=0: must be > 0"),
     ("longrope", {"train_len": 1}, "train_len=1: must be >= 2"),  # ln 1 = 0 would divide
-    ("longrope", {"long_factor": (1.0, 0.0, 1.0, 1.0)}, "long_factor: every factor must be > 0"),
+    ("longrope", {"long_factor": (1.0, 0.0, 1.0, 1.0)}, "long_factor.1=0.0: must be > 0"),
     ("longrope", {"short_factor": (1.0,) * 3}, "short_factor=3 numbers: must be 4, half of head_dim"),
     ("abf", {"theta": 0.0}, "theta=0.0: must be > 0"),
     ("abf", {"theta": -5e5}, "theta=-500000.0: must be > 0"),
@@ -85,7 +85,7 @@ WRONG = [  # method, changed parameters, the fields' rules
     ("dca", {"chunk": 6, "window": 5}, "window=5: must be <= train_len - chunk = 4"),
     ("dca", {"window": 4}, "window=4: must be <= train_len - chunk = 3"),  # the default chunk, 7
     ("dca", {"window": -1}, "window=-1: must be >= 0"),
-    ("dca", {"parts": "inter"}, "parts=inter: must be one of all, intra_inter, intra"),
+    ("dca", {"parts": "inter"}, "parts=inter: must be one of 'all'"),
     ("dca", {"parts": "intra", "window": 0}, "window=0: would be ignored"),
     ("dca", {"parts": "intra_inter", "window": 3}, "window=3: would be ignored"),
     ("dca", {"parts": "intra", "chunk": 11}, "chunk=11: must be <= train_len=10"),

@@ -16,7 +16,7 @@ from lab.errors import DataError
 from lab.estimate.command import estimate
 from lab.fit import SYNTAX, parse
 from lab.probe.protocols import PROTOCOLS
-from lab.train.assembly import make_probing
+from lab.train.callbacks.probing import Probing
 from lab.train.folder import RunFolder
 
 HAYSTACK = ".".join(
@@ -131,7 +131,7 @@ def test_the_papers_runs_miss_the_essays_before_training(name, tmp_path, monkeyp
     experiment = load_experiment(CONFIGS / f"{name}.yaml")
     assert (experiment.probe.protocol, experiment.probe.budget) == ("released", 128)
     with pytest.raises(DataError) as caught:
-        make_probing(experiment, RunFolder(tmp_path), *[None] * 3, sharded=True)
+        Probing(experiment, RunFolder(tmp_path), *[None] * 3)
     line = "probe.haystack=haystacks/PaulGrahamEssays.json: no such file; give a .txt, .json or .jsonl file, such as "
     assert str(caught.value).startswith(f"{line}niah/data/PaulGrahamEssays.json of github.com/HKUNLP/STRING")
 
@@ -139,5 +139,4 @@ def test_the_papers_runs_miss_the_essays_before_training(name, tmp_path, monkeyp
 @pytest.mark.slow
 def test_an_estimate_needs_no_essays(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    asked = parse(SYNTAX.read([str(CONFIGS / "tiny_2k.yaml"), "--dry_run"]))
-    assert "GPU" in estimate(asked.experiment, asked.dry_run)
+    assert "GPU" in estimate(*parse(SYNTAX.read([str(CONFIGS / "tiny_2k.yaml"), "--dry_run"])))

@@ -5,9 +5,9 @@ import json
 import pytest
 import torch
 
+from lab.export import export_model, main
 from lab.loading import open_model
 from lab.model.decoder import Decoder
-from lab.recipes.export import export_model, main
 from tests.model.folders import assert_same_logits, logits_of, opened, transformers
 from tests.opened import write_run
 from tests.refusals import check_faults

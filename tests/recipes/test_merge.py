@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from lab.loading import open_model
+from lab.merge import main, read_shares
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
 from lab.model.huggingface import save_pretrained
 from lab.positions import frequencies
-from lab.recipes.merge import main, read_shares
 from tests.model.folders import assert_same_logits, opened, safetensors_torch
 from tests.opened import CONSUMED, SIZES, write_run
 from tests.refusals import check_faults

@@ -14,7 +14,7 @@ import pytest
 from lab.train.checkpoints import TEMPORARY
 from tests.fits import assert_same_run, command, fit
 from tests.forked import LIMIT_S
-from tests.launching import environment, patched, port, running, signalled, task
+from tests.launching import environment, patched, running, signalled, workers
 from tests.replay import assert_same_weights
 
 TWO = ("--train.devices=2",)
@@ -29,7 +29,7 @@ IN_SAVE = 3  # every third kill comes while a save is seen
 KILLS, FULL = 1, 25  # for each variant
 LEDGER = """
 import hashlib
-from lab.model.training import Training
+from lab.train.module import Training
 own = Training.training_step
 def recording(self, batch, batch_idx):
     arrays = [batch[name] for name in ("tokens", "targets", "cu_seqlens", "position_ids") if batch[name] is not None]
@@ -50,8 +50,7 @@ def commands(place, name, world, *options):
     words = patched(command(place, name, *OPTIONS, *options), LEDGER.format(path=str(place / f"{name}.ledger")))
     if world == 1:
         return [(words, environment())]
-    node = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port())}
-    return [(words, environment(**task(n, world) | node)) for n in range(world)]
+    return [(words, variables) for variables in workers(world)]
 
 
 def run_for(place, name, world, options, wait):

@@ -20,23 +20,18 @@ from torch.nn import functional as F
 
 from lab.errors import ConfigError, MissingPackage
 from lab.model.attention import devices, flash3
-from lab.model.attention.fused import HALF, HEAD_MULTIPLE, WIDEST_HEAD, EfficientSpans, suits
 from lab.model.attention.segments import Segments, Spans
+from lab.model.attention.span_kernels import HALF, HEAD_MULTIPLE, WIDEST_HEAD, repeated
 
 Backend = Callable[[Tensor, Tensor, Tensor, Segments | None], Tensor]
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, segments: Segments | None) -> Tensor:
-    """Run torch's scaled dot-product attention, packed rows and part rows on a GPU by one call of its kernel.
+    """Run torch's scaled dot-product attention, packed rows segment by segment.
 
-    Elsewhere packed rows run segment by segment. Measured on CPUs, one call per segment beats padded batches of
-    segments and a dense mask at all windows; the split and the concatenation keep the backward pass free of full-size
-    zeros, which slicing would add per segment.
+    Measured on CPUs, one call per segment beats padded batches of segments and a dense mask at all windows; the split
+    and the concatenation keep the backward pass free of full-size zeros, which slicing would add per segment.
     """
-    if segments is None and q.shape[2] in (1, k.shape[2]):
-        return sdpa_rows(q, k, v)
-    if suits(v):
-        return in_spans(efficient_kernel)(q, k, v, segments)
     if segments is None:
         return sdpa_rows(q, k, v)
     sizes = [*segments.lengths, segments.n_tokens - segments.n_real]
@@ -97,12 +92,6 @@ def row_spans(batch: int, n_q: int, n_k: int, device: torch.device) -> Spans:
     return Spans(rows * n_q, rows * n_k, (n_q,) * batch, (n_k,) * batch)
 
 
-def efficient_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
-    """Call torch's memory-efficient attention, which takes float32 too."""
-    out: Tensor = EfficientSpans.apply(q, k, v, spans)  # type: ignore[no-untyped-call]
-    return out
-
-
 def varlen_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
     """Call torch's own variable-length attention, which supports grouped heads from torch 2.12 on."""
     from torch.nn.attention.varlen import varlen_attn
@@ -134,8 +123,7 @@ def xformers_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
     bias = BlockDiagonalCausalFromBottomRightMask.from_seqlens(
         list(spans.q_lengths), list(spans.k_lengths), device=q.device
     )
-    if q.shape[1] != k.shape[1]:
-        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+    k, v = repeated(k, q), repeated(v, q)
     out: Tensor = memory_efficient_attention(q[None], k[None], v[None], attn_bias=bias)[0]
     return out
 

@@ -12,8 +12,8 @@ from functools import cache
 import torch
 from torch.nn import attention
 
-from lab.model.attention.fused import Flash
 from lab.model.attention.segments import Spans
+from lab.model.attention.span_kernels import Flash
 
 PACKAGE = "flash_attn_interface"
 HOPPER = 9  # major compute capability

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from lab.model.attention.context import ContextGroup
+from lab.model.attention.dense import band_logits
 from lab.model.attention.layout import Layout
 from lab.model.block import Attention, Block
 from lab.model.decoder import Decoder
@@ -71,7 +72,7 @@ def projected(block: Block, x_BTD: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class LayerLogits:
-    """The causal logits of one layer, as they enter softmax, for any block of queries; keys are rotated once.
+    """The causal logits of one layer, as they enter softmax, for any block of queries.
 
     With `rounding` they are what a kernel in that dtype computes: queries and keys are rotated in float32 (or wider),
     queries scaled by the methods' logit factors, both rounded to the dtype, and their products summed in float32.
@@ -82,7 +83,11 @@ class LayerLogits:
         self.inputs, self.rounding = inputs, rounding
         layout = inputs.layout
         self.wide = torch.promote_types(inputs.q_BNTH.dtype, torch.float32)
-        self.factor = layout.logit_factor(inputs.layer, self.wide)
+        turned = (
+            layout.rotate_queries(inputs.q_BNTH, number, inputs.layer, self.wide)
+            for number in range(len(layout.distance.bands))
+        )
+        self.queries = [self.rounded(q) for q in turned]
         self.keys = [self.rounded(rotation.rotate(inputs.k_BNTH)) for rotation in layout.k_rotations]
 
     def rounded(self, x: Tensor) -> Tensor:
@@ -102,24 +107,11 @@ class LayerLogits:
         """
         keys = keys or slice(0, queries.stop)
         layout = self.inputs.layout
-        logits = self.band(0, queries, keys)
+        logits = band_logits([q[:, :, queries] for q in self.queries], self.keys, layout, queries, keys)
         q_pos, k_pos = layout.q_pos[queries, None], layout.k_pos[None, keys]
-        for number, band in enumerate(layout.distance.bands[1:], start=1):
-            logits = torch.where(band.region.contains(q_pos, k_pos), self.band(number, queries, keys), logits)
         shown = layout.distance.shows(q_pos, k_pos)
         hidden = k_pos > q_pos if shown is None else (k_pos > q_pos) | ~shown
         return logits.masked_fill(hidden, -torch.inf)
-
-    def band(self, number: int, queries: slice, keys: slice) -> Tensor:
-        """Compute the logits as if every pair belonged to the band of this number."""
-        layout, q = self.inputs.layout, self.inputs.q_BNTH[:, :, queries]
-        q = layout.q_rotations[number].at(queries).rotate(q)
-        if self.factor is not None:
-            q = q * self.factor[:, None, queries, None]
-        key = self.keys[layout.key_of_band[number]][:, :, keys]
-        grouped = self.rounded(q).reshape(len(key), key.shape[1], -1, key.shape[3])  # heads of a group as rows of one
-        logits: Tensor = (grouped @ key.transpose(-1, -2)).reshape(*q.shape[:3], -1)
-        return logits * float(q.shape[-1] ** -0.5)
 
 
 @torch.no_grad()

@@ -21,15 +21,6 @@ from lab.positions.regions import Near, Tile
 PositionMap = Callable[[Tensor], Tensor]
 
 
-@dataclass(frozen=True)
-class BandTile:
-    """A tile in indices of the row, the number of its band, and whether no earlier tile has any of its queries."""
-
-    band: int
-    tile: Tile
-    first: bool
-
-
 @dataclass(frozen=True, eq=False)
 class Layout:
     """Ids, rotations and visibility of one forward pass.
@@ -144,29 +135,27 @@ class Layout:
         return Visibility(*sizes, "document", self.segments.doc_ids[None], anchor_of=anchors)
 
     @cached_property
-    def cache(self) -> dict[Any, Any]:
-        """Values that a backend computes once and reuses in all layers."""
+    def rounds(self) -> dict[Any, Any]:
+        """Rounds of tiles that lab/model/attention/bands.py makes once and runs in all layers."""
         return {}
 
-    @cached_property
-    def tiles(self) -> list[BandTile]:
-        """The bands' tiles, in indices of the row, for ids that count up by one, or any ids under plain distance."""
-        return self.cut(windows=False)
+    def cut(self, windows: bool) -> list[tuple[int, Tile]]:
+        """Cut the bands into tiles in indices of the row, each with the number of its band.
 
-    def cut(self, windows: bool) -> list[BandTile]:
-        """Cut the bands into tiles, with `windows` a sliding window into one tile."""
+        Ids count up by one, or the distance is plain. With `windows` a sliding window is one tile.
+        """
         n_q, n_k = self.q_pos.shape[-1], self.k_pos.shape[-1]
         lengths = (n_k,) if self.segments is None else self.segments.lengths
         anchors = self.segments.anchors if self.segments is not None else None
         starts = self.starts if self.starts is not None else (0,) * len(lengths)
         assert self.starts is not None or self.distance.is_plain, "tiles are cut from consecutive ids"
-        bands = self.distance.bands
-        out, place, covered, begins = [], 0, 0, {}
+        out: list[tuple[int, Tile]] = []
+        place, begins = 0, {}
         for number, (length, start) in enumerate(zip(lengths, starts, strict=True)):
             keys = range(start, start + length)
             queries = keys if self.segments is not None else keys[n_k - n_q :]
             begins[place] = start
-            for band_number, band in enumerate(bands):
+            for band_number, band in enumerate(self.distance.bands):
                 region = band.region
                 cut = region.window if windows and isinstance(region, Near) else region.tiles
                 tiles = [t.shifted(place - queries.start, place - keys.start) for t in cut(queries, keys)]
@@ -176,9 +165,7 @@ class Layout:
                     if seeing:
                         tile = Tile(seeing, range(key, key + 1), "full")
                         tiles.append(tile.shifted(place - keys.start, anchors[number] - key))
-                for tile in tiles:
-                    out.append(BandTile(band_number, tile, first=tile.q.start >= covered))
-                    covered = max(covered, tile.q.stop)
+                out += [(band_number, tile) for tile in tiles]
             place += length
         return out
 

@@ -1,10 +1,9 @@
 """Choose the kernel that attends under a layout, from the backend, the layout and the tensors' sizes.
 
-    reference                        by definition, from the matrix of relative positions
-    sdpa, varlen, flash, xformers    one causal call per row or segment, for a method of one band
-    flash_tiles, matmul_tiles        the bands tile by tile
-    flash_rounds, efficient_rounds   the bands by fused GPU kernels, many tiles in one call
-    dense                            a dense mask, for ids and masks that cannot be cut into tiles
+    reference                                     by definition, from the matrix of relative positions
+    sdpa, varlen, flash, xformers                 one causal call per row or segment, for a method of one band
+    flash_bands, efficient_bands, cpu_bands       the bands in rounds of tiles, merged by log-sum-exp
+    dense                                         pair by pair, for ids and masks that cannot be cut into tiles
 
 Axes: B batch, T tokens, N heads, K key-value heads, H per head.
 """
@@ -19,13 +18,12 @@ import torch
 from torch import Tensor
 
 from lab.errors import ConfigError
-from lab.model.attention import backends, devices, fused
+from lab.model.attention import backends, devices
+from lab.model.attention.bands import attend_bands
 from lab.model.attention.dense import attend_dense
-from lab.model.attention.kernels import CpuFlash, Matmul
 from lab.model.attention.layout import Layout
 from lab.model.attention.reference import reference
-from lab.model.attention.rounds import AttentionInRounds
-from lab.model.attention.tiles import TiledAttention, attend_tiles
+from lab.model.attention.span_kernels import CpuFlash, Efficient, Flash, suits
 
 Kernel = Callable[[Tensor, list[Tensor], Tensor, Layout, int], Tensor]
 
@@ -38,10 +36,9 @@ def attend_whole(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer
 KERNELS: dict[str, Kernel] = {
     "reference": lambda q, keys, v, layout, layer: reference(q, keys[0], v, layout, layer),
     **{name: partial(attend_whole, backend=name) for name in backends.BACKENDS},
-    "flash_tiles": partial(attend_tiles, run=TiledAttention, kernel=CpuFlash()),
-    "matmul_tiles": partial(attend_tiles, run=TiledAttention, kernel=Matmul()),
-    "flash_rounds": partial(attend_tiles, run=AttentionInRounds, kernel=fused.Flash()),
-    "efficient_rounds": partial(attend_tiles, run=AttentionInRounds, kernel=fused.Efficient()),
+    "flash_bands": partial(attend_bands, kernel=Flash()),
+    "efficient_bands": partial(attend_bands, kernel=Efficient()),
+    "cpu_bands": partial(attend_bands, kernel=CpuFlash()),
     "dense": attend_dense,
 }
 
@@ -91,17 +88,17 @@ def kernel_for(backend: str, layout: Layout, q: Tensor, v: Tensor) -> str:
     """Choose the fastest kernel for a layout."""
     if backend == "reference":
         return backend
-    whole = runs_whole(layout)
-    if whole and not (backend == "sdpa" and in_tiles(layout, q)):
+    whole, bands = runs_whole(layout), bands_kernel(backend, v)
+    if whole and (bands is None or backend != "sdpa" or not in_tiles(layout, q)):
         return backend
-    return bands_kernel(backend, v) if whole or layout.starts is not None else "dense"
+    return bands if bands is not None and (whole or layout.starts is not None) else "dense"
 
 
-def bands_kernel(backend: str, v: Tensor) -> str:
-    """Choose the kernel that runs bands: on a GPU in rounds of tiles, elsewhere tile by tile."""
-    if fused.suits(v):
-        return "efficient_rounds" if backend == "sdpa" else "flash_rounds"
-    return "flash_tiles" if devices.kind(v.device) == "cpu" else "matmul_tiles"
+def bands_kernel(backend: str, v: Tensor) -> str | None:
+    """Choose the kernel that runs bands; None where no fused one takes such values."""
+    if suits(v):
+        return "efficient_bands" if backend == "sdpa" else "flash_bands"
+    return "cpu_bands" if devices.kind(v.device) == "cpu" else None
 
 
 def has_kernel(layout: Layout, backend: str, width: int) -> bool:
@@ -119,13 +116,13 @@ def runs_whole(layout: Layout) -> bool:
 
 
 def in_tiles(layout: Layout, q: Tensor) -> bool:
-    """Return whether tiles are faster than one call with a mask: for long anchored segments and chunks on a CPU."""
+    """Return whether tiles are faster than sdpa on a row: chunks, long anchored segments, on a GPU all segments."""
     segments = layout.segments
-    if devices.kind(q.device) != "cpu":
-        return False
-    if segments is not None:
-        return segments.anchors is not None and segments.max_length > backends.MASKED_ROWS
-    return layout.starts is not None and 1 < q.shape[2] < layout.k_pos.shape[-1]
+    if segments is None:
+        return layout.starts is not None and 1 < q.shape[2] < layout.k_pos.shape[-1]
+    if devices.kind(q.device) == "cuda":
+        return True
+    return segments.anchors is not None and segments.max_length > backends.MASKED_ROWS
 
 
 def kernel_dtype(q: Tensor, v: Tensor) -> torch.dtype:

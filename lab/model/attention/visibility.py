@@ -1,4 +1,4 @@
-"""The keys that each query sees, as one predicate for dense masks and for kernels that evaluate it pair by pair."""
+"""The keys that each query sees."""
 
 from __future__ import annotations
 
@@ -36,39 +36,22 @@ class Visibility:
         """Whether a query sees exactly the keys up to its own place."""
         return self.mask == "causal" and self.doc_ids is None and self.q_pos is None
 
-    @property
-    def rows(self) -> int:
-        """Number of distinct rows: the batch, or 1 if all are the same."""
-        return max([len(x) for x in (self.doc_ids, self.q_pos, self.k_pos) if x is not None], default=1)
-
-    def sees(self, row: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        """Return whether query number `q` of a row sees its key number `k`; all three broadcast."""
-        q_index = q + (self.n_k - self.n_q)
-        if self.doc_ids is None:
-            visible = MASKS[self.mask].visible(q_index, k, q_index * 0, k * 0)
-        else:
-            q_doc, k_doc = pick(self.doc_ids, row, q_index), pick(self.doc_ids, row, k)
-            visible = MASKS[self.mask].visible(q_index, k, q_doc, k_doc) & (q_doc >= 0) & (k_doc >= 0)
+    def dense(self) -> Tensor:
+        """Build the boolean mask (B or 1, n_q, n_k)."""
+        first = self.n_k - self.n_q
+        places = torch.arange(self.n_k, device=self.device)
+        q, k = places[None, first:, None], places[None, None, :]
+        docs = torch.zeros_like(places)[None] if self.doc_ids is None else self.doc_ids
+        q_doc, k_doc = docs[:, first:, None], docs[:, None, :]
+        visible = MASKS[self.mask].visible(q, k, q_doc, k_doc) & (q_doc >= 0) & (k_doc >= 0)
         if self.q_pos is not None and self.k_pos is not None:
-            ordered = pick(self.k_pos, row, k) <= pick(self.q_pos, row, q)
+            ordered = self.k_pos[:, None, :] <= self.q_pos[:, :, None]
             if self.mask == "anchor" and self.doc_ids is not None:
                 ordered = ordered | ((k_doc == 0) & (q_doc != 0))
             visible = visible & ordered
         if self.anchor_of is not None:
-            visible = visible | (pick(self.anchor_of, row, q_index) == k)
-        return visible
-
-    def dense(self) -> Tensor:
-        """Build the boolean mask (B or 1, n_q, n_k)."""
-        row = torch.arange(self.rows, device=self.device)[:, None, None]
-        q = torch.arange(self.n_q, device=self.device)[None, :, None]
-        k = torch.arange(self.n_k, device=self.device)[None, None, :]
-        return self.sees(row, q, k).expand(self.rows, self.n_q, self.n_k)
-
-
-def pick(x: Tensor, row: Tensor, column: Tensor) -> Tensor:
-    """Index a matrix, of which a single row is broadcast."""
-    return x[row if len(x) > 1 else row * 0, column]
+            visible = visible | (self.anchor_of[:, first:, None] == k)
+        return visible.expand(-1, self.n_q, self.n_k)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.loggers import WandbLogger
 
 from lab.command import show
+from lab.errors import first_line
 
 CONNECT_S, FINISH_S = 7.0, 10.0
 MODES = ("online", "offline", "disabled")
@@ -35,35 +37,31 @@ class Dashboard(WandbLogger):
 
     @property
     def experiment(self) -> Any:
-        """The run at Weights & Biases, started where it is not: online, or else offline, or else not at all."""
+        """The run at Weights & Biases, started where it is not: as asked for, or else offline, or else not at all."""
         if self._experiment is not None:
             return self._experiment
-        first = self._wandb_init["mode"]
-        for mode in MODES[MODES.index(first) : -1]:
+        first, reason = self._wandb_init["mode"], ""
+        for mode in MODES[MODES.index(first) :]:
             self._wandb_init["mode"] = mode
             try:
                 run = super().experiment
-                if getattr(run, "disabled", False) and os.environ.get("WANDB_MODE") != "disabled":
+                if mode != "disabled" and run.disabled and os.environ.get("WANDB_MODE") != "disabled":
                     raise TimeoutError("no key was entered")
             except Exception as error:  # of any kind: the run must not depend on it
                 self._experiment, reason = None, first_line(error)
                 continue
+            outcome = f"recorded offline, send it with: wandb sync {Path(run.dir).parent}"
             if mode != first:
-                place = Path(run.dir).parent
-                show(f"track.wandb={first}: {reason}; recorded offline, send it with: wandb sync {place}", error=True)
-            return run
-        show(f"track.wandb={first}: {reason}; the run is not mirrored, its folder holds all", error=True)
-        self._wandb_init["mode"] = MODES[-1]
-        return super().experiment
+                outcome = outcome if mode == "offline" else "the run is not mirrored, its folder holds all"
+                show(f"track.wandb={first}: {reason}; {outcome}", error=True)
+            break
+        return self._experiment
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Send numbers, unless sending has failed before."""
-        if self.broken:
-            return
-        try:
-            super().log_metrics(metrics, step)
-        except Exception as error:  # as above; wandb's own process may have been killed
-            self.fail(error)
+        if not self.broken:
+            with self.tolerated():
+                super().log_metrics(metrics, step)
 
     def finalize(self, status: str) -> None:
         """Wait for what is still to be sent, once the run is "finished" or "unfinished"; Lightning ends with others."""
@@ -72,23 +70,20 @@ class Dashboard(WandbLogger):
         import wandb
 
         place, begin = Path(self._experiment.dir).parent, time.monotonic()
-        try:
+        with self.tolerated():
             wandb.teardown(EXIT_CODES[status])
-        except SystemExit as error:  # by which wandb passes on that its own process failed
-            self.fail(RuntimeError(f"its process ended with status {error.code}"))
-        except Exception as error:  # as above
-            self.fail(error)
         if time.monotonic() - begin >= FINISH_S:
             rest = f"wandb sync --include-online {place}"
             show(f"track.wandb: not all was sent in {FINISH_S:g} s; send it with: {rest}", error=True)
 
-    def fail(self, error: Exception) -> None:
-        """Report the first failure, and try no more."""
-        if not self.broken:
-            show(f"track.wandb: {first_line(error)}; no longer mirrored, the run folder holds all", error=True)
-        self.broken = True
-
-
-def first_line(error: Exception) -> str:
-    """Return what an error is about."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    @contextmanager
+    def tolerated(self) -> Iterator[None]:
+        """Report the first failure inside; wandb raises SystemExit where its own process has failed."""
+        try:
+            yield
+        except (Exception, SystemExit) as error:
+            reason = f"its process ended with status {error.code}" if isinstance(error, SystemExit) else ""
+            if not self.broken:
+                line = f"track.wandb: {reason or first_line(error)}; no longer mirrored, the run folder holds all"
+                show(line, error=True)
+            self.broken = True

@@ -8,6 +8,7 @@ import lightning
 from lightning.pytorch.callbacks import Callback
 
 from lab.bars import Bar
+from lab.config import Experiment
 from lab.train.callbacks.probing import Probing
 from lab.train.callbacks.recording import Recording
 
@@ -15,8 +16,9 @@ from lab.train.callbacks.recording import Recording
 class Progress(Callback):
     """Shows the latest values of the other callbacks; writes to stderr on the first rank only."""
 
-    def __init__(self, recording: Recording, probing: Probing, total_tokens: int) -> None:
-        self.recording, self.probing, self.total_tokens = recording, probing, total_tokens
+    def __init__(self, experiment: Experiment, recording: Recording, probing: Probing) -> None:
+        self.recording, self.probing = recording, probing
+        self.total_tokens = experiment.train.steps * experiment.train.batch_tokens
         self.bar: Bar | None = None
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:

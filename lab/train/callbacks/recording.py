@@ -11,8 +11,8 @@ import lightning
 import torch
 from lightning.pytorch.callbacks import Callback
 
+from lab.config import Experiment
 from lab.counts import PositionCounts
-from lab.model.config import DecoderConfig
 from lab.model.utilisation import peak_flops, utilisation
 from lab.train.callbacks.counting import Counting
 from lab.train.folder import RunFolder
@@ -26,17 +26,8 @@ class Recording(Callback):
     `mfu_pairs` the pairs that were attended.
     """
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        counting: Counting,
-        model: DecoderConfig,
-        window: int,
-        positions: Mapping[str, int],
-        every_steps: int,
-    ) -> None:
-        self.folder, self.counting, self.model = folder, counting, model
-        self.window, self.positions, self.every_steps = window, positions, every_steps
+    def __init__(self, experiment: Experiment, folder: RunFolder, counting: Counting) -> None:
+        self.experiment, self.folder, self.counting = experiment, folder, counting
         self.loss_sum, self.targets = 0.0, 0
         self.busy_s = 0.0
         self.batch_start = 0.0
@@ -56,9 +47,9 @@ class Recording(Callback):
             return
         self.busy_s += time.perf_counter() - self.batch_start
         if not module.finished.skipped:
-            self.loss_sum += module.finished.loss_sum
-            self.targets += module.finished.targets
-        if trainer.global_step % self.every_steps == 0 or trainer.global_step == trainer.max_steps:
+            self.loss_sum += module.finished.sums["loss"]
+            self.targets += int(module.finished.sums["targets"])
+        if trainer.global_step % self.experiment.track.every_steps == 0 or trainer.global_step == trainer.max_steps:
             self.write_line(trainer, module)
         self.batch_start = time.perf_counter()
 
@@ -75,7 +66,7 @@ class Recording(Callback):
             "skipped_steps": module.skipped_steps,
             "tokens_per_s": round(tokens_per_s, 1),
             **self.utilisations(counts, tokens_per_s, trainer.world_size),
-            **frequency_metrics(counts, self.positions),
+            **frequency_metrics(counts, self.experiment.logged_positions),
             **self.counting.selected(),
         }
         self.loss_sum, self.targets, self.busy_s = 0.0, 0, 0.0
@@ -87,8 +78,9 @@ class Recording(Callback):
 
     def utilisations(self, counts: PositionCounts, tokens_per_s: float, n_devices: int) -> dict[str, float | None]:
         """Compute both utilisations, null where the device's peak is unknown."""
-        causal = self.model.flops_per_token_causal(self.window)
-        actual = self.model.flops_per_token(counts.pairs / max(counts.tokens, 1))
+        model = self.experiment.model
+        causal = model.flops_per_token_causal(self.experiment.data.window)
+        actual = model.flops_per_token(counts.pairs / max(counts.tokens, 1))
         return {
             "mfu": utilisation(causal, tokens_per_s, self.peak, n_devices),
             "mfu_pairs": utilisation(actual, tokens_per_s, self.peak, n_devices),

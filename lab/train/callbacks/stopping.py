@@ -1,4 +1,4 @@
-"""Stopping on a signal, or where a loss or gradient is not finite.
+"""Stopping on a signal, after the death of torchrun, or where a loss or gradient is not finite.
 
 On a signal the current step or length is finished, a checkpoint saved, the exit status is 75. After a step without an
 update, if it is one more than allowed, nothing is saved, and the exit status is 1.
@@ -9,28 +9,37 @@ already saving must not be killed by a repeated signal.
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 import time
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
 import lightning
 from lightning.pytorch.callbacks import Callback
 
-from lab.train.callbacks.guarding import exchange
+from lab.command import FAILED, show
+from lab.errors import LabError
+from lab.launch import Launch
+from lab.train.callbacks.guarding import OutOfStep, describe, exchange
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # Ctrl-C; kill and preemption; SLURM's warning
 SHOWN = 8  # streams that a fault names
+LOST = re.compile("peer|timed out|remote", re.IGNORECASE)  # in the errors of gloo and NCCL
 COPY_S = 1.0  # a Ctrl-C this soon after another is the same one, forwarded by a launcher
 
 
 class Stopping(Callback):
     """Turns signals into a stop that all ranks agree on, after a step or between two lengths of a probe."""
 
-    def __init__(self) -> None:
+    def __init__(self, launch: Launch) -> None:
+        self.launch = launch
         self.stopped = False
         self.fault: str | None = None  # why the run cannot go on
         self.asked_at: float | None = None
+        self.parent = os.getppid()
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
         """Install the handlers after Lightning has installed its own; it restores the original ones at the end."""
@@ -45,6 +54,12 @@ class Stopping(Callback):
 
         for number in SIGNALS:
             signal.signal(number, ask)
+
+    def on_train_batch_start(self, trainer: lightning.Trainer, module: Any, batch: Any, batch_idx: int) -> None:
+        """Stop the ranks of a torchrun that has been killed, as nothing else ends them."""
+        if self.launch.by_torchrun and os.getppid() != self.parent and not module.stop_asked:
+            module.stop_asked = True
+            show(f"torchrun (process {self.parent}) of rank {self.launch.rank} has ended; saving", error=True)
 
     def on_train_batch_end(
         self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
@@ -71,6 +86,15 @@ class Stopping(Callback):
     def stop(self, trainer: lightning.Trainer) -> None:
         """End the loop before the next step."""
         self.stopped = trainer.should_stop = True
+
+    def on_exception(self, trainer: lightning.Trainer, module: Any, exception: BaseException) -> None:
+        """End a rank that fails at once, so that torchrun ends the others: its teardown would wait for them."""
+        if self.launch.world_size > 1 and isinstance(exception, Exception) and not isinstance(exception, LabError):
+            if isinstance(exception, OutOfStep) or LOST.search(str(exception)):
+                show(f"rank {self.launch.rank} (process {os.getpid()}) failed ({describe(exception)})", error=True)
+            else:
+                traceback.print_exception(exception)
+            os._exit(FAILED)
 
     def ignore(self) -> None:
         """Ignore signals once all is saved, while the run reports and the process exits."""

@@ -3,7 +3,7 @@
 import pytest
 
 from eval.harness.__main__ import main
-from lab.recipes.export import main as export
+from lab.export import main as export
 from tests.eval.harness.parts import TASKS, asked, by_loop, instances, make_model, read_lines, rows_in, subject_of
 
 pytest.importorskip("lm_eval")

@@ -1,0 +1,212 @@
+"""A regression of the log of reach that takes up probes at which reach was only bounded.
+
+    ln r = b_0 + sum over columns c of b_c ln c + s e,     e standard normal
+
+A probe whose reach was measured contributes the density of ln r. One whose reach is the end of what was tested adds the
+probability of more, and one without any reach the probability of less (Tobin 1958). In d = b / s and h = 1 / s,
+
+    z = h ln r - x'd;   measured: ln h - z^2 / 2;   the end: ln Phi(-z);   none: ln Phi(z)
+
+is concave, so that its maximum is the only one (Olsen 1978). Columns are standardised. A normal prior of standard
+deviation 100 keeps d finite where bounds leave a coefficient open on one side. Such a coefficient, whose standard error
+exceeds OPEN, is infinite in `reported`.
+
+The probes of one run depend on each other. Limits are therefore quantiles over resamples in which whole runs are drawn
+with replacement (the cluster bootstrap). Models are compared by the likelihood of runs, or arms, left out of the fit.
+
+Source: Tobin 1958 (Econometrica 26), Olsen 1978 (Econometrica 46).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from scipy.optimize import minimize
+from scipy.special import log_ndtr
+
+from lab.train.arms import mean_with_limits
+
+Floats = npt.NDArray[np.float64]
+PRIOR = 0.01  # inverse standard deviation of d
+OPEN = 10.0  # standard error of an entry of d from which on it counts as open
+SAME = 0.02  # nats within which a column counts as constant; runs end some tokens apart
+ALIKE = 0.999  # share of a column's variance that others explain from which on it counts as theirs
+SPARE = 3  # reaches that must be measured beside one for each column
+LEAST_SIGMA, MOST_SIGMA = 1e-3, 1e3  # nats
+LOG_DENSITY = -0.5 * np.log(2 * np.pi)
+
+
+@dataclass(frozen=True, eq=False)
+class Regression:
+    """A fitted regression: slopes of the logs of `columns`, the median's intercept, `sigma` in nats.
+
+    `slopes` are finite, for predictions; `is_open` marks those that the data bound on one side only.
+    """
+
+    columns: tuple[str, ...]
+    slopes: Floats
+    is_open: npt.NDArray[np.bool_]
+    intercept: float
+    sigma: float
+
+    def predict(self, points: pd.DataFrame) -> Floats:
+        """Return the median of ln r at each point."""
+        out: Floats = self.intercept + np.log(points[list(self.columns)].to_numpy(float)) @ self.slopes
+        return out
+
+    def log_likelihood(self, points: pd.DataFrame) -> Floats:
+        """Return the log likelihood of each point, in nats."""
+        low, high = ((points[side].to_numpy() - self.predict(points)) / self.sigma for side in ("low", "high"))
+        exact = LOG_DENSITY - np.where(low == high, low, 0) ** 2 / 2 - np.log(self.sigma)
+        out: Floats = np.where(low == high, exact, np.where(np.isinf(high), log_ndtr(-low), log_ndtr(high)))
+        return out
+
+    @property
+    def reported(self) -> dict[str, float]:
+        """The slopes by column, infinite where they are open."""
+        slopes = np.where(self.is_open, np.sign(self.slopes) * np.inf, self.slopes)
+        return dict(zip(self.columns, slopes.tolist(), strict=True))
+
+
+def measured(points: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Mark the points whose reach was measured."""
+    out: npt.NDArray[np.bool_] = (points["low"] == points["high"]).to_numpy()
+    return out
+
+
+def separable(points: pd.DataFrame, columns: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Choose the columns that can be told apart, those first named first, and explain why the others cannot.
+
+    Example:
+        >>> points = pd.DataFrame({"a": [1.0, 2.0, 8.0], "b": [3.0, 3.0, 3.0], "c": [1.0, 4.0, 64.0]})
+        >>> separable(points, ["a", "b", "c"])
+        (('a',), {'b': 'the same in all points', 'c': 'not to be told from a (R2 1.0000)'})
+    """
+    kept: list[str] = []
+    faults = {}
+    for column in columns:
+        if points[column].isna().any():
+            faults[column] = "unknown in some points"
+        elif np.ptp(np.log(points[column])) < SAME:
+            faults[column] = "the same in all points"
+        elif (r2 := max(inflation(points, [*kept, column]).values())) > ALIKE:
+            faults[column] = f"not to be told from {', '.join(kept)} (R2 {r2:.4f})"
+        else:
+            kept.append(column)
+    return tuple(kept), faults
+
+
+def inflation(points: pd.DataFrame, columns: Sequence[str]) -> dict[str, float]:
+    """Return of each column the share of its log's variance that the logs of the others explain."""
+    logs = np.log(points[list(columns)].to_numpy(float))
+    out = {}
+    for k, column in enumerate(columns):
+        y, x = logs[:, k], np.delete(logs, k, 1)
+        x = np.column_stack([np.ones(len(y)), x])
+        residuals = y - x @ np.linalg.lstsq(x, y, rcond=None)[0]
+        out[column] = float(1 - residuals @ residuals / np.square(y - y.mean()).sum())
+    return out
+
+
+def fit(points: pd.DataFrame, columns: Sequence[str]) -> Regression | None:
+    """Fit the regression; None where fewer reaches were measured than there are parameters, and one more.
+
+    The columns must be separable.
+    """
+    exact = measured(points)
+    if exact.sum() < len(columns) + SPARE:
+        return None
+    raw = np.log(points[list(columns)].to_numpy(float))
+    middle, scale = raw.mean(0), raw.std(0)
+    x = np.column_stack([np.ones(len(raw)), (raw - middle) / scale])
+    y = np.where(np.isfinite(points["low"]), points["low"], points["high"])
+    centre = y.mean()
+    side = np.where(exact, 0, np.where(np.isposinf(points["high"]), -1, 1))  # of z in the probability of a bound
+    start = np.append(np.zeros(x.shape[1]), -np.log(max(float(y.std()), LEAST_SIGMA)))
+    limits = [(None, None)] * x.shape[1] + [(-np.log(MOST_SIGMA), -np.log(LEAST_SIGMA))]
+    found = minimize(loss, start, (x, y - centre, side), "TNC", jac=True, bounds=limits, options={"maxfun": 10000})
+    d, sigma = found.x[:-1], float(np.exp(-found.x[-1]))
+    slopes = d[1:] * sigma / scale
+    intercept = float(centre + d[0] * sigma - slopes @ middle)
+    return Regression(tuple(columns), slopes, errors_of(d, sigma, x, y - centre, side)[1:] > OPEN, intercept, sigma)
+
+
+def loss(parameters: Floats, x: Floats, y: Floats, side: Floats) -> tuple[float, Floats]:
+    """Return minus the log likelihood with its prior, and the gradient, at d and ln h."""
+    d, h = parameters[:-1], np.exp(parameters[-1])
+    z = h * y - x @ d
+    exact = side == 0
+    value = np.where(exact, parameters[-1] - z**2 / 2, log_ndtr(np.where(exact, 0, side * z)))
+    by_z = np.where(exact, -z, side * mills(side * z))
+    gradient = np.append(x.T @ by_z + PRIOR**2 * d, -h * (by_z @ y) - exact.sum())
+    return float(-value.sum() + PRIOR**2 * (d @ d) / 2), gradient
+
+
+def mills(u: Floats) -> Floats:
+    """Return the derivative of ln Phi."""
+    out: Floats = np.exp(LOG_DENSITY - u**2 / 2 - log_ndtr(u))
+    return out
+
+
+def errors_of(d: Floats, sigma: float, x: Floats, y: Floats, side: Floats) -> Floats:
+    """Return the standard errors of d at a given s."""
+    u = side * (y / sigma - x @ d)
+    curvature = np.where(side == 0, 1.0, mills(u) * (mills(u) + u))
+    errors: Floats = np.sqrt(np.diag(np.linalg.inv((x.T * curvature) @ x + PRIOR**2 * np.eye(x.shape[1]))))
+    return errors
+
+
+def bootstrap(
+    points: pd.DataFrame, whole: Regression, resamples: int, confidence: float, seed: int
+) -> tuple[pd.DataFrame, int]:
+    """Compute limits `low` and `high` of each column's coefficient, and count the resamples that could be fitted.
+
+    A column that a resample cannot separate has none from it. Limits are values found, so open ones stay infinite.
+    """
+    generator = np.random.default_rng(seed)
+    runs = [group for _, group in points.groupby("run", sort=False)]
+    found = []
+    for _ in range(resamples):
+        drawn = pd.concat([runs[k] for k in generator.integers(0, len(runs), len(runs))], ignore_index=True)
+        model = fit(drawn, separable(drawn, whole.columns)[0])
+        found += [] if model is None else [model.reported]
+    slopes = pd.DataFrame(found, columns=list(whole.columns))
+    shares = {"low": (1 - confidence) / 2, "high": (1 + confidence) / 2}
+    limits = {name: [quantile(slopes[column].dropna(), share) for column in slopes] for name, share in shares.items()}
+    return pd.DataFrame(limits, index=slopes.columns, dtype=float), len(found)
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Return one of the values; nan of none."""
+    return float(np.quantile(values, share, method="nearest")) if len(values) else np.nan
+
+
+def held_out(points: pd.DataFrame, columns: Sequence[str], by: str) -> npt.NDArray[np.float64]:
+    """Return the log likelihood of each run, or arm, under the fit to all others; nan where that cannot be made."""
+    scores = []
+    for _, group in points.groupby(by, sort=False):
+        others = points.drop(index=group.index)
+        model = fit(others, separable(others, columns)[0])
+        scores.append(np.nan if model is None else float(model.log_likelihood(group).sum()))
+    return np.array(scores)
+
+
+def compare(points: pd.DataFrame, models: dict[str, tuple[str, ...]], by: str) -> pd.DataFrame:
+    """Compare models by what was left out in turn: log likelihood, and that of the last model less it, with limits.
+
+    Sums are over the runs, or arms, that every model could be fitted without.
+    """
+    scores = np.array([held_out(points, columns, by) for columns in models.values()])
+    scores = scores[:, ~np.isnan(scores).any(0)]
+    rows = []
+    for name, score in zip(models, scores, strict=True):
+        row = {"model": name, f"left out by {by}": scores.shape[1], "log likelihood": score.sum()}
+        if scores.shape[1]:
+            mean, low, high = mean_with_limits((scores[-1] - score).tolist())
+            row |= {"all less it": mean, "from": low, "to": high}
+        rows.append(row)
+    return pd.DataFrame(rows).set_index("model")

@@ -1,1 +1,0 @@
-"""The planner: position frequency of a corpus, and the reach to expect of it."""

@@ -1,1 +1,0 @@
-"""Reach explained by position frequency, tokens, window and rotary base in one regression."""

@@ -1,0 +1,222 @@
+"""Running a distance method's bands in rounds of tiles, and merging them by log-sum-exp.
+
+Every query attends over the keys of its tiles separately; tile t gives the output o_t and l_t, the log-sum-exp of its
+logits. The whole row's output is sum_t exp(l_t - l) o_t with l = log sum_t exp(l_t). The backward pass needs no
+gradient of l_t: with the whole row's o and l every tile's weights exp(logit - l) are the row's own, and each tile
+contributes its part of the gradient.
+
+The tiles of a round belong to one band and have no query in common, so that one call runs them all. The number of
+rounds depends on the method only, not on the number or length of the segments.
+
+Axes: B batch, T tokens, N heads, K key-value heads, H per head. Source: arXiv:2410.18745, Algorithm 2, whose "sum of
+the attention map" is the sum of the unnormalised exponentials; arXiv:2402.17463, section 3.4.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lab.model.attention.devices import moved
+from lab.model.attention.layout import Layout
+from lab.model.attention.rotary import Rotation
+from lab.model.attention.segments import HOST, Spans
+from lab.model.attention.span_kernels import SpanKernel
+from lab.positions.regions import Near, Tile
+
+
+def attend_bands(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int, kernel: SpanKernel) -> Tensor:
+    """Attend over the bands of a layout.
+
+    Shapes: q (B, N, Tq, H), not rotated; keys: one (B, K, Tk, H) per key map, rotated; v (B, K, Tk, H); returns
+        (B, N, Tq, H). A query that no tile covers, one of padding, gets zeros.
+    """
+    factor = layout.logit_factor(layer, layout.q_rotations[0].cos_B1TH.dtype)
+    out: Tensor = Bands.apply(q, v, factor, layout, kernel, *keys)  # type: ignore[no-untyped-call]
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Tokens of every sequence of a batch: one contiguous run, stored as a slice, or any tokens, listed.
+
+    Shapes: `listed` the sequence and the place of each token, int64 (n,).
+    """
+
+    run: slice | None = None
+    listed: tuple[Tensor, Tensor] | None = None
+
+    @classmethod
+    def of(cls, runs: Sequence[tuple[range, bool]], batch: int, device: torch.device) -> Places:
+        """Find the tokens of runs, some in reverse order, sequence by sequence."""
+        adjacent = all(a.stop == b.start for (a, _), (b, _) in itertools.pairwise(runs))
+        if adjacent and not any(turned for _, turned in runs):
+            return cls(run=slice(runs[0][0].start, runs[-1][0].stop))
+        parts = [torch.arange(run.start, run.stop, device=HOST) for run, _ in runs]
+        one = torch.cat([part.flip(0) if turned else part for part, (_, turned) in zip(parts, runs, strict=True)])
+        sequence = torch.arange(batch, device=HOST).repeat_interleave(len(one))
+        return cls(listed=(moved(sequence, device), moved(one.repeat(batch), device)))
+
+    def take(self, x: Tensor) -> Tensor:
+        """Gather the tokens of (B, T, ...) as (n, ...)."""
+        return x[self.listed] if self.listed is not None else x[:, self.run].flatten(0, 1)
+
+    def put(self, x: Tensor, part: Tensor) -> None:
+        """Write the tokens, each of which occurs once."""
+        if self.listed is not None:
+            x[self.listed] = part
+        else:
+            x[:, self.run] = part.unflatten(0, (len(x), -1))
+
+    def add(self, x: Tensor, part: Tensor) -> None:
+        """Add to the tokens of a contiguous tensor; some may occur several times."""
+        if self.listed is not None:  # no sort, unlike an accumulating index_put_
+            sequence, place = self.listed
+            x.flatten(0, 1).index_add_(0, sequence * x.shape[1] + place, part)
+        else:
+            x[:, self.run] += part.unflatten(0, (len(x), -1))
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """Tiles that one call runs, span after span; `first` if no round before has any of their queries."""
+
+    band: int
+    first: bool
+    queries: Places
+    keys: Places
+    spans: Spans
+
+
+@dataclass
+class Draft:
+    """Tiles of a round that is being filled, of one shape but for reversed axes; they cover queries up to `stop`."""
+
+    band: int
+    shape: str
+    stop: int = 0
+    tiles: list[Tile] = field(default_factory=list)
+
+
+def rounds_of(layout: Layout, batch: int, windows: bool) -> list[Round]:
+    """Sort the tiles of a layout into rounds, band by band, once for all layers."""
+    key = batch, windows
+    if key not in layout.rounds:
+        covered = np.zeros(layout.q_pos.shape[-1], dtype=bool)
+        layout.rounds[key] = [round_of(draft, layout, batch, covered) for draft in drafts_of(layout, windows)]
+    made: list[Round] = layout.rounds[key]
+    return made
+
+
+def drafts_of(layout: Layout, windows: bool) -> list[Draft]:
+    """Assign every tile to the first round of its kind whose queries all precede its own."""
+    drafts: list[Draft] = []
+    for band, tile in layout.cut(windows):
+        kind = (band, "causal" if tile.shape == "upper" else tile.shape)
+        fitting = (d for d in drafts if (d.band, d.shape) == kind and d.stop <= tile.q.start)
+        draft = next(fitting, None)
+        if draft is None:
+            drafts.append(draft := Draft(*kind))
+        draft.tiles.append(tile)
+        draft.stop = tile.q.stop
+    return sorted(drafts, key=lambda draft: draft.band)
+
+
+def round_of(draft: Draft, layout: Layout, batch: int, covered: np.ndarray) -> Round:
+    """Collect the tokens of a round's tiles; an upper tile is a causal one in reverse order.
+
+    Shapes: covered bool (Tq,), the queries of rounds before, to which this one's are added.
+    """
+    tiles, device = draft.tiles, layout.k_pos.device
+    queries = Places.of([(tile.q, tile.shape == "upper") for tile in tiles], batch, device)
+    keys = Places.of([(tile.k, tile.shape == "upper") for tile in tiles], batch, device)
+    spans = Spans.of([len(t.q) for t in tiles] * batch, [len(t.k) for t in tiles] * batch, device)
+    region = layout.distance.bands[draft.band].region
+    window = region.width if draft.shape == "near" and isinstance(region, Near) else None
+    first = not any(covered[tile.q.start : tile.q.stop].any() for tile in tiles)
+    for tile in tiles:
+        covered[tile.q.start : tile.q.stop] = True
+    return Round(draft.band, first, queries, keys, replace(spans, causal=draft.shape != "full", window=window))
+
+
+class Bands(torch.autograd.Function):
+    """Attention over rounds of tiles, with the gradient of the whole."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, v: Tensor, factor: Tensor | None, layout: Layout, kernel: SpanKernel, *keys: Tensor
+    ) -> Tensor:
+        """Run every round and merge it into the rows it covers."""
+        wide = torch.promote_types(v.dtype, torch.float32)
+        batch, heads, n_q, width = q.shape
+        out = torch.zeros(batch, n_q, heads, width, dtype=wide, device=q.device)
+        lse = torch.full((batch, n_q, heads), -torch.inf, dtype=wide, device=q.device)
+        band, turned = -1, q
+        for part in rounds_of(layout, batch, kernel.windows):
+            if part.band != band:
+                band, turned = part.band, turn(q, layout.q_rotations[part.band], factor, v.dtype)
+            k_part, v_part = (part.keys.take(x.transpose(1, 2)) for x in (keys[layout.key_of_band[band]], v))
+            found = kernel.forward(part.queries.take(turned), k_part, v_part, part.spans)
+            merge(out, lse, part, *found)
+        out = out.to(v.dtype)
+        ctx.layout, ctx.kernel = layout, kernel
+        ctx.save_for_backward(q, v, factor, out, lse, *keys)
+        return out.transpose(1, 2)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Sum the gradients of all rounds, with the whole rows' output and log-sum-exp."""
+        q, v, factor, out, lse, *keys = ctx.saved_tensors
+        layout, kernel = ctx.layout, ctx.kernel
+        grad = grads[0].transpose(1, 2)
+        dq = torch.zeros_like(q, dtype=lse.dtype)
+        dk, dv = [zeros_by_token(k, lse.dtype) for k in keys], zeros_by_token(v, lse.dtype)
+        rounds = rounds_of(layout, len(q), kernel.windows)
+        for band in range(len(layout.distance.bands)):
+            rotation, key = layout.q_rotations[band], layout.key_of_band[band]
+            turned, dq_band = turn(q, rotation, factor, v.dtype), zeros_by_token(q, lse.dtype)
+            for part in (part for part in rounds if part.band == band):
+                k_part, v_part = (part.keys.take(x.transpose(1, 2)) for x in (keys[key], v))
+                grad_part, q_part, out_part, lse_part = (part.queries.take(x) for x in (grad, turned, out, lse))
+                grads_part = kernel.backward(grad_part, q_part, k_part, v_part, out_part, lse_part.T, part.spans)
+                part.queries.put(dq_band, part.queries.take(dq_band) + grads_part[0])
+                part.keys.add(dk[key], grads_part[1].to(lse.dtype))
+                part.keys.add(dv, grads_part[2].to(lse.dtype))
+            back = rotation.by_token().rotate_back(dq_band)
+            dq += (back if factor is None else back * factor[:, :, None, None]).transpose(1, 2)
+        k_grads = (x.transpose(1, 2).to(v.dtype) for x in dk)
+        return dq.to(q.dtype), dv.transpose(1, 2).to(v.dtype), None, None, None, *k_grads
+
+
+def turn(q: Tensor, rotation: Rotation, factor: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Rotate and scale queries (B, N, T, H) for a band; returns (B, T, N, H)."""
+    q = rotation.by_token().rotate(q.transpose(1, 2))
+    return (q if factor is None else q * factor[:, :, None, None]).to(dtype)
+
+
+def zeros_by_token(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Allocate zeros (B, T, N, H) for a gradient of (B, N, T, H)."""
+    return torch.zeros_like(x.transpose(1, 2), dtype=dtype, memory_format=torch.contiguous_format)
+
+
+def merge(out: Tensor, lse: Tensor, into: Round, part: Tensor, part_lse: Tensor) -> None:
+    """Merge a round's output into that of its rows, in place.
+
+    Shapes: out (B, T, N, H); lse (B, T, N); part (n, N, H); part_lse (N, n).
+    """
+    places, added = into.queries, part_lse.T
+    if into.first:
+        places.put(out, part.to(out.dtype))
+        places.put(lse, added)
+        return
+    before = places.take(lse)
+    total = torch.logaddexp(before, added)
+    weights = [(x - total).exp()[..., None] for x in (before, added)]
+    places.put(out, places.take(out) * weights[0] + part * weights[1])
+    places.put(lse, total)

@@ -1,0 +1,290 @@
+"""LongRecipe as one config: the settings of its stages, resolved and checked before the first of them runs; no torch.
+
+    tune      base, full windows of target_len tokens          -> FOLDER/tuned
+    analyse   base against tuned: the impactful token types    -> FOLDER/impact
+    extend    base, selected sentences, ids up to target_len   -> FOLDER/extended
+    replay    extended, short windows, plain ids               -> FOLDER/replayed
+    merge     base with replayed                               -> FOLDER/merged
+
+Each of the paper's baselines extends the base in another way, and is replayed and merged as LongRecipe is:
+
+    flt          full windows of target_len tokens             -> FOLDER/flt
+    pose, rpes   other ids up to target_len                    -> FOLDER/pose
+    random       sentences that are drawn without the analysis -> FOLDER/random
+    unselected   samples of whole text                         -> FOLDER/unselected
+    pose_replay, pose_merge, ...                               -> FOLDER/pose_replayed, FOLDER/pose_merged, ...
+
+Source: arXiv:2409.00509, Figure 1 and sections 4.1 to 4.3; section 5.1 and Tables 2 and 3 for the baselines.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, NamedTuple
+
+import yaml
+
+from lab.command import Syntax
+from lab.config import Experiment, StartConfig, load_experiment
+from lab.data.selecting import ImpactConfig
+from lab.errors import ConfigError, LabError
+from lab.model.huggingface.config import hugging_face_settings
+from lab.positions.methods import Replaced
+from lab.schema import TAGS, Positive, Section
+from lab.settings import Raw, part, validated
+from lab.source import Source, read_source
+
+SYNTAX = Syntax(
+    values=("--launcher",),
+    missing="CONFIG: must be the first argument, a file of configs/recipes/; for instance longrecipe_demo.yaml",
+)
+SAMPLE_FRAC = 0.3  # tokens of a sample, of the target length (section 5.3)
+SUM_TOLERANCE = 1e-6
+FOLDERS = {"tune": "tuned", "analyse": "impact", "extend": "extended", "replay": "replayed", "merge": "merged"}
+TRAINING = ("tune", "extend", "replay")
+SKIPS: dict[str, dict[str, Any] | None] = {  # of the samples that extend the base, by method
+    "longrecipe": {"method": "longrecipe"},
+    "flt": None,
+    "pose": {"method": "pose"},
+    "rpes": {"method": "rpes"},
+    "random": {"method": "longrecipe", "random_sentences": True},
+    "unselected": {"method": "longrecipe"},
+}
+Method = Literal["longrecipe", "flt", "pose", "rpes", "random", "unselected"]
+
+
+class Stage(NamedTuple):
+    """One stage: its name and kind, the method it belongs to, and the name of its folder."""
+
+    name: str
+    kind: str
+    method: str
+    folder: str
+
+
+def stages_of(method: str) -> list[Stage]:
+    """List the stages of a method; a baseline has an extension, a replay and a merge.
+
+    Example:
+        >>> [stage.name for stage in stages_of("pose")], stages_of("pose")[1].folder
+        (['pose', 'pose_replay', 'pose_merge'], 'pose_replayed')
+    """
+    if method == "longrecipe":
+        return [Stage(kind, kind, method, folder) for kind, folder in FOLDERS.items()]
+    after = [Stage(f"{method}_{kind}", kind, method, f"{method}_{FOLDERS[kind]}") for kind in ("replay", "merge")]
+    return [Stage(method, "extend", method, method), *after]
+
+
+def earlier(stage: Stage, kind: str) -> Stage:
+    """Return the stage of a kind that belongs to the same method."""
+    return next(other for other in stages_of(stage.method) if other.kind == kind)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeConfig(Section):
+    """The last stage."""
+
+    weights: tuple[float, float] = (0.5, 0.5)
+    """Weights of the base and of the replayed model, which sum to 1."""
+
+    def rules(self) -> list[str]:
+        """Refuse weights of another sum."""
+        total = math.fsum(self.weights)
+        wrong = abs(total - 1) > SUM_TOLERANCE
+        return [f"weights={list(self.weights)}: must sum to 1, not {total:g}; divide each by their sum"] * wrong
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Section):
+    """The whole recipe; `tune`, `extend` and `replay` hold the sections of a run's config."""
+
+    folder: str
+    """Folder of all stages."""
+    base: str
+    """Model to extend: a run folder, a checkpoint in it, or a Hugging Face folder."""
+    target_len: Positive
+    """Target window T in tokens."""
+    methods: tuple[Method, ...] = ("longrecipe",)
+    """Ways to extend the base, each with a replay and a merge: longrecipe, or baselines of the paper."""
+    common: dict[str, Any] = field(default_factory=dict)
+    """Settings that the training stages share."""
+    tune: dict[str, Any]
+    """Brief training of the base; its data.window is T and its data.mode concatenated where they are left out."""
+    analyse: ImpactConfig = field(default_factory=ImpactConfig)
+    """Options of eval.impact; its length is T where it is left out."""
+    extend: dict[str, Any]
+    """Extension of the base; its data.window is 30% of T and its data.mode concatenated where they are left out."""
+    flt: dict[str, Any] = field(default_factory=dict)
+    """What differs from extend in full-length training; its data.window is T where it is left out."""
+    replay: dict[str, Any]
+    """Replay of pretraining data; its data.window is the base's where it is left out."""
+    merge: MergeConfig = field(default_factory=MergeConfig)
+    """Merging of the base with the replayed model."""
+
+    @property
+    def stages(self) -> dict[str, Stage]:
+        """The stages of all methods, by name, in the order they run."""
+        return {stage.name: stage for method in self.methods for stage in stages_of(method)}
+
+    def path(self, stage: Stage) -> Path:
+        """Return a stage's folder."""
+        return Path(self.folder) / stage.folder
+
+    def rules(self) -> list[str]:
+        """Refuse a method given twice or none, and settings that only the recipe may set."""
+        faults = []
+        for name in ("common", *TRAINING, "flt"):
+            settings = getattr(self, name)
+            made = [f"run.{key}" for key in ("name", "folder") if key in part(settings, "run")]
+            made += ["start"] * ("start" in settings)
+            free = name == "extend" and settings.get("skip") in ({}, {"method": "longrecipe"})
+            made += ["skip"] * ("skip" in settings and not free)
+            faults += [f"{name}.{key}: is set by the recipe; leave it out" for key in made]
+        if len(set(self.methods)) != len(self.methods) or not self.methods:
+            faults.append(f"methods={list(self.methods)}: must name at least one method, each once; change it")
+        return faults
+
+
+@dataclass(frozen=True, eq=False)
+class Resolved:
+    """A recipe whose stages have been checked against each other.
+
+    `settings` holds every stage's settings as plain values.
+    """
+
+    recipe: Recipe
+    experiments: dict[str, Experiment]
+    settings: dict[str, dict[str, Any]]
+
+
+def read_recipe(path: Path, overrides: dict[str, Any]) -> Recipe:
+    """Read a recipe and apply dotted overrides.
+
+    Raises: ConfigError.
+    """
+    raw = Raw.read(path)
+    raw.override(overrides)
+    recipe: Recipe = validated(Recipe, raw)
+    return recipe
+
+
+def resolve(recipe: Recipe) -> Resolved:
+    """Resolve the settings of every stage and check all that can be checked before any model exists.
+
+    Raises: ConfigError with one line for every fault, prefixed by its stage.
+    """
+    try:
+        source = read_source(Path(recipe.base))
+    except LabError as error:
+        raise ConfigError(*(line.replace("start.path=", "base=") for line in str(error).splitlines())) from error
+    experiments, faults = resolve_training(recipe, source)
+    if faults:
+        raise ConfigError(*faults)
+    settings = {name: experiment.to_dict() for name, experiment in experiments.items()}
+    for stage in recipe.stages.values():
+        if stage.kind == "analyse":
+            own = {**dataclasses.asdict(recipe.analyse), "length": recipe.analyse.length or recipe.target_len}
+            tuned = str(recipe.path(earlier(stage, "tune")))
+            settings[stage.name] = {"base": recipe.base, "tuned": tuned, **own}
+        if stage.kind == "merge":
+            with collecting(faults, stage.name):
+                settings[stage.name] = merge_settings(recipe, experiments, earlier(stage, "replay"), source)
+    if faults:
+        raise ConfigError(*faults)
+    return Resolved(recipe, experiments, settings)
+
+
+@contextmanager
+def collecting(faults: list[str], stage: str) -> Iterator[None]:
+    """Add the faults of the body to a list, prefixed by the stage."""
+    try:
+        yield
+    except LabError as error:
+        faults += [f"{stage}.{line}" for line in str(error).splitlines()]
+
+
+def merge_settings(recipe: Recipe, experiments: dict[str, Experiment], replay: Stage, source: Source) -> dict[str, Any]:
+    """Compose the settings of a merge of the base with a replayed model.
+
+    Raises: ConfigError for positions that a Hugging Face folder does not support.
+    """
+    replayed, path = experiments[replay.name], str(recipe.path(replay))
+    train_len = None if replayed.position.frequency.method == "dynamic_ntk" else recipe.target_len
+    hugging_face_settings(replayed.model, replayed.frequencies, replayed.position.distance, "float32", train_len)
+    kinds = (("frequency", "rope"), ("distance", "plain"))
+    named = {kind: {"method": plain, **part(source.position, kind)} for kind, plain in kinds}
+    position = validated(Replaced, Raw({"position": named}, "base")).position
+    same = (position.frequency, position.distance, source.model["theta"]) == (
+        replayed.position.frequency,
+        replayed.position.distance,
+        replayed.model.theta,
+    )
+    weights, kept = list(recipe.merge.weights), None if same else path
+    return {"models": [recipe.base, path], "weights": weights, "positions": kept, "train_len": train_len}
+
+
+def resolve_training(recipe: Recipe, source: Source) -> tuple[dict[str, Experiment], list[str]]:
+    """Resolve the training stages; a replay inherits from the model that its method's extension will train."""
+    experiments: dict[str, Experiment] = {}
+    faults: list[str] = []
+    with TemporaryDirectory() as place:  # holds the configs of models that are not trained yet
+        for stage in recipe.stages.values():
+            before = earlier(stage, "extend") if stage.kind == "replay" else None
+            if stage.kind not in TRAINING or (before and before.name not in experiments):
+                continue
+            start = Path(place) / before.folder if before else Path(recipe.base)
+            file = Path(place) / f"{stage.name}.yaml"
+            file.write_text(yaml.safe_dump(stage_settings(recipe, stage, source, start)), encoding="utf-8")
+            with collecting(faults, stage.name):
+                experiment = load_experiment(file)
+                start = recipe.path(before) if before else Path(recipe.base)
+                experiments[stage.name] = dataclasses.replace(experiment, start=StartConfig(path=str(start)))
+                (Path(place) / stage.folder).mkdir()
+                (Path(place) / stage.folder / "config.yaml").write_text(experiment.to_yaml(), encoding="utf-8")
+        return experiments, [fault.replace(place, recipe.folder) for fault in faults]
+
+
+def stage_settings(recipe: Recipe, stage: Stage, source: Source, start: Path) -> dict[str, Any]:
+    """Compose a training stage's settings: common ones, its own, and those that the recipe sets."""
+    values = merged(recipe.common, getattr(recipe, stage.kind))
+    if stage.kind == "extend" and stage.method == "flt":
+        values = merged(values, merged({"data": {"window": recipe.target_len}}, recipe.flt))
+    data = dict(part(values, "data"))
+    if source.tokenizer is not None:
+        data.setdefault("tokenizer", source.tokenizer)  # the base's file, so that stages can share shards
+    if stage.kind == "replay":
+        data.setdefault("window", source.window)
+    else:
+        share = 1.0 if stage.kind == "tune" else SAMPLE_FRAC
+        data.setdefault("window", round(share * recipe.target_len))
+        data.setdefault("mode", "concatenated")
+    values.pop("skip", None)
+    skip = SKIPS[stage.method] if stage.kind == "extend" else None
+    if skip is not None:
+        values["skip"] = {**skip, "target_len": recipe.target_len}
+    if skip is not None and stage.method == "longrecipe":
+        values["skip"]["selection"] = str(recipe.path(earlier(stage, "analyse")))
+    run = {**part(values, "run"), "name": stage.folder, "folder": recipe.folder}
+    return {**values, "data": data, "run": run, "start": {"path": str(start)}}
+
+
+def merged(common: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Override common settings by a stage's own; another member of a tagged union replaces the common one entirely.
+
+    Example:
+        >>> merged({"a": {"x": 1, "y": 2}, "b": {"name": "p", "z": 3}}, {"a": {"y": 4}, "b": {"name": "q"}})
+        {'a': {'x': 1, 'y': 4}, 'b': {'name': 'q'}}
+    """
+    out = {**common, **own}
+    for key in common.keys() & own.keys():
+        old, new = common[key], own[key]
+        if isinstance(old, dict) and isinstance(new, dict):
+            other = any(tag in new and tag in old and new[tag] != old[tag] for tag in TAGS)
+            out[key] = new if other else merged(old, new)
+    return out

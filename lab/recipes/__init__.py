@@ -1,1 +1,0 @@
-"""Recipes of several runs, whose stages are commands, among them merging."""

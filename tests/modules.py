@@ -1,0 +1,22 @@
+"""LightningModules of small models, for tests that take steps by hand."""
+
+from lab.config.sections import TrainConfig
+from lab.model.decoder import Decoder
+from lab.model.optim import OptimConfig
+from lab.train.module import Training
+
+
+def training_of(cfg, *, optim=OptimConfig(), seed=1, steps=9, batch_tokens, micro_batch_tokens, **options):
+    """Build the training of a decoder, whose own options are `options`, over so many tokens a step and a pack."""
+    own = {name: options.pop(name) for name in ("sharding", "start") if name in options}
+    context = options.pop("context_parallel", 1)
+    train = TrainConfig(
+        tokens=steps * batch_tokens,
+        batch_tokens=batch_tokens,
+        micro_batch_tokens=micro_batch_tokens,
+        context_parallel=context,
+        devices=context,
+    )
+    compiles = options.get("compiler") is not None
+    make = lambda seed: Decoder(cfg, seed=seed, **options)  # noqa: E731
+    return Training(make, optim, train, seed=seed, compiles=compiles, **own)

@@ -1,0 +1,92 @@
+"""One holder of a lock at a time, whatever ends the one before it."""
+
+import errno
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import filelock
+import pytest
+
+from lab.errors import ConfigError, InUse
+from lab.lock import holder_file, is_held, locked
+from tests.refusals import refused
+
+FORK = multiprocessing.get_context("fork")
+LIMIT_S = 30
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run" / ".lock"
+
+
+def hold(path, ready):
+    """Hold a lock, and start two children that outlive this process: a fork, and a command."""
+    with locked(path):
+        if os.fork() == 0:
+            time.sleep(LIMIT_S)
+            os._exit(0)
+        subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({LIMIT_S})"], close_fds=False)
+        ready.set()
+        time.sleep(LIMIT_S)
+
+
+def in_a_group(path, ready):
+    os.setpgrp()
+    hold(path, ready)
+
+
+def test_a_holder_is_named_and_a_killed_one_is_not_in_the_way_though_its_children_live(path):
+    ready = FORK.Event()
+    holder = FORK.Process(target=in_a_group, args=(path, ready))
+    holder.start()
+    assert ready.wait(LIMIT_S)
+    try:
+        record = json.loads(holder_file(path).read_text())
+        line = f"{path.parent}: is in use by process {holder.pid} on {record['host']} since {record['since']}; "
+        with refused(line, error=InUse), locked(path):
+            pass
+        assert is_held(path)
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.join(LIMIT_S)
+        assert not is_held(path)
+        with locked(path):
+            assert json.loads(holder_file(path).read_text())["pid"] == os.getpid()
+    finally:
+        os.killpg(holder.pid, signal.SIGKILL)
+    assert list(path.parent.iterdir()) == [], "nothing is left"
+
+
+def test_a_file_system_without_flock_is_refused(path, monkeypatch):
+    def no_flock(*arguments):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(filelock._unix.fcntl, "flock", no_flock)
+    with refused(f"{path.parent}: its file system has no locks of files (flock)", error=ConfigError), locked(path):
+        pass
+
+
+def add(path, counter, times):
+    for _ in range(times):
+        with locked(path, wait=True):
+            number = int(counter.read_text())
+            time.sleep(0.001)
+            counter.write_text(str(number + 1))
+
+
+def test_never_two_at_once(path, tmp_path, monkeypatch):
+    monkeypatch.setattr("lab.lock.POLL_S", 0.005)
+    counter = tmp_path / "counter"
+    counter.write_text("0")
+    processes = [FORK.Process(target=add, args=(path, counter, 20)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(LIMIT_S)
+    assert [process.exitcode for process in processes] == [0] * 4
+    assert counter.read_text() == "80"
