@@ -170,9 +170,11 @@ def read(model: Any, arguments: Sequence[Any], answers: Any) -> tuple[int, bool]
         n_tokens, room = len(before) + len(after) - 1, model.max_length
         return min(n_tokens, room), n_tokens > room
     n_tokens = len(model.tok_encode(arguments[0]))
-    room = model.max_length - normalize_gen_kwargs(dict(arguments[1]), model.max_gen_toks)["max_gen_toks"]
+    budget = normalize_gen_kwargs(dict(arguments[1]), model.max_gen_toks)["max_gen_toks"]
     answer = answers[0] if isinstance(answers, list | tuple) else answers
-    return min(n_tokens, room) + len(model.tok_encode(str(answer), add_special_tokens=False)), n_tokens > room
+    n_answer = len(model.tok_encode(str(answer), add_special_tokens=False))  # of its text, without what ended it
+    room = model.max_length - budget
+    return min(n_tokens, room) + min(n_answer, budget), n_tokens > room
 
 
 def record(results: dict[str, Any], asked: Row, cells: Results) -> list[Row]:

@@ -203,7 +203,9 @@ def test_questions_as_a_chat_to_a_hugging_face_folder(hugging_face_folder, tmp_p
         "generate",
         lambda self, *, input_ids, **k: (prompts.extend(input_ids.tolist()), generate(self, input_ids, **k))[1],
     )
-    status, _, err = run(folder, "--tasks=lab_answer", *OWN, "--limit=2", "-o", tmp_path, "--apply_chat_template")
+    status, _, err = run(
+        folder, "--tasks=lab_answer", *OWN, "--limit=2", "--batch=1", "-o", tmp_path, "--apply_chat_template"
+    )
     assert status == 0, err
     row = rows_in(tmp_path, "lab_answer")["exact_match"]
     assert (row["chat"], row["checkpoint"]) == (True, None)
