@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,16 +14,13 @@ from eval.report.data import (
     BEYOND,
     DEPTHS,
     MOST_FACETS,
-    REACH,
     Runs,
     folded,
     reach_points,
     shares,
 )
 from eval.report.reading import Row
-from eval.report.text import text_of
 from lab.draw import NAMES, Rule, draw, layer, words
-from lab.train.arms import differing
 
 FEWEST_SEEDS = 3  # of which limits are drawn over tokens
 MOST_BANDS = 6  # arms whose limits are drawn
@@ -130,68 +127,6 @@ def at_frequency(runs: Runs) -> Figure | None:
     chart = draw(rows, "f_at_reach", "reach", "arm", kind="point", log_x=True, names=runs.arms, **titles)
     caption = "Every probe of every run. If f alone decided reach, all points would lie at one value of f."
     return Figure("reach_by_f", "Reach against f at the reach", caption, chart, "x", is_log=True)
-
-
-def by_two_settings(runs: Runs) -> Figure | None:
-    """Draw reach by two crossed settings, where the arms differ in nothing else."""
-    pair = crossed(runs.settings)
-    if pair is None:
-        return None
-    short = [key.split(".")[-1] for key in pair]
-    along, beside = short if len({*short}) == 2 else [key.replace(".", " ") for key in pair]
-    points = crossed_points(runs, {along: pair[0], beside: pair[1]})
-    if points.empty:
-        return None
-    limits: dict[str, Any] = {"low": "low", "high": "high"}
-    titles: dict[str, Any] = {"x_title": pair[0], "y_title": "reach (tokens)", "title": f"side by side: {pair[1]}"}
-    chart = draw(points, along, "reach", beside, kind="point", shape="outcome", **limits, **titles)
-    caption = (
-        "Plain reach at each run's last probe: means over seeds with 95% limits, or one run with its tests' limits."
-    )
-    others = [key for key in differing(runs.settings) if key not in pair]
-    if others:
-        caption += f" Settings that change with these two: {', '.join(others)}."
-    return Figure("crossed", f"Reach by {along} and {beside}", caption, chart)
-
-
-def crossed(settings: Mapping[str, Row]) -> tuple[str, str] | None:
-    """Return the two settings that runs differ in if every value of one meets every value of the other, or None.
-
-    A setting that another one decides does not count. The first of the two is the one with more values.
-
-    Example:
-        >>> rows = [{"window": w, "end": 2 * w, "theta": t} for w in (96, 192, 256) for t in (100, 1000)]
-        >>> crossed({str(number): row for number, row in enumerate(rows)})
-        ('end', 'theta')
-    """
-    values = {key: [str(each.get(key)) for each in settings.values()] for key in differing(settings)}
-
-    def pairs(left: Sequence[str], right: Sequence[str]) -> int:
-        return len({*zip(left, right, strict=True)})
-
-    free: dict[str, list[str]] = {}
-    for key in sorted(values, key=lambda key: -len({*values[key]})):
-        if not any(pairs(other, values[key]) == len({*other}) for other in free.values()):
-            free[key] = values[key]
-    if len(free) != 2:
-        return None
-    (first, left), (second, right) = free.items()
-    return (first, second) if pairs(left, right) == len({*left}) * len({*right}) else None
-
-
-def crossed_points(runs: Runs, keys: Mapping[str, str]) -> pd.DataFrame:
-    """Fold the reach of runs by two settings, in the order of their values; `keys` are the settings by column."""
-    rows = runs.runs[["run", "arm", *REACH]]
-    own = {name: [runs.settings[run].get(key) for run in rows["run"]] for name, key in keys.items()}
-    order = sorted(range(len(rows)), key=lambda row: [rank(values[row]) for values in own.values()])
-    texts = {name: [text_of(value) if value is not None else "none" for value in each] for name, each in own.items()}
-    return reach_points(rows.assign(**texts).iloc[order], [*keys, "arm"])
-
-
-def rank(value: Any) -> tuple[bool, float, str]:
-    """Return what to sort the values of a setting by, numbers first."""
-    is_number = isinstance(value, int | float)
-    return not is_number, float(value) if is_number else 0.0, str(value)
 
 
 def reach_by_method(runs: Runs) -> Figure | None:
@@ -388,7 +323,6 @@ DRAWN: tuple[Callable[[Runs], Figure | None], ...] = (
     growth,
     growth_of_length,
     at_frequency,
-    by_two_settings,
     reach_by_method,
     by_shift_and_window,
     by_distance,
