@@ -9,7 +9,7 @@ import pytest
 from eval.report.data import BELOW, BEYOND, MEASURED, reach_points, read_runs
 from eval.report.figures import (
     DEFAULT_WINDOW,
-    by_distance,
+    DRAWN,
     by_needles,
     by_shift_and_window,
     chosen_methods,
@@ -113,7 +113,7 @@ def test_reach_without_the_distances_tested_and_shares_without_f_are_drawn_in_va
     runs = read_runs([path])
     uncounted = [one(20, 0.5) | {"method": "plain", "f": None}]  # farther than any training window
     evaluate(path, uncounted, tokens=3_000_000)
-    far = by_distance(read_runs([path]))
+    far = DRAWN[5](read_runs([path]))
     for figure in (reach_by_method(runs), by_shift_and_window(runs), far):
         json.dumps(themed(figure.chart).to_dict(), allow_nan=False)
 
@@ -158,7 +158,7 @@ def test_of_many_settings_those_that_reach_farthest_are_drawn(tmp_path):
     # shift 32 and 80 reach 72, of which the first is kept
     chosen = ["plain", "pi(2)+rerope(window=9)", "rerope(window=16)", "string(shift=32,window=8)"]
     assert chosen_methods(runs, runs.distances) == chosen
-    assert "Of 10 settings, the one of each method" in by_distance(runs).caption
+    assert "Of 10 settings, the one of each method" in DRAWN[5](runs).caption
     assert len(runs.distances["method"].unique()) == 10  # the tables have all
 
 
