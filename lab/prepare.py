@@ -9,8 +9,8 @@
     sbatch --array=0-63 --wrap='python -m lab.prepare CONFIG --task=$SLURM_ARRAY_TASK_ID/64'     every job of it
 
 Finished tasks are skipped, so that the same command continues after an interruption. With data.upsample (long documents
-more often) the corpus is prepared first, once for all such settings, and further shards are derived from it. Lengths
-and sources before and after are then printed, and written to upsampling.json in the shards' folder.
+more often) the corpus is prepared first, once for all such settings, and further shards are derived from it. Documents
+and tokens of each source before and after are printed, and written to upsampling.json in the shards' folder.
 
 Exit status: 0 done; 2 invalid input; 75 interrupted, to be run again.
 """
@@ -26,8 +26,7 @@ from lab.command import Syntax, Words, run, settings_lines, show, start
 from lab.config import load_experiment
 from lab.data.config import DataConfig
 from lab.data.corpora import FilesReader, open_corpus
-from lab.data.derivation import RECORD
-from lab.data.mixture import tables
+from lab.data.derivation import RECORD, table
 from lab.data.preparation import is_prepared, prepare, shard_folder, verify
 from lab.errors import ConfigError
 
@@ -61,7 +60,7 @@ def carry_out(words: Words) -> str:
         return summary
     if not is_prepared(data):
         return f"{summary}; some shards are missing, run it again for all tasks"
-    return f"{summary}\n\n{tables(json.loads((shard_folder(data) / RECORD).read_text(encoding='utf-8')))}"
+    return f"{summary}\n\n{table(json.loads((shard_folder(data) / RECORD).read_text(encoding='utf-8')))}"
 
 
 def read_share(text: object) -> tuple[int, int] | None:
