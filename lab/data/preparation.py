@@ -37,7 +37,7 @@ from lab.data.segments import index_documents
 from lab.data.tokenizer import EOS
 from lab.data.tokenizing import TOKENIZER, obtain_tokenizer, run_task
 from lab.errors import DataError, InUse
-from lab.files import on_disk, read_object, remove, remove_leftovers, write_atomic, write_json
+from lab.files import on_disk, read_object, remove, write_atomic, write_json
 from lab.lock import NAME, locked
 
 INPUTS = "inputs.json"
@@ -142,7 +142,8 @@ def folder_of_tasks(config: DataConfig, folder: Path) -> Iterator[None]:
         raise DataError(f"data.folder={config.folder}: cannot be created ({reason}); name another folder") from error
     try:
         with locked(folder / NAME, wait=True):
-            remove_leftovers(folder)
+            for name in (TOKENIZER, INPUTS):
+                remove_all(folder, name)
             for mark in folder.glob(".task-*.lock"):  # of processes that were killed
                 with suppress(InUse), locked(mark):
                     pass
@@ -238,7 +239,7 @@ def run_owned(run: RunTask, folder: Path, wait: bool, task: tuple[int, Any]) -> 
 
 
 def remove_all(folder: Path, name: str) -> None:
-    """Delete what attempts at a task have left half written."""
+    """Delete what attempts at a file or a shard have left half written."""
     for leftover in folder.glob(f".{name}.tmp*"):
         remove(leftover)
 

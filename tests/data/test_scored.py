@@ -184,9 +184,6 @@ def test_tags_leave_the_split_and_the_other_tokens_alone(tmp_path, tokenizer):
         assert cut == [document.tolist() for document in without.documents()]
 
 
-# what is left out
-
-
 # marks in stores and packs
 
 
