@@ -152,7 +152,7 @@ def test_resume_refuses_other_settings(place, finished):
 
 def test_dashboard_mirrors_offline(place, finished):
     pytest.importorskip("wandb")
-    run = fit(place, "mirrored", "--track.wandb=offline", "--track.project=tests", "--train.tokens=5120", *UNPROBED)
+    run = fit(place, "mirrored", "--track.wandb=offline", "--train.tokens=5120", *UNPROBED)
     assert list((run / "wandb").glob("offline-run-*/*.wandb"))
     assert exact_metrics(run)[:4] == exact_metrics(finished)[:4]  # the schedule's length differs after the warm-up
 

@@ -52,11 +52,6 @@ REFUSED = {
         [*STRING, "--mask.method=anchor", POSE[0], "--skip.target_len=90"],
         [f"mask.method=anchor: {MODE}", f"skip.method=pose: {WHOLE}", f"skip.target_len=90: {NOTHING}", FROM_0],
     ),
-    "count_beyond_the_window": (["--count.positions=[95,96]"], [f"count.positions=96: must be < 96, {COUNTED}"]),
-    "count_beyond_the_target": (
-        [*RPES, "--count.positions=[199,200]"],
-        [f"count.positions=200: must be < 200, {COUNTED}"],
-    ),
 }
 
 

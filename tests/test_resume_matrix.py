@@ -11,7 +11,7 @@ from tests.ranks import train
 LOSS_TOLERANCE = 1e-5  # sums in another order
 LONG = 103  # steps of a run that is saved on four processes at its third step
 STEPS, SAVED = 6, 3  # saved at an odd step
-WORLDS = {"one": 1, "fsdp1": 1, "ddp2": 2, "fsdp2": 2, "ddp4": 4, "fsdp4": 4, "hybrid4": 4}
+WORLDS = {"one": 1, "fsdp1": 1, "ddp2": 2, "fsdp2": 2, "ddp4": 4, "fsdp4": 4}
 SIZES = {"d_model": 16, "n_heads": 2, "n_kv_heads": 1, "d_ff": 23}  # rows that four ranks cannot share out evenly
 SETTINGS = {
     "train.tokens": 512 * STEPS,
@@ -26,7 +26,6 @@ SETTINGS = {
     **{f"model.{name}": size for name, size in SIZES.items()},
 }
 QUICK = [("ddp2", "one", True), ("one", "fsdp1", True), ("fsdp2", "ddp2", False), ("fsdp1", "fsdp2", False)]
-QUICK += [("fsdp2", "hybrid4", False)]
 ALL = [(a, b, tied) for tied in (False, True) for a in WORLDS for b in WORLDS]
 
 
@@ -35,8 +34,7 @@ def settings(folder, name, strategy, tied):
         "run.folder": str(folder / "runs"),
         "run.name": name,
         "data.folder": str(folder / "shards"),
-        "train.strategy": {"one": "single", "hybrid4": "fsdp"}.get(strategy, strategy[:-1]),
-        "train.shard_degree": 2 if strategy == "hybrid4" else None,
+        "train.strategy": {"one": "single"}.get(strategy, strategy[:-1]),
         "train.devices": WORLDS[strategy],
         "model.tie_embeddings": tied,
     }

@@ -1,9 +1,8 @@
-"""What train.strategy, train.shard_degree and train.reshard_after resolve to."""
+"""What train.strategy resolves to, and what its processes share."""
 
 import pytest
 
 from lab.config import TrainConfig
-from tests.fits import load
 
 GIB = 2**30
 
@@ -26,11 +25,11 @@ def test_auto_is_fsdp_in_bf16_on_gpus_only(settings, on_gpu, expected):
 
 
 @pytest.mark.parametrize(
-    ("devices", "nodes", "degree", "expected"),
-    [(1, 1, None, 1), (8, 2, None, 16), (8, 7, None, 56), (8, 8, None, 8), (4, 256, None, 4), (8, 8, 64, 64)],
+    ("devices", "nodes", "expected"),
+    [(1, 1, 1), (8, 2, 16), (8, 7, 56), (8, 8, 8), (4, 256, 4)],
 )
-def test_weights_are_shared_inside_nodes_from_64_processes_on(devices, nodes, degree, expected):
-    batch = {"batch_tokens": 2048 * devices * nodes, "strategy": "fsdp", "shard_degree": degree}
+def test_weights_are_shared_inside_nodes_from_64_processes_on(devices, nodes, expected):
+    batch = {"batch_tokens": 2048 * devices * nodes, "strategy": "fsdp"}
     assert TrainConfig(devices=devices, nodes=nodes, **batch).sharded_over == expected
 
 
@@ -43,7 +42,3 @@ def test_weights_and_gradients_stay_whole_up_to_10_gib():
     assert TrainConfig(batch_tokens=4096).keeps_whole(5 * GIB, bf16=True)  # of one rank gradients are whole anyway
     assert two_packs.keeps_whole(10 * GIB // 8, bf16=False)
     assert not two_packs.keeps_whole(10 * GIB // 8 + 1, bf16=False)
-    for word, expected in (("block", False), ("step", True)):
-        assert (
-            load("--train.strategy=fsdp", f"--train.reshard_after={word}").train.keeps_whole(GIB, bf16=True) is expected
-        )
