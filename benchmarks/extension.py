@@ -37,7 +37,7 @@ LOSS_TOKENS = 36_864
 POSITIONS = ["full", "pi", "ntk_by_parts", "yarn", "abf", "entropy_abf"]
 MASKS = ["full", "concatenated", "document", "document_running", "anchor", "anchor_chunks"]
 SKIPS = ["pose", "rpes", "longrecipe"]
-SHAPES = ["shape_choose", "shape_pack", "shape_skip", "shape_weights", "shape_exact"]
+SHAPES = ["shape_skip", "shape_weights", "shape_exact"]
 GROUPS = {"masks": [*MASKS, *SKIPS, *SHAPES], "positions": POSITIONS}
 HEADS = (
     "method",

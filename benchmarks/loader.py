@@ -3,11 +3,10 @@
     python -m benchmarks.loader [--json FILE]
 
 Shards are simulated: random lengths with SlimPajama's spread about a mean of 1,000 tokens, ids all 0. Those of the
-trillion are one shard of 15.6 billion tokens, without disk blocks, under 64 names, opened as every rank does: manifests
-with checksums of all blocks, indices, and the first pack of 16,384 tokens, at step 0 and after 100 million samples.
-Packing reads files in the page cache: the first packs fault in the pages of the maps, and all packs compare the
-checksums of blocks that were not read before. A step of the waiting is a pause as long as an H200 takes at the speed
-that is aimed at.
+trillion are one shard of 15.6 billion tokens, without disk blocks, under 64 names, opened as every rank does:
+manifests, indices, and the first pack of 16,384 tokens, at step 0 and after 100 million samples. Packing reads files in
+the page cache: the first packs fault in the pages of the maps. A step of the waiting is a pause as long as an H200
+takes at the speed that is aimed at.
 """
 
 from __future__ import annotations
@@ -16,21 +15,19 @@ import json
 import os
 import tempfile
 import time
-import zlib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
 from benchmarks import record
-from lab.data.blocks import BLOCK_BYTES, CHECKSUMS, entry_of, write_checksums
 from lab.data.config import DataConfig, Mode, Text
-from lab.data.manifests import VERIFY_BYTES
 from lab.data.module import PackedData
+from lab.data.preparation import shard_folder
 from lab.data.segments import index_documents
 from lab.data.shards import ShardWriter
-from lab.data.staging import staged_folder
-from lab.files import FileEntry
+from lab.masks import Causal
 
 WINDOW, PACK = 2048, 16_384
 SHARDS, DOCUMENTS = 64, 15_600_000  # of the trillion
@@ -49,16 +46,14 @@ def document_ends(n: int) -> np.ndarray:
 def simulate(folder: Path, documents: int, shards: int) -> None:
     """Write one shard, whose tokens take no disk blocks, and link it under further names."""
     first, ends = folder / "task-00000", document_ends(documents)
-    writer = ShardWriter(folder / ".task-00000.tmp", "<u4")
-    manifest = writer.close(first)
+    manifest = ShardWriter(folder / ".task-00000.tmp", "<u4").close(first)
     (first / "train.ends.bin").write_bytes(ends.tobytes())
     (first / "train.sources.bin").write_bytes(bytes(4 * documents))
     with (first / "train.tokens.bin").open("wb") as file:
         file.truncate(4 * int(ends[-1]))
-    names = [name for name in manifest["files"] if name != CHECKSUMS]
-    entries = {name: (zeros_entry if name == "train.tokens.bin" else entry_of)(first / name) for name in names}
-    manifest["files"] = write_checksums(first, entries)
-    manifest |= {"splits": {**manifest["splits"], "train": {"documents": documents, "tokens": int(ends[-1])}}}
+    for name, entry in manifest["files"].items():  # the hashes are those of empty files, and never compared
+        entry["bytes"] = (first / name).stat().st_size
+    manifest["splits"]["train"] = {"documents": documents, "tokens": int(ends[-1])}
     manifest["sources"] = ["simulated"]
     (first / "manifest.json").write_text(json.dumps(manifest))
     index_documents(folder, WINDOW)
@@ -71,19 +66,11 @@ def simulate(folder: Path, documents: int, shards: int) -> None:
         (folder / name / "manifest.json").write_text(json.dumps({**manifest, "task": name}))
 
 
-def zeros_entry(path: Path) -> FileEntry:
-    """Return the entry of a file of zeros; the hash of a large one is never compared."""
-    size = path.stat().st_size
-    if size <= VERIFY_BYTES:
-        return entry_of(path)
-    whole, rest = divmod(size, BLOCK_BYTES)
-    sums = f"{zlib.crc32(bytes(BLOCK_BYTES)):08x}" * whole + (f"{zlib.crc32(bytes(rest)):08x}" if rest else "")
-    return {"bytes": size, "sha256": "0" * 64, "crc32": sums}
-
-
 def module_of(config: DataConfig) -> PackedData:
     """Build the data module of a run on one process."""
-    return PackedData(config, seed=0, micro_batch_tokens=PACK, n_streams=1)
+    train = SimpleNamespace(micro_batch_tokens=PACK, n_packs=1, context_parallel=1)
+    rest = {"mask": Causal(), "skip": None, "shape": None, "run": SimpleNamespace(seed=0)}
+    return PackedData(SimpleNamespace(data=config, train=train, **rest))
 
 
 def opening(config: DataConfig, sample: int) -> record.Figures:
@@ -95,8 +82,8 @@ def opening(config: DataConfig, sample: int) -> record.Figures:
     next(data.stream(0, {0: np.array([waiting.stop, *waiting])} if sample else {}))
     return {
         "tokens": data.store.n_tokens,
-        "manifest_mb": sum(path.stat().st_size for path in staged_folder(config).glob("*/manifest.json")) / 1e6,
-        "index_mb": sum(path.stat().st_size for path in staged_folder(config).glob("*/.*.npy")) / 1e6,
+        "manifest_mb": sum(path.stat().st_size for path in shard_folder(config).glob("*/manifest.json")) / 1e6,
+        "index_mb": sum(path.stat().st_size for path in shard_folder(config).glob("*/.*.npy")) / 1e6,
         "open_s": opened - start,
         "first_pack_s": time.perf_counter() - opened,
     }
@@ -140,10 +127,10 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as place:
         large, small = (DataConfig(corpus=Text(path=name), window=WINDOW, folder=place) for name in ("large", "small"))
-        simulate(staged_folder(large), DOCUMENTS, SHARDS)
+        simulate(shard_folder(large), DOCUMENTS, SHARDS)
         for sample in (0, LATE):
             note("opening", f"sample {sample:,}", opening(large, sample))
-        simulate(staged_folder(small), SMALL, 1)
+        simulate(shard_folder(small), SMALL, 1)
         for mode in MODES:
             note("packing", mode, packing(replace(small, mode=mode, prefetch=0)))
         for prefetch in (0, 2):

@@ -21,7 +21,7 @@ WIDTH, MOST_BYTES = 1300, 250_000  # of a picture; larger ones are saved with 25
 RECORDS, SHAPED = (Path("benchmarks/miniature") / name for name in ("records", "shaped"))
 METHODS = "--distance=plain --distance=string:shift=64,window=32 --distance=dca:train_len=128,chunk=96"
 SKIPPED = (
-    "--data.mode=concatenated --shape.strategy.method=skip --shape.strategy.target_len=640 --shape.target.method=bump"
+    "--data.mode=concatenated --shape.strategy.method=skip --shape.strategy.target_len=640 --shape.target.exponent=0.5"
 )
 WINDOWS = "192,256,288,320,352,384,448"
 COMMANDS = {  # that draw a picture, the last one in the folder {out}
@@ -35,7 +35,7 @@ COMMANDS = {  # that draw a picture, the last one in the folder {out}
         "eval.heatmap runs/base_192 --tests=200 --plot -o {out}",
     ],
     "string_2k": ["eval.positions string --shift=683 --length=2048 --plot -o {out}"],
-    "shape_choose": ["eval.shape configs/shape_demo.yaml --plot -o {out}"],
+    "shape_weights": ["eval.shape configs/shape_demo.yaml --plot -o {out}"],
     "shape_skip": [f"eval.shape configs/shape_demo.yaml {SKIPPED} --plot -o {{out}}"],
 }
 SHARED = {"data.mode": "natural", "model.theta": 1000}

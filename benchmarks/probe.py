@@ -30,7 +30,7 @@ from benchmarks.timing import best_device, heading, median_s
 from lab.config import load_experiment
 from lab.data import wording
 from lab.data.config import Synthetic
-from lab.data.corpora import synthetic_text
+from lab.data.synthetic import SyntheticText
 from lab.data.tokenizer import train_bpe
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
@@ -53,7 +53,7 @@ def model_config(name: str) -> DecoderConfig:
 
 def make_probe(options: argparse.Namespace, length: int, device: torch.device) -> NeedleProbe:
     """Build the tests of one length on the synthetic corpus."""
-    documents = list(synthetic_text(Synthetic()).documents(0, DOCUMENTS))
+    documents = list(SyntheticText(Synthetic()).documents(0, DOCUMENTS))
     fixed = wording.TASK + wording.NEEDLE + wording.QUESTION + wording.ANSWER_PREFIX
     tokenizer = train_bpe([fixed, *documents], VOCABULARY)
     config = ProbeConfig(

@@ -16,7 +16,9 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NotRequired
+
+from typing_extensions import TypedDict  # typing's own is not read by pydantic before Python 3.12
 
 from lab.errors import ConfigError, DiskError, LabError
 

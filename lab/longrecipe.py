@@ -37,10 +37,10 @@ from typing import Any
 import yaml
 
 from lab.command import CONTINUES, HELP, STOPPED, Words, run, settings_lines, show
+from lab.data.packing import refuse_few
 from lab.data.part_of_speech import open_tagger
 from lab.data.preparation import is_prepared, shard_folder
 from lab.data.selecting import RESULT
-from lab.data.windows import refuse_few
 from lab.errors import CheckpointError, ConfigError
 from lab.files import read_object, write_atomic, write_json, writing
 from lab.jobs import Job, run_jobs

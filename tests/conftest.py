@@ -3,16 +3,15 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from lab.data import wording
 from lab.data.config import Bpe, DataConfig, Synthetic
-from lab.data.corpora import synthetic_text
 from lab.data.preparation import prepare
+from lab.data.synthetic import SyntheticText
 from lab.data.tokenizer import train_bpe
 from tests.ranks import Pool
 
 LENGTHS = {"median_tokens": 16.64, "section_tokens": 64.0}  # for windows of 64
 LONGEST = (  # files of the default run that take longest, which start first, or one process works alone at the end
     "tests/test_fit.py",
-    "tests/test_distributed.py",
-    "tests/test_context_parallel.py",
+    "tests/test_resume_matrix.py",
     "tests/eval/test_reach.py",
     "tests/eval/papers/test_tables.py",
     "tests/eval/test_probe.py",
@@ -56,7 +55,7 @@ def torture(request, repeats):
 @pytest.fixture(scope="session")
 def bpe():
     """A byte-level BPE with <bos> and <eos>, trained on the synthetic corpus and on the probe's own words."""
-    documents = synthetic_text(Synthetic(words=16, **LENGTHS)).documents(0, 60)
+    documents = SyntheticText(Synthetic(words=16, **LENGTHS)).documents(0, 60)
     fixed = wording.TASK + wording.NEEDLE + wording.QUESTION + wording.ANSWER_PREFIX
     return train_bpe([fixed, *documents], vocab_size=400)
 

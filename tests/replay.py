@@ -13,15 +13,7 @@ def replayed(run):
     """Take the packs of all steps again; return the experiment, and the packs by step."""
     experiment = load_experiment(run / "config.yaml")
     train = experiment.train
-    data = PackedData(
-        experiment.data,
-        seed=experiment.run.seed,
-        micro_batch_tokens=train.micro_batch_tokens,
-        n_streams=train.n_packs,
-        mask=experiment.mask,
-        skip=experiment.skip,
-        token_types=run / "impact.json" if experiment.reads_token_types else None,
-    )
+    data = PackedData(experiment, run / "impact.json" if experiment.reads_token_types else None)
     data.setup("fit")
     streams = [list(itertools.islice(data.stream(j), train.steps)) for j in range(train.n_packs)]
     return experiment, list(zip(*streams, strict=True))

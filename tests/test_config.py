@@ -67,7 +67,6 @@ WRONG = {
     "--data.held_out_frac=0": "data.held_out_frac=0.0: the probe needs held-out text",
     # ignored
     "--track.project=mine": "track.project=mine: would be ignored, wandb=off",
-    "--data.corpus.name=slimpajama --data.corpus.path=a --data.corpus.dataset=b": "data.corpus.dataset=b: would ",
     # missing
     "--data.corpus.name=text": "data.corpus.path: must be set",
     "--data.tokenizer.method=file --data.tokenizer.path=a --model.vocab_size=9": "data.tokenizer.eos: must be set",
@@ -162,7 +161,6 @@ def test_another_tag_drops_the_old_members_keys():
         "name": "text",
         "path": "x",
         "text_field": "text",
-        "source_field": None,
     }
 
 

@@ -29,7 +29,7 @@ HEAVY = {  # package: who may import it at module level; everybody else imports 
         "lab.train.callbacks",
         "lab.train.assembly",
     ),
-    **dict.fromkeys(("wandb", "datasets", "matplotlib", "pyarrow", "ray", "zstandard"), ()),
+    **dict.fromkeys(("wandb", "datasets", "matplotlib", "pyarrow"), ()),
     "pandas": ("eval",),
     "scipy.stats": (),  # half a second, while scipy.special has the distributions
     **dict.fromkeys(("transformers", "flash_attn", "xformers", "triton", "lm_eval", "altair", "vl_convert"), ()),

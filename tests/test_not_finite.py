@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lab.config import load_experiment
-from lab.data.module import to_batch
+from lab.data.batches import to_batch
 from lab.data.packing import Pack
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder

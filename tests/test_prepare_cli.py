@@ -1,13 +1,9 @@
 import json
-import os
 import re
-import shlex
 from pathlib import Path
 
 import pytest
-import yaml
 
-from lab.prepare import main
 from tests.forked import python
 from tests.refusals import check_faults
 
@@ -49,10 +45,7 @@ MISTAKES = {
     f"{CONFIG} --workers=0": f"--workers=0: {WHOLE}",
     f"{CONFIG} --workers many": f"--workers=many: {WHOLE}",
     f"{CONFIG} --workers": "--workers: has no value; ",
-    f"{CONFIG} --executor=cloud": "--executor=cloud: no such executor; ",
-    f"{CONFIG} --executor=slurm --jobs=0": f"--jobs=0: {WHOLE}",
-    f"{CONFIG} --jobs=4": "--jobs=4: would be ignored, {}",
-    f"{CONFIG} --executor=slurm --task=0/4": "--task=0/4: would be ignored, {}",
+    f"{CONFIG} --executor=slurm": "executor=slurm: unknown setting",
     f"{CONFIG} --task=4/4": f"--task=4/4: {SHARE}",
     f"{CONFIG} --task=3": f"--task=3: {SHARE}",
     f"{CONFIG} --task=-1/4": f"--task=-1/4: {SHARE}",
@@ -95,71 +88,6 @@ def test_shares_of_a_job_array_complete_to_the_same(text_words, tmp_path):
     whole = [word.replace(str(tmp_path / "shards"), str(tmp_path / "other" / "shards")) for word in text_words]
     assert prepare(*whole, "--workers=2").returncode == 0
     assert shards(tmp_path / "other") == by_shares
-
-
-SBATCH = """#!/bin/bash
-# stands in for sbatch --wait: runs each job of an array in turn, or only prints what was submitted
-echo "$@" >> "{log}"
-for word in "$@"; do case "$word" in
-  --array=0-*) last="${{word#--array=0-}}";;
-  --wrap=*) job="${{word#--wrap=}}";;
-esac; done
-[ -n "{status}" ] && exit {status}
-for k in $(seq 0 "$last"); do SLURM_ARRAY_TASK_ID=$k sh -c "$job" || exit 1; done
-"""
-
-
-@pytest.fixture
-def submit(tmp_path, monkeypatch):
-    """Put a stand-in of sbatch on the path; a status given is returned without running anything."""
-
-    def install(status=""):
-        path = tmp_path / "bin" / "sbatch"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(SBATCH.format(log=tmp_path / "log", status=status))
-        path.chmod(0o755)
-        monkeypatch.setenv("PATH", str(path.parent), prepend=os.pathsep)
-
-    return install
-
-
-def test_a_job_array_runs_every_task_by_its_share(text_words, tmp_path, submit, capsys):
-    submit(status="7")
-    folder = str(tmp_path / "a b")
-    assert main([*text_words[:-1], "--executor=slurm", "--jobs=2", "--workers=3", f"--data.folder={folder}"]) == 2
-    check_faults(capsys.readouterr().err.splitlines()[-1:], ["--executor=slurm: jobs failed (sbatch has returned 7)"])
-    submitted = (tmp_path / "log").read_text()
-    assert "--wait " in submitted
-    assert "--array=0-1 --cpus-per-task=3 " in submitted
-    assert submitted.endswith(" --workers=3 --task=$SLURM_ARRAY_TASK_ID/2\n")
-    job = shlex.split(submitted.partition("--wrap=")[2])
-    assert job[2:5] == ["-m", "lab.prepare", CONFIG]
-    settings = dict(word.split("=", 1) for word in job[5:])
-    assert {"text", folder} <= {yaml.safe_load(value) for value in settings.values()}
-
-
-@pytest.mark.slow
-def test_a_job_array_prepares_the_same_shards(text_words, tmp_path, submit):
-    submit()
-    assert main([*text_words, "--executor=slurm", "--jobs=2", "--workers=1"]) == 0
-    by_jobs = shards(tmp_path)
-    whole = [word.replace(str(tmp_path / "shards"), str(tmp_path / "other" / "shards")) for word in text_words]
-    assert main([*whole, "--workers=1"]) == 0
-    assert shards(tmp_path / "other") == by_jobs
-    assert len((tmp_path / "log").read_text().splitlines()) == 1
-
-
-@pytest.mark.slow
-def test_ray_prepares_the_same_shards(text_words, tmp_path):
-    ray = pytest.importorskip("ray")
-    try:
-        assert main([*text_words, "--executor=ray"]) == 0
-    finally:
-        ray.shutdown()
-    by_ray = shards(tmp_path)
-    whole = [word.replace(str(tmp_path / "shards"), str(tmp_path / "other" / "shards")) for word in text_words]
-    assert main([*whole, "--workers=1"]) == 0
-    assert shards(tmp_path / "other") == by_ray
 
 
 def expect_mistake(done, start):

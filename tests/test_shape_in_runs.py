@@ -8,35 +8,31 @@ from io import StringIO
 import numpy as np
 import pytest
 
-from eval.shape.__main__ import main
+from eval.shape import main
 from lab.errors import ConfigError
 from tests.fits import CONFIG, cut_after, load, records, train
 from tests.refusals import refused
 
 JOINED = ("--data.mode=concatenated",)
-CHOOSE = ("--shape.target.exponent=0.85",)
-PACK = ("--shape.target.exponent=0.85", "--shape.strategy.method=pack", *JOINED)
 SKIP = (
-    "--shape.target.method=bump",
+    "--shape.target.exponent=0.8",
     "--shape.strategy.method=skip",
     "--shape.strategy.target_len=240",
-    "--shape.tolerance=0.1",
     *JOINED,
 )
-WEIGHTS = ("--shape.strategy.method=weights", "--shape.target.exponent=0.7")
+WEIGHTS = ("--shape.target.exponent=0.7",)
 LARGE = ("--data.corpus.documents=1500", "--probe.every_tokens=null", "--probe.loss_tokens=0", "--probe.tests=1")
 
 
-MODE, WITHOUT = "data.mode={}: shape.strategy.method={}", "shape plans for mask: causal without chunks"
+WITHOUT = "shape plans for mask: causal without chunks"
 REFUSED = {
-    "mode": (PACK[:2], MODE.format("natural", "pack joins documents")),
-    "joined": ((*CHOOSE, *JOINED), MODE.format("concatenated", "choose draws documents as they are")),
+    "mode": (SKIP[:3], "data.mode=natural: shape.strategy.method=skip joins documents"),
     "skip": (
-        (*CHOOSE, "--skip.method=pose", "--skip.target_len=200"),
+        (*SKIP, "--skip.method=pose", "--skip.target_len=200"),
         "skip.method=pose: would be ignored, shape decides the ids",
     ),
-    "mask": ((*PACK, "--mask.method=document"), f"mask.method=document: {WITHOUT}"),
-    "chunks": ((*PACK, "--mask.chunks=2"), f"mask.chunks=2: {WITHOUT}"),
+    "mask": ((*SKIP, "--mask.method=document"), f"mask.method=document: {WITHOUT}"),
+    "chunks": ((*SKIP, "--mask.chunks=2"), f"mask.chunks=2: {WITHOUT}"),
     "target_len": (
         (*SKIP[:2], "--shape.strategy.target_len=96", *JOINED),
         "shape.strategy.target_len=96: must be > data.window=96, or there is nothing to skip",
@@ -53,13 +49,7 @@ REFUSED = {
         (*WEIGHTS, "--data.mode=uniform"),
         "data.mode=uniform: shape.strategy.method=weights counts targets of documents or full windows",
     ),
-    "max_weight": ((*WEIGHTS, "--shape.strategy.max_weight=0.5"), "shape.strategy.max_weight=0.5: must be >= 1"),
-    "up_to": (
-        ("--shape.target.method=flat", "--shape.target.up_to=96"),
-        "shape.target.up_to=96: must be < 96, the longest distance plus one",
-    ),
     "unknown": (("--shape.target.height=2.0",), "shape.target.height=2.0: unknown setting"),
-    "strength": (("--shape.strength=1.5",), "shape.strength=1.5: must be <= 1"),
 }
 
 
@@ -70,11 +60,11 @@ def test_shapes_that_do_not_fit_the_run_are_refused(words, start):
 
 
 def test_the_counter_reaches_as_far_as_the_ids():
-    assert load(*CHOOSE).reach == load(*PACK).reach == 96
+    assert load(*WEIGHTS).reach == 96
     assert load(*SKIP).reach == 240
 
 
-RUNS = {"choose": CHOOSE, "pack": PACK, "skip": SKIP, "weights": WEIGHTS}
+RUNS = {"plain": (), "skip": SKIP, "weights": WEIGHTS}
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +78,7 @@ def place(tmp_path_factory):
     return place
 
 
-@pytest.mark.parametrize(("name", "tolerance"), [("choose", 0.03), ("pack", 0.03), ("skip", 0.1), ("weights", 0.03)])
+@pytest.mark.parametrize(("name", "tolerance"), [("skip", 0.1), ("weights", 0.03)])
 def test_a_run_shows_about_what_was_planned(place, name, tolerance):
     """20,480 tokens are some 400 segments, so the profile counted is that of the plan up to their draw."""
     record = json.loads((place / "runs" / name / "shape.json").read_text())
@@ -105,8 +95,8 @@ def test_a_run_shows_about_what_was_planned(place, name, tolerance):
 
 
 def test_a_run_records_both_sides_of_f(place):
-    weighed, chosen = (np.load(place / "runs" / name / "counts.npz") for name in ("weights", "choose"))
-    for counts, name in ((weighed, "weights"), (chosen, "choose")):
+    weighed, chosen = (np.load(place / "runs" / name / "counts.npz") for name in ("weights", "plain"))
+    for counts, name in ((weighed, "weights"), (chosen, "plain")):
         last = records(place / "runs" / name)[-1]
         weights = counts.get("weights", np.ones(96))
         for i in (12, 48, 72):
@@ -121,12 +111,12 @@ def test_a_run_records_both_sides_of_f(place):
 
 
 def test_a_target_out_of_reach_is_one_line_before_training(place):
-    with refused("shape.strength=1: choose comes within a total variation of 0.2", error=ConfigError):
-        train(place, "flat", *LARGE, "--shape.target.method=flat")
+    with refused("shape.target.method=flat: skip comes within a total variation of 0.", error=ConfigError):
+        train(place, "flat", *LARGE, *SKIP[1:], "--shape.target.method=flat")
     assert not (place / "runs" / "flat").exists()
 
 
-@pytest.mark.parametrize(("name", "key"), [("choose", "draws"), ("weights", "weights")])
+@pytest.mark.parametrize(("name", "key"), [("skip", "draws"), ("weights", "weights")])
 def test_a_run_goes_on_only_with_the_plan_it_was_begun_with(place, name, key):
     whole = place / "runs" / name
     begun = cut_after(whole, place / "runs" / f"begun_{name}", n=-1)
@@ -146,7 +136,8 @@ def test_a_run_goes_on_only_with_the_plan_it_was_begun_with(place, name, key):
 
 def test_the_command_plans_and_draws(place, capsys):
     shards = (f"--data.folder={place / 'shards'}", *LARGE)
-    for name, words in RUNS.items():
+    for name in ("skip", "weights"):
+        words = RUNS[name]
         picture = place / name / f"shape-{CONFIG.stem}.png"
         assert main([str(CONFIG), *words, *shards, "--plot", "-o", str(picture.parent)]) == 0
         assert picture.stat().st_size > 10_000
@@ -162,7 +153,7 @@ def test_the_command_plans_and_draws(place, capsys):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--plot", "--shape.strength=1"], "CONFIG: must be the first argument"),
+        (["--plot", "--shape.target.exponent=1"], "CONFIG: must be the first argument"),
         ([str(CONFIG)], "shape: must be set"),
         ([str(CONFIG), "--shape.target.exponent=-1"], "shape.target.exponent=-1: must be >= 0"),
         ([str(CONFIG), "--plot=x.png"], "--plot: takes no value"),

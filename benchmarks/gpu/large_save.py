@@ -11,7 +11,7 @@ from benchmarks.gpu.sizes import LARGE
 from benchmarks.gpu.stage import Case, Options, run
 from lab.data import wording
 from lab.data.config import Synthetic
-from lab.data.corpora import synthetic_text
+from lab.data.synthetic import SyntheticText
 from lab.data.tokenizer import EOS, train_bpe
 
 DOCUMENTS = 200  # that the tokenizer is trained on
@@ -19,7 +19,7 @@ DOCUMENTS = 200  # that the tokenizer is trained on
 
 def write_tokenizer(path: Path) -> Path:
     """Train a small tokenizer, for the real one cannot be shipped; the model keeps its full vocabulary."""
-    documents = synthetic_text(Synthetic(median_tokens=532.48, section_tokens=2048.0)).documents(0, DOCUMENTS)
+    documents = SyntheticText(Synthetic(median_tokens=532.48, section_tokens=2048.0)).documents(0, DOCUMENTS)
     probe = wording.TASK + wording.NEEDLE + wording.QUESTION + wording.ANSWER_PREFIX
     path.parent.mkdir(parents=True, exist_ok=True)
     train_bpe([probe, *documents], vocab_size=640).save(str(path))

@@ -31,7 +31,7 @@ from lab.sweep.planning import Run, plan
 from lab.sweep.reading import read_sweep
 
 SWEEPS = ("windows", "lengths", "arms", "base")
-SHAPES = ("shape", "pack", "skip")  # run when they are named
+SHAPES = ("shape", "skip")  # run when they are named
 SHORT = {"train.tokens": 2_000_000, "probe.distance_tests": 50, "probe.tests": 50}
 COMPARED_WINDOW = 192  # whose runs have Figure 7; from which on they have Table 1
 

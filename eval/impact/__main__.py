@@ -39,11 +39,10 @@ from eval.impact.token_classes import token_texts
 from eval.impact.windows import file_windows
 from lab.bars import Bar
 from lab.command import NOTHING_WRITTEN, start
-from lab.data.packing import IGNORE
+from lab.data.packing import IGNORE, Windows, held_out_windows
 from lab.data.part_of_speech import label_types, open_tagger
 from lab.data.selecting import RESULT, ImpactConfig
 from lab.data.tokenizer import check_ids, needed, vocabulary_hash
-from lab.data.windows import Windows, held_out_windows
 from lab.errors import ConfigError, DataError
 from lab.files import write_json, writing
 from lab.loading import OpenedModel, open_model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tokenizers import Tokenizer
 
 from eval.engine.texts import draw_texts
-from lab.data.windows import Windows
+from lab.data.packing import Windows
 
 
 def file_windows(path: str, tokenizer: Tokenizer, *, length: int, windows: int, seed: int, vocab_size: int) -> Windows:

@@ -21,15 +21,20 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import pandas as pd
+
+from eval.engine.table import to_text
 from eval.papers.comparing import compare, table_text
-from eval.papers.expanding import Sized
-from eval.papers.listing import RESULT, listing, own_folder, write_docs
-from eval.papers.running import dry_run, run_table
-from eval.papers.table import read_table
+from eval.papers.running import Sized, dry_run, missing, run_table
+from eval.papers.table import HOME, PAPERS, names, needs, read_table
 from lab.command import CONTINUES, Syntax, Words, run, start
 from lab.errors import ConfigError
-from lab.files import write_json, writing
+from lab.files import write_atomic, write_json, writing
 
+RUNS, RESULT = Path("runs/papers"), "table.json"
+DOCS = HOME.parents[1] / "docs"
+MARK = "<!-- Everything below is written by python -m eval.papers --write -->\n"
+PAGES = ("papers.md", "data.md")
 SYNTAX = Syntax(flags=("--list", "--mini", "--json", "--dry_run", "--write"), values=("-o",))
 
 
@@ -51,15 +56,79 @@ def work(words: Words) -> str:
     with writing(f"-o {folder}", "folder"):
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / RESULT, cells)
-        write_csv(folder / "table.csv", cells)
+        pd.DataFrame(cells).to_csv(folder / "table.csv", index=False)
     return json.dumps(cells, indent=1) if options.json else f"{table_text(sized, cells)}\nwritten to {folder / RESULT}"
 
 
-def write_csv(path: Path, cells: Sequence[dict[str, object]]) -> None:
-    """Write the cells as a CSV file."""
-    import pandas as pd  # here, because --help and faults start sooner without it
+def own_folder(name: str, *, mini: bool) -> Path:
+    """Name the folder of a table's results."""
+    return RUNS / f"{name.replace('/', '-')}{'-mini' * mini}"
 
-    pd.DataFrame(cells).to_csv(path, index=False)
+
+def state(name: str) -> str:
+    """Return the largest size at which a table has been run here."""
+    done = [size for size in ("full", "mini") if (own_folder(name, mini=size == "mini") / RESULT).exists()]
+    return done[0] if done else "not run"
+
+
+def listing() -> str:
+    """List every table with its state and what it needs that is not here."""
+    rows = []
+    for name in names():
+        sized = Sized(name, read_table(name), mini=False)
+        lacks = ", ".join(line.partition(":")[0] for line in missing(sized))
+        rows.append(
+            {"table": name, "state": state(name), "what": sized.table.title, "missing here": lacks or "nothing"}
+        )
+    return to_text(rows)
+
+
+def write_docs() -> str:
+    """Write the pages below their marks, and return their names."""
+    for page in PAGES:
+        head = (DOCS / page).read_text(encoding="utf-8").partition(MARK)[0]
+        write_atomic(DOCS / page, (head + MARK + below(page)).encode())
+    return "written: " + ", ".join(str(DOCS / page) for page in PAGES)
+
+
+def below(page: str) -> str:
+    """Write what stands below a page's mark."""
+    return papers() if page == "papers.md" else data()
+
+
+def papers() -> str:
+    """Write a section for each paper: its tables, and what has no command."""
+    parts = []
+    for paper, (arxiv, title) in PAPERS.items():
+        lines = [line(name) for name in names() if name.startswith(f"{paper}/")]
+        left_out = {name: why for name, why in needs().left_out.items() if name.startswith(f"{paper}/")}
+        head = ["| table | what | needs, beside synthetic data | GPU-hours: training, evaluation | GPUs | mini |"]
+        rows = [*head, "|---|---|---|---|---|---|", *lines, "", "| without a command | why |", "|---|---|"]
+        parts.append(
+            "\n".join([f"\n## {title} (arXiv:{arxiv})\n", *rows, *(f"| {n} | {w} |" for n, w in left_out.items())])
+        )
+    return "\n".join(parts) + "\n"
+
+
+def line(name: str) -> str:
+    """Write a table's line."""
+    sized = Sized(name, read_table(name), mini=False)
+    table = sized.table
+    seconds = "not run" if table.mini.seconds is None else f"{table.mini.seconds:.0f} s"
+    needed = ", ".join(sized.needed) or "nothing"
+    return f"| {name} | {table.title} | {needed} | {table.hours} | {table.gpus} | {seconds} |"
+
+
+def data() -> str:
+    """Write the tables of data sets and models."""
+    fields = ("source", "licence", "size", "fields", "read_by")
+    rows = ["| name | from | licence | size | fields | read by |", "|---|---|---|---|---|---|"]
+    for name, need in needs().data.items():
+        where = "" if need.path is None else f" (`{need.path}`)"
+        rows.append(f"| {name}{where} | " + " | ".join(getattr(need, field) for field in fields) + " |")
+    rows += ["", "| model | path | from |", "|---|---|---|"]
+    rows += [f"| {name} | `{need.path}` | {need.source} |" for name, need in needs().models.items()]
+    return "\n".join(rows) + "\n"
 
 
 def main(arguments: Sequence[str]) -> int:

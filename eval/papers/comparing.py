@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.engine.table import pivot, to_text
-from eval.papers.expanding import Job, Sized, expand
+from eval.papers.running import Job, Sized, expand
 from eval.papers.table import Column, Number
 from lab.errors import CheckpointError
 from lab.train.folder import RunFolder

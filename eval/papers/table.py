@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lab.errors import ConfigError, nearest
-from lab.model.config import DecoderConfig
-from lab.schema import Length, PathText, Positive, PositiveFloat, Section, look_up
+from lab.schema import PathText, PositiveFloat, Section, look_up
 from lab.settings import Raw, validated
 
 HOME = Path(__file__).parent
@@ -86,8 +85,8 @@ class Table(Section):
     """Data and models of needs.yaml that the sweeps need; those that are placeholders are found."""
     gpus: str = "1 x A100 80 GB"
     """GPUs that the full size needs."""
-    reads: dict[str, dict[str, Positive]] = field(default_factory=dict)
-    """Texts that each model reads at full size, by their length in tokens."""
+    hours: str = "-, -"
+    """GPU-hours of training and of evaluation at full size."""
 
     def rules(self) -> list[str]:
         """Refuse published columns that nothing of ours corresponds to."""
@@ -107,8 +106,6 @@ class Need(Section):
     """Command of lab.fit that makes it, resumed where it is unfinished; or of lab.longrecipe."""
     needs: tuple[str, ...] = ()
     """What that command needs."""
-    shape: tuple[Length, Length, Length, Length, Length, Length] | None = None
-    """A model's d_model, layers, heads, key-value heads, feed-forward width and vocabulary, for the cost."""
     licence: str = ""
     """A data set's licence."""
     size: str = ""
@@ -117,11 +114,6 @@ class Need(Section):
     """A data set's fields."""
     read_by: str = ""
     """The setting or option that reads a data set."""
-
-    @property
-    def decoder(self) -> DecoderConfig | None:
-        """The model's shape."""
-        return None if self.shape is None else DecoderConfig(*self.shape, tie_embeddings=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,8 +20,7 @@ import numpy as np
 
 from eval.positions.matrix import FloatArray, IntArray, cells
 from lab.counts import PositionCounts
-from lab.data.config import Mode
-from lab.data.synthetic import NATURAL_LOG_STD, NATURAL_MEDIAN
+from lab.data.config import NATURAL_LOG_STD, NATURAL_MEDIAN, Mode
 from lab.errors import CheckpointError
 from lab.positions import Distance
 

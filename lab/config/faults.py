@@ -75,11 +75,6 @@ def mask_faults(
     if inside is not None and data.mode != "concatenated":
         field = f"mask.method={mask.method}" if mask.method != "causal" else f"mask.chunks={mask.chunks}"
         faults.append(f"{field}: needs windows of several documents; set data.mode: concatenated")
-    if data.order == "related" and mask.method != "causal":
-        faults.append(
-            f"data.order=related: would be ignored, mask.method={mask.method} keeps documents apart; leave "
-            "one of them out"
-        )
     if skip is not None and inside is not None:
         faults.append(f"skip.method={skip.method}: needs mask: causal without chunks; leave one of them out")
     if skip is not None and skip.selects and data.mode != "concatenated":
@@ -116,15 +111,13 @@ def shape_faults(
         field = f"mask.method={mask.method}" if mask.method != "causal" else f"mask.chunks={mask.chunks}"
         ours = "causal or document" if weighs else "causal"
         faults.append(f"{field}: shape plans for mask: {ours} without chunks; leave the mask out")
-    wanted = "natural" if method == "choose" else "concatenated"
     if weighs and data.mode == "uniform":
         faults.append(
             "data.mode=uniform: shape.strategy.method=weights counts targets of documents or full windows; "
             "set data.mode: natural or concatenated"
         )
-    elif not weighs and data.mode != wanted:
-        reason = "draws documents as they are" if method == "choose" else "joins documents"
-        faults.append(f"data.mode={data.mode}: shape.strategy.method={method} {reason}; set data.mode: {wanted}")
+    elif not weighs and data.mode != "concatenated":
+        faults.append(f"data.mode={data.mode}: shape.strategy.method=skip joins documents; set data.mode: concatenated")
     if isinstance(shape.strategy, Gaps) and shape.strategy.target_len <= data.window:
         faults.append(
             f"shape.strategy.target_len={shape.strategy.target_len}: must be > data.window={data.window}, or there "

@@ -73,7 +73,7 @@ def fill_in_tags(values: dict[str, Any]) -> None:
     section(values, "mask").setdefault("method", "causal")
     if isinstance(values.get("shape"), dict):
         section(values["shape"], "target").setdefault("method", "power")
-        section(values["shape"], "strategy").setdefault("method", "choose")
+        section(values["shape"], "strategy").setdefault("method", "weights")
 
 
 def section(values: dict[str, Any], key: str) -> dict[str, Any]:

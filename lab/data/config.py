@@ -6,35 +6,34 @@ import hashlib
 import json
 import math
 from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import Field
 
-from lab.data.synthetic import NATURAL_LOG_STD, VERSION
-from lab.schema import PathText, Positive, Section, Seed, Share
+from lab.data import wording
+from lab.schema import PathText, Positive, Section, Share
 
 Mode = Literal["natural", "concatenated", "uniform"]
-Order = Literal["corpus", "related"]
 MOST_TOKENS = 1e11  # of a corpus that is generated
-DERIVED_VERSION = 1  # of the derivation of shards; raised with every change to it
+SYNTHETIC_VERSION = 1  # of the generator's output; raised with every change to it, so that old shards are not reused
+DERIVED_VERSION = 1  # of upsampling; raised with every change to it
+NATURAL_MEDIAN = 0.26  # windows; median document length of SlimPajama's shape
+NATURAL_LOG_STD = 1.2  # of the logarithm of its document lengths
 
 
 @dataclass(frozen=True, kw_only=True)
 class Synthetic(Section):
     """The embedded probe corpus: filler, repeated phrases, quoted passages, numbers that are queried later."""
 
+    needles: ClassVar[int] = 4  # most numbers that one document states
     name: Literal["synthetic"] = "synthetic"
     documents: Annotated[int, Ge(1), Le(10**9)] = 20_000
     """Number of documents."""
-    seed: Seed = 0
-    """Seed of the documents; the run's own seed shuffles them."""
     words: Annotated[int, Ge(8), Le(10_000)] = 48
     """Distinct words of filler."""
     digits: Annotated[int, Ge(2), Le(9)] = 3
     """Digits of a magic number; the probe asks for as many."""
-    needles: Annotated[int, Ge(1), Le(16)] = 4
-    """Most numbers that one document states."""
     repeat_prob: Share = 0.7
     """Probability that a phrase repeats an earlier one of its document."""
     quote_prob: Share = 0.1
@@ -68,15 +67,13 @@ class Stdlib(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Text(Section):
-    """Text files: .jsonl, .jsonl.zst, .parquet (a document per row) or .txt (a document per file)."""
+    """Files of text, each a source: .jsonl, .jsonl.zst, .parquet (a document per row) or .txt (one document)."""
 
     name: Literal["text"] = "text"
     path: PathText
     """A file, or a folder searched at all depths."""
     text_field: str = "text"
     """Field of a row that holds the text."""
-    source_field: str | None = None
-    """Field of a row that names its source, dotted for nested fields."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,17 +82,7 @@ class Slimpajama(Section):
 
     name: Literal["slimpajama"] = "slimpajama"
     path: PathText | None = None
-    """Folder of .jsonl.zst files; left out, `dataset` is streamed through the datasets package."""
-    dataset: PathText | None = None
-    """Name on the hub, or a local folder that the datasets package can load; left out, cerebras/SlimPajama-627B."""
-    tasks: Annotated[int, Ge(1), Le(10**6)] = 512
-    """Tasks that the work is divided into; one shard each, at most one per input file."""
-
-    def rules(self) -> list[str]:
-        """Refuse a dataset that would be ignored."""
-        if self.path is not None and self.dataset is not None:
-            return [f"dataset={self.dataset}: would be ignored, path={self.path} is given; leave one of them out"]
-        return []
+    """Folder of .jsonl.zst files; left out, it is streamed through the datasets package."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,8 +146,6 @@ class Upsample(Section):
     """Share of each source's tokens in long documents afterwards."""
     tokens: Positive | None = None
     """Approximate number of tokens to train on afterwards; left out, as many as before."""
-    seed: Seed = 0
-    """Seed of the choice of copied documents, and of their order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,14 +162,10 @@ class DataConfig(Section):
     """Share of documents kept from training, chosen by a hash of the text."""
     upsample: Upsample | None = None
     """Long documents copied and short ones left out, by lab.prepare; left out, documents unchanged."""
-    order: Order = "corpus"
-    """Documents in the corpus's order (evenly mixed where upsampled), or related ones of a source as neighbours."""
     tags: bool = False
     """Whether every document begins with its source's name and a line break, which are not scored."""
     folder: PathText = "shards"
     """Folder that holds the token shards of all corpora."""
-    stage_to: PathText | None = None
-    """Folder on a local disk that each node copies the shards to at the start of a run; left out, none is copied."""
     look_ahead: Annotated[int, Ge(1), Le(4096)] = 256
     """Segments a stream may choose from when it fills a pack."""
     prefetch: Annotated[int, Ge(0), Le(64)] = 2
@@ -195,28 +176,16 @@ class DataConfig(Section):
         """Whether the corpus is generated, without any download."""
         return isinstance(self.corpus, Synthetic | Stdlib)
 
-    def rules(self) -> list[str]:
-        """Refuse an order that has no effect."""
-        if self.order != "corpus" and self.mode == "natural":
-            return [
-                f"order={self.order}: would be ignored, in mode natural no segment holds two documents; set mode: "
-                "concatenated or uniform, or leave order out"
-            ]
-        return []
-
     @property
     def base(self) -> DataConfig | None:
-        """The corpus that the shards are derived from, where they are: upsampled, in another order, or both."""
-        if self.upsample is None and self.order == "corpus":
-            return None
-        return replace(self, upsample=None, order="corpus")
+        """The corpus that upsampled shards are derived from."""
+        return None if self.upsample is None else replace(self, upsample=None)
 
     def shard_identity(self) -> dict[str, object]:
         """The settings that determine the shards; two runs with the same identity share them."""
-        if self.base is not None:
-            upsample = None if self.upsample is None else asdict(self.upsample)
+        if self.upsample is not None and self.base is not None:
             base = self.base.shard_identity()
-            return {"base": base, "upsample": upsample, "order": self.order, "version": DERIVED_VERSION}
+            return {"base": base, "upsample": asdict(self.upsample), "version": DERIVED_VERSION}
         corpus = asdict(self.corpus)
         if isinstance(self.corpus, Conversations):  # settings without effect do not change the name
             corpus = {name: value for name, value in corpus.items() if value}
@@ -226,7 +195,8 @@ class DataConfig(Section):
             "held_out_frac": self.held_out_frac,
         }
         if isinstance(self.corpus, Synthetic):
-            identity["version"] = VERSION
+            identity["version"] = SYNTHETIC_VERSION
+            identity["wording"] = wording.example()  # which its documents spell out
         if self.tags:
             identity["tags"] = True
         return identity
@@ -235,5 +205,5 @@ class DataConfig(Section):
     def shard_name(self) -> str:
         """Name of the shards' folder: the corpus and a hash of the identity."""
         text = json.dumps(self.shard_identity(), sort_keys=True)
-        derived = ["upsampled"] * (self.upsample is not None) + ["related"] * (self.order == "related")
+        derived = ["upsampled"] * (self.upsample is not None)
         return "-".join([self.corpus.name, *derived, hashlib.sha256(text.encode()).hexdigest()[:10]])

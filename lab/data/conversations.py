@@ -1,4 +1,4 @@
-"""Which conversations are kept, where long ones are cut (between turns), and which of their tokens are scored.
+"""Conversations in ShareGPT's format: which are kept, where long ones are cut, and which tokens are scored.
 
     conversation    U1 A1 | U2 A2 | U3 A3 | U4 A4        at most 5 tokens a sample, each turn one
     samples         U1 A1 U2 A2,  U3 A3 U4 A4            (a third exchange would make 6)
@@ -12,12 +12,47 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
 
 from lab.data.config import Conversations, Corpus
-from lab.data.text_files import Document, DroppedDocument
+from lab.data.text_files import Document, DroppedDocument, Row, usable
 
 Parts = tuple[tuple[str, bool], ...]
 Count = Callable[[Parts], int]
+ROLES = {"human": "USER", "user": "USER", "gpt": "ASSISTANT", "assistant": "ASSISTANT", "system": "SYSTEM"}
+
+
+def to_conversation(row: Row, source: str) -> Document | DroppedDocument:
+    """Build a conversation from a row in ShareGPT's format; only the assistant's turns are scored.
+
+    Every turn ends with a line break, which is scored after a response, so that a model learns to stop.
+
+    Example:
+        >>> turns = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello."}]
+        >>> [(text.split(), scored) for text, scored in to_conversation({"conversations": turns}, "part").parts]
+        [(['USER:', 'Hi', 'ASSISTANT:'], False), (['Hello.'], True)]
+    """
+    turns = row.get("conversations")
+    if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
+        return DroppedDocument("no turns in field 'conversations'")
+    parts: list[tuple[str, bool]] = []
+    for turn in turns:
+        role, text = ROLES.get(str(turn.get("from"))), turn.get("value")
+        if role is None or not isinstance(text, str):
+            return DroppedDocument("a turn without a known 'from' and a text 'value'")
+        if role == "ASSISTANT" and text.strip():
+            parts += [("ASSISTANT:", False), (f" {text.strip()}\n", True)]
+        else:
+            parts.append((f"{role}: {text.strip()}\n", False))
+    runs = groupby(parts, key=itemgetter(1))  # a response is never next to another
+    merged = [("".join(text for text, _ in run), scored) for scored, run in runs]
+    if not any(scored for _, scored in merged):
+        return DroppedDocument("a conversation without a response")
+    document = usable("".join(text for text, _ in merged), source)
+    if isinstance(document, DroppedDocument):
+        return document
+    return Document(document.text, document.source, tuple(merged))
 
 
 def select(

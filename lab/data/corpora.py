@@ -7,32 +7,24 @@ import io
 import sysconfig
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Protocol
 
 from lab.data.config import Conversations, DataConfig, Slimpajama, Stdlib, Synthetic, Text
+from lab.data.conversations import to_conversation
 from lab.data.synthetic import SyntheticText
-from lab.data.text_files import (
-    Document,
-    DroppedDocument,
-    read_jsonl,
-    read_parquet,
-    read_txt,
-    to_conversation,
-    to_document,
-    value_at,
-)
+from lab.data.text_files import Document, DroppedDocument, Row, read_rows, read_txt, to_document
 from lab.errors import DataError, MissingPackage, brief, first_line
 
 TASK_DOCUMENTS = 4000  # synthetic documents of one task
 STDLIB_TASKS = 16
+SLIMPAJAMA_TASKS = 512  # at most one for each file
 HUB_DATASET = "cerebras/SlimPajama-627B"
-SLIMPAJAMA = ("text", "meta.redpajama_set_name")  # fields of the text and of its source
-FIRST_ROWS, SHOWN_FIELDS, MOST_EXPLAINED = 1000, 20, 100_000  # rows and fields that messages are about
+SHOWN_FIELDS, MOST_EXPLAINED = 20, 100_000  # fields that a message lists, and rows that it is about
 SUFFIXES = (".jsonl", ".jsonl.zst", ".parquet", ".txt")
+Item = Document | DroppedDocument
 
 
 class CorpusReader(Protocol):
@@ -40,7 +32,7 @@ class CorpusReader(Protocol):
 
     n_tasks: int
 
-    def read(self, task: int) -> Iterator[Document | DroppedDocument]:
+    def read(self, task: int) -> Iterator[Item]:
         """Yield the documents of one task, the same on every call."""
         ...
 
@@ -60,7 +52,7 @@ def open_corpus(config: DataConfig) -> CorpusReader:
     if isinstance(corpus, Stdlib):
         return StdlibReader()
     if isinstance(corpus, Slimpajama) and corpus.path is None:
-        return HubReader(corpus)
+        return HubReader()
     return FilesReader(corpus)
 
 
@@ -68,25 +60,18 @@ class SyntheticReader:
     """The embedded probe corpus."""
 
     def __init__(self, corpus: Synthetic) -> None:
-        self.documents = corpus.documents
+        self.documents, self.generator = corpus.documents, SyntheticText(corpus)
         self.n_tasks = -(-corpus.documents // TASK_DOCUMENTS)
-        self.generator = synthetic_text(corpus)
 
     def inputs(self) -> dict[str, int]:
         """Return nothing: the documents depend on the config alone."""
         return {}
 
-    def read(self, task: int) -> Iterator[Document | DroppedDocument]:
+    def read(self, task: int) -> Iterator[Item]:
         """Generate the task's documents."""
         start = task * TASK_DOCUMENTS
         for text in self.generator.documents(start, min(start + TASK_DOCUMENTS, self.documents)):
             yield Document(text, "synthetic")
-
-
-def synthetic_text(corpus: Synthetic) -> SyntheticText:
-    """Build the generator of a synthetic corpus."""
-    parameters = {k: v for k, v in asdict(corpus).items() if k not in ("name", "documents")}
-    return SyntheticText(**parameters)
 
 
 class StdlibReader:
@@ -107,7 +92,7 @@ class StdlibReader:
         """Return the source files, which differ between Python versions."""
         return sizes_of(self.files, self.root)
 
-    def read(self, task: int) -> Iterator[Document | DroppedDocument]:
+    def read(self, task: int) -> Iterator[Item]:
         """Split every n-th file into documents."""
         for path in self.files[task :: self.n_tasks]:
             try:
@@ -146,67 +131,59 @@ class FilesReader:
 
     def __init__(self, corpus: Text | Slimpajama | Conversations) -> None:
         assert corpus.path is not None, "a files reader needs a path"
-        self.root = root = Path(corpus.path)
-        if not root.exists():
-            raise DataError(f"data.corpus.path={root}: no such file or folder; give one with {', '.join(SUFFIXES)}")
-        files = sorted(root.rglob("*")) if root.is_dir() else [root]
+        self.corpus, self.root = corpus, Path(corpus.path)
+        if not self.root.exists():
+            raise DataError(
+                f"data.corpus.path={self.root}: no such file or folder; give one with {', '.join(SUFFIXES)}"
+            )
+        files = sorted(self.root.rglob("*")) if self.root.is_dir() else [self.root]
         suffixes = SUFFIXES[:-1] if isinstance(corpus, Conversations) else SUFFIXES  # a .txt holds no turns
         self.files = [path for path in files if path.name.endswith(suffixes) and path.is_file()]
         self.others = Counter(path.suffix for path in files if path.is_file() and not path.name.endswith(suffixes))
         if not self.files:
-            raise DataError(f"data.corpus.path={root}: holds no text files; put {', '.join(suffixes)} there")
-        self.corpus = corpus
-        limited = getattr(corpus, "limit", None) is not None  # by one task, which counts
-        self.n_tasks = 1 if limited else min(getattr(corpus, "tasks", len(self.files)), len(self.files))
+            raise DataError(f"data.corpus.path={self.root}: holds no text files; put {', '.join(suffixes)} there")
+        limited = isinstance(corpus, Conversations) and corpus.limit is not None  # by one task, which counts
+        most = SLIMPAJAMA_TASKS if isinstance(corpus, Slimpajama) else len(self.files)
+        self.n_tasks = 1 if limited else min(most, len(self.files))
 
     def inputs(self) -> dict[str, int]:
         """Return the files."""
         return sizes_of(self.files, self.root)
 
-    def read(self, task: int) -> Iterator[Document | DroppedDocument]:
+    def read(self, task: int) -> Iterator[Item]:
         """Read every n-th file."""
         for path in self.files[task :: self.n_tasks]:
             if path.suffix == ".txt":
                 yield read_txt(path)
                 continue
-            for row in rows_in(path):
+            for row in read_rows(path):
                 yield row if isinstance(row, DroppedDocument) else self.document(row, path.stem)
 
-    def document(self, row: dict[str, Any], default: str) -> Document | DroppedDocument:
+    def document(self, row: Row, default: str) -> Item:
         """Convert a row to a document or a conversation."""
         if isinstance(self.corpus, Conversations):
             return to_conversation(row, default)
-        fields = (self.corpus.text_field, self.corpus.source_field) if isinstance(self.corpus, Text) else SLIMPAJAMA
-        return to_document(row, *fields, default)
+        if isinstance(self.corpus, Slimpajama):
+            return slimpajama_document(row, default)
+        return to_document(row, self.corpus.text_field, default)
 
-    def notes(self) -> list[str]:
-        """Describe files that are not read, and a field of sources that the first rows do not have."""
+    def note(self) -> str | None:
+        """Describe files that are not read."""
         found = ", ".join(f"{n} {suffix or 'without a suffix'}" for suffix, n in sorted(self.others.items()))
-        notes = [f"data.corpus.path={self.root}: holds files of kinds that are not read: {found}"] if found else []
-        name = self.corpus.source_field if isinstance(self.corpus, Text) else None
-        rows = (row for path in self.files if path.suffix != ".txt" for row in rows_in(path) if isinstance(row, dict))
-        first = list(islice(rows, FIRST_ROWS)) if name else []
-        if name and first and not any(isinstance(value_at(row, name), str) for row in first):
-            rule = f"none of the first {len(first)} rows has it, so that files are the sources; their fields:"
-            notes.append(f"data.corpus.source_field={name}: {rule} {fields_of(map(tuple, first))}")
-        return notes
+        return f"data.corpus.path={self.root}: holds files of kinds that are not read: {found}" if found else None
 
 
-def rows_in(path: Path) -> Iterator[dict[str, Any] | DroppedDocument]:
-    """Read the rows of a .parquet, .jsonl or .jsonl.zst file."""
-    return read_parquet(path) if path.suffix == ".parquet" else read_jsonl(path)
-
-
-def fields_of(rows: Iterable[tuple[str, ...]]) -> str:
-    """List the fields of rows, the first of them."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    return ", ".join(map(brief, names[:SHOWN_FIELDS])) + ", ..." * (len(names) > SHOWN_FIELDS)
+def slimpajama_document(row: Row, default: str) -> Item:
+    """Build a document of SlimPajama, whose rows name their source."""
+    meta = row.get("meta")
+    source = meta.get("redpajama_set_name") if isinstance(meta, dict) else None
+    return to_document(row, "text", source if isinstance(source, str) else default)
 
 
 def why_empty(config: DataConfig) -> str:
     """Explain why a corpus has no document to train on: what its rows lack, and which fields they have."""
     reader = open_corpus(config)
-    items = list(islice((item for task in range(reader.n_tasks) for item in reader.read(task)), MOST_EXPLAINED))
+    items = list(islice(chain.from_iterable(map(reader.read, range(reader.n_tasks))), MOST_EXPLAINED))
     dropped = [item for item in items if isinstance(item, DroppedDocument)]
     if len(dropped) < len(items):
         return "data.corpus: empty, all documents are held out; lower data.held_out_frac or give more text"
@@ -219,25 +196,30 @@ def why_empty(config: DataConfig) -> str:
     return f"data.corpus: empty, no document has text ({counts or 'there are no rows'}); {remedy}"
 
 
-class HubReader:
-    """A dataset streamed through the datasets package, cut into tasks by its files."""
+def fields_of(rows: Iterable[tuple[str, ...]]) -> str:
+    """List the fields of rows, the first of them."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return ", ".join(map(brief, names[:SHOWN_FIELDS])) + ", ..." * (len(names) > SHOWN_FIELDS)
 
-    def __init__(self, corpus: Slimpajama) -> None:
-        self.name = corpus.dataset or HUB_DATASET
-        self.stream = open_stream(self.name)
-        self.n_tasks = min(corpus.tasks, self.stream.num_shards)
+
+class HubReader:
+    """SlimPajama streamed through the datasets package, cut into tasks by its files."""
+
+    def __init__(self) -> None:
+        self.stream = open_stream(HUB_DATASET)
+        self.n_tasks = min(SLIMPAJAMA_TASKS, self.stream.num_shards)
 
     def inputs(self) -> dict[str, int]:
         """Return the dataset with its number of files."""
-        return {self.name: self.stream.num_shards}
+        return {HUB_DATASET: self.stream.num_shards}
 
-    def read(self, task: int) -> Iterator[Document | DroppedDocument]:
+    def read(self, task: int) -> Iterator[Item]:
         """Stream the task's part."""
         try:
             for row in self.stream.shard(num_shards=self.n_tasks, index=task):
-                yield to_document(row, *SLIMPAJAMA, "unknown")
+                yield slimpajama_document(row, "unknown")
         except Exception as error:  # the library raises many types for a broken or unreachable file
-            raise DataError(f"{self.name}: failed while streaming ({first_line(error)}); run it again") from error
+            raise DataError(f"{HUB_DATASET}: failed while streaming ({first_line(error)}); run it again") from error
 
 
 @lru_cache(maxsize=1)
@@ -249,13 +231,13 @@ def open_stream(name: str) -> Any:
     try:
         import datasets
     except ImportError as error:
-        raise MissingPackage("datasets", "streaming data.corpus.dataset", "data") from error
+        raise MissingPackage("datasets", "streaming data.corpus.name=slimpajama", "data") from error
     try:
         return datasets.load_dataset(name, split="train", streaming=True)
     except Exception as error:  # the library raises many types for this one fault
         raise DataError(
-            f"data.corpus.dataset={name}: cannot be opened ({first_line(error)}); check the name and the network, "
-            "or give data.corpus.path, a folder of its files"
+            f"data.corpus.name=slimpajama: {name} cannot be opened ({first_line(error)}); check the network, or give "
+            "data.corpus.path, a folder of its files"
         ) from error
 
 

@@ -1,160 +1,272 @@
-"""Token shards derived from others: documents copied or left out, evenly mixed or with related ones as neighbours.
+"""Upsampled shards: long documents more often and short ones less within each source, whose share is kept.
 
-Each shard of the base has one derived shard, made by a task of its own. The held-out split, scored marks, sources and
+    w(s, long)  = g r T_s / A_s                copies of a document of source s with more than `longer_than` tokens
+    w(s, short) = g (1 - r) T_s / (T_s - A_s)  and of one with as many or fewer, both in expectation
+    g = tokens / (sum of T_s over s)           1 where `tokens` is left out
+
+T_s are the tokens of source s, A_s those of them in long documents, r is `share`. Source s then has g T_s tokens, r of
+them in long documents: every source keeps its share of the tokens and changes in length. A source without long
+documents, with nothing else, or with A_s >= r T_s already has w = g for all its documents.
+
+Copies: the k-th document of its source and class (long or short), shard after shard and sorted by length within a
+shard, is copied floor(k w + u) - floor((k - 1) w + u) times, with one uniform number u for each class. So a document is
+copied w times in expectation, a class is off by less than one copy, and in one shard by at most as many tokens as its
+longest document has (summation by parts, for lengths rise).
+
+Source: Fu et al. 2024, arXiv:2402.10171, as used in AnchorAttention (arXiv:2411.13476, section 4.1 and appendix C) and
+LongRecipe (arXiv:2409.00509, section 5.2). In AnchorAttention's Table 9 the shares of sources change by up to 7 points;
+here none changes.
+
+Each shard of the base has one upsampled shard, made by a task of its own. The held-out split, scored marks, sources and
 counts of dropped documents are carried over. Documents are read by memory map and written one by one.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from lab.bars import Bar
-from lab.data.closing import shards_in
 from lab.data.config import Upsample
-from lab.data.manifests import SPLITS, check_shard, read_manifest
-from lab.data.mixture import Tally, record_of
-from lab.data.related import related_order
-from lab.data.shards import Shard, ShardWriter, open_shard
-from lab.data.tasks import task_name
-from lab.data.upsampling import Floats, Ints, copies_of, draw_offsets, refuse_no_change, spread, weigh
+from lab.data.manifest import MANIFEST, SPLITS, Manifest, read_manifest, read_manifests, shards_in, task_name
+from lab.data.shards import Shard, ShardWriter
 from lab.errors import DataError
-from lab.files import sha256, temporary_of, write_json
+from lab.files import check_sizes, sha256, temporary_of
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 
 RECORD = "upsampling.json"
-NEIGHBOURS = "neighbours.json"  # of a shard, and of the folder
-
-
-@dataclass(frozen=True, eq=False)
-class Recipe:
-    """The parameters that determine the copies of each document.
-
-    Shapes: `weights`, `offsets` float64 (2 * n_sources,) by class, see `classes_of`.
-    """
-
-    longer_than: int
-    seed: int
-    sources: dict[str, int]
-    weights: Floats
-    offsets: Floats
-
-    def copies(self, shard: Shard, before: Ints) -> Ints:
-        """Count the copies of a shard's documents; `before` counts those of each class in earlier shards."""
-        lengths, classes = classes_of(shard, self.sources, self.longer_than)
-        return copies_of(lengths, classes, before, self.weights, self.offsets)
+KEPT = ("no long documents", "no short documents", "long enough already")  # why a source keeps its lengths
+SEED = 0  # of the choice of copied documents, and of their order
+OFFSETS = 2**20  # values of u, few enough that k + u is exact in float64 for every k below 2**33
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One task: the shard to read, its order, and the recipe of copies if documents are copied."""
+    """One task: a shard, how documents are copied, and how many documents of each class earlier shards have.
+
+    Shapes: `weights`, `offsets` float64 (2 * n_sources,), `before` int64, by class: see `classes_of`.
+    """
 
     task: int
     shard: Path
-    related: bool
-    recipe: Recipe | None
-    before: Ints | None
+    longer_than: int
+    sources: dict[str, int]
+    weights: Floats
+    offsets: Floats
+    before: Ints
+
+    def copies(self, shard: Shard) -> Ints:
+        """Count the copies of the shard's documents."""
+        return copies_of(*classes_of(shard, self.sources, self.longer_than), self.before, self.weights, self.offsets)
 
 
 def inputs_of(base: Path) -> dict[str, str]:
     """Return the hash of each base shard's manifest, which holds the hashes of its files."""
-    return {shard.name: sha256(shard / "manifest.json") for shard in shards_in(base)}
-
-
-def read_train(base: Path, progress: bool, what: str) -> Iterator[Shard | None]:
-    """Open the training split of every shard in order, None where it is empty."""
-    for path in Bar(shards_in(base), desc=what, disable=not progress):
-        manifest = read_manifest(path)
-        check_shard(path, manifest, hashes=False)
-        yield open_shard(path, manifest, "train") if manifest["splits"]["train"]["tokens"] else None
+    return {shard.name: sha256(shard / MANIFEST) for shard in shards_in(base)}
 
 
 def classes_of(shard: Shard, sources: dict[str, int], longer_than: int) -> tuple[Ints, Ints]:
     """Return documents' lengths and classes: 2 * source, plus 1 for long ones; both int64 (documents,)."""
     lengths = np.diff(shard.ends, prepend=0).astype(np.int64)
-    numbers = np.array([sources[name] for name in shard.source_names], dtype=np.int64)
+    numbers = np.array([sources[name] for name in shard.manifest["sources"]], dtype=np.int64)
     return lengths, 2 * numbers[shard.sources] + (lengths > longer_than)
 
 
-def plan(
-    base: Path, upsample: Upsample | None, *, related: bool, progress: bool = True
-) -> tuple[list[Job], dict[str, Any] | None]:
-    """Read the lengths of all documents and plan every task; with upsampling, also return a record of its effect.
+def plan(base: Path, upsample: Upsample, *, progress: bool = True) -> tuple[list[Job], dict[str, Any]]:
+    """Read the lengths of all documents, plan every task, and return a record of the effect as well.
 
     Raises: DataError for settings that change nothing.
     """
-    shards = shards_in(base)
-    if upsample is None:
-        return [Job(task, path, related, None, None) for task, path in enumerate(shards)], None
-    names = sorted({name for path in shards for name in read_manifest(path)["sources"]})
-    sources = {name: number for number, name in enumerate(names)}
-    before, after = Tally.zero(2 * len(names)), Tally.zero(2 * len(names))
-    earlier = []
-    for shard in read_train(base, progress, "measure"):
-        earlier.append(before.documents.copy())
-        if shard is not None:
-            lengths, classes = classes_of(shard, sources, upsample.longer_than)
-            before.add(lengths, classes, np.ones_like(lengths))
-    weights, kept = weigh(before.tokens.reshape(-1, 2), upsample)
-    refuse_no_change(kept, upsample, max(before.lengths, default=0))
-    recipe = Recipe(
-        upsample.longer_than, upsample.seed, sources, weights.ravel(), draw_offsets(weights.size, upsample.seed)
-    )
-    for shard, start in zip(read_train(base, progress, "count copies"), earlier):
-        if shard is not None:
-            lengths, classes = classes_of(shard, sources, upsample.longer_than)
-            after.add(lengths, classes, recipe.copies(shard, start))
-    if not after.tokens.sum():
+    manifests = read_manifests(base)
+    names = sorted({name for manifest in manifests.values() for name in manifest["sources"]})
+    sources, n_classes = {name: number for number, name in enumerate(names)}, 2 * len(names)
+
+    def train_shards(what: str) -> Iterator[tuple[int, Shard]]:
+        for task, (path, manifest) in enumerate(Bar(manifests.items(), desc=what, disable=not progress)):
+            if manifest["splits"]["train"]["tokens"]:
+                yield task, Shard.open(path, manifest, "train")
+
+    def counted(lengths: Ints, classes: Ints, copies: Ints) -> Ints:
+        """Count documents and tokens by class: int64 (2, n_classes), exact below 2^53."""
+        parts = [np.bincount(classes, weights=amount, minlength=n_classes) for amount in (copies, copies * lengths)]
+        return np.stack(parts).astype(np.int64)
+
+    by_task = np.zeros((len(manifests), 2, n_classes), dtype=np.int64)
+    longest = 0
+    for task, shard in train_shards("measure"):
+        lengths, classes = classes_of(shard, sources, upsample.longer_than)
+        by_task[task], longest = counted(lengths, classes, np.ones_like(lengths)), max(longest, int(lengths.max()))
+    before, earlier = by_task.sum(0), by_task.cumsum(0) - by_task
+    weights, kept = weigh(before[1].reshape(-1, 2), upsample)
+    refuse_no_change(kept, upsample, longest)
+    offsets = draw_offsets(n_classes)
+    jobs = [
+        Job(task, path, upsample.longer_than, sources, weights.ravel(), offsets, earlier[task, 0])
+        for task, path in enumerate(manifests)
+    ]
+    after = np.zeros_like(before)
+    for task, shard in train_shards("count copies"):
+        after += counted(*classes_of(shard, sources, upsample.longer_than), jobs[task].copies(shard))
+    if not after[1].sum():
         raise DataError(f"data.upsample.tokens={upsample.tokens}: leaves no document; raise it or leave it out")
-    record = {**dataclasses.asdict(upsample), **record_of(names, before, after, weights, kept)}
-    return [Job(task, path, related, recipe, earlier[task]) for task, path in enumerate(shards)], record
+    rows = [
+        row_of(name, before[:, part], after[:, part]) | {"copies_of_short": w[0], "copies_of_long": w[1], "kept": why}
+        for number, (name, w, why) in enumerate(zip(names, weights.tolist(), kept, strict=True))
+        for part in [slice(2 * number, 2 * number + 2)]
+    ]
+    rows.sort(key=lambda row: -row["tokens_before"])
+    return jobs, {**asdict(upsample), "sources": [*rows, row_of("all", before, after)]}
 
 
-def derive_task(folder: Path, job: Job) -> dict[str, Any]:
-    """Derive one shard."""
-    temporary = temporary_of(folder / task_name(job.task))
+def row_of(source: str, before: Ints, after: Ints) -> dict[str, Any]:
+    """Sum the counts of a source before and after; odd classes are of long documents."""
+    row: dict[str, Any] = {"source": source}
+    for when, counts in (("before", before), ("after", after)):
+        row[f"documents_{when}"], row[f"tokens_{when}"] = counts.sum(1).tolist()
+        row[f"long_{when}"] = float(counts[1, 1::2].sum() / max(1, counts[1].sum()))
+    return row
+
+
+def table(record: dict[str, Any]) -> str:
+    """Format a record as text, a source to a row; `long` is the share of tokens in long documents."""
+    import pandas as pd  # here, because importing it takes longer than reading a config
+
+    frame = pd.DataFrame(record["sources"]).set_index("source").rename_axis(None)
+    shares = dict.fromkeys(("long_before", "long_after"), "{:.1%}".format)
+    copies = dict.fromkeys(("copies_of_short", "copies_of_long"), "{:.3f}".format)
+    text: str = frame.fillna({"kept": ""}).to_string(formatters={**shares, **copies}, na_rep="")
+    return text
+
+
+def derive_task(folder: Path, name: str, job: Job) -> Manifest:
+    """Derive one shard; `name` is that of the upsampled corpus."""
     manifest = read_manifest(job.shard)
-    check_shard(job.shard, manifest, hashes=False)
-    marks = (job.shard / f"{SPLITS[0]}.scored.bin").exists()
-    writer = ShardWriter(temporary, manifest["dtype"], marks_scored=marks)
+    check_sizes(job.shard, manifest["files"], DataError, "prepare the corpus again")
+    temporary, marks = temporary_of(folder / task_name(job.task)), "train.scored.bin" in manifest["files"]
+    writer = ShardWriter(temporary, manifest["dtype"], name=name, marks_scored=marks)
     writer.skips.update(manifest["skips"])
     for split in SPLITS:
-        if manifest["splits"][split]["tokens"]:
-            shard = open_shard(job.shard, manifest, split)
-            copy_documents(writer, shard, order_of(job, shard, temporary) if split == "train" else None)
+        if not manifest["splits"][split]["tokens"]:
+            continue
+        shard = Shard.open(job.shard, manifest, split)
+        order = np.arange(len(shard.ends))
+        if split == "train":
+            order = spread(job.copies(shard), np.random.default_rng([SEED, job.task]))
+        for document in order.tolist():
+            part = shard.part(document)
+            scored = None if shard.scored is None else shard.scored[part]
+            writer.add(split, shard.tokens[part], manifest["sources"][shard.sources[document]], scored)
     return writer.close(folder / task_name(job.task))
 
 
-def order_of(job: Job, shard: Shard, temporary: Path) -> Ints:
-    """Determine the order of the documents in a derived shard."""
-    copies = np.ones(len(shard.ends), dtype=np.int64)
-    if job.recipe is not None:
-        assert job.before is not None, "a recipe needs the documents of earlier shards"
-        copies = job.recipe.copies(shard, job.before)
-    if not job.related:
-        assert job.recipe is not None, "a derived shard is upsampled or in another order"
-        return spread(copies, np.random.default_rng([job.recipe.seed, job.task]))
-    order, *neighbours = related_order(shard, copies)
-    found = {when: dataclasses.asdict(part) for when, part in zip(("before", "after"), neighbours)}
-    write_json(temporary / NEIGHBOURS, found)
+def weigh(tokens: Ints, upsample: Upsample) -> tuple[Floats, list[str | None]]:
+    """Compute the expected copies by source and class, and for each source why it keeps its lengths, or None.
+
+    Shapes: `tokens` int64 (n_sources, 2) of short and of long documents; weights float64 (n_sources, 2).
+    Example:
+        >>> weights, kept = weigh(np.array([[700, 300], [500, 0]]), Upsample(share=0.6))
+        >>> weights.round(3).tolist(), kept
+        ([[0.571, 2.0], [1.0, 1.0]], [None, 'no long documents'])
+    """
+    share, total = upsample.share, tokens.sum(1)
+    weights = np.ones(tokens.shape)
+    kept: list[str | None] = []
+    for source, (short, long) in enumerate(tokens.tolist()):
+        reasons = (long == 0, short == 0, long >= share * (short + long))
+        kept.append(next((why for why, holds in zip(KEPT, reasons) if holds), None))
+        if kept[-1] is None:
+            weights[source] = (1 - share) * total[source] / short, share * total[source] / long
+    return weights * (1 if upsample.tokens is None else upsample.tokens / int(total.sum())), kept
+
+
+def refuse_no_change(kept: Sequence[str | None], upsample: Upsample, longest: int) -> None:
+    """Refuse settings that change the lengths of no source.
+
+    Raises: DataError.
+    """
+    if None in kept:
+        return
+    if all(why == KEPT[0] for why in kept):
+        raise DataError(
+            f"data.upsample.longer_than={upsample.longer_than}: nothing to upsample, the longest document has "
+            f"{longest} tokens; lower it"
+        )
+    counts = ", ".join(f"{kept.count(why)} {why}" for why in KEPT if why in kept)
+    raise DataError(
+        f"data.upsample.share={upsample.share}: changes no source (of {len(kept)}: {counts}); raise it, or change "
+        "data.upsample.longer_than"
+    )
+
+
+def draw_offsets(n_classes: int, seed: int = SEED) -> Floats:
+    """Draw u for every class, a multiple of 1 / OFFSETS in [0, 1)."""
+    return np.random.default_rng(seed).integers(OFFSETS, size=n_classes) / OFFSETS
+
+
+def copies_of(lengths: Ints, classes: Ints, before: Ints, weights: Floats, offsets: Floats) -> Ints:
+    """Count the copies of every document of a shard.
+
+    Shapes: `lengths`, `classes` int64 (documents,); `before` int64 (n_classes,), documents of each class in earlier
+        shards; `weights`, `offsets` (n_classes,); the copies int64 (documents,).
+    Example:
+        >>> one = np.zeros(4, dtype=np.int64)  # four documents of one class; k w + u is 0.75, 1.25, 1.75, 2.25
+        >>> copies_of(np.array([9, 1, 5, 7]), one, np.array([0]), np.array([0.5]), np.array([0.25])).tolist()
+        [1, 0, 1, 0]
+    """
+    order = np.lexsort((lengths, classes))
+    sorted_classes = classes[order]
+    first = np.searchsorted(sorted_classes, np.arange(len(before)))
+    numbers = before[sorted_classes] + np.arange(len(order)) - first[sorted_classes]
+    w, u = weights[sorted_classes], offsets[sorted_classes]
+    copies = np.empty(len(order), dtype=np.int64)
+    copies[order] = np.floor((numbers + 1) * w + u) - np.floor(numbers * w + u)
+    return copies
+
+
+def spread(copies: Ints, generator: np.random.Generator) -> Ints:
+    """Order a shard's copies: copy j = 0 .. m - 1 of a document at (j + r) / m of the whole, r its random number.
+
+    Lengths and sources are thus mixed evenly, and the copies of a document are an m-th of the shard apart.
+
+    Shapes: `copies` int64 (documents,); the order int64 (sum of copies,), indices of documents.
+    """
+    documents = np.repeat(np.arange(len(copies)), copies)
+    turn = np.arange(len(documents)) - np.repeat(np.cumsum(copies) - copies, copies)
+    places = (turn + generator.random(len(copies))[documents]) / copies[documents]
+    return parted(documents[np.argsort(places, kind="stable")])
+
+
+def parted(order: Ints) -> Ints:
+    """Swap documents until no two copies of one are neighbours, as far as single swaps allow.
+
+    Shapes: `order` int64 (n,), indices of documents; the result holds the same ones.
+    Example:
+        >>> parted(np.array([7, 7, 1, 2])).tolist(), parted(np.array([1, 7, 7])).tolist()
+        ([7, 1, 7, 2], [7, 1, 7])
+    """
+    for _ in range(2):  # a copy without a partner in one direction may have one in the other
+        order = order.copy()
+        for place in (np.flatnonzero(order[1:] == order[:-1]) + 1).tolist():
+            choices = partners(order, place)
+            if order[place] == order[place - 1] and len(choices):
+                order[[place, choices[0]]] = order[[choices[0], place]]
+        order = order[::-1]
     return order
 
 
-def copy_documents(writer: ShardWriter, shard: Shard, order: Ints | None) -> None:
-    """Write documents in an order; None keeps that of the shard."""
-    for document in range(len(shard.ends)) if order is None else order.tolist():
-        part = shard.part(document)
-        scored = None if shard.scored is None else shard.scored[part]
-        writer.add(shard.split, shard.tokens[part], shard.source_names[shard.sources[document]], scored)
-
-
-def similarity_of_neighbours(folder: Path) -> dict[str, float]:
-    """Compute the mean similarity of neighbours over all shards of a related order, before and after."""
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(f"task-*/{NEIGHBOURS}"))]
-    pairs = {when: sum(part[when]["pairs"] for part in found) for when in ("before", "after")}
-    return {when: sum(part[when]["total"] for part in found) / max(1, pairs[when]) for when in pairs}
+def partners(order: Ints, place: int) -> Ints:
+    """Return the places whose documents can be swapped with that at `place` without making copies neighbours."""
+    left, here, right = (np.concatenate([[-1] * k, order, [-1] * (2 - k)])[1:-1] for k in (2, 1, 0))
+    own, after = here[place], right[place]
+    free = (here != own) & (here != after) & (left != own) & (right != own)
+    if place + 1 < len(order):  # its left neighbour is the copy that is swapped
+        free[place + 1] = after != own and right[place + 1] != own
+    found: Ints = np.flatnonzero(free)
+    return found

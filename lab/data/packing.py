@@ -11,19 +11,24 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
+import numpy.typing as npt
 
 from lab.data.arrangement import IGNORE, Arrangement, TokenRun
-from lab.data.segments import Segment, SegmentIndex
+from lab.data.config import DataConfig
+from lab.data.preparation import shard_folder
+from lab.data.segments import Segment, SegmentIndex, index_segments
 from lab.data.selecting import Selection
 from lab.data.shards import TokenStore
-from lab.errors import ConfigError
+from lab.errors import ConfigError, DataError
 
-__all__ = ["IGNORE", "AssignIds", "Pack", "PackStream"]
+__all__ = ["IGNORE", "AssignIds", "Pack", "PackSettings", "PackStream", "Windows", "held_out_windows", "refuse_few"]
 NUMBERED = 1024  # samples
 AssignIds = Callable[[np.ndarray, np.random.Generator], np.ndarray]  # tokens of a run -> rotary ids
+IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,29 +54,28 @@ class Pack:
     selected: tuple[int, int, int] | None = None
 
 
-class PackStream:
-    """One of the `n_streams` streams of packs."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PackSettings:
+    """What the streams of a run have in common: the text, and how packs are filled and arranged."""
 
-    def __init__(
-        self,
-        store: TokenStore,
-        segments: SegmentIndex,
-        *,
-        stream: int,
-        n_streams: int,
-        pack_tokens: int,
-        seed: int,
-        look_ahead: int,
-        arrangement: Arrangement = Arrangement(),
-        skip: AssignIds | None = None,
-        selection: Selection | None = None,
-        state: Sequence[int] | None = None,
-    ) -> None:
-        self.arrangement, self.skip, self.selection = arrangement, skip, selection
-        self.arranges = skip is not None or selection is not None or arrangement.rearranges
-        self.store, self.segments = store, segments
-        self.stream, self.n_streams, self.pack_tokens = stream, n_streams, pack_tokens
-        self.seed, self.look_ahead = seed, look_ahead
+    store: TokenStore
+    segments: SegmentIndex
+    pack_tokens: int
+    seed: int
+    look_ahead: int
+    n_streams: int = 1
+    arrangement: Arrangement = field(default_factory=Arrangement)
+    skip: AssignIds | None = None
+    selection: Selection | None = None
+
+
+class PackStream:
+    """One of the streams of packs, at its beginning or at a saved state."""
+
+    def __init__(self, settings: PackSettings, stream: int = 0, state: Sequence[int] | None = None) -> None:
+        self.settings, self.stream = settings, stream
+        arrangement = settings.arrangement
+        self.arranges = settings.skip is not None or settings.selection is not None or arrangement.rearranges
         self.next_sample = stream
         self.waiting: list[tuple[int, int]] = []  # (length, -sample) rising: among equal lengths the oldest is last
         self.drawn: dict[int, tuple[Segment, int]] = {}  # each waiting sample and its length, the oldest first
@@ -80,7 +84,8 @@ class PackStream:
         if state is not None:
             self.next_sample = int(state[0])
             samples = sorted(int(sample) for sample in state[1:] if sample >= 0)
-            for sample, segment in zip(samples, segments.draw_all(np.array(samples, dtype=np.int64), seed)):
+            segments = settings.segments.draw_all(np.array(samples, dtype=np.int64), settings.seed)
+            for sample, segment in zip(samples, segments):
                 self._wait(sample, segment)
 
     def __iter__(self) -> PackStream:
@@ -89,120 +94,106 @@ class PackStream:
 
     def __next__(self) -> Pack:
         """Fill the next pack."""
-        while len(self.waiting) < self.look_ahead:
+        while len(self.waiting) < self.settings.look_ahead:
             if not self.ahead:
                 self.ahead = self._draw()[::-1]
             self._wait(self.next_sample, self.ahead.pop())
-            self.next_sample += self.n_streams
+            self.next_sample += self.settings.n_streams
         oldest = next(iter(self.drawn))
         length = self.drawn[oldest][1]
         del self.waiting[bisect_left(self.waiting, (length, -oldest))]
-        chosen, room = [oldest], self.pack_tokens - length
+        chosen, room = [oldest], self.settings.pack_tokens - length
         while (fit := bisect_right(self.waiting, (room, 1))) > 0:
             length, negated = self.waiting.pop(fit - 1)
             chosen.append(-negated)
             room -= length
-        return self._arrange_all(chosen) if self.arranges else self._copy(chosen)
+        return self._pack(chosen)
 
     def state(self) -> np.ndarray:
         """Return the stream's state, int64 (1 + look_ahead,), padded with -1."""
-        padding = [-1] * (self.look_ahead - len(self.drawn))
+        padding = [-1] * (self.settings.look_ahead - len(self.drawn))
         return np.array([self.next_sample, *self.drawn, *padding], dtype=np.int64)
 
     def _draw(self) -> list[Segment]:
         """Locate the segments of the next samples; they are numbered many at a time, which costs little more."""
         if not len(self.numbers):
-            samples = self.next_sample + self.n_streams * np.arange(NUMBERED)
-            self.numbers = self.segments.numbers(samples, self.seed)
-        numbers, self.numbers = np.split(self.numbers, [self.look_ahead])
-        return self.segments.locate(numbers)
+            samples = self.next_sample + self.settings.n_streams * np.arange(NUMBERED)
+            self.numbers = self.settings.segments.numbers(samples, self.settings.seed)
+        numbers, self.numbers = np.split(self.numbers, [self.settings.look_ahead])
+        return self.settings.segments.locate(numbers)
 
     def _wait(self, sample: int, segment: Segment) -> None:
-        length = segment.length + self.arrangement.extra_tokens
-        if self.selection is not None:
-            length = self.selection.length(self.store.read(segment.start, segment.length).astype(np.int64))
-        if length > self.pack_tokens:
+        settings, selection = self.settings, self.settings.selection
+        length = segment.length + settings.arrangement.extra_tokens
+        if selection is not None:
+            length = selection.length(settings.store.read(segment.start, segment.length).astype(np.int64))
+        if length > settings.pack_tokens:
             raise ConfigError(
-                f"train.micro_batch_tokens={self.pack_tokens}: must hold the longest segment, {length} tokens; use "
+                f"train.micro_batch_tokens={settings.pack_tokens}: must hold the longest segment, {length} tokens; use "
                 "data.window or more"
             )
         self.drawn[sample] = segment, length
         insort(self.waiting, (length, -sample))
 
-    def _read(self, segment: Segment, tokens: np.ndarray, targets: np.ndarray) -> None:
-        """Read a segment's tokens and those targets that are scored into arrays of its length."""
+    def _read(self, segment: Segment) -> tuple[IntArray, IntArray]:
+        """Read a segment's tokens and those targets that are scored."""
         start, length, continues = segment
-        read = self.store.read(start, length + continues)
-        tokens[:] = read[:length]
+        store = self.settings.store
+        read = store.read(start, length + continues).astype(np.int64)
+        targets = np.full(length, IGNORE, dtype=np.int64)
         targets[: len(read) - 1] = read[1:]
-        if not self.segments.whole_documents:
-            targets[self.store.borders(start, len(read)) - 1] = IGNORE
-        if not self.store.scores_all:
-            targets[: len(read) - 1][~self.store.scored(start, len(read))[1:]] = IGNORE
+        if not self.settings.segments.whole_documents:
+            targets[store.borders(start, len(read)) - 1] = IGNORE
+        if not store.scores_all:
+            targets[: len(read) - 1][~store.scored(start, len(read))[1:]] = IGNORE
+        return read[:length], targets
 
-    def _copy(self, chosen: list[int]) -> Pack:
-        """Lay out segments as they are in the corpus."""
-        tokens, targets = self._empty()
-        lengths, begin = [], 0
-        for sample in chosen:
-            segment, length = self.drawn.pop(sample)
-            self._read(segment, tokens[begin : begin + length], targets[begin : begin + length])
-            lengths.append(length)
-            begin += length
-        return Pack(tokens, targets, lengths, self.stream, self.state())
+    def _runs(self, sample: int) -> list[TokenRun]:
+        """Arrange a sample as the runs that the mask, the skips or the selection make of it."""
+        settings, (segment, _) = self.settings, self.drawn.pop(sample)
+        tokens, targets = self._read(segment)
+        if not self.arranges:
+            return [TokenRun(tokens, targets, np.arange(len(tokens)))]
+        generator = np.random.default_rng([settings.seed, sample])
+        if settings.selection is not None:
+            return [select(settings.selection, tokens, targets, generator)]
+        documents = settings.store.document_numbers(segment.start, segment.length)
+        runs = settings.arrangement.runs(tokens, targets, documents, generator)
+        if settings.skip is None:
+            return runs
+        return [TokenRun(run.tokens, run.targets, settings.skip(run.tokens, generator), run.anchored) for run in runs]
 
-    def _empty(self) -> tuple[np.ndarray, np.ndarray]:
-        return np.zeros(self.pack_tokens, dtype=np.int64), np.full(self.pack_tokens, IGNORE, dtype=np.int64)
-
-    def _arrange_all(self, chosen: list[int]) -> Pack:
-        """Lay out segments as the runs that the mask, the skips or the selection make of them."""
+    def _pack(self, chosen: list[int]) -> Pack:
+        """Lay out the runs of samples, end to end."""
+        n_tokens, selection = self.settings.pack_tokens, self.settings.selection
+        tokens = np.zeros(n_tokens, dtype=np.int64)
+        targets, ids = np.full_like(tokens, IGNORE), np.zeros_like(tokens)
         runs: list[TokenRun] = []
         anchors: list[int] = []
-        place = 0
-        for sample in chosen:
-            arranged = self._arrange(sample)
-            anchors += [place if run.anchored else -1 for run in arranged]
-            place += sum(len(run.tokens) for run in arranged)
-            runs += arranged
-        return self._lay_out(runs, tuple(anchors))
-
-    def _arrange(self, sample: int) -> list[TokenRun]:
-        segment, _ = self.drawn.pop(sample)
-        tokens, targets = np.zeros(segment.length, dtype=np.int64), np.full(segment.length, IGNORE, dtype=np.int64)
-        self._read(segment, tokens, targets)
-        generator = np.random.default_rng([self.seed, sample])
-        if self.selection is not None:
-            return [select(self.selection, tokens, targets, generator)]
-        documents = self.store.document_numbers(segment.start, segment.length)
-        runs = self.arrangement.runs(tokens, targets, documents, generator)
-        if self.skip is None:
-            return runs
-        return [TokenRun(run.tokens, run.targets, self.skip(run.tokens, generator), run.anchored) for run in runs]
-
-    def _lay_out(self, runs: list[TokenRun], anchors: tuple[int, ...]) -> Pack:
-        tokens, targets = self._empty()
-        position_ids = np.zeros_like(tokens)
         begin, plain = 0, True
-        for run in runs:
-            part = slice(begin, begin + len(run.tokens))
-            tokens[part], targets[part], position_ids[part] = run.tokens, run.targets, run.ids
-            plain = plain and run.ids[0] == 0 and run.ids[-1] == len(run.ids) - 1
-            begin = part.stop
+        for sample in chosen:
+            own, first = self._runs(sample), begin
+            for run in own:
+                part = slice(begin, begin + len(run.tokens))
+                tokens[part], targets[part], ids[part] = run.tokens, run.targets, run.ids
+                plain = plain and run.ids[0] == 0 and run.ids[-1] == len(run.ids) - 1
+                anchors.append(first if run.anchored else -1)
+                begin = part.stop
+            runs += own
+        selected = None
+        if selection is not None:
+            short = sum(len(run.tokens) < selection.budget for run in runs)
+            selected = len(runs), sum(not run.matched for run in runs), short
         return Pack(
             tokens,
             targets,
             [len(run.tokens) for run in runs],
             self.stream,
             self.state(),
-            None if plain else position_ids,
-            anchors if self.arrangement.mask == "anchor" else None,
-            None if self.selection is None else self._selected(runs),
+            None if plain else ids,
+            tuple(anchors) if self.settings.arrangement.mask == "anchor" else None,
+            selected,
         )
-
-    def _selected(self, runs: list[TokenRun]) -> tuple[int, int, int]:
-        assert self.selection is not None, "only selected sentences are counted"
-        short = sum(len(run.tokens) < self.selection.budget for run in runs)
-        return len(runs), sum(not run.matched for run in runs), short
 
 
 def select(selection: Selection, tokens: np.ndarray, targets: np.ndarray, generator: np.random.Generator) -> TokenRun:
@@ -215,3 +206,45 @@ def select(selection: Selection, tokens: np.ndarray, targets: np.ndarray, genera
     follows = np.diff(sample.places, append=-1) == 1
     targets = np.where(follows, targets[sample.places], IGNORE)
     return TokenRun(tokens[sample.places], targets, sample.ids, matched=sample.matched)
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """Windows of text of one length; a target is the next token, or IGNORE across documents and where none is scored.
+
+    Shapes: `tokens` and `targets` int64 (windows, length).
+    """
+
+    tokens: IntArray
+    targets: IntArray
+
+    def rows(self) -> list[IntArray]:
+        """List each window's tokens, followed by the next one if it is a target."""
+        pairs = zip(self.tokens, self.targets[:, -1:], strict=True)
+        return [np.concatenate([tokens, last[last != IGNORE]]) for tokens, last in pairs]
+
+
+def held_out_windows(data: DataConfig, *, length: int, windows: int, seed: int) -> Windows:
+    """Draw windows of joined held-out documents, without overlap.
+
+    Raises: DataError if there are too few.
+    """
+    refuse_few(data, length=length, windows=windows)
+    store = TokenStore.open(shard_folder(data), "held_out")
+    segments = index_segments(store, "concatenated", length)
+    settings = PackSettings(store=store, segments=segments, pack_tokens=length, seed=seed, look_ahead=1)
+    packs = list(islice(PackStream(settings), windows))
+    return Windows(np.stack([pack.tokens for pack in packs]), np.stack([pack.targets for pack in packs]))
+
+
+def refuse_few(data: DataConfig, *, length: int, windows: int) -> None:
+    """Refuse held-out documents that are too short for the number of windows.
+
+    Raises: DataError.
+    """
+    room = TokenStore.open(shard_folder(data), "held_out").n_tokens // length
+    if room < windows:
+        raise DataError(
+            f"--windows={windows}: the held-out documents in {shard_folder(data)} hold {room} windows of "
+            f"{length} tokens; lower it, shorten --length, raise data.held_out_frac, or use --text"
+        )

@@ -5,10 +5,14 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import multiprocessing
+import os
 import shutil
+import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -18,20 +22,28 @@ from tokenizers import Tokenizer
 
 from lab.bars import Bar
 from lab.data import wording
-from lab.data.closing import close_folder, read_closed, shards_in
 from lab.data.config import Bpe, Conversations, DataConfig, Synthetic
 from lab.data.conversations import Parts, marked, select
 from lab.data.corpora import open_corpus, why_empty
-from lab.data.derivation import NEIGHBOURS, RECORD, derive_task, inputs_of, plan, similarity_of_neighbours
-from lab.data.executors import Executor, local
-from lab.data.manifests import SPLITS, check_shard, read_manifest, read_manifests
+from lab.data.derivation import RECORD, derive_task, inputs_of, plan
+from lab.data.manifest import (
+    SPLITS,
+    Manifest,
+    Split,
+    check_hashes,
+    close_folder,
+    read_manifest,
+    read_manifests,
+    read_prepared,
+    shards_in,
+    task_name,
+)
 from lab.data.segments import index_documents
 from lab.data.shards import ShardWriter, token_dtype
-from lab.data.tasks import remove_marks, run_owned, task_name
 from lab.data.text_files import Document
 from lab.data.tokenizer import EOS, load_tokenizer, special_ends, train_bpe
-from lab.errors import DataError
-from lab.files import read_object, remove_leftovers, temporary_of, write_atomic, write_json
+from lab.errors import DataError, InUse
+from lab.files import on_disk, read_object, remove, remove_leftovers, temporary_of, write_atomic, write_json
 from lab.lock import NAME, locked
 
 BATCH_DOCUMENTS = 256
@@ -40,7 +52,7 @@ INPUTS = "inputs.json"
 PREPARE_AGAIN = "delete the folder and prepare again"
 TOKENIZER = "tokenizer.json"
 
-RunTask = Callable[[Any], dict[str, Any]]  # a task to its manifest
+RunTask = Callable[[Any], Manifest]
 
 
 @dataclass(frozen=True)
@@ -48,8 +60,8 @@ class Prepared:
     """A prepared corpus: its folder and its contents."""
 
     folder: Path
-    documents: dict[str, int]
-    tokens: dict[str, int]
+    documents: dict[Split, int]
+    tokens: dict[Split, int]
     skips: dict[str, int]
 
     @property
@@ -72,15 +84,15 @@ def shard_folder(config: DataConfig) -> Path:
 def is_prepared(config: DataConfig) -> bool:
     """Return whether every task of the corpus is done: prepared.json exists, and so does every shard.
 
-    Derived shards are complete without their base, but invalid if the base has changed.
+    Upsampled shards are complete without their base, but invalid if the base has changed.
 
     Raises: DataError for shards of other settings.
     """
     folder = shard_folder(config)
-    closed = read_closed(folder)
+    closed = read_prepared(folder)
     if closed is None:
         return False
-    if closed.get("identity") != json.loads(json.dumps(config.shard_identity())):
+    if closed["identity"] != json.loads(json.dumps(config.shard_identity())):
         raise DataError(f"{folder}: holds the shards of other settings, see its prepared.json; {PREPARE_AGAIN}")
     if not all((folder / task_name(task)).exists() for task in range(closed["tasks"])):
         return False
@@ -90,18 +102,12 @@ def is_prepared(config: DataConfig) -> bool:
 
 
 def prepare(
-    config: DataConfig,
-    *,
-    workers: int = 1,
-    tasks: Sequence[int] | None = None,
-    progress: bool = True,
-    execute: Executor | None = None,
+    config: DataConfig, *, workers: int = 1, tasks: Sequence[int] | None = None, progress: bool = True
 ) -> Prepared:
-    """Run the missing tasks of tokenizing and deriving, and return a summary of all tasks.
+    """Run the missing tasks of tokenizing and upsampling in `workers` processes, and return a summary of all tasks.
 
-    Tasks run in `workers` processes of this machine, or where `execute` runs them. `tasks` restricts this call to some
-    of the tasks, for job arrays; the last one to finish writes prepared.json. If shards are to be derived and some of
-    the base are still missing, the summary is that of the base.
+    `tasks` restricts this call to some of the tasks, for job arrays; the last one to finish writes prepared.json. If
+    shards are to be upsampled and some of the base are still missing, the summary is that of the base.
 
     Raises: DataError for an empty corpus or unreadable input.
     """
@@ -110,15 +116,16 @@ def prepare(
         index_documents(folder, config.window)
         return summarise(folder)
     if config.base is not None and not is_prepared(config.base):
-        base = prepare(config.base, workers=workers, tasks=tasks, progress=progress, execute=execute)
+        base = prepare(config.base, workers=workers, tasks=tasks, progress=progress)
         if not is_prepared(config.base):
             return base
     run, jobs = begin(config, folder) if config.base is None else begin_derived(config, config.base, folder, progress)
-    todo = [(task, jobs[task]) for task in (range(len(jobs)) if tasks is None else tasks)]
-    n_left = len(undone(folder, todo))
-    with Bar(total=n_left, desc=f"prepare {config.shard_name}", disable=not (progress and n_left)) as bar:
+    todo = {task: jobs[task] for task in (range(len(jobs)) if tasks is None else tasks)}
+    undone = {task: job for task, job in todo.items() if not (folder / task_name(task)).exists()}
+    with Bar(total=len(undone), desc=f"prepare {config.shard_name}", disable=not (progress and undone)) as bar:
         for wait in (False, True):  # tasks that another process runs come last
-            for done in (execute or local(workers))(partial(run_owned, run, folder, wait), undone(folder, todo)):
+            undone = {task: job for task, job in undone.items() if not (folder / task_name(task)).exists()}
+            for done in in_processes(partial(run_owned, run, folder, wait), list(undone.items()), workers):
                 bar.update(done)
     prepared = summarise(folder)
     if len(shards_in(folder)) < len(jobs):
@@ -126,16 +133,67 @@ def prepare(
     if not prepared.tokens["train"]:
         shutil.rmtree(folder)
         raise DataError(why_empty(config))
-    if config.order == "related":
-        write_json(folder / NEIGHBOURS, similarity_of_neighbours(folder))
-    close_folder(folder, config.shard_identity())
+    close_folder(folder, config.shard_name, config.shard_identity())
     index_documents(folder, config.window)
     return prepared
 
 
-def undone(folder: Path, tasks: Sequence[tuple[int, Any]]) -> list[tuple[int, Any]]:
-    """List the tasks, each with its number, that have no shard yet."""
-    return [task for task in tasks if not (folder / task_name(task[0])).exists()]
+def in_processes(run: Callable[[Any], bool], todo: Sequence[Any], workers: int) -> Iterator[bool]:
+    """Run tasks in this process or in worker processes, and yield what they return as they finish."""
+    if workers <= 1 or len(todo) <= 1:
+        yield from map(run, todo)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(workers, len(todo)), mp_context=context, initializer=begin_worker) as pool:
+        try:
+            for future in as_completed([pool.submit(run, task) for task in todo]):
+                yield future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def begin_worker() -> None:
+    """End a worker process with its parent, and limit its tokenizers library to one thread; it has no other setting."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "runs in a worker only"
+    threading.Thread(target=end_after, args=(parent,), daemon=True).start()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+def end_after(parent: multiprocessing.process.BaseProcess) -> None:
+    """Wait for the end of the parent, however it ends, and end this process."""
+    parent.join()
+    os._exit(1)
+
+
+def run_owned(run: RunTask, folder: Path, wait: bool, task: tuple[int, Any]) -> bool:
+    """Run one task as its owner, unless another process has done it; return False where one still runs it.
+
+    Such a process is waited for with `wait`, and its task taken over if it ends early.
+
+    Raises: DiskError.
+    """
+    number, job = task
+    name = task_name(number)
+    try:
+        with locked(folder / f".{name}.lock", wait=wait), on_disk(folder / name):
+            try:
+                if not (folder / name).exists():
+                    remove_all(folder, name)
+                    run(job)
+            except BaseException:
+                remove_all(folder, name)
+                raise
+    except InUse:
+        return False
+    return True
+
+
+def remove_all(folder: Path, name: str) -> None:
+    """Delete what attempts at a task have left half written."""
+    for leftover in folder.glob(f".{name}.tmp*"):
+        remove(leftover)
 
 
 def begin(config: DataConfig, folder: Path) -> tuple[RunTask, Sequence[Any]]:
@@ -148,15 +206,15 @@ def begin(config: DataConfig, folder: Path) -> tuple[RunTask, Sequence[Any]]:
 
 
 def begin_derived(config: DataConfig, base: DataConfig, folder: Path, progress: bool) -> tuple[RunTask, Sequence[Any]]:
-    """Prepare the folder of derived shards and return the function that runs a task, and the tasks."""
-    source, related = shard_folder(base), config.order == "related"
+    """Prepare the folder of upsampled shards and return the function that runs a task, and the tasks."""
+    assert config.upsample is not None, "shards with a base are upsampled"
+    source = shard_folder(base)
     with folder_of_tasks(config, folder):
         refuse_other_inputs(folder, inputs_of(source))
-        jobs, record = plan(source, config.upsample, related=related, progress=progress)
+        jobs, record = plan(source, config.upsample, progress=progress)
     write_atomic(folder / TOKENIZER, (source / TOKENIZER).read_bytes())
-    if record is not None:
-        write_json(folder / RECORD, record)
-    return partial(derive_task, folder), jobs
+    write_json(folder / RECORD, record)
+    return partial(derive_task, folder, config.shard_name), jobs
 
 
 @contextmanager
@@ -173,7 +231,9 @@ def folder_of_tasks(config: DataConfig, folder: Path) -> Iterator[None]:
     try:
         with locked(folder / NAME, wait=True):
             remove_leftovers(folder)
-            remove_marks(folder)
+            for mark in folder.glob(".task-*.lock"):  # of processes that were killed
+                with suppress(InUse), locked(mark):
+                    pass
             yield
     except DataError:
         if not any(folder.glob("task-*")) and not any(folder.glob(".task-*")):
@@ -181,7 +241,7 @@ def folder_of_tasks(config: DataConfig, folder: Path) -> Iterator[None]:
         raise
 
 
-def refuse_other_inputs(folder: Path, inputs: Mapping[str, int | str]) -> None:
+def refuse_other_inputs(folder: Path, inputs: dict[str, int] | dict[str, str]) -> None:
     """Refuse inputs with files that were added, removed or changed since the first task was done.
 
     Raises: DataError naming one of them.
@@ -200,20 +260,20 @@ def refuse_other_inputs(folder: Path, inputs: Mapping[str, int | str]) -> None:
 
 
 def verify(config: DataConfig) -> None:
-    """Hash every file of every shard against its manifest, and these against prepared.json.
+    """Hash every file of every shard against its manifest.
 
     Raises: DataError naming the first file that differs.
     """
     for shard, manifest in Bar(read_manifests(shard_folder(config)).items(), desc="verify"):
-        check_shard(shard, manifest, hashes=True)
+        check_hashes(shard, manifest)
 
 
-def run_task(config: DataConfig, folder: Path, eos: int, task: int) -> dict[str, Any]:
+def run_task(config: DataConfig, folder: Path, eos: int, task: int) -> Manifest:
     """Tokenize one task into one shard."""
     tokenizer = load_tokenizer(folder)
     temporary = temporary_of(folder / task_name(task))
     marks = config.tags or isinstance(config.corpus, Conversations)
-    writer = ShardWriter(temporary, token_dtype(tokenizer.get_vocab_size()), marks_scored=marks)
+    writer = ShardWriter(temporary, token_dtype(tokenizer.get_vocab_size()), name=config.shard_name, marks_scored=marks)
     pick, ends = splitter(config.held_out_frac), special_ends(tokenizer)
 
     def encode(text: str) -> list[int]:
@@ -241,11 +301,11 @@ def run_task(config: DataConfig, folder: Path, eos: int, task: int) -> dict[str,
     return writer.close(folder / task_name(task))
 
 
-def splitter(held_out_frac: float) -> Callable[[str], str]:
+def splitter(held_out_frac: float) -> Callable[[str], Split]:
     """Return the function that assigns a text to a split by its hash, so that duplicates share a split."""
     bound = int(held_out_frac * 2 ** (8 * HASH_BYTES))
 
-    def split_of(text: str) -> str:
+    def split_of(text: str) -> Split:
         digest = hashlib.blake2b(text.encode("utf-8"), digest_size=HASH_BYTES).digest()
         return SPLITS[1] if int.from_bytes(digest, "little") < bound else SPLITS[0]
 
@@ -291,9 +351,7 @@ def end_of_document(config: DataConfig, tokenizer: Tokenizer) -> int:
 def summarise(folder: Path) -> Prepared:
     """Sum the manifests of a folder's shards."""
     manifests = [read_manifest(path) for path in shards_in(folder)]
-    skips = sum((Counter(manifest["skips"]) for manifest in manifests), Counter[str]())
-    total = {
-        unit: {split: sum(m["splits"][split][unit] for m in manifests) for split in SPLITS}
-        for unit in ("documents", "tokens")
-    }
-    return Prepared(folder, total["documents"], total["tokens"], dict(skips))
+    documents = {split: sum(m["splits"][split]["documents"] for m in manifests) for split in SPLITS}
+    tokens = {split: sum(m["splits"][split]["tokens"] for m in manifests) for split in SPLITS}
+    skips = sum((Counter(m["skips"]) for m in manifests), Counter[str]())
+    return Prepared(folder, documents, tokens, dict(skips))

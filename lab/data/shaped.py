@@ -1,89 +1,78 @@
-"""Shaped data: segments drawn by class of length, joined documents cut as planned, ids placed as planned.
+"""Shaped data: ids with gaps as planned, or loss weights as planned, and what the run reads.
 
-    choose   the draws of a cycle are divided among the classes of length; the k-th draw of a class is its segment
-             k mod n of a shuffle of the class's n segments, another shuffle for every pass
-    pack     blocks of joined documents, each cut to the cycle's lengths in one shuffled order
     skip     full windows; each draws a layout of its ids with the plan's probabilities
     weights  segments as without a shape; the plan holds the loss weights
 
-Every draw is a function of (seed, global sample index), located without reading the draws before it.
+Weights need a corpus's targets by visible context, every segment drawn once. A document that begins s tokens into a
+window of T (in mode natural s is 0) is cut into a first piece of at most T - s tokens, full ones of T, and what
+remains. Under mask document, and in mode natural, every piece is a run; under a causal mask every joined window is
+one. A run of n tokens has one target of each context 0 .. n - 1, and the last token of a document has none.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
-from lab.data.config import DataConfig
-from lab.data.groups import cached, segment_counts
-from lab.data.order import mix, shuffled
+from lab.data.config import DataConfig, Mode
 from lab.data.packing import AssignIds
-from lab.data.segments import (
-    ConcatenatedSegments,
-    CutSegments,
-    IntArray,
-    NaturalSegments,
-    SegmentIndex,
-    index_segments,
-)
-from lab.data.shards import Shard, TokenStore
-from lab.data.target_counts import target_counts
+from lab.data.segments import IntArray, SegmentIndex, index_segments
+from lab.data.shards import TokenStore
+from lab.errors import ConfigError
 from lab.masks import Causal, WindowMask
-from lab.shape.components import choosing, layouts, length_classes, packing, packing_lengths, skipping
-from lab.shape.config import Choose, Gaps, Pack, ShapeConfig, Weights
-from lab.shape.planning import CYCLE, Plan, plan_shape
-from lab.shape.profiles import bin_edges, length_frequency
+from lab.shape import Plan, ShapeConfig
+from lab.shape.config import Gaps
+from lab.shape.gaps import layouts, plan_gaps
+from lab.shape.profiles import length_frequency
 from lab.shape.weighing import plan_weights
 
-PACK_CYCLE = 256  # segments of a block; few enough that a small corpus holds one
+FIELD = "shape.strategy.method=weights"
+DIGITS = 6  # of the weights on record, which two machines compute alike
+MOST_SEGMENTS = 200_000  # segments in which cut documents are counted
 
 
 @dataclass(frozen=True, eq=False)
 class Shaped:
-    """A shaped corpus for training: its segments, the function that assigns ids, if any, and the plan.
+    """A shaped corpus for training: its segments, the plan, and the function that assigns ids, if any."""
 
-    Shapes: `counts` (reach + 1,), how many natural segments have n tokens; documents are cut every `reach` tokens.
-    """
-
-    counts: np.ndarray
     plan: Plan
     segments: SegmentIndex
     skip: AssignIds | None = None
+
+    def cost(self, store: TokenStore, tokens: int) -> dict[str, float]:
+        """Return what a run of `tokens` tokens reads twice or never, the documents it cuts, and its pairs by token."""
+        return {
+            "repeated_frac": max(tokens - store.n_tokens, 0) / tokens,
+            "unread_frac": max(store.n_tokens - tokens, 0) / store.n_tokens,
+            "cut_frac": cut_share(self.segments, store),
+            "pairs_per_token": self.plan.pairs_per_token,
+            "natural_pairs_per_token": self.plan.natural_pairs_per_token,
+        }
 
 
 def shape_corpus(shape: ShapeConfig, data: DataConfig, store: TokenStore, mask: WindowMask = Causal()) -> Shaped:
     """Plan how a corpus is drawn or weighed, and build the segments that draw it.
 
-    Raises: ConfigError for an unreachable target, DataError for a corpus too small to be cut as planned.
+    Raises: ConfigError for an unreachable target.
     """
-    strategy, window = shape.strategy, data.window
-    reach = strategy.target_len if isinstance(strategy, Gaps) else window
-    counts, edges = natural_counts(store, reach), bin_edges(reach)
-    if isinstance(strategy, Weights):
-        plan = plan_weights(shape, target_counts(store, data.mode, window, mask.method))
-        return Shaped(counts, plan, index_segments(store, data.mode, window))
-    natural = length_frequency(counts)
-    if isinstance(strategy, Choose):
-        plan = plan_shape(shape, choosing(strategy, counts, edges), natural)
-        return Shaped(counts, plan, ClassSegments(store, window, plan.draws))
-    if isinstance(strategy, Pack):
-        plan = plan_shape(shape, packing(window, edges), natural, cycle=PACK_CYCLE)
-        order = np.repeat(packing_lengths(window), plan.draws)
-        lengths = [int(order[shuffled(place, PACK_CYCLE, key=window)]) for place in range(PACK_CYCLE)]
-        return Shaped(counts, plan, CutSegments(store, window, lengths, "shape.strategy.method=pack"))
-    options = layouts(window, reach)
-    plan = plan_shape(shape, skipping(options, window, edges), natural)
+    segments = index_segments(store, data.mode, data.window)
+    if not isinstance(shape.strategy, Gaps):
+        return Shaped(plan_weights(shape, target_counts(store, data.mode, data.window, mask.method)), segments)
+    options = layouts(data.window, shape.strategy.target_len)
+    natural = length_frequency(natural_counts(store, shape.strategy.target_len))
+    plan = plan_gaps(shape, options, data.window, natural)
     probabilities = plan.draws / plan.draws.sum()
 
     def place(tokens: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         layout = options[generator.choice(len(options), p=probabilities)]
         return layout.ids(len(tokens), generator)
 
-    return Shaped(counts, plan, ConcatenatedSegments(store, window), place)
+    return Shaped(plan, segments, place)
 
 
-def natural_counts(store: TokenStore, window: int) -> np.ndarray:
+def natural_counts(store: TokenStore, window: int) -> IntArray:
     """Count the segments of each length, documents cut every `window` tokens: int64 (window + 1,)."""
     counts = np.zeros(window + 1, dtype=np.int64)
     for shard in store.shards:
@@ -93,48 +82,63 @@ def natural_counts(store: TokenStore, window: int) -> np.ndarray:
     return counts
 
 
-class ClassSegments(NaturalSegments):
-    """Documents cut every `window` tokens, drawn by class of length."""
+def target_counts(store: TokenStore, mode: Mode, window: int, mask: str) -> IntArray:
+    """Count the targets of all segments by visible context, in mode natural or concatenated.
 
-    def __init__(self, store: TokenStore, window: int, draws: np.ndarray) -> None:
-        super().__init__(store, window)
-        self.class_starts = np.concatenate([[0], np.cumsum(draws)])  # of each class in a cycle
-        self.draws = draws
-        n_classes = len(draws)
-        self.sorted = [by_class(shard, window) for shard in store.shards]
-        sizes = np.stack([np.diff(order[: n_classes + 1]) for order in self.sorted])
-        self.sizes = np.concatenate([np.zeros((1, n_classes), np.int64), sizes]).cumsum(0)  # before each shard
-
-    def numbers(self, samples: IntArray, seed: int) -> IntArray:
-        """Number the segments of global samples."""
-        return np.array([self.number(sample, seed) for sample in samples.tolist()])
-
-    def number(self, sample: int, seed: int) -> int:
-        """Number the segment of a global sample."""
-        cycle, place = divmod(sample, CYCLE)
-        place = shuffled(place, CYCLE, key=mix(seed) ^ mix(mix(cycle)))
-        kind = int(np.searchsorted(self.class_starts, place, side="right")) - 1
-        drawn = cycle * int(self.draws[kind]) + place - int(self.class_starts[kind])
-        n = int(self.sizes[-1, kind])
-        turn, rank = divmod(drawn, n)
-        rank = shuffled(rank, n, key=mix(seed) ^ mix(mix(turn) + kind))
-        shard = int(np.searchsorted(self.sizes[:, kind], rank, side="right")) - 1
-        order = self.sorted[shard]
-        local = len(self.draws) + 1 + int(order[kind]) + rank - int(self.sizes[shard, kind])
-        return int(self.starts[shard]) + int(order[local])
+    Shapes: int64 (window,).
+    Raises: ConfigError where some tokens are not scored, or there are no targets.
+    """
+    if not store.scores_all:
+        raise ConfigError(f"{FIELD}: needs a corpus all of which is scored; leave data.tags and conversations out")
+    joined = mode == "concatenated"
+    stop = store.n_tokens // window * window if joined else store.n_tokens  # of what is drawn
+    runs, unscored = np.zeros(window + 1, dtype=np.int64), np.zeros(window, dtype=np.int64)
+    for begin, shard in zip(store.token_starts, store.shards, strict=False):
+        bounds = int(begin) + np.concatenate([[0], shard.ends])
+        starts, ends = np.minimum(bounds[:-1], stop), np.minimum(bounds[1:], stop)
+        first = np.minimum(ends - starts, window - starts % window) if joined else np.minimum(ends - starts, window)
+        full, rest = np.divmod(ends - starts - first, window)
+        runs += np.bincount(first, minlength=window + 1) + np.bincount(rest, minlength=window + 1)
+        runs[window] += full.sum()
+        last = np.where(rest > 0, rest, np.where(full > 0, window, first)) - 1
+        context = (ends - 1) % window if joined and mask == "causal" else last
+        unscored += np.bincount(context[(bounds[1:] <= stop) & (ends > starts)], minlength=window)
+    if joined and mask == "causal":
+        runs = np.bincount([window], [stop // window], window + 1).astype(np.int64)
+    counts: IntArray = np.cumsum(runs[:0:-1])[::-1] - unscored
+    if not counts.any():
+        raise ConfigError(f"{FIELD}: the corpus has no targets; use documents of two tokens or more")
+    return counts
 
 
-def by_class(shard: Shard, window: int) -> np.ndarray:
-    """Sort a shard's segments by class of length: int64, where each class begins, then the segments' numbers."""
+def cut_share(segments: SegmentIndex, store: TokenStore) -> float:
+    """Compute the share of documents that a segment ends inside of, in the corpus's first segments."""
+    some = segments.locate(np.arange(min(segments.n, MOST_SEGMENTS)))
+    cuts = np.array([segment.start + segment.length for segment in some])
+    ends = np.concatenate([shard.ends + begin for shard, begin in zip(store.shards, store.token_starts)])
+    owner = np.searchsorted(ends, cuts)
+    return len(np.unique(owner[cuts < ends[owner]])) / (int(owner.max()) + 1)
 
-    def order() -> np.ndarray:
-        counts = segment_counts(shard.ends, window)
-        lengths = np.full(int(counts[-1]) if len(counts) else 0, window)
-        documents = np.diff(shard.ends, prepend=0)
-        lengths[counts[documents > 0] - 1] = (documents[documents > 0] - 1) % window + 1
-        edges = length_classes(window)
-        classes = np.searchsorted(edges, lengths, side="right") - 1
-        starts = np.cumsum([0, *np.bincount(classes, minlength=len(edges) - 1)])
-        return np.concatenate([starts, np.argsort(classes, kind="stable")])
 
-    return cached(shard.folder / f".classes-{shard.split}-{window}.npy", shard.ends_digest, order)
+def shape_record(shape: ShapeConfig, plan: Plan, cost: dict[str, float]) -> dict[str, Any]:
+    """Return the contents of shape.json: a plan and its cost; of weights those of the first context of each bin."""
+    return {
+        "shape": asdict(shape),
+        "total_variation": plan.distance,
+        "cost": cost,
+        "draws": plan.draws.tolist(),
+        "weights": None if plan.weights is None else plan.weights[plan.edges[:-1]].round(DIGITS).tolist(),
+        "edges": plan.edges.tolist(),
+        **{name: getattr(plan, name).tolist() for name in ("natural", "aimed", "reached")},
+    }
+
+
+def summary_of_shape(shape: ShapeConfig, plan: Plan, cost: dict[str, float]) -> str:
+    """Describe the plan and its cost in one line."""
+    weights = "" if plan.weights is None else f"loss weights {plan.weights.min():.2f} to {plan.weights.max():.2f}, "
+    return (
+        f"shape: {shape.strategy.method} for {shape.target.method}, total variation {plan.distance:.3f}; {weights}"
+        f"tokens read again {cost['repeated_frac']:.1%}, never read {cost['unread_frac']:.1%}, documents cut "
+        f"{cost['cut_frac']:.1%}, pairs a token {cost['pairs_per_token']:,.0f} "
+        f"(natural {cost['natural_pairs_per_token']:,.0f})"
+    )

@@ -17,56 +17,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
 
 from lab.data import wording
+from lab.data.config import Synthetic
 
 CONSONANTS = "bdfgklmnprstvz"
 VOWELS = "aeiou"
 PHRASE_WORDS = (3, 7)
 QUOTE_WORDS = (8, 16)
 SENTENCE_PHRASES = (1, 4)
-VERSION = 1  # of the generator's output; raised with every change to it, so that old shards are not reused
+SEED = 0  # of the documents; the run's own seed shuffles them
 NEEDLE_TOKENS = 8  # tokens of a needle beside its number's digits: a word, a stop or a space is one each
 QUESTION_TOKENS = 17  # of the question, the answer's first words and its full stop
 TASK_TOKENS = 31
-NATURAL_MEDIAN = 0.26  # windows; median document length of SlimPajama's shape
-NATURAL_LOG_STD = 1.2
 
 
-@dataclass(frozen=True, kw_only=True)
 class SyntheticText:
-    """The generator of documents; every document is a function of (seed, index) alone.
+    """The generator of documents; every document is a function of the corpus's settings and its index."""
 
-    Units: `words` is a count, `digits` per number; `repeat_prob`, `quote_prob`, `number_prob` and `question_prob` are
-    probabilities per phrase, sentence, word and section; `section_tokens` and `median_tokens` are tokens, `log_std`
-    nats.
-    """
-
-    seed: int
-    words: int
-    digits: int
-    needles: int
-    repeat_prob: float
-    quote_prob: float
-    number_prob: float
-    question_prob: float
-    section_tokens: float
-    median_tokens: float
-    log_std: float
-    lexicon: np.ndarray = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "lexicon", lexicon(self.words))
+    def __init__(self, corpus: Synthetic) -> None:
+        self.corpus, self.lexicon = corpus, lexicon(corpus.words)
 
     def document(self, index: int) -> str:
         """Generate document `index`: sections of at most `section_tokens`, one string ending in a full stop."""
-        rng = np.random.default_rng([self.seed, index])
-        length = self.median_tokens * np.exp(rng.normal(0.0, self.log_std))
-        n_sections = max(1, math.ceil(length / self.section_tokens))
+        rng = np.random.default_rng([SEED, index])
+        length = self.corpus.median_tokens * np.exp(rng.normal(0.0, self.corpus.log_std))
+        n_sections = max(1, math.ceil(length / self.corpus.section_tokens))
         return "\n\n".join(self.section(rng, length / n_sections, has_task=k == 0) for k in range(n_sections))
 
     def section(self, rng: np.random.Generator, length: float, has_task: bool) -> str:
@@ -75,12 +54,12 @@ class SyntheticText:
         Numbers are at log-uniform distances before the question, so that short distances are common and long ones
         rare, like dependencies in natural text.
         """
-        each = NEEDLE_TOKENS + self.digits + self.digits + 2  # a number costs its needle and its place in the answer
+        each = NEEDLE_TOKENS + 2 * self.corpus.digits + 2  # a number costs its needle and its place in the answer
         room = length - QUESTION_TOKENS
-        asks = rng.random() < self.question_prob and room > 2 * each
+        asks = rng.random() < self.corpus.question_prob and room > 2 * each
         if not asks:
             return "".join(self.sentences(rng, max(2, round(length)))).lstrip()
-        numbers = draw_numbers(rng, min(self.needles, int(room // each) - 1), self.digits)
+        numbers = draw_numbers(rng, min(self.corpus.needles, int(room // each) - 1), self.corpus.digits)
         room -= each * len(numbers)
         has_task = has_task and room > 2 * TASK_TOKENS
         sentences = self.sentences(rng, max(2, round(room - TASK_TOKENS * has_task)))
@@ -98,7 +77,7 @@ class SyntheticText:
 
     def filler(self, index: int, n_tokens: int) -> str:
         """Generate about `n_tokens` tokens of filler, without magic numbers or questions."""
-        return "".join(self.sentences(np.random.default_rng([self.seed, index]), n_tokens)).lstrip()
+        return "".join(self.sentences(np.random.default_rng([SEED, index]), n_tokens)).lstrip()
 
     def sentences(self, rng: np.random.Generator, n_tokens: int) -> list[str]:
         """Generate filler sentences, each with a leading space, of about `n_tokens` words and stops together."""
@@ -108,22 +87,26 @@ class SyntheticText:
         left = n_tokens
         while left > 1:
             sentence: list[str] = []
-            if len(text) > QUOTE_WORDS[1] and rng.random() < self.quote_prob:
+            if len(text) > QUOTE_WORDS[1] and rng.random() < self.corpus.quote_prob:
                 size = int(rng.integers(*QUOTE_WORDS))
                 begin = int(rng.integers(0, len(text) - size))
                 sentence = text[begin : begin + size]
             else:
                 for _ in range(int(rng.integers(*SENTENCE_PHRASES))):
-                    if phrases and rng.random() < self.repeat_prob:
+                    if phrases and rng.random() < self.corpus.repeat_prob:
                         phrase = phrases[int(rng.integers(0, len(phrases)))]
                     else:
-                        picks = rng.integers(0, self.words, int(rng.integers(PHRASE_WORDS[0], PHRASE_WORDS[1] + 1)))
+                        picks = rng.integers(
+                            0, self.corpus.words, int(rng.integers(PHRASE_WORDS[0], PHRASE_WORDS[1] + 1))
+                        )
                         phrase = self.lexicon[picks].tolist()
-                        for place in np.flatnonzero(rng.random(len(phrase)) < self.number_prob):
-                            phrase[place] = draw_numbers(rng, 1, self.digits)[0]
+                        for place in np.flatnonzero(rng.random(len(phrase)) < self.corpus.number_prob):
+                            phrase[place] = draw_numbers(rng, 1, self.corpus.digits)[0]
                         phrases.append(phrase)
                     sentence = sentence + phrase
-            costs = np.cumsum([1 + self.digits * word.isdigit() for word in sentence])  # a number is a space and digits
+            costs = np.cumsum(
+                [1 + self.corpus.digits * word.isdigit() for word in sentence]
+            )  # a number is a space and digits
             sentence = sentence[: max(1, int(np.searchsorted(costs, left - 1, side="right")))]
             text.extend(sentence)
             out.append(" " + " ".join(sentence) + ".")

@@ -9,6 +9,11 @@ QUESTION = "\n\nWhat are the magic numbers mentioned in the provided text?"
 ANSWER_PREFIX = " The numbers are"
 
 
+def example() -> str:
+    """Spell out a test of three numbers, with every text of this module."""
+    return TASK + NEEDLE.format(number="12") + QUESTION + ANSWER_PREFIX + answer(["12", "34", "56"])
+
+
 def answer(numbers: list[str]) -> str:
     """Complete the answer prefix with the numbers in order.
 

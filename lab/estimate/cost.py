@@ -90,7 +90,7 @@ def counts_bytes(reach: int, *, weighs: bool = False) -> int:
 
 def shard_tokens_of(data: DataConfig, trained: int) -> tuple[int, str]:
     """Estimate the tokens in the shards, and name the source of the number."""
-    whole = isinstance(data.corpus, Slimpajama) and data.corpus.path is None and data.corpus.dataset is None
+    whole = isinstance(data.corpus, Slimpajama) and data.corpus.path is None
     drawn = data.upsample.tokens if data.upsample is not None else None
     if whole:
         named = "SlimPajama-627B by its name"

@@ -8,9 +8,9 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from lab.data.config import DataConfig, Synthetic
-from lab.data.corpora import synthetic_text
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
+from lab.data.synthetic import SyntheticText
 from lab.errors import DataError, brief
 
 CHARS_PER_TOKEN = 16  # of text that is checked first; more than almost any tokenizer needs
@@ -37,7 +37,7 @@ def load_haystack(path: str | None, data: DataConfig, tokenizer: Tokenizer, run:
     if path is not None:
         return read_text(Path(path))
     if isinstance(data.corpus, Synthetic):
-        return synthetic_text(data.corpus).filler(FILLER_INDEX, FILLER_TOKENS)
+        return SyntheticText(data.corpus).filler(FILLER_INDEX, FILLER_TOKENS)
     parts, tokens = [], 0
     for document in TokenStore.open(shard_folder(data), "held_out").documents():
         parts.append(tokenizer.decode(document.tolist()))

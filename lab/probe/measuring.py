@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lab.counts import PositionCounts, SavedCounts, visible_context
 from lab.data.config import DataConfig
-from lab.data.packing import PackStream
+from lab.data.packing import PackSettings, PackStream
 from lab.data.preparation import shard_folder
 from lab.data.segments import index_segments
 from lab.data.shards import TokenStore
@@ -167,7 +167,7 @@ class HeldOutLoss:
         segments = index_segments(store, "natural", data.window)
         n_packs = max(1, min(tokens, store.n_tokens) // pack_tokens)
         stream = PackStream(
-            store, segments, stream=0, n_streams=1, pack_tokens=pack_tokens, seed=0, look_ahead=data.look_ahead
+            PackSettings(store=store, segments=segments, pack_tokens=pack_tokens, seed=0, look_ahead=data.look_ahead)
         )
         packs = [next(stream) for _ in range(n_packs)]
         self.packs = packs[rank::world_size]

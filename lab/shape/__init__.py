@@ -1,6 +1,6 @@
-"""Shaping: aim f at a target by choosing segments, packing documents or skipping ids; the supervised f by weights."""
+"""Shaping: aim f at a target by ids with gaps, or the supervised f by loss weights."""
 
 from lab.shape.config import ShapeConfig
-from lab.shape.planning import Plan, plan_shape
+from lab.shape.plan import Plan
 
-__all__ = ["Plan", "ShapeConfig", "plan_shape"]
+__all__ = ["Plan", "ShapeConfig"]

@@ -3,19 +3,30 @@
     p(b) = sum over distances i in bin b of f(i)  /  sum over all i >= 1 of f(i)
 
 f(0) is left out: it is the number of tokens. The natural profile is that of a corpus's documents cut every T tokens.
-The aim of a run is (1 - s) natural + s target, s the strength, and the distance between two profiles is their total
-variation: the share of the pairs that would have to move,
+The distance between two profiles is their total variation: the share of the pairs that would have to move,
 
     TV(p, q) = 1/2 sum over bins of |p(b) - q(b)|
 
 Targets, f the natural position frequency (arXiv:2410.18745, Eq. 2), i = 1 .. T - 1:
 
-    flat    1 for i <= up_to, 0 beyond
+    flat    1
     power   f(i)^exponent
-    bump    f(i) (1 + height exp(-((i - c) / w)^2 / 2)),   c = center_frac T, w = width_frac T
-    exact   f(i) with EXACT's weights (lab.shape.exact)
+    exact   f(i) with EXACT's weights
 
 Strategy weights takes the supervised f for f: its targets are counted in place of its tokens.
+
+EXACT puts targets into buckets by the logarithm of their visible context, [2^b, 2^(b+1)). Long are the buckets that
+begin at LONG_FRAC T or beyond; with q_b the share of the long targets in bucket b, a target in it weighs
+
+    w_b = 1 + EXTRA r_b / sum over long a of q_a r_a,     r_b = q_b^-exponent
+
+and all others 1, so that the mean extra weight of the long targets is EXTRA. With 4 targets of context 4 .. 7 and 1
+of context 8 .. 15, both long, q is 4/5 and 1/5, r at exponent 1/2 is twice as much for the second as for the first, and
+so is the extra weight: 5/6 and 5/3 of EXTRA.
+
+Source: arXiv:2605.10544, by summaries of its rule and defaults. It counts the target's place in its document, c + 1,
+and adds a constant to q that keeps empty buckets finite; here they are left out. With c, a window of a power of two
+tokens ends with its last bucket.
 """
 
 from __future__ import annotations
@@ -23,12 +34,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from lab.shape.config import Bump, Exact, Flat, Power, ShapeConfig
-from lab.shape.exact import exact_frequency
+from lab.errors import ConfigError
+from lab.shape.config import Exact, Flat, ShapeConfig
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BINS = 64
+EXTRA, LONG_FRAC = 0.15, 0.25  # EXACT's own
 
 
 def bin_edges(window: int) -> IntArray:
@@ -50,23 +62,22 @@ def length_frequency(counts: IntArray | FloatArray) -> FloatArray:
         >>> length_frequency(np.array([0, 1, 0, 2])).tolist()
         [7.0, 4.0, 2.0]
     """
-    longer = np.cumsum(counts[::-1])[::-1][1:].astype(np.float64)  # segments of more than i tokens
-    frequency: FloatArray = np.cumsum(longer[::-1])[::-1]
-    return frequency
+    return sum_to_the_end(sum_to_the_end(counts)[1:])  # the inner sum counts the segments of more than i tokens
 
 
-def binned(values: FloatArray, edges: IntArray) -> FloatArray:
-    """Sum values by bins of distances; the value at distance 0 is left out.
-
-    Shapes: (window,), (bins + 1,) -> (bins,).
-    """
-    sums: FloatArray = np.add.reduceat(values, edges[:-1])
+def sum_to_the_end(values: IntArray | FloatArray) -> FloatArray:
+    """Sum the values from each place to the end."""
+    sums: FloatArray = np.cumsum(values[::-1], dtype=np.float64)[::-1]
     return sums
 
 
-def share(values: FloatArray) -> FloatArray:
-    """Divide by the sum."""
-    shares: FloatArray = values / values.sum()
+def profile_of(frequency: FloatArray, edges: IntArray) -> FloatArray:
+    """Return the share of the pairs in each bin.
+
+    Shapes: f (window,), (bins + 1,) -> (bins,).
+    """
+    pairs: FloatArray = np.add.reduceat(frequency, edges[:-1])
+    shares: FloatArray = pairs / pairs.sum()
     return shares
 
 
@@ -80,30 +91,40 @@ def total_variation(p: FloatArray, q: FloatArray) -> float:
     return float(np.abs(p - q).sum() / 2)
 
 
-def target_profile(config: ShapeConfig, natural: FloatArray, edges: IntArray) -> FloatArray:
-    """Compute the profile of a target at full strength.
-
-    Shapes: natural f (window,) -> (bins,).
-    """
-    return share(binned(target_frequency(config, natural), edges))
-
-
 def target_frequency(config: ShapeConfig, natural: FloatArray) -> FloatArray:
-    """Compute the f of a target at full strength, up to a factor.
+    """Compute the f of a target, up to a factor.
 
     Shapes: natural f (window,) -> (window,).
     """
-    window, target = len(natural), config.target
-    i = np.arange(window, dtype=np.float64)
+    target = config.target
     if isinstance(target, Flat):
-        assert target.up_to is None or target.up_to < window, "the experiment refuses distances beyond the window"
-        return (i <= (target.up_to or window)).astype(np.float64)
+        return np.ones(len(natural))
     if isinstance(target, Exact):
-        return exact_frequency(target, natural)
-    if isinstance(target, Power):
-        power: FloatArray = (natural / natural[0]) ** target.exponent
-        return power
-    assert isinstance(target, Bump), "the config knows four targets"
-    away = (i - target.center_frac * window) / (target.width_frac * window)
-    bump: FloatArray = natural * (1 + target.height * np.exp(-(away**2) / 2))
-    return bump
+        targets = natural - np.append(natural[1:], 0.0)
+        return sum_to_the_end(targets * exact_weights(target.exponent, targets))
+    power: FloatArray = (natural / natural[0]) ** target.exponent
+    return power
+
+
+def exact_weights(exponent: float, targets: FloatArray) -> FloatArray:
+    """Compute EXACT's weight of a target by its visible context.
+
+    Shapes: targets by visible context (window,) -> (window,).
+    Raises: ConfigError where no target is long.
+    Example:
+        >>> targets = np.array([9.0, 0, 0, 0] + [1.0] * 4 + [0.125] * 8)
+        >>> exact_weights(0.5, targets)[[3, 4, 8]].round(6).tolist()
+        [1.0, 1.125, 1.25]
+    """
+    bucket = np.frexp(np.arange(len(targets)))[1]  # 0; 1; 2 for 2 and 3; 3 for 4 .. 7
+    long = np.ldexp(1.0, bucket - 1) >= LONG_FRAC * len(targets)
+    in_bucket = np.bincount(bucket, targets * long)
+    if not in_bucket.any():
+        raise ConfigError(
+            f"shape.target.method=exact: no target sees {LONG_FRAC:g} of the window, rounded up to a power of two; "
+            "use longer documents or a shorter window"
+        )
+    q = in_bucket / in_bucket.sum()
+    r = np.power(q, -exponent, where=q > 0, out=np.zeros_like(q))
+    weights: FloatArray = 1 + EXTRA * (r / (q @ r))[bucket] * long
+    return weights

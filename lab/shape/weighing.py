@@ -13,20 +13,21 @@ such function below g, and then the smallest that still begins at N, are
 
     below(i) = min over j >= i of g(j) + W (F(i) - F(j)),     reached(i) = max(below(i), N - W (N - F(i)))
 
-Short of W nothing changes. The total variation between the aim and what is reached is reported as for the other
-strategies.
+Short of W nothing changes. The total variation between the aim and what is reached is reported as for ids with gaps.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from lab.shape.config import ShapeConfig, Weights
-from lab.shape.planning import Plan, within_tolerance
-from lab.shape.profiles import FloatArray, IntArray, bin_edges, binned, share, target_frequency
+from lab.shape.config import ShapeConfig
+from lab.shape.plan import NO_DRAWS, Plan
+from lab.shape.profiles import FloatArray, IntArray, bin_edges, profile_of, sum_to_the_end, target_frequency
+
+MAX_WEIGHT = 8.0  # of a target; the mean is 1
 
 
-def weights_for(aim: FloatArray, targets: IntArray, most: float) -> FloatArray:
+def weights_for(aim: FloatArray, targets: IntArray, most: float = MAX_WEIGHT) -> FloatArray:
     """Compute the weights, each in 0 .. most, with mean 1 over the targets.
 
     Shapes: aim, f(i) up to a factor, and targets by visible context (window,) -> (window,).
@@ -36,12 +37,12 @@ def weights_for(aim: FloatArray, targets: IntArray, most: float) -> FloatArray:
         >>> weights_for(np.array([5.0, 4, 3]), np.array([2, 2, 1]), 2.0).tolist()
         [0.5, 1.0, 2.0]
     """
-    from scipy.optimize import isotonic_regression  # as in lab.shape.planning
+    from scipy.optimize import isotonic_regression  # takes longer to import than a config to check
 
     falling = isotonic_regression(aim, increasing=False).x
     total = targets.sum()
     aimed = np.append(falling * (total / falling[0]), 0.0)
-    most_f = most * np.append(from_the_end(targets), 0.0)  # f if all weights were the largest
+    most_f = most * np.append(sum_to_the_end(targets), 0.0)  # f if all weights were the largest
     below = most_f + np.minimum.accumulate((aimed - most_f)[::-1])[::-1]
     reached = np.maximum(below, total - (most_f[0] - most_f))
     weights = np.divide(-np.diff(reached), targets, out=np.ones(len(targets)), where=targets > 0)
@@ -53,27 +54,20 @@ def plan_weights(config: ShapeConfig, targets: IntArray) -> Plan:
     """Plan the weights of a corpus's targets, counted by visible context.
 
     Shapes: targets (window,).
-    Raises: ConfigError for a target out of reach, with the nearest one that is within it.
+    Raises: ConfigError for a target out of reach.
     """
-    assert isinstance(config.strategy, Weights), "called for weights"
-    most = config.strategy.max_weight
-    natural, edges = from_the_end(targets), bin_edges(len(targets))
-    base = natural / natural[1:].sum()
+    natural, edges = sum_to_the_end(targets), bin_edges(len(targets))
     goal = target_frequency(config, natural)
-    goal = goal / goal[1:].sum()
-
-    def plan(strength: float) -> Plan:
-        aim = (1 - strength) * base + strength * goal
-        weights = weights_for(aim, targets, most)
-        reached = share(binned(from_the_end(targets * weights), edges))
-        pairs = natural[1:].sum() / natural[0]  # attention's work does not change
-        none = np.zeros(0, dtype=np.int64)
-        return Plan(none, binned(base, edges), binned(aim, edges), reached, edges, pairs, pairs, weights)
-
-    return within_tolerance(config, plan)
-
-
-def from_the_end(values: IntArray | FloatArray) -> FloatArray:
-    """Sum the values from each place to the end."""
-    sums: FloatArray = np.cumsum(values[::-1], dtype=np.float64)[::-1]
-    return sums
+    base, aim = natural / natural[1:].sum(), goal / goal[1:].sum()
+    weights = weights_for(aim, targets)
+    pairs = natural[1:].sum() / natural[0]  # attention's work does not change
+    return Plan(
+        NO_DRAWS,
+        np.add.reduceat(base, edges[:-1]),
+        np.add.reduceat(aim, edges[:-1]),
+        profile_of(sum_to_the_end(targets * weights), edges),
+        edges,
+        pairs,
+        pairs,
+        weights,
+    ).within_reach(config)

@@ -91,7 +91,8 @@ def assemble(
     train, device = experiment.train, training_device(experiment)
     refuse_too_large(experiment, device)
     bf16, strategy = computes_in_bf16(experiment, device), train.resolved_strategy(device.type == "cuda")
-    data = make_data(experiment, folder if profiler is None else None)
+    kept = profiler is None and experiment.reads_token_types  # the run folder keeps what selects sentences
+    data = PackedData(experiment, folder.token_types if kept else None)
     selects = experiment.skip is not None and experiment.skip.selects
     counting = Counting(experiment.reach, experiment.position.distance, selects=selects, copies=train.context_parallel)
     stopping, recording = Stopping(launch), Recording(experiment, folder, counting)
@@ -154,21 +155,6 @@ def make_module(experiment: Experiment, device: torch.device, *, trained: bool) 
         sharding=Sharding(torch.bfloat16 if bf16 else None, train.sharded_over, whole=whole),
         compiles=compiles,
         start=start,
-    )
-
-
-def make_data(experiment: Experiment, folder: RunFolder | None) -> PackedData:
-    """Build the packs of a run; a run folder keeps the token types that select sentences."""
-    return PackedData(
-        experiment.data,
-        seed=experiment.run.seed,
-        micro_batch_tokens=experiment.train.micro_batch_tokens,
-        n_streams=experiment.train.n_packs,
-        mask=experiment.mask,
-        skip=experiment.skip,
-        shape=experiment.shape,
-        token_types=folder.token_types if folder is not None and experiment.reads_token_types else None,
-        context_parallel=experiment.train.context_parallel,
     )
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from lab.command import show
 from lab.config import Experiment, load_experiment
-from lab.data.closing import digest_of_data
+from lab.data.manifest import digest_of_data
 from lab.data.module import PackedData
 from lab.data.preparation import shard_folder, summarise
 from lab.data.selecting import read_token_types, result_file
-from lab.data.shaping_cost import cost_of, shape_record, summary_of_shape
+from lab.data.shaped import shape_record, summary_of_shape
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import CheckpointError, ConfigError, DiskError
 from lab.files import disk_fault, free_bytes, read_object, remove_leftovers, write_atomic, write_json, writing
@@ -192,7 +192,7 @@ def planned_shape(
     shape, shaped = experiment.shape, data.shaped
     if shape is None or shaped is None:
         return None
-    cost = cost_of(shaped, data.store, experiment.train.tokens)
+    cost = shaped.cost(data.store, experiment.train.tokens)
     record, path = shape_record(shape, shaped.plan, cost), folder.path / "shape.json"
     if checkpoint is not None and path.exists():
         before = read_object(path, CheckpointError, "restore it, or begin anew with --restart")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lab.counts import PositionCounts, targets_by_context, visible_context
-from lab.data.module import to_batch
+from lab.data.batches import to_batch
 from lab.data.segments import index_segments
 from lab.data.selecting import Selection
 from lab.errors import DataError

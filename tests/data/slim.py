@@ -4,7 +4,7 @@ import json
 from collections import Counter
 
 import numpy as np
-import zstandard
+import pyarrow
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lab.data.config import DataConfig, Slimpajama, TokenizerFile, Upsample
@@ -42,7 +42,7 @@ def slim_corpus(folder, sources=SOURCES, documents=60, files=TASKS, seed=0):
             text = " ".join(f"w{n}" for n in generator.integers(500, size=length))
             rows.append({"text": text, "meta": {"redpajama_set_name": name}})
         lines = "".join(json.dumps(row) + "\n" for row in rows)
-        (folder / f"part{file}.jsonl.zst").write_bytes(zstandard.compress(lines.encode()))
+        (folder / f"part{file}.jsonl.zst").write_bytes(pyarrow.compress(lines.encode(), codec="zstd", asbytes=True))
 
 
 def slim(place, tokenizer, **settings):

@@ -2,13 +2,16 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
 from lab.data.config import Bpe, DataConfig, Text
-from lab.data.packing import PackStream
+from lab.data.module import PackedData
+from lab.data.packing import PackSettings, PackStream
 from lab.data.shards import ShardWriter, TokenStore, token_dtype
 from lab.errors import DataError
+from lab.masks import Causal
 from tests import refusals
 
 WORDS = ["alpha", "beta", "gamma", "delta", "Ärger", "三", "12", "é"]
@@ -29,9 +32,17 @@ def refused(start, error=DataError):
     return refusals.refused(start, error=error)
 
 
-def stream_over(store, segments, **settings):
+def stream_over(store, segments, stream=0, state=None, **settings):
     """Build a stream of packs, by default the only one and without look-ahead."""
-    return PackStream(store, segments, **{"stream": 0, "n_streams": 1, "seed": 5, "look_ahead": 1, **settings})
+    values = {"seed": 5, "look_ahead": 1, **settings}
+    return PackStream(PackSettings(store=store, segments=segments, **values), stream, state)
+
+
+def module_of(data, *, micro_batch_tokens, seed=1, n_streams=1, token_types=None, **settings):
+    """Build the data module of a run with these settings."""
+    train = SimpleNamespace(micro_batch_tokens=micro_batch_tokens, n_packs=n_streams, context_parallel=1)
+    values = {"mask": Causal(), "skip": None, "shape": None, **settings}
+    return PackedData(SimpleNamespace(data=data, run=SimpleNamespace(seed=seed), train=train, **values), token_types)
 
 
 def folder_bytes(folder: Path) -> dict[str, bytes]:
@@ -71,13 +82,13 @@ def write_corpus(folder, files=3, rows=40):
     texts = []
     for number in range(files):
         part = [sentence(rows * number + row) for row in range(rows)]
-        lines = [json.dumps({"text": text, "kind": f"kind{k % 3}"}) for k, text in enumerate(part)]
+        lines = [json.dumps({"text": text}) for text in part]
         (folder / f"part{number}.jsonl").write_text("\n".join(lines))
         texts.append(part)
     return texts
 
 
 def text_config(place, **settings):
-    corpus = Text(path=str(place / "corpus"), source_field="kind")
+    corpus = Text(path=str(place / "corpus"))
     values = {"tokenizer": Bpe(vocab_size=300), "held_out_frac": 0.1, "folder": str(place / "shards"), **settings}
     return DataConfig(corpus=corpus, window=16, **values)

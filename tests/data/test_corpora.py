@@ -3,13 +3,17 @@ import json
 import pyarrow
 import pyarrow.parquet
 import pytest
-import zstandard
 
+from lab.data import corpora
 from lab.data.config import DataConfig, Slimpajama, Text
 from lab.data.corpora import Document, DroppedDocument, open_corpus
 from tests.data.stores import refused
 
 TEXTS = ["one\nline", "zwei Wörter", "trois ☕ 三"]
+
+
+def zst(data):
+    return pyarrow.compress(data, codec="zstd", asbytes=True)
 
 
 def read_all(corpus):
@@ -31,7 +35,7 @@ def write_parquet(path, texts):
 
 WRITERS = {
     ".jsonl": lambda path: path.write_bytes(json_lines({"text": text} for text in TEXTS)),
-    ".jsonl.zst": lambda path: path.write_bytes(zstandard.compress(json_lines({"text": text} for text in TEXTS))),
+    ".jsonl.zst": lambda path: path.write_bytes(zst(json_lines({"text": text} for text in TEXTS))),
     ".parquet": lambda path: write_parquet(path, TEXTS),
 }
 
@@ -52,16 +56,12 @@ def test_a_txt_file_is_one_document_named_by_its_file(tmp_path):
     assert read_all(Text(path=str(tmp_path))) == expected
 
 
-def test_fields_are_those_named_and_sources_may_be_nested(tmp_path):
-    rows = [
-        {"body": "x", "meta": {"from": "web"}},
-        {"body": "y", "meta": {"from": "book"}},
-        {"body": "z", "meta": 3},
-        {"body": "w"},
-    ]
+def test_the_field_is_that_named_and_slimpajamas_rows_name_their_source(tmp_path):
+    rows = [{"body": "x", "text": "y", "meta": {"redpajama_set_name": "web"}}, {"text": "z", "meta": 3}, {"text": "w"}]
     (tmp_path / "part.jsonl").write_bytes(json_lines(rows))
-    items = read_all(Text(path=str(tmp_path), text_field="body", source_field="meta.from"))
-    assert items == [Document("x", "web"), Document("y", "book"), Document("z", "part"), Document("w", "part")]
+    assert read_all(Text(path=str(tmp_path), text_field="body"))[0] == Document("x", "part")
+    items = read_all(Slimpajama(path=str(tmp_path)))
+    assert items == [Document("y", "web"), Document("z", "part"), Document("w", "part")]
 
 
 @pytest.mark.parametrize(
@@ -113,14 +113,14 @@ def varied(n):
 @pytest.mark.parametrize("kept", [0.5, 0.9, 0.999])
 def test_a_truncated_zst_file_is_one_line(tmp_path, kept):
     path = tmp_path / "part.jsonl.zst"
-    whole = zstandard.compress(varied(4000))
+    whole = zst(varied(4000))
     path.write_bytes(whole[: int(kept * len(whole))])
     with refused(f"{path}: "):
         read_all(Text(path=str(tmp_path)))
 
 
 def test_zst_frames_follow_each_other(tmp_path):
-    frames = [zstandard.compress(json_lines([{"text": text}])) for text in TEXTS]
+    frames = [zst(json_lines([{"text": text}])) for text in TEXTS]
     (tmp_path / "part.jsonl.zst").write_bytes(b"".join(frames))
     assert [item.text for item in read_all(Text(path=str(tmp_path)))] == TEXTS
 
@@ -146,13 +146,14 @@ def test_a_folder_without_text_is_one_line(tmp_path):
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 3, 512])
-def test_slimpajama_files_are_shared_out_over_the_tasks(tmp_path, tasks):
+def test_slimpajama_files_are_shared_out_over_the_tasks(tmp_path, tasks, monkeypatch):
+    monkeypatch.setattr(corpora, "SLIMPAJAMA_TASKS", tasks)
     for number in range(5):
         folder = tmp_path / f"chunk{number % 2}"
         folder.mkdir(exist_ok=True)
         rows = slim_rows([f"file {number} row {row}" for row in range(3)], f"Set{number}")
-        (folder / f"example_{number}.jsonl.zst").write_bytes(zstandard.compress(json_lines(rows)))
-    corpus = Slimpajama(path=str(tmp_path), tasks=tasks)
+        (folder / f"example_{number}.jsonl.zst").write_bytes(zst(json_lines(rows)))
+    corpus = Slimpajama(path=str(tmp_path))
     assert open_corpus(DataConfig(corpus=corpus)).n_tasks == min(tasks, 5)
     expected = [Document(f"file {n} row {row}", f"Set{n}") for n in range(5) for row in range(3)]
     assert sorted(read_all(corpus), key=lambda d: d.text) == expected
@@ -170,12 +171,14 @@ def hub_folder(tmp_path, monkeypatch):
     for number in range(3):
         rows = slim_rows([f"file {number} row {row}" for row in range(4)], f"Set{number}")
         (folder / f"train-{number}.jsonl").write_bytes(json_lines([*rows, {**rows[0], "text": ""}]))
+    monkeypatch.setattr(corpora, "HUB_DATASET", str(folder))
     return folder
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 512])
-def test_a_dataset_is_streamed_through_the_datasets_package(hub_folder, tasks):
-    corpus = Slimpajama(dataset=str(hub_folder), tasks=tasks)
+def test_a_dataset_is_streamed_through_the_datasets_package(hub_folder, tasks, monkeypatch):
+    monkeypatch.setattr(corpora, "SLIMPAJAMA_TASKS", tasks)
+    corpus = Slimpajama()
     assert open_corpus(DataConfig(corpus=corpus)).n_tasks == min(tasks, 3)
     items = read_all(corpus)
     expected = [Document(f"file {n} row {row}", f"Set{n}") for n in range(3) for row in range(4)]
@@ -183,6 +186,7 @@ def test_a_dataset_is_streamed_through_the_datasets_package(hub_folder, tasks):
     assert [i for i in items if isinstance(i, DroppedDocument)] == [DroppedDocument("empty")] * 3
 
 
-def test_a_dataset_that_cannot_be_opened_is_one_line(hub_folder):
-    with refused(f"data.corpus.dataset={hub_folder / 'nowhere'}: cannot be opened ("):
-        open_corpus(DataConfig(corpus=Slimpajama(dataset=str(hub_folder / "nowhere"))))
+def test_a_dataset_that_cannot_be_opened_is_one_line(hub_folder, monkeypatch):
+    monkeypatch.setattr(corpora, "HUB_DATASET", str(hub_folder / "nowhere"))
+    with refused(f"data.corpus.name=slimpajama: {hub_folder / 'nowhere'} cannot be opened ("):
+        open_corpus(DataConfig(corpus=Slimpajama()))

@@ -44,13 +44,15 @@ def hub(monkeypatch):
         return Stream(list(range(FILES)), read)
 
     monkeypatch.setattr(pytest.importorskip("datasets"), "load_dataset", load_dataset)
+    monkeypatch.setattr(corpora, "HUB_DATASET", "owner/name")
+    monkeypatch.setattr(corpora, "SLIMPAJAMA_TASKS", TASKS)
     corpora.open_stream.cache_clear()
     yield listed, read
     corpora.open_stream.cache_clear()
 
 
 def prepare_from(tmp_path, tasks=None, sample=ROWS):
-    corpus = Slimpajama(dataset="owner/name", tasks=TASKS)
+    corpus = Slimpajama()
     tokenizer = Bpe(vocab_size=300, sample_documents=sample)
     config = DataConfig(corpus=corpus, tokenizer=tokenizer, folder=str(tmp_path), held_out_frac=0.0)
     return prepare(config, tasks=tasks, progress=False), shard_folder(config)

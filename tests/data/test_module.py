@@ -11,8 +11,9 @@ from lightning.fabric.utilities.apply_func import move_data_to_device
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lab.data.arrangement import Arrangement
+from lab.data.batches import starts_of
 from lab.data.config import DataConfig, Text, TokenizerFile
-from lab.data.module import PackedData, arrangement_of, starts_of
+from lab.data.module import arrangement_of
 from lab.data.packing import Pack
 from lab.data.preparation import prepare, shard_folder
 from lab.data.tokenizer import load_tokenizer
@@ -20,6 +21,7 @@ from lab.masks import Anchor, Causal, Document
 from lab.skip.longrecipe import LongRecipe
 from lab.skip.pose import Pose
 from lab.skip.rpes import Rpes
+from tests.data.stores import module_of
 from tests.data.windows import IGNORE
 
 MASKS = {
@@ -34,7 +36,7 @@ MASKS = {
 
 
 def packs_of(config, n_steps, *, rank=0, world_size=1, n_streams=2, states=None, **settings):
-    data = PackedData(config, seed=3, micro_batch_tokens=256, n_streams=n_streams, **settings)
+    data = module_of(config, seed=3, micro_batch_tokens=256, n_streams=n_streams, **settings)
     data.trainer = SimpleNamespace(global_rank=rank, world_size=world_size)
     data.setup("fit")
     if states is not None:
@@ -161,7 +163,7 @@ def test_the_anchor_is_what_ends_documents_where_nothing_begins_them(tmp_path):
     )
     prepare(config, progress=False)
     assert arrangement_of(config, Anchor()) == Arrangement(mask="anchor", running=True, anchor=0, bos=None)
-    data = PackedData(config, seed=0, micro_batch_tokens=7, n_streams=1, mask=Anchor())
+    data = module_of(config, seed=0, micro_batch_tokens=7, mask=Anchor())
     data.setup("fit")
     pack = next(data.stream(0))
     assert (pack.tokens.tolist(), pack.lengths, pack.anchors) == ([0, 1, 2, 1, 2, 2, 0], [1, 6], (-1, 0))

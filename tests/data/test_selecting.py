@@ -6,15 +6,15 @@ import json
 import numpy as np
 import pytest
 
+from lab.data.batches import to_batch
 from lab.data.config import DataConfig
-from lab.data.module import PackedData, to_batch
 from lab.data.preparation import shard_folder
 from lab.data.segments import index_segments
 from lab.data.selecting import Selection, read_token_types
 from lab.data.tokenizer import load_tokenizer, vocabulary_hash
 from lab.errors import ConfigError, DataError
 from lab.skip.longrecipe import LongRecipe
-from tests.data.stores import drawn_lengths, make_store, refused, stream_over
+from tests.data.stores import drawn_lengths, make_store, module_of, refused, stream_over
 from tests.data.windows import FIRST, IGNORE, documents_of, runs_of
 
 WINDOW, BUDGET, SEED = 40, 12, 5  # tokens of the text that a sample is made of, tokens of a sample
@@ -111,9 +111,9 @@ def test_a_stream_goes_on_where_its_state_left_it(text, types):
 
 def test_an_epoch_takes_a_sample_of_every_window(text):
     stream = stream_of(text, "rare", look_ahead=1, pack_tokens=BUDGET)
-    packs = list(itertools.islice(stream, stream.segments.n))
+    packs = list(itertools.islice(stream, stream.settings.segments.n))
     windows = [(pack.tokens[0] - FIRST) // WINDOW for pack in packs]
-    assert sorted(windows) == list(range(stream.segments.n))
+    assert sorted(windows) == list(range(stream.settings.segments.n))
 
 
 def test_short_samples_leave_no_room_to_others(text):
@@ -150,9 +150,7 @@ def write(joined, tmp_path):
 
 
 def open_data(config, target_len=200, **skip):
-    data = PackedData(
-        config, seed=0, micro_batch_tokens=128, n_streams=1, skip=LongRecipe(target_len=target_len, **skip)
-    )
+    data = module_of(config, seed=0, micro_batch_tokens=128, skip=LongRecipe(target_len=target_len, **skip))
     data.setup("fit")
     return data
 
@@ -174,14 +172,8 @@ def test_the_file_itself_and_one_in_place_of_it(joined, write):
     folder = write()
     for place in (folder, folder / "impact.json"):
         assert read_token_types(place, load_tokenizer(shard_folder(joined))).sum() == 1
-    data = PackedData(
-        joined,
-        seed=0,
-        micro_batch_tokens=128,
-        n_streams=1,
-        skip=LongRecipe(target_len=200, selection="gone"),
-        token_types=folder / "impact.json",
-    )
+    skip = LongRecipe(target_len=200, selection="gone")
+    data = module_of(joined, seed=0, micro_batch_tokens=128, skip=skip, token_types=folder / "impact.json")
     data.setup("fit")
     assert next(data.stream(0)).selected is not None
 

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from lab.data.config import Synthetic
-from lab.data.corpora import SyntheticReader, synthetic_text
+from lab.data.corpora import SyntheticReader
+from lab.data.synthetic import SyntheticText
 from lab.data.tokenizer import train_bpe
 
 STATED = re.compile(r"One of the magic numbers is ([0-9]+)\.")
@@ -17,7 +18,7 @@ DOCUMENTS = 400
 
 
 def text(window=256, **settings):
-    return synthetic_text(natural(window, **settings))
+    return SyntheticText(natural(window, **settings))
 
 
 def natural(window, **settings):
@@ -41,7 +42,7 @@ def test_document_is_a_function_of_seed_and_index(documents):
     ids=["defaults_at_192", "at_384"],
 )
 def test_documents_are_those_of_earlier_versions(settings, sha):
-    documents = "\n".join(synthetic_text(Synthetic(**settings)).documents(0, 200))
+    documents = "\n".join(SyntheticText(Synthetic(**settings)).documents(0, 200))
     assert hashlib.sha256(documents.encode()).hexdigest()[:16] == sha
 
 
@@ -49,14 +50,6 @@ def test_no_document_is_written_twice(documents):
     long = [document for document in documents if len(document) > 100]
     assert len(long) > 200
     assert len(set(long)) == len(long)
-
-
-@pytest.mark.parametrize("change", [{"seed": 1}, {"seed": 2**40}], ids=["seed_1", "large_seed"])
-def test_other_seeds_give_other_documents(documents, change):
-    others = list(text(**change).documents(0, 50))
-    long = [pair for pair in zip(others, documents, strict=False) if len(pair[0]) > 100]
-    assert len(long) > 20
-    assert all(a != b for a, b in long)
 
 
 def test_no_document_is_empty(documents):
@@ -75,10 +68,9 @@ def test_numbers_have_their_digits(digits):
     assert not any(number.startswith("0") for number in stated)
 
 
-@pytest.mark.parametrize("needles", [1, 4])
-def test_answer_repeats_in_order_what_its_section_stated(needles):
+def test_answer_repeats_in_order_what_its_section_stated():
     asked, most = 0, 0
-    for document in text(needles=needles).documents(0, DOCUMENTS):
+    for document in text().documents(0, DOCUMENTS):
         begin = 0
         for question in ASKED.finditer(document):
             before = STATED.findall(document[begin : question.start()])
@@ -89,7 +81,7 @@ def test_answer_repeats_in_order_what_its_section_stated(needles):
         assert document.count("What are the magic numbers") == len(ASKED.findall(document))
         assert len(STATED.findall(document[begin:])) == 0, "a number is stated and never asked for"
     assert asked > 60
-    assert most == needles
+    assert most == 4
 
 
 def test_a_question_ends_its_section(documents):
@@ -116,7 +108,7 @@ def test_reader_writes_every_document_once_over_its_tasks():
     reader = SyntheticReader(corpus)
     read = [document.text for task in range(reader.n_tasks) for document in reader.read(task)]
     assert reader.n_tasks == 2  # 4000 documents to a task
-    assert read == list(synthetic_text(corpus).documents(0, 4003))
+    assert read == list(SyntheticText(corpus).documents(0, 4003))
 
 
 def segment_lengths(window, n_documents):

@@ -1,7 +1,6 @@
 """Preparations side by side, killed, or on a full disk: the same bytes, nothing done twice, nothing left over."""
 
 import errno
-import json
 import multiprocessing
 import os
 import random
@@ -10,10 +9,9 @@ import time
 
 import pytest
 
-from lab import owner
 from lab.data import preparation
 from lab.data.preparation import is_prepared, prepare, shard_folder
-from lab.data.shards import ShardWriter, TokenStore
+from lab.data.shards import ShardWriter
 from lab.errors import DataError, DiskError
 from tests.data.stores import folder_bytes, text_config, write_corpus
 from tests.refusals import refused
@@ -22,11 +20,8 @@ FORK = multiprocessing.get_context("fork")
 LIMIT_S = 60
 
 
-def prepare_slowly(config, log, machine):
-    """Prepare as on a machine of its own, a moment for each shard, and note each task run."""
-    owner.BEAT_S, owner.POLL_S = 0.05, 0.01
-    if machine is not None:
-        owner.machine = lambda: machine
+def prepare_slowly(config, log):
+    """Prepare, a moment for each shard, and note each task run."""
     run = preparation.run_task
 
     def slow(*arguments):
@@ -39,8 +34,8 @@ def prepare_slowly(config, log, machine):
     prepare(config, progress=False)
 
 
-def start(config, log, machine=None):
-    process = FORK.Process(target=prepare_slowly, args=(config, log, machine), daemon=True)
+def start(config, log):
+    process = FORK.Process(target=prepare_slowly, args=(config, log), daemon=True)
     process.start()
     return process
 
@@ -54,10 +49,9 @@ def expected(tmp_path):
     return folder_bytes(shard_folder(alone)), text_config(tmp_path)
 
 
-@pytest.mark.parametrize("machines", [(None, None), ("one", "other")], ids=["one_host", "two_hosts"])
-def test_two_at_once_share_the_tasks_and_write_the_same_bytes(expected, tmp_path, machines):
+def test_two_at_once_share_the_tasks_and_write_the_same_bytes(expected, tmp_path):
     whole, config = expected
-    both = [start(config, tmp_path / "log", machine) for machine in machines]
+    both = [start(config, tmp_path / "log") for _ in range(2)]
     for process in both:
         process.join(LIMIT_S)
     assert [process.exitcode for process in both] == [0, 0]
@@ -104,51 +98,15 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(expected, monke
     assert folder_bytes(folder) == whole
 
 
-ENTRY = {"bytes": 1, "sha256": "0"}
-GOOD = {"dtype": "<u2", "splits": {s: {"documents": 1, "tokens": 1} for s in ("train", "held_out")}}
-GOOD |= {"sources": ["a"], "skips": {}, "files": {"a": ENTRY}}
-MANIFESTS = {
-    "newer": GOOD | {"format": 9},
-    "outside": GOOD | {"files": {"../../corpus/part0.jsonl": ENTRY}},
-    "absolute": GOOD | {"files": {"/etc/hostname": ENTRY}},
-    "other_type": GOOD | {"dtype": "O"},
-    "tokens_is_a_word": GOOD | {"splits": {s: {"documents": 1, "tokens": "x"} for s in ("train", "held_out")}},
-}
-
-
-@pytest.mark.parametrize("name", MANIFESTS)
-def test_a_manifest_of_another_shape_is_one_line(made, name):
-    shard = shard_folder(made[0]) / "task-00001"
-    (shard / "manifest.json").write_text(json.dumps(MANIFESTS[name]))
-    known = "format" not in MANIFESTS[name]
-    rule = f"{shard}: its manifest cannot be read (" if known else f"{shard / 'manifest.json'}: format "
-    with refused(rule, error=DataError):
-        TokenStore.open(shard.parent, "train")
-
-
-BROKEN = [b"[]", b'{"tasks"', b"\xff", b"[" * 100_000]
-PREPARED = [b"{}", b'{"format": 3, "tasks": 3}', b'{"tasks": "x"}']
-FILES = [*(("inputs.json", data) for data in BROKEN), *(("prepared.json", data) for data in BROKEN + PREPARED)]
+BROKEN = [b"[]", b'{"tasks"', b"\xff", b"[" * 100_000, b"{}", b'{"tasks": "x"}']
+FILES = [("inputs.json", BROKEN[1]), *((name, data) for name in ("prepared.json", "manifest.json") for data in BROKEN)]
 
 
 @pytest.mark.parametrize(("name", "data"), FILES, ids=lambda value: str(value)[:20])
 def test_a_broken_record_is_one_line(made, name, data):
-    path = shard_folder(made[0]) / name
+    folder = shard_folder(made[0])
+    path = folder / "task-00001" / name if name == "manifest.json" else folder / name
     path.write_bytes(data)
     with refused(f"{path}: ", error=DataError):
         is_prepared(made[0])
         prepare(made[0], progress=False)
-
-
-def test_shards_without_a_number_are_of_the_first_format(made):
-    folder = shard_folder(made[0])
-    before = TokenStore.open(folder, "train").read(0, 10**6).tolist()
-    for path in (folder / "prepared.json", *folder.glob("*/manifest.json")):
-        values = json.loads(path.read_text())
-        assert values.pop("format") == 2
-        for name in ("files", "shards", "sha256") if path.name == "prepared.json" else ("task", "block_bytes"):
-            del values[name]
-        values.get("files", {}).pop("checksums.bin", None)
-        path.write_text(json.dumps(values))
-    assert is_prepared(made[0])
-    assert TokenStore.open(folder, "train").read(0, 10**6).tolist() == before

@@ -1,12 +1,25 @@
-"""Upsampling of long documents: weights by hand, copies and their order by brute force."""
+"""Upsampling of long documents: weights by hand, copies by brute force, and shards read back from their bytes."""
 
+import json
 import math
+import shutil
+import tracemalloc
+from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from lab.data.config import Upsample
-from lab.data.upsampling import copies_of, draw_offsets, parted, spread, weigh
+from lab.data.config import Conversations, DataConfig, Synthetic, Upsample
+from lab.data.derivation import copies_of, derive_task, draw_offsets, parted, plan, spread, weigh
+from lab.data.manifest import shards_in
+from lab.data.preparation import is_prepared, prepare, shard_folder, summarise, verify
+from lab.data.shards import ShardWriter, TokenStore
+from lab.errors import ConfigError
+from lab.prepare import SYNTAX, carry_out
+from tests.data.slim import LONG, SHARE, SOURCES, TASKS, documents, flat, slim_corpus, tokens_by_class
+from tests.data.stores import folder_bytes, refused
+from tests.fits import CONFIG
 
 
 def test_weights_worked_by_hand():
@@ -112,3 +125,212 @@ def test_parting_keeps_every_copy(order):
     assert sorted(got.tolist()) == sorted(order)
     possible = all(2 * order.count(k) <= len(order) + 1 for k in order)
     assert not possible or (got[1:] != got[:-1]).all(), got
+
+
+def test_every_copy_is_a_document_of_its_base_shard_as_often_as_the_weights_say(config):
+    prepare(config, progress=False)
+    base, derived = documents(config.base), documents(config)
+    assert len(base) == len(derived) == TASKS
+    before = tokens_by_class(flat(base))
+    for (source, is_long), _ in before.items():
+        total = before[source, False] + before[source, True]
+        part = before[source, is_long]
+        keeps = before[source, True] in (0, total) or before[source, True] >= SHARE * total
+        weight = 1 if keeps else (SHARE if is_long else 1 - SHARE) * total / part
+        mine = [Counter(ids for s, ids in shard if s == source and (len(ids) > LONG) == is_long) for shard in derived]
+        theirs = [Counter(ids for s, ids in shard if s == source and (len(ids) > LONG) == is_long) for shard in base]
+        for got, had in zip(mine, theirs, strict=True):
+            assert set(got) <= set(had)
+            assert {got[ids] for ids in had} <= {math.floor(weight), math.ceil(weight)}
+        n_copies, n_documents = (sum(sum(c.values()) for c in counters) for counters in (mine, theirs))
+        assert abs(n_copies - weight * n_documents) < 1
+
+
+def test_the_mixture_is_kept_and_long_documents_make_the_share(config):
+    config = replace(config, upsample=replace(config.upsample, tokens=200_000))  # so many that rounding is small
+    prepare(config, progress=False)
+    before, after = tokens_by_class(flat(documents(config.base))), tokens_by_class(flat(documents(config)))
+    assert abs(after.total() / 200_000 - 1) < 0.02
+    for source in SOURCES:
+        mine, theirs = ({k: c[source, k] for k in (False, True)} for c in (after, before))
+        assert sum(mine.values()) / after.total() == pytest.approx(sum(theirs.values()) / before.total(), abs=0.01)
+    assert {source: before[source, True] > 0 for source in SOURCES} == {s: s != "RedPajamaC4" for s in SOURCES}
+    for source in ("RedPajamaBook", "RedPajamaGithub"):
+        had = before[source, True] / (before[source, True] + before[source, False])
+        got = after[source, True] / (after[source, True] + after[source, False])
+        assert got == pytest.approx(max(had, SHARE), abs=0.02)
+    assert after["RedPajamaArXiv", False] == after["RedPajamaC4", True] == 0
+
+
+def test_a_missing_task_is_made_again_to_the_byte_and_the_others_are_left(config):
+    prepare(config, progress=False)
+    folder = shard_folder(config)
+    before = folder_bytes(folder)
+    shutil.rmtree(folder / "task-00001")
+    (folder / "prepared.json").unlink()
+    half = folder / ".task-00001.tmp"
+    half.mkdir()
+    (half / "train.tokens.bin").write_bytes(b"of a task that was killed")
+    stamps = [(folder / f"task-0000{k}" / "manifest.json").stat().st_mtime_ns for k in (0, 2)]
+    assert not is_prepared(config)
+    prepare(config, progress=False)
+    assert is_prepared(config)
+    assert folder_bytes(folder) == before
+    assert [(folder / f"task-0000{k}" / "manifest.json").stat().st_mtime_ns for k in (0, 2)] == stamps
+
+
+def test_shares_of_a_job_array_complete_to_the_same(config, tmp_path):
+    prepare(config, progress=False)
+    other = replace(config, folder=str(tmp_path / "by_shares"))
+    first = prepare(other, tasks=[0, 2], progress=False)
+    assert first.folder == shard_folder(other.base), "the base is not whole yet"
+    prepare(other, tasks=[1], progress=False)  # completes the base and derives its own
+    assert len(shards_in(shard_folder(other))) == 1
+    assert not is_prepared(other)
+    prepare(other, tasks=[0, 2], progress=False)
+    assert is_prepared(other)
+    assert folder_bytes(shard_folder(other)) == folder_bytes(shard_folder(config))
+
+
+def test_derived_shards_stand_without_their_base(config):
+    done = prepare(config, progress=False)
+    shutil.rmtree(shard_folder(config.base))
+    shutil.rmtree(config.corpus.path)
+    assert is_prepared(config)
+    assert prepare(config, progress=False) == summarise(shard_folder(config)) == done
+    verify(config)
+    assert TokenStore.open(shard_folder(config), "train").n_tokens == done.tokens["train"]
+
+
+def test_a_base_that_was_made_anew_is_noticed(config, tmp_path, tokenizer):
+    prepare(config, progress=False)
+    shutil.rmtree(shard_folder(config.base))
+    shutil.rmtree(tmp_path / "corpus")
+    slim_corpus(tmp_path / "corpus", seed=1)
+    prepare(config.base, progress=False)
+    assert not is_prepared(config)
+    folder = shard_folder(config)
+    with refused(f"{folder}: task-00000 and 2 others were added, removed or changed since preparation began; "):
+        prepare(config, progress=False)
+    shutil.rmtree(folder)
+    prepare(config, progress=False)
+    assert is_prepared(config)
+
+
+def test_scored_marks_are_carried_over(tmp_path, tokenizer):
+    (tmp_path / "corpus").mkdir()
+    generator = np.random.default_rng(0)
+    rows = []
+    for number in range(40):
+        said = [" ".join(f"w{n}" for n in generator.integers(1, 500, size)) for size in (5, 3 + 4 * (number % 8))]
+        rows.append({"conversations": [{"from": "human", "value": said[0]}, {"from": "gpt", "value": said[1]}]})
+    (tmp_path / "corpus" / "a.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    corpus = Conversations(path=str(tmp_path / "corpus" / "a.jsonl"))
+    upsample = Upsample(longer_than=30, share=0.9)
+    config = DataConfig(corpus=corpus, tokenizer=tokenizer, folder=str(tmp_path / "shards"), upsample=upsample)
+    prepare(config, progress=False)
+    marked = {}
+    for one in (config.base, config):
+        store = TokenStore.open(shard_folder(one), "train")
+        ends = np.concatenate([shard.ends for shard in store.shards])
+        starts = [0, *ends[:-1].tolist()]
+        spans = [(start, int(end) - start) for start, end in zip(starts, ends)]
+        marked[one.upsample] = [(tuple(store.read(*span)), tuple(store.scored(*span))) for span in spans]
+    assert set(marked[upsample]) < set(marked[None])
+    assert sum(sum(scored) for _, scored in marked[upsample]) > 0
+    assert len(marked[upsample]) != len(set(marked[upsample])), "some are copied"
+
+
+def test_a_shard_is_never_held_in_memory(tmp_path):
+    numbers = np.random.default_rng(0).integers(60_000, size=4_000_000).tolist()
+    writer = ShardWriter(tmp_path / ".writing", "<u2")
+    for start in range(0, len(numbers), 20_000):
+        writer.add("train", numbers[start : start + 19_000], f"source{start // 200_000}")
+        writer.add("train", numbers[start + 19_000 : start + 20_000], f"source{start // 200_000}")
+    (tmp_path / "base").mkdir()
+    writer.close(tmp_path / "base" / "task-00000")
+    (job,), _ = plan(tmp_path / "base", Upsample(share=0.99), progress=False)
+    tracemalloc.start()
+    derive_task(tmp_path, "derived", job)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    size = (tmp_path / "task-00000" / "train.tokens.bin").stat().st_size
+    assert size > 7_500_000
+    assert peak < size / 8
+
+
+def test_the_record_counts_what_the_shards_hold(config):
+    prepare(config, progress=False)
+    record = json.loads((shard_folder(config) / "upsampling.json").read_text())
+    base, derived = flat(documents(config.base)), flat(documents(config))
+    kept = {}
+    for row in record["sources"]:
+        for when, items in (("before", base), ("after", derived)):
+            own = [len(ids) for source, ids in items if row["source"] in (source, "all")]
+            long = sum(n for n in own if n > LONG)
+            assert (row[f"documents_{when}"], row[f"tokens_{when}"]) == (len(own), sum(own))
+            assert row[f"long_{when}"] == pytest.approx(long / max(1, sum(own)))
+        kept[row["source"]] = row.get("kept")
+    assert kept["RedPajamaC4"] == "no long documents"
+    assert kept["RedPajamaArXiv"] == "no short documents"
+    assert list(kept)[-1] == "all"
+
+
+@pytest.mark.parametrize(
+    ("settings", "rule"),
+    [
+        ({"longer_than": 300}, "longer_than=300: nothing to upsample, the longest document has {} tokens"),
+        ({"share": 0.01}, "share=0.01: changes no source (of 4: 1 no long documents, 1 no short doc"),
+        ({"tokens": 1}, "tokens=1: leaves no document"),
+    ],
+)
+def test_settings_that_change_nothing_are_refused(config, settings, rule):
+    wrong = replace(config, upsample=replace(config.upsample, **settings))
+    with refused(f"data.upsample.{rule}"):
+        prepare(wrong, progress=False)
+    assert not shard_folder(wrong).exists()
+
+
+def test_every_setting_names_other_shards(config):
+    changes = [{"longer_than": 101}, {"share": 0.81}, {"tokens": 100}, {}]
+    names = {replace(config, upsample=replace(config.upsample, **change)).shard_name for change in changes}
+    assert len({*names, config.base.shard_name}) == len(changes) + 1
+    assert config.shard_name.startswith("slimpajama-upsampled-")
+    assert replace(config, window=64).shard_name == config.shard_name
+    for share in (0.0, 1.0):
+        with pytest.raises(ConfigError, match=r"^share=\S+: must be [<>] [01]"):
+            Upsample(share=share)
+
+
+def test_a_synthetic_corpus_is_upsampled_where_it_is_needed(tmp_path):
+    corpus = Synthetic(documents=200, words=16, median_tokens=16.64, section_tokens=64.0)
+    config = DataConfig(corpus=corpus, folder=str(tmp_path), window=64, upsample=Upsample(longer_than=40))
+    prepare(config, progress=False)
+    *_, whole = json.loads((shard_folder(config) / "upsampling.json").read_text())["sources"]
+    assert whole["long_after"] == pytest.approx(0.7, abs=0.03)
+    assert whole["long_before"] < 0.65
+
+
+def test_the_command_prints_the_table_and_what_is_left(config):
+    words = [
+        str(CONFIG),
+        "--data.corpus.name=slimpajama",
+        f"--data.corpus.path={config.corpus.path}",
+        "--data.tokenizer.method=file",
+        f"--data.tokenizer.path={config.tokenizer.path}",
+        "--data.tokenizer.eos=<eos>",
+        f"--data.folder={config.folder}",
+        "--model.vocab_size=501",
+        "--workers=1",
+        "--data.upsample.longer_than=100",
+        "--data.upsample.share=0.9",
+    ]
+    for share in ("0/2", "1/2"):
+        said = carry_out(SYNTAX.read([*words, f"--task={share}"]))
+        assert said.endswith("; some shards are missing, run it again for all tasks")
+    said = carry_out(SYNTAX.read(words))
+    summary, table = said.split("\n\n")
+    assert {line.split()[0] for line in table.splitlines()[1:]} == {*SOURCES, "all"}
+    assert "no long documents" in table
+    again = carry_out(SYNTAX.read([*words, "--verify"]))
+    assert again == f"{summary}; all hashes match\n\n{table}"

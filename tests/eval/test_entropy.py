@@ -14,7 +14,7 @@ from lab.loading import open_model
 from lab.positions import distance, frequencies
 from tests.eval.commands import check_faults, rows_in, runner, words_of
 from tests.model.attention_by_hand import TINY, drawn, entropy_of, logits_by_distance, projections, tiny
-from tests.model.test_bands_in_attention import METHODS
+from tests.model.equations import METHODS
 from tests.runs.test_picture import size_of
 
 TOL = 1e-11  # some dozens of float64 terms of order one, through three layers

@@ -72,7 +72,7 @@ def by_hand(prepared, base, tuned):
 
 def drawn(by_hand, prepared, n):
     """The windows that the command draws, in its order."""
-    from lab.data.windows import held_out_windows
+    from lab.data.packing import held_out_windows
 
     tokens = held_out_windows(prepared, length=40, windows=n, seed=0).tokens.tolist()
     return [by_hand[tuple(row)] for row in tokens]

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from eval.impact.windows import file_windows
+from lab.data.packing import Windows, held_out_windows
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
-from lab.data.windows import Windows, held_out_windows
 from lab.errors import DataError
 
 LENGTH = 40

@@ -11,7 +11,7 @@ from lab.model.attention.inspection import LayerInputs, LayerLogits, layer_input
 from lab.model.decoder import DecoderConfig
 from lab.positions import distance, frequencies
 from tests.model.attention_by_hand import TINY, drawn, eight_bits, logits_by_distance, logits_of, projections, tiny
-from tests.model.test_bands_in_attention import METHODS, ONCE
+from tests.model.equations import METHODS, ONCE
 
 TOL = 1e-12  # some dozens of float64 products of order ten
 WIDTH = TINY.head_dim

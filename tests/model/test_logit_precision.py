@@ -6,9 +6,7 @@ import pytest
 import torch
 
 from lab.model.attention import attend, devices
-from lab.model.attention.layout import Layout
-from lab.model.attention.plan import plan_for
-from lab.positions import distance, frequencies
+from lab.positions import distance
 
 HEADS, KV_HEADS, N, WIDTH = 4, 2, 40, 24
 OUTPUT_TOL = 2**-8  # values of order one, rounded once to 8 bits
@@ -51,25 +49,3 @@ def test_dense_masks_round_no_logit(on_gpu, method):
     assert out.dtype == torch.bfloat16
     expected = by_definition(q, k, v, lambda m, n: n <= m)[0]
     torch.testing.assert_close(out.double(), expected, rtol=0, atol=OUTPUT_TOL)
-
-
-def test_bands_of_heads_that_no_fused_kernel_takes_round_no_logit(on_gpu):
-    q, k, v = (x[..., : WIDTH // 2] for x in large(2))  # a width that no fused kernel takes
-    still = frequencies("rope", head_dim=WIDTH // 2, theta=1e300)
-    ids = torch.arange(N)
-    layout = Layout.of(ids, ids, still, METHODS["string"], torch.bfloat16, starts=(0,))
-    turned = [rotation.rotate(k).bfloat16() for rotation in layout.k_rotations]
-    out = plan_for("sdpa", layout, q, v).run(q, turned, v, 0).double()
-    exact = Layout.of(ids, ids, still, METHODS["string"], torch.float64, starts=(0,))
-    rotated = [rotation.rotate(q.double()).bfloat16().double() for rotation in exact.q_rotations]
-    expected = torch.zeros_like(out)
-    for h in range(HEADS):
-        for m in range(N):
-            logits = []
-            for n in range(m + 1):
-                band = next(i for i, b in enumerate(METHODS["string"].bands) if bool(b.region.contains(ids[m], ids[n])))
-                key = turned[layout.key_of_band[band]][0, h // 2, n].double()
-                logits.append(float(rotated[band][0, h, m] @ key) / math.sqrt(WIDTH // 2))
-            weights = torch.softmax(torch.tensor(logits, dtype=torch.float64), 0)
-            expected[0, h, m] = weights @ v[0, h // 2, : m + 1].double()
-    torch.testing.assert_close(out, expected, rtol=0, atol=OUTPUT_TOL)

@@ -8,7 +8,7 @@ import torch
 from torch import distributed
 from torch.nn import functional as F
 
-from lab.data.module import to_batch
+from lab.data.batches import to_batch
 from lab.data.packing import Pack
 from lab.model.config import DecoderConfig
 from lab.model.loss import IGNORE, summed_cross_entropy

@@ -7,15 +7,14 @@ import pytest
 import torch
 
 from lab.data.arrangement import Arrangement, interleaved
-from lab.data.module import to_batch
-from lab.data.packing import PackStream
+from lab.data.batches import to_batch
 from lab.data.segments import index_segments
 from lab.model.attention import backends
 from lab.model.attention.rotary import Rotation
 from lab.model.config import DecoderConfig
 from lab.positions import distance, frequencies
 from lab.skip import skip_positions
-from tests.data.stores import make_store
+from tests.data.stores import make_store, stream_over
 from tests.data.windows import BOS, FIRST, IGNORE, Row, cut, documents_of, row_of, sample_segment, without_bos
 from tests.model.dense import attention_by_distance
 from tests.modules import training_of
@@ -69,18 +68,8 @@ def stores(tmp_path_factory):
 
 
 def pack_of(store, segments, arrangement=Arrangement(), skip=None):
-    stream = PackStream(
-        store,
-        segments,
-        stream=0,
-        n_streams=1,
-        pack_tokens=PACK,
-        seed=SEED,
-        look_ahead=8,
-        arrangement=arrangement,
-        skip=skip,
-    )
-    return next(stream)
+    settings = {"pack_tokens": PACK, "seed": SEED, "look_ahead": 8, "arrangement": arrangement, "skip": skip}
+    return next(stream_over(store, segments, **settings))
 
 
 def arranged(stores, arrangement):

@@ -7,8 +7,8 @@ import pytest
 from scipy.optimize import linprog
 
 from lab.errors import ConfigError
-from lab.shape.config import Exact, Power, ShapeConfig, Weights
-from lab.shape.exact import exact_weights
+from lab.shape.config import Exact, Power, ShapeConfig
+from lab.shape.profiles import exact_weights
 from lab.shape.weighing import plan_weights, weights_for
 
 WINDOW = 48
@@ -87,10 +87,10 @@ def test_an_aim_that_rises_is_met_nearly_as_well_as_can_be(most):
 
 def test_a_plan_reports_the_profile_that_targets_show():
     targets = targets_of(2)
-    config = ShapeConfig(target=Power(exponent=0.7), strategy=Weights(max_weight=3.0), strength=0.6)
-    plan = plan_weights(config, targets)
+    plan = plan_weights(ShapeConfig(target=Power(exponent=0.7)), targets)
     natural, goal = f_of(targets)[1:].astype(float), f_of(targets)[1:] ** 0.7
-    np.testing.assert_allclose(plan.aimed, 0.4 * natural / natural.sum() + 0.6 * goal / goal.sum())
+    np.testing.assert_allclose(plan.natural, natural / natural.sum())
+    np.testing.assert_allclose(plan.aimed, goal / goal.sum())
     pairs = np.zeros(WINDOW)
     for context, n in enumerate(targets):
         pairs[: context + 1] += n * plan.weights[context]
@@ -100,25 +100,21 @@ def test_a_plan_reports_the_profile_that_targets_show():
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("long_frac", [0.1, 0.25, 0.4])
-def test_exact_weights_bucket_by_bucket(long_frac, exponent):
-    targets, extra = targets_of(4).astype(float), 0.3
+def test_exact_weights_bucket_by_bucket(exponent):
+    targets = targets_of(4).astype(float)
     members = {}
     for context in range(1, WINDOW):
         members.setdefault(2 ** int(math.log2(context)), []).append(context)
-    sizes = {b: sum(targets[c] for c in own) for b, own in members.items() if b >= long_frac * WINDOW}
+    sizes = {b: sum(targets[c] for c in own) for b, own in members.items() if b >= 0.25 * WINDOW}
     ratio = {b: (n / sum(sizes.values())) ** -exponent for b, n in sizes.items()}
     mean = sum(n * ratio[b] for b, n in sizes.items()) / sum(sizes.values())
     expected = np.ones(WINDOW)
     for b in sizes:
-        expected[members[b]] += extra * ratio[b] / mean
-    config = Exact(extra=extra, exponent=exponent, long_frac=long_frac)
-    weights = exact_weights(config, targets)
+        expected[members[b]] += 0.15 * ratio[b] / mean
+    weights = exact_weights(exponent, targets)
     np.testing.assert_allclose(weights, expected)
-    long = expected > 1
-    assert (weights - 1)[long] @ targets[long] == pytest.approx(extra * targets[long].sum())
-    plan = plan_weights(ShapeConfig(target=config, strategy=Weights()), targets.astype(int))
+    plan = plan_weights(ShapeConfig(target=Exact(exponent=exponent)), targets.astype(int))
     np.testing.assert_allclose(plan.weights, expected * targets.sum() / (expected @ targets))
     assert plan.distance < 1e-9
-    with pytest.raises(ConfigError, match="^shape.target.long_frac=0.9: no target sees"):
-        exact_weights(Exact(long_frac=0.9), targets)
+    with pytest.raises(ConfigError, match="^shape.target.method=exact: no target sees"):
+        exact_weights(exponent, targets * (np.arange(WINDOW) < 4))

@@ -1,8 +1,7 @@
 """The papers' tables: every file and command line is right, and what is printed of known results."""
 
-import functools
+import importlib
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,24 +9,25 @@ from pathlib import Path
 import pytest
 
 from eval.engine.command import printing_to_stderr
-from eval.papers.__main__ import main
+from eval.papers.__main__ import DOCS, MARK, PAGES, below, main
 from eval.papers.comparing import compare, table_text
-from eval.papers.cost import experiments
-from eval.papers.expanding import Sized, settings_of, training
-from eval.papers.listing import DOCS, MARK, PAGES, below
-from eval.papers.running import main_of, missing
+from eval.papers.running import Sized, missing
 from eval.papers.table import Column, names, needs, read_table
 from lab.positions.methods import PositionConfig
 from lab.settings import Raw, parse_overrides, validated
-from lab.train.changes import flatten
 from tests.eval.commands import runner
 
 ROOT = Path(__file__).resolve().parents[3]
 COUNTED = {"string": (7, 9), "dca": (7, 8), "longrecipe": (6, 4), "entropy_abf": (5, 3), "anchor": (12, 8)}
 NEEDS_NO_MODEL = ("eval.plan", "eval.positions")
-command, planned = runner(main), functools.cache(experiments)
+command = runner(main)
 ABSENT = ("no such folder", "no such file", "is not a run folder")
 SIZES = [pytest.param(False, id="full"), pytest.param(True, id="mini")]
+
+
+def main_of(module):
+    whole = (ROOT / module.replace(".", "/")).is_dir()
+    return importlib.import_module(f"{module}.__main__" if whole else module).main
 
 
 def sized(name, mini):
@@ -74,20 +74,6 @@ def test_every_command_parses_up_to_the_missing_model(paper, mini, empty_place, 
                 assert len(faults) == 1, (words, faults)
                 assert any(text in faults[0] for text in ABSENT), (words, faults)
                 assert words[1] in faults[0], (words, faults)
-
-
-@pytest.mark.parametrize("paper", COUNTED)
-def test_every_row_has_a_run_and_every_run_a_row(paper, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    for name in names():
-        here = sized(name, mini=False)
-        rows = {row: own["run"] for row, own in here.rows.items() if "run" in own}
-        if not (name.startswith(f"{paper}/") and rows):
-            continue
-        runs = [settings_of(experiment) for file in here.sweeps for experiment in planned(file)]
-        for row, wanted in rows.items():
-            asked = {key: str(value) for key, value in flatten(wanted).items()}
-            assert sum(asked.items() <= run.items() for run in runs) == 1, (name, row)
 
 
 def test_ours_beside_theirs(tmp_path):
@@ -159,12 +145,6 @@ def test_what_started_processes_print_is_not_in_the_table(capfd):
         print("of a command")
     print("table")
     assert capfd.readouterr() == ("table\n", "of a process\nof a command\n")
-
-
-def test_shared_runs_are_started_by_programs_that_exist():
-    runs = [run for need in needs().known.values() if (run := training(need)) is not None]
-    assert runs
-    assert all(shutil.which(run.command.start[0]) for run in runs)
 
 
 @pytest.mark.slow

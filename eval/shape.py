@@ -1,0 +1,142 @@
+"""Plan the shape of a run's position frequency: how close it comes to the target, by which draws, at which cost.
+
+    python -m eval.shape CONFIG [--section.key=value ...] [--plot] [-o FOLDER]
+
+CONFIG is that of a run with a shape section; nothing is trained. An embedded corpus is made where it is missing, any
+other must have been prepared.
+
+    python -m eval.shape configs/shape_demo.yaml
+    python -m eval.shape configs/shape_demo.yaml --shape.target.exponent=0.3 --plot
+    python -m eval.shape configs/extend_shape_skip.yaml
+
+A target that the corpus cannot reach by these means is refused.
+Exit status: 0 done; 2 a mistake in the input, or a target out of reach, one line each on stderr.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from eval.engine.command import Form, Request, run
+from eval.engine.rows import Found, save
+from eval.engine.table import to_text
+from lab import draw
+from lab.command import start
+from lab.config import Experiment, load_experiment
+from lab.data.module import PackedData
+from lab.data.preparation import shard_folder
+from lab.data.shaped import Shaped, shape_corpus
+from lab.data.shards import TokenStore
+from lab.errors import ConfigError
+from lab.shape import Plan
+from lab.skip import run_lengths
+
+PARTS = 4  # of the window, that the table sums the pairs over
+SAMPLES = 40  # whose ids are shown
+NAMES = ("natural", "aimed", "reached")
+
+
+def report(experiment: Experiment, picture: Path | None) -> Found:
+    """Plan; the rows are the distances with their shares of the pairs, and the costs.
+
+    Raises: LabError.
+    """
+    shape, tokens = experiment.shape, experiment.train.tokens
+    assert shape is not None, "refused before"
+    PackedData(experiment).prepare_data()
+    store = TokenStore.open(shard_folder(experiment.data), "train")
+    shaped = shape_corpus(shape, experiment.data, store, experiment.mask)
+    plan, cost = shaped.plan, shaped.cost(store, tokens)
+    title = f"{shape.strategy.method} for {shape.target.method}"
+    lines = [
+        title,
+        table(plan),
+        f"at {tokens:,} tokens: {cost['repeated_frac']:.1%} of them read again; {cost['unread_frac']:.1%} of the "
+        f"corpus never read; {cost['cut_frac']:.1%} of its documents cut",
+        f"pairs a token: {cost['pairs_per_token']:,.1f}, natural {cost['natural_pairs_per_token']:,.1f}",
+    ]
+    bins = itertools.pairwise(plan.edges.tolist())
+    shares = zip(*(getattr(plan, name).tolist() for name in NAMES), strict=True)
+    rows: list[dict[str, Any]] = [
+        {"metric": "pairs", "from": low, "to": high - 1, **dict(zip(NAMES, each, strict=True))}
+        for (low, high), each in zip(bins, shares, strict=True)
+    ]
+    if picture is not None:
+        title = f"{title}: total variation {plan.distance:.3f}"
+        draw.save(draw.beside(profiles(rows, plan), effect(experiment, shaped), title=title), picture)
+    rows = [{"metric": "cost", "tokens": tokens, "total_variation": plan.distance, **cost}, *rows]
+    return Found("\n".join(lines), rows, picture=picture)
+
+
+def table(plan: Plan) -> str:
+    """Format the share of the pairs in each quarter of the window, which ends at a bin's edge, and the loss weights."""
+    window = int(plan.edges[-1])
+    cuts = np.searchsorted(plan.edges, np.arange(PARTS + 1) * window // PARTS)
+    heads = [f"{plan.edges[low]:,}-{plan.edges[high] - 1:,}" for low, high in itertools.pairwise(cuts)]
+    head = "share of the pairs at distance" if plan.weights is None else "share of supervised pairs at"
+    rows = [
+        {head: name} | dict(zip(heads, np.add.reduceat(getattr(plan, name), cuts[:-1]), strict=True)) for name in NAMES
+    ]
+    lines = [to_text(rows, dict.fromkeys(heads, ".1%"))]
+    if plan.weights is not None:
+        ends = (plan.weights[plan.edges[[low, high]] - [0, 1]] for low, high in itertools.pairwise(cuts))
+        lines.append(f"loss weights of the parts, first to last: {', '.join(f'{a:.2f}-{b:.2f}' for a, b in ends)}")
+    return "\n".join([*lines, f"total variation, aimed to reached: {plan.distance:.4f}"])
+
+
+def profiles(rows: Sequence[dict[str, Any]], plan: Plan) -> Any:
+    """Draw the share of the pairs at each distance."""
+    points = [
+        {"distance": row["from"], "share": row[name] / (row["to"] + 1 - row["from"]), "profile": name}
+        for name in NAMES
+        for row in rows
+    ]
+    pairs = "pairs" if plan.weights is None else "supervised pairs"
+    title = f"share of the {pairs} at each distance"
+    return draw.draw(points, "distance", "share", series="profile", names=NAMES, title=title, marks=False)
+
+
+def effect(experiment: Experiment, shaped: Shaped) -> Any:
+    """Draw the loss weights by visible context, or the ids of some samples, one below the other."""
+    if shaped.plan.weights is not None:
+        weights = [{"context": c, "weight": w} for c, w in enumerate(shaped.plan.weights.tolist())]
+        title = "loss weight of a target by its visible context"
+        return draw.draw(weights, "context", "weight", title=title, rules=[draw.Rule("y", 1)], marks=False)
+    assert shaped.skip is not None, "a shape weighs targets or skips ids"
+    tokens: npt.NDArray[np.int64] = np.zeros(experiment.data.window, np.int64)
+    runs = []
+    for sample in range(SAMPLES):
+        ids = shaped.skip(tokens, np.random.default_rng([experiment.run.seed, sample]))
+        lengths = run_lengths(ids)
+        starts = ids[np.cumsum(lengths) - lengths]
+        ends = (starts + lengths - 1).tolist()
+        runs += [{"sample": sample, "id": a, "first": a, "last": b} for a, b in zip(starts.tolist(), ends, strict=True)]
+    title = f"ids of {SAMPLES} samples of {len(tokens):,} tokens"
+    return draw.draw(runs, "sample", "id", low="first", high="last", kind="point", title=title)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit status."""
+
+    def show(request: Request) -> Found:
+        experiment, name = load_experiment(request.model, request.options), f"shape-{request.model.stem}"
+        if experiment.shape is None:
+            rule = f"must be set, {request.model} leaves it out"
+            raise ConfigError(f"shape: {rule}; for instance --shape.target.exponent=0.5")
+        picture = (request.folder or Path("runs")) / f"{name}.png" if request.plots else None
+        return save(report(experiment, picture), request.folder, name)
+
+    missing = "CONFIG: must be the first argument, a YAML file; for instance configs/shape_demo.yaml"
+    rule = "nothing is trained here; write position.* settings"
+    refused = {"--distance": rule, "--frequency": rule, "--text": "write data.corpus settings"}
+    return run("eval.shape", __doc__, Form(refused=refused, missing=missing), show, arguments)
+
+
+if __name__ == "__main__":
+    start(main)

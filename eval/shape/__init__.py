@@ -1,1 +1,0 @@
-"""Plans for the shape of the position frequency."""

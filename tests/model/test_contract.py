@@ -1,0 +1,216 @@
+"""Every backend, distance method and layout of rows against attention written pair by pair from the equations."""
+
+import importlib.util
+import math
+
+import pytest
+import torch
+
+from lab.model.attention import backends
+from lab.positions import distance, frequencies
+from tests.model.dense import assert_close_with_gradients, draw
+from tests.model.equations import CASES, DOCS, METHODS, ONCE, RESET, Case, ends, log_factor
+
+TIGHT_TOL = 1e-12  # float64 sums of some dozens of terms of order one
+FLOAT32_TOL = 3e-5  # the product's promise for float32
+THETA, WIDTH = 100.0, 8
+SPEEDS = [THETA ** (-2 * j / WIDTH) for j in range(WIDTH // 2)]
+ROPE = frequencies("rope", head_dim=WIDTH, theta=THETA)
+methods = pytest.mark.parametrize(("parameters", "rel"), METHODS.values(), ids=METHODS)
+each_once = pytest.mark.parametrize(("parameters", "rel"), ONCE.values(), ids=ONCE)
+cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+on_cpu = pytest.mark.parametrize("backend", ["reference", "sdpa"])
+
+
+@cases
+@methods
+@on_cpu
+def test_outputs_and_gradients_on_a_cpu(parameters, rel, case, backend):
+    leaves = [x.requires_grad_() for x in draw(1, case.rows, 4, 2, case.n_q, case.n_k, WIDTH)]
+    factor = log_factor(4) if case.docs is None and case.ids is None else None
+    method = distance(**parameters, log_n=4) if factor else distance(**parameters)
+    out = case.attend(*leaves, ROPE, method, backend)
+    truth = case.truth(*leaves, SPEEDS, rel, *filter(None, [factor]))
+    assert_close_with_gradients(out, truth, leaves, TIGHT_TOL)
+    single = [x.detach().float() for x in leaves]
+    out = case.attend(*single, ROPE, method, backend)
+    assert out.dtype == torch.float32
+    torch.testing.assert_close(out.double(), truth.detach(), rtol=0, atol=FLOAT32_TOL)
+
+
+def test_an_anchor_with_a_higher_id_is_seen():
+    case, q_k_v = Case(10, 10, rows=2, ids=RESET, mask="anchor", docs=DOCS), draw(3, 2, 4, 2, 10, 10, WIDTH)
+    truth = case.truth(*q_k_v, SPEEDS, lambda i, m, n: i)
+    for backend in ("reference", "sdpa"):
+        out = case.attend(*q_k_v, ROPE, distance("plain"), backend)
+        torch.testing.assert_close(out, truth, rtol=0, atol=TIGHT_TOL)
+
+
+@each_once
+def test_long_anchored_segments_run_as_tiles_on_a_cpu(parameters, rel, monkeypatch):
+    monkeypatch.setattr(backends, "MASKED_ROWS", 0)
+    leaves = [x.requires_grad_() for x in draw(2, 1, 4, 2, 34, 34, WIDTH)]
+    case = CASES["anchored"]
+    out = case.attend(*leaves, ROPE, distance(**parameters), "sdpa")
+    assert_close_with_gradients(out, case.truth(*leaves, SPEEDS, rel), leaves, TIGHT_TOL)
+
+
+FREQUENCIES = {  # method, inverse frequencies at THETA and width 8 (speeds 1, 0.316, 0.1, 0.0316), factor of layer 3
+    "pi": ({"method": "pi", "factor": 4.0}, [s / 4 for s in SPEEDS], lambda m: 1.0),
+    "ntk": ({"method": "ntk", "factor": 4.0}, [(THETA * 4 ** (8 / 6)) ** (-j / 4) for j in range(4)], lambda m: 1.0),
+    "yarn_scale": ({"method": "yarn", "factor": 1.0, "train_len": 16, "attention_factor": 1.2}, SPEEDS, lambda m: 1.44),
+    "entropy_abf": ({"method": "entropy_abf", "train_len": 4}, SPEEDS, log_factor(4)),
+}
+
+
+@pytest.mark.parametrize(("frequency", "speeds", "factor"), FREQUENCIES.values(), ids=FREQUENCIES)
+@on_cpu
+@each_once
+def test_frequency_and_distance_methods_combine(parameters, rel, backend, frequency, speeds, factor):
+    q, k, v = draw(8, 1, 2, 1, 15, 15, WIDTH)
+    rotary = frequencies(**frequency, head_dim=WIDTH, theta=THETA)
+    method, other = distance(**parameters, log_n=3), log_factor(3)
+    case = Case(15, 15)
+    expected = case.truth(q, k, v, speeds, rel, lambda m: factor(m) * other(m))
+    out = case.attend(q, k, v, rotary, method, backend, layer=3)
+    torch.testing.assert_close(out, expected, rtol=0, atol=TIGHT_TOL)
+
+
+def test_layers_that_entropy_abf_exempts_are_left_alone():
+    q, k, v = draw(9, 1, 1, 1, 9, 9, WIDTH)
+    rotary, case = frequencies("entropy_abf", head_dim=WIDTH, theta=THETA, train_len=4), Case(9, 9)
+    plain = case.attend(q, k, v, ROPE, distance("plain"), "sdpa")
+    assert torch.equal(case.attend(q, k, v, rotary, distance("plain"), "sdpa", layer=1), plain)
+    assert not torch.equal(case.attend(q, k, v, rotary, distance("plain"), "sdpa", layer=2), plain)
+
+
+INTRA = distance("dca", train_len=8, chunk=5, parts="intra")  # the one method that hides pairs
+
+
+@on_cpu
+@pytest.mark.parametrize("name", ["rows", "chunk", "decoding", "offset", "gapped", "documents", "packed"])
+def test_keys_of_other_chunks_are_not_seen(name, backend):
+    case = CASES[name]
+    leaves = [x.requires_grad_() for x in draw(5, case.rows, 4, 2, case.n_q, case.n_k, WIDTH)]
+    ids, sees = case.k_ids(), case.sees()
+    alone = type("Alone", (Case,), {"sees": lambda self: lambda b, m, n: sees(b, m, n) and same(ids[b], m, n)})
+    truth = alone(**vars(case)).truth(*leaves, SPEEDS, lambda i, m, n: i)
+    assert_close_with_gradients(case.attend(*leaves, ROPE, INTRA, backend), truth, leaves, TIGHT_TOL)
+
+
+def same(ids, m, n):
+    return ids[m] // 5 == ids[n] // 5
+
+
+@pytest.mark.slow
+def test_long_rows_equal_the_reference_in_single_precision():
+    q, k, v = draw(11, 1, 2, 1, 700, 700, 16, dtype=torch.float32)
+    rope, case = frequencies("rope", head_dim=16), Case(700, 700)
+    for method in (distance("string", shift=233), distance("dca", train_len=300), distance("rerope", window=90)):
+        exact = case.attend(q.double(), k.double(), v.double(), rope, method, "reference")
+        out = case.attend(q, k, v, rope, method, "auto")
+        torch.testing.assert_close(out.double(), exact, rtol=0, atol=FLOAT32_TOL)
+
+
+# On a GPU, or by stand-ins for its kernels
+
+BFLOAT16_TOL = 3e-2  # rotated queries, keys, weights and outputs of order one to four are each rounded to 8 bits
+SINGLE_TOL = 3e-4  # a GPU's float32 products may be tensor-core sums in another order
+WIDE = 64
+WIDE_ROPE = frequencies("rope", head_dim=WIDE)
+WIDE_SPEEDS = [10000.0 ** (-2 * j / WIDE) for j in range(WIDE // 2)]
+GPU_KERNELS = [
+    pytest.param("sdpa", torch.float32, SINGLE_TOL, id="sdpa_float32"),
+    *(pytest.param(name, torch.bfloat16, BFLOAT16_TOL, id=name) for name in ("sdpa", "varlen", "flash", "xformers")),
+]
+GPU_CASES = {
+    "rows": Case(50, 50, rows=2),
+    "chunk": Case(12, 50, rows=2),
+    "decoding": Case(1, 50, rows=2),
+    "packed": Case(64, 64, lengths=(17, 1, 40, 6)),
+    "packed_padded": Case(64, 64, lengths=(17, 1, 36, 5)),
+    "anchored": Case(64, 64, lengths=(20, 30, 10), anchors=(-1, 0, 20), starts=(0, 20, 50)),
+}
+DENSE = {
+    "documents": Case(
+        50, 50, rows=2, mask="document", docs=((*(0,) * 3, *(1,) * 40, *(2,) * 4, *(-1,) * 3), (0,) * 50)
+    ),
+    "anchor": Case(50, 50, rows=2, mask="anchor", docs=((*(0,) * 20, *(1,) * 30), (*(0,) * 5, *(1,) * 45))),
+}
+
+
+def compare_on(device, dtype, tolerance, backend, case, parameters, rel):
+    """Compare outputs, and gradients under a weight on every output."""
+    package = {"flash": "flash_attn", "xformers": "xformers"}.get(backend)
+    if package and device.type == "cuda" and importlib.util.find_spec(package) is None:
+        pytest.skip(f"needs {package}")
+    drawn = draw(5, case.rows, 4, 2, case.n_q, case.n_k, WIDE)
+    leaves = [x.to(device, dtype).requires_grad_() for x in drawn]
+    copies = [x.detach().cpu().double().requires_grad_() for x in leaves]
+    out = case.attend(*leaves, WIDE_ROPE, distance(**parameters), backend, device)
+    expected = case.truth(*copies, WIDE_SPEEDS, rel)
+    assert out.dtype == dtype
+    torch.testing.assert_close(out.detach().cpu().double(), expected.detach(), rtol=0, atol=tolerance)
+    weight = torch.randn(expected.shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64).to(dtype)
+    got = torch.autograd.grad((out * weight.to(device)).float().sum(), leaves)
+    wanted = torch.autograd.grad((expected * weight.double()).sum(), copies)
+    for x, y in zip(got, wanted, strict=True):
+        assert float((x.cpu().double() - y).norm()) <= tolerance * float(y.norm())
+
+
+@pytest.mark.parametrize("case", GPU_CASES.values(), ids=GPU_CASES)
+@each_once
+@pytest.mark.parametrize(("backend", "dtype", "tolerance"), GPU_KERNELS)
+def test_outputs_and_gradients_on_a_gpu(device, backend, dtype, tolerance, parameters, rel, case):
+    if backend == "xformers" and parameters["method"] != "plain":
+        pytest.skip("returns no log-sum-exp to merge bands by")
+    compare_on(
+        device, dtype, tolerance if parameters["method"] == "plain" else 2 * tolerance, backend, case, parameters, rel
+    )
+
+
+@pytest.mark.parametrize("case", DENSE.values(), ids=DENSE)
+@each_once
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, SINGLE_TOL), (torch.bfloat16, 2 * BFLOAT16_TOL)])
+def test_masks_on_a_gpu(device, dtype, tolerance, parameters, rel, case):
+    compare_on(device, dtype, tolerance, "auto", case, parameters, rel)
+
+
+def test_double_precision_on_a_gpu_runs_pair_by_pair(stood_in):
+    for name in ("plain", "string"):
+        parameters, rel = ONCE[name]
+        compare_on(torch.device("cpu"), torch.float64, TIGHT_TOL, "auto", GPU_CASES["packed"], parameters, rel)
+
+
+@pytest.mark.parametrize("backend", ["reference", "sdpa", "varlen", "flash", "xformers"])
+def test_a_row_of_nothing_but_padding_comes_back_as_zeros(backend, stood_in):
+    q, k, v = (x.bfloat16() for x in draw(4, 1, 4, 2, 8, 8, WIDE))
+    out = Case(8, 8, lengths=()).attend(q, k, v, WIDE_ROPE, distance("plain"), backend)
+    assert out.shape == q.shape
+    assert (out == 0).all()
+
+
+def test_two_tokens_by_hand():
+    # One pair, speed 1. The query at 1 is (1, 0); key 0 is (0, 1), a quarter turn ahead; key 1 is (1, 0).
+    # Logits: cos(1 - 0 - pi/2) / sqrt 2 = sin(1) / sqrt 2 = 0.5950098 and cos(0) / sqrt 2 = 0.7071068.
+    # Weight of key 0: 1 / (1 + exp(0.7071068 - 0.5950098)) = 1 / (1 + 1.1186213) = 0.4720051; values are 1 and 3.
+    q = torch.tensor([[[[1.0, 0.0], [1.0, 0.0]]]], dtype=torch.float64)
+    k = torch.tensor([[[[0.0, 1.0], [1.0, 0.0]]]], dtype=torch.float64)
+    v = torch.tensor([[[[1.0, 0.0], [3.0, 0.0]]]], dtype=torch.float64)
+    weight = 1 / (1 + math.exp((1 - math.sin(1)) / math.sqrt(2)))
+    assert weight == pytest.approx(0.4720051, abs=1e-7)
+    for backend in ("reference", "sdpa", "auto"):
+        out = Case(2, 2).attend(q, k, v, frequencies("rope", head_dim=2), distance("plain"), backend)
+        assert out[0, 0, :, 0].tolist() == pytest.approx([1.0, 3 - 2 * weight], abs=TIGHT_TOL)
+
+
+@methods
+def test_chunks_of_queries_equal_one_pass(parameters, rel):
+    q, k, v = draw(7, 2, 4, 2, 20, 20, WIDTH)
+    whole = Case(20, 20).attend(q, k, v, ROPE, distance(**parameters), "auto")
+    for chunks in ([1] * 20, [13, 1, 6]):
+        outs = []
+        for start, stop in zip(ends(chunks), ends(chunks)[1:], strict=False):
+            part = q[:, :, start:stop], k[:, :, :stop], v[:, :, :stop]
+            outs.append(Case(stop - start, stop).attend(*part, ROPE, distance(**parameters), "auto"))
+        torch.testing.assert_close(torch.cat(outs, dim=2), whole, rtol=0, atol=TIGHT_TOL)

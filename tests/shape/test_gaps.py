@@ -1,0 +1,117 @@
+"""Plans of ids with gaps, against ids laid out and pairs counted one by one, and programs solved by hand."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from lab.errors import ConfigError
+from lab.shape.config import Flat, Gaps, Power, ShapeConfig
+from lab.shape.gaps import CYCLE, Layout, layouts, nearest, pairs_of_chunks, plan_gaps, whole_draws
+from lab.shape.profiles import bin_edges, length_frequency, total_variation
+
+PAIRS = np.array([[0.0, 0.0], [1.0, 0.0], [2.0, 1.0]])  # of segments of 1, 2 and 3 tokens at distances 1 and 2
+
+
+def counted(ids, edges):
+    """Count the pairs of ids by bins, one by one."""
+    distances = [int(q - k) for n, q in enumerate(ids) for k in ids[:n]]
+    return np.histogram(distances, edges)[0]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_pairs_of_chunks(seed):
+    generator = np.random.default_rng(seed)
+    lengths, gaps = generator.integers(1, 9, 5), generator.integers(0, 7, 5)
+    starts = np.cumsum(lengths + gaps) - lengths
+    ids = np.concatenate([start + np.arange(n) for start, n in zip(starts, lengths, strict=True)])
+    edges = np.array([1, 2, 3, 7, 20, 90])
+    np.testing.assert_array_equal(pairs_of_chunks(lengths, starts, edges), counted(ids, edges))
+
+
+def test_a_layout_by_hand():
+    # 10 tokens in 4 chunks of 2, 3, 2 and 3; 1 id free inside groups, 5 between them
+    layout = Layout(chunks=4, first=2, inner=1, between=(5, 6))
+    lengths, starts = layout.starts(10, 5)
+    assert lengths.tolist() == [2, 3, 2, 3]
+    assert starts.tolist() == [0, 3, 11, 14]
+    assert layout.ids(10, np.random.default_rng(0)).tolist() == [0, 1, 3, 4, 5, 11, 12, 14, 15, 16]
+
+
+@pytest.mark.parametrize(("n_tokens", "target_len"), [(8, 9), (12, 40), (64, 65), (96, 240)])
+def test_ids_of_every_layout_rise_from_0_and_stay_below_the_target_window(n_tokens, target_len):
+    generator, options = np.random.default_rng(0), layouts(n_tokens, target_len)
+    assert len(set(options)) == len(options)
+    for layout in options:
+        for _ in range(3):
+            ids = layout.ids(n_tokens, generator)
+            assert (len(ids), ids[0]) == (n_tokens, 0)
+            assert (np.diff(ids) >= 1).all()
+            assert len(np.flatnonzero(np.diff(ids) > 1)) <= layout.chunks - 1
+    ends = {int(o.starts(n_tokens, o.between[1] - 1)[1][-1] + o.starts(n_tokens, 0)[0][-1]) for o in options}
+    assert max(ends) == target_len
+
+
+def test_the_mean_over_a_cell_is_near_that_of_the_ids_drawn():
+    layout, edges = Layout(chunks=2, first=1, inner=0, between=(40, 56)), bin_edges(200)
+    generator = np.random.default_rng(0)
+    drawn = np.mean([counted(layout.ids(60, generator), edges) for _ in range(300)], axis=0)
+    planned = layout.mean_pairs(60, edges)
+    assert planned.sum() == 60 * 59 / 2
+    assert np.abs(planned - drawn).sum() / 2 < 0.03 * planned.sum()
+
+
+def test_a_profile_within_reach_is_met():
+    # x2 (1, 0) + x3 (2, 1) has 1/4 of its pairs at distance 2 where x3 = (x2 + 3 x3) / 4, that is x2 = x3
+    draws = nearest(PAIRS, np.array([0.75, 0.25]))
+    np.testing.assert_allclose(draws / draws.sum(), [0, 0.5, 0.5], atol=1e-9)
+
+
+def test_a_profile_out_of_reach_is_come_nearest_to():
+    # no more than 1/3 of the pairs can stand at distance 2: all segments of 3 tokens
+    draws = nearest(PAIRS, np.array([0.5, 0.5]))
+    np.testing.assert_allclose(draws / draws.sum(), [0, 0, 1], atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_whole_draws_come_nearer(seed):
+    """All ways to draw 12 of four kinds of samples against the plan, up to what rounding costs."""
+    generator = np.random.default_rng(seed)
+    offered, profile = generator.integers(0, 9, (4, 3)) + 1.0, generator.dirichlet(np.ones(3))
+    plan = nearest(offered, profile) @ offered
+    best = total_variation(plan / plan.sum(), profile)
+    tried = []
+    for draws in product(range(13), repeat=4):
+        if sum(draws) == 12:
+            pairs = np.array(draws) @ offered
+            tried.append(total_variation(pairs / pairs.sum(), profile))
+    assert best <= min(tried) + 1e-9
+    assert min(tried) <= best + 0.1
+
+
+@pytest.mark.parametrize("cycle", [1, 7, 4096])
+def test_whole_draws_lose_none_and_stay_within_one(cycle):
+    draws = np.random.default_rng(cycle).random(9) * [1, 1, 0, 1, 1, 1, 1e-12, 1, 1]
+    whole = whole_draws(draws, cycle)
+    assert whole.sum() == cycle
+    assert whole[2] == whole[6] == 0
+    assert (np.abs(whole - draws / draws.sum() * cycle) < 1).all()
+
+
+def test_a_plan_reports_what_its_draws_show():
+    lengths = np.minimum(np.random.default_rng(0).lognormal(3, 1.2, 3000).astype(int) + 1, 96)
+    counts, options, edges = np.bincount(lengths, minlength=97), layouts(48, 96), bin_edges(96)
+    natural = length_frequency(counts)
+    plan = plan_gaps(ShapeConfig(target=Power(exponent=0.8), strategy=Gaps(target_len=96)), options, 48, natural)
+    pairs = sum(n * layout.mean_pairs(48, edges) for n, layout in zip(plan.draws, options, strict=True) if n)
+    np.testing.assert_allclose(plan.reached, pairs / pairs.sum())
+    assert plan.pairs_per_token == pytest.approx(pairs.sum() / (CYCLE * 48))
+    assert plan.natural_pairs_per_token == pytest.approx(natural[1:].sum() / (counts @ np.arange(97)))
+    assert plan.distance < 0.05
+
+
+def test_a_target_out_of_reach_is_one_line():
+    natural = length_frequency(np.bincount([8] * 50, minlength=65))
+    config = ShapeConfig(target=Flat(), strategy=Gaps(target_len=64))
+    with pytest.raises(ConfigError, match=r"^shape\.target\.method=flat: skip comes within a total variation of 0\."):
+        plan_gaps(config, layouts(4, 64), 4, natural)
