@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import record
-from eval.probe.__main__ import probe_model
+from eval.probe import main as probe
 from lab.config import load_experiment
 from lab.loading import open_model
 from lab.model.attention.segments import Segments
@@ -125,7 +125,7 @@ def row(name: str, runs: list[dict[str, float]]) -> str:
 def before() -> str:
     """Probe the base itself at the same lengths."""
     output = BASE / "eval" / "before-extension"
-    probe_model(BASE, {"tests": 100, "step": 64, "max_length": 704}, output)
+    probe([str(BASE), "--tests=100", "--step=64", "--max_length=704", "-o", str(output)])
     probes = records(output, "probes.jsonl")
     accuracy = {p["length"]: p["accuracy"] for p in probes if "length" in p}
     counts = np.load(BASE / "counts.npz")

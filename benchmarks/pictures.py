@@ -23,16 +23,17 @@ METHODS = "--distance=plain --distance=string:shift=64,window=32 --distance=dca:
 SKIPPED = (
     "--data.mode=concatenated --shape.strategy.method=skip --shape.strategy.target_len=640 --shape.target.exponent=0.5"
 )
+COMPARED = "rope,ntk,yarn,rerope,self_extend,dca,string"
 WINDOWS = "192,256,288,320,352,384,448"
 COMMANDS = {  # that draw a picture, the last one in the folder {out}
     "demo": ["lab.fit configs/cpu_demo.yaml --resume", f"eval.distance runs/cpu_demo {METHODS} --plot -o {{out}}"],
     "methods": [
         "lab.fit configs/base_192.yaml --resume",
-        f"eval.methods runs/base_192 --tests=200 --lengths={WINDOWS} --plot -o {{out}}",
+        f"eval.probe runs/base_192 --distance={COMPARED} --tests=200 --lengths={WINDOWS} --plot -o {{out}}",
     ],
     "heatmap": [
         "lab.fit configs/base_192.yaml --resume",
-        "eval.heatmap runs/base_192 --tests=200 --plot -o {out}",
+        "eval.probe runs/base_192 --by=depth --tests=200 --plot -o {out}",
     ],
     "string_2k": ["eval.positions string --shift=683 --length=2048 --plot -o {out}"],
     "shape_weights": ["eval.shape configs/shape_demo.yaml --plot -o {out}"],

@@ -26,6 +26,7 @@ Exit status: 0 done; 2 invalid input, one line per fault on stderr; 75 stopped b
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import shutil
 import sys
@@ -37,10 +38,7 @@ from typing import Any
 import yaml
 
 from lab.command import CONTINUES, HELP, STOPPED, Words, run, settings_lines, show
-from lab.data.packing import refuse_few
-from lab.data.part_of_speech import open_tagger
 from lab.data.preparation import is_prepared, shard_folder
-from lab.data.selecting import RESULT
 from lab.errors import CheckpointError, ConfigError
 from lab.files import read_object, write_atomic, write_json, writing
 from lab.jobs import Job, run_jobs
@@ -62,7 +60,7 @@ def read_records(folder: Path) -> Records:
     path, remedy = folder / RECORDS, "restore it, or delete it to run the stages again"
     found = read_object(path, CheckpointError, remedy) if path.exists() else {}
     for stage, record in found.items():
-        if not isinstance(record, dict) or not isinstance(record.get("seconds", 0.0), int | float):
+        if not isinstance(record, dict) or not isinstance(record.get("seconds"), int | float):
             raise CheckpointError(f"{path}: {stage} is not the record of a stage; {remedy}")
     return found
 
@@ -71,28 +69,25 @@ def stages_left(recipe: Recipe, records: Records) -> list[Stage]:
     """List the remaining stages: of every method, those after the last one that is done and still exists."""
     left = []
     for stages in map(stages_of, recipe.methods):
-        done = [n for n, stage in enumerate(stages, 1) if is_done(records, stage) and recipe.path(stage).exists()]
-        left += stages[max(done, default=0) :]
+        done = [name for name, record in records.items() if record.get("done")]
+        ends = [n for n, stage in enumerate(stages, 1) if stage.name in done and recipe.path(stage).exists()]
+        left += stages[max(ends, default=0) :]
     return left
 
 
-def is_done(records: Records, stage: Stage) -> bool:
-    """Return whether a stage was finished."""
-    return bool(records.get(stage.name, {}).get("done"))
-
-
 def write_settings(resolved: Resolved, left: Sequence[Stage]) -> None:
-    """Write the settings of the stages that are left, after those of finished ones have been compared.
+    """Write the settings of the stages that are left; those of finished ones, and their corpora, are checked first.
 
-    Raises: ConfigError with a line for each setting that differs, or where the folder cannot be written.
+    Raises: ConfigError with a line for each setting that differs from that of a finished stage, and for each corpus
+        that must be prepared first.
     """
     faults, folder = [], Path(resolved.recipe.folder)
-    for stage in resolved.recipe.stages.values():
-        file = folder / f"{stage.name}.yaml"
+    for name, stage in resolved.recipe.stages.items():
+        file = folder / f"{name}.yaml"
         if stage not in left and file.exists():
-            old, now = yaml.safe_load(file.read_text(encoding="utf-8")), yaml.safe_dump(resolved.settings[stage.name])
+            old, now = yaml.safe_load(file.read_text(encoding="utf-8")), yaml.safe_dump(resolved.settings[name])
             faults += [
-                f"{stage.name}.{key}={new}: the stage is finished, with {before}; set it back, or choose another folder"
+                f"{name}.{key}={new}: the stage is finished, with {before}; set it back, or choose another folder"
                 for key, before, new in changes(old, yaml.safe_load(now))
             ]
     if faults:
@@ -101,28 +96,12 @@ def write_settings(resolved: Resolved, left: Sequence[Stage]) -> None:
         for stage in left:
             text = yaml.safe_dump(resolved.settings[stage.name], sort_keys=False, allow_unicode=True)
             write_atomic(folder / f"{stage.name}.yaml", text.encode("utf-8"))
-
-
-def refuse_unprepared(resolved: Resolved, left: Sequence[Stage]) -> None:
-    """Check that corpora are prepared, and what the analysis needs, before the first training.
-
-    Raises: LabError; ConfigError with a line for each training stage whose corpus must be prepared first.
-    """
-    recipe, experiments = resolved.recipe, resolved.experiments
-    faults = [
-        f"{name}.data.corpus.name={experiment.data.corpus.name}: not prepared in {shard_folder(experiment.data)}; run "
-        f"python -m lab.prepare {Path(recipe.folder) / f'{name}.yaml'} first"
-        for name, experiment in experiments.items()
-        if not experiment.data.embedded and not is_prepared(experiment.data)
-    ]
+    for name, data in ((name, experiment.data) for name, experiment in resolved.experiments.items()):
+        if not (data.embedded or is_prepared(data)):
+            remedy = f"run python -m lab.prepare {folder / f'{name}.yaml'} first"
+            faults.append(f"{name}.data.corpus.name={data.corpus.name}: not prepared in {shard_folder(data)}; {remedy}")
     if faults:
         raise ConfigError(*faults)
-    if any(stage.kind == "analyse" for stage in left):
-        options, data = recipe.analyse, experiments["tune"].data
-        if options.tagger is not None:
-            open_tagger(options.tagger)
-        if options.text is None and is_prepared(data):
-            refuse_few(data, length=resolved.settings["analyse"]["length"], windows=options.windows)
 
 
 def job_of(resolved: Resolved, stage: Stage, launcher: Sequence[str]) -> Job:
@@ -136,7 +115,7 @@ def job_of(resolved: Resolved, stage: Stage, launcher: Sequence[str]) -> Job:
         words = [settings["base"], settings["tuned"], *(f"--{key}={json.dumps(value)}" for key, value in given.items())]
     else:
         words = [*settings["models"], "--weights", *map(str, settings["weights"])]
-        words += ["--positions", settings["positions"]] if settings["positions"] else []
+        words += ["--positions", settings["positions"]]
         words += ["--train_len", str(settings["train_len"])] if settings["train_len"] else []
     module = "eval.impact" if stage.kind == "analyse" else "lab.merge"
     return Job(stage.name, [sys.executable, "-m", module, *words, "-o", folder])
@@ -164,31 +143,22 @@ def run_stages(recipe: Recipe, jobs: Sequence[Job], records: Records) -> int:
 
 def report(recipe: Recipe, records: Records) -> str:
     """Format a table of the results of every stage."""
-    rows = [HEAD]
-    for stage in recipe.stages.values():
-        seconds = records.get(stage.name, {}).get("seconds", 0.0)
-        rows.append((stage.name, *results_of(stage, recipe.path(stage)), f"{seconds:,.0f}", str(recipe.path(stage))))
+    rows: list[tuple[str, ...]] = [HEAD]
+    for name, stage in recipe.stages.items():
+        seconds, folder = records.get(name, {}).get("seconds", 0.0), recipe.path(stage)
+        found = dict.fromkeys(HEAD[1:5], "-")
+        if stage.kind in TRAINING:
+            for step in RunFolder(folder).read("metrics.jsonl"):
+                found |= {"tokens": f"{step['consumed_tokens']:,}", "loss": f"{step['loss']:.3f}"}
+            for probe in RunFolder(folder).probes():
+                length = shown_length(probe["effective_length"], probe.get("first_length"))
+                found |= {"held-out loss": f"{probe.get('held_out_loss', math.nan):.3f}", "effective length": length}
+        rows.append((name, *found.values(), f"{seconds:,.0f}", str(folder)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for first, *cells, folder in rows:
-        middle = (f"{cell:>{width}}" for cell, width in zip(cells, widths[1:-1], strict=True))
-        lines.append("  ".join([f"{first:<{widths[0]}}", *middle, folder]))
-    return "\n".join(["", *lines])
-
-
-def results_of(stage: Stage, folder: Path) -> tuple[str, str, str, str]:
-    """Read the results of a stage: tokens, loss of the last step, held-out loss, effective length."""
-    if stage.kind in TRAINING:
-        steps, probes = list(RunFolder(folder).read("metrics.jsonl")), list(RunFolder(folder).probes())
-        last, probe = steps[-1] if steps else {}, probes[-1] if probes else {}
-        numbers = ((last, "consumed_tokens", ",.0f"), (last, "loss", ".3f"), (probe, "held_out_loss", ".3f"))
-        tokens, loss, held_out = (f"{row[key]:{form}}" if key in row else "-" for row, key, form in numbers)
-        length = shown_length(probe["effective_length"], probe.get("first_length")) if probe else "-"
-        return tokens, loss, held_out, length
-    if stage.kind == "analyse" and (folder / RESULT).exists():
-        options = json.loads((folder / RESULT).read_text(encoding="utf-8"))["options"]
-        return f"{options['windows'] * options['length']:,}", "-", "-", "-"
-    return "-", "-", "-", "-"
+    lines = (map(str.rjust, row[1:-1], widths[1:-1]) for row in rows)
+    return "\n".join(
+        "  ".join([row[0].ljust(widths[0]), *line, row[-1]]) for row, line in zip(rows, lines, strict=True)
+    )
 
 
 def carry_out(words: Words, arguments: Sequence[str]) -> int:
@@ -203,14 +173,13 @@ def carry_out(words: Words, arguments: Sequence[str]) -> int:
     resolved, records = resolve(recipe), read_records(Path(recipe.folder))
     left = stages_left(recipe, records)
     write_settings(resolved, left)
-    refuse_unprepared(resolved, left)
     for stage in left:
         show(f"{stage.name} -> {recipe.path(stage)}")
         if stage.kind == "merge":  # one that was merged earlier is out of date, one that was interrupted incomplete
             shutil.rmtree(recipe.path(stage), ignore_errors=True)
     status = run_stages(recipe, [job_of(resolved, stage, launcher) for stage in left], records)
     if status == 0:
-        show(report(recipe, records))
+        show(f"\n{report(recipe, records)}")
     elif status == STOPPED:
         again = shlex.join(["python", "-m", "lab.longrecipe", *arguments])
         show(f"the recipe was stopped, finished stages are saved; continue with:\n  {again}", error=True)

@@ -48,7 +48,9 @@ from lab.train.checkpoints import newest_checkpoints
 
 UNFINISHED = "interrupted; the output is incomplete, delete it and merge again"
 SUM_TOLERANCE = 1e-6  # of the weights around 1, for decimals such as 0.3333333
-ONE_SHAPE = "merge models of one shape"
+ONE_SHAPE = "merge models of one shape and tokenizer"
+USAGE = "write MODEL MODEL --weights W W --positions MODEL -o FOLDER"
+Models = dict[Path, OpenedModel]
 
 
 def merge(words: Words) -> str:
@@ -57,30 +59,26 @@ def merge(words: Words) -> str:
     Raises: LabError.
     """
     options, paths = words.options, [Path(word) for word in words.places]
+    if words.settings:
+        raise ConfigError(*(f"--{name}={value}: not an option; {USAGE}" for name, value in words.settings.items()))
     if options.last is not None:
         if len(paths) != 1:
             raise ConfigError(f"--last={options.last}: takes one run folder; name one, or leave --last out")
-        count = read_count("last", options.last, "checkpoints; leave it out for models that are named")
-        paths = newest_checkpoints(paths[0], count)
-    for name, value in words.settings.items():
-        usage = "write MODEL MODEL --weights W W --positions MODEL -o FOLDER"
-        raise ConfigError(f"--{name}={value}: not an option; {usage}")
-    train_len = options.train_len
-    if train_len is not None:
-        train_len = read_count("train_len", train_len, "tokens; leave it out for the models' own")
-    given = " ".join(map(str, paths))
+        paths = newest_checkpoints(paths[0], read_count("last", options.last))
+    given = ", ".join(map(str, paths))
     if len(paths) < 2:
         raise ConfigError(f"MODEL={given}: must be two models or more, before the options; see --help")
     if options.o is None:
         raise ConfigError("-o: must be given, the folder to write; for instance -o merged")
+    train_len = None if options.train_len is None else read_count("train_len", options.train_len)
     shares = [1 / len(paths)] * len(paths) if options.weights is None else read_shares(options.weights, len(paths))
     wanted, output = None if options.positions is None else Path(options.positions), Path(options.o)
     if wanted is not None and wanted not in paths:
-        raise ConfigError(f"--positions={wanted}: must be one of the models; use one of {', '.join(map(str, paths))}")
+        raise ConfigError(f"--positions={wanted}: must be one of the models; use one of {given}")
     if output.exists() and not (output.is_dir() and not any(output.iterdir())):
         raise CheckpointError(f"{output}: is not empty; use a new or an empty folder")
     models = {path: open_model(path) for path in Bar(paths, desc="read", leave=False)}
-    refuse_other_shapes(models)
+    refuse_differences(models)
     kept, train_len = choose_positions(models, wanted, train_len)
     tokenizer = shared_tokenizer(models)
     add_up([models[path].decoder for path in paths], shares, kept)
@@ -91,14 +89,13 @@ def merge(words: Words) -> str:
     return f"{output}: {parts}, {n:,} parameters; {'with a' if tokenizer else 'no'} {TOKENIZER}"
 
 
-def read_count(name: str, word: str, of: str) -> int:
-    """Read the value of an option that is a number of something.
+def read_count(name: str, word: str) -> int:
+    """Read the value of an option that is a number of checkpoints or tokens.
 
     Raises: ConfigError.
     """
     if not (word.isascii() and word.isdigit()) or int(word) < 1:
-        noun, _, remedy = of.partition("; ")
-        raise ConfigError(f"--{name}={word}: must be a whole number of {noun} >= 1; {remedy}")
+        raise ConfigError(f"--{name}={word}: must be a whole number >= 1; correct it")
     return int(word)
 
 
@@ -117,25 +114,23 @@ def read_shares(words: Sequence[str], n_models: int) -> list[float]:
         raise ConfigError(f"{given}: must be numbers; write for instance --weights 0.5 0.5") from None
     if len(shares) != n_models:
         raise ConfigError(f"{given}: must be {n_models} numbers, one for each model; leave it out for equal shares")
-    if not all(map(math.isfinite, shares)):
-        raise ConfigError(f"{given}: must be finite; write for instance --weights 0.5 0.5")
-    total = math.fsum(shares)
-    if abs(total - 1) > SUM_TOLERANCE:
+    total = sum(shares)
+    if not math.isclose(total, 1, rel_tol=0, abs_tol=SUM_TOLERANCE):  # nor is nan
         raise ConfigError(f"{given}: must sum to 1, not {total:g}; divide each by their sum")
     return shares
 
 
-def refuse_other_shapes(models: dict[Path, OpenedModel]) -> None:
-    """Refuse models whose weights do not match by name and shape, or that compute differently with them.
+def refuse_differences(models: Models) -> None:
+    """Refuse models that differ from the first one in the shape of a weight, or in what they compute with it.
 
-    Raises: ConfigError with a line for each weight, or each setting, that differs from the first model's.
+    Raises: ConfigError with a line for each difference.
     """
     (first, base), *others = models.items()
-    for describe in (shapes_of, structure_of):
-        ours = describe(base.decoder)
+    for traits_of in (shapes_of, structure_of):
+        ours = traits_of(base.decoder)
         faults = [
             f"{name}: {theirs.get(name, 'missing')} in {path}, {ours.get(name, 'missing')} in {first}; {ONE_SHAPE}"
-            for path, theirs in ((path, describe(model.decoder)) for path, model in others)
+            for path, theirs in ((path, traits_of(model.decoder)) for path, model in others)
             for name in {**ours, **theirs}
             if theirs.get(name) != ours.get(name)
         ]
@@ -156,24 +151,16 @@ def structure_of(decoder: Decoder) -> dict[str, Any]:
     return {f"model.{name}": value for name, value in settings.items() if name not in FREE}
 
 
-def choose_positions(
-    models: dict[Path, OpenedModel], wanted: Path | None, given_len: int | None
-) -> tuple[Decoder, int | None]:
+def choose_positions(models: Models, wanted: Path | None, given_len: int | None) -> tuple[Decoder, int | None]:
     """Return the model whose positions are kept, and the training window: as given, or the longest if all are equal.
 
-    Raises: ConfigError if the choice is missing or would be ignored, or a Hugging Face folder does not support it.
+    Raises: ConfigError if the choice is missing, or a Hugging Face folder does not support it.
     """
-    shown = {path: f"{model.method} at theta {model.decoder.frequencies.theta}" for path, model in models.items()}
-    decoders = [model.decoder for model in models.values()]
-    first, *others = [(each.frequencies.config, each.frequencies.theta, each.distance) for each in decoders]
-    differ = any(other != first for other in others)
+    own = {path: (model.decoder.frequencies.theta, model.method) for path, model in models.items()}
+    differ = len(set(own.values())) > 1
     if differ and wanted is None:
-        found = ", ".join(f"{path} has {text}" for path, text in shown.items())
-        raise ConfigError(
-            f"--positions: must be given, the positions differ ({found}); name the model to keep them from"
-        )
-    if wanted is not None and not differ:
-        raise ConfigError(f"--positions={wanted}: would be ignored, all models have {shown[wanted]}; leave it out")
+        found = ", ".join(f"{path} has {method} at theta {theta}" for path, (theta, method) in own.items())
+        raise ConfigError(f"--positions: must be given, the positions differ ({found}); name the model to keep")
     model = next(iter(models.values())) if wanted is None else models[wanted]
     lengths = [m.train_len for m in ([model] if differ else models.values()) if m.train_len is not None]
     decoder, train_len = model.decoder, given_len or max(lengths, default=None)
@@ -189,27 +176,23 @@ def shared_tokenizer(paths: Iterable[Path]) -> Path | None:
     Raises: ConfigError with a line for each model whose vocabulary differs.
     """
     files = {path: file for path in paths if (file := tokenizer_of(path.resolve())) is not None}
-    if not files:
-        return None
-    (first, own), *others = ((path, load_tokenizer(file).get_vocab()) for path, file in files.items())
-    faults = [
-        f"{path}: its tokenizer is not that of {first} ({len(theirs.items() ^ own.items())} entries differ); merge "
-        "models of one tokenizer"
-        for path, theirs in others
-        if theirs != own
-    ]
-    if faults:
-        raise ConfigError(*faults)
-    return files[first]
+    own = {path: load_tokenizer(file).get_vocab() for path, file in files.items()}
+    first = next(iter(files), None)
+    differ = [path for path in own if first is not None and own[path] != own[first]]
+    if differ:
+        raise ConfigError(*(f"{path}: its tokenizer is not that of {first}; {ONE_SHAPE}" for path in differ))
+    return None if first is None else files[first]
 
 
-def shared_ids(models: dict[Path, OpenedModel]) -> dict[str, Any]:
+def shared_ids(models: Models) -> dict[str, Any]:
     """Find the ids that begin and end a text: each that of the first model that has one."""
-    found: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None}
-    for path, model in models.items():
-        run = model.experiment is not None
-        own = token_ids(model) if run and model.tokenizer else {} if run else read_settings(named(path).resolve())
-        found = {name: own.get(name) if value is None else value for name, value in found.items()}
+    found: dict[str, Any] = {}
+    for path, model in reversed(models.items()):
+        if model.experiment is None:
+            own = read_settings(named(path).resolve())
+        else:
+            own = token_ids(model) if model.tokenizer else {}
+        found |= {name: own[name] for name in ("bos_token_id", "eos_token_id") if own.get(name) is not None}
     return found
 
 

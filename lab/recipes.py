@@ -35,7 +35,6 @@ from lab.config import Experiment, StartConfig, load_experiment
 from lab.data.selecting import ImpactConfig
 from lab.errors import ConfigError, LabError
 from lab.model.huggingface.config import hugging_face_settings
-from lab.positions.methods import Replaced
 from lab.schema import TAGS, Positive, Section
 from lab.settings import Raw, part, validated
 from lab.source import Source, read_source
@@ -192,9 +191,16 @@ def resolve(recipe: Recipe) -> Resolved:
             own = {**dataclasses.asdict(recipe.analyse), "length": recipe.analyse.length or recipe.target_len}
             tuned = str(recipe.path(earlier(stage, "tune")))
             settings[stage.name] = {"base": recipe.base, "tuned": tuned, **own}
-        if stage.kind == "merge":
+        if stage.kind == "merge":  # keeps the positions of the replayed model
+            replay = earlier(stage, "replay")
+            last, path = experiments[replay.name], str(recipe.path(replay))
+            own_len = last.position.frequency.method == "dynamic_ntk"  # and would compute something else with another
+            train_len = None if own_len else recipe.target_len
             with collecting(faults, stage.name):
-                settings[stage.name] = merge_settings(recipe, experiments, earlier(stage, "replay"), source)
+                hugging_face_settings(last.model, last.frequencies, last.position.distance, "float32", train_len)
+            weights = list(recipe.merge.weights)
+            chosen = {"weights": weights, "positions": path, "train_len": train_len}
+            settings[stage.name] = {"models": [recipe.base, path], **chosen}
     if faults:
         raise ConfigError(*faults)
     return Resolved(recipe, experiments, settings)
@@ -207,26 +213,6 @@ def collecting(faults: list[str], stage: str) -> Iterator[None]:
         yield
     except LabError as error:
         faults += [f"{stage}.{line}" for line in str(error).splitlines()]
-
-
-def merge_settings(recipe: Recipe, experiments: dict[str, Experiment], replay: Stage, source: Source) -> dict[str, Any]:
-    """Compose the settings of a merge of the base with a replayed model.
-
-    Raises: ConfigError for positions that a Hugging Face folder does not support.
-    """
-    replayed, path = experiments[replay.name], str(recipe.path(replay))
-    train_len = None if replayed.position.frequency.method == "dynamic_ntk" else recipe.target_len
-    hugging_face_settings(replayed.model, replayed.frequencies, replayed.position.distance, "float32", train_len)
-    kinds = (("frequency", "rope"), ("distance", "plain"))
-    named = {kind: {"method": plain, **part(source.position, kind)} for kind, plain in kinds}
-    position = validated(Replaced, Raw({"position": named}, "base")).position
-    same = (position.frequency, position.distance, source.model["theta"]) == (
-        replayed.position.frequency,
-        replayed.position.distance,
-        replayed.model.theta,
-    )
-    weights, kept = list(recipe.merge.weights), None if same else path
-    return {"models": [recipe.base, path], "weights": weights, "positions": kept, "train_len": train_len}
 
 
 def resolve_training(recipe: Recipe, source: Source) -> tuple[dict[str, Experiment], list[str]]:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import lab
-from eval.probe.__main__ import main as probe_main
+from eval.probe import main as probe_main
 from lab.analysis import DISTANCES, LENGTHS, PROBES
 from tests.fits import records, train
 from tests.refusals import refused

@@ -10,12 +10,11 @@ import pytest
 
 from eval.distance import DistanceOptions
 from eval.entropy.__main__ import EntropyOptions
-from eval.heatmap.__main__ import HeatmapOptions
 from eval.lines import LinesOptions
-from eval.methods.__main__ import MethodsOptions
 from eval.passkey import PasskeyOptions
 from eval.perplexity import PerplexityOptions
 from eval.precision.__main__ import PrecisionOptions
+from eval.probing.tests import ProbeOptions
 from eval.ruler.options import RulerOptions
 from lab import cli, command
 from lab.command import Syntax
@@ -28,13 +27,12 @@ from tests.refusals import refused
 OPTIONS = {
     "distance": DistanceOptions,
     "entropy": EntropyOptions,
-    "heatmap": HeatmapOptions,
     "impact": ImpactConfig,
     "lines": LinesOptions,
-    "methods": MethodsOptions,
     "passkey": PasskeyOptions,
     "perplexity": PerplexityOptions,
     "precision": PrecisionOptions,
+    "probe": ProbeOptions,
     "ruler": RulerOptions,
     "longrecipe": Recipe,
 }
@@ -45,7 +43,6 @@ SOME = {  # settings that the others must list
     "plan": ("corpus", "measure"),
     "positions": ("leak", "counts", "sentence_tokens", "samples"),
     "prepare": ("data.window", "data.upsample.share"),
-    "probe": ("sequential", "thresholds"),
     "compare": ("by",),
     "reach": ("at", "last"),
     "report": ("title",),

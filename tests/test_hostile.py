@@ -72,7 +72,6 @@ EVAL = [name for name, (module, _) in cli.COMMANDS.items() if module.startswith(
 SMALL = {  # settings that make a command on a model short, none of them what a test changes at the same time
     "probe": ["--tests=1", "--max_length=192", "--step=64", "--answer_budget=40"],
     "distance": ["--tests=1", "--distances=32"],
-    "heatmap": ["--tests=1", "--lengths=192", "--answer_budget=40"],
     "passkey": ["--tests=1", "--lengths=160", "--depths=2"],
     "lines": ["--tests=1", "--lines=4"],
     "perplexity": ["--lengths=64", "--documents=1"],
@@ -178,7 +177,7 @@ def test_a_path_built_in_code_has_the_same_limits():
 TOO_FAR = {
     "distance": "--distances=16777216",
     "entropy": "--lengths=16777216",
-    "heatmap": "--lengths=96,16777216",
+    "probe": "--max_length=16777216",
     "lines": "--answer_budget=16777216",
     "passkey": "--lengths=16777216",
     "perplexity": "--stride=16777216",

@@ -19,7 +19,7 @@ lab.errors < lab lab.bars lab.files lab.formats lab.schema
 < lab.train.callbacks < lab.train.assembly < lab.train.session
 < lab.recipes lab.probing < lab.estimate lab.analysis
 < lab.fit lab.sweep lab.prepare lab.verify lab.longrecipe lab.merge lab.export lab.cli
-< eval.engine < eval
+< eval.engine < eval.probing < eval
 """  # a part imports itself and the parts before a "<" that precedes it; the packages of eval are parts of one layer
 RANKS = {part: rank for rank, parts in enumerate(LAYERS.split("<")) for part in parts.split()}
 HEAVY = {  # package: who may import it at module level; everybody else imports it where it is used, or not at all

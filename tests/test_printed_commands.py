@@ -16,11 +16,12 @@ from lab.train.starting import start_folder
 from tests.forked import ROOT
 from tests.opened import CONSUMED, write_run
 
-PAGES = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("eval/*/__main__.py"), *ROOT.glob("lab/*.py")]
+PLACES = ("README.md", "docs/*.md", "eval/*.py", "eval/*/__main__.py", "lab/*.py")
+PAGES = [path for place in PLACES for path in ROOT.glob(place)]
 PRINTED = re.compile(r"python -m eval\.(?:[^`|\n\\]|\\+\n)+")
 FORMER = ("answer_budget",)  # once failed; the others are slow together
 FEWER = {"perplexity": "--lengths=32", "impact": "--windows=2"}  # on the few documents that are prepared here
-FEWER |= dict.fromkeys(("probe", "heatmap", "methods", "distance", "passkey"), "--tests=2")
+FEWER |= dict.fromkeys(("probe", "distance", "passkey"), "--tests=2")
 
 
 def printed():

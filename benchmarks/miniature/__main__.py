@@ -87,7 +87,7 @@ def evaluations(run: Run, is_compared: bool) -> Iterator[list[str]]:
 
 
 def table_1(window: int) -> list[str]:
-    """List the distance methods of Table 1 at settings beside eval.methods' own."""
+    """List the distance methods of Table 1 at settings beside those of eval.probe."""
     half, third = window // 2, window // 3
     return [
         "rerope",

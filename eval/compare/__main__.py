@@ -3,7 +3,7 @@
     python -m eval.compare PATH [PATH ...] [--by FIELD,FIELD] [-o FOLDER|FILE.txt|.md|.csv|.html|.tex]
 
 PATH is a run folder, a folder of results, or a .jsonl file of rows, of eval.probe (and training's own probes),
-eval.ruler, eval.passkey, eval.lines, eval.perplexity, eval.methods, eval.heatmap or eval.harness:
+eval.ruler, eval.passkey, eval.lines, eval.perplexity or eval.harness:
 
     python -m eval.compare runs/tiny_2k runs/tiny_2k_string
     python -m eval.compare runs/tiny_2k/eval --by method -o table.md

@@ -37,8 +37,8 @@ NO_MODEL = {"--distance": NO_METHOD, "--frequency": NO_METHOD, "--text": NO_TEXT
 ENDINGS = (".png", ".jpg", ".svg", ".pdf", ".jsonl", ".csv", ".md")  # of files, which -o FOLDER does not name
 METHOD = "NAME or NAME:parameter=value,..."
 SHARED = {  # option: default and meaning
-    "--distance": "=null\n      Distance method in place of the model's own; a name alone takes the parameters of "
-    f"eval.methods. [{METHOD}]",
+    "--distance": "=null\n      Distance method in place of the model's own; a name alone takes derived "
+    f"parameters. [{METHOD}]",
     "--frequency": f"=null\n      Frequency method in place of the model's own. [{METHOD}]",
     "--text": "=null\n      The same as --{text}. [text]",
     "-o": " FOLDER\n      Where results and pictures are written.",
@@ -52,14 +52,16 @@ class Form:
     """What a command takes; without `options` its settings are those of a run, read elsewhere.
 
     `refused` are the shared options that make no sense for it, with the reason. `text` is the option that --text sets.
-    `several` methods may be named in one --distance, and -o may name a `file`. `each` is whether several models are
-    measured one by one; `shared`, whether the processes of a torchrun measure together.
+    `several` methods may be named in one --distance; a `lone` one replaces the model's own. -o may name a `file`.
+    `each` is whether several models are measured one by one; `shared`, whether the processes of a torchrun measure
+    together.
     """
 
     options: type[Any] | None = None
     refused: Mapping[str, str] = field(default_factory=dict)
     text: str = "text"
     several: bool = False
+    lone: bool = False
     each: bool = True
     file: bool = False
     shared: bool = False
@@ -70,7 +72,7 @@ class Form:
     @property
     def syntax(self) -> Syntax:
         """The grammar of the command line."""
-        bare = self.bare if self.options is None else bare_settings(self.options)
+        bare = (*self.bare, *(bare_settings(self.options) if self.options is not None else ()))
         values = ("-o", "--frequency", "--text", *self.values)
         return Syntax(None, ("--plot", "--json"), values, ("--distance",), bare, self.missing)
 
@@ -190,8 +192,9 @@ def requests_of(words: Words, form: Form) -> Iterator[Request]:
         own[form.text] = named.text
     distances = [word for given in named.distance or () for word in split_words(given)]
     if len(distances) > 1 and not form.several:
-        faults.append(f"--distance={brief(','.join(distances))}: this command takes one; eval.methods compares several")
-    given = {"distance": distances[0] if distances and not form.several else None, "frequency": named.frequency}
+        faults.append(f"--distance={brief(','.join(distances))}: this command takes one; eval.probe compares several")
+    replaces = len(distances) == 1 and (form.lone or not form.several)
+    given = {"distance": distances[0] if replaces else None, "frequency": named.frequency}
     faults += [
         f"--{key}: would be ignored beside --{kind}; leave one of them out"
         for kind, word in (("distance", distances), ("frequency", named.frequency))

@@ -25,8 +25,7 @@ its frequencies.
 
 The options --distance and --frequency: NAME, or NAME:parameter=value,parameter=value.
 
-A name alone takes the parameters at which eval.methods compares methods; eval/engine/methods.py has the
-formulas.
+A name alone takes the parameters above.
 """
 
 from __future__ import annotations
@@ -107,6 +106,16 @@ def setting(method: str, train_len: int, length: int) -> Setting:
         distances["dca"]["window"] = assumed - distances["dca"]["chunk"]
     training_length = assumed if method not in ("rope", "string") else train_len
     return Setting(method, train_len, training_length, frequency, distances.get(method, {"method": "plain"}))
+
+
+def named(word: str, train_len: int, length: int) -> Setting:
+    """Derive the settings of a method, and replace those that the word gives.
+
+    Raises: ConfigError for a parameter that is not name=value.
+    """
+    values = parse_method(word, "--distance")
+    derived = setting(values.pop("method"), train_len, length)
+    return overridden(derived, word, values) if values else derived
 
 
 def overridden(item: Setting, name: str, given: Mapping[str, Any]) -> Setting:

@@ -80,6 +80,11 @@ class Measure:
         if self.longest is not None:
             note_idle_distance(request.overrides, subject.model.decoder.distance, self.longest)
 
+    @classmethod
+    def chosen(cls, request: Request) -> type[Measure]:
+        """Choose the measure that a command line asks for, where a command has several."""
+        return cls
+
     def prepare(self) -> None:
         """Read and choose what all rows need.
 
@@ -200,8 +205,9 @@ def run_measure(
         before = known(request)
         if before is not None:
             return before
+        chosen = measure.chosen(request)
         with opened(request, shared=measure.form.shared) as subject:
-            return None if subject is None else measure(request, subject).found()
+            return None if subject is None else chosen(request, subject).found()
 
     return run(
         f"eval.{measure.kind}", description, measure.form, one, arguments, stopped=measure.stopped, together=together

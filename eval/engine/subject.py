@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, distributed
 
 from eval.engine.command import Request
+from eval.engine.methods import Setting
 from lab.command import show
 from lab.config.faults import MOST_WINDOWS
 from lab.data.preparation import end_of_document
@@ -24,7 +25,7 @@ from lab.model.attention.context import ContextGroup
 from lab.model.attention.inspection import token_losses
 from lab.model.generate import Ended, greedy
 from lab.model.huggingface.config import read_settings
-from lab.positions import Distance
+from lab.positions import Distance, Frequencies
 from lab.schema import LONGEST
 from lab.source import is_hub_id, named
 from lab.train.checkpoints import Checkpoint, folder_name
@@ -181,6 +182,19 @@ def note_idle(option: str, distance: Distance, n_tokens: int) -> None:
     """Print a note if a distance method changes nothing in texts of this length; its numbers are those of plain."""
     for fault in distance.length_faults(n_tokens):
         show(f"note: {option}: changes nothing in {n_tokens} tokens ({fault})", error=True)
+
+
+def checked(setting: Setting, length: int, own: Frequencies) -> Setting:
+    """Refuse a method that cannot be built; print a note on one that changes nothing at the length.
+
+    Raises: ConfigError.
+    """
+    try:
+        _, distance = setting.place(own)
+    except ConfigError as error:
+        raise ConfigError(*(f"--distance={setting.method}: {fault}" for fault in error.faults)) from error
+    note_idle(f"--distance={setting.method}", distance, length)
+    return setting
 
 
 def doublings(first: int, last: int) -> tuple[int, ...]:

@@ -13,8 +13,8 @@ tokenizer.json. Tasks, tags and groups are the harness's, or those of the YAML f
     python -m eval.harness models/Llama-3.1-8B-Instruct --tasks gsm8k --apply_chat_template
     python -m eval.harness runs/tiny_2k --tasks my_task --include_path my_tasks/ --run_own_code
 
-Where --distance names no parameters, string, dca, self_extend and rerope take those of eval.methods, from the training
-window. Texts are encoded and cut as the harness's own class hf does it (eval/harness/model.py).
+Where --distance names no parameters, string, dca, self_extend and rerope take those of eval/engine/methods.py, from
+the training window. Texts are encoded and cut as the harness's own class hf does it (eval/harness/model.py).
 Answers are greedy; tasks that sample are refused. Needs the extra: pip install -e '.[harness]'.
 
 Prints a table, and adds a line for each task, metric and filter to harness.jsonl in eval/ of the run folder

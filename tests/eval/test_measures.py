@@ -18,8 +18,6 @@ MODEL = (METHOD, FREQUENCY, TEXT, PLOT)
 COMMANDS = {  # words that measure little; of the shared options those that are taken, the others are refused
     "probe": (("RUN", "--tests=1", "--max_length=160", "--step=160", "--answer_budget=24"), MODEL),
     "distance": (("RUN", "--tests=1", "--points=2", "--window=96", "--digits=2"), MODEL),
-    "heatmap": (("RUN", "--tests=1", "--lengths=160", "--digits=2", "--answer_budget=24"), MODEL),
-    "methods": (("RUN", "--tests=1", "--lengths=200", "--methods=rope,string", "--digits=2"), (TEXT, PLOT)),
     "ruler": (("RUN", "--tests=1", "--tasks=niah_single_2", "--lengths=512"), MODEL),
     "passkey": (("RUN", "--tests=1", "--protocol=lab", "--lengths=128", "--depths=2", "--digits=2"), MODEL),
     "lines": (("RUN", "--tests=1", "--lines=4"), (METHOD, FREQUENCY, PLOT)),
@@ -129,7 +127,7 @@ def test_help_lists_what_a_command_takes(run):
         assert "  --json\n" in listed
 
 
-@pytest.mark.parametrize("name", [name for name in MEASURES if name != "probe"])
+@pytest.mark.parametrize("name", MEASURES)
 def test_wrong_words_are_one_line(name, run, tmp_path):
     words = COMMANDS[name][0]
     known = next(word for word in words if word.startswith("--")).partition("=")[0]

@@ -2,7 +2,6 @@
 
 import re
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,15 +9,12 @@ import torch
 from scipy.stats import beta, binomtest, false_discovery_control
 
 import eval.engine.subject
-from eval.engine.methods import METHODS, group, setting
+from eval.engine.methods import METHODS, setting
 from eval.engine.statistics import Paired, holm, pair
-from eval.methods.__main__ import MethodsOptions, main
-from eval.methods.table import table
-from lab.errors import ConfigError
+from eval.probe import main
 from lab.loading import open_model
 from lab.positions import frequencies
-from tests.eval.commands import rows_named, runner, words_of
-from tests.runs.test_picture import size_of
+from tests.eval.commands import rows_named, runner
 
 OWN = frequencies("rope", head_dim=8, theta=1000.0)
 
@@ -150,22 +146,6 @@ def row(name, passed, versus=None, seconds=None):
     return known | {"versus_rope": versus}
 
 
-def test_the_table_marks_what_is_significant_after_correction():
-    """p = 2 / 2^6 = 0.031 is significant alone, and not among two; 2 / 2^9 = 0.0039 is both."""
-    weak, strong = Paired(20, 0, 6).row, Paired(20, 0, 9).row
-    lines = table([row("rope", 5), row("ntk", 11, weak, 10.0)], 64, 0.95).splitlines()
-    assert lines[1] == "64 tokens"
-    assert lines[3].split()[:4] == ["rope", "20", "5", "0.250"]
-    assert "+0.300*" in lines[4]
-    assert lines[4].split()[-3:] == ["0.500", "0.500", "ntk+x"]
-    assert lines[-1].endswith("exact McNemar on the same tests, p adjusted for 1 methods (Holm)")
-    lines = table([row("rope", 5), row("ntk", 11, weak), row("dca", 14, strong)], 64, 0.95).splitlines()
-    assert ("+0.300*" in lines[4], "+0.450*" in lines[5]) == (True, True)
-    lines = table([row("rope", 5), row("ntk", 11, weak), row("dca", 11, weak)], 64, 0.95).splitlines()
-    assert ("+0.300*" in lines[4], "0.062" in lines[4]) == (False, True)
-    assert len(words_of(table([row("ntk", 5)], 64, 0.95))) == 3
-
-
 run = runner(main, "methods")
 rows_of = rows_named("methods.jsonl")
 
@@ -201,7 +181,7 @@ def words(run_folder, tmp_path):
         "--lengths=240",
         "--tests=12",
         "--answer_budget=24",
-        "--methods=string,rope,dca",
+        "--distance=string,rope,dca",
         "-o",
         tmp_path,
     ]
@@ -249,8 +229,8 @@ def test_methods_with_known_answers(words, run_folder, tmp_path, capsys, monkeyp
 def test_replaced_parameters_are_rows_of_their_own(words, tmp_path, capsys, monkeypatch, run_folder):
     Reader(monkeypatch, open_model(run_folder).tokenizer)
     own = ["string:released_scaling=true", "string:shift=30,window=8", "dca:train_len=40,chunk=20,window=10"]
-    asked = [word for word in words if not str(word).startswith("--methods")]
-    status, out, _ = run([*asked, f"--methods=rope,{','.join(own)},string"], capsys)
+    asked = [word for word in words if not str(word).startswith("--distance")]
+    status, out, _ = run([*asked, f"--distance=rope,{','.join(own)},string"], capsys)
     assert status == 0
     rows = {row["compared_as"]: row for row in rows_of(tmp_path)}
     assert list(rows) == ["rope", *own, "string"]
@@ -266,7 +246,7 @@ def test_a_stopped_call_goes_on_and_keeps_seconds(words, run_folder, tmp_path, c
     with monkeypatch.context() as patch:
         Reader(patch, tokenizer, stop_after=17)
         status, _, err = run([*words, "--batch=1"], capsys)
-    assert (status, err.splitlines()[-1]) == (75, "stopped; the same command continues")
+    assert (status, err.endswith("; the same command continues\n")) == (75, True)
     assert [row["compared_as"] for row in rows_of(tmp_path)] == ["rope"]
     reader = Reader(monkeypatch, tokenizer)
     assert run([*words, "--batch=1"], capsys)[0] == 0
@@ -277,43 +257,15 @@ def test_a_stopped_call_goes_on_and_keeps_seconds(words, run_folder, tmp_path, c
     ]
     assert run(words, capsys)[0] == 0
     assert rows_of(tmp_path) == rows  # nothing new is known
-    alone = [word for word in words if not str(word).startswith("--methods")]
-    status, out, _ = run([*alone, "--methods=string"], capsys)
+    alone = [word for word in words if not str(word).startswith("--distance")]
+    status, out, _ = run([*alone, "--distance=string,dca"], capsys)
     assert status == 0
     assert rows_of(tmp_path) == rows
     assert "+1.000*" in out
 
 
-def test_every_method_runs_on_a_model_and_is_drawn(run_folder, tmp_path, capsys):
-    pytest.importorskip("matplotlib")
-    words = [
-        run_folder,
-        "--lengths=200",
-        "--train_len=160",
-        "--tests=2",
-        "--answer_budget=24",
-        "--plot",
-        "-o",
-        tmp_path,
-    ]
-    status, out, _ = run(words, capsys)
-    assert status == 0
-    rows = rows_of(tmp_path)
-    assert [row["compared_as"] for row in rows] == list(METHODS)
-    assert [row["method"] for row in rows] == [
-        "rope+plain",
-        "ntk(factor=1.5)+plain",
-        "yarn(factor=1.5,train_len=133)+plain",
-        "rope+rerope(log_n=133,window=33)",
-        "rope+self_extend(group=2,window=33)",
-        "rope+dca(train_len=133,chunk=99,window=34)",
-        "rope+string(shift=54,window=27)",
-    ]
-    assert size_of(Path(out.splitlines()[-1].removeprefix("picture: ")))[0] > 500
-
-
 def test_a_hugging_face_folder_is_compared_at_its_own_length(hugging_face_folder, text_file, tmp_path, capsys):
-    words = [hugging_face_folder, "--tests=1", f"--haystack={text_file}", "--methods=rope,yarn", "-o", tmp_path]
+    words = [hugging_face_folder, "--tests=1", f"--haystack={text_file}", "--distance=rope,yarn", "-o", tmp_path]
     status, _, err = run(words, capsys)
     if status:
         assert err.startswith("--lengths: must be set, a test takes ")
@@ -322,20 +274,16 @@ def test_a_hugging_face_folder_is_compared_at_its_own_length(hugging_face_folder
 
 
 MISTAKES = {
-    "--methods=rope,strng": "--methods=strng: unknown method; did you mean string?",
-    "--methods=dca,rope,dca": "--methods=dca: is given twice; keep one",
-    "--methods=strng:shift=9": "--methods=strng: unknown method; did you mean string?",
-    "--lengths=200 --methods=string:shif=9": "--methods=string:shif=9: shif=9: unknown parameter; String takes only ",
-    "--lengths=200 --methods=string:shift=9.5": "--methods=string:shift=9.5: shift=9.5: must be a whole number",
-    "--lengths=200 --methods=string:shift": "--methods=string:shift: must be NAME or NAME:parameter=value,...; ",
-    "--lengths=200 --methods=rope:factor=2": "--methods=rope:factor=2: factor=2: unknown parameter; Plain takes only ",
-    "--position.distance.method=plain": (
-        "--position.distance.method: this command sets the methods itself, those of --methods; leave it out"
-    ),
-    "--lengths=40": "--lengths=40: too short for the needle test, whose fixed parts and answer take ",
-    "--tests=2": "--lengths: must be set, a test takes ",
-    "--length=300": "--length=300: unknown setting; did you mean lengths?",
-    "--tests=0": "--tests=0: must be >= 1; Tests at each length",
+    "--distance=rope,strng": "--distance=strng: unknown method; did you mean string?",
+    "--distance=dca,rope,dca": "--distance=dca: is given twice; keep one",
+    "--lengths=200 --distance=rope,string:shif=9": "--distance=string:shif=9: shif=9: unknown parameter; String takes ",
+    "--lengths=200 --distance=rope,string:shift=9.5": "--distance=string:shift=9.5: shift=9.5: must be a whole number",
+    "--lengths=200 --distance=rope,string:shift": "--distance=string:shift: must be NAME or NAME:parameter=value,...; ",
+    "--distance=rope,dca --position.frequency.method=pi": "--position.frequency.method=pi: several methods are set by ",
+    "--distance=rope,dca --by=depth": "--distance=rope,dca: --by=depth takes one method; leave --by out",
+    "--distance=rope,dca --step=9": "--step=9: would be ignored with --by=method; leave it out",
+    "--distance=rope,dca --lengths=40": "--lengths=40: too short for the needle test, whose fixed parts ",
+    "--distance=rope,dca": "--lengths: must be set, a test takes ",
 }
 
 
@@ -344,11 +292,3 @@ def test_a_mistake_is_one_line(run_folder, tmp_path, capsys, words, line):
     status, out, err = run([run_folder, *words.split(), "-o", tmp_path], capsys)
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(line)
-
-
-def test_rope_comes_first():
-    assert MethodsOptions(methods="dca, rope,string").chosen == ["rope", "dca", "string"]
-    assert MethodsOptions().chosen == list(METHODS)
-    assert group(192, 128, 32) == 2
-    with pytest.raises(ConfigError):
-        MethodsOptions(methods="")

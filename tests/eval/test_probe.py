@@ -11,16 +11,13 @@ import yaml
 
 import eval.engine.subject
 from eval.engine.needle_tests import FinishedTests
-from eval.probe.__main__ import main
-from eval.probe.picture import draw_probe
-from eval.probe.table import table
+from eval.probe import main
 from lab.counts import PositionCounts
 from lab.data.preparation import end_of_document
 from lab.loading import open_model
 from lab.model.huggingface import save_pretrained
-from lab.probe.config import ProbeConfig
-from lab.probe.curve import LengthResult
 from lab.probe.needles import shortest
+from lab.train.checkpoints import Checkpoint
 from lab.train.folder import packed_counts
 from tests.opened import CONSUMED
 
@@ -193,9 +190,9 @@ def test_other_weights_take_up_nothing(probe, run_folder, tmp_path):
     other = shutil.copytree(run_folder, tmp_path / "other")
     shutil.rmtree(other / "eval", ignore_errors=True)
     assert probe("", model=other)[0] == 0
-    manifest = next(other.glob("checkpoints/*/manifest.json"))
+    (checkpoint,) = (other / "checkpoints").iterdir()
     key = lines(next((tmp_path / "out").glob("tests-*.jsonl")))[0]["key"]
-    assert key["weights"] == json.loads(manifest.read_text())["files"]["state.ckpt"]["sha256"]
+    assert key["weights"] == Checkpoint(checkpoint, CONSUMED).digest
     assert FinishedTests(tmp_path / "out", CONSUMED, key).rows
     assert not FinishedTests(tmp_path / "out", CONSUMED, {**key, "weights": "0" * 64}).rows
 
@@ -225,25 +222,17 @@ def test_without_a_folder_results_lie_in_the_run(probe, run_folder):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ("--error=0.1", "probe.error=0.1: would be ignored; leave it out, or set sequential to true"),
-        ("--protocol=string", "probe.protocol=string: must be one of 'ours', 'released' or "),
+        ("--error=0.1", "--error=0.1: would be ignored; leave it out, or set sequential to true"),
+        ("--protocol=string", "--protocol=string: must be one of 'ours', 'released' or "),
         (
-            "--protocol=released --answer_budget=128 --digits=3",
-            "probe.digits=3: must be 6 in the released protocol; leave it out or ",
+            "--protocol=released --digits=3 --answer_budget=128",
+            "--digits=3: must be 6 in the released protocol; leave it out or ",
         ),
-        ("--digits=9", "probe.answer_budget=24: an answer of 4 numbers takes "),
-        ("--thresholds=[0.5,1.5]", "probe.thresholds.1=1.5: must be <= 1; Further"),
-        ("--confidence=1.0", "probe.confidence=1.0: must be < 1; Minimum"),
-        ("--sequential=maybe", "probe.sequential=maybe: must be true or false; Whether a length stops "),
-        (
-            "--loss_tokens=9",
-            "--loss_tokens=9: is a setting of training, which no probe of a checkpoint reads; leave it",
-        ),
-        (
-            "--every_tokens=9",
-            "--every_tokens=9: is a setting of training, which no probe of a checkpoint reads; leave ",
-        ),
-        ("--distance_tests=9", "--distance_tests=9: belongs to one-number tests; use python -m eval.distance"),
+        ("--digits=9", "--answer_budget=24: an answer of 4 numbers takes "),
+        ("--thresholds=[0.5,1.5]", "--thresholds.1=1.5: must be <= 1; Further"),
+        ("--confidence=1.0", "--confidence=1.0: must be < 1; Probability"),
+        ("--sequential=maybe", "--sequential=maybe: must be true or false; Whether a length stops "),
+        ("--lengths=320", "--lengths=320: would be ignored with --by=length; leave it out"),
         ("--plots", "--plots: has no value; write --plots=value"),
     ],
 )
@@ -253,52 +242,6 @@ def test_wrong_settings_are_one_line(probe, words, line):
     assert said.err.startswith(line)
     assert said.err.count("\n") == 1
     assert not folder.exists()
-
-
-CURVE = [LengthResult(128, 10, 10, [], 0.7, 1.0), LengthResult(256, 10, 6, [], 0.3, 0.85)]
-VALUES = {"threshold": 0.8, "effective_length": 128, "first_length": 128, "low": 0, "high": None}
-VALUES |= {"smooth": 192.0, "smooth_low": 0.0, "smooth_high": None}
-SUMMARY = {**VALUES, "confidence": 0.9, "thresholds": [VALUES], "tests": 20}
-
-
-def test_the_table_by_hand():
-    assert table(CURVE, ProbeConfig(tests=10, confidence=0.9), SUMMARY).splitlines() == [
-        "  length   passed    tests  accuracy   0.9 limits",
-        "     128       10       10     1.000   0.700 to 1.000",
-        "     256        6       10     0.600   0.300 to 0.850",
-        "effective length 128 at threshold 0.8, within <128 or more; smooth 192.0, within <128 or more",
-        "protocol ours: fresh numbers, depths and haystack in every test, exact length with the answer, whole numbers "
-        "count",
-    ]
-
-
-def test_the_picture_holds_the_curve_its_limits_and_the_effective_length(tmp_path, monkeypatch):
-    figure = pytest.importorskip("matplotlib.figure")
-    drawn = []
-    monkeypatch.setattr(figure.Figure, "savefig", lambda self, path, **settings: drawn.append(self))
-    other = {**VALUES, "threshold": 0.5, "effective_length": 256, "smooth": 256.0, "smooth_low": 170.0}
-    summary = {**SUMMARY, "thresholds": [other, {**VALUES, "low": 128, "smooth_low": 130.0, "smooth_high": 200.0}]}
-    draw_probe(CURVE, summary, "title", 192, tmp_path / "x.png")
-    (axes,) = drawn[0].axes
-    (band,) = axes.collections
-    corners = {tuple(point) for point in band.get_paths()[0].vertices.round(6).tolist()}
-    assert corners == {(128, 0.7), (128, 1.0), (256, 0.3), (256, 0.85)}
-    shapes = {tuple(map(tuple, line.get_xydata().round(6).tolist())) for line in axes.lines}
-    assert {((128.0, 1.0), (256.0, 0.6)), ((130.0, 0.8), (200.0, 0.8)), ((170.0, 0.5), (256.0, 0.5))} <= shapes
-    assert {((192.0, 0.8),), ((128.0, 0.8),), ((256.0, 0.5),)} <= shapes
-    names = [text.get_text() for text in drawn[0].legends[0].get_texts()]
-    assert names == [
-        "limits of each length (0.9)",
-        "monotone fit",
-        "share of tests passed",
-        "limits",
-        "effective length, smooth",
-        "by steps",
-    ]
-    assert {text.get_text() for text in axes.texts} == {"threshold 0.5", "threshold 0.8", "training window"}
-    nothing = {"effective_length": None, "smooth": None, "smooth_low": 0.0, "smooth_high": 0.0}
-    draw_probe(CURVE, {**SUMMARY, "thresholds": [VALUES | nothing]}, "title", 192, tmp_path / "y.png")
-    assert "threshold 0.8: effective length <128" in {text.get_text() for text in drawn[1].axes[0].texts}
 
 
 @pytest.fixture
@@ -344,11 +287,10 @@ def test_a_hugging_face_folder_is_probed_in_eighths_of_its_window(probe, exporte
 FOLDER_MISTAKES = {
     "": "--haystack: must be set, a Hugging Face folder has no corpus of its own; give a text file",
     "--haystack=/nowhere.txt": "--haystack=/nowhere.txt: no such file; give a .txt, .json or .jsonl file",
-    "--tests=0": "probe.tests=0: must be >= 1; Tests at each length",
-    "--tetss=3": "probe.tetss=3: unknown setting; did you mean probe.tests?",
-    "--seed=-1": "probe.seed=-1: must be >= 0; Seed of the tests",
-    "--step=64 --max_length=32": "probe.max_length=32: must be >= step=64; lower step or raise max_length",
-    "--train.devices=2": 'probe.train={"devices": 2}: unknown setting; probe has protocol, ',
+    "--tests=0": "--tests=0: must be >= 1; Tests at each length",
+    "--tetss=3": "--tetss=3: unknown setting; did you mean tests?",
+    "--seed=-1": "--seed=-1: must be >= 0; Seed of the tests",
+    "--step=64 --max_length=32": "--max_length=32: must be >= step=64; lower step or raise max_length",
 }
 
 

@@ -6,8 +6,8 @@ import sys
 import pytest
 import torch
 
-from lab.errors import ConfigError, MissingPackage
-from lab.model.attention import backends, devices, flash3
+from lab.errors import ConfigError
+from lab.model.attention import backends, flash3
 
 CUDA, HALF = torch.device("cuda"), torch.bfloat16
 FAULTS = {
@@ -86,18 +86,6 @@ def test_nothing_is_imported_for_a_cpu_or_for_single_precision(package):
     assert "flash_attn" not in sys.modules
 
 
-def test_an_absent_package_is_named(package, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert backends.choose("auto", CUDA, HALF)[0] == "varlen"
-    with pytest.raises(MissingPackage, match="^flash_attn: not installed"):
-        backends.choose("flash", CUDA, HALF)
-
-
-def test_every_choice_asks_one_function_for_the_device(monkeypatch):
-    monkeypatch.setattr(devices, "kind", lambda device: "cuda")
-    assert backends.choose("auto", torch.device("cpu"), torch.float32)[1].startswith("the variable-length kernels")
-
-
 @pytest.fixture
 def hopper(package, monkeypatch):
     """Emulate a GPU with FlashAttention 3, whose activation is noted."""
@@ -137,7 +125,3 @@ def test_flash_attention_3_is_left_out_with_the_reason(hopper, package, monkeypa
     name, reason = backends.choose("auto", CUDA, HALF)
     assert name == ("flash" if flash_attn else "varlen")
     assert re.search(r"FlashAttention 3 is left out: .*(9\.0.*8\.0|torch 2|takes 30 arguments second line)", reason)
-
-
-def test_flash_attention_3_is_tried_in_both_passes(stood_in):
-    flash3.trial(torch.device("cpu"))

@@ -89,10 +89,6 @@ def test_four_ranks_compute_what_one_computes(ranks, degree, heads):
     assert_as_one(ranks, 4, degree, heads, CASES)
 
 
-def test_blocks_that_are_computed_again_exchange_again(ranks):
-    assert_as_one(ranks, 2, 2, 2, CASES[:4], recompute=True)
-
-
 def score(lengths, degree=1):
     """Score rows of several lengths, in a group of ranks if there are several."""
     context = None

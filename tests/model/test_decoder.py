@@ -100,30 +100,6 @@ def test_logits_equal_those_of_transformers_llama(backend, tied, dtype):
     torch.testing.assert_close(ours, theirs, rtol=0, atol=LLAMA_TOL * float(theirs.abs().max()))
 
 
-@pytest.mark.parametrize("backend", ["sdpa", "reference"])
-@pytest.mark.parametrize(
-    ("lengths", "padding"), [([5, 1, 9, 3], 0), ([4, 4], 3), ([1], 2)], ids=["full", "padded", "one"]
-)
-def test_packed_row_equals_its_segments_alone(lengths, padding, backend):
-    model = decoder(backend=backend)
-    pieces = [tokens_of(n, 1, size) for n, size in enumerate([*lengths, padding])]
-    cu_seqlens = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
-    with torch.no_grad():
-        logits = model(torch.cat(pieces, dim=1), cu_seqlens)
-        alone = torch.cat([model(piece) for piece in pieces[: len(lengths)]], dim=1)
-    assert logits.shape == (1, sum(lengths) + padding, TINY.vocab_size)
-    torch.testing.assert_close(logits[:, : sum(lengths)], alone, rtol=0, atol=FLOAT64_TOL)
-
-
-def test_two_rows_are_packed_as_one():
-    model, tokens = decoder(), tokens_of(5, 2, 6)
-    with torch.no_grad():
-        logits = model(tokens, torch.tensor([0, 4, 9, 12], dtype=torch.int32))
-        flat = tokens.flatten()
-        alone = torch.cat([model(flat[None, a:b]) for a, b in [(0, 4), (4, 9), (9, 12)]], dim=1)
-    torch.testing.assert_close(logits.view(1, 12, -1), alone, rtol=0, atol=FLOAT64_TOL)
-
-
 def test_only_differences_of_positions_matter():
     model, tokens = decoder(), tokens_of(6, 2, 7)
     ids = torch.arange(7)
@@ -134,12 +110,6 @@ def test_only_differences_of_positions_matter():
     torch.testing.assert_close(first_two, torch.stack([plain[0], spread[1]]), rtol=0, atol=FLOAT64_TOL)
 
 
-def test_later_tokens_do_not_change_earlier_logits():
-    model, tokens = decoder(), tokens_of(7, 1, 10)
-    with torch.no_grad():
-        torch.testing.assert_close(model(tokens)[:, :6], model(tokens[:, :6]), rtol=0, atol=FLOAT64_TOL)
-
-
 def test_loss_is_the_cross_entropy_of_the_logits():
     model, tokens, targets = decoder(), tokens_of(8, 2, 9), tokens_of(9, 2, 9)
     targets[0, 3] = targets[1, 8] = -100
@@ -147,27 +117,6 @@ def test_loss_is_the_cross_entropy_of_the_logits():
     kept = [(b, t) for b in range(2) for t in range(9) if (b, t) not in {(0, 3), (1, 8)}]
     expected = -sum(log_p[b, t, targets[b, t]] for b, t in kept)
     torch.testing.assert_close(model(tokens, targets=targets), expected, rtol=0, atol=FLOAT64_TOL * 100)
-
-
-def test_chunks_through_the_cache_equal_one_pass():
-    model, tokens = decoder(), tokens_of(11, 2, 9)
-    cache = model.new_cache(2, 9)
-    with torch.no_grad():
-        parts = [model(tokens[:, a:b], cache=cache) for a, b in [(0, 4), (4, 5), (5, 9)]]
-        torch.testing.assert_close(torch.cat(parts, dim=1), model(tokens), rtol=0, atol=FLOAT64_TOL)
-        last = model(tokens, last_only=True)
-    assert cache.length == 9
-    torch.testing.assert_close(last, parts[-1][:, -1:], rtol=0, atol=FLOAT64_TOL)
-
-
-def test_one_seed_draws_one_model_and_leaves_the_global_generator_alone():
-    torch.manual_seed(5)
-    first = Decoder(TINY, seed=3).state_dict()
-    torch.manual_seed(6)
-    second, other = Decoder(TINY, seed=3).state_dict(), Decoder(TINY, seed=4).state_dict()
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    matrices = [name for name in first if first[name].ndim == 2]
-    assert not any(torch.equal(first[name], other[name]) for name in matrices)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Generation against whole forward passes without a cache, one for every token."""
 
-import itertools
-
 import pytest
 import torch
 
@@ -10,8 +8,7 @@ from lab.model.attention import devices
 from lab.model.attention.cache import KeyCache
 from lab.model.attention.rotary import Rotation
 from lab.model.generate import greedy
-from lab.model.huggingface import load_pretrained
-from tests.model.methods import DISTANCES, DYNAMIC, FREQUENCIES, decoder, every_kind, every_pair, tokens
+from tests.model.methods import DYNAMIC, FREQUENCIES, decoder, every_kind, every_pair, tokens
 
 
 def nearly_tied(seed):
@@ -106,44 +103,6 @@ def test_answers_that_a_rule_ends(method, stops):
         assert [n for _, n in shapes] == list(range(1, len(shapes) + 1))
 
 
-def test_near_ties_that_a_rule_ends_come_out_alike_in_every_batch():
-    model, prompts = nearly_tied(3), tokens(3, 20, 24, vocab=30)
-    ended, _ = sums_beyond(100)
-    alone = [up_to_the_rule(100, greedy(model, prompt[None], 6, ended=ended))[0] for prompt in prompts]
-    assert alone == up_to_the_rule(100, torch.cat([greedy(model, prompt[None], 6) for prompt in prompts]))
-    for size in (7, 20):
-        answers = [row for part in prompts.split(size) for row in greedy(model, part, 6, ended=ended).tolist()]
-        for row, own in zip(answers, alone, strict=True):
-            assert row[: len(own)] == own
-            assert set(row[len(own) :]) <= {0}
-
-
-@pytest.mark.parametrize(
-    "make", [nearly_tied, lambda seed: decoder(dtype=torch.float32, vocab_size=60)], ids=["tied", "apart"]
-)
-def test_a_rule_is_told_which_prompt_it_decides(make):
-    """Every prompt has a limit of its own; prompts are sorted by their prefixes and generated again alone."""
-    model, prompts = make(3), tokens(3, 12, 24, vocab=30)
-    prompts[[1, 5, 8], :20] = prompts[0, :20]
-    limits = torch.arange(12) * 15
-    whole = torch.cat([greedy(model, prompt[None], 8) for prompt in prompts])
-    expected = [up_to_the_rule(int(limit), row[None])[0] for limit, row in zip(limits, whole)]
-    assert len({len(row) for row in expected}) > 2
-    for size in (5, 12):
-        found = []
-        for part, own in zip(prompts.split(size), limits.split(size)):
-            found += greedy(model, part, 8, ended=lambda answers, rows, own=own: answers.sum(-1) > own[rows]).tolist()
-        assert [row[: len(own)] for row, own in zip(found, expected)] == expected
-
-
-@every_kind
-def test_the_shortest_prompts_and_answers(method):
-    model = decoder(FREQUENCIES["entropy_abf"], method)
-    for length, n_tokens in itertools.product((1, 2, 3), (1, 2)):
-        prompts = tokens(3, 3, length)
-        assert greedy(model, prompts, n_tokens).tolist() == by_whole_passes(model, prompts, n_tokens).tolist()
-
-
 @every_kind
 def test_shared_beginnings_of_any_length(method):
     model = decoder(FREQUENCIES["llama3"], method)
@@ -163,14 +122,6 @@ def test_a_shared_beginning_is_read_once():
     sizes.clear()
     greedy(model, prompts[:1].expand(4, -1), 1)  # equal prompts: all but the last token
     assert sorted(sizes) == [4, 15]
-
-
-@pytest.mark.parametrize("method", ["plain", "string"])
-def test_frequencies_that_follow_the_length(method):
-    """One layer's keys know no position of their own, so that a cache of them equals whole passes."""
-    model, prompts = decoder(DYNAMIC, DISTANCES[method], n_layers=1), tokens(6, 5, 13)
-    prompts[:, :10] = prompts[0, :10]
-    assert greedy(model, prompts, 9).tolist() == by_whole_passes(model, prompts, 9).tolist()
 
 
 def test_frequencies_that_follow_the_length_share_no_beginning(monkeypatch):
@@ -193,14 +144,6 @@ def test_near_ties_come_out_alike_in_every_batch():
         assert answers == up_to(stop_id, alone)
 
 
-def test_every_share_of_ranks_gives_the_same_answers():
-    model, prompts = nearly_tied(9), tokens(9, 11, 24, vocab=30)
-    whole = greedy(model, prompts, 7)
-    for ranks in (2, 4):
-        for rank in range(ranks):
-            assert torch.equal(greedy(model, prompts[rank::ranks], 7), whole[rank::ranks])
-
-
 def test_rows_that_are_sure_are_not_generated_again():
     model, prompts = decoder(dtype=torch.float32), tokens(10, 8, 20)
     sizes = reads(model)
@@ -209,19 +152,6 @@ def test_rows_that_are_sure_are_not_generated_again():
     logits = torch.tensor([[1.0, -4.0, 1.0 - 4 * 240 * 2.0**-23], [1.0, -4.0, 1.0 - 4 * 270 * 2.0**-23]])
     assert generate.is_near(logits).tolist() == [True, False]  # 256 roundings of the largest logit, 4
     assert generate.is_near(logits.bfloat16()) is None
-
-
-def test_rows_that_have_stopped_leave_the_batch():
-    model, prompts = decoder(), tokens(2, 20, 11, vocab=9)
-    whole = by_whole_passes(model, prompts, 14)
-    stop_id = int(whole.flatten().mode()[0])
-    sizes = reads(model)
-    greedy(model, prompts, 14, stop_id)
-    ends = [len(row) for row in up_to(stop_id, whole)]
-    running = [sum(end > step for end in ends) for step in range(1, max(ends))]
-    assert running[-1] < 10
-    for size, needed in zip(sizes[1:], running, strict=True):
-        assert needed <= size <= max(needed / generate.KEPT_FRAC, 1)
 
 
 @every_kind
@@ -261,33 +191,6 @@ def test_rows_on_a_gpu_fill_half_of_what_is_free_in_parts_of_like_size(monkeypat
     assert rows == -(-9 // parts)
 
 
-def test_several_rows_are_read_in_pieces_on_a_cpu(monkeypatch):
-    monkeypatch.setattr(generate, "CPU_TOKENS", 50)
-    model, prompts = decoder(), tokens(12, 5, 20)
-    sizes = reads(model)
-    greedy(model, prompts, 1)
-    assert sizes == [40, 40, 20]
-
-
-def test_bytes_of_a_cache_by_hand():
-    # 3 layers, keys and values, 5 rows, 2 key-value heads, 7 tokens, head width 8: 3 * 2 * 5 * 2 * 7 * 8
-    assert decoder().new_cache(5, 7).n_elements == 3360
-    assert decoder(method=DISTANCES["self_extend"]).new_cache(5, 7).n_elements == 3360 * 3 // 2  # two key maps
-
-
-def test_a_decoder_from_a_hugging_face_folder(llama_folder):
-    model = load_pretrained(llama_folder, dtype=torch.float64)
-    prompts = tokens(13, 7, 18, vocab=model.cfg.vocab_size)
-    prompts[3:, :12] = prompts[3, :12]
-    assert greedy(model, prompts, 9).tolist() == by_whole_passes(model, prompts, 9).tolist()
-
-
-def test_half_precision_runs():
-    model, prompts = decoder(dtype=torch.float32), tokens(14, 3, 9)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert greedy(model, prompts, 4).shape == (3, 4)
-
-
 def test_generation_changes_neither_mode_nor_random_state_nor_gradients():
     model = decoder(dtype=torch.float32).train()
     state = torch.random.get_rng_state()
@@ -325,42 +228,3 @@ def test_no_pass_computes_more_of_the_last_block_than_it_must():
         block.feed_forward.register_forward_hook(lambda module, args, out: rows.append(args[0].shape[1]))
     greedy(model, prompts, 2)
     assert rows == [10, 10, 1, 1, 1, 1]
-
-
-def test_steps_lay_out_what_single_passes_would():
-    for rotary, method in itertools.product((FREQUENCIES["entropy_abf"],), DISTANCES.values()):
-        model = decoder(rotary, method)
-        cache = model.new_cache(2, 20)
-        cache.length = 9
-        coming = model.layout(tokens(1, 1, 6), None, None, None, cache)
-        for _ in range(6):
-            step = coming.step(cache.length)
-            alone = model.layout(tokens(1, 1, 1), None, None, None, cache)
-            assert torch.equal(step.q_pos, alone.q_pos)
-            assert torch.equal(step.k_pos, alone.k_pos)
-            assert torch.equal(step.seen(), alone.seen())
-            assert step.cut(False) == alone.cut(False)
-            for a, b in zip(step.q_rotations + step.k_rotations, alone.q_rotations + alone.k_rotations, strict=True):
-                assert torch.equal(a.cos_B1TH, b.cos_B1TH)
-                assert torch.equal(a.sin_B1TH, b.sin_B1TH)
-            cache.advance(1)
-
-
-def test_rotating_without_gradients_equals_rotating_with_them():
-    model = decoder(method=DISTANCES["string"])
-    rotation, x = model.layout(tokens(1, 2, 9)).q_rotations[1], tokens(2, 2, 4, 9, 8).double()
-    with torch.no_grad():
-        out = rotation.rotate(x)
-    torch.testing.assert_close(out, rotation.rotate(x), rtol=0, atol=1e-14)
-
-
-def test_rotating_into_a_place():
-    cos, sin = tokens(1, 2, 1, 9, 4).float() / 60, tokens(2, 2, 1, 9, 4).float() / 60
-    rotation, x = Rotation(cos, sin), tokens(3, 1, 4, 9, 8).float()  # one row of features, two of positions
-    for dtype, enabled in itertools.product((torch.float32, torch.bfloat16), (False, True)):
-        place = torch.zeros(2, 4, 12, 8, dtype=dtype)
-        with torch.set_grad_enabled(enabled):
-            expected = rotation.rotate(x)
-            rotation.rotate(x, out=place[:, :, 2:11])
-        assert torch.equal(place[:, :, 2:11], expected.to(dtype))  # rounded once
-        assert not place[:, :, [0, 1, 11]].any()

@@ -110,14 +110,6 @@ def test_folders_of_early_llamas_hold_tables_that_are_passed_over(folder):
     assert_same_logits(load_pretrained(folder), opened(folder))
 
 
-def test_a_tied_folder_may_repeat_the_embedding_as_its_head(folder):
-    edit(folder, tie_word_embeddings=True)
-    edit_tensors(folder, lambda t: t.update({"lm_head.weight": t["model.embed_tokens.weight"].clone()}))
-    ours = load_pretrained(folder)
-    assert_same_logits(ours, opened(folder))
-    assert ours.head.weight is ours.embedding.weight
-
-
 def test_loaded_weights_are_ready_for_training(folder):
     torch.manual_seed(3)
     state = torch.get_rng_state()
@@ -126,24 +118,6 @@ def test_loaded_weights_are_ready_for_training(folder):
     assert {(p.dtype, p.device.type, p.requires_grad) for p in ours.parameters()} == {(torch.bfloat16, "cpu", True)}
     assert not ours.training
     assert ours.frequencies.inv_freq.dtype == torch.float64
-
-
-def test_loaded_weights_and_the_file_go_their_own_ways(folder):
-    path = folder / "model.safetensors"
-    before = path.read_bytes()
-    ours, kept = load_pretrained(folder), load_pretrained(folder)
-    with torch.no_grad():
-        for parameter in ours.parameters():
-            parameter.zero_()
-    assert path.read_bytes() == before
-    with path.open("r+b") as file:
-        file.write(bytes(len(before)))
-    assert all(parameter.any() for parameter in kept.parameters())
-
-
-def test_half_precision_folders_are_widened_exactly(tmp_path):
-    theirs().to(torch.bfloat16).save_pretrained(tmp_path)
-    assert_same_logits(load_pretrained(tmp_path), opened(tmp_path, dtype=torch.float32))
 
 
 def test_given_positions_replace_those_of_the_folder(folder):

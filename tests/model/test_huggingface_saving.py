@@ -121,30 +121,6 @@ def test_max_position_embeddings(method, train_len, written, tmp_path):
     assert json.loads((tmp_path / "model" / "config.json").read_text()).get("max_position_embeddings") == written
 
 
-def test_config_json_of_the_methods_by_hand(tmp_path):
-    # ntk: 1000 * 4^(16 / 14) = 1000 * 2^(16 / 7) = 4875.6...: 2^(16/7) = 4 * 2^(2/7) = 4 * 1.2190137 = 4.8760547
-    for method in ("ntk", "ntk_by_parts"):
-        save_pretrained(decoder(method), tmp_path / method)
-    ntk, parts = (json.loads((tmp_path / m / "config.json").read_text()) for m in ("ntk", "ntk_by_parts"))
-    assert ntk["rope_theta"] == pytest.approx(4876.0547, abs=1e-3)
-    assert ntk["rope_scaling"] is None
-    assert parts["rope_theta"] == 1000.0
-    assert parts["rope_scaling"] == {
-        "rope_type": "yarn",
-        "factor": 4.0,
-        "original_max_position_embeddings": 32,
-        "beta_fast": 32.0,
-        "beta_slow": 1.0,
-        "truncate": True,
-        "attention_factor": 1.0,
-    }
-    assert (parts["dtype"], parts["torch_dtype"], parts["architectures"]) == (
-        "float32",
-        "float32",
-        ["LlamaForCausalLM"],
-    )
-
-
 NOT_IN_CONFIG = "not supported by a Hugging Face folder"
 SAVES = {
     "distance": (
@@ -185,13 +161,3 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path):
     save_pretrained(decoder(), tmp_path / "empty")
     save_pretrained(decoder(), tmp_path / "new" / "model")
     assert_same_state(load_pretrained(tmp_path / "empty"), load_pretrained(tmp_path / "new" / "model"))
-
-
-def test_a_save_that_fails_leaves_nothing(tmp_path, monkeypatch):
-    def fail(*args, **kwargs):
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(safetensors_torch, "save_file", fail)
-    with pytest.raises(OSError, match="no space left"):
-        save_pretrained(decoder(), tmp_path / "model")
-    assert list(tmp_path.iterdir()) == []

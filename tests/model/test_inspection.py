@@ -6,12 +6,11 @@ import math
 import pytest
 import torch
 
-from lab.model.attention import attend
 from lab.model.attention.inspection import LayerInputs, LayerLogits, layer_inputs
 from lab.model.decoder import DecoderConfig
 from lab.positions import distance, frequencies
 from tests.model.attention_by_hand import TINY, drawn, eight_bits, logits_by_distance, logits_of, projections, tiny
-from tests.model.equations import METHODS, ONCE
+from tests.model.equations import METHODS
 
 TOL = 1e-12  # some dozens of float64 products of order ten
 WIDTH = TINY.head_dim
@@ -71,27 +70,6 @@ def test_logits_equal_the_equation_in_every_layer(name, rotary):
             q, k, speeds, lambda m, n: rel(m - n, m, n), lambda m, layer=inputs.layer: factor(m, layer)
         )
         assert_rows(rows_of(LayerLogits(inputs).block(slice(0, 19))), expected)
-
-
-@pytest.mark.parametrize("name", ONCE)
-def test_weights_of_the_logits_give_what_attention_gives(name):
-    decoder = tiny(method=distance(**METHODS[name][0]))
-    inputs = next(layer_inputs(decoder, drawn(23, rows=2)))
-    values = torch.randn(2, 2, 23, WIDTH, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    weights = LayerLogits(inputs).block(slice(0, 23)).softmax(-1)
-    expected = attend(
-        inputs.q_BNTH, inputs.k_BNTH, values, frequencies=decoder.frequencies, distance=decoder.distance, backend="sdpa"
-    )
-    torch.testing.assert_close(weights @ values.repeat_interleave(2, dim=1), expected, rtol=0, atol=TOL)
-
-
-def test_a_dynamic_method_takes_the_length_of_the_text():
-    settings = {"head_dim": WIDTH, "theta": 50.0, "factor": 4.0, "train_len": 8}
-    seen = {}
-    for name, own in (("dynamic", {}), ("fixed", {"length": 20})):
-        decoder = tiny(rotary=frequencies("dynamic_ntk", **settings, **own))
-        seen[name] = [LayerLogits(x).block(slice(0, 20)) for x in layer_inputs(decoder, drawn(20))]
-    assert all(torch.equal(a, b) for a, b in zip(seen["dynamic"], seen["fixed"], strict=True))
 
 
 @pytest.mark.parametrize("most", [1, 4 * 19, 7 * 4 * 19, 2**24], ids=["one_logit", "a_row", "seven_rows", "all"])
@@ -154,15 +132,3 @@ def test_the_factor_is_in_the_query_before_it_is_rounded():
     expected = [eight_bits(a * math.cos(t)) * (1 + 2**-7) / 2 for a, t in turned]
     assert logits[0, 0, 2:, 0].tolist() == pytest.approx(expected, abs=1e-15)
     assert expected[0] == 1.59375 * (1 + 2**-7) / 2
-
-
-def test_digits_are_rounded_as_torch_rounds():
-    numbers = torch.randn(4000, generator=torch.Generator().manual_seed(2), dtype=torch.float64) * 10
-    halves = torch.arange(256, 512).double() / 256 + 2**-9
-    for x in (numbers, halves, -halves, torch.zeros(1).double()):
-        assert [eight_bits(v) for v in x.tolist()] == x.bfloat16().double().tolist()
-
-
-def test_gradients_are_not_recorded():
-    inputs = next(layer_inputs(tiny(), drawn(5)))
-    assert not inputs.q_BNTH.requires_grad

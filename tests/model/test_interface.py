@@ -113,16 +113,6 @@ def test_plain_distance_takes_a_method_out_again_and_models_do_not_share_methods
     torch.testing.assert_close(one(text).logits, before, rtol=0, atol=FLOAT32_TOL)
 
 
-@torch.no_grad()
-def test_chunked_prefill_through_the_models_own_cache(text):
-    model = apply(build("qwen2"), distance=METHODS["dca"])
-    whole = model(text).logits
-    cache, outs = transformers.DynamicCache(config=model.config), []
-    for part in text.split([20, 1, 24], dim=1):
-        outs.append(model(part, past_key_values=cache, use_cache=True).logits)
-    torch.testing.assert_close(torch.cat(outs, dim=1), whole, rtol=0, atol=FLOAT32_TOL)
-
-
 def test_gradients_reach_the_weights_as_in_our_decoder(saved, text):
     model, folder = saved
     ours = load_pretrained(folder, distance=METHODS["string"])
@@ -143,31 +133,6 @@ def test_models_of_another_kind_are_refused():
     config = transformers.MistralConfig(vocab_size=20, intermediate_size=8, sliding_window=4, **sizes)
     with pytest.raises(ConfigError, match="sliding_window=4: a sliding window hides"):
         apply(transformers.MistralForCausalLM(config), distance=METHODS["string"])
-
-
-OTHERS = {
-    "Olmo3": ({}, "has 1 attention layers with q_proj and 0 rotary embeddings"),
-    "Cohere": ({}, "leaves layers unrotated, or pairs dimensions otherwise"),
-    "Helium": ({}, "leaves layers unrotated, or pairs dimensions otherwise"),
-    "SmolLM3": ({"no_rope_layers": [0]}, "leaves layers unrotated, or pairs dimensions otherwise"),
-    "Phi3": ({}, "has 0 attention layers with q_proj and 1 rotary embeddings"),
-}
-
-
-@pytest.mark.parametrize("family", OTHERS)
-def test_families_that_rotate_otherwise_are_named_in_one_line(family):
-    settings, rule = OTHERS[family]
-    sizes = {
-        "hidden_size": 16,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-        "num_hidden_layers": 1,
-        "head_dim": 8,
-    }
-    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
-    config = getattr(transformers, f"{family}Config")(vocab_size=20, intermediate_size=8, **sizes, **ids, **settings)
-    with refused(f"model={family}ForCausalLM: {rule}{{}}", error=ConfigError):
-        apply(transformers.AutoModelForCausalLM.from_config(config), distance=METHODS["string"])
 
 
 def test_what_a_model_adds_to_attention_is_refused():

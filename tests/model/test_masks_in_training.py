@@ -10,7 +10,6 @@ from lab.data.arrangement import Arrangement, interleaved
 from lab.data.batches import to_batch
 from lab.data.segments import index_segments
 from lab.model.attention import backends
-from lab.model.attention.rotary import Rotation
 from lab.model.config import DecoderConfig
 from lab.positions import distance, frequencies
 from lab.skip import skip_positions
@@ -21,7 +20,6 @@ from tests.modules import training_of
 
 LOSS_TOL = 1e-11  # relative, float64 sums of some thousand terms
 GRAD_TOL = 1e-9  # absolute, beside gradients of order one
-EXACT_TOL = 1e-12  # one sum in another order
 WINDOW, WINDOWS, SEED, TARGET_LEN = 18, 3, 4, 60
 PACK = WINDOW * WINDOWS + 5  # the last 5 are padding
 LENGTHS = [5, 9, 1, 12, 3, 7, 2, 8, 4, 11, 6, 1, 10, 6, 9]
@@ -195,71 +193,4 @@ def test_long_runs_see_their_anchor_by_tiles(stores, name, monkeypatch):
     assert_step_is_dense(training(), pack, rows, gradients=True)
 
 
-@pytest.mark.parametrize("name", ["running_chunks", "anchor_chunks"])
-def test_the_reference_backend_takes_the_same_step(stores, name):
-    pack, rows = arranged(stores, CASES[name])
-    assert_step_is_dense(training("reference"), pack, rows, gradients=False)
-
-
-@pytest.mark.parametrize("name", ["reset", "running"])
-def test_documents_seen_alone_train_as_each_alone(stores, name):
-    """Without chunks the document mask is each document of the window, run on its own from id 0."""
-    pack, rows = arranged(stores, CASES[name])
-    module = training()
-    alone = 0.0
-    for row in rows:
-        for document in sorted(set(row.documents)):
-            places = [place for place, number in enumerate(row.documents) if number == document]
-            tokens, targets = (torch.tensor([[x[p] for p in places]]) for x in (row.tokens, row.targets))
-            alone += module.decoder(tokens, targets=targets).item()
-    assert math.isclose(summed_loss(module, pack).item(), alone, rel_tol=LOSS_TOL)
-
-
 # reset and running ids: arXiv:2411.13476, section 2
-
-
-def logits_of(module, pack):
-    batch = to_batch(pack)
-    with torch.no_grad():
-        out = module.decoder(
-            batch["tokens"], batch["cu_seqlens"], None if batch["position_ids"] is None else batch["position_ids"][None]
-        )
-    return out[0, : sum(pack.lengths)]
-
-
-def rounding(monkeypatch, before=lambda x: x, after=lambda x: x):
-    original = Rotation.rotate
-    monkeypatch.setattr(Rotation, "rotate", lambda self, x: after(original(self, before(x))))
-
-
-def bf16(x):
-    return x.bfloat16().to(x.dtype)
-
-
-def differences(stores):
-    """Give what reset and running ids differ by: summed loss, and the largest difference of a logit."""
-    module = training()
-    packs = [arranged(stores, CASES[name])[0] for name in ("reset", "running")]
-    reset, running = (summed_loss(module, pack).item() for pack in packs)
-    logits = [logits_of(module, pack) for pack in packs]
-    return abs(reset - running) / reset, float((logits[0] - logits[1]).abs().max())
-
-
-def test_reset_and_running_ids_are_equal_in_exact_arithmetic(stores):
-    loss, logits = differences(stores)
-    assert loss < EXACT_TOL
-    assert logits < 100 * EXACT_TOL
-
-
-def test_reset_and_running_ids_differ_once_rotated_queries_and_keys_are_rounded(stores, monkeypatch):
-    rounding(monkeypatch, after=bf16)
-    loss, logits = differences(stores)
-    assert loss > 1e-7  # measured 1e-5
-    assert logits > 1e-2  # measured 0.09, where logits spread by 1.9
-
-
-def test_rounding_before_the_rotation_tells_them_not_apart(stores, monkeypatch):
-    rounding(monkeypatch, before=bf16)
-    loss, logits = differences(stores)
-    assert loss < EXACT_TOL
-    assert logits < 100 * EXACT_TOL

@@ -39,15 +39,6 @@ def test_learning_rate_by_hand(step, expected):
     assert PAPER.lr_at(step, 10_000) == pytest.approx(expected, rel=SCHEDULE_TOL)
 
 
-def test_schedule_without_warm_up_and_runs_shorter_than_it():
-    # no warm-up over four steps: cosines of 0, 45, 90, 135 and 180 degrees
-    optim = OptimConfig(lr=1.0, min_lr=0.0, warmup_steps=0)
-    root = math.sqrt(0.5)
-    assert [optim.lr_at(step, 4) for step in range(5)] == pytest.approx([1, (1 + root) / 2, 0.5, (1 - root) / 2, 0])
-    short = OptimConfig(lr=1.0, min_lr=0.1, warmup_steps=10)
-    assert [short.lr_at(step, 3) for step in range(3)] == pytest.approx([0.1, 0.2, 0.3])
-
-
 @pytest.mark.parametrize(
     ("settings", "rules"),
     [
@@ -82,22 +73,6 @@ def training(clip_norm=1e9, total_steps=100, batch_tokens=16, micro_batch_tokens
     )
     module.configure_model()
     return module.double()
-
-
-def test_matrices_decay_and_vectors_do_not():
-    module = training()
-    groups = module.configure_optimizers()["optimizer"].param_groups
-    decay = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
-    # two norms per block and one at the end; embedding, head and seven matrices per block
-    assert {name: decay[id(p)] for name, p in module.decoder.named_parameters()} == {
-        **{f"blocks.{n}.{norm}.weight": 0.0 for n in range(2) for norm in ("attention_norm", "feed_forward_norm")},
-        "norm.weight": 0.0,
-        **{f"blocks.{n}.attention.{x}.weight": 0.3 for n in range(2) for x in ("q", "k", "v", "out")},
-        **{f"blocks.{n}.feed_forward.{x}.weight": 0.3 for n in range(2) for x in ("gate", "up", "out")},
-        "embedding.weight": 0.3,
-        "head.weight": 0.3,
-    }
-    assert sum(len(group["params"]) for group in groups) == len(decay)
 
 
 def test_optimizer_follows_the_schedule_step_by_step():

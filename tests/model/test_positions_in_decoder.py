@@ -38,17 +38,6 @@ def test_a_packed_row_equals_its_segments_and_a_padded_batch(method):
 
 
 @torch.no_grad()
-@every_distance
-def test_running_ids_and_gapped_ids_in_a_packed_row(method):
-    model, exact = decoder(FREQUENCIES["rope"], method), decoder(FREQUENCIES["rope"], method, backend="reference")
-    row, ends = tokens(2, 1, 24), torch.tensor([0, 10, 11, 24]).int()
-    gapped = torch.tensor([0, 1, 2, 3, 9, 10, 11, 30, 31, 32, 5, *range(40, 53)])
-    for ids in (torch.arange(24), torch.arange(24) + 5, gapped):
-        out = model(row, cu_seqlens=ends, position_ids=ids)
-        torch.testing.assert_close(out, exact(row, cu_seqlens=ends, position_ids=ids), rtol=0, atol=FLOAT64_TOL)
-
-
-@torch.no_grad()
 def test_dynamic_ntk_places_all_cached_keys_anew_at_every_length():
     model, text = decoder(DYNAMIC, DISTANCES["string"]), tokens(4, 1, 20)
     one_layer = decoder(DYNAMIC, DISTANCES["string"], n_layers=1)
@@ -61,18 +50,6 @@ def test_dynamic_ntk_places_all_cached_keys_anew_at_every_length():
     fixed = DYNAMIC.at_length(20)
     assert torch.equal(model(text), decoder(fixed, DISTANCES["string"])(text))
     assert not torch.equal(DYNAMIC.inv_freq, fixed.inv_freq)
-
-
-def test_training_gradients_of_a_packed_row_equal_the_reference():
-    row, targets = tokens(5, 1, 40), tokens(6, 1, 40)
-    for method in DISTANCES.values():
-        grads = []
-        for backend in ("sdpa", "reference"):
-            model = decoder(FREQUENCIES["entropy_abf"], method, backend=backend)
-            model(row, cu_seqlens=torch.tensor([0, 22, 23, 38]).int(), targets=targets).backward()
-            grads.append([p.grad for p in model.parameters()])
-        for x, y in zip(*grads, strict=True):
-            torch.testing.assert_close(x, y, rtol=0, atol=1e-9)
 
 
 @torch.no_grad()

@@ -1,13 +1,9 @@
 """Sharded models: the same weights as one process's, tables in float32 beside weights in bf16, built on any device."""
 
 import dataclasses
-import inspect
 
 import pytest
 import torch
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
 
 from lab.config import load_experiment
 from lab.errors import ConfigError
@@ -170,31 +166,3 @@ def test_a_model_is_built_on_the_cpu_whatever_the_default_device(tmp_path, devic
     pairs = [*zip(module.decoder.parameters(), expected.decoder.parameters(), strict=True), tables]
     assert all(mine.device.type == "cpu" and torch.equal(mine, theirs) for mine, theirs in pairs)
     assert not list(module.decoder.buffers())
-
-
-def test_a_forward_pass_makes_its_tables_where_the_tokens_are():
-    decoder, tokens = make(CFG, SEED), torch.arange(8)[None]
-    segments = Segments.from_lengths([5, 3], 8, anchors=(-1, 0))
-    with torch.device("meta"):
-        other = decoder(tokens, segments=Segments(segments.cu_seqlens, segments.lengths, 8, segments.anchors))
-        answer = greedy(decoder, tokens, 3)
-    assert torch.equal(other, decoder(tokens, segments=segments))
-    assert torch.equal(answer, greedy(decoder, tokens, 3))
-
-
-SIGNATURES = [
-    (fully_shard, {"mesh", "mp_policy", "reshard_after_forward"}),
-    (FSDPModule.set_requires_gradient_sync, {"requires_gradient_sync", "recurse"}),
-    (FSDPModule.set_reshard_after_backward, {"reshard_after_backward", "recurse"}),
-    (FSDPModule.set_unshard_in_backward, {"unshard_in_backward"}),
-    (MixedPrecisionPolicy, {"param_dtype", "reduce_dtype", "cast_forward_inputs"}),
-    (StateDictOptions, {"full_state_dict", "broadcast_from_rank0"}),
-    (set_model_state_dict, {"model", "model_state_dict", "options"}),
-    (FSDPModule.reshard, {"self"}),
-    (DTensor.full_tensor, {"self"}),
-]
-
-
-@pytest.mark.parametrize(("call", "names"), SIGNATURES, ids=[call.__qualname__ for call, _ in SIGNATURES])
-def test_torch_has_the_calls_that_sharding_makes(call, names):
-    assert names <= set(inspect.signature(call).parameters), f"torch's {call.__qualname__} takes other arguments"

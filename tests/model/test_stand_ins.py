@@ -73,37 +73,3 @@ def test_the_log_sum_exp_is_natural_and_head_first():
     assert lse.shape == (1, 4, 32)
     torch.testing.assert_close(lse[0, :, :5].double(), expected, rtol=0, atol=1e-6)
     assert (lse[0, :, 5:] == torch.inf).all()
-
-
-REFUSED = {
-    "float32": (drawn(dtype=torch.float32), CU, "fp16 and bf16"),
-    "lengths_of_64_bits": (drawn(), CU.long(), "int32"),
-    "head_of_12": (drawn(width=12), CU, "multiple of 8"),
-    "head_of_264": (drawn(width=264), CU, "at most 256"),
-    "heads_that_do_not_divide": (drawn(kv_heads=3), CU, "must divide"),
-    "strided": ([x.detach().mT.contiguous().mT for x in drawn()], CU, "contiguous last dimension"),
-}
-
-
-@pytest.mark.parametrize(("tensors", "cu", "message"), REFUSED.values(), ids=REFUSED)
-def test_flash_attention_refuses(tensors, cu, message):
-    with pytest.raises(RuntimeError, match=message):
-        flash(*tensors, cu, cu)
-
-
-def efficient(q, k, v, cu=CU, max_q=12):
-    return torch.ops.aten._efficient_attention_forward(q[None], k[None], v[None], None, cu, cu, max_q, 12, 0.0, 2, True)
-
-
-def test_memory_efficient_attention_refuses():
-    with pytest.raises(RuntimeError, match="as many key-value heads"):
-        efficient(*drawn())
-    with pytest.raises(RuntimeError, match="float16, bfloat16 or float32"):
-        efficient(*drawn(kv_heads=4, dtype=torch.float64))
-    with pytest.raises(RuntimeError, match="aligned"):
-        efficient(*drawn(kv_heads=4, width=12))
-    with pytest.raises(AssertionError, match="beyond max_q"):
-        efficient(*drawn(kv_heads=4), max_q=6)
-    out = efficient(*drawn(kv_heads=4, dtype=torch.float32))[0]
-    with pytest.raises(RuntimeError, match="max_seqlen_k required"):  # as autograd of the real operator does
-        out.sum().backward()

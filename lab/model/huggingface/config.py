@@ -13,15 +13,33 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
 
 from lab.errors import CheckpointError, ConfigError
 from lab.model.config import DecoderConfig
-from lab.model.huggingface.rope import Rope, is_number, rope_settings
+from lab.model.huggingface.rope import Number, Rope, faults_of, is_number, rope_settings
 from lab.positions import Distance, Frequencies
 
 NAME = "config.json"
-SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+Whole = Annotated[int, Field(ge=1, strict=True)]
+
+
+class Sizes(BaseModel):
+    """The sizes that a decoder is built from."""
+
+    hidden_size: Whole
+    intermediate_size: Whole
+    num_hidden_layers: Whole
+    num_attention_heads: Whole
+    vocab_size: Whole
+    max_position_embeddings: Whole
+    num_key_value_heads: Whole | None
+    head_dim: Whole | None = None
+    rms_norm_eps: Number
+
+
 DEFAULTS = {"rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": False, "use_sliding_window": False}
 FAMILIES: dict[str, dict[str, Any]] = {  # transformers' defaults for keys that config.json leaves out
     "llama": {**DEFAULTS, "num_key_value_heads": None, "max_position_embeddings": 2048},
@@ -70,9 +88,8 @@ def decoder_config(settings: Mapping[str, Any], rope: Rope, *, own_frequencies: 
 
     Raises: ConfigError, a line per fault.
     """
-    faults = size_faults(settings)
-    if not faults:
-        faults = structure_faults(settings) + rope.faults() + ([] if own_frequencies else rope.method_faults())
+    missing = f"missing from {NAME}; copy the folder again"
+    faults = faults_of(Sizes, settings, missing=missing) or structure_faults(settings) + rope.faults(own_frequencies)
     if faults:
         raise ConfigError(*faults)
     d_model, n_heads = settings["hidden_size"], settings["num_attention_heads"]
@@ -93,50 +110,22 @@ def decoder_config(settings: Mapping[str, Any], rope: Rope, *, own_frequencies: 
     )
 
 
-def size_faults(settings: Mapping[str, Any]) -> list[str]:
-    """List the sizes that are missing or not positive integers."""
-    faults = [f"{name}: missing from {NAME}; copy the folder again" for name in SIZES if name not in settings]
-    given = [name for name in (*SIZES, "max_position_embeddings") if name in settings]
-    given += [name for name in ("num_key_value_heads", "head_dim") if settings.get(name) is not None]
-    faults += [
-        f"{name}={settings[name]}: must be a whole number >= 1; correct {NAME}"
-        for name in given
-        if not isinstance(settings[name], int) or isinstance(settings[name], bool) or settings[name] < 1
-    ]
-    if not is_number(settings["rms_norm_eps"]):
-        faults.append(f"rms_norm_eps={settings['rms_norm_eps']}: must be a number; correct {NAME}")
-    return faults
-
-
 def structure_faults(settings: Mapping[str, Any]) -> list[str]:
     """List the settings under which the lab's decoder would differ from transformers."""
-    family, another = settings["model_type"], "use another model"
-    faults = []
-    if settings["hidden_act"] != "silu":
-        faults.append(f"hidden_act={settings['hidden_act']}: must be silu, the feed-forward is SwiGLU; {another}")
-    faults += [
-        f"{name}={settings[name]}: must be false for {family}; {another}"
-        for name in ("mlp_bias", *(() if family == "qwen2" else ("attention_bias",)))
-        if settings.get(name)
-    ]
+    family, reach, window = settings["model_type"], settings["max_position_embeddings"], settings.get("sliding_window")
+    whole, qwen = "attention sees all preceding tokens", family.startswith("qwen")
+    wide = qwen or window is None or (is_number(window) and window >= reach)
+    refused = {  # setting: whether it is refused, the rule
+        "hidden_act": (settings["hidden_act"] != "silu", "must be silu, the feed-forward is SwiGLU"),
+        "mlp_bias": (settings.get("mlp_bias"), f"must be false for {family}"),
+        "attention_bias": (family != "qwen2" and settings.get("attention_bias"), f"must be false for {family}"),
+        "use_sliding_window": (settings["use_sliding_window"], f"must be false, {whole}"),
+        "sliding_window": (not wide, f"must be null or >= max_position_embeddings={reach}, {whole}"),
+    }
+    faults = [f"{name}={settings[name]}: {rule}; use another model" for name, (bad, rule) in refused.items() if bad]
     if settings.get("quantization_config"):
         method = dict(settings["quantization_config"]).get("quant_method", "unknown")
         faults.append(f"quantization_config.quant_method={method}: must be left out; use the model's float weights")
-    return faults + sliding_faults(settings)
-
-
-def sliding_faults(settings: Mapping[str, Any]) -> list[str]:
-    """List the settings that restrict attention to a part of the preceding tokens."""
-    whole = "attention sees all preceding tokens"
-    faults = []
-    window, reach = settings.get("sliding_window"), settings["max_position_embeddings"]
-    if settings["use_sliding_window"]:
-        faults.append(f"use_sliding_window={settings['use_sliding_window']}: must be false, {whole}; use another model")
-    elif not settings["model_type"].startswith("qwen") and not (
-        window is None or (is_number(window) and window >= reach)
-    ):
-        rule = f"must be null or >= max_position_embeddings={reach}, {whole}; use another model"
-        faults.append(f"sliding_window={window}: {rule}")
     sliding = [n for n, kind in enumerate(settings.get("layer_types") or ()) if kind != "full_attention"]
     if sliding:
         kind = settings["layer_types"][sliding[0]]

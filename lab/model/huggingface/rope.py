@@ -20,32 +20,82 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, create_model
 
 from lab.errors import ConfigError
 from lab.positions import Frequencies, frequencies
 from lab.positions.ntk import scaled_theta
 
 ORIGINAL = "original_max_position_embeddings"
-BANDS = ("low_freq_factor", "high_freq_factor")
-LISTS = ("short_factor", "long_factor")
-NULLABLE = (ORIGINAL, "beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim")
-TAKES = {
-    "default": (),
-    "linear": ("factor",),
-    "dynamic": ("factor",),
-    "yarn": ("factor", *NULLABLE, "truncate"),
-    "llama3": ("factor", ORIGINAL, *BANDS),
-    "longrope": (*LISTS, "factor", ORIGINAL, "attention_factor"),
+Number = Annotated[float, Field(strict=True)]
+Numbers = Annotated[list[Number], Field(min_length=1)]
+
+
+NEEDED, MAY_BE_NULL = (Number, ...), (Number | None, None)  # types and defaults of pydantic's fields
+
+
+class Default(BaseModel):
+    """The settings that every rope_type may have; `Rope` reads them."""
+
+    model_config = ConfigDict(extra="forbid")
+    rope_type: Any = None
+    type: Any = None
+    rope_theta: Any = None
+    partial_rotary_factor: Any = None
+    original_max_position_embeddings: Number | None = None
+
+
+OF_YARN: dict[str, Any] = {
+    **dict.fromkeys(("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim"), MAY_BE_NULL),
+    "truncate": (StrictBool, True),
 }
-EVERYWHERE = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
+OF_LONGROPE: dict[str, Any] = {
+    **dict.fromkeys(("short_factor", "long_factor"), (Numbers, ...)),
+    **dict.fromkeys(("factor", "attention_factor"), MAY_BE_NULL),
+}
+SCHEMAS: dict[str, type[Default]] = {
+    "default": Default,
+    "linear": create_model("Linear", __base__=Default, factor=NEEDED),
+    "dynamic": create_model("Dynamic", __base__=Default, factor=NEEDED),
+    "yarn": create_model("Yarn", __base__=Default, factor=NEEDED, **OF_YARN),
+    "llama3": create_model("Llama3", __base__=Default, factor=NEEDED, low_freq_factor=NEEDED, high_freq_factor=NEEDED),
+    "longrope": create_model("LongRope", __base__=Default, **OF_LONGROPE),
+}
 READ_AS = {"default": "rope", "linear": "pi", "dynamic": "dynamic_ntk"}
-READ_AS |= {name: name for name in ("yarn", "llama3", "longrope")}
+STATE_LENGTH = ("yarn", "llama3", "longrope")  # by original_max_position_embeddings
+READ_AS |= {name: name for name in STATE_LENGTH}
 WRITTEN_AS = {method: kind for kind, method in READ_AS.items()} | {
     "abf": "default",
     "ntk": "default",
     "ntk_by_parts": "yarn",
 }
+RULES = {  # of what pydantic finds wrong
+    "float_type": "must be a number; correct config.json",
+    "bool_type": "must be true or false; correct config.json",
+    "int_type": "must be a whole number >= 1; correct config.json",
+    "greater_than_equal": "must be a whole number >= 1; correct config.json",
+}
+
+
+def faults_of(schema: type[BaseModel], values: Mapping[str, Any], prefix: str = "", **rules: str) -> list[str]:
+    """List what a schema refuses, a line for each setting; `rules` go before RULES."""
+    faults: dict[str, str] = {}
+    try:
+        schema.model_validate(dict(values))
+    except ValidationError as error:
+        for found in error.errors():
+            name, *inside = found["loc"]
+            rule = {**RULES, **rules}.get(found["type"])
+            if inside or rule is None:
+                line = f"{prefix}{name}: must be a list of numbers; correct config.json"
+            elif found["type"] == "missing":
+                line = f"{prefix}{name}: {rule}"
+            else:
+                line = f"{prefix}{name}={values[str(name)]}: {rule}"
+            faults.setdefault(str(name), line)
+    return list(faults.values())
 
 
 @dataclass(frozen=True)
@@ -71,13 +121,21 @@ class Rope:
         kind = str(values.get("rope_type", values.get("type", "default")))
         return cls(section, kind, theta, partial, values, settings["max_position_embeddings"])
 
-    def faults(self) -> list[str]:
-        """List the faults that remain under any frequency method."""
+    def faults(self, own_frequencies: bool) -> list[str]:
+        """List the faults; with frequencies of the caller's own those that remain under any method."""
         faults = [] if is_number(self.theta) else [f"rope_theta={self.theta}: must be a number; correct config.json"]
         if self.partial is not None and self.partial != 1:
             rule = "must be 1, the lab rotates every pair; use another model"
             faults.append(f"partial_rotary_factor={self.partial}: {rule}")
-        return faults
+        if own_frequencies:
+            return faults
+        if self.kind not in SCHEMAS:
+            rule = f"must be one of {', '.join(SCHEMAS)}; pass frequencies to load_pretrained"
+            return [*faults, f"{self.section}.rope_type={self.kind}: {rule}"]
+        missing = f"missing, rope_type {self.kind} needs it; correct config.json"
+        unknown = f"unknown for rope_type {self.kind}; pass frequencies to load_pretrained"
+        schema, prefix = SCHEMAS[self.kind], f"{self.section}."
+        return faults + faults_of(schema, self.values, prefix, missing=missing, extra_forbidden=unknown)
 
     def frequencies(self, head_dim: int) -> Frequencies:
         """Build the frequency method.
@@ -86,66 +144,33 @@ class Rope:
         """
         return frequencies(READ_AS[self.kind], head_dim=head_dim, theta=float(self.theta), **self.parameters())
 
-    def method_faults(self) -> list[str]:
-        """List why the settings are not a frequency method: an unknown type or key, a missing or wrong value."""
-        if self.kind not in TAKES:
-            rule = f"must be one of {', '.join(TAKES)}; pass frequencies to load_pretrained"
-            return [f"{self.section}.rope_type={self.kind}: {rule}"]
-        takes = TAKES[self.kind]
-        nullable = (*NULLABLE, "factor") if self.kind == "longrope" else NULLABLE
-        faults = [
-            f"{self.section}.{name}={value}: unknown for rope_type {self.kind}; pass frequencies to load_pretrained"
-            for name, value in self.values.items()
-            if name not in {*takes, *EVERYWHERE, ORIGINAL}
-        ]
-        for name in takes:
-            value = self.values.get(name)
-            if name not in self.values and name not in {*nullable, "truncate"}:
-                faults.append(f"{self.section}.{name}: missing, rope_type {self.kind} needs it; correct config.json")
-            elif name == "truncate" and not isinstance(self.values.get(name, True), bool):
-                faults.append(f"{self.section}.{name}={value}: must be true or false; correct config.json")
-            elif name in LISTS and not (isinstance(value, list) and value and all(map(is_number, value))):
-                faults.append(f"{self.section}.{name}: must be a list of numbers; correct config.json")
-            elif name not in (*LISTS, "truncate") and not is_number(value) and not (value is None and name in nullable):
-                faults.append(f"{self.section}.{name}={value}: must be a number; correct config.json")
-        return faults
-
     def parameters(self) -> dict[str, Any]:
-        """Return the method's parameters, for settings without faults."""
-        out: dict[str, Any] = {}
-        if "factor" in TAKES[self.kind] and self.values.get("factor") is not None:
-            out["factor"] = float(self.values["factor"])
-        if self.kind == "dynamic":
-            out["train_len"] = self.max_positions
-        if ORIGINAL in TAKES[self.kind]:
-            out["train_len"] = int(self.values.get(ORIGINAL) or self.max_positions)
-        if self.kind == "llama3":
-            out |= {name: float(self.values[name]) for name in BANDS}
-        if self.kind == "longrope":
-            out |= {name: tuple(map(float, self.values[name])) for name in LISTS}
-            out["attention_factor"] = self.values.get("attention_factor")
-            out.setdefault("factor", max(1.0, self.max_positions / out["train_len"]))
-        if self.kind == "yarn":
-            out |= self.yarn_parameters(out["factor"])
-        return out
-
-    def yarn_parameters(self, factor: float) -> dict[str, Any]:
-        """Return yarn's own parameters; mscale and mscale_all_dim together make an attention_factor.
+        """Return the method's parameters, for settings without faults.
 
         Source: transformers, _compute_yarn_parameters:
             attention_factor = (0.1 mscale ln factor + 1) / (0.1 mscale_all_dim ln factor + 1)
         """
-        get = self.values.get
-        attention_factor = get("attention_factor")
-        if attention_factor is None and get("mscale") and get("mscale_all_dim"):
-            growth = 0.1 * math.log(max(factor, 1.0))
-            attention_factor = (growth * self.values["mscale"] + 1) / (growth * self.values["mscale_all_dim"] + 1)
-        return {
-            "beta_fast": float(get("beta_fast") or 32),
-            "beta_slow": float(get("beta_slow") or 1),
-            "attention_factor": attention_factor,
-            "truncate": get("truncate", True),
-        }
+        read = SCHEMAS[self.kind](**self.values).model_dump()
+        out = {name: read[name] for name in own_fields(self.kind) if read[name] is not None}
+        if self.kind in STATE_LENGTH:
+            out["train_len"] = int(read[ORIGINAL] or self.max_positions)
+        if self.kind == "dynamic":
+            out["train_len"] = self.max_positions
+        if self.kind == "longrope":
+            out |= {name: tuple(out[name]) for name in ("short_factor", "long_factor")}
+            out.setdefault("factor", max(1.0, self.max_positions / out["train_len"]))
+        if self.kind == "yarn":
+            mscale, all_dim = out.pop("mscale", None), out.pop("mscale_all_dim", None)
+            if read["attention_factor"] is None and mscale and all_dim:
+                growth = 0.1 * math.log(max(out["factor"], 1.0))
+                out["attention_factor"] = (growth * mscale + 1) / (growth * all_dim + 1)
+            out |= {"beta_fast": out.get("beta_fast") or 32.0, "beta_slow": out.get("beta_slow") or 1.0}
+        return out
+
+
+def own_fields(kind: str) -> list[str]:
+    """List the settings of a rope_type alone."""
+    return [name for name in SCHEMAS[kind].model_fields if name not in Default.model_fields]
 
 
 def rope_settings(method: Frequencies, train_len: int | None) -> dict[str, Any]:
@@ -168,8 +193,8 @@ def rope_settings(method: Frequencies, train_len: int | None) -> dict[str, Any]:
     theta = method.theta
     if method.method == "ntk":
         theta = scaled_theta(theta, config.factor, head_dim=2 * len(method.inv_freq))
-    scaling = {name: getattr(config, name) for name in TAKES[kind] if getattr(config, name, None) is not None}
-    if ORIGINAL in TAKES[kind]:
+    scaling = {name: getattr(config, name) for name in own_fields(kind) if getattr(config, name, None) is not None}
+    if kind in STATE_LENGTH:
         scaling[ORIGINAL] = config.train_len
     if method.method == "ntk_by_parts":
         scaling["attention_factor"] = 1.0

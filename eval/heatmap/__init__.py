@@ -1,1 +1,0 @@
-"""Numbers found by depth and length."""

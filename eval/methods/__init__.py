@@ -1,1 +1,0 @@
-"""Position methods compared on one model and the same tests."""

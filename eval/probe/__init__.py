@@ -1,1 +1,0 @@
-"""Effective context length of a trained model."""

@@ -1,0 +1,213 @@
+"""Which of a test's numbers were found, by their depth in the text (arXiv:2410.18745, Figure 4 and Table 4).
+
+Depth is the share of the haystack before a needle, 0 at its beginning. The n needles of a test lie one in each n-th
+of the haystack's first 99%, and cells are equal parts of the same 99%, a whole number of them to a needle. So a test
+has one number in a cell at most, the numbers of a cell come from different tests, and the share found has the exact
+limits of Clopper and Pearson.
+
+Table 4 asks in which third of the document failures lie. A third may hold several numbers of a test, which do not fail
+independently. So every test that misses any number counts once, by one of its missed numbers, drawn with equal chances
+from the seed of the test. Then the thirds' counts are of independent failures, and the share of each third has exact
+limits too. The thirds are of the first 99%: 0-33%, 33-66% and 66-99%, each seen equally often.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eval.engine.rows import Row, shortened, write_rows
+from eval.engine.statistics import share
+from eval.engine.table import limits, pivot, to_text
+from eval.probing.recorded import own_lengths, reuse_recorded
+from eval.probing.tests import NeedleMeasure, finished_tests
+from lab.bars import Bar
+from lab.draw import below, draw
+from lab.errors import ConfigError
+from lab.probe.needles import DEPTH_RANGE
+from lab.probe.records import tests_of
+
+THIRDS = ("0-33%", "33-66%", "66-99%")
+DRAW = 4  # keeps the draw of a failure apart from the test's own draws
+Finds = Callable[[str, list[str]], int]
+CELLS_PER_NEEDLE = 3
+
+
+def was_found(row: Mapping[str, Any], found: Finds) -> list[bool]:
+    """Return for each number of a test whether its answer holds it."""
+    return [found(row["answer"], [number]) > 0 for number in row["numbers"]]
+
+
+def cell_of(depth: float, needle: int, needles: int, depths: int) -> int:
+    """Find the cell of a depth among `depths` equal ones; needle k stays in its own n-th, which roundings may leave.
+
+    Example:
+        >>> cell_of(0.0, 0, 4, 12), cell_of(0.25, 1, 4, 12), cell_of(0.247499, 1, 4, 12), cell_of(0.98, 3, 4, 12)
+        (0, 3, 3, 11)
+    """
+    assert depths % needles == 0, "the command refuses other numbers of depths"
+    own = depths // needles
+    return min(max(int(depth / DEPTH_RANGE * depths), needle * own), (needle + 1) * own - 1)
+
+
+def third_of(depth: float) -> int:
+    """Find the third of a depth.
+
+    Example:
+        >>> third_of(0.32), third_of(0.34), third_of(0.65), third_of(0.67), third_of(0.99)
+        (0, 1, 1, 2, 2)
+    """
+    return min(2, int(3 * depth / DEPTH_RANGE))
+
+
+def depth_rows(tests: Sequence[Row], found: Finds, depths: int, confidence: float) -> list[Row]:
+    """Count the numbers of one length's tests by depth: a row for each cell."""
+    totals, hits = np.zeros((2, depths), dtype=int)
+    for row in tests:
+        for needle, (depth, hit) in enumerate(zip(row["depths"], was_found(row, found), strict=True)):
+            cell = cell_of(depth, needle, len(row["depths"]), depths)
+            totals[cell] += 1
+            hits[cell] += hit
+    edges = [round(DEPTH_RANGE * k / depths, 6) for k in range(depths + 1)]
+    each = zip(edges, edges[1:], totals.tolist(), hits.tolist(), strict=False)
+    return [
+        {"from_depth": start, "to_depth": end, "n": n, "found": hit, **share(hit, n, confidence)}
+        for start, end, n, hit in each
+    ]
+
+
+def third_rows(tests: Sequence[Row], found: Finds, seed: int, confidence: float) -> list[Row]:
+    """Count the failures of one length's tests by third; `n` is the tests that miss a number."""
+    numbers, missed, failures = np.zeros((3, 3), dtype=int)
+    for row in tests:
+        thirds = [third_of(depth) for depth in row["depths"]]
+        lost = [third for third, hit in zip(thirds, was_found(row, found), strict=True) if not hit]
+        np.add.at(numbers, thirds, 1)
+        np.add.at(missed, lost, 1)
+        if lost:
+            generator = np.random.default_rng([seed, row["length"], row["test"], DRAW])
+            failures[lost[generator.integers(len(lost))]] += 1
+    failing = int(failures.sum())
+    each = zip(THIRDS, numbers.tolist(), missed.tolist(), failures.tolist(), strict=True)
+    return [
+        {"third": third, "numbers": n, "missed": m, "n": failing, "failures": k, **share(k, failing, confidence)}
+        for third, n, m, k in each
+    ]
+
+
+def peak(thirds: Sequence[Row]) -> str | None:
+    """Name the third with more failures than any other; None where two have as many.
+
+    Example:
+        >>> peak([{"third": name, "failures": count} for name, count in zip(THIRDS, (2, 5, 1))])
+        '33-66%'
+    """
+    least, most = sorted(thirds, key=lambda row: row["failures"])[-2:]
+    return most["third"] if most["failures"] > least["failures"] else None
+
+
+class ByDepth(NeedleMeasure):
+    """The numbers found by depth and length, and failures by third of the text."""
+
+    def choose_lengths(self) -> list[int]:
+        """Return the lengths asked for, or the run's own."""
+        return sorted(self.options.lengths or own_lengths(self.subject, self.probe))
+
+    @property
+    def depths(self) -> int:
+        """Number of depths, a whole number of them to a needle.
+
+        Raises: ConfigError.
+        """
+        needles = self.probe.needles
+        depths = self.options.depths or CELLS_PER_NEEDLE * needles
+        if depths % needles:
+            near = max(1, round(depths / needles)) * needles
+            rule = f"must be a multiple of the {needles} needles, each of which has depths of its own"
+            raise ConfigError(f"--depths={depths}: {rule}; use {near}")
+        return depths
+
+    @property
+    def about(self) -> Row:
+        """What all rows state."""
+        config = self.probe.config
+        shared = {"tests": config.tests, "depths": self.depths, "confidence": config.confidence}
+        return {**self.subject.row, **tests_of(self.probe), **shared}
+
+    @property
+    def path(self) -> Path:
+        """The file of the rows, named by the checkpoint and the settings."""
+        kept = {name: value for name, value in self.about.items() if name not in ("commit", "hardware")}
+        digest = shortened(json.dumps({**kept, "lengths": self.lengths}, sort_keys=True))
+        return self.folder / f"heatmap-{self.subject.model.consumed_tokens or 0:015d}-{digest}.jsonl"
+
+    def rows(self) -> list[Row]:
+        """Run the tests, and write a row for each cell and each third."""
+        about, found, rows = self.about, self.probe.protocol.found, []
+        finished = finished_tests(self.subject, self.probe, self.folder)
+        self.recorded = reuse_recorded(self.subject, self.probe, finished, self.lengths)
+        with Bar(total=len(self.lengths) * self.probe.config.tests, desc="probe", unit="test") as self.bar:
+            for length in self.lengths:
+                self.bar.name(f"{length:,} tokens")
+                result = self.run_length(length, finished)
+                shared = {**about, "length": length, "seconds": result.seconds}
+                confidence, seed = about["confidence"], self.probe.seed
+                for row in depth_rows(result.cases, found, about["depths"], confidence):
+                    rows.append({**shared, "metric": "found_by_depth", **row})
+                thirds = third_rows(result.cases, found, seed, confidence)
+                summary = {"metric": "failures_by_third", "accuracy": result.accuracy, "peak": peak(thirds)}
+                rows += [{**shared, **summary, **row} for row in thirds]
+        write_rows(self.path, rows, f"-o {self.folder}", "folder")
+        return rows
+
+    def title(self) -> str:
+        """Name the model and the tests."""
+        what = f"{self.probe.config.protocol} protocol, {self.probe.config.tests} tests a length"
+        return f"{self.subject.model.name}: {self.subject.model.method}; {what}"
+
+    def text(self, rows: Sequence[Row]) -> str:
+        """Write the heat map in percent, and of the tests that miss a number, how many miss it where."""
+        cells, thirds = split(rows)
+        grid = 100 * pivot(cells, "depth", "length").astype(float).dropna(how="all")
+        shown = []
+        for length in self.lengths:
+            own = [row for row in thirds if row["length"] == length]
+            about = {"length": length, "tests": own[0]["tests"], "miss any": own[0]["n"]}
+            shares = {
+                row["third"]: f"{row['score']:.2f} ({limits(row, '.2f')})" if row["score"] is not None else None
+                for row in own
+            }
+            shown.append({**about, **shares, "peak": own[0]["peak"]})
+        found = to_text(grid.rename(columns="{:,}".format), ".0f")
+        heading = f"share of failures by third of the text, {self.probe.config.confidence:.6g} limits"
+        table = to_text(shown, dict.fromkeys(("length", "tests", "miss any"), ","))
+        lines = [self.title(), "", "numbers found (%)", found, "", heading, table]
+        return "\n".join([*lines, *[f"tests taken from the run's cases/: {self.recorded:,}"] * (self.recorded > 0)])
+
+    def chart(self, rows: Sequence[Row]) -> Any:
+        """Draw the heat map, and below it each third's share of the failures with its limits."""
+        cells, thirds = split(rows)
+        style: dict[str, Any] = {"x_title": "length (tokens)", "rules": self.window_between(self.lengths)}
+        style |= {"title": self.title(), "y_title": "depth of the number", "percent": True}
+        grid = draw(cells, "length", "depth", "score", kind="heat", height=22 * self.depths, **style)
+        missed = [row for row in thirds if row["score"] is not None]
+        if not missed:
+            return grid
+        names: dict[str, Any] = {"x_title": "length (tokens)", "y_title": "share of failures"}
+        bars = draw(missed, "length", "score", "third", None, "low", "high", "bar", y_limits=(0, 1), height=110,
+                    names=THIRDS, **names)  # fmt: skip
+        return below(grid, bars)
+
+
+def split(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """Part the rows of cells, with their depths as text, from those of thirds."""
+    cells = [
+        {**row, "depth": f"{row['from_depth']:.0%}-{row['to_depth']:.0%}"}
+        for row in rows
+        if row["metric"] == "found_by_depth"
+    ]
+    return cells, [row for row in rows if row["metric"] == "failures_by_third"]

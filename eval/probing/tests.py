@@ -1,0 +1,197 @@
+"""The options of eval.probe, and what its measures share: the four-needle tests of a model, each run once.
+
+Test k of a length is drawn from (seed, length, k). Finished tests are kept in tests-TOKENS-KEY.jsonl, whatever they are
+shown by.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from eval.engine.command import Form
+from eval.engine.needle_tests import FinishedTests, haystack_of, stoppable
+from eval.engine.run import Measure
+from eval.engine.subject import MOST_TOKENS, Subject
+from lab.data.tokenizer import check_ids
+from lab.errors import ConfigError
+from lab.probe.config import ProbeConfig, ProtocolName
+from lab.probe.curve import LengthResult
+from lab.probe.effective_length import NeedleProbe, Worker
+from lab.probe.protocols import shortest_test
+from lab.schema import Length, PathText, Positive, Section, Seed, Share, Tests
+from lab.train.checkpoints import Checkpoint
+
+EIGHTHS = 8  # lengths up to the training window of a model without a probe of its own
+UNREAD = ("by", "lengths", "depths", "train_len", "device")  # options that are no settings of a probe
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeOptions(Section):
+    """Options of this command; those left out are as in the run's own probe."""
+
+    by: Literal["length", "depth", "method"] | None = None
+    """What shares are shown by; left out, method where --distance names several, else length."""
+    lengths: tuple[Length, ...] | None = None
+    """Lengths in tokens by depth or method, prompt and answer together; left out, the run's own up to the window (for a
+    Hugging Face folder eighths of the window) by depth, and the training length by method."""
+    depths: Annotated[int, Ge(1), Le(200)] | None = None
+    """Depths, equal parts of the text's first 99%, a whole number of them to a needle; left out, three to a needle."""
+    train_len: Length | None = None
+    """Training length in tokens that methods' settings are derived from; left out, the model's training window."""
+    tests: Tests | None = None
+    """Tests at each length; left out, the run's, or 500."""
+    seed: Seed | None = None
+    """Seed of the tests; left out, the run's probe.seed, or 0."""
+    step: Length | None = None
+    """Step of the lengths, in tokens; the first is the first multiple with room for a test."""
+    max_length: Length | None = None
+    """Longest length; every length up to it is probed. Left out, a probe stops at the first length that fails."""
+    protocol: ProtocolName | None = None
+    """Tests of the lab (ours), or of the paper's released script, with the question for other models (released) or for
+    Llama-3.1 (released_llama31)."""
+    needles: Annotated[int, Ge(1), Le(16)] | None = None
+    """Numbers hidden in each test; left out, the run's, or 4."""
+    digits: Annotated[int, Ge(2), Le(9)] | None = None
+    """Digits of each number; left out, the run's, or 6."""
+    required: Positive | None = None
+    """Numbers that must be found for a test to pass; left out, the run's, or 2."""
+    threshold: Share | None = None
+    """Share of tests that must pass for a length to pass; left out, the run's, or 0.8."""
+    thresholds: tuple[Share, ...] | None = None
+    """Further thresholds of effective length; a probe without max_length continues until all have failed."""
+    confidence: Annotated[float, Gt(0), Lt(1)] | None = None
+    """Probability with which limits hold the true share, at least; left out, the run's, or 0.95."""
+    sequential: bool | None = None
+    """Whether a length stops as soon as its verdict is certain, or almost certain."""
+    error: Annotated[float, Ge(0), Lt(0.5)] | None = None
+    """Maximum probability that a sequential length gets another verdict than with all tests; left out, 0.005."""
+    answer_budget: Length | None = None
+    """Tokens of each length that are left for the answer; left out, the run's, in another protocol 64, in the released
+    ones 128."""
+    haystack: PathText | None = None
+    """Text file to hide the numbers in; left out, as in the run's own probe. A Hugging Face folder needs one."""
+    batch: Annotated[int, Ge(1), Le(2**16)] | None = None
+    """Most tests that generate together; left out, the run's, or 64 on a CPU, more on a GPU."""
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    """What to compute on; auto takes a GPU where there is one."""
+
+    def rules(self) -> list[str]:
+        """Refuse a length given twice."""
+        known = self.lengths or ()
+        return [f"lengths={length}: is given twice; keep one" for length in sorted({*known}) if known.count(length) > 1]
+
+
+def probe_config(subject: Subject, options: ProbeOptions, *, own_steps: bool) -> ProbeConfig:
+    """Replace the run's own probe settings by the options; another protocol brings its own sizes.
+
+    Lengths are those of the run's `own_steps`, or the options'.
+
+    Raises: ConfigError, which names options as they are written.
+    """
+    experiment, train_len = subject.model.experiment, subject.model.train_len
+    known = {item.name: getattr(options, item.name) for item in fields(options) if item.name not in UNREAD}
+    given: dict[str, Any] = {name: value for name, value in known.items() if value is not None}
+    values = given if experiment is None else experiment.probed(given)
+    if not own_steps:
+        values = {**values, "step": 1, "max_length": None}
+    elif experiment is None and train_len is not None:
+        values = {"step": max(1, train_len // EIGHTHS), **values}
+    try:
+        config = ProbeConfig(**values)
+    except ConfigError as error:
+        raise ConfigError(*(f"--{fault}" for fault in error.faults)) from error
+    if own_steps:
+        return config
+    return replace(config, max_length=max(shortest_test(config, subject.tokenizer), *(options.lengths or (1,))))
+
+
+def needle_probe(subject: Subject, config: ProbeConfig, haystack: str | None) -> NeedleProbe:
+    """Build the tests of a model.
+
+    Raises: LabError; DataError for another model's tokenizer.
+    """
+    experiment = subject.model.experiment
+    text, source = haystack_of(subject, haystack, None if experiment is None else experiment.probe.haystack)
+    try:
+        probe = NeedleProbe(
+            config,
+            subject.tokenizer,
+            text,
+            window=subject.model.train_len or config.max_length or MOST_TOKENS,
+            stop_id=subject.stop_id,
+            device=subject.device,
+            source=source,
+        )
+    except ConfigError as error:
+        raise ConfigError(*(fault.replace("probe.", "--") for fault in error.faults)) from error
+    check_ids(probe.case(probe.shortest(), 0).prompt_ids, subject.vocab_size)
+    return probe
+
+
+class NeedleMeasure(Measure):
+    """Needle tests of one model; what is shown of them is a subclass's."""
+
+    kind = "probe"
+    options: ProbeOptions
+    own_steps = False  # whether lengths and early stopping are those of the run's own probe
+    form = Form(options=ProbeOptions, text="haystack", several=True, lone=True, bare=("sequential",))
+
+    def prepare(self) -> None:
+        """Build the tests.
+
+        Raises: LabError.
+        """
+        config = probe_config(self.subject, self.options, own_steps=self.own_steps)
+        self.probe = needle_probe(self.subject, config, self.options.haystack)
+        shortest = self.probe.shortest()
+        rule = f"too short for the needle test, whose fixed parts and answer take {shortest} tokens"
+        short = [length for length in self.options.lengths or () if length < shortest]
+        if short:
+            raise ConfigError(*(f"--lengths={length}: {rule}; use {shortest} or more" for length in short))
+        self.lengths = self.choose_lengths()
+        self.longest = self.lengths[-1]
+        self.probe.check_haystack(self.longest)
+
+    def choose_lengths(self) -> list[int]:
+        """Choose the lengths, rising."""
+        raise NotImplementedError
+
+    def run_length(self, length: int, finished: FinishedTests) -> LengthResult:
+        """Run the tests of a length that are not finished.
+
+        Raises: KeyboardInterrupt, which says how to go on.
+        """
+        known = [test for test in finished.known(length) if test < self.probe.config.tests]
+        self.bar.known(len(known))
+        finished.report = self.bar.update
+        with stoppable(finished):
+            return self.probe.run_length(self.subject.generate, length, Worker(), finished)
+
+
+def finished_tests(subject: Subject, probe: NeedleProbe, folder: Path) -> FinishedTests:
+    """Open the file of the model's finished tests.
+
+    Raises: LabError.
+    """
+    model, weights = subject.model, subject.weights
+    if model.folder is not None and subject.checkpoint is not None and model.consumed_tokens is not None:
+        weights = Checkpoint(model.folder / "checkpoints" / subject.checkpoint, model.consumed_tokens).digest
+    key = {
+        "weights": weights,
+        "method": model.method,
+        "precision": "bf16" if subject.precision == "bfloat16" else "fp32",
+        "device": subject.device.type,
+        "protocol": probe.config.protocol,
+        "needles": probe.needles,
+        "digits": probe.digits,
+        "answer_budget": probe.config.budget,
+        "haystack": hashlib.sha256(probe.haystack.encode()).hexdigest(),
+        "shortest_prompt": probe.case(probe.shortest(), 0).prompt_hash,  # names the tokenizer and how cases are drawn
+        "seed": probe.seed,
+    }
+    return FinishedTests(folder, model.consumed_tokens or 0, key)
