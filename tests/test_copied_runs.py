@@ -19,7 +19,7 @@ from tests.opened import CONSUMED, write_run
 
 
 def probe(words, capsys):
-    status = importlib.import_module("eval.probe.__main__").main([*words, "--tests=2", "--max_length=512", "-o", "out"])
+    status = importlib.import_module("eval.probe").main([*words, "--tests=2", "--max_length=512", "-o", "out"])
     assert status == 0, capsys.readouterr().err
     return records(Path("out"), f"cases/tokens-{CONSUMED:015d}.jsonl")
 
