@@ -35,7 +35,6 @@ WRONG = {
     "--track.picture=3": "track.picture=3: must be true or false",
     "--run.name=5": "run.name=5: must be text",
     "--optim=3": "optim=3: must be a section",
-    "--count.positions=3": "count.positions=3: must be a list",
     # out of range
     "--data.window=1": "data.window=1: must be >= 2",
     "--optim.lr=0": "optim.lr=0: must be > 0",
@@ -56,17 +55,12 @@ WRONG = {
     "--train.devices=3": "train.batch_tokens=1024: its 2 packs must divide evenly among 3 processes ",
     "--train.tokens=1000": "train.tokens=1000: must be >= train.batch_tokens=1024",
     "--optim.warmup_steps=20": "optim.warmup_steps=20: must be < 20, the steps of the run ",
-    "--count.positions=[4,96]": "count.positions=96: must be < 96, the longest distance counted plus one",
     "--probe.required=5": "probe.required=5: must be <= 4, the numbers of a test",
     "--train.final_checkpoints.count=3": "train.final_checkpoints.count=3: 10 steps apart, they must fit in the 20 ",
     "--train.strategy=single --train.devices=2": "train.strategy=single: runs one process, ",
-    "--train.shard_degree=1": "train.shard_degree=1: needs strategy=fsdp, which is auto; ",
-    "--train.reshard_after=step --train.strategy=ddp": "train.reshard_after=step: needs strategy=fsdp, which is ddp; ",
-    "--train.strategy=fsdp --train.devices=2 --train.shard_degree=3": "train.shard_degree=3: must divide devices * ",
     "--train.backend=flash": "train.backend=flash: runs on a CUDA device only",
     "--data.held_out_frac=0": "data.held_out_frac=0.0: the probe needs held-out text",
     # ignored
-    "--track.project=mine": "track.project=mine: would be ignored, wandb=off",
     # missing
     "--data.corpus.name=text": "data.corpus.path: must be set",
     "--data.tokenizer.method=file --data.tokenizer.path=a --model.vocab_size=9": "data.tokenizer.eos: must be set",
@@ -151,8 +145,6 @@ def test_columns_of_f_are_named_by_fraction_of_the_window_or_by_position():
         experiment = load(CONFIG, f"--data.window={window}")
         names = ["f_at_0.125L", "f_at_0.25L", "f_at_0.5L", "f_at_0.75L"]
         assert experiment.logged_positions == dict(zip(names, places, strict=True))
-    experiment = load(CONFIG, "--count.positions=[80, 5]")
-    assert experiment.logged_positions == {"f_at_80": 80, "f_at_5": 5}
 
 
 def test_another_tag_drops_the_old_members_keys():
@@ -237,8 +229,8 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path, kind):
             id="in_sections",
         ),
         pytest.param(
-            "--data.window=600 --train.tokens=100 --count.positions=[700] --model.vocab_size=9",
-            ["count.positions=700: ", "model.vocab_size=9: ", "train.micro_batch_tokens=512: ", "train.tokens=100: "],
+            "--data.window=600 --train.tokens=100 --model.vocab_size=9",
+            ["model.vocab_size=9: ", "train.micro_batch_tokens=512: ", "train.tokens=100: "],
             id="between_sections",
         ),
     ],

@@ -41,7 +41,6 @@ REFUSED = {
             FROM_0,
         ],
     ),
-    "count_beyond_the_window": (["--count.positions=[95,96]"], ["count.positions=96: must be < 96"]),
     "shift_beyond_the_window": (
         [STRING[0], "--position.distance.shift=96", "--position.distance.window=9"],
         [f"{DISTANCE}.shift=96: must be < the length 96, or nothing is shifted"],

@@ -15,7 +15,7 @@ from tests.refusals import refused
 
 TOLERANCE, NORM_TOLERANCE = 1e-5, 1e-4  # of losses, and of gradient norms: sums in another order
 STEPS, SAVED = 6, 3  # saved at an odd step
-WORLDS = {"one": 1, "fsdp1": 1, "ddp2": 2, "fsdp2": 2, "ddp4": 4, "fsdp4": 4, "hybrid4": 4}
+WORLDS = {"one": 1, "fsdp1": 1, "ddp2": 2, "fsdp2": 2, "ddp4": 4, "fsdp4": 4}
 SIZES = {"d_model": 16, "n_heads": 2, "n_kv_heads": 1, "d_ff": 23}  # rows that four ranks cannot share out evenly
 SETTINGS = {
     "train.tokens": 512 * STEPS,
@@ -29,7 +29,7 @@ SETTINGS = {
     "probe.loss_tokens": 256,
     **{f"model.{name}": size for name, size in SIZES.items()},
 }
-QUICK = [("ddp2", "one", True), ("one", "fsdp1", True), ("fsdp2", "ddp2", False), ("fsdp2", "hybrid4", False)]
+QUICK = [("ddp2", "one", True), ("one", "fsdp1", True), ("fsdp2", "ddp2", False), ("fsdp1", "fsdp2", False)]
 ALL = [(a, b, tied) for tied in (False, True) for a in WORLDS for b in WORLDS]
 JOINED = ("--data.mode=concatenated",)
 SHORT = ("--train.tokens=6144", "--train.checkpoint_every_tokens=2048", "--train.keep_checkpoints=9")
@@ -48,8 +48,7 @@ def settings(folder, name, strategy, tied):
         "run.folder": str(folder / "runs"),
         "run.name": name,
         "data.folder": str(folder / "shards"),
-        "train.strategy": {"one": "single", "hybrid4": "fsdp"}.get(strategy, strategy[:-1]),
-        "train.shard_degree": 2 if strategy == "hybrid4" else None,
+        "train.strategy": {"one": "single"}.get(strategy, strategy[:-1]),
         "train.devices": WORLDS[strategy],
         "model.tie_embeddings": tied,
     }

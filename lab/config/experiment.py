@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lab.config.faults import context_faults, length_faults, mask_faults, position_faults, shape_faults
-from lab.config.sections import CountConfig, RunConfig, StartConfig, TrackConfig, TrainConfig
+from lab.config.sections import RunConfig, StartConfig, TrackConfig, TrainConfig
 from lab.data.config import Bpe, DataConfig, Synthetic
 from lab.masks import Causal, MaskConfig
 from lab.model.config import DecoderConfig
@@ -48,8 +48,6 @@ class Experiment(Section):
     """Optimizer and schedule."""
     train: TrainConfig = field(default_factory=TrainConfig)
     """Length, devices, checkpoints."""
-    count: CountConfig = field(default_factory=CountConfig)
-    """Position frequency."""
     probe: ProbeSection = field(default_factory=ProbeSection)
     """Effective length."""
     track: TrackConfig = field(default_factory=TrackConfig)
@@ -75,11 +73,6 @@ class Experiment(Section):
                 f"optim.warmup_steps={self.optim.warmup_steps}: must be < {train.steps}, the steps of the run "
                 "(train.tokens / train.batch_tokens); lower it or train longer"
             )
-        faults += [
-            f"count.positions={position}: must be < {self.reach}, the longest distance counted plus one; leave it out"
-            for position in self.count.positions or ()
-            if position >= self.reach
-        ]
         faults += context_faults(train, self.model, data)
         faults += length_faults(self.reach, self.skip, data, probe)
         faults += position_faults(self.position, self.model, data, train, probe)
@@ -139,8 +132,6 @@ class Experiment(Section):
 
         Fractions of what the counter holds, L, have the same names at any window: f_at_0.5L is f(L // 2).
         """
-        if self.count.positions:
-            return {f"f_at_{position}": position for position in self.count.positions}
         return {f"f_at_{eighths / 8:g}L": eighths * self.reach // 8 for eighths in LOGGED_EIGHTHS}
 
     def to_dict(self) -> dict[str, Any]:

@@ -28,7 +28,13 @@ ONCE_NAMED = ("probe.batch",)  # free to change only since then
 def automatic_name(experiment: Experiment, config: str) -> str:
     """Name a run after its config and what it computes."""
     tests = experiment.tests
-    derived = {"probe.needles": tests.needles, "probe.digits": tests.digits, "probe.answer_budget": tests.budget}
+    derived: dict[str, Any] = {
+        "probe.needles": tests.needles,
+        "probe.digits": tests.digits,
+        "probe.answer_budget": tests.budget,
+    }
+    if experiment.shape is not None:  # named also where it is the default, which was another once
+        derived["shape.strategy.method"] = experiment.shape.strategy.method
     chosen = {
         key: value
         for key, value in {**flatten(chosen_settings(experiment)), **derived}.items()

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 
 from lab.errors import brief
-from lab.schema import LONGEST_NAME, MOST, Length, NonNegative, PathText, Positive, Section, Seed, is_short
+from lab.schema import LONGEST_NAME, MOST, Length, PathText, Positive, Section, Seed, is_short
 
 PRECISIONS = Literal["auto", "fp32", "bf16"]
 STRATEGIES = Literal["auto", "single", "ddp", "fsdp"]
@@ -42,17 +42,13 @@ class TrainConfig(Section):
     devices: Annotated[int, Ge(1), Le(256)] = 1
     """Processes on a node, one for each device."""
     nodes: Annotated[int, Ge(1), Le(100_000)] = 1
-    """Nodes; several are started by SLURM or torchrun."""
+    """Nodes; torchrun starts the processes of each, where there are several."""
     context_parallel: Annotated[int, Ge(1), Le(256)] = 1
     """Consecutive processes that share each pack, every one with its part of the tokens and, in attention, heads."""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     """What to run on; auto takes a GPU where there is one."""
     strategy: STRATEGIES = "auto"
     """single, ddp, or fsdp (FSDP2); auto is fsdp in bf16 on GPUs, otherwise single for one process and ddp for more."""
-    shard_degree: Annotated[int, Ge(1), Le(100_000)] | None = None
-    """Consecutive processes that fsdp shards over, replicated beyond (HSDP); left out, all, or a node's from 64 on."""
-    reshard_after: Literal["auto", "block", "step"] = "auto"
-    """When fsdp frees weights and exchanges gradients: after each block, or once a step; auto is step up to 10 GiB."""
     precision: PRECISIONS = "auto"
     """bf16 computes in bfloat16 and keeps float32 weights; auto is bf16 on a GPU and fp32 on a CPU."""
     backend: BACKENDS = "auto"
@@ -93,15 +89,6 @@ class TrainConfig(Section):
             )
         if self.strategy == "single" and self.world_size > 1:
             faults.append(f"strategy=single: runs one process, devices * nodes is {self.world_size}; use ddp or fsdp")
-        given = {"shard_degree": self.shard_degree is not None, "reshard_after": self.reshard_after != "auto"}
-        faults += [
-            f"{name}={getattr(self, name)}: needs strategy=fsdp, which is {self.strategy}; set it, or leave {name} out"
-            for name, is_set in given.items()
-            if is_set and self.strategy != "fsdp"
-        ]
-        if self.world_size % self.sharded_over:
-            rule = f"must divide devices * nodes, {self.world_size} processes"
-            faults.append(f"shard_degree={self.sharded_over}: {rule}; change one of them")
         if self.accelerator == "cpu" and self.backend in CUDA_BACKENDS:
             faults.append(f"backend={self.backend}: runs on a CUDA device only; use sdpa or auto")
         final = self.final_checkpoints
@@ -132,15 +119,11 @@ class TrainConfig(Section):
 
     @property
     def sharded_over(self) -> int:
-        """Processes that share the weights under fsdp."""
-        if self.shard_degree is not None:
-            return self.shard_degree
+        """Consecutive processes that share the weights under fsdp, replicated beyond them (HSDP)."""
         return self.devices if self.world_size >= HYBRID_FROM else self.world_size
 
     def keeps_whole(self, n_parameters: int, *, bf16: bool) -> bool:
         """Return whether fsdp keeps whole weights, and gradients between micro-batches, until a step ends."""
-        if self.reshard_after != "auto":
-            return self.reshard_after == "step"
         gradient = 4 * (self.accumulation > 1 and self.sharded_over > 1)
         return n_parameters * ((2 if bf16 else 4) + gradient) <= WHOLE_BYTES
 
@@ -179,14 +162,6 @@ class StartConfig(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CountConfig(Section):
-    """What is logged of the position frequency, which is always counted in full."""
-
-    positions: tuple[NonNegative, ...] | None = None
-    """Relative positions whose f is logged, as f_at_1280; left out, the window's 1/8 to 3/4, as f_at_0.125L."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class TrackConfig(Section):
     """Logging, dashboards, the picture."""
 
@@ -194,16 +169,8 @@ class TrackConfig(Section):
     """Optimizer steps between lines of metrics.jsonl."""
     wandb: Literal["off", "online", "offline"] = "off"
     """Whether Weights & Biases mirrors the run folder."""
-    project: str | None = None
-    """Weights & Biases project; left out, probe-lab."""
     picture: bool = False
     """Whether the run ends by drawing picture.png (needs altair)."""
-
-    def rules(self) -> list[str]:
-        """Refuse a project that would be ignored."""
-        if self.project is not None and self.wandb == "off":
-            return [f"project={self.project}: would be ignored, wandb=off; set wandb or leave project out"]
-        return []
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -63,7 +63,6 @@ def remedies(experiment: Experiment, by_tokens: bool) -> list[str]:
     train, window = experiment.train, experiment.data.window
     again = ["set train.recompute=true"] * (not train.recompute)
     shards = ["set train.strategy=fsdp"] * (strategy_of(experiment) != "fsdp")
-    shards += ["set train.reshard_after=block"] * keeps_whole(experiment)
     if by_tokens:
         longer = train.micro_batch_tokens > window
         fewer = f"lower it (data.window={window} at least)" if longer else f"lower it with data.window={window}"

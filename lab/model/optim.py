@@ -29,8 +29,6 @@ class OptimConfig(Section):
     """Decoupled weight decay of the matrices; vectors have none."""
     clip_norm: Annotated[float, Gt(0)] = 1.0
     """Largest norm of the whole gradient."""
-    max_skipped_steps: NonNegative = 0
-    """Steps without an update, as loss or gradient are not finite, that a run may have; one more ends it."""
 
     def rules(self) -> list[str]:
         """Return a fault for a floor above the peak."""

@@ -33,7 +33,7 @@ PLAIN = re.compile(r"[A-Za-z./][\w./-]*")  # text that may need no quotes
 FIT = (("-m", "lab.fit"), ("probe-lab", "fit"))
 FORM = '["${env}", "${interpreter}", -m, lab.fit, CONFIG, --resume, --run.name=auto, "${args}"]'
 SYNTAX = Syntax(flags=("--resume",), missing=f"command: names no CONFIG after lab.fit; write {FORM}")
-FOR_WANDB = ("track.wandb", "track.project")  # settings that a sweep's command has for wandb's agents
+FOR_WANDB = "track.wandb"  # a setting that a sweep's command has for wandb's agents
 
 
 class FitCommand(NamedTuple):
@@ -147,7 +147,7 @@ def read_command(words: Sequence[str]) -> FitCommand:
     if not at:
         raise ConfigError(f"command={' '.join(words)}: must start lab.fit, whose settings name the runs; write {FORM}")
     read = SYNTAX.read(words[at[0] :])
-    settings = {key: value for key, value in read.settings.items() if key not in FOR_WANDB}
+    settings = {key: value for key, value in read.settings.items() if key != FOR_WANDB}
     return FitCommand(list(words[: at[0]]), Path(read.places[0]), settings)
 
 

@@ -181,7 +181,7 @@ def make_logger(experiment: Experiment) -> Any:
         raise MissingPackage("wandb", f"track.wandb={track.wandb}", "wandb") from error
     return Dashboard(
         mode=track.wandb,
-        project=track.project or "probe-lab",
+        project="probe-lab",
         name=experiment.run.name,
         save_dir=str(experiment.run.path),
         config=experiment.to_dict(),

@@ -51,7 +51,6 @@ def measured(**settings):
         pytest.param({"strategy": "ddp", "devices": 3}, WHOLE, id="ddp"),
         pytest.param({"strategy": "fsdp", "devices": 3}, THIRD, id="fsdp_uneven"),
         pytest.param({"strategy": "fsdp", "devices": 3, "tied": True, "precision": "bf16"}, THIRD_TIED, id="fsdp_tied"),
-        pytest.param({"strategy": "fsdp", "devices": 6, "shard_degree": 3}, THIRD, id="two_groups_of_three"),
     ],
 )
 def test_parameters_gradients_and_optimizer_equal_a_count_by_hand(settings, expected):
@@ -63,9 +62,6 @@ def test_a_step_that_reduces_once_keeps_whole_weights_and_float32_gradients():
     peak = measured(strategy="fsdp", devices=2, precision="bf16").peak
     assert peak["gathered"] == 1320 * (2 + 4)
     assert peak["gradients"] == 0  # sharded ones appear at the end
-    freed = measured(strategy="fsdp", devices=2, precision="bf16", reshard_after="block").peak
-    assert freed["gathered"] < peak["gathered"] / 2
-    assert freed["activations"] == pytest.approx(peak["activations"], rel=0.01)  # at another moment
 
 
 @pytest.mark.parametrize("tokens", [128, 384])

@@ -1,7 +1,7 @@
 """Stopping on a signal, after the death of torchrun, or where a loss or gradient is not finite.
 
-On a signal the current step or length is finished, a checkpoint saved, the exit status is 75. After a step without an
-update, if it is one more than allowed, nothing is saved, and the exit status is 1.
+On a signal the current step or length is finished, a checkpoint saved, the exit status is 75. A step that is not finite
+updates nothing: nothing is saved either, and the exit status is 1.
 
 A second Ctrl-C ends the process at once. Other signals do not: launchers and clusters repeat them, and a run that is
 already saving must not be killed by a repeated signal.
@@ -67,12 +67,11 @@ class Stopping(Callback):
         """End the loop once all ranks know, which they do from the step's sums."""
         if not module.finished:
             return
-        allowed = module.optim.max_skipped_steps
-        if module.finished.skipped and module.skipped_steps > allowed:
+        if module.finished.skipped:
             self.fault = (
-                f"optim.max_skipped_steps={allowed}: step {trainer.global_step}, which ends at {module.consumed:,} "
-                f"tokens, {not_finite(module.finished.streams)}; resume from the last checkpoint "
-                "with a higher optim.max_skipped_steps, or start another run with a lower optim.lr"
+                f"optim.lr={module.optim.lr}: step {trainer.global_step}, which ends at {module.consumed:,} tokens, "
+                f"{not_finite(module.finished.streams)}; start another run with a lower optim.lr, or resume from the "
+                "last checkpoint on another machine"
             )
         if self.fault or module.stop_agreed:
             self.stop(trainer)
