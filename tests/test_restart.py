@@ -165,8 +165,8 @@ def test_leftovers_of_a_kill_are_gone_at_the_next_start(place, whole):
     run = place / "runs" / "leftovers"
     shutil.copytree(whole, run)
     left = [
-        run / ".counts.npz.tmp-other-host-12-r0123abcd",
-        run / "cases" / ".a.tmp-other-host-5-r0123abcd",
+        run / ".counts.npz.tmp-0123abcd",
+        run / "cases" / ".a.tmp-4567abcd",
         run / "checkpoints/.writing",
     ]
     for path in left:
