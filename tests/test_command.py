@@ -9,11 +9,11 @@ import sys
 import pytest
 
 from eval.distance import DistanceOptions
-from eval.entropy.__main__ import EntropyOptions
+from eval.entropy import EntropyOptions
 from eval.lines import LinesOptions
 from eval.passkey import PasskeyOptions
 from eval.perplexity import PerplexityOptions
-from eval.precision.__main__ import PrecisionOptions
+from eval.precision import PrecisionOptions
 from eval.probing.tests import ProbeOptions
 from eval.ruler.options import RulerOptions
 from lab import cli, command

@@ -1,13 +1,10 @@
-"""Text to measure a model on, of a file or of a run: whole documents, or pieces of one length.
-
-Shared by measurements on pieces of text: drawing the pieces, and writing the results.
-"""
+"""Text to measure a model on, of a file or of a run: whole documents, or pieces of one length."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,17 +15,17 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from eval.engine.command import Request
-from eval.engine.rows import Found, Row, shortened, write_rows
+from eval.engine.rows import Row, shortened, write_rows
+from eval.engine.run import Measure
 from eval.engine.subject import source
 from lab.bars import Bar
+from lab.command import NOTHING_WRITTEN
 from lab.data.config import DataConfig
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
 from lab.data.tokenizer import check_ids, needed, special_ends
 from lab.errors import ConfigError, DataError
 from lab.files import writing
-from lab.loading import OpenedModel
 from lab.probe.haystacks import load_haystack, read_text, read_texts
 
 FILES = ("*.txt", "*.json", "*.jsonl")
@@ -170,59 +167,65 @@ def draw_texts(
 NOT_IN_DIGEST = ("device",)  # options that change no number
 
 
-def texts_of(model: OpenedModel, options: Any, n_tokens: int, device: torch.device) -> Tensor:
-    """Draw the texts that a command's options ask for.
+class OnTexts(Measure):
+    """A measure on pieces of text of one length, whose rows come all at once and go to a file of their own.
 
-    Shapes: int64 (texts, n_tokens).
-    Raises: LabError.
+    It gives `records` in place of cells. The file's name follows from the checkpoint and the settings, so that the same
+    measurement has the same file.
     """
-    texts = draw_texts(
-        options.text,
-        model.experiment.data if model.experiment is not None else None,
-        model.tokenizer,
-        n_tokens=n_tokens,
-        texts=options.texts,
-        seed=options.seed,
-        vocab_size=model.decoder.cfg.vocab_size,
-        text_field=options.text_field,
-    )
-    return torch.from_numpy(texts).to(device)
 
+    stopped = NOTHING_WRITTEN
 
-def write_results(
-    file: Path,
-    model: OpenedModel,
-    request: Request,
-    device: torch.device,
-    records: Iterable[Row],
-    draw: Callable[[str, Path], None],
-) -> Found:
-    """Write the records, draw the picture if requested, and return both without a text.
+    def records(self) -> Iterable[Row]:
+        """Measure, and return what each row has beside the model and the seed."""
+        raise NotImplementedError
 
-    Raises: LabError.
-    """
-    options, picture = request.options, file.with_suffix(".png") if request.plots else None
-    rows = [{**source(model, device), "seed": options.seed, **row} for row in records]
-    write_rows(file, rows, f"-o {file.parent}", "folder")
-    if picture is not None:
-        draw(f"{model.name}: {model.method}; {options.texts} text{'s' * (options.texts != 1)}", picture)
-    return Found("", rows, file, picture)
+    def rows(self) -> list[Row]:
+        """Measure and write all rows.
 
+        Raises: ConfigError where they cannot be written.
+        """
+        file = self.path
+        with writing(f"-o {file.parent}", "folder"):  # before time is spent
+            file.parent.mkdir(parents=True, exist_ok=True)
+        about = {**source(self.subject.model, self.subject.device), "seed": self.options.seed}
+        rows = [{**about, **row} for row in self.records()]
+        write_rows(file, rows, f"-o {file.parent}", "folder")
+        return rows
 
-def result_file(kind: str, request: Request, model: OpenedModel) -> Path:
-    """Name the file of results, and make its folder before time is spent on them.
+    @property
+    def path(self) -> Path:
+        """The file of the rows."""
+        model, given = self.subject.model, asdict(self.options)
+        if given["text_field"] == "text":
+            del given["text_field"]
+        settings = {key: value for key, value in given.items() if key not in NOT_IN_DIGEST}
+        digest = shortened(json.dumps({**settings, "method": model.method}, sort_keys=True))
+        trained = model.name if model.consumed_tokens is None else f"{model.consumed_tokens:015d}"
+        folder = self.request.folder or (Path("runs") if model.folder is None else model.folder / "eval")
+        return folder / f"{self.kind}-{trained}-{digest}.jsonl"
 
-    The name follows from the checkpoint and the settings, so that the same measurement has the same file.
+    @property
+    def title(self) -> str:
+        """The title of the picture."""
+        texts = self.options.texts
+        return f"{self.subject.model.name}: {self.subject.model.method}; {texts} text{'s' * (texts != 1)}"
 
-    Raises: ConfigError where the folder cannot be made.
-    """
-    given = asdict(request.options)
-    named = {"text_field"} if given["text_field"] == "text" else set()  # an option that earlier versions did not have
-    settings = {key: value for key, value in given.items() if key not in {*NOT_IN_DIGEST, *named}}
-    text = json.dumps({**settings, "method": model.method}, sort_keys=True)
-    digest = shortened(text)
-    trained = model.name if model.consumed_tokens is None else f"{model.consumed_tokens:015d}"
-    folder = request.folder or (Path("runs") if model.folder is None else model.folder / "eval")
-    with writing(f"-o {folder}", "folder"):
-        folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"{kind}-{trained}-{digest}.jsonl"
+    def draw_texts(self, n_tokens: int) -> Tensor:
+        """Draw the texts that the options ask for.
+
+        Shapes: int64 (texts, n_tokens).
+        Raises: LabError.
+        """
+        options, model = self.options, self.subject.model
+        texts = draw_texts(
+            options.text,
+            model.experiment.data if model.experiment is not None else None,
+            model.tokenizer,
+            n_tokens=n_tokens,
+            texts=options.texts,
+            seed=options.seed,
+            vocab_size=self.subject.vocab_size,
+            text_field=options.text_field,
+        )
+        return torch.from_numpy(texts).to(self.subject.device)

@@ -43,7 +43,7 @@ from lab.data.shards import ShardWriter, token_dtype
 from lab.data.text_files import Document
 from lab.data.tokenizer import EOS, load_tokenizer, special_ends, train_bpe
 from lab.errors import DataError, InUse
-from lab.files import on_disk, read_object, remove, remove_leftovers, temporary_of, write_atomic, write_json
+from lab.files import on_disk, read_object, remove, temporary_of, write_atomic, write_json
 from lab.lock import NAME, locked
 
 BATCH_DOCUMENTS = 256
@@ -230,7 +230,8 @@ def folder_of_tasks(config: DataConfig, folder: Path) -> Iterator[None]:
         raise DataError(f"data.folder={config.folder}: cannot be created ({reason}); name another folder") from error
     try:
         with locked(folder / NAME, wait=True):
-            remove_leftovers(folder)
+            for name in (TOKENIZER, INPUTS):
+                remove_all(folder, name)
             for mark in folder.glob(".task-*.lock"):  # of processes that were killed
                 with suppress(InUse), locked(mark):
                     pass

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from eval.impact.token_classes import token_texts
+from eval.engine.token_classes import token_texts
 from lab.data.part_of_speech import label_types, labels_of, open_tagger
 from lab.errors import ConfigError, MissingPackage
 from tests.data.stores import refused

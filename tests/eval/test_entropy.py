@@ -7,15 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from eval.entropy.__main__ import EntropyOptions, main, table
-from eval.entropy.attention_entropy import attention_entropy, entropy
-from eval.entropy.picture import smoothed
+from eval.engine.texts import draw_texts
+from eval.entropy import EntropyOptions, attention_entropy, entropy, main, smoothed
 from lab.loading import open_model
 from lab.positions import distance, frequencies
-from tests.eval.commands import check_faults, rows_in, runner, words_of
+from tests.eval.commands import rows_in, runner
 from tests.model.attention_by_hand import TINY, drawn, entropy_of, logits_by_distance, projections, tiny
 from tests.model.equations import METHODS
-from tests.runs.test_picture import size_of
 
 TOL = 1e-11  # some dozens of float64 terms of order one, through three layers
 FLOAT32_TOL = 2e-5  # the same in float32, logits up to 20
@@ -153,8 +151,6 @@ def test_the_command_measures_a_run(run_folder, capsys):
 def test_a_result_is_the_mean_over_texts_and_heads(run_folder, text_file, capsys):
     words = [run_folder, "--texts=4", "--lengths=5,30", f"--text={text_file}", "-o", text_file.parent / "out"]
     assert run(words, capsys)[0] == 0
-    from eval.engine.texts import draw_texts
-
     model = open_model(run_folder)
     texts = draw_texts(str(text_file), None, model.tokenizer, n_tokens=30, texts=4, seed=0, vocab_size=400)
     each = [attention_entropy(model.decoder, torch.from_numpy(text)[None])[0] for text in texts]
@@ -165,13 +161,9 @@ def test_a_result_is_the_mean_over_texts_and_heads(run_folder, text_file, capsys
         assert row["std"] == pytest.approx(math.sqrt(math.fsum((x - mean) ** 2 for x in values) / 3), rel=1e-9)
 
 
-def test_the_command_measures_a_hugging_face_folder(hugging_face_folder, text_file, tmp_path, capsys):
-    words = [hugging_face_folder, f"--text={text_file}", "--texts=1", "--lengths=3", "-o"]
-    assert run([*words, tmp_path / "own"], capsys)[0] == 0
-    rows = rows_in(*(tmp_path / "own").iterdir())
-    assert {(row["model"], row["visible"], row["std"]) for row in rows} == {("small-llama", 3, None)}
-    assert run([*words, tmp_path / "other", "--distance=rerope:window=1"], capsys)[0] == 0
-    assert {row["method"] for row in rows_in(*(tmp_path / "other").iterdir())} == {"rope+rerope(window=1)"}
+def test_more_visible_tokens_than_a_text_has_are_refused(run_folder, capsys):
+    status, _, err = run([run_folder, "--tokens=63", "--lengths=64"], capsys)
+    assert (status, err.startswith("--lengths=64: must be <= tokens=63;")) == (2, True)
 
 
 def test_texts_are_two_windows_long_unless_said_otherwise():
@@ -184,71 +176,3 @@ def test_texts_are_two_windows_long_unless_said_otherwise():
         ({"tokens": 1000, "lengths": (5, 900)}, 192, 1000),
     ):
         assert EntropyOptions(**options).text_tokens(train_len) == expected
-
-
-def test_a_picture_is_drawn_where_asked(run_folder, text_file, capsys):
-    pytest.importorskip("matplotlib")
-    folder = text_file.parent / "out"
-    status, out, _ = run([run_folder, "--texts=2", "--plot", "-o", folder], capsys)
-    (picture,) = folder.glob("*.png")
-    assert (status, out.splitlines()[-1]) == (0, f"picture: {picture}")
-    width, height = size_of(picture)
-    assert width > 900
-    assert height > 500
-    status, out, _ = run([run_folder, "--texts=2", "--plot"], capsys)
-    beside = Path(out.splitlines()[-1].removeprefix("picture: "))
-    assert beside.parent == run_folder / "eval"
-    assert beside.with_suffix(".jsonl").exists()
-
-
-def test_many_layers_and_short_texts_are_drawn(tmp_path):
-    pytest.importorskip("matplotlib")
-    from eval.entropy.picture import draw_entropy
-
-    for n_layers, tokens in ((1, 1), (1, 2), (12, 64), (80, 3000)):
-        curves = np.log(np.arange(1, tokens + 1)) * np.linspace(0.1, 1, n_layers)[:, None]
-        draw_entropy(curves, "by hand", 2, tmp_path / "p.png")
-        size_of(tmp_path / "p.png")
-
-
-def test_the_table_has_a_column_for_each_number():
-    curves = np.arange(8.0).reshape(2, 4)
-    assert words_of(table(curves, [1, 3])) == [
-        *(["visible", "tokens", "1", "3"], ["layer", "0", "0.000", "2.000"], ["layer", "1", "4.000", "6.000"]),
-        ["uniform,", "ln", "n", "0.000", "1.099"],
-    ]
-
-
-MISTAKES = {  # words: every fault's field, value and rule
-    "--texts=3": ("--texts=3: MODEL must be the first argument;",),
-    "RUN --text": ("--text: has no value;",),
-    "RUN words": ("words: no such folder;",),
-    "RUN --texst=3": ("--texst=3: unknown setting;",),
-    "RUN --texts=0 --tokens=-1": ("--texts=0: must be >= 1;", "--tokens=-1: must be >= 1;"),
-    "RUN --lengths=64,x": ("--lengths=64,x: must be a list;",),
-    "RUN --lengths=64,0": ("--lengths.1=0: must be >= 1;",),
-    "RUN --tokens=63 --lengths=64": ("--lengths=64: must be <= tokens=63;",),
-    "RUN --plot=yes": ("--plot: takes no value;",),
-    "RUN --plot -o p.png": ("-o p.png: must be a folder,",),
-    "RUN --plot -o": ("-o: has no value;",),
-    "RUN --device=tpu": ("--device=tpu: must be one of 'auto', 'cpu' or 'gpu';",),
-    "RUN --texts=1000": ("--texts=1000: the run's corpus has room for 393 texts of 128 tokens;",),
-    "RUN --text=/nowhere.txt": ("--text=/nowhere.txt: no such file;",),
-    "RUN --texts=2 -o /dev/null/p": ("-o /dev/null/p: cannot be written (Not a directory);",),
-    "RUN --position.distance.method=rerope": ("position.distance.window: must be set;",),
-    "/nowhere": ("/nowhere: no such folder;",),
-}
-
-
-@pytest.mark.parametrize(("words", "lines"), MISTAKES.items(), ids=MISTAKES)
-def test_a_mistake_is_one_line_per_fault(run_folder, capsys, words, lines):
-    status, out, err = run(words.replace("RUN", str(run_folder)).split(), capsys)
-    assert (status, out) == (2, "")
-    said = [line for line in err.splitlines() if line and "text" not in line.partition("[")[2]]  # no progress bar
-    check_faults(said, lines)
-
-
-def test_a_gpu_that_is_not_there_is_one_line(run_folder, capsys, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    line = "--device=gpu: this machine has no CUDA device; use cpu or auto\n"
-    assert run([run_folder, "--device=gpu"], capsys) == (2, "", line)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from eval.impact.__main__ import main
-from eval.impact.token_classes import token_class, token_texts
+from eval.engine.token_classes import token_class, token_texts
+from eval.impact import main
 from lab.data.preparation import shard_folder
 from lab.data.selecting import ImpactConfig, read_token_types
 from lab.data.shards import TokenStore

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from eval.impact.impactful import Tally, mark, shares_by_position
+from eval.engine.impactful import Tally, mark, shares_by_position
 
 
 def rng(seed):

@@ -2,8 +2,8 @@
 
 import numpy as np
 import torch
-
 from eval.entropy.attention_entropy import attention_entropy
+
 from lab.counts import PositionCounts
 from lab.model.generate import greedy
 from lab.positions import distance

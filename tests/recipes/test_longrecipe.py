@@ -14,7 +14,7 @@ import pytest
 import torch
 import yaml
 
-import eval.impact.__main__
+import eval.impact
 import lab.merge
 from lab import longrecipe
 from lab.config import load_experiment
@@ -195,7 +195,7 @@ def in_this_process(words):
     if module == "lab.fit":
         assert rest[1:] == ["--resume"]
         return run_experiment(load_experiment(Path(rest[0])), True, "again")
-    return {"eval.impact": eval.impact.__main__.main, "lab.merge": lab.merge.main}[module](rest)
+    return {"eval.impact": eval.impact.main, "lab.merge": lab.merge.main}[module](rest)
 
 
 @pytest.fixture

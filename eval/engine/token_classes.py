@@ -18,8 +18,12 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 from tokenizers import Tokenizer
+
+from eval.engine.impactful import BoolArray, FloatArray, IntArray, Tally
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # decoded from a piece of a character
 CONTEXT = "a"  # text before a token, so that a leading space shows
@@ -75,3 +79,45 @@ def vocabulary_classes(texts: Sequence[str | None]) -> list[str]:
         ['special', 'word_start', 'number']
     """
     return ["special" if text is None else token_class(text) for text in texts]
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """The label of every token id, -1 where it has none, and the labels' names.
+
+    Shapes: `of_token` int64 (vocab_size,).
+    """
+
+    of_token: IntArray
+    names: list[str]
+
+    @classmethod
+    def by_token(cls, texts: Sequence[str | None]) -> Labels:
+        """Label every token by its own text."""
+        return cls(np.arange(len(texts)), [repr(text or "") for text in texts])
+
+    @classmethod
+    def by_class(cls, texts: Sequence[str | None]) -> Labels:
+        """Label tokens by their classes."""
+        return cls(np.array([CLASSES.index(name) for name in vocabulary_classes(texts)]), list(CLASSES))
+
+    @classmethod
+    def by_tag(cls, tags: dict[int, str], n_ids: int) -> Labels:
+        """Label the tokens that were tagged.
+
+        Example:
+            >>> labels = Labels.by_tag({3: "NUM", 0: "ADP"}, 5)
+            >>> labels.of_token.tolist(), labels.names
+            ([0, -1, -1, 1, -1], ['ADP', 'NUM'])
+        """
+        names = sorted(set(tags.values()))
+        of_token = np.full(n_ids, -1)
+        of_token[list(tags)] = [names.index(label) for label in tags.values()]
+        return cls(of_token, names)
+
+    def tally(self, targets: IntArray, changes: FloatArray, marked: BoolArray) -> Tally:
+        """Count targets by label.
+
+        Shapes: (n_targets,), all.
+        """
+        return Tally.of(self.of_token[targets], changes, marked, len(self.names))

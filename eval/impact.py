@@ -3,9 +3,9 @@
     python -m eval.impact BASE TUNED -o FOLDER [--option=value ...] [--plot]
 
 BASE and TUNED are run folders, checkpoints in one, or Hugging Face folders: a model, and the same model after a brief
-training on full windows of the target length. Both score the same windows; at each position the 20% of all targets
+training on full windows of the target length. Both score the same windows. At each position the 20% of all targets
 whose logits differ most are marked, and the types that are marked most often are taken (arXiv:2409.00509, section
-4.1; eval/impact/impactful.py has the method). Training selects sentences by them, with skip.selection: FOLDER:
+4.1; eval/engine/impactful.py has the method). Training selects sentences by them, with skip.selection: FOLDER:
 
     python -m eval.impact runs/cpu_demo runs/tuned -o runs/impact
     python -m eval.impact runs/cpu_demo runs/tuned -o runs/impact --by=class --windows=60 --coverage=0.6
@@ -13,15 +13,14 @@ whose logits differ most are marked, and the types that are marked most often ar
     python -m eval.impact models/Llama-3-8B models/Llama-3-80k -o runs/impact --text=books.jsonl --length=80000
 
 FOLDER holds impact.json, with every type's share and rate and the classes of tokens beside them, and with --plot
-impact.png, their shares along the text. The models compute one after the other, in float32, and are both kept in
-memory.
+impact.png, their shares along the text. The models compute one after the other, in float32; both stay in memory.
 Exit status: 0 done; 2 a mistake in the input, one line each on stderr; 75 interrupted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +29,19 @@ import torch
 from tokenizers import Tokenizer
 
 from eval.engine.command import NO_METHOD, Form, Request, run
+from eval.engine.impactful import BoolArray, FloatArray, IntArray, Tally, mark, shares_by_position
 from eval.engine.rows import Found
 from eval.engine.subject import device_for, source
-from eval.impact.impactful import BoolArray, FloatArray, IntArray, mark, shares_by_position
-from eval.impact.picture import draw_shares
-from eval.impact.results import Labels, rows_of, summary
-from eval.impact.token_classes import token_texts
-from eval.impact.windows import file_windows
+from eval.engine.table import to_text
+from eval.engine.texts import draw_texts
+from eval.engine.token_classes import Labels, token_texts
 from lab.bars import Bar
 from lab.command import NOTHING_WRITTEN, start
 from lab.data.packing import IGNORE, Windows, held_out_windows
 from lab.data.part_of_speech import label_types, open_tagger
 from lab.data.selecting import RESULT, ImpactConfig
 from lab.data.tokenizer import check_ids, needed, vocabulary_hash
+from lab.draw import draw, save
 from lab.errors import ConfigError, DataError
 from lab.files import write_json, writing
 from lab.loading import OpenedModel, open_model
@@ -53,25 +52,23 @@ from lab.skip.sentences import sentence_ends, split_sentences
 STRETCH = 200  # marked targets, at least, for each point of the picture
 MOST_STRETCHES = 40  # points of a line
 PICTURE = "impact.png"
+SHOWN = 12  # rows of the printed table
+MANY = 0.9  # of all sentences; a selection that holds more removes little
+FORMS = {
+    "occurrences": ",",
+    "marked": ",",
+    **dict.fromkeys(("of marked", "of all", "rate"), ".1%"),
+    "mean change": ".3f",
+}
+NAMED = 8  # labels at most that the picture names
 
 
-@dataclass(frozen=True)
-class Arguments:
-    """The parsed command line."""
+def analyse(request: Request) -> Found:
+    """Analyse, and write the folder; the rows are the types.
 
-    base: Path
-    tuned: Path
-    folder: Path
-    options: ImpactConfig
-    plots: bool
-
-
-def parse(request: Request) -> Arguments:
-    """Check the command line.
-
-    Raises: ConfigError with a line for every fault.
+    Raises: LabError.
     """
-    models, folder = request.places, request.folder
+    models, folder, options = request.places, request.folder, request.options
     faults = []
     if len(models) != 2:
         given = " ".join(map(str, models))
@@ -80,24 +77,16 @@ def parse(request: Request) -> Arguments:
         faults.append("-o: must be given, the folder to write; for instance -o runs/impact")
     if faults or folder is None:
         raise ConfigError(*faults)
-    return Arguments(models[0], models[1], folder, request.options, request.plots)
-
-
-def analyse(asked: Arguments) -> Found:
-    """Analyse, and write the folder; the rows are the types.
-
-    Raises: LabError.
-    """
-    options, device = asked.options, device_for(asked.options.device)
+    device = device_for(options.device)
     tagger = None if options.tagger is None else open_tagger(options.tagger)
-    base, tuned = open_model(asked.base), open_model(asked.tuned)
-    tokenizer = shared_tokenizer(asked, base, tuned)
+    base, tuned = (open_model(place) for place in models)
+    tokenizer = shared_tokenizer(base, tuned, models[0])
     texts = token_texts(tokenizer)
     windows = draw_windows(options, tuned, tokenizer)
     scored = scored_targets(windows, texts)
     tags = {} if tagger is None else label_types(tagger, windows.rows(), texts)
-    with writing(f"-o {asked.folder}", "folder"):  # before time is spent on results
-        asked.folder.mkdir(parents=True, exist_ok=True)
+    with writing(f"-o {folder}", "folder"):  # before time is spent on results
+        folder.mkdir(parents=True, exist_ok=True)
     changes = np.abs(score(tuned, windows, device, "tuned") - score(base, windows, device, "base"))
     marked = mark(changes, scored, options.top)
     by_class = Labels.by_class(texts)
@@ -108,21 +97,28 @@ def analyse(asked: Arguments) -> Found:
     if not chosen:
         raise DataError(f"--min_count={options.min_count}: no {options.by} is so frequent; lower it or add --windows")
     token_ids = np.flatnonzero(np.isin(by.of_token, chosen))
-    result = {
-        "base": {"path": str(asked.base), **source(base, device)},
-        "tuned": {"path": str(asked.tuned), **source(tuned, device)},
+    types = rows_of(tally, by, chosen)
+    result: dict[str, Any] = {
+        "base": {"path": str(models[0]), **source(base, device)},
+        "tuned": {"path": str(models[1]), **source(tuned, device)},
         "options": {**asdict(options), "length": windows.tokens.shape[1]},
         "tokenizer": vocabulary_hash(tokenizer),
         "targets": int(scored.sum()),
         "marked": int(marked.sum()),
         "held_of_marked": float(tally.marked[chosen].sum() / marked.sum()),
         "held_of_sentences": sentence_share(windows, token_ids, tokenizer),
-        "types": rows_of(tally, by, chosen),
+        "types": types,
         "classes": rows_of(by_class.tally(*found), by_class, None),
         "token_ids": token_ids.tolist(),
     }
-    labels = by if options.by == "pos" else by_class
-    return write(asked, result, windows.targets, marked, labels)
+    write_json(folder / RESULT, result)
+    found_rows = [{"metric": "impact", **row} for row in types]
+    picture = folder / PICTURE if request.plots else None
+    if picture is not None:
+        names = f"{result['base']['model']} against {result['tuned']['model']}"
+        title = f"{names}: what was marked in {len(windows.targets):,} windows"
+        save(chart(windows.targets, marked, by if options.by == "pos" else by_class, title), picture)
+    return Found(summary(result), found_rows, folder / RESULT, picture)
 
 
 def scored_targets(windows: Windows, texts: Sequence[str | None]) -> BoolArray:
@@ -138,15 +134,15 @@ def scored_targets(windows: Windows, texts: Sequence[str | None]) -> BoolArray:
     return scored
 
 
-def shared_tokenizer(asked: Arguments, base: OpenedModel, tuned: OpenedModel) -> Tokenizer:
+def shared_tokenizer(base: OpenedModel, tuned: OpenedModel, place: Path) -> Tokenizer:
     """Find the tokenizer of both models.
 
     Raises: ConfigError where they differ, DataError where there is none.
     """
-    found = {path: model.tokenizer for path, model in ((asked.tuned, tuned), (asked.base, base)) if model.tokenizer}
-    if len({vocabulary_hash(tokenizer) for tokenizer in found.values()}) > 1:
-        raise ConfigError(f"BASE={asked.base}: its tokenizer is not that of TUNED; give the model that was tuned")
-    return needed(next(iter(found.values()), None))
+    found = [model.tokenizer for model in (tuned, base) if model.tokenizer]
+    if len({vocabulary_hash(tokenizer) for tokenizer in found}) > 1:
+        raise ConfigError(f"BASE={place}: its tokenizer is not that of TUNED; give the model that was tuned")
+    return needed(next(iter(found), None))
 
 
 def draw_windows(options: ImpactConfig, tuned: OpenedModel, tokenizer: Tokenizer) -> Windows:
@@ -159,7 +155,17 @@ def draw_windows(options: ImpactConfig, tuned: OpenedModel, tokenizer: Tokenizer
         raise ConfigError("--length: must be set, TUNED does not state its training window; give the target length")
     asked: dict[str, int] = {"length": length, "windows": options.windows, "seed": options.seed}
     if options.text is not None:
-        return file_windows(options.text, tokenizer, vocab_size=tuned.decoder.cfg.vocab_size, **asked)
+        rows = draw_texts(
+            options.text,
+            None,
+            tokenizer,
+            n_tokens=length + 1,
+            texts=options.windows,
+            seed=options.seed,
+            vocab_size=tuned.decoder.cfg.vocab_size,
+            option="--windows",
+        )
+        return Windows(rows[:, :-1], rows[:, 1:])
     if tuned.experiment is None:
         raise ConfigError("--text: must be set, a Hugging Face folder has no corpus of its own; give a text file")
     return held_out_windows(tuned.experiment.data, **asked)
@@ -191,28 +197,85 @@ def sentence_share(windows: Windows, token_ids: IntArray, tokenizer: Tokenizer) 
     return float(np.concatenate(found).mean())
 
 
-def write(asked: Arguments, result: dict[str, Any], targets: IntArray, marked: BoolArray, labels: Labels) -> Found:
-    """Write the result and, where asked for, a picture of the labels."""
-    file = asked.folder / RESULT
-    write_json(file, result)
-    found = Found(summary(result), [{"metric": "impact", **row} for row in result["types"]], file)
-    if not asked.plots:
-        return found
-    n_windows, length = targets.shape
+def rows_of(tally: Tally, labels: Labels, chosen: Sequence[int] | None) -> list[dict[str, Any]]:
+    """Describe the labels that occur, in falling order of their rate; `chosen` where types were taken among them."""
+    order = [int(label) for label in np.lexsort((-tally.marked, -tally.rate)) if tally.occurrences[label]]
+    return [
+        {
+            "label": labels.names[label],
+            "occurrences": int(tally.occurrences[label]),
+            "marked": int(tally.marked[label]),
+            "share_of_marked": float(tally.marked[label] / tally.marked.sum()),
+            "share_of_all": float(tally.occurrences[label] / tally.occurrences.sum()),
+            "rate": float(tally.rate[label]),
+            "mean_change": float(tally.change[label] / tally.occurrences[label]),
+            **({} if chosen is None else {"chosen": label in chosen}),
+        }
+        for label in order
+    ]
+
+
+def summary(result: dict[str, Any]) -> str:
+    """Format the classes and the first types as tables; a star marks types that were taken."""
+    by, types = result["options"]["by"], result["types"]
+    lines = [] if by == "class" else [table("class", result["classes"]), ""]
+    lines += [table(by, types[:SHOWN]), ""]
+    if len(types) > SHOWN:
+        lines[-1:] = [f"... and {len(types) - SHOWN:,} more", ""]
+    n_chosen = sum(row["chosen"] for row in types)
+    lines.append(
+        f"{n_chosen:,} taken (*), {len(result['token_ids']):,} token ids: {result['held_of_marked']:.0%} of the marked "
+        f"targets, in {result['held_of_sentences']:.0%} of the sentences"
+        + "; with a lower --coverage a selection removes more of them"
+        * (result["held_of_sentences"] > MANY)
+    )
+    return "\n".join(lines)
+
+
+def table(title: str, rows: Iterable[dict[str, Any]]) -> str:
+    """Format labels, a line each."""
+    columns = {"occurrences": "occurrences", "marked": "marked", "share_of_marked": "of marked"}
+    columns |= {"share_of_all": "of all", "rate": "rate", "mean_change": "mean change"}
+    shown = [
+        {title: row["label"] + " *" * row.get("chosen", False)} | {columns[name]: row[name] for name in columns}
+        for row in rows
+    ]
+    return to_text(shown, FORMS)
+
+
+def chart(targets: IntArray, marked: BoolArray, labels: Labels, title: str) -> Any:
+    """Draw a picture like Figure 4 of arXiv:2409.00509: each label's share of the marked targets along the text."""
+    length = targets.shape[1]
     stretches = min(max(1, int(marked.sum()) // STRETCH), MOST_STRETCHES, length)
     edges = np.linspace(0, length, stretches + 1).round().astype(np.int64)
     shares = shares_by_position(labels.of_token[targets[marked]], np.nonzero(marked)[1], edges, len(labels.names))
-    title = f"{result['base']['model']} against {result['tuned']['model']}: what was marked in {n_windows:,} windows"
-    draw_shares(labels.names, shares, edges, title, asked.folder / PICTURE)
-    return found._replace(picture=asked.folder / PICTURE)
+    order = [label for label in np.argsort(-shares.mean(1), kind="stable") if shares[label].any()]
+    lines = {labels.names[label]: shares[label] for label in order[:NAMED]}
+    if len(order) > NAMED:
+        lines[f"{len(order) - NAMED:,} others"] = shares[order[NAMED:]].sum(0)
+    middles = (edges[1:] + edges[:-1]) / 2
+    rows = [
+        {"position": position, "share": share, "label": name}
+        for name, line in lines.items()
+        for position, share in zip(middles, line, strict=True)
+    ]
+    return draw(
+        rows,
+        "position",
+        "share",
+        "label",
+        percent=True,
+        title=title,
+        x_title="position in the text (tokens)",
+        y_title="share of the marked targets",
+    )
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     refused = {"--distance": NO_METHOD, "--frequency": NO_METHOD}
     form = Form(options=ImpactConfig, refused=refused, each=False, missing="")
-    work = lambda request: analyse(parse(request))  # noqa: E731
-    return run("eval.impact", __doc__, form, work, arguments, stopped=NOTHING_WRITTEN)
+    return run("eval.impact", __doc__, form, analyse, arguments, stopped=NOTHING_WRITTEN)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,0 @@
-"""Attention entropy by layer and number of visible tokens."""

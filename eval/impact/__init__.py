@@ -1,1 +1,0 @@
-"""Impactful tokens of LongRecipe."""

@@ -1,1 +1,0 @@
-"""The effect of bfloat16 on RoPE's shift invariance."""
