@@ -4,7 +4,6 @@ import re
 import pandas as pd
 import pytest
 
-from lab import draw as drawing
 from lab.draw import Rule, below, beside, draw, layer, save, themed
 from lab.errors import ConfigError, MissingPackage
 
@@ -89,4 +88,4 @@ def test_another_suffix_or_place_is_refused_in_one_line(tmp_path):
 def test_without_altair_one_line_names_the_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "altair", None)
     with pytest.raises(MissingPackage, match=r"altair: not installed, .*\[plot\]"):
-        drawing.draw(ROWS, "length", "score")
+        draw(ROWS, "length", "score")

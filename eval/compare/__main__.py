@@ -1,6 +1,6 @@
 """Join results of any evaluations into one table, and mark the differences that are significant.
 
-    python -m eval.compare PATH [PATH ...] [--by FIELD,FIELD] [-o FOLDER|FILE.txt|.md|.csv|.html|.tex]
+    python -m eval.compare PATH [PATH ...] [--by FIELD,FIELD] [-o FOLDER|FILE.txt|.md|.csv|.tex]
 
 PATH is a run folder, a folder of results, or a .jsonl file of rows, of eval.probe (and training's own probes),
 eval.ruler, eval.passkey, eval.lines, eval.perplexity or eval.harness:
@@ -24,12 +24,15 @@ the table names the test.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
 
 from eval.compare.records import read_records
-from eval.compare.table import arrange
-from eval.compare.writing import WRITERS, as_text, rows_of
+from eval.compare.table import COLUMNS, WIDER, Grid, arrange
 from eval.engine.command import NO_MODEL, NO_PICTURE, Form, Request, run
 from eval.engine.records import unpacked
 from eval.engine.rows import Found, file_in
@@ -37,6 +40,10 @@ from lab.command import start
 from lab.errors import ConfigError
 from lab.files import write_atomic, writing
 from lab.schema import Section
+
+LEVEL = 0.05
+FORMS = {"share": ".1f", "percent": ".1f", "tokens": ",.1f", "pairs": ",.0f"}  # of units; of all others .4g
+KNOWN = ["n", "seeds", "score", "low", "high", "below", "unit", "best", "test", "p", "p_adjusted"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +81,95 @@ def join(request: Request) -> Found:
     return Found(
         "\n".join([*left, f"{len(grid.cells):,} results in {grid.cells.line.nunique():,} lines"]), rows, output
     )
+
+
+def number(cell: Any) -> str:
+    """Write a score with its limits, shares in percent.
+
+    Example:
+        >>> from types import SimpleNamespace as Row
+        >>> number(Row(unit="share", score=0.5, low=0.25, high=0.75, n=8, seeds=1, below=None))
+        '50.0 (25.0 to 75.0), n=8'
+        >>> number(Row(unit="tokens", score=None, low=None, high=None, n=None, seeds=3, below=128))
+        '<128, 3 seeds'
+    """
+    factor, form, tail = 100 if cell.unit == "share" else 1, FORMS.get(cell.unit, ".4g"), ".0" * (cell.unit == "tokens")
+    score, low, high, below = (
+        None if pd.isna(x) else f"{factor * x:{form}}".removesuffix(tail)
+        for x in (cell.score, cell.low, cell.high, cell.below)
+    )
+    text = score or f"<{below}"
+    if score and low and (high or cell.unit == "tokens"):
+        text += f" ({low} to {high})" if high else f" ({low} or more)"
+    return text + (f", {cell.seeds} seeds" if cell.seeds > 1 else "" if pd.isna(cell.n) else f", n={cell.n:,.0f}")
+
+
+def spread(grid: Grid, best: str = "{}") -> pd.DataFrame:
+    """Spread the cells as text, `best` around the best of a line; * is significant, ? not tested, - no result."""
+    words = []
+    for cell in grid.cells.itertuples():
+        mark = "*" if cell.compared and cell.p_adjusted <= LEVEL else "?" if cell.compared and not cell.test else ""
+        words.append((best if cell.best else "{}").format(number(cell)) + mark)
+    columns = grid.cells.sort_values("number").column.unique()
+    table = grid.cells.assign(text=words).pivot(index="line", columns="column", values="text")
+    return table.loc[grid.cells.line.unique(), columns].fillna("-").rename_axis(index=None, columns=grid.name)
+
+
+def legend(grid: Grid, best: str = "is bold") -> list[str]:
+    """Explain the marks, the tests, and what was left out."""
+    tests, untested = grid.cells.test.value_counts(), int((grid.cells.compared & grid.cells.test.isna()).sum())
+    first = grid.cells.column[grid.cells.number == 0].iloc[0]
+    named = ", ".join(f"{name} ({count})" for name, count in tests.items())
+    lines = {
+        f"All columns: {grid.common}.": grid.common,
+        f"Shares in percent, with limits where they are known; the best of a line {best}.": True,
+        "Of several seeds the mean, with 95% limits by the t distribution.": (grid.cells.seeds > 1).any(),
+        f"* differs from {first} at {LEVEL:g}: {named}; p adjusted for {tests.sum()} comparisons (Holm).": len(tests),
+        f"? no test ({untested}): neither outcomes of the same tests nor shares of tests are recorded.": untested,
+        f"{grid.older:,} results of older checkpoints are left out; --by=checkpoint shows them.": grid.older,
+        f"{grid.again:,} results appear twice; those of more tests, or the later ones, are shown.": grid.again,
+    }
+    return [text for text, is_shown in lines.items() if is_shown]
+
+
+def as_text(grid: Grid) -> str:
+    """Write the table as it is printed."""
+    return "\n".join([spread(grid, "^{}").to_string(), "", *legend(grid, "has a ^")])
+
+
+def as_markdown(grid: Grid) -> str:
+    """Write the table as Markdown."""
+    return "\n".join([spread(grid, "**{}**").to_markdown(), "", *(f"{text}  " for text in legend(grid))])
+
+
+def as_latex(grid: Grid) -> str:
+    """Write a table of LaTeX's booktabs, the best of each line in bold, the legend as comments."""
+    table = spread(grid)
+    bold = (spread(grid, "^{}") != table).replace({True: "font-weight: bold;", False: ""})
+    style = table.style.format(escape="latex").format_index(escape="latex", axis=0)
+    style = style.format_index(escape="latex", axis=1).apply(lambda _: bold, axis=None)
+    text: str = style.to_latex(convert_css=True, hrules=True)
+    return text + "".join(f"% {line}\n" for line in legend(grid))
+
+
+def known(grid: Grid) -> pd.DataFrame:
+    """Lay out all that is known of each result."""
+    protocol = [" ".join(f"{name}={json.dumps(value)}" for name, value in alike.items()) for alike in grid.cells.alike]
+    names = list(dict.fromkeys(["evaluation", "task", "length", *COLUMNS, *WIDER, *grid.by, "protocol", *KNOWN]))
+    return grid.cells.assign(protocol=protocol)[names]
+
+
+def rows_of(grid: Grid) -> list[dict[str, Any]]:
+    """List the results as they are in the CSV, without what is unknown."""
+    return [{name: value for name, value in row.items() if pd.notna(value)} for row in known(grid).to_dict("records")]
+
+
+WRITERS: dict[str, Callable[[Grid], str]] = {
+    ".txt": as_text,
+    ".md": as_markdown,
+    ".csv": lambda grid: str(known(grid).to_csv(index=False)),
+    ".tex": as_latex,
+}
 
 
 def main(arguments: Sequence[str]) -> int:

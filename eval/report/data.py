@@ -256,3 +256,21 @@ def limits_of(run: pd.Series) -> tuple[float, float]:
     low = run["first_distance"] if pd.isna(run["reach_low"]) else run["reach_low"]
     high = run["last_distance"] if pd.isna(run["reach_high"]) else run["reach_high"]
     return low, high
+
+
+def needle_shares(runs: Runs) -> pd.DataFrame:
+    """Fold the tests of several numbers, and the tests of one number of the same runs and methods."""
+    several = runs.several
+    one = runs.distances.merge(several[["run", "method"]].drop_duplicates(), on=["run", "method"])
+    sizes = {f"{n:g} numbers" for n in several["needles"].dropna()}
+    together = f"{sizes.pop() if len(sizes) == 1 else 'several numbers'} in a test"
+    kinds = ((one, "one number in a test"), (several.assign(f=np.nan), together))
+    frames = [shares(rows, "distance").rename(columns={"tests": "n"}).assign(tests=tests) for rows, tests in kinds]
+    filled = [frame for frame in frames if not frame.empty]
+    return pd.concat(filled, ignore_index=True) if filled else frames[0]
+
+
+def farthest(reaches: pd.DataFrame) -> float:
+    """Find the last distance tested; the farthest reach or 1, where no record names one, as without training's own."""
+    known = [pd.to_numeric(reaches[name]).max() for name in ("last_distance", "reach_high", "reach") if name in reaches]
+    return float(next((value for value in known if not np.isnan(value)), 1.0))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from eval.report.data import (
@@ -14,16 +14,15 @@ from eval.report.data import (
     BEYOND,
     DEPTHS,
     MOST_FACETS,
-    REACH,
     Runs,
+    farthest,
     folded,
+    needle_shares,
     reach_points,
     shares,
 )
 from eval.report.reading import Row
-from eval.report.text import text_of
 from lab.draw import NAMES, Rule, draw, layer, words
-from lab.train.arms import differing
 
 FEWEST_SEEDS = 3  # of which limits are drawn over tokens
 MOST_BANDS = 6  # arms whose limits are drawn
@@ -80,19 +79,7 @@ def of_arms(rows: pd.DataFrame) -> str:
     return f" The first {MOST_FACETS} of {arms} arms; the tables hold the others." if arms > MOST_FACETS else ""
 
 
-def growth(runs: Runs) -> Figure | None:
-    """Draw reach against consumed tokens."""
-    passing = "the threshold of each run" if runs.threshold is None else f"{runs.threshold:.0%} of the tests"
-    return over_tokens(runs, "reach", f"Reach: one number, {passing}", "growth")
-
-
-def growth_of_length(runs: Runs) -> Figure | None:
-    """Draw effective length against consumed tokens."""
-    passing = "the threshold of each run" if runs.threshold is None else f"{runs.threshold:.0%} of the tests"
-    return over_tokens(runs, "effective_length", f"Effective length: four needles, {passing}", "effective_length")
-
-
-def over_tokens(runs: Runs, value: str, title: str, name: str) -> Figure | None:
+def over_tokens(runs: Runs, *, value: str, what: str, name: str) -> Figure | None:
     """Draw a measure against consumed tokens: the mean of an arm, its runs as points."""
     rows = runs.probes.dropna(subset=[value])
     if rows.empty:
@@ -117,7 +104,8 @@ def over_tokens(runs: Runs, value: str, title: str, name: str) -> Figure | None:
     if missing:
         verb = "has" if missing == 1 else "have"
         caption += f" {missing:,} of {len(probed):,} probes {verb} no value: the shortest {first[6:]} tested failed."
-    return Figure(name, title, caption, layer(line, points), "x")
+    passing = "the threshold of each run" if runs.threshold is None else f"{runs.threshold:.0%} of the tests"
+    return Figure(name, f"{what}, {passing}", caption, layer(line, points), "x")
 
 
 def at_frequency(runs: Runs) -> Figure | None:
@@ -130,68 +118,6 @@ def at_frequency(runs: Runs) -> Figure | None:
     chart = draw(rows, "f_at_reach", "reach", "arm", kind="point", log_x=True, names=runs.arms, **titles)
     caption = "Every probe of every run. If f alone decided reach, all points would lie at one value of f."
     return Figure("reach_by_f", "Reach against f at the reach", caption, chart, "x", is_log=True)
-
-
-def by_two_settings(runs: Runs) -> Figure | None:
-    """Draw reach by two crossed settings, where the arms differ in nothing else."""
-    pair = crossed(runs.settings)
-    if pair is None:
-        return None
-    short = [key.split(".")[-1] for key in pair]
-    along, beside = short if len({*short}) == 2 else [key.replace(".", " ") for key in pair]
-    points = crossed_points(runs, {along: pair[0], beside: pair[1]})
-    if points.empty:
-        return None
-    limits: dict[str, Any] = {"low": "low", "high": "high"}
-    titles: dict[str, Any] = {"x_title": pair[0], "y_title": "reach (tokens)", "title": f"side by side: {pair[1]}"}
-    chart = draw(points, along, "reach", beside, kind="point", shape="outcome", **limits, **titles)
-    caption = (
-        "Plain reach at each run's last probe: means over seeds with 95% limits, or one run with its tests' limits."
-    )
-    others = [key for key in differing(runs.settings) if key not in pair]
-    if others:
-        caption += f" Settings that change with these two: {', '.join(others)}."
-    return Figure("crossed", f"Reach by {along} and {beside}", caption, chart)
-
-
-def crossed(settings: Mapping[str, Row]) -> tuple[str, str] | None:
-    """Return the two settings that runs differ in if every value of one meets every value of the other, or None.
-
-    A setting that another one decides does not count. The first of the two is the one with more values.
-
-    Example:
-        >>> rows = [{"window": w, "end": 2 * w, "theta": t} for w in (96, 192, 256) for t in (100, 1000)]
-        >>> crossed({str(number): row for number, row in enumerate(rows)})
-        ('end', 'theta')
-    """
-    values = {key: [str(each.get(key)) for each in settings.values()] for key in differing(settings)}
-
-    def pairs(left: Sequence[str], right: Sequence[str]) -> int:
-        return len({*zip(left, right, strict=True)})
-
-    free: dict[str, list[str]] = {}
-    for key in sorted(values, key=lambda key: -len({*values[key]})):
-        if not any(pairs(other, values[key]) == len({*other}) for other in free.values()):
-            free[key] = values[key]
-    if len(free) != 2:
-        return None
-    (first, left), (second, right) = free.items()
-    return (first, second) if pairs(left, right) == len({*left}) * len({*right}) else None
-
-
-def crossed_points(runs: Runs, keys: Mapping[str, str]) -> pd.DataFrame:
-    """Fold the reach of runs by two settings, in the order of their values; `keys` are the settings by column."""
-    rows = runs.runs[["run", "arm", *REACH]]
-    own = {name: [runs.settings[run].get(key) for run in rows["run"]] for name, key in keys.items()}
-    order = sorted(range(len(rows)), key=lambda row: [rank(values[row]) for values in own.values()])
-    texts = {name: [text_of(value) if value is not None else "none" for value in each] for name, each in own.items()}
-    return reach_points(rows.assign(**texts).iloc[order], [*keys, "arm"])
-
-
-def rank(value: Any) -> tuple[bool, float, str]:
-    """Return what to sort the values of a setting by, numbers first."""
-    is_number = isinstance(value, int | float)
-    return not is_number, float(value) if is_number else 0.0, str(value)
 
 
 def reach_by_method(runs: Runs) -> Figure | None:
@@ -210,12 +136,6 @@ def reach_by_method(runs: Runs) -> Figure | None:
     return Figure(
         "reach_by_method", "Reach under each position method", caption + of_arms(points), chart, arms=n, left=NAMES
     )
-
-
-def farthest(reaches: pd.DataFrame) -> float:
-    """Find the last distance tested; the farthest reach or 1, where no record names one, as without training's own."""
-    known = [pd.to_numeric(reaches[name]).max() for name in ("last_distance", "reach_high", "reach") if name in reaches]
-    return float(next((value for value in known if not np.isnan(value)), 1.0))
 
 
 def by_shift_and_window(runs: Runs) -> Figure | None:
@@ -267,18 +187,9 @@ def cell_of(points: pd.DataFrame) -> Row:
     return {"reach": mean, "runs": int(n) + none, "failed": none, "text": text}
 
 
-def by_distance(runs: Runs) -> Figure | None:
-    """Draw the share found by distance under each position method."""
-    return by_method(runs, runs.distances, "distance", "distance of the number (tokens)", "share of numbers found")
-
-
-def by_length(runs: Runs) -> Figure | None:
-    """Draw the share passed by length under each position method."""
-    return by_method(runs, runs.lengths, "length", "length (tokens)", "share of tests passed")
-
-
-def by_method(runs: Runs, rows: pd.DataFrame, x: str, x_title: str, title: str) -> Figure | None:
+def by_method(runs: Runs, *, kind: str, x: str, x_title: str, title: str) -> Figure | None:
     """Draw a share against distance or length: methods in colour, arms side by side."""
+    rows: pd.DataFrame = getattr(runs, kind)
     chosen = chosen_methods(runs, rows)
     mean = shares(rows[rows["method"].isin(chosen)], x)
     if mean.empty:
@@ -333,18 +244,6 @@ def by_needles(runs: Runs) -> Figure | None:
     return Figure("by_needles", "One number in a test and several", caption + of_arms(mean), chart, arms=n)
 
 
-def needle_shares(runs: Runs) -> pd.DataFrame:
-    """Fold the tests of several numbers, and the tests of one number of the same runs and methods."""
-    several = runs.several
-    one = runs.distances.merge(several[["run", "method"]].drop_duplicates(), on=["run", "method"])
-    sizes = {f"{n:g} numbers" for n in several["needles"].dropna()}
-    together = f"{sizes.pop() if len(sizes) == 1 else 'several numbers'} in a test"
-    kinds = ((one, "one number in a test"), (several.assign(f=np.nan), together))
-    frames = [shares(rows, "distance").rename(columns={"tests": "n"}).assign(tests=tests) for rows, tests in kinds]
-    filled = [frame for frame in frames if not frame.empty]
-    return pd.concat(filled, ignore_index=True) if filled else frames[0]
-
-
 def heat_map(runs: Runs) -> Figure | None:
     """Draw the share of four needles found by length and depth (arXiv 2410.18745, Figure 4)."""
     if runs.needles.empty:
@@ -384,16 +283,17 @@ def held_out_loss(runs: Runs) -> Figure | None:
     return Figure("loss", "Held-out loss", "A line for each run.", chart, "x")
 
 
+DISTANCE, FOUND = "distance of the number (tokens)", "share of numbers found"
+PASSED = "share of tests passed"
 DRAWN: tuple[Callable[[Runs], Figure | None], ...] = (
-    growth,
-    growth_of_length,
+    partial(over_tokens, value="reach", what="Reach: one number", name="growth"),
+    partial(over_tokens, value="effective_length", what="Effective length: four needles", name="effective_length"),
     at_frequency,
-    by_two_settings,
     reach_by_method,
     by_shift_and_window,
-    by_distance,
+    partial(by_method, kind="distances", x="distance", x_title=DISTANCE, title=FOUND),
     by_needles,
-    by_length,
+    partial(by_method, kind="lengths", x="length", x_title="length (tokens)", title=PASSED),
     heat_map,
     frequency,
     held_out_loss,

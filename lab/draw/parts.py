@@ -1,0 +1,196 @@
+"""The parts of a chart: axes, colours and shapes of series, rules, and the cells of a heat map."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from lab.errors import MissingPackage
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Kind = Literal["line", "point", "bar", "heat"]
+BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#888888"
+PALETTE = (BLUE, ORANGE, "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222", "#aa4499")
+SHAPES = ("circle", "triangle-right", "square", "triangle-up", "diamond", "cross", "triangle-down")
+DASHES = ((1, 0), (7, 3), (2, 2), (9, 3, 2, 3), (12, 4))
+FEW = 12  # values of x that are all written on a logarithmic axis
+FEW_CELLS = 240  # of a heat map that show their numbers
+MANY = 100_000  # numbers from here on are written with k, M or G
+WRAPPED = "split(replace(datum.label, regexp('(, [^,]+), ', 'g'), '$1\\n'), '\\n')"  # two settings of a name a line
+NAMES = 280  # pixels that a name on an axis may take
+BRIGHT = 0.435  # part of the viridis scale above which black has more contrast than white (WCAG 2)
+
+
+class Rule(NamedTuple):
+    """A line across a chart at a value of an axis, with a text beside it."""
+
+    axis: Literal["x", "y"]
+    value: float
+    text: str = ""
+
+
+def altair() -> Any:
+    """Import Altair and what renders its charts.
+
+    Raises: MissingPackage.
+    """
+    try:
+        import altair
+        import vl_convert  # noqa: F401
+    except ImportError as error:
+        raise MissingPackage(str(error.name), "drawing pictures", "plot") from error
+    altair.data_transformers.disable_max_rows()
+    return altair
+
+
+def is_numeric(values: pd.Series[Any]) -> bool:
+    """Return whether a column holds numbers; one without any value counts as numbers."""
+    return values.dtype.kind in "iuf" or not values.notna().any()
+
+
+def numbers_of(values: pd.Series[Any]) -> pd.Series[float]:
+    """Return the numbers of a column, without gaps."""
+    import pandas as pd
+
+    return pd.to_numeric(values, errors="coerce").dropna()
+
+
+def outside(values: pd.Series[Any], limits: tuple[float, float] | None) -> bool:
+    """Return whether values lie beyond the limits of an axis, where what is drawn must be cut off."""
+    return limits is not None and not numbers_of(values).between(*limits).all()
+
+
+def words(name: object) -> str:
+    """Write a column's name as words."""
+    return str(name).replace("_", " ")
+
+
+def axis(
+    channel: Any,
+    values: pd.Series[Any],
+    title: str | None,
+    *,
+    named: bool,
+    log: bool,
+    limits: tuple[float, float] | None,
+    percent: bool = False,
+) -> Any:
+    """Describe an axis of names in the order of the rows, or of numbers.
+
+    A logarithmic x axis has powers of two as its ticks, or all values where they are few whole numbers.
+    """
+    alt = altair()
+    is_x, heading = channel is alt.X, words(values.name) if title is None else title
+    if named:
+        look = alt.Axis(labelAngle=0, labelOverlap="greedy", labelLimit=NAMES)
+        return channel(f"{values.name}:O", title=heading, sort=list(dict.fromkeys(values)), axis=look)
+    known = numbers_of(values)
+    is_large = len(known) > 0 and float(known.abs().max()) >= MANY
+    options: dict[str, Any] = {"labelOverlap": "greedy", "tickCount": 6}
+    scale: dict[str, Any] = {"type": "log", "nice": False} if log else {"zero": False}
+    if is_x:
+        scale |= {"nice": False, "padding": 6}
+    if percent or is_large:
+        options["format"] = ".0%" if percent else ".3~s"
+    elif log and is_x:
+        scale["base"] = 2
+        options |= {"values": log_ticks(known.tolist()), "format": ","}
+    if limits is not None:
+        scale |= {"domain": list(limits), "nice": False}
+    return channel(f"{values.name}:Q", title=heading, scale=alt.Scale(**scale), axis=alt.Axis(**options))
+
+
+def log_ticks(values: Sequence[float]) -> list[float]:
+    """Choose the ticks of a logarithmic axis.
+
+    Example:
+        >>> log_ticks([96.0, 128.0, 96.0]), log_ticks(range(3, 30))
+        ([96.0, 128.0], [4.0, 8.0, 16.0])
+    """
+    distinct = sorted({float(value) for value in values if value > 0})
+    if len(distinct) <= FEW and all(value.is_integer() for value in distinct):
+        return distinct
+    powers = 2.0 ** np.arange(np.ceil(np.log2(distinct[0])), np.floor(np.log2(distinct[-1])) + 1)
+    return [float(power) for power in powers]
+
+
+def looks_of(
+    table: pd.DataFrame,
+    series: str,
+    kind: Kind,
+    names: Sequence[str] | None,
+    listed: bool | Sequence[str],
+    shape: str | None,
+) -> dict[str, Any]:
+    """Give each series its colour and its dash or shape; numbers go from light to dark."""
+    alt = altair()
+    if is_numeric(table[series]):
+        bar = alt.Legend(title=words(series), orient="right", format=".3~s")
+        color = alt.Color(f"{series}:Q", scale=alt.Scale(scheme="viridis", reverse=True), legend=bar)
+        return {"color": color, "detail": f"{series}:N"}
+    values = list(names or dict.fromkeys(table[series].astype(str)))
+    shown = values if isinstance(listed, bool) else list(listed)
+    look: dict[str, Any] = {"title": None, "values": shown, "labelExpr": WRAPPED, "symbolStrokeWidth": 0}
+    look["columns"] = 2 if max(map(len, shown), default=0) > 24 else 4
+    if kind == "line":
+        look |= {"symbolType": "stroke", "symbolSize": 400, "symbolStrokeWidth": 2}
+    legend = alt.Legend(**look) if listed and len(shown) > 1 else None
+    found = {"color": alt.Color(f"{series}:N", scale=cycled(values, PALETTE), legend=legend)}
+    if shape is not None:
+        kinds = list(dict.fromkeys(table[shape]))
+        found["shape"] = alt.Shape(f"{shape}:N", scale=cycled(kinds, SHAPES), legend=alt.Legend(title=None, columns=1))
+    elif kind == "point" and listed:
+        found["shape"] = alt.Shape(f"{series}:N", scale=cycled(values, SHAPES), legend=legend)
+    elif kind == "line":
+        found["strokeDash"] = alt.StrokeDash(f"{series}:N", scale=cycled(values, DASHES), legend=legend)
+    return found
+
+
+def cycled(values: Sequence[str], looks: Sequence[Any]) -> Any:
+    """Assign looks to values, from the first again where there are more values."""
+    return altair().Scale(domain=list(values), range=[looks[k % len(looks)] for k in range(len(values))])
+
+
+def rule_layers(rule: Rule) -> list[Any]:
+    """Draw a dashed line across the chart, and its text at the end of it."""
+    alt = altair()
+    chart = alt.Chart(alt.Data(values=[{"rule": rule.value, "text": rule.text}]))
+    place = alt.X("rule:Q") if rule.axis == "x" else alt.Y("rule:Q")
+    end = {"y": alt.value(0)} if rule.axis == "x" else {"x": alt.value("width")}
+    look = {"align": "center", "dy": -10} if rule.axis == "x" else {"align": "right", "dy": -6}
+    text = chart.mark_text(color="#666666", fontSize=11, **look).encode(**{rule.axis: place}, **end, text="text:N")
+    line = chart.mark_rule(color=GREY, strokeDash=[4, 3], strokeWidth=1).encode(**{rule.axis: place})
+    return [line, text] if rule.text else [line]
+
+
+def heat_layers(table: pd.DataFrame, number: str, text: str | None, percent: bool, tips: list[Any]) -> list[Any]:
+    """Draw the cells of a heat map, with their texts, or numbers where there are few cells."""
+    alt = altair()
+    end = 1.0 if percent else float(numbers_of(table[number]).max())
+    style = ".0%" if percent else ",.4~g"
+    legend = alt.Legend(title=words(number), orient="right", format=style)
+    color = alt.Color(f"{number}:Q", scale=alt.Scale(domain=[0, end], scheme="viridis"), legend=legend)
+    cells = alt.Chart().mark_rect().encode(color=color, tooltip=tips)
+    if text is None and len(table) > FEW_CELLS:
+        return [cells]
+    field = f"datum[{number!r}]"
+    label = f"datum[{text!r}]" if text else f"round(100 * {field})" if percent else f"format({field}, {style!r})"
+    ink = alt.condition(f"{field} > {BRIGHT * end}", alt.value("black"), alt.value("white"))
+    texts = alt.Chart().mark_text(fontSize=11).transform_filter(f"isValid({field})").transform_calculate("label", label)
+    return [cells, texts.encode(text="label:N", color=ink)]
+
+
+def edge_after(columns: pd.Series[Any], rule: Rule) -> list[Any]:
+    """Draw a line behind the last column of a heat map that is no farther than a rule's value, and before the next."""
+    alt = altair()
+    distinct = list(dict.fromkeys(columns))
+    inside = [column for column in distinct if column <= rule.value]
+    if not inside or len(inside) == len(distinct):
+        return []
+    chart = alt.Chart(alt.Data(values=[{columns.name: inside[-1]}]))
+    line = chart.mark_rule(color="#222222", strokeDash=[4, 3], strokeWidth=2)
+    return [line.encode(x=alt.X(f"{columns.name}:O", bandPosition=1, sort=distinct))]
