@@ -1,6 +1,6 @@
-"""Atomic files and folders: written under a temporary name, synced, renamed; records that may be damaged; full disks.
+"""Files and folders that are whole or absent: written under a temporary name, synced, renamed; and full disks.
 
-A temporary name holds host, process and a random number, so that no two processes of any hosts share one.
+A manifest lists the files of a folder: `files`, with the size and SHA-256 of each by its name.
 """
 
 from __future__ import annotations
@@ -9,14 +9,12 @@ import errno
 import hashlib
 import json
 import os
-import platform
-import re
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NotRequired
+from typing import Any
 
 from typing_extensions import TypedDict  # typing's own is not read by pydantic before Python 3.12
 
@@ -25,15 +23,13 @@ from lab.errors import ConfigError, DiskError, LabError
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # full, over a quota, broken
 SHOWN = 12  # hexadecimal digits of a hash in messages
 AGAIN = "run the same command again, lab.fit with --resume"
-TEMPORARY = re.compile(r"\..+\.tmp-(?P<host>.+)-(?P<pid>\d+)-r[0-9a-f]{8}")
 
 
 class FileEntry(TypedDict):
-    """What a manifest records of a file; `crc32` holds a checksum of each of its blocks."""
+    """What a manifest records of a file."""
 
     bytes: int
     sha256: str
-    crc32: NotRequired[str]
 
 
 @contextmanager
@@ -81,7 +77,7 @@ def free_bytes(path: Path) -> int:
 
 def temporary_of(path: Path) -> Path:
     """Return a name for a file or folder while it is being written."""
-    return path.with_name(f".{path.name}.tmp-{platform.node()}-{os.getpid()}-r{secrets.token_hex(4)}")
+    return path.with_name(f".{path.name}.tmp-{secrets.token_hex(8)}")
 
 
 def remove(path: Path) -> None:
@@ -92,26 +88,10 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def remove_leftovers(folder: Path, *, own: bool = False) -> None:
-    """Delete what processes that have ended left half written in a folder and its subfolders.
-
-    In a folder of this process's `own` nobody else writes; elsewhere only names of this host can be judged.
-    """
+def remove_leftovers(folder: Path) -> None:
+    """Delete what a kill left half written in a folder that this process owns, and in its subfolders."""
     for path in [*folder.glob(".*.tmp-*"), *folder.glob("*/.*.tmp-*")]:
-        found = TEMPORARY.fullmatch(path.name)
-        if found and (own or (found["host"] == platform.node() and not is_running(int(found["pid"])))):
-            remove(path)
-
-
-def is_running(pid: int) -> bool:
-    """Return whether this host has such a process."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        pass
-    return True
+        remove(path)
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -153,27 +133,6 @@ def read_object(path: Path, error: type[LabError], remedy: str) -> dict[str, Any
     return value
 
 
-def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Add to a JSON object the SHA-256 of the rest of it.
-
-    Example:
-        >>> is_sealed(sealed({"a": 1})), is_sealed(sealed({"a": 1}) | {"a": 2})
-        (True, False)
-    """
-    return {**value, "sha256": seal_of(value)}
-
-
-def is_sealed(value: Mapping[str, Any]) -> bool:
-    """Return whether a JSON object is what was sealed."""
-    return value.get("sha256") == seal_of(value)
-
-
-def seal_of(value: Mapping[str, Any]) -> str:
-    """Hash a JSON object without its own hash."""
-    rest = {key: part for key, part in value.items() if key != "sha256"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
-
-
 def entries_of(manifest: dict[str, Any]) -> dict[str, FileEntry] | None:
     """Return the files that a manifest lists by name, or None unless all are in its own folder.
 
@@ -185,12 +144,12 @@ def entries_of(manifest: dict[str, Any]) -> dict[str, FileEntry] | None:
     files = manifest.get("files")
     if not isinstance(files, dict):
         return None
-    plain = all(Path(name).name == name and "\0" not in name for name in files)
+    kinds = {"bytes": int, "sha256": str}
     whole = all(
-        isinstance(entry, dict) and isinstance(entry.get("bytes"), int) and isinstance(entry.get("sha256"), str)
+        isinstance(entry, dict) and all(isinstance(entry.get(key), kind) for key, kind in kinds.items())
         for entry in files.values()
     )
-    return files if plain and whole else None
+    return files if whole and all(Path(name).name == name for name in files) else None
 
 
 def manifest_of(folder: Path) -> dict[str, FileEntry]:

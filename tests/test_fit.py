@@ -150,13 +150,6 @@ def test_resume_refuses_other_settings(place, finished):
     assert [line.split(":")[0] for line in lines] == ["data.window=80", "optim.lr=0.001"]
 
 
-def test_dashboard_mirrors_offline(place, finished):
-    pytest.importorskip("wandb")
-    run = fit(place, "mirrored", "--track.wandb=offline", "--train.tokens=5120", *UNPROBED)
-    assert list((run / "wandb").glob("offline-run-*/*.wandb"))
-    assert exact_metrics(run)[:4] == exact_metrics(finished)[:4]  # the schedule's length differs after the warm-up
-
-
 def test_probe_afterwards_gives_what_training_gave(place, finished):
     again = place / "again"
     assert python("-m", "eval.probe", finished, "-o", again).returncode == 0
@@ -166,15 +159,3 @@ def test_probe_afterwards_gives_what_training_gave(place, finished):
     assert {r["model"] for folder in (finished, again) for r in records(folder, "probes.jsonl")} == {finished.name}
     cases = f"cases/tokens-{last:015d}.jsonl"
     assert records(again, cases) == [case for case in records(finished, cases) if "length" in case]
-
-
-def test_a_broken_shard_is_one_line(place, finished):
-    shards = next((place / "shards").glob("synthetic-*/task-00000"))
-    tokens = shards / "train.tokens.bin"
-    whole = tokens.read_bytes()
-    tokens.write_bytes(whole[:-8])
-    try:
-        (line,) = refused(place, "broken")
-    finally:
-        tokens.write_bytes(whole)
-    assert "train.tokens.bin" in line

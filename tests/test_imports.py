@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = """
-lab.errors < lab lab.bars lab.files lab.formats lab.schema
+lab.errors < lab lab.bars lab.files lab.schema
 < lab.lock lab.draw lab.plots lab.settings < lab.command < lab.launch lab.jobs
 < lab.positions lab.masks lab.skip lab.shape lab.counts
 < lab.data lab.model lab.train < lab.probe lab.source

@@ -1,188 +1,202 @@
-"""A decoder of the lab as a model class of lm-evaluation-harness.
+"""A decoder of the lab behind lm-evaluation-harness's own class `hf`, which encodes, batches, scores and answers.
 
-A continuation y_1 .. y_m after a context x_1 .. x_n scores
+The harness calls a model as it calls one of transformers: for logits, and for greedy answers. Beside `hf`:
 
-    sum_i ln p(y_i | x_1 .. x_n y_1 .. y_(i-1)),    greedy where every y_i is the most likely token
-
-and a text is a continuation of the token that begins a document, in the harness's rolling windows of max_length tokens.
-Where a context does not fit, its beginning or its middle is cut out; before an answer there must be room for the
-longest one. The harness's class `hf` does the same, with the beginning alone, but for one thing: unless
-add_bos_token=False, it puts the token that begins a document twice before a text, and scores the second (its issue
-3333).
-
-Source: lm-evaluation-harness 0.4.13, docs/model_guide.md and lm_eval/api/model.py; for the middle, `pred.py` of
-LongBench (arXiv:2308.14508) and `truncate_input` of STRING's InfiniteBench (arXiv:2410.18745): the first and the last
-half of the tokens that fit, rounded down. They leave no room for the answer, and encode the decoded halves again.
+- a long context may lose its middle instead of its beginning: the first and the last half of the tokens that fit,
+  rounded down, as in `pred.py` of LongBench (arXiv:2308.14508) and `truncate_input` of STRING's InfiniteBench
+  (arXiv:2410.18745), which leave no room for the answer and encode the decoded halves again;
+- a text that is scored alone begins with one token that begins a document, where `hf` has two (its issue 3333);
+- text that spells a special token, as <eos>, is text, unless a chat template wrote it;
+- prompts are not padded: those of one length are answered side by side, as distance methods need.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
+from eval.engine.cases import Writer
 from eval.engine.subject import Subject
-from eval.harness.encoding import Encoder, Ids, chat_tokenizer
-from eval.harness.options import HarnessOptions
-from eval.harness.scoring import TokenRequest, batches, token_scores
-from lab.bars import Bar
-from lab.errors import ConfigError
+from lab.data.tokenizer import check_ids, special_ends
+from lab.errors import ConfigError, DataError
 from lab.model.generate import greedy
+from lab.model.huggingface.config import read_json, token_text
 
-READ = "read"  # key, in the harness's cache, of the tokens read for a request
+Ids = list[int]
+Truncate = Literal["left", "middle"]
+FILES = ("config", "generation_config", "tokenizer_config")
 MOST_TOKENS = 4096  # of a text, where the training window is not known
-FOLLOWED = ("until", "max_gen_toks", "temperature", "top_p", "top_k")  # the last three change no greedy answer
-IDLE = (("do_sample", False), ("num_beams", 1))
+SPECIAL = 4  # special tokens, which have no text, within a stop string
+GREEDY = {"do_sample": (None, False), "num_beams": (None, 1)}  # settings of a task that change no greedy answer
+IDLE = ("temperature", "top_p", "top_k", "attention_mask", "stopping_criteria", "pad_token_id", "use_cache")
 
 
-class LabModel:
-    """Scores and answers; `harness_model` joins it with the harness's TemplateLM, which splits and encodes pairs."""
+class Served:
+    """A decoder with the interface of a transformers model, as far as the harness calls it."""
 
-    cache_hook: Any
-    eot_token_id = prefix_token_id = 0
-    tokenizer_name = ""
+    name_or_path = ""
 
-    def __init__(self, subject: Subject, encoder: Encoder, options: HarnessOptions, chat: Any = None) -> None:
-        """Store the options; `chat` is a tokenizer with a chat template."""
-        super().__init__()
-        self.subject, self.encoder, self.options, self.chat = subject, encoder, options, chat
-        self.max_length = options.max_length or subject.model.train_len or MOST_TOKENS
-        self.prefix_token_id, self.eot_token_id = encoder.prefix_id, [*encoder.stop_ids, encoder.prefix_id][0]
-        self.tokenizer_name = str(getattr(chat, "name_or_path", ""))
+    def __init__(self, subject: Subject, tokenizer: Any, stop_ids: Ids) -> None:
+        self.subject, self.tokenizer, self.stop_ids = subject, tokenizer, stop_ids
+        self.device, self.config = subject.device, SimpleNamespace(model_type="llama")
 
-    def apply_chat_template(self, chat_history: Sequence[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """Format messages as one text that ends where an answer begins, or where the last message continues."""
-        ends = {"add_generation_prompt": add_generation_prompt, "continue_final_message": not add_generation_prompt}
-        text: str = self.chat.apply_chat_template(list(chat_history), tokenize=False, **ends)
-        return text
+    def __call__(self, tokens: Tensor) -> SimpleNamespace:
+        """Compute the logits: int64 (B, T) to float (B, T, V)."""
+        check_ids([int(tokens.max())], self.subject.vocab_size)
+        with torch.no_grad(), self.subject.computing():
+            return SimpleNamespace(logits=self.subject.model.decoder(tokens).float())
 
-    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> Ids:
-        """Encode a context, or, without special tokens, the continuation of an empty one."""
-        return self.encoder.encode(string, bare=add_special_tokens is False)
+    def generate(
+        self, input_ids: Tensor, max_length: int, attention_mask: Tensor, stopping_criteria: Any, **settings: Any
+    ) -> Tensor:
+        """Answer prompts, padded on the left, greedily: int64 (B, T) to int64 (B, at most max_length).
 
-    def _loglikelihood_tokens(self, requests: Sequence[tuple[tuple[str, str], Ids, Ids]], **_: Any) -> list[Any]:
-        parts = [[self.continuation(before, after)] for _, before, after in requests]
-        return self.run("loglikelihood", [pair for pair, _, _ in requests], parts)
-
-    def loglikelihood_rolling(self, requests: Sequence[Any], **_: Any) -> list[float]:
-        """Score whole texts, each on its own."""
-        return self.run("loglikelihood_rolling", [r.args for r in requests], [self.windows(*r.args) for r in requests])
-
-    def generate_until(self, requests: Sequence[Any], **_: Any) -> list[str]:
-        """Answer contexts greedily."""
-        return self.run("generate_until", [r.args for r in requests], [[self.prompt(*r.args)] for r in requests])
-
-    def continuation(self, before: Ids, after: Ids) -> TokenRequest:
-        """Cut a context so that its continuation can be scored.
-
-        Raises: ConfigError for a continuation that is longer than the window, or empty.
+        Raises: ConfigError, with a line for each setting that is not followed.
         """
-        if not 0 < len(after) <= self.max_length:
-            rule = f"must hold continuations, of 1 token or more; one has {len(after)}; change it, or the task"
-            raise ConfigError(f"--max_length={self.max_length}: {rule}")
-        before = before or [self.prefix_token_id]
-        kept = self.kept(before, self.max_length + 1 - len(after))  # the last token is only predicted
-        return TokenRequest((*kept, *after[:-1]), len(before) > len(kept), tuple(after))
-
-    def kept(self, ids: Ids, room: int) -> Ids:
-        """Return the tokens of a context that are read where `room` of them fit, at least one."""
-        if len(ids) <= room:
-            return ids
-        if self.options.truncate == "left" or room == 1:
-            return ids[-room:]
-        return ids[: room // 2] + ids[-(room // 2) :]
-
-    def windows(self, text: str) -> list[TokenRequest]:
-        """Cut a text to be scored into windows."""
-        from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
-
-        ids = self.encoder.encode(text, bare=True)
-        windows = get_rolling_token_windows(ids, self.prefix_token_id, self.max_length, context_len=1)
-        return [self.continuation(*make_disjoint_window(window)) for window in windows]
-
-    def prompt(self, context: str, settings: Mapping[str, Any]) -> TokenRequest:
-        """Cut a context so that the longest answer fits after it.
-
-        Raises: ConfigError for an answer that leaves no room, and with a line for each setting that is not followed.
-        """
-        from lm_eval.models.utils import normalize_gen_kwargs
-
-        given = {name: value for name, value in settings.items() if value is not None}
-        wanted = dict(normalize_gen_kwargs(given, self.options.max_gen_toks))
-        budget = wanted["max_gen_toks"] or self.options.max_gen_toks
-        refused = [pair for pair in wanted.items() if pair[0] not in FOLLOWED and pair not in IDLE]
-        remedy = "remove it from the task, or set do_sample: false"
-        faults = [f"generation_kwargs.{name}={value}: answers are greedy; {remedy}" for name, value in refused]
-        if budget >= self.max_length:
-            rule = f"must exceed answers, of {budget} tokens; raise it, or lower max_gen_toks"
-            faults.append(f"--max_length={self.max_length}: {rule}")
-        if faults:
-            raise ConfigError(*faults)
-        ids = self.encoder.encode(context) or [self.prefix_token_id]
-        inputs = self.kept(ids, self.max_length - budget)
-        stops = tuple(stop for stop in (*wanted["until"], self.encoder.end_text) if stop)
-        return TokenRequest(tuple(inputs), len(ids) > len(inputs), budget=budget, stops=stops)
-
-    def run(self, kind: str, arguments: Sequence[Any], parts: Sequence[Sequence[TokenRequest]]) -> list[Any]:
-        """Run requests, each of some parts, and put each into the harness's cache as soon as all are done."""
-        owners = [number for number, each in enumerate(parts) for _ in each]
-        done: list[list[tuple[Any, int]]] = [[] for _ in parts]
-        values: list[Any] = [0.0] * len(parts)  # what a text without tokens scores
-        outcomes = self.outcomes([part for each in parts for part in each])
-        for place, value, n_tokens in Bar(outcomes, desc=kind, total=len(owners)):
-            number = owners[place]
-            done[number].append((value, n_tokens))
-            if len(done[number]) == len(parts[number]):
-                found, lengths = zip(*done[number], strict=True)
-                values[number] = sum(nats for nats, _ in found) if kind == "loglikelihood_rolling" else value
-                cut = any(part.cut for part in parts[number])
-                self.cache_hook.add_partial(READ, arguments[number], (max(lengths), cut))
-                self.cache_hook.add_partial(kind, arguments[number], values[number])
-        return values
-
-    def outcomes(self, asked: Sequence[TokenRequest]) -> Iterator[tuple[int, Any, int]]:
-        """Run requests of one length side by side; yield each one's place, its value, and the tokens of its text."""
-        for batch in batches(asked, self.options.rows):
-            tokens = torch.tensor(list(batch), device=self.subject.device)
-            rows = [(row, place) for row, places in enumerate(batch.values()) for place in places]
-            wanted, length = asked[rows[0][1]], tokens.shape[1]
+        wrong = {key: value for key, value in settings.items() if key not in IDLE and value not in GREEDY.get(key, ())}
+        if wrong:
+            remedy = "answers are greedy; remove it from the task, or set do_sample: false"
+            raise ConfigError(*(f"generation_kwargs.{key}={value}: {remedy}" for key, value in wrong.items()))
+        stops = [criterion.sequence for criterion in stopping_criteria]
+        budget, lengths = max_length - input_ids.shape[1], attention_mask.sum(1)
+        answers = input_ids.new_full((len(input_ids), budget), self.stop_ids[0] if self.stop_ids else 0)
+        for length in lengths.unique().tolist():
+            rows = (lengths == length).nonzero().flatten()
+            prompts = input_ids[rows, input_ids.shape[1] - length :]
             with self.subject.computing():
-                if wanted.budget:
-                    ended = partial(self.encoder.ended, stops=wanted.stops)
-                    ids = greedy(self.subject.model.decoder, tokens, wanted.budget, self.subject.stop_id, ended=ended)
-                    length, answers = length + ids.shape[1], ids.tolist()
-                    values: list[Any] = [self.encoder.decode(answers[row], wanted.stops) for row, _ in rows]
-                else:
-                    targets = [(row, asked[place].targets) for row, place in rows]
-                    values = token_scores(self.subject.model.decoder, tokens, targets)
-            for (_, place), value in zip(rows, values, strict=True):
-                yield place, value, length
+                found = greedy(
+                    self.subject.model.decoder,
+                    prompts,
+                    budget,
+                    self.subject.stop_id,
+                    ended=lambda answers, _: self.ended(answers, stops),
+                )
+            answers[rows, : found.shape[1]] = found
+        return torch.cat([input_ids, self.blanked(answers)], 1)
 
-    def reads(self, tests: Iterable[Mapping[str, Any]]) -> list[tuple[int, bool]]:
-        """Look up the tokens of the longest text read for each request of some tests, and whether it was cut."""
-        from lm_eval.api.model import hash_args
+    def ended(self, answers: Tensor, stops: Sequence[str]) -> Tensor:
+        """Find which answers end, with a token that ends a document or a text that holds a stop string.
 
-        names = dict.fromkeys(hash_args(READ, each) for test in tests for each in test["arguments"])
-        return [self.cache_hook.dbdict.get(name, (0, False)) for name in names]
+        A stop string ends in the newest token and has no more tokens of text than bytes, so that a whole answer is
+        decoded only where its last tokens hold one.
+
+        Shapes: answers int64 (rows, n); returns bool (rows,).
+        """
+        reach = max((len(stop.encode()) for stop in stops), default=0) + SPECIAL
+
+        def holds_stop(ids: Ids) -> bool:
+            text = self.tokenizer.decode(ids, skip_special_tokens=True)
+            return any(stop in text for stop in stops)
+
+        rows = answers.tolist()
+        return torch.tensor([r[-1] in self.stop_ids or (holds_stop(r[-reach:]) and holds_stop(r)) for r in rows])
+
+    def blanked(self, answers: Tensor) -> Tensor:
+        """Repeat the token that ends an answer to the end of its row, so that nothing after it is read as text."""
+        over = torch.isin(answers, answers.new_tensor(self.stop_ids)).int().cummax(1).values.bool()
+        return answers.masked_fill(over, self.stop_ids[0]) if self.stop_ids else answers
 
 
-def harness_model(subject: Subject, folder: Path, options: HarnessOptions) -> Any:
-    """Build a LabModel that is a model class of the harness too, from a model opened in a folder.
+def harness_model(
+    subject: Subject, folder: Path, *, length: int | None, truncate: Truncate, budget: int, batch: int, chat: bool
+) -> Any:
+    """Build a model of the harness from one of the lab that was opened in `folder`.
+
+    Units: `length`, most tokens of a text, and `budget`, most of an answer where a task sets none, in tokens.
 
     Raises: LabError.
     """
-    from lm_eval.api.model import TemplateLM
+    from lm_eval.models.huggingface import HFLM
 
-    return type("LabModel", (LabModel, TemplateLM), {})(subject, *parts_of(subject, folder, options))
+    tokenizer, prefix_id, stop_ids = open_tokenizer(subject, folder, chat=chat)
+
+    class LabModel(HFLM):  # type: ignore[misc]
+        """The harness's class with the differences that the module's docstring lists."""
+
+        max_gen_toks = budget
+        eot_token_id = [*stop_ids, prefix_id][0]
+
+        def tok_batch_encode(
+            self, strings: Sequence[str], left_truncate_len: int | None = None, **_: Any
+        ) -> tuple[Tensor, Tensor]:
+            rows = [self.tok_encode(string) or [self.prefix_token_id] for string in strings]
+            return padded([kept(ids, left_truncate_len or len(ids), truncate) for ids in rows])
+
+        def _loglikelihood_tokens(self, requests: Sequence[Any], **options: Any) -> Any:
+            # The last token of a continuation is only predicted.
+            room = self.max_length + 1
+            cut = [(key, kept(before, room - len(after), truncate), after) for key, before, after in requests]
+            return super()._loglikelihood_tokens(cut, **options)
+
+        def loglikelihood_rolling(self, requests: Sequence[Any], **options: Any) -> Any:
+            self.add_bos_token: bool | None = False  # one token begins the document, and stands before the window
+            try:
+                return super().loglikelihood_rolling(requests, **options)
+            finally:
+                self.add_bos_token = None
+
+    window = length or subject.model.train_len or MOST_TOKENS
+    served: Any = Served(subject, tokenizer, stop_ids)
+    settings = {"max_length": window, "prefix_token_id": prefix_id, "batch_size": batch}
+    return LabModel(served, tokenizer=tokenizer, backend="causal", **settings)
 
 
-def parts_of(subject: Subject, folder: Path, options: HarnessOptions) -> tuple[Encoder, HarnessOptions, Any]:
-    """Build what a LabModel takes beside its subject.
+def kept(ids: Ids, room: int, truncate: Truncate) -> Ids:
+    """Return the tokens of a context that are read where `room` of them fit, at least one.
 
-    Raises: LabError.
+    Example:
+        >>> kept([1, 2, 3, 4, 5], 3, "left"), kept([1, 2, 3, 4, 5], 3, "middle"), kept([1, 2], 1, "middle")
+        ([3, 4, 5], [1, 5], [2])
     """
-    chat = chat_tokenizer(folder) if options.apply_chat_template else None
-    return Encoder(subject, folder, templated=chat is not None), options, chat
+    if len(ids) <= room:
+        return ids
+    return ids[-room:] if truncate == "left" or room == 1 else ids[: room // 2] + ids[-(room // 2) :]
+
+
+def padded(rows: Sequence[Ids]) -> tuple[Tensor, Tensor]:
+    """Pad rows on the left; return the tokens and which of them are not padding, int64 (B, T) both."""
+    longest = max(map(len, rows))
+    tokens = torch.tensor([[0] * (longest - len(ids)) + ids for ids in rows])
+    return tokens, torch.tensor([[0] * (longest - len(ids)) + [1] * len(ids) for ids in rows])
+
+
+def open_tokenizer(subject: Subject, folder: Path, *, chat: bool) -> tuple[Any, int, Ids]:
+    """Open a tokenizer of transformers; return it with the token that begins a document and those that end one.
+
+    The files of a Hugging Face folder may name more tokens that end a document, as those of a chat's turns; a run
+    folder has none.
+
+    Raises: ConfigError for a folder without the chat template asked for; DataError for a tokenizer that neither begins
+    nor ends a document.
+    """
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    config, generation, names = (read_json(folder / f"{name}.json") for name in FILES)
+    find = subject.tokenizer.token_to_id
+    begin, end = (find(token_text(names, key) or "") for key in ("bos_token", "eos_token"))
+    listed = [subject.stop_id, config.get("eos_token_id"), generation.get("eos_token_id"), end]
+    stops = dict.fromkeys(token for each in listed for token in (each if isinstance(each, list) else [each]))
+    stop_ids = [token for token in stops if token is not None]
+    prefix = [*special_ends(subject.tokenizer)[0][-1:], *([] if begin is None else [begin]), *stop_ids]
+    if not prefix:
+        raise DataError("tokenizer.json: no token begins or ends a document; set eos_token_id in config.json")
+    if chat:
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        except (OSError, ValueError, KeyError):  # none that transformers can open
+            tokenizer = None
+        if tokenizer is None or not tokenizer.chat_template:
+            fault = "has no chat template (chat_template.jinja); leave it out, or use a model that was trained on chats"
+            raise ConfigError(f"--apply_chat_template: {folder} {fault}")
+        return tokenizer, prefix[0], stop_ids
+    text: Mapping[str, Any] = {"bos_token": subject.tokenizer.id_to_token(prefix[0])}
+    if stop_ids:
+        text = {**text, "eos_token": subject.tokenizer.id_to_token(stop_ids[0])}
+    own = Writer(subject.tokenizer).tokenizer
+    make: Any = PreTrainedTokenizerFast
+    return make(tokenizer_object=own, split_special_tokens=True, **text), prefix[0], stop_ids

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
-import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from eval.harness.options import HarnessOptions
 from lab.errors import ConfigError, LabError, MissingPackage
-from lab.files import sha256
 
 CODE_SWITCH = "HF_ALLOW_CODE_EVAL"  # without it the metric that runs programs refuses to
-RESAMPLES = 1000  # of a metric's documents, for the standard error of those that have no formula
+REMEDY = "check its name and files, and the options; install what it needs; connect to the hub once for its data"
 
 
-def task_manager(options: HarnessOptions) -> Any:
+def task_manager(names: Sequence[str], folder: str | None, *, run_own_code: bool) -> Any:
     """Find the tasks, tags or groups, in the user's folder alone if it has them all.
 
     Raises: MissingPackage; ConfigError for unknown names.
@@ -33,17 +29,16 @@ def task_manager(options: HarnessOptions) -> Any:
     except ImportError as error:
         raise MissingPackage("lm-eval", "eval.harness", "harness") from error
 
-    folder = options.include_path
     if folder is not None and not Path(folder).is_dir():
         raise ConfigError(f"--include_path={folder}: no such folder; name one with YAML files of tasks")
-    if folder is not None and not options.run_own_code:
+    if folder is not None and not run_own_code:
         refuse_code(Path(folder), Path(lm_eval.__file__).parent)
     manager = TaskManager(include_path=folder, include_defaults=False)
-    below = [entry for name in options.names for entry in entries(manager, name)]
+    below = [entry for name in names for entry in entries(manager, name)]
     if any(entry is None or entry.kind.name == "TAG" for entry in below):  # a tag may have tasks elsewhere
         manager = TaskManager(include_path=folder)  # reads thousands of the harness's own, which takes seconds
     faults = []
-    for name in (name for name in options.names if name not in manager.all_tasks):
+    for name in (name for name in names if name not in manager.all_tasks):
         near = difflib.get_close_matches(name, manager.all_tasks, n=1)
         hint = f"did you mean {near[0]}?" if near else "list them with lm-eval ls tasks, or set --include_path"
         faults.append(f"--tasks={name}: no task, tag or group of this name in a YAML file that can be read; {hint}")
@@ -83,27 +78,17 @@ def entries(manager: Any, name: Any) -> Iterator[Any]:
         yield from entries(manager, part)
 
 
-def definition(manager: Any, name: str, samples: Mapping[str, Sequence[Any]]) -> str:
-    """Hash what defines a task, or those of a group or tag: settings, the functions beside them, and documents."""
-    found = [entry for entry in entries(manager, name) if entry is not None]
-    folders = sorted({entry.yaml_path.parent for entry in found if entry.yaml_path})
-    whole = [json.dumps([entry.cfg for entry in found], sort_keys=True, default=str)]
-    whole += [sha256(path) for folder in folders for path in sorted(folder.glob("*.py"))]
-    whole += [sample["doc_hash"] + sample["target_hash"] for each in samples.values() for sample in each]
-    return hashlib.sha256("\n".join(whole).encode()).hexdigest()[:16]
-
-
-def load_tasks(manager: Any, options: HarnessOptions) -> dict[str, Any]:
+def load_tasks(manager: Any, names: Sequence[str], *, run_unsafe_code: bool) -> dict[str, Any]:
     """Load tasks and their data before time is spent on any of them: by name, what the harness's manager returns.
 
     Raises: ConfigError with a line for every task that cannot be loaded or run.
     """
     loaded, faults = {}, []
-    if options.confirm_run_unsafe_code:
+    if run_unsafe_code:
         os.environ[CODE_SWITCH] = "1"
-    for name in options.names:
+    for name in names:
         unsafe = any(entry and (entry.cfg or {}).get("unsafe_code") for entry in entries(manager, name))
-        if unsafe and not options.confirm_run_unsafe_code:
+        if unsafe and not run_unsafe_code:
             rule = "runs programs that the model writes; in a sandbox, add --confirm_run_unsafe_code"
             faults.append(f"--tasks={name}: {rule}")
             continue
@@ -117,32 +102,20 @@ def load_tasks(manager: Any, options: HarnessOptions) -> dict[str, Any]:
     return loaded
 
 
-def evaluate(model: Any, manager: Any, name: str, loaded: Any, cache: Path, options: HarnessOptions) -> dict[str, Any]:
-    """Run a loaded task, tag or group by the harness, whose output goes to stderr.
-
-    Return its results, with `reads` for each task.
+def evaluate(model: Any, manager: Any, name: str, loaded: Any, cache: Path, **settings: Any) -> dict[str, Any]:
+    """Run a loaded task, tag or group by the harness, whose output goes to stderr; return its results.
 
     Raises: LabError.
     """
     from lm_eval import simple_evaluate
 
     tasks, group = list(loaded["tasks"].values()), loaded["groups"].get(name)
-    seeds = ("random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed")
+    asked = tasks if group is None else [group]
     with redirect_stdout(sys.stderr), as_faults(name, tasks):
         try:
             results: dict[str, Any] = simple_evaluate(
-                model=model,
-                tasks=tasks if group is None else [group],
-                task_manager=manager,
-                use_cache=str(cache),
-                bootstrap_iters=RESAMPLES,
-                confirm_run_unsafe_code=options.confirm_run_unsafe_code,
-                apply_chat_template=options.apply_chat_template,
-                num_fewshot=options.num_fewshot,
-                limit=options.limit,
-                **dict.fromkeys(seeds, options.seed),
+                model=model, tasks=asked, task_manager=manager, use_cache=str(cache), bootstrap_iters=1000, **settings
             )
-            results["reads"] = {task: model.reads(tests) for task, tests in results["samples"].items()}
         finally:
             if model.cache_hook.dbdict is not None:  # on Ctrl-C, write what the harness's thread still holds
                 model.cache_hook.dbdict.close()
@@ -160,10 +133,8 @@ def as_faults(name: str, tasks: Sequence[Any] = ()) -> Iterator[None]:
     except LabError:
         raise
     except Exception as error:  # task files hold code, which may raise anything
-        if tasks and all(getattr(task, "_instances", None) for task in tasks):
+        asked = tasks and all(getattr(task, "_instances", None) for task in tasks)
+        if asked and not isinstance(error, AssertionError):  # how the harness refuses lengths
             raise
         fault = f"{type(error).__name__}: {str(error).strip() or 'no message'}".splitlines()[0]
-        remedy = (
-            "check its name and files, and the options; install what it needs; connect to the hub once for its data"
-        )
-        raise ConfigError(f"--tasks={name}: the harness cannot run it ({fault}); {remedy}") from error
+        raise ConfigError(f"--tasks={name}: the harness cannot run it ({fault}); {REMEDY}") from error

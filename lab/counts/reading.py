@@ -11,7 +11,6 @@ import numpy as np
 
 from lab.counts.position_counts import IntArray
 from lab.errors import CheckpointError
-from lab.formats import KEY, refuse_unknown
 
 
 class Counted(Protocol):
@@ -40,16 +39,13 @@ class SavedCounts:
 
     @classmethod
     def read(cls, path: Path) -> SavedCounts:
-        """Read a file; earlier versions did not save `tokens`, which then follow from the lengths.
+        """Read a file.
 
         Raises: CheckpointError.
         """
         try:
             with path.open("rb") as opened, np.load(opened) as file:
-                refuse_unknown(path, int(file[KEY]) if KEY in file else None, CheckpointError)
-                lengths, f = file["lengths"], file["f"]
-                tokens = file["tokens"] if "tokens" in file else lengths @ np.arange(len(lengths))
-            return cls(lengths, f, int(tokens))
+                return cls(file["lengths"], file["f"], int(file["tokens"]))
         except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:
             reason = str(error).strip("'\"") or type(error).__name__
             raise CheckpointError(f"{path}: cannot be read ({reason}); restore it") from error

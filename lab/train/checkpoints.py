@@ -5,7 +5,7 @@ checkpoints/tokens-000010485760/
     optimizer-00000.safetensors  the optimizer's moments in the same way
     state.ckpt                   the rest: step, schedule, counts, data streams, callbacks
     counts.npz                   the position frequency at this point
-    manifest.json                format, consumed tokens, size and SHA-256 of each file; written last
+    manifest.json                consumed tokens, size and SHA-256 of each file; written last
 checkpoints/untrained.json       stands in their place until the first one is published
 
 Opening a checkpoint reads its manifest, compares sizes, and checks that each file belongs to it: the small files by
@@ -25,7 +25,6 @@ from typing import Any
 
 from lab.errors import CheckpointError
 from lab.files import FileEntry, entries_of, file_fault, manifest_of, publish_folder, read_object, remove, write_json
-from lab.formats import FORMAT, KEY
 
 NAME = re.compile(r"tokens-(\d{15})")
 STATE, COUNTS, MANIFEST = "state.ckpt", "counts.npz", "manifest.json"
@@ -91,7 +90,7 @@ def publish(
     """
     temporary = root / TEMPORARY
     files = manifest_of(temporary) if written is None else dict(sorted(written.items()))
-    write_json(temporary / MANIFEST, {KEY: FORMAT, CONSUMED: consumed_tokens, "files": files})
+    write_json(temporary / MANIFEST, {CONSUMED: consumed_tokens, "files": files})
     folder = root / folder_name(consumed_tokens)
     publish_folder(temporary, folder)
     (root / UNTRAINED).unlink(missing_ok=True)
@@ -115,7 +114,7 @@ def prune(root: Path, newest: int, keep: int, final: Collection[int] = (), held:
 
 def mark_untrained(root: Path) -> None:
     """Record that no checkpoint has been published yet, so that the run begins at step 0 whatever it has recorded."""
-    write_json(root / UNTRAINED, {KEY: FORMAT, CONSUMED: 0})
+    write_json(root / UNTRAINED, {CONSUMED: 0})
 
 
 def is_untrained(root: Path) -> bool:

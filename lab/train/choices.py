@@ -110,14 +110,6 @@ def compiler_fault(kind: str) -> str | None:
     return None
 
 
-def planned_compile(experiment: Experiment) -> str:
-    """Describe whether blocks will be compiled on the devices that a run is planned for, whatever this machine has."""
-    train = experiment.train
-    on_gpu = train.accelerator != "cpu"
-    compiled, reason = plan_compile(experiment, "cuda" if on_gpu else "cpu")
-    return f"{'yes' if compiled else 'no'} ({reason})"
-
-
 def reductions(experiment: Experiment) -> list[str]:
     """List the position methods that change nothing at their given values."""
     frequency, distance, window = experiment.frequencies, experiment.position.distance, experiment.data.window

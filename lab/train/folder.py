@@ -1,13 +1,12 @@
 """The run folder, the primary record of a run; dashboards mirror it.
 
 config.yaml       the resolved experiment
-environment.json  format, commit, uncommitted changes, versions, hardware, seed, threads; the same for every resume
+environment.json  commit, uncommitted changes, versions, hardware, seed, threads; the same for every resume
 metrics.jsonl     one object per logged step
 probes.jsonl      one object per probed length, and one per probe; `failed`, the reason, where a probe failed
 cases/            every test of every probe, one file per probe
 counts.npz        `lengths`, the histogram of segment lengths, `f`, the position frequency, `tokens`, consumed,
-                  `supervised`, targets by visible context, `supervised_f`, and `weights`, of the loss, where planned;
-                  `format`
+                  `supervised`, targets by visible context, `supervised_f`, and `weights`, of the loss, where planned
 counts/           the same at every probe, compressed: tokens-000000250000.npz; lab.counts.SavedCounts reads both
 checkpoints/      see lab.train.checkpoints
 probing/          what separate probes have not recorded yet; see lab.train.callbacks.separate
@@ -30,7 +29,6 @@ import numpy as np
 from lab.counts import PositionCounts
 from lab.errors import CheckpointError
 from lab.files import on_disk, read_object, write_atomic
-from lab.formats import FORMAT, KEY
 from lab.train.checkpoints import Checkpoint, candidates, folder_name
 
 Record = dict[str, Any]
@@ -155,7 +153,7 @@ class RunFolder:
 def packed_counts(counts: PositionCounts, save: Callable[..., None] = np.savez) -> bytes:
     """Build the contents of counts.npz."""
     buffer = io.BytesIO()
-    targets: Record = {KEY: FORMAT, "supervised": counts.supervised, "supervised_f": counts.supervised_f()}
+    targets: Record = {"supervised": counts.supervised, "supervised_f": counts.supervised_f()}
     if counts.weights is not None:
         targets["weights"] = counts.weights
     save(buffer, lengths=counts.lengths, f=counts.frequency(), tokens=counts.tokens, **targets)

@@ -18,7 +18,6 @@ from lab.data.shaped import shape_record, summary_of_shape
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import CheckpointError, ConfigError, DiskError
 from lab.files import disk_fault, free_bytes, read_object, remove_leftovers, write_atomic, write_json, writing
-from lab.formats import FORMAT, KEY
 from lab.launch import Launch
 from lab.lock import NAME, holder_file, locked
 from lab.probe.haystacks import KEPT, text_to_keep
@@ -49,7 +48,7 @@ def own_run(experiment: Experiment, launch: Launch) -> Iterator[None]:
         path.mkdir(parents=True, exist_ok=True)
     try:
         with locked(path / NAME):
-            remove_leftovers(path, own=True)
+            remove_leftovers(path)
             shutil.rmtree(path / "checkpoints" / checkpoints.TEMPORARY, ignore_errors=True)
             yield
     finally:
@@ -242,13 +241,13 @@ def describe_start(
             f"{shards}: holds other shards or another tokenizer than the run was started with "
             f"(SHA-256 {digest}, expected {first['data']}); restore them, or choose another --run.name"
         )
-    environment = {KEY: FORMAT, "data": digest, **describe_environment(experiment.run.seed, threads)}
+    environment = {"data": digest, **describe_environment(experiment.run.seed, threads)}
     if checkpoint is None or not first:
         return environment
     resumes = first.get("resumes")
     resumes = resumes if isinstance(resumes, list) else []
     warn_of_changes(folder.path / "environment.json", resumes[-1] if resumes else first, environment)
-    return {**first, "resumes": [*resumes, {"consumed_tokens": checkpoint.consumed_tokens, **environment}], KEY: FORMAT}
+    return {**first, "resumes": [*resumes, {"consumed_tokens": checkpoint.consumed_tokens, **environment}]}
 
 
 def warn_of_changes(path: Path, before: Any, now: dict[str, Any]) -> None:

@@ -118,13 +118,10 @@ def test_a_record_that_does_not_fit_is_one_line(tmp_path):
         RunFolder(tmp_path).append("metrics.jsonl", {"step": 123})
 
 
-def test_temporary_files_of_the_dead_are_removed_and_others_kept(tmp_path):
-    dead, alive = 2**22 + 1, os.getpid()
-    gone = temporary_of(tmp_path / "a").name.replace(f"-{alive}-r", f"-{dead}-r")
-    kept = [temporary_of(tmp_path / "a").name, ".a.tmp-my-host-2-77-r01234567", ".a.tmp-", "b"]
-    for name in (gone, *kept):
-        (tmp_path / name).write_text("")
+def test_what_a_kill_left_half_written_is_removed(tmp_path):
+    (tmp_path / "cases").mkdir()
+    for path in (tmp_path / "a", tmp_path / "cases" / "b"):
+        temporary_of(path).write_text("half")
+        path.write_text("whole")
     remove_leftovers(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == set(kept)
-    remove_leftovers(tmp_path, own=True)
-    assert {path.name for path in tmp_path.iterdir()} == {".a.tmp-", "b"}
+    assert {path.name for path in tmp_path.rglob("*")} == {"a", "b", "cases"}

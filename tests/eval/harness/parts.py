@@ -8,27 +8,11 @@ import torch
 
 from eval.engine.subject import as_subject
 from eval.harness.model import harness_model
-from eval.harness.options import HarnessOptions
 from lab.loading import open_model
 
 ROOT = Path(__file__).resolve().parents[3]
 TASKS = ROOT / "tests/eval/harness_tasks"
 ROUNDING = 1e-5  # nats: float32 passes over other rows
-
-
-class Kept:
-    """Takes what is put into the harness's cache."""
-
-    dbdict = None
-
-    def __init__(self):
-        self.found = []
-
-    def add_partial(self, kind, arguments, value):
-        self.found.append((kind, arguments, value))
-
-    def of(self, kind):
-        return {arguments: value for name, arguments, value in self.found if name == kind}
 
 
 def subject_of(folder):
@@ -37,10 +21,8 @@ def subject_of(folder):
 
 def make_model(subject, folder=Path("none"), **options):
     pytest.importorskip("lm_eval")
-    options = {"max_length": 64, "batch": 3, "max_gen_toks": 16, **options}
-    model = harness_model(subject, folder, HarnessOptions(tasks="x", **options))
-    model.cache_hook = Kept()
-    return model
+    defaults = {"length": 64, "truncate": "left", "budget": 16, "batch": 3, "chat": False}
+    return harness_model(subject, folder, **{**defaults, **options})
 
 
 def instances(kind, arguments):

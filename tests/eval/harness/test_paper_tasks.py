@@ -5,7 +5,6 @@ import json
 import datasets
 import pytest
 
-from eval.harness.options import HarnessOptions
 from eval.harness.tasks import load_tasks, task_manager
 from tests.eval.harness.parts import ROOT
 
@@ -35,10 +34,10 @@ def leval(tmp_path_factory):
         row = {"instructions": [question] * 2, "outputs": [output] * 2, "input": "The Rhine.", "evaluation": "exam"}
         (folder / f"data/leval/{name}.jsonl").write_text(json.dumps({**row, "source": name}) + "\n")
     own = str(ROOT / "eval/papers/leval")
-    options = HarnessOptions(tasks="toefl,quality,coursera,sfiction", include_path=own, run_own_code=True)
+    names = ["toefl", "quality", "coursera", "sfiction"]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        loaded = load_tasks(task_manager(options), options)
+        loaded = load_tasks(task_manager(names, own, run_own_code=True), names, run_unsafe_code=False)
     assert [group.name for group in loaded["sfiction"]["groups"].values()] == ["sfiction"]
     return {name: task for each in loaded.values() for name, task in each["tasks"].items()}
 
@@ -92,8 +91,7 @@ def test_the_hubs_rows_are_asked_and_scored_from_0_to_1(monkeypatch):
         return datasets.DatasetDict({"test": rows, name.removeprefix("infinitebench_"): rows})
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    options = HarnessOptions(tasks=",".join(HUB))
-    loaded = load_tasks(task_manager(options), options)
+    loaded = load_tasks(task_manager([*HUB], None, run_own_code=False), [*HUB], run_unsafe_code=False)
     for name, (row, right, wrong) in HUB.items():
         (task,) = loaded[name]["tasks"].values()
         (doc,) = task.test_docs()
@@ -119,8 +117,8 @@ def test_few_shot_rows_are_asked_and_scored(name, tmp_path, monkeypatch):
     (tmp_path / f"data/fewshot/{name}.jsonl").write_text("\n".join(lines))
     monkeypatch.chdir(tmp_path)
     task = f"fewshot_{name}"
-    options = HarnessOptions(tasks=task, include_path=str(ROOT / "eval/papers/fewshot"), run_own_code=True)
-    (loaded,) = load_tasks(task_manager(options), options)[task]["tasks"].values()
+    manager = task_manager([task], str(ROOT / "eval/papers/fewshot"), run_own_code=True)
+    (loaded,) = load_tasks(manager, [task], run_unsafe_code=False)[task]["tasks"].values()
     (doc,) = loaded.test_docs()
     assert loaded.doc_to_text(doc) == (
         "The Rhine is deep.\n\nQuestion: Is it deep? \nAnswer:yes\n\nQuestion: Which river? \nAnswer:"

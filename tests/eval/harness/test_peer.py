@@ -1,4 +1,4 @@
-"""The model class against the harness's own `hf` on the same weights, which transformers runs one row at a time."""
+"""The lab's decoder behind the harness's class, against the class on transformers' model with the same weights."""
 
 import pytest
 
@@ -47,7 +47,7 @@ def hugging_face(folder, **options):
 
 @pytest.fixture(scope="module")
 def ours(folder):
-    return make_model(subject_of(folder), folder, max_length=None)
+    return make_model(subject_of(folder), folder, length=None, budget=256)
 
 
 def test_both_read_the_same_window(peer, ours):
@@ -71,7 +71,7 @@ def test_texts(subject, ours, folder):
     ids = subject.tokenizer.encode("One of the magic numbers is 7. " * 30).ids
     lengths = (1, 63, 64, 65, 128, 129, 200)
     texts = [(subject.tokenizer.decode(ids[1 : length + 1]),) for length in lengths]
-    assert [len(ours.encoder.encode(*text, bare=True)) for text in texts] == list(lengths)
+    assert [len(ours.tok_encode(*text, add_special_tokens=False)) for text in texts] == list(lengths)
     expected = asked(hugging_face(folder, add_bos_token=False), "loglikelihood_rolling", texts)
     assert asked(ours, "loglikelihood_rolling", texts) == pytest.approx(expected, abs=TOL * 10)
 

@@ -7,7 +7,7 @@ import torch
 from tokenizers import processors
 
 from eval.harness import model as harness
-from eval.harness.encoding import Encoder
+from eval.harness.model import Served, kept, open_tokenizer
 from lab.errors import CheckpointError, ConfigError, DataError
 from tests.eval.harness.parts import ROUNDING, asked, by_loop, encoded, greedy_loop, make_model, split
 
@@ -16,44 +16,19 @@ LONG = "One of the magic numbers is 12345678."
 CONTEXTS = ("The magic", "One of the", "The numbers are", "mentioned in one", "What", "The", "in the texts below")
 
 
-def test_the_flag_marks_what_greedy_decoding_returns(subject):
-    requests, flags = [], []
-    for context in ("The magic numbers", "One of the", "The numbers are"):
-        ids = encoded(subject, context)
-        answer = greedy_loop(subject, ids, 4)
-        for place in (None, 0, 3):  # as it is; with another first token; with another last one
-            other = [(token + 1) % 400 if k == place else token for k, token in enumerate(answer)]
-            requests.append(((context, str(place)), ids, other))
-            flags.append(place is None)
-    assert [flag for _, flag in make_model(subject)._loglikelihood_tokens(requests)] == flags
-
-
-def test_shared_passes_are_run_once(subject):
-    passes, model = [], make_model(subject)
-    hook = subject.model.decoder.embedding.register_forward_hook(lambda m, inputs, out: passes.append(inputs[0].shape))
-    pairs = [([0, 5, 6], [token]) for token in (7, 8, 9)] + [([0, 5], [6]), ([0, 5], [6, 9])]
-    found = model._loglikelihood_tokens([((str(before), str(after)), before, after) for before, after in pairs])
-    hook.remove()
-    assert [tuple(shape) for shape in passes] == [(1, 3), (1, 2)]  # longest first
-    assert found[4][0] == pytest.approx(found[3][0] + found[2][0], abs=ROUNDING)
-
-
-def test_texts_are_kept_when_their_last_window_is_done(subject):
-    texts, model = [("One",), ("",), (f"{LONG} " * 3,)], make_model(subject, max_length=8, batch=2)
-    found = asked(model, "loglikelihood_rolling", texts)
-    kept = model.cache_hook.of("loglikelihood_rolling")
-    assert list(kept.items()) == [(texts[number], found[number]) for number in (2, 0)]  # longest windows first
-    assert found[1] == 0
-    assert model.cache_hook.of("read") == {texts[2]: (8, False), texts[0]: (1, False)}
+def test_scores_and_flags_are_those_of_the_decoder(subject):
+    pairs = [("The magic", " numbers"), ("", "One of the"), ("The numbers", " are"), ("One", " of"), ("One", " one")]
+    for found, pair in zip(asked(make_model(subject), "loglikelihood", pairs), pairs, strict=True):
+        nats, likeliest = by_loop(subject, *split(subject, *pair))
+        assert found == (pytest.approx(nats, abs=ROUNDING), likeliest)
 
 
 def test_long_contexts_lose_their_beginning(subject):
-    model, pair = make_model(subject, max_length=9), (f"{LONG} " * 3, "The numbers")
+    pair = (f"{LONG} " * 3, "The numbers")
     before, after = split(subject, *pair)
-    kept = (before + after)[-10:]  # the last token is only predicted
-    ((nats, _),) = asked(model, "loglikelihood", [pair])
-    assert nats == pytest.approx(by_loop(subject, kept[: 10 - len(after)], after)[0], abs=ROUNDING)
-    assert model.cache_hook.of("read") == {pair: (9, True)}
+    whole = (before + after)[-10:]  # the last token is only predicted
+    ((nats, _),) = asked(make_model(subject, length=9), "loglikelihood", [pair])
+    assert nats == pytest.approx(by_loop(subject, whole[: 10 - len(after)], after)[0], abs=ROUNDING)
 
 
 @pytest.mark.parametrize(
@@ -68,92 +43,66 @@ def test_long_contexts_lose_their_beginning(subject):
     ],
     ids=str,
 )
-def test_the_middle_of_long_contexts_is_cut_as_longbench_does(subject, monkeypatch, room, places):
-    """The first and the last half of the tokens that fit, rounded down, before answers and continuations alike."""
-    ids = list(range(100, 112))
-    for budget, window in ((4, room + 4), (1, room + 1)):
-        model = make_model(subject, max_length=window, truncate="middle")
-        monkeypatch.setattr(model.encoder, "encode", lambda text: ids)
-        prompt = model.prompt("One", {"max_gen_toks": budget})
-        assert (list(prompt.inputs), prompt.cut) == ([ids[place] for place in places], room < 12)
-    request = make_model(subject, max_length=room + 1, truncate="middle").continuation(ids, [7, 8])
-    assert (list(request.inputs), request.cut) == ([*(ids[place] for place in places), 7], room < 12)
+def test_the_middle_of_long_contexts_is_cut_as_longbench_does(room, places):
+    """The first and the last half of the tokens that fit, rounded down."""
+    assert kept(list(range(12)), room, "middle") == list(places)
+    assert kept(list(range(12)), room, "left") == list(range(12 - room, 12))
 
 
-def test_what_exactly_fits_is_not_cut(subject):
-    before, after = split(subject, "One of the magic numbers", " is 7.")
-    total = len(before) + len(after)
-    cut = [make_model(subject, max_length=total - k).continuation(before, after).cut for k in (1, 2)]
-    assert cut == [False, True]
-    model = make_model(subject, max_length=len(before) + 3)
-    prompts = [model.prompt("One of the magic numbers", {"max_gen_toks": budget}) for budget in (3, 4)]
-    assert [(list(prompt.inputs), prompt.cut) for prompt in prompts] == [(before, False), (before[1:], True)]
+@pytest.mark.parametrize("truncate", ["left", "middle"])
+def test_a_context_leaves_room_for_the_answer(subject, truncate):
+    context = "One of the magic numbers is 7. " * 3
+    model = make_model(subject, length=9, truncate=truncate)
+    ids = kept(encoded(subject, context), 5, truncate)
+    (answer,) = asked(model, "generate_until", [(context, {"max_gen_toks": 4})])
+    assert answer == subject.tokenizer.decode(greedy_loop(subject, ids, 4))
+    ((nats, _),) = asked(model, "loglikelihood", [(context, "The numbers")])
+    before, after = split(subject, context, "The numbers")
+    inputs = kept(before, 10 - len(after), truncate)
+    assert nats == pytest.approx(by_loop(subject, inputs, after)[0], abs=ROUNDING)
 
 
 def test_the_longest_continuation_fills_the_window(subject):
     pair = ("", subject.tokenizer.decode(encoded(subject, LONG)[1:10]))
-    ((nats, _),) = asked(make_model(subject, max_length=9), "loglikelihood", [pair])
+    ((nats, _),) = asked(make_model(subject, length=9), "loglikelihood", [pair])
     assert nats == pytest.approx(by_loop(subject, *split(subject, *pair))[0], abs=ROUNDING)
-    for other in (pair, ("The", "")):
-        with pytest.raises(ConfigError, match="--max_length=8: "):
-            asked(make_model(subject, max_length=8), "loglikelihood", [other])
 
 
-def test_a_foreign_tokenizer_is_refused(subject, tmp_path):
-    encoder = Encoder(subject, tmp_path)
-    encoder.vocab_size = 300
+def test_prompts_of_one_length_are_answered_side_by_side_and_none_is_padded(subject, monkeypatch):
+    prompts, greedy = [], harness.greedy
+    monkeypatch.setattr(harness, "greedy", lambda d, ids, *a, **k: (prompts.append(ids), greedy(d, ids, *a, **k))[1])
+    found = asked(make_model(subject, batch=7), "generate_until", [(c, {"max_gen_toks": 5}) for c in CONTEXTS])
+    wanted = sorted(encoded(subject, context) for context in CONTEXTS)
+    assert sorted(row for each in prompts for row in each.tolist()) == wanted
+    assert len(prompts) == len({len(ids) for ids in wanted})
+    assert found == [subject.tokenizer.decode(greedy_loop(subject, encoded(subject, c), 5)) for c in CONTEXTS]
+
+
+def test_a_foreign_tokenizer_is_refused(subject, monkeypatch):
+    monkeypatch.setattr(type(subject), "vocab_size", 300)
     with pytest.raises(DataError, match="more ids than the model's 300; "):
-        encoder.encode(LONG * 9 + " numbers mentioned in the text")
+        asked(make_model(subject), "loglikelihood", [(LONG, " numbers mentioned in the text")])
 
 
-def test_an_empty_context_begins_a_document(subject, tmp_path):
-    bos, ids = subject.tokenizer.token_to_id("<bos>"), encoded(subject, "One")
-    model = make_model(subject)
-    assert model.prompt("", {}).inputs == (bos,)
-    model.encoder = Encoder(subject, tmp_path, templated=True)
-    found, expected = (asked(model, "loglikelihood", [("", text)])[0] for text in ("<bos>One", "One"))
-    assert found == expected == (pytest.approx(by_loop(subject, [bos], ids[1:])[0], abs=ROUNDING), False)
-
-
-def test_a_template_s_special_tokens_are_read(subject, tmp_path):
-    bos, eos = (subject.tokenizer.token_to_id(name) for name in ("<bos>", "<eos>"))
-    plain, chat = (Encoder(subject, tmp_path, templated=templated) for templated in (False, True))
-    one, two = encoded(subject, "One")[1:], encoded(subject, " two")[1:]
-    assert chat.encode("<bos>One<eos> two") == [bos, *one, eos, *two]  # its own <bos>, and no second one
-    assert chat.encode("One<eos>") == [bos, *one, eos]
-    assert eos not in plain.encode("One<eos>")
-
-
-def test_the_ends_of_a_folder(subject, tmp_path):
+def test_the_tokens_that_begin_and_end_a_document(subject, tmp_path):
     bos, eos = (subject.tokenizer.token_to_id(name) for name in ("<bos>", "<eos>"))
     bare = type(subject.tokenizer).from_str(subject.tokenizer.to_str())
     bare.post_processor = processors.ByteLevel(trim_offsets=False)
     with pytest.raises(DataError, match="no token begins or ends a document; "):
-        Encoder(replace(subject, tokenizer=bare, stop_id=None), tmp_path)
+        open_tokenizer(replace(subject, tokenizer=bare, stop_id=None), tmp_path, chat=False)
     (tmp_path / "config.json").write_text('{"eos_token_id": 9}')
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [9, 7, 6]}')
     subject = replace(subject, tokenizer=bare, stop_id=9)
-    encoder = Encoder(subject, tmp_path)
-    assert (encoder.prefix_id, encoder.stop_ids) == (9, [9, 7, 6])
+    assert open_tokenizer(subject, tmp_path, chat=False)[1:] == (9, [9, 7, 6])
     (tmp_path / "tokenizer_config.json").write_text('{"eos_token": {"content": "<eos>"}, "bos_token": "<bos>"}')
-    encoder = Encoder(subject, tmp_path)
-    assert (encoder.prefix_id, encoder.stop_ids) == (bos, [9, 7, 6, eos])
-    assert encoder.ended(torch.tensor([[5, 7], [7, 5], [5, 6]]), stops=[]).tolist() == [True, False, True]
-    assert encoder.decode([5, 7, 8]) == encoder.decode([5])
+    tokenizer, prefix_id, stop_ids = open_tokenizer(subject, tmp_path, chat=False)
+    assert (prefix_id, stop_ids) == (bos, [9, 7, 6, eos])
+    served = Served(subject, tokenizer, stop_ids)
+    assert served.ended(torch.tensor([[5, 7], [7, 5], [5, 6]]), stops=[]).tolist() == [True, False, True]
+    assert served.blanked(torch.tensor([[5, 7, 8], [5, 8, 5]])).tolist() == [[5, 9, 9], [5, 8, 5]]
     (tmp_path / "generation_config.json").write_text("{")
     with pytest.raises(CheckpointError, match="generation_config"):
-        Encoder(subject, tmp_path)
-
-
-def test_the_longest_come_first_and_equal_requests_run_once(subject, monkeypatch):
-    lengths, greedy = [], harness.greedy
-    monkeypatch.setattr(
-        harness, "greedy", lambda d, ids, *a, **k: (lengths.append(ids.shape), greedy(d, ids, *a, **k))[1]
-    )
-    found = asked(make_model(subject, batch=2), "generate_until", [(c, {"max_gen_toks": 3}) for c in CONTEXTS * 2])
-    assert found[: len(CONTEXTS)] == found[len(CONTEXTS) :]
-    assert sum(rows for rows, _ in lengths) == len(CONTEXTS)
-    assert [n for _, n in lengths] == sorted((n for _, n in lengths), reverse=True)
+        open_tokenizer(subject, tmp_path, chat=False)
 
 
 def letters(subject, text):
@@ -166,7 +115,7 @@ def scripted(subject, monkeypatch, stops, script):
 
     def generate(decoder, prompts, n_tokens, stop_id, *, ended):
         ids = torch.tensor([script])
-        steps.append(next((n for n in range(1, n_tokens) if bool(ended(ids[:, :n]).all())), n_tokens))
+        steps.append(next((n for n in range(1, n_tokens) if bool(ended(ids[:, :n], None).all())), n_tokens))
         return ids[:, : steps[0]]
 
     monkeypatch.setattr(harness, "greedy", generate)
@@ -190,16 +139,6 @@ def test_a_part_of_a_character_ends_nothing(subject, monkeypatch):
     assert found == (f"{text}abcdefghi", 12)
 
 
-def test_a_context_leaves_room_for_the_answer(subject):
-    model, request = make_model(subject, max_length=9), ("One of the magic numbers is 7. " * 3, {"max_gen_toks": 4})
-    answer = greedy_loop(subject, encoded(subject, request[0])[-5:], 4)
-    assert asked(model, "generate_until", [request]) == [subject.tokenizer.decode(answer)]
-    assert model.cache_hook.found[0][2] == (9, True)
-    for settings, budget in (({"max_gen_toks": 9}, 9), ({}, 16)):
-        with pytest.raises(ConfigError, match=f"max_length=9: .*answers, of {budget} tokens; "):
-            asked(model, "generate_until", [("One", settings)])
-
-
 @pytest.mark.parametrize(
     "settings",
     [{"do_sample": True}, {"temperature": 0.7}, {"do_sample": True, "temperature": 0.0}, {"num_beams": 4}, {"x": 1}],
@@ -207,18 +146,4 @@ def test_a_context_leaves_room_for_the_answer(subject):
 )
 def test_sampling_is_refused(subject, settings):
     with pytest.raises(ConfigError, match="generation_kwargs"):
-        make_model(subject).prompt("One", settings)
-
-
-@pytest.mark.parametrize(
-    ("settings", "stops", "budget"),
-    [
-        ({"do_sample": False, "temperature": 1, "until": "x", "max_new_tokens": 7}, ("x", "<eos>"), 7),
-        ({"temperature": 0.0, "num_beams": 1, "until": None}, ("<eos>",), 16),
-        ({"max_tokens": 5, "max_gen_toks": 3, "until": ["", "a"]}, ("a", "<eos>"), 3),
-    ],
-    ids=str,
-)
-def test_idle_settings_of_sampling_are_taken(subject, settings, stops, budget):
-    prompt = make_model(subject).prompt("One", settings)
-    assert (prompt.stops, prompt.budget) == (stops, budget)
+        asked(make_model(subject), "generate_until", [("One", settings)])

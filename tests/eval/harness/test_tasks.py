@@ -8,10 +8,8 @@ import pytest
 from scipy.stats import binom
 from scipy.stats import t as student
 
-from eval.harness.__main__ import main
-from eval.harness.options import HarnessOptions
-from eval.harness.results import interval
-from eval.harness.tasks import CODE_SWITCH, definition, entries, load_tasks, task_manager
+from eval.harness.__main__ import interval, main
+from eval.harness.tasks import CODE_SWITCH, entries, load_tasks, task_manager
 from lab.errors import LabError
 from tests.eval.harness.parts import TASKS
 
@@ -63,27 +61,6 @@ def test_shares_have_exact_limits():
     assert (tails, found["interval"]) == (pytest.approx((0.025, 0.025)), "exact")
     for score, each in ((0.4, [0.0, 1.0]), (0.5, [[0.0, 1.0]]), (0.5, [])):  # not their mean, pairs, a group
         assert interval(score, each, None, 2)["low"] is None
-
-
-def test_a_task_that_changes_has_another_definition(tmp_path):
-    task = {"task": "one", "tag": "some"}
-    files = {"functions.py": "", "one.yaml": json.dumps(task), "two.yaml": '{"task": "two"}'}
-    for name, text in {**files, "all.yaml": '{"group": "all", "task": ["one", "two"]}'}.items():
-        (tmp_path / name).write_text(text)
-
-    def defined(document="a"):
-        manager = task_manager(HarnessOptions(tasks="one,all", include_path=str(tmp_path)))
-        samples = {"one": [{"doc_hash": document, "target_hash": "x"}]}
-        return [definition(manager, name, samples) for name in ("one", "all", "some")]
-
-    before = defined()
-    assert defined() == before
-    assert len({*before, *defined("b")}) == 6
-    for name, text in {"one.yaml": json.dumps({**task, "repeats": 2}), "functions.py": "x = 1"}.items():
-        (tmp_path / name).write_text(text)
-        after = defined()
-        assert all(new != old for new, old in zip(after, before, strict=True)), name
-        before = after
 
 
 def test_a_task_whose_documents_or_scores_changed_is_recorded_again(run_folder, tmp_path):
@@ -167,11 +144,11 @@ def test_unsafe_tasks_are_found_in_groups_and_tags(tmp_path):
         "inner": {"group": "inner", "task": ["one"]},
     }.items():
         (tmp_path / f"{name}.yaml").write_text(json.dumps(settings))
-    manager = task_manager(HarnessOptions(tasks="one", include_path=str(tmp_path)))
+    manager = task_manager(["one"], str(tmp_path), run_own_code=False)
     assert [entry and entry.name for entry in entries(manager, "all")] == ["all", "inner", "one", None]
     for name in ("one", "all", "inner", "some"):
         with pytest.raises(LabError, match=f"--tasks={name}: runs programs"):
-            load_tasks(manager, HarnessOptions(tasks=name))
+            load_tasks(manager, [name], run_unsafe_code=False)
 
 
 CODE = {
@@ -192,5 +169,5 @@ def test_code_of_a_task_folder_runs_where_that_is_confirmed_alone(tmp_path, text
         (tmp_path / name).write_text(CODE["function"])
     (folder / "own.yaml").write_text(text.format(ran=ran))
     with pytest.raises(LabError, match="^--include_path=.*: .* names Python code .*; .* --run_own_code$"):
-        task_manager(HarnessOptions(tasks="own", include_path=str(folder)))
+        task_manager(["own"], str(folder), run_own_code=False)
     assert not ran.exists()

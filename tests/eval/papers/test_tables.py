@@ -47,7 +47,7 @@ def empty_place(tmp_path, monkeypatch):
     for name in ("tests", "configs", "sweeps"):
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("eval.harness.__main__.task_manager", lambda options: None)  # imports lm_eval for ten seconds
+    monkeypatch.setattr("eval.harness.__main__.task_manager", lambda *_, **__: None)  # imports lm_eval for ten seconds
     return tmp_path
 
 
