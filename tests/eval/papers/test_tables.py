@@ -25,7 +25,7 @@ SIZES = [pytest.param(False, id="full"), pytest.param(True, id="mini")]
 
 
 def main_of(module):
-    whole = (ROOT / module.replace(".", "/")).is_dir()
+    whole = (ROOT / module.replace(".", "/") / "__main__.py").exists()
     return importlib.import_module(f"{module}.__main__" if whole else module).main
 
 
