@@ -70,10 +70,6 @@ def test_a_run_counts_every_pair_and_every_sample(kind, place, finished):
         assert found[0] == 960 * STEPS, "ten samples of 96 tokens fill what they can of 1,024"
 
 
-def test_runs_without_selection_say_nothing_of_it(place):
-    assert not any("samples" in key for line in records(train(place, "plain", *COMMON)) for key in line)
-
-
 @pytest.mark.parametrize("original", ["changed", "gone", "the_same"])
 def test_a_resumed_run_keeps_its_token_types(original, place, finished, capsys):
     cut = cut_after(finished, place / "runs" / original)
@@ -114,18 +110,3 @@ def test_a_selection_that_cannot_be_is_refused_at_the_start(result, kind, line, 
     with refused("skip.selection=" + line.format(folder=tmp_path, file=tmp_path / "impact.json"), error=kind):
         train(place, "refused", *COMMON, f"--skip.selection={tmp_path}")
     assert not (place / "runs" / "refused" / "metrics.jsonl").exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "start"),
-    [
-        (["--data.mode=natural", "--skip.random_sentences=true"], "data.mode=natural: skip.selection and skip.random_"),
-        (["--skip.selection=x", "--skip.random_sentences=true"], "skip.selection=x: would be ignored, random_sent"),
-        (["--skip.method=pose", "--skip.target_len=240", "--skip.selection=x"], "skip.selection=x: unknown setting"),
-    ],
-    ids=["documents_as_they_are", "both", "of_another_method"],
-)
-def test_a_selection_that_does_not_fit_the_run_is_refused(words, start):
-    named = {word.split("=")[0] for word in words}
-    with refused(start, error=ConfigError):
-        load(*(word for word in COMMON if word.split("=")[0] not in named), *words)

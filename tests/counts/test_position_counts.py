@@ -66,13 +66,6 @@ def test_gapped_ids_by_hand():
     assert (counts.tokens, counts.pairs) == (4, 10)
 
 
-def test_ids_that_stand_twice_behind_an_anchor_count_twice():
-    # two documents, both at ids 1 and 3: each has a pair at distance 2, and the anchor is seen twice at 1 and at 3
-    counts = PositionCounts(5)
-    counts.add_positions([0, 1, 3, 1, 3], [0, 1, 1, 2, 2], mask="anchor")
-    assert counts.frequency().tolist() == [5, 2, 2, 2, 0]
-
-
 def test_anchor_adds_each_tokens_distance_to_the_beginning():
     # anchor at 0, documents at 1 2 and 3 4: each document gives f(0) = 2, f(1) = 1, the anchor f(0) = 1;
     # and every token i = 1 .. 4 sees the anchor at distance i
@@ -116,37 +109,6 @@ def test_ids_equal_a_loop_over_pairs(mask, running, largest_gap, padding):
     assert counts == alone
 
 
-def test_padding_between_documents_and_documents_that_alternate():
-    ids, docs = [0, 5, 1, 9, 2, 3, 11], [4, -1, 2, 4, -7, 2, 4]
-    counts = PositionCounts(12)
-    counts.add_positions(ids, docs)
-    assert counts.frequency().tolist() == pair_loop(12, [(ids, docs)], "document")
-
-
-def test_one_row_of_ids_serves_all_rows_of_documents():
-    ids, docs = [0, 1, 4, 5], [[0, 0, 0, 0], [1, 1, 2, 2]]
-    counts = PositionCounts(6)
-    counts.add_positions(ids, docs)
-    assert counts.frequency().tolist() == pair_loop(6, [(ids, row) for row in docs], "document")
-
-
-def test_ids_without_gaps_count_as_segments():
-    by_ids, by_lengths = PositionCounts(9), PositionCounts(9)
-    by_ids.add_positions([3, 4, 5, 6, 0, 1, 0], [0, 0, 0, 0, 1, 1, 2])
-    by_lengths.add_segments([4, 2, 1])
-    assert by_ids == by_lengths
-
-
-def test_long_gapped_row_is_exact():
-    # every other id of 0 .. 2n-2 for n = 50,000 tokens: n - d pairs at distance 2d, none at odd distances
-    n = 50_000
-    counts = PositionCounts(2 * n)
-    counts.add_positions(2 * np.arange(n), np.zeros(n, dtype=np.int64))
-    expected = np.zeros(2 * n, dtype=np.int64)
-    expected[::2] = np.arange(n, 0, -1)
-    assert (counts.frequency() == expected).all()
-
-
 @pytest.mark.parametrize("split", [0, 1, 4, 7])
 def test_two_halves_add_to_the_whole(split):
     lengths = [3, 8, 1, 5, 8, 2, 6]
@@ -188,14 +150,6 @@ def test_counts_beyond_32_bits_are_exact():
     assert counts.pairs == 9 * 2**35
 
 
-def test_an_empty_counter_has_no_share_and_no_tokens():
-    counts = PositionCounts(4)
-    counts.add_segments([])
-    counts.add_positions([0, 0], [-1, -1], mask="anchor")
-    assert (counts.tokens, counts.pairs, counts.share(0, 3)) == (0, 0, 0.0)
-    assert counts.frequency().tolist() == [0, 0, 0, 0]
-
-
 @pytest.mark.parametrize(
     ("act", "message"),
     [
@@ -219,13 +173,6 @@ def test_what_cannot_be_counted_is_refused(act, message):
     counts = PositionCounts(8)
     with pytest.raises(DataError, match=message):
         act(counts)
-
-
-def test_longest_segment_and_longest_distance_still_fit():
-    counts = PositionCounts(8)
-    counts.add_segments([8])
-    counts.add_positions([0, 7], [0, 0])
-    assert counts.frequency().tolist() == [10, 7, 6, 5, 4, 3, 2, 2]
 
 
 def shifted(m, n):
@@ -259,8 +206,3 @@ def test_counts_under_a_map_by_hand():
     counts = PositionCounts(5, shifted)
     counts.add_segments([5])
     assert counts.frequency().tolist() == [5, 4 + 2, 3 + 1, 0, 0]
-
-
-def test_ids_are_not_counted_under_a_map():
-    with pytest.raises(DataError, match="^position_ids: ids are counted under plain distance only"):
-        PositionCounts(5, shifted).add_positions([0, 1], [0, 0])

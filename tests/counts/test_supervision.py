@@ -10,7 +10,6 @@ from lab.counts import PositionCounts, targets_by_context, visible_context
 from lab.data.batches import to_batch
 from lab.data.segments import index_segments
 from lab.data.selecting import Selection
-from lab.errors import DataError
 from lab.skip.longrecipe import LongRecipe
 from tests.data.stores import drawn_lengths, make_store, stream_over
 from tests.data.windows import (
@@ -51,20 +50,6 @@ def test_unscored_targets_and_weights_by_hand():
     counts.add_targets(targets_by_context([3, 2], None, scored))
     assert counts.supervised.tolist() == [2, 0, 1, 0]
     assert counts.supervised_f().tolist() == [2 * 0.25 + 1.5, 1.5, 1.5, 0]
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_with_all_targets_scored_it_is_the_frequency(seed):
-    lengths = np.random.default_rng(seed).integers(0, 33, 12)
-    lengths = [3, 2] if seed == 0 else lengths
-    counts = PositionCounts(32)
-    counts.add_segments(lengths)
-    counts.add_targets(targets_by_context(lengths, None, np.ones(sum(lengths), bool)))
-    assert counts.supervised_f().tolist() == counts.frequency().tolist()
-    assert counts.supervised_f().dtype == np.int64
-    if seed == 0:  # contexts 0 1 2 and 0 1: f = 3 + 2, 2 + 1, 1
-        assert counts.supervised[:4].tolist() == [2, 2, 1, 0]
-        assert counts.supervised_f()[:4].tolist() == [5, 3, 1, 0]
 
 
 @pytest.mark.parametrize("name", MASKS_AND_CHUNKS)
@@ -122,10 +107,3 @@ def test_targets_add_up_and_survive_json():
     assert total.supervised_f().tolist() == [2**40 + 5, 2**40 + 1, 2**40, 2**40]
     old = PositionCounts.from_dict({"max_len": 3, "lengths": [0, 0, 1, 0], "gapped": [0, 0, 0]})  # before targets
     assert (old.frequency().tolist(), old.supervised.tolist()) == ([2, 1, 0], [0, 0, 0])
-
-
-def test_what_cannot_be_counted_is_refused():
-    with pytest.raises(DataError, match="^context=3: must be below max_len=3"):
-        PositionCounts(3).add_targets(np.array([0, 0, 0, 1]))
-    with pytest.raises(DataError, match="^weights: must be equal"):
-        PositionCounts(2, weights=np.ones(2)) + PositionCounts(2)

@@ -6,8 +6,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
-from lightning.fabric.utilities.apply_func import move_data_to_device
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lab.data.arrangement import Arrangement
@@ -95,18 +93,6 @@ def test_a_batch_says_what_its_pack_holds(joined, name):
         assert (batch["starts"] is None) == (name in ("reset_chunks", "anchor_chunks"))
 
 
-def test_a_batch_is_moved_as_lightning_moves_it(prepared):
-    (batch,), data = packs_of(prepared, 1, n_streams=1)
-    meta = torch.device("meta")
-    moved, expected = data.transfer_batch_to_device(batch, meta, 0), move_data_to_device(batch, meta)
-    assert moved.keys() == expected.keys()
-    for name, value in expected.items():
-        if isinstance(value, torch.Tensor):
-            assert (moved[name].device, moved[name].shape) == (meta, value.shape), name
-        else:
-            assert moved[name] is batch[name], name
-
-
 def starts_by_definition(batch):
     """Find each run's first id, all from the batch, unless some run's ids do not count up by one."""
     bounds = itertools.pairwise(itertools.accumulate(batch["lengths"], initial=0))
@@ -170,23 +156,6 @@ def test_the_anchor_is_what_ends_documents_where_nothing_begins_them(tmp_path):
     assert pack.targets.tolist() == [IGNORE, 2, 1, 2, 2, 0, IGNORE]
 
 
-@pytest.mark.parametrize(
-    ("mask", "arrangement"),
-    [
-        (Causal(), Arrangement(running=True)),
-        (Causal(chunks=4), Arrangement(running=True, chunks=4)),
-        (Document(), Arrangement(mask="document")),
-        (Document(ids="running", chunks=2), Arrangement(mask="document", running=True, chunks=2)),
-    ],
-    ids=str,
-)
-def test_masks_as_arrangements(joined, mask, arrangement):
-    found = arrangement_of(joined, mask)
-    if mask.method == "causal":  # of one run, whose ids always run on
-        found = Arrangement(**{**vars(found), "running": True})
-    assert found == arrangement
-
-
 @pytest.mark.parametrize("skip", [Pose(target_len=200), Rpes(target_len=200), LongRecipe(target_len=200)], ids=type)
 def test_skips_change_the_ids_of_whole_segments_and_nothing_else(prepared, skip):
     tokenizer = load_tokenizer(shard_folder(prepared))
@@ -212,10 +181,3 @@ def test_skips_change_the_ids_of_whole_segments_and_nothing_else(prepared, skip)
                 assert all(set(".!?\n") & set(tokenizer.decode([tokens[place - 1]])) for place in breaks)
             at += length
     assert max(gaps) == 1 if skip.method == "pose" else max(gaps) > 1
-
-
-def test_a_resume_draws_the_same_skips(prepared):
-    whole, _ = packs_of(prepared, 3, skip=Rpes(target_len=200))
-    first, data = packs_of(prepared, 1, skip=Rpes(target_len=200))
-    rest, _ = packs_of(prepared, 2, skip=Rpes(target_len=200), states=data.state_dict())
-    assert [plain(batch) for batch in whole] == [plain(batch) for batch in first + rest]

@@ -6,7 +6,6 @@ import pytest
 
 from lab.config import load_experiment
 from lab.data.config import Bpe, DataConfig, Text, TokenizerFile
-from lab.data.corpora import open_corpus
 from lab.data.preparation import prepare
 from lab.errors import DataError
 
@@ -34,27 +33,8 @@ def test_a_wrong_text_field_is_answered_with_the_fields_there_are(corpus, bpe, m
         prepare(config(corpus, choice), progress=False)
     assert str(caught.value) == (
         "data.corpus: empty, no document has text (30 no text in field 'text', 2 not JSON, 1 not a JSON object); "
-        "the rows have the fields id, body, meta: set data.corpus.text_field to one of them"
+        "set data.corpus.text_field to one of the fields id, body, meta"
     )
-
-
-def test_broken_rows_alone_are_counted(corpus):
-    (corpus / "corpus" / "a.jsonl").write_text("{broken\n{broken\n")
-    with pytest.raises(DataError, match=r"no document has text \(2 not JSON\); check its path$"):
-        prepare(config(corpus), progress=False)
-
-
-def test_files_that_are_not_read_are_noted(corpus):
-    for name in ("a.md", "b.md", "c.pdf", "d"):
-        (corpus / "corpus" / name).write_text("words")
-    note = open_corpus(config(corpus, text_field="body")).note()
-    assert note.endswith("holds files of kinds that are not read: 1 without a suffix, 2 .md, 1 .pdf")
-
-
-def test_nothing_held_out_is_in_the_summary(corpus):
-    (corpus / "corpus" / "a.jsonl").write_text(json.dumps(ROWS[0]))
-    summary = prepare(config(corpus, text_field="body"), progress=False).summary
-    assert "0 held out (no document; to have some, raise data.held_out_frac)" in summary
 
 
 def test_a_file_tokenizer_sets_the_vocabulary(tmp_path, bpe):

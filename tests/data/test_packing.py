@@ -122,39 +122,12 @@ def test_what_is_packed_and_what_waits_is_every_sample_once(corpus, n_streams):
     assert packed + waiting == drawn
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_ranks_share_the_streams_out_without_changing_a_pack(corpus, world_size):
-    whole = [take(stream_of(corpus, j, 4), 6) for j in range(4)]
-    for rank in range(world_size):
-        mine = {j: stream_of(corpus, j, 4) for j in range(rank, 4, world_size)}
-        for step in range(6):
-            assert all(same(next(stream), whole[j][step]) for j, stream in mine.items())
-
-
 @pytest.mark.parametrize("at", [1, 2, 17, 60])
 def test_state_takes_a_stream_up_where_it_stood(corpus, at):
     packs = take(stream_of(corpus, 1, 2), at + 25)
     resumed = stream_of(corpus, 1, 2, state=packs[at - 1].state.tolist())
     assert resumed.state().tolist() == packs[at - 1].state.tolist()
     assert all(same(a, b) for a, b in zip(take(resumed, 25), packs[at:], strict=True))
-
-
-def test_other_seeds_and_streams_give_other_packs(corpus):
-    packs = [next(stream_of(corpus, 0, 2)), next(stream_of(corpus, 1, 2)), next(stream_of(corpus, 0, 2, seed=6))]
-    firsts = [{tokens[0] for tokens, _ in parts(pack)} for pack in packs]
-    assert not firsts[0] & firsts[1], "streams of one epoch share no segment"
-    assert firsts[0] != firsts[2]
-
-
-def test_no_segment_waits_longer_than_look_ahead_packs(tmp_path):
-    # long segments fill a pack alone and never fit in what is left, short ones always do
-    store = make_store(tmp_path, [numbered_documents([PACK, 3, 5] * 30)])
-    stream = stream_of((store, index_segments(store, "natural", PACK)), pack_tokens=PACK)
-    born = {}
-    for number, pack in enumerate(take(stream, 200)):
-        waits = {sample for sample in pack.state[1:].tolist() if sample >= 0}
-        for sample in waits:
-            assert number - born.setdefault(sample, number) < LOOK_AHEAD
 
 
 @pytest.mark.parametrize("look_ahead", [8, 64, 500])
@@ -172,8 +145,3 @@ def test_a_segment_longer_than_a_pack_is_refused(tmp_path):
     store = make_store(tmp_path, [numbered_documents([17])])
     with refused("train.micro_batch_tokens=16: must hold the longest segment, 17 tokens; ", ConfigError):
         next(stream_of((store, index_segments(store, "natural", 17)), pack_tokens=16))
-
-
-def test_a_segment_as_long_as_a_pack_fills_it(tmp_path):
-    store = make_store(tmp_path, [numbered_documents([16])])
-    assert next(stream_of((store, index_segments(store, "natural", 16)), pack_tokens=16)).lengths == [16]

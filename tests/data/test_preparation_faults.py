@@ -1,15 +1,9 @@
 import pytest
 
-from lab.data.config import Bpe, DataConfig, Text, TokenizerFile
+from lab.data.config import Bpe, TokenizerFile
 from lab.data.preparation import prepare, shard_folder
-from lab.data.shards import TokenStore
 from lab.errors import DataError
-from tests.data.stores import read_shard, refused, sentence, text_config, write_corpus
-
-
-def test_a_folder_without_shards_is_named(tmp_path):
-    with refused(f"{tmp_path}: holds no shards, which this command needs; run lab.prepare"):
-        TokenStore.open(tmp_path, "train")
+from tests.data.stores import refused, sentence, text_config, write_corpus
 
 
 @pytest.mark.parametrize("choice", ["bpe", "file"])
@@ -48,20 +42,3 @@ def test_a_tokenizer_without_the_end_token_is_refused(tmp_path, bpe):
     choice = TokenizerFile(path=str(tmp_path / "words.json"), eos="<|end_of_text|>")
     with refused("data.tokenizer.eos=<|end_of_text|>: the tokenizer has no such token; "):
         prepare(text_config(tmp_path, tokenizer=choice), progress=False)
-
-
-def test_a_tokenizer_file_is_copied_and_its_end_token_used(tmp_path, bpe):
-    texts = write_corpus(tmp_path / "corpus", files=1)
-    bpe.save(str(tmp_path / "words.json"))
-    choice = TokenizerFile(path=str(tmp_path / "words.json"), eos="<bos>")
-    config = text_config(tmp_path, tokenizer=choice, held_out_frac=0.0)
-    prepare(config, progress=False)
-    ids, _ = read_shard(shard_folder(config) / "task-00000", "train")[3]
-    assert ids == [*bpe.encode(texts[0][3]).ids, bpe.token_to_id("<bos>")]
-
-
-def test_a_missing_corpus_is_one_line_and_leaves_nothing_behind(tmp_path):
-    config = DataConfig(corpus=Text(path=str(tmp_path / "nowhere")), folder=str(tmp_path / "shards"))
-    with refused(f"data.corpus.path={tmp_path / 'nowhere'}: no such file or folder; "):
-        prepare(config, progress=False)
-    assert not (tmp_path / "shards").exists()

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from lab.data.config import Synthetic
-from lab.data.corpora import SyntheticReader
 from lab.data.synthetic import SyntheticText
 from lab.data.tokenizer import train_bpe
 
@@ -46,18 +45,6 @@ def test_documents_are_those_of_earlier_versions(settings, sha):
     assert hashlib.sha256(documents.encode()).hexdigest()[:16] == sha
 
 
-def test_no_document_is_written_twice(documents):
-    long = [document for document in documents if len(document) > 100]
-    assert len(long) > 200
-    assert len(set(long)) == len(long)
-
-
-def test_no_document_is_empty(documents):
-    small = list(text(window=32).documents(0, DOCUMENTS))
-    assert [index for index, document in enumerate(small) if not document.strip()] == []
-    assert [index for index, document in enumerate(documents) if not document.endswith(".")] == []
-
-
 @pytest.mark.parametrize("digits", [2, 3, 6, 9])
 def test_numbers_have_their_digits(digits):
     joined = "\n".join(text(digits=digits).documents(0, 120))
@@ -84,31 +71,10 @@ def test_answer_repeats_in_order_what_its_section_stated():
     assert most == 4
 
 
-def test_a_question_ends_its_section(documents):
-    for document in documents:
-        for question in ASKED.finditer(document):
-            rest = document[question.end() :]
-            assert rest == "" or rest.startswith("\n\n")
-
-
 def test_filler_holds_no_question_and_no_needle():
     filler = text().filler(2**40, 3000)
     assert len(filler.split()) > 1500  # numbers take more than one token
     assert not re.search("magic|What|The numbers|info", filler)
-
-
-def test_words_are_as_many_as_asked_and_word_like():
-    words = set(re.findall("[a-z]+", text(words=23, question_prob=0.0).filler(0, 4000)))
-    assert len(words) == 23
-    assert all(re.fullmatch("[bdfgklmnprstvz][aeiou][bdfgklmnprstvz][aeiou][bdfgklmnprstvz]", word) for word in words)
-
-
-def test_reader_writes_every_document_once_over_its_tasks():
-    corpus = natural(8, documents=4003, words=16)
-    reader = SyntheticReader(corpus)
-    read = [document.text for task in range(reader.n_tasks) for document in reader.read(task)]
-    assert reader.n_tasks == 2  # 4000 documents to a task
-    assert read == list(SyntheticText(corpus).documents(0, 4003))
 
 
 def segment_lengths(window, n_documents):

@@ -10,15 +10,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lab.data.config import Conversations, DataConfig, Synthetic, Upsample
+from lab.data.config import Conversations, DataConfig, Upsample
 from lab.data.derivation import copies_of, derive_task, draw_offsets, parted, plan, spread, weigh
-from lab.data.manifest import shards_in
 from lab.data.preparation import is_prepared, prepare, shard_folder, summarise, verify
 from lab.data.shards import ShardWriter, TokenStore
 from lab.errors import ConfigError
 from lab.prepare import SYNTAX, carry_out
 from tests.data.slim import LONG, SHARE, SOURCES, TASKS, documents, flat, slim_corpus, tokens_by_class
-from tests.data.stores import folder_bytes, refused
+from tests.data.stores import refused
 from tests.fits import CONFIG
 
 
@@ -32,11 +31,6 @@ def test_weights_worked_by_hand():
     scaled, same = weigh(tokens, Upsample(share=0.75, tokens=2100))  # half of 4,200
     np.testing.assert_allclose(scaled, np.array(expected) / 2, rtol=1e-12)
     assert same == kept
-
-
-def test_a_source_that_has_the_share_exactly_is_kept():
-    assert weigh(np.array([[250, 750]]), Upsample(share=0.75))[1] == ["long enough already"]
-    assert weigh(np.array([[251, 749]]), Upsample(share=0.75))[1] == [None]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -55,15 +49,6 @@ def test_copies_are_those_of_a_running_sum_over_shards(seed):
             assert got[one] == math.floor(after + 1e-9) - math.floor(running[kind] + 1e-9)
             running[kind] = after
         before += np.bincount(classes, minlength=4)
-
-
-def test_copies_fall_where_the_running_sum_reaches_a_whole_number():
-    zeros = np.zeros(5, dtype=np.int64)
-    lengths = np.array(
-        [3, 1, 2, 5, 4]
-    )  # k w + u by rising length: 0.4, 0.8, 1.2, 1.6, 2; after 5 earlier ones 2.4 to 4
-    assert copies_of(lengths, zeros, np.array([0]), np.array([0.4]), np.array([0.0])).tolist() == [1, 0, 0, 1, 0]
-    assert copies_of(lengths[:2], zeros[:2], np.array([0]), np.array([0.5]), np.array([0.0])).tolist() == [1, 0]
 
 
 def test_a_class_is_off_by_less_than_a_copy_and_at_most_its_longest_document():
@@ -85,15 +70,6 @@ def test_every_document_is_copied_as_often_as_its_weight_says_on_average():
     np.testing.assert_allclose(np.mean(draws, axis=0), 1.3, atol=4 * 0.0072)
 
 
-def test_offsets_cover_the_unit_interval_and_differ():
-    offsets = draw_offsets(2000, 3)
-    assert 0 <= offsets.min() < 0.01
-    assert 0.99 < offsets.max() < 1
-    assert len(set(offsets.tolist())) > 1900
-    assert (draw_offsets(2000, 3) == offsets).all()
-    assert (draw_offsets(2000, 4) != offsets).any()
-
-
 def test_spreading_lays_copies_an_equal_way_apart_and_mixes_lengths():
     copies = np.array([0, 1] * 200 + [5] * 20)
     order = spread(copies, np.random.default_rng(0))
@@ -104,17 +80,6 @@ def test_spreading_lays_copies_an_equal_way_apart_and_mixes_lengths():
     halves = [np.isin(part, range(400, 420)).sum() for part in (order[:150], order[150:])]
     assert abs(halves[0] - halves[1]) <= 20
     assert (order != spread(copies, np.random.default_rng(1))).any()
-
-
-def test_no_copy_stands_beside_another_where_that_can_be():
-    generator = np.random.default_rng(2)
-    for _ in range(400):
-        copies = generator.integers(0, 4, int(generator.integers(3, 12)))
-        largest = copies.max(initial=0)
-        order = spread(copies, generator)
-        assert (np.bincount(order, minlength=len(copies)) == copies).all()
-        if 2 * largest <= copies.sum() - 2:
-            assert (order[1:] != order[:-1]).all(), order
 
 
 @pytest.mark.parametrize(
@@ -160,36 +125,6 @@ def test_the_mixture_is_kept_and_long_documents_make_the_share(config):
         got = after[source, True] / (after[source, True] + after[source, False])
         assert got == pytest.approx(max(had, SHARE), abs=0.02)
     assert after["RedPajamaArXiv", False] == after["RedPajamaC4", True] == 0
-
-
-def test_a_missing_task_is_made_again_to_the_byte_and_the_others_are_left(config):
-    prepare(config, progress=False)
-    folder = shard_folder(config)
-    before = folder_bytes(folder)
-    shutil.rmtree(folder / "task-00001")
-    (folder / "prepared.json").unlink()
-    half = folder / ".task-00001.tmp"
-    half.mkdir()
-    (half / "train.tokens.bin").write_bytes(b"of a task that was killed")
-    stamps = [(folder / f"task-0000{k}" / "manifest.json").stat().st_mtime_ns for k in (0, 2)]
-    assert not is_prepared(config)
-    prepare(config, progress=False)
-    assert is_prepared(config)
-    assert folder_bytes(folder) == before
-    assert [(folder / f"task-0000{k}" / "manifest.json").stat().st_mtime_ns for k in (0, 2)] == stamps
-
-
-def test_shares_of_a_job_array_complete_to_the_same(config, tmp_path):
-    prepare(config, progress=False)
-    other = replace(config, folder=str(tmp_path / "by_shares"))
-    first = prepare(other, tasks=[0, 2], progress=False)
-    assert first.folder == shard_folder(other.base), "the base is not whole yet"
-    prepare(other, tasks=[1], progress=False)  # completes the base and derives its own
-    assert len(shards_in(shard_folder(other))) == 1
-    assert not is_prepared(other)
-    prepare(other, tasks=[0, 2], progress=False)
-    assert is_prepared(other)
-    assert folder_bytes(shard_folder(other)) == folder_bytes(shard_folder(config))
 
 
 def test_derived_shards_stand_without_their_base(config):
@@ -300,15 +235,6 @@ def test_every_setting_names_other_shards(config):
     for share in (0.0, 1.0):
         with pytest.raises(ConfigError, match=r"^share=\S+: must be [<>] [01]"):
             Upsample(share=share)
-
-
-def test_a_synthetic_corpus_is_upsampled_where_it_is_needed(tmp_path):
-    corpus = Synthetic(documents=200, words=16, median_tokens=16.64, section_tokens=64.0)
-    config = DataConfig(corpus=corpus, folder=str(tmp_path), window=64, upsample=Upsample(longer_than=40))
-    prepare(config, progress=False)
-    *_, whole = json.loads((shard_folder(config) / "upsampling.json").read_text())["sources"]
-    assert whole["long_after"] == pytest.approx(0.7, abs=0.03)
-    assert whole["long_before"] < 0.65
 
 
 def test_the_command_prints_the_table_and_what_is_left(config):

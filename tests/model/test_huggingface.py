@@ -63,14 +63,6 @@ def test_every_rope_type_in_both_forms_of_config_json(kind, form, tmp_path):
         assert float((logits_of(plain, tokens) - logits_of(ours, tokens)).abs().max()) > APART
 
 
-def test_a_length_beside_the_rope_section_goes_before_the_one_in_it(folder):
-    rope = {**ROPES["yarn"], "rope_theta": 1000.0}
-    edit(folder, rope_parameters=rope, original_max_position_embeddings=16)
-    ours = load_pretrained(folder)
-    assert ours.frequencies.config.train_len == 16
-    assert_same_logits(ours, opened(folder))
-
-
 @pytest.mark.parametrize(
     ("family", "silent"),
     [
@@ -95,14 +87,6 @@ def test_a_window_as_long_as_the_positions_hides_nothing(tmp_path):
     model = theirs("mistral", sliding_window=MAX_POSITIONS)
     model.save_pretrained(tmp_path)
     assert_same_logits(load_pretrained(tmp_path), model, lengths=(9, MAX_POSITIONS))
-
-
-@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
-def test_sharded_folders(family, tmp_path):
-    model = theirs(family, tie_word_embeddings=False)
-    model.save_pretrained(tmp_path, max_shard_size="20KB")
-    assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
-    assert_same_logits(load_pretrained(tmp_path), model)
 
 
 def test_folders_of_early_llamas_hold_tables_that_are_passed_over(folder):
