@@ -12,8 +12,10 @@ import torch
 from tests.fits import (
     FRACTIONS,
     ROOT,
+    UNPROBED,
     assert_same_run,
     command,
+    exact_metrics,
     fit,
     interrupt,
     probed,

@@ -24,7 +24,7 @@ from lab.probe.haystacks import KEPT, text_to_keep
 from lab.probe.protocols import window_warning
 from lab.source import tokenizer_of
 from lab.train import checkpoints
-from lab.train.changes import changes
+from lab.train.arms import changes
 from lab.train.environment import describe_environment
 from lab.train.folder import RunFolder
 from lab.train.state import refuse_incomplete
