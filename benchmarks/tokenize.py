@@ -21,9 +21,10 @@ from benchmarks import record
 from benchmarks.timing import ratio
 from lab.data.config import Bpe, DataConfig, Text, TokenizerFile
 from lab.data.corpora import StdlibReader
-from lab.data.preparation import BATCH_DOCUMENTS, end_of_document, obtain_tokenizer, prepare, run_task, shard_folder
+from lab.data.preparation import end_of_document, prepare, shard_folder
 from lab.data.text_files import Document
 from lab.data.tokenizer import load_tokenizer
+from lab.data.tokenizing import BATCH_DOCUMENTS, obtain_tokenizer, run_task
 
 TEXTS, TASKS, VOCABULARY = 4000, 1000, 4096
 

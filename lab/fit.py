@@ -13,8 +13,8 @@ CONFIG is a YAML file, or the name of one of configs/, as cpu_demo. Every settin
 
     python -m lab.fit configs/cpu_demo.yaml --profile -o FOLDER            where the time of a few steps goes
 
---dry_run trains nothing and needs no GPU, shards or weights; --gpu=H100 and --utilisation=0.4 change the estimated
-hours. --profile trains six steps apart from the run, and writes trace.json and profile.txt to FOLDER, or to
+--dry_run trains nothing and needs no GPU, shards or weights; --gpu=H100 changes the
+estimated hours. --profile trains six steps apart from the run, and writes trace.json and profile.txt to FOLDER, or to
 RUN/profile. With train.devices > 1 the command starts torchrun, which starts a process for each device.
 
 Exit status: 0 done; 1 a loss or gradient is not finite, or a rank has died; 2 invalid input, a full disk or a run
@@ -32,8 +32,7 @@ from pathlib import Path
 from lab.command import NOTHING_WRITTEN, Syntax, Words, run, settings_lines
 from lab.config import Experiment, load_experiment
 from lab.errors import ConfigError
-from lab.estimate.absent import load_without_weights
-from lab.estimate.options import DryRun, separate
+from lab.estimate.planned import DryRun, load_without_weights, separate
 from lab.launch import needs_torchrun, read_launch, start_ranks
 
 SYNTAX = Syntax(

@@ -44,7 +44,7 @@ from lab.files import read_object, write_atomic, write_json, writing
 from lab.jobs import Job, run_jobs
 from lab.probe.curve import shown_length
 from lab.recipes import SYNTAX, TRAINING, Recipe, Resolved, Stage, read_recipe, resolve, stages_of
-from lab.train.changes import changes
+from lab.train.arms import changes
 from lab.train.folder import RunFolder
 
 RECORDS = "stages.json"  # whether each started stage is done, and its seconds

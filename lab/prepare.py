@@ -22,10 +22,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.command import Syntax, Words, run, settings_lines, show, start
+from lab.command import Syntax, Words, run, settings_lines, start
 from lab.config import load_experiment
 from lab.data.config import DataConfig
-from lab.data.corpora import FilesReader, open_corpus
+from lab.data.corpora import open_corpus
 from lab.data.derivation import RECORD, table
 from lab.data.preparation import is_prepared, prepare, shard_folder, verify
 from lab.errors import ConfigError
@@ -47,10 +47,6 @@ def carry_out(words: Words) -> str:
     if not isinstance(workers, int) or workers < 1:
         raise ConfigError(f"--workers={workers}: must be a whole number >= 1; leave it out for the default")
     data = load_experiment(Path(words.places[0]), overrides).data
-    if getattr(data.corpus, "path", None) is not None and not is_prepared(data):
-        reader = open_corpus(data)
-        if isinstance(reader, FilesReader) and (note := reader.note()):
-            show(f"note: {note}", error=True)
     tasks = None if share is None else range(share[0], open_corpus(data).n_tasks, share[1])
     summary = prepare(data, workers=workers, tasks=tasks).summary
     if words.options.verify:

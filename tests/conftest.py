@@ -11,8 +11,7 @@ from tests.ranks import Pool
 LENGTHS = {"median_tokens": 16.64, "section_tokens": 64.0}  # for windows of 64
 LONGEST = (  # files of the default run that take longest, which start first, or one process works alone at the end
     "tests/test_fit.py",
-    "tests/test_distributed.py",
-    "tests/test_context_parallel.py",
+    "tests/test_resume_matrix.py",
     "tests/eval/test_reach.py",
     "tests/eval/papers/test_tables.py",
     "tests/eval/test_probe.py",

@@ -61,7 +61,7 @@ def test_a_run_that_has_not_begun_has_empty_tables(tmp_path):
 
 
 def test_a_picture_is_shown_as_it_was_drawn(trained, tmp_path):
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("altair")
     picture = lab.open_run(trained).plot(tmp_path / "p.png")
     assert picture.path == tmp_path / "p.png"
     assert picture._repr_png_() == (tmp_path / "p.png").read_bytes() != b""

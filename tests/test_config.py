@@ -7,7 +7,7 @@ import yaml
 
 from lab.config import load_experiment
 from lab.errors import ConfigError
-from lab.estimate.absent import load_without_weights
+from lab.estimate.planned import load_without_weights
 from lab.positions.string import String
 from lab.recipes import read_recipe
 from lab.settings import parse_overrides

@@ -75,23 +75,6 @@ def test_run_folder_is_whole(finished):
     assert not list(finished.rglob(".writing"))
 
 
-def test_a_probe_records_distances_reach_and_loss_by_context(finished):
-    summaries = [record for record in records(finished, "probes.jsonl") if "effective_length" in record]
-    lines = [record for record in records(finished, "probes.jsonl") if "distance" in record]
-    assert len(lines) == 2 * len(summaries)
-    f = np.load(finished / "counts.npz")["f"]
-    assert [line["f"] for line in lines[-2:]] == [f[line["distance"]] for line in lines[-2:]]
-    for summary in summaries:
-        assert summary["reach"] is None, "nothing is learned in 20 steps"
-        assert (summary["first_distance"], summary["last_distance"]) == (lines[0]["distance"], lines[1]["distance"])
-        losses = summary["context_loss"].values()
-        assert min(losses) < summary["held_out_loss"] < max(losses)
-    (cases, *_) = sorted((finished / "cases").iterdir())
-    tests = [json.loads(line) for line in cases.read_text().splitlines()]
-    assert [test["distance"] for test in tests[8:]] == [d for line in lines[:2] for d in [line["distance"]] * 4]
-    assert all(len(test["distances"]) == len(test["found_each"]) == 4 for test in tests[:8])
-
-
 def test_losses_are_the_committed_ones(finished):
     golden = np.loadtxt(ROOT / "tests" / "golden" / "cpu_test_losses.txt")
     np.testing.assert_allclose([record["loss"] for record in records(finished)], golden, atol=LOSS_TOLERANCE)
@@ -150,13 +133,6 @@ def test_resume_refuses_other_settings(place, finished):
     assert [line.split(":")[0] for line in lines] == ["data.window=80", "optim.lr=0.001"]
 
 
-def test_dashboard_mirrors_offline(place, finished):
-    pytest.importorskip("wandb")
-    run = fit(place, "mirrored", "--track.wandb=offline", "--train.tokens=5120", *UNPROBED)
-    assert list((run / "wandb").glob("offline-run-*/*.wandb"))
-    assert exact_metrics(run)[:4] == exact_metrics(finished)[:4]  # the schedule's length differs after the warm-up
-
-
 def test_probe_afterwards_gives_what_training_gave(place, finished):
     again = place / "again"
     assert python("-m", "eval.probe", finished, "-o", again).returncode == 0
@@ -166,15 +142,3 @@ def test_probe_afterwards_gives_what_training_gave(place, finished):
     assert {r["model"] for folder in (finished, again) for r in records(folder, "probes.jsonl")} == {finished.name}
     cases = f"cases/tokens-{last:015d}.jsonl"
     assert records(again, cases) == [case for case in records(finished, cases) if "length" in case]
-
-
-def test_a_broken_shard_is_one_line(place, finished):
-    shards = next((place / "shards").glob("synthetic-*/task-00000"))
-    tokens = shards / "train.tokens.bin"
-    whole = tokens.read_bytes()
-    tokens.write_bytes(whole[:-8])
-    try:
-        (line,) = refused(place, "broken")
-    finally:
-        tokens.write_bytes(whole)
-    assert "train.tokens.bin" in line

@@ -20,10 +20,9 @@ from lab.errors import ConfigError, LabError
 from lab.fit import read_arguments
 from lab.settings import format_yaml, parse_overrides, parse_yaml
 from lab.train.assembly import assemble
-from lab.train.choices import refuse_too_large, training_device
 from lab.train.folder import RunFolder
 from tests.eval.harness.parts import TASKS
-from tests.fits import CONFIG, load
+from tests.fits import CONFIG
 from tests.opened import write_run
 
 TEXT = CONFIG.read_text()
@@ -140,16 +139,6 @@ def test_a_hostile_setting_is_one_line(capsys, words, start):
     assert (status, len(lines)) == (2, 1), lines
     assert lines[0].startswith(start)
     check_refusal(lines)
-
-
-def test_a_run_that_no_machine_holds_is_refused_before_it_is_built():
-    """A trillion parameters take 16 bytes each; the packs of a small one, two for each token, layer and channel."""
-    sizes = ("--model.d_model=65536", "--model.d_ff=262144", "--model.n_layers=16")
-    packs = ("--train.micro_batch_tokens=16777216", "--train.batch_tokens=16777216", "--train.tokens=99999999")
-    for words in (sizes, (*packs, "--model.n_layers=1024", "--optim.warmup_steps=0")):
-        experiment = load(*words)
-        with pytest.raises(ConfigError, match="^model.d_model=.* takes .* GiB at least, this machine has .*; lower it"):
-            refuse_too_large(experiment, training_device(experiment))
 
 
 def test_what_a_config_writes_is_read_back_and_plain_words_stay_words():

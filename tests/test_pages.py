@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from lab import analysis, cli
-from lab.train.changes import flatten
+from lab.train.arms import flatten
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "benchmarks").glob("*.md")])

@@ -1,12 +1,14 @@
-"""A probe that fails on any rank is recorded with its reason; training goes on as if there were no probes."""
+"""Probes in training: one that fails is recorded and costs no step; a sharded model is gathered once for each."""
 
 import os
+import re
 from unittest.mock import patch
 
 import pytest
+import torch
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from eval.report.reading import read_records
-from lab.probe import effective_length
 from lab.probe.measuring import HeldOutLoss
 from lab.train.callbacks.probing import ModelInTraining, Probing
 from lab.train.checkpoints import candidates
@@ -57,69 +59,82 @@ def garbage_ids(answers):
     return answers * 0 + 2**40
 
 
-def no_rows(answers):
-    return answers[:0]
-
-
-def not_numbers(losses):
-    return losses * float("nan")
+SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
     ("world", "strategy", "owner", "method", "error"),
     [
         pytest.param(2, DDP, ModelInTraining, "generate", RuntimeError("planted\nat length"), id="ddp_model"),
-        pytest.param(2, FSDP, effective_length.NeedleProbe, "judge", MemoryError("planted"), id="fsdp_scoring"),
+        pytest.param(2, DDP, ModelInTraining, "generate", garbage_ids, id="ddp_garbage"),
         pytest.param(2, FSDP, Probing, "whole", MemoryError("planted"), id="fsdp_room"),
         pytest.param(1, {}, RunFolder, "write_cases", OSError(28, "No space left on device"), id="full_disk"),
-        pytest.param(2, DDP, HeldOutLoss, "sums", ValueError(), id="ddp_loss", marks=pytest.mark.slow),
+        pytest.param(2, DDP, HeldOutLoss, "sums", ValueError(), id="ddp_loss", marks=SLOW),
     ],
 )
 def test_training_goes_on(place, ranks, world, strategy, owner, method, error):
-    off, name = f"off{world}{strategy.get('train.strategy')}", f"{method}{world}"
+    off, name = f"off{world}{strategy.get('train.strategy')}", f"{method}{world}{callable(error)}"
     if not (place / off).exists():
         assert ranks(world).run(train, settings(place, off, **strategy, **OFF)) == [0] * world
     own = settings(place, name, **strategy)
     assert ranks(world).run(train_and_fail, own, owner, method, error) == [0] * world
     assert exact_metrics(place / name) == exact_metrics(place / off)
-    failed, *whole = records(place / name, "probes.jsonl")
+    lines = records(place / name, "probes.jsonl")
+    assert any("effective_length" in line for line in lines)
+    if callable(error):
+        return
+    failed, *whole = lines
     rank = f"rank {world - 1}: " if method != "write_cases" else ""
     assert failed["failed"].startswith(f"{rank}{type(error).__name__}")
-    assert "planted" in failed["failed"] or not str(error).startswith("planted")
-    assert {record["consumed_tokens"] for record in whole if "effective_length" in record} > set()
     saved = [int(path.name.removeprefix("tokens-")) for path in candidates(place / name / "checkpoints")]
     assert failed["consumed_tokens"] in saved
     assert failed["consumed_tokens"] not in {record["consumed_tokens"] for record in whole}
-    assert [row["tokens"] for row in read_records(place / name).probes] == sorted(saved)[1:]
 
 
-@pytest.mark.parametrize(("world", "strategy"), [(1, {}), pytest.param(2, FSDP, marks=pytest.mark.slow)])
-def test_a_probe_over_its_time_ends_as_failed_and_its_step_is_probed_again_by_resuming(place, ranks, world, strategy):
-    name = f"late{world}"
-    own = settings(place, name, **strategy)
-    assert ranks(world).run(train, own | {"probe.max_seconds": 1e-9}) == [0] * world
-    lines = records(place / name, "probes.jsonl")
-    assert all(line["failed"].startswith("rank 0: TimeoutError: probe.max_seconds=1e-09") for line in lines)
-    assert len(lines) == 3, "two intervals and the end"
-    assert ranks(world).run(train, own, True) == [0] * world
-    *kept, summary = records(place / name, "probes.jsonl")
-    assert kept[:2] == lines[:2]
-    assert summary["consumed_tokens"] == lines[2]["consumed_tokens"]
-    assert "effective_length" in summary
+CALLS = "gather|reduce|scatter|broadcast|alltoall|all_to_all|barrier|send|recv"
+OBJECT = 2  # collective calls of all_gather_object: sizes, then bytes
 
 
-GARBAGE = {
-    "ids": (ModelInTraining, "generate", garbage_ids),
-    "shape": (ModelInTraining, "generate", no_rows),
-    "nan": (ModelInTraining, "losses", not_numbers),
-}
+class Collectives(TorchDispatchMode):
+    """Counts the collective calls that this process makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.n = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if DTensor in types:
+            return NotImplemented
+        self.n += "c10d" in func.namespace and re.search(CALLS, func.name()) is not None
+        return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("name", ["ids", *(pytest.param(name, marks=pytest.mark.slow) for name in ("shape", "nan"))])
-def test_garbage_on_one_rank_changes_no_loss_of_training(place, ranks, name):
-    if not (place / "offddp").exists():
-        assert ranks(2).run(train, settings(place, "offddp", **DDP, **OFF)) == [0, 0]
-    owner, method, garbage = GARBAGE[name]
-    assert ranks(2).run(train_and_fail, settings(place, name, **DDP), owner, method, garbage) == [0, 0]
-    assert exact_metrics(place / name) == exact_metrics(place / "offddp")
-    assert any("effective_length" in record for record in records(place / name, "probes.jsonl"))
+def train_and_count(settings):
+    """Train, and count a probe's collective calls, the sharded weights and the exchanges due."""
+    measure, found = Probing.measure, {}
+
+    def counting(probing, trainer, module, counts):
+        before = [shard.to_local().clone() for shard in module.decoder.parameters()]
+        with Collectives() as counted:
+            result = measure(probing, trainer, module, counts)
+        shards = list(module.decoder.parameters())
+        found["kept"] = all(torch.equal(shard.to_local(), old) for shard, old in zip(shards, before))
+        found["calls"], found["weights"] = counted.n, len(shards)
+        # room for the copy; cases, rows, stop of each length and distance; loss
+        found["exchanges"] = 1 + 3 * sum("length" in line or "distance" in line for line in result.lines) + 1
+        return result
+
+    with patch.object(Probing, "measure", counting):
+        assert train(settings) == 0
+    return found
+
+
+def test_a_sharded_probe_gathers_each_weight_once_however_many_tokens_it_generates(ranks, tmp_path):
+    for budget in (40, 60):
+        own = settings(tmp_path, f"budget{budget}", **FSDP) | {
+            "probe.answer_budget": budget,
+            "probe.every_tokens": None,
+        }
+        for one in ranks(2).run(train_and_count, own | {"probe.max_length": 192, "probe.step": 64}):
+            assert one["kept"], "the sharded weights are only read"
+            assert one["calls"] == one["weights"] + OBJECT * one["exchanges"]

@@ -1,15 +1,19 @@
-"""A run goes on under any strategy and number of processes as if nothing had happened."""
+"""Strategies, numbers of processes and ranks that share packs train alike, and a run goes on under any of them."""
 
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tests.fits import assert_equal_training, records
+from lab.settings import parse_overrides
+from tests.fits import assert_equal_training, command, cut_after, fit, load, records, settings_of
+from tests.fits import train as train_alone
+from tests.launching import running, workers
 from tests.ranks import train
+from tests.refusals import refused
 
-LOSS_TOLERANCE = 1e-5  # sums in another order
-LONG = 103  # steps of a run that is saved on four processes at its third step
+TOLERANCE, NORM_TOLERANCE = 1e-5, 1e-4  # of losses, and of gradient norms: sums in another order
 STEPS, SAVED = 6, 3  # saved at an odd step
 WORLDS = {"one": 1, "fsdp1": 1, "ddp2": 2, "fsdp2": 2, "ddp4": 4, "fsdp4": 4}
 SIZES = {"d_model": 16, "n_heads": 2, "n_kv_heads": 1, "d_ff": 23}  # rows that four ranks cannot share out evenly
@@ -27,6 +31,16 @@ SETTINGS = {
 }
 QUICK = [("ddp2", "one", True), ("one", "fsdp1", True), ("fsdp2", "ddp2", False), ("fsdp1", "fsdp2", False)]
 ALL = [(a, b, tied) for tied in (False, True) for a in WORLDS for b in WORLDS]
+JOINED = ("--data.mode=concatenated",)
+SHORT = ("--train.tokens=6144", "--train.checkpoint_every_tokens=2048", "--train.keep_checkpoints=9")
+METHODS = {
+    "plain": (),
+    "anchor": (*JOINED, "--mask.method=anchor"),
+    "weights": ("--shape.strategy.method=weights", "--shape.target.exponent=0.7"),
+    "pose": ("--skip.method=pose", "--skip.target_len=240"),
+    "longrecipe": ("--skip.method=longrecipe", "--skip.target_len=240"),
+    "string": ("--position.distance.method=string", "--position.distance.shift=32", "--position.distance.window=8"),
+}
 
 
 def settings(folder, name, strategy, tied):
@@ -69,43 +83,71 @@ def left_at(run, step, copy):
             shutil.rmtree(folder)
 
 
-def check(place, ranks, trained, before, after, tied):
+@pytest.mark.parametrize(
+    ("before", "after", "tied"),
+    [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in ALL if case not in QUICK)],
+)
+def test_a_run_goes_on_under_another_strategy(place, ranks, trained, before, after, tied):
     name = f"{before}-{after}-{tied}"
     left_at(trained(before, tied), SAVED, place / "runs" / name)
     ranks(WORLDS[after]).run(train, settings(place, name, after, tied), True)
-    run, expected = place / "runs" / name, trained("one", tied)
-    assert_equal_training(run, expected, LOSS_TOLERANCE)
-    ours, theirs = ({path.name for path in (folder / "checkpoints").iterdir()} for folder in (run, expected))
-    assert ours == theirs
+    assert_equal_training(place / "runs" / name, trained("one", tied), TOLERANCE)
 
 
-def id_of(case):
-    return "-".join(map(str, case[:2])) + ("-tied" if case[2] else "")
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_lab_fit_and_torchrun_train_on_two_devices_as_on_one(place, strategy):
+    alone = place / "runs" / "alone"
+    if not alone.exists():
+        train_alone(place, "alone", *SHORT)
+    options = (*SHORT, f"--train.strategy={strategy}", "--train.devices=2")
+    if strategy == "ddp":
+        return assert_equal_training(fit(place, strategy, *options), alone, TOLERANCE)
+    with running(place, [(command(place, strategy, *options), variables) for variables in workers(2)]) as processes:
+        statuses, outputs = processes.finish()
+    assert statuses == [0, 0], outputs
+    return assert_equal_training(place / "runs" / strategy, alone, TOLERANCE)
 
 
-@pytest.mark.parametrize("case", QUICK, ids=id_of)
-def test_a_run_goes_on_under_another_strategy(place, ranks, trained, case):
-    check(place, ranks, trained, *case)
+def share(ranks, place, name, *options, world=2, resume=False):
+    """Train on so many ranks, of which two at a time share each pack."""
+    words = (*settings_of(place, name), "--train.context_parallel=2", f"--train.devices={world}", *options)
+    assert ranks(world).run(train, parse_overrides(words), resume) == [0] * world
+    return place / "runs" / name
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", [case for case in ALL if case not in QUICK], ids=id_of)
-def test_a_run_goes_on_under_every_strategy(place, ranks, trained, case):
-    check(place, ranks, trained, *case)
+@pytest.mark.parametrize(
+    ("method", "strategy", "world"),
+    [
+        ("plain", "ddp", 2),
+        ("anchor", "fsdp", 2),
+        *(pytest.param(m, s, w, marks=pytest.mark.slow) for m in METHODS for s, w in (("fsdp", 2), ("ddp", 4))),
+    ],
+)
+def test_ranks_that_share_packs_train_as_one(ranks, place, method, strategy, world):
+    one = place / "runs" / f"context-{method}"
+    if not one.exists():
+        train_alone(place, one.name, *SHORT, *METHODS[method])
+    name = f"{method}_{strategy}_{world}"
+    run = share(ranks, place, name, *SHORT, *METHODS[method], f"--train.strategy={strategy}", world=world)
+    assert_equal_training(run, one, TOLERANCE)
+    norms, theirs = ([record["grad_norm"] for record in records(path)] for path in (run, one))
+    np.testing.assert_allclose(norms, theirs, rtol=NORM_TOLERANCE)
+    if method == "plain":
+        cut_after(run, place / "runs" / "alone-again")
+        train_alone(place, "alone-again", *SHORT, resume=True)
+        assert_equal_training(place / "runs" / "alone-again", one, TOLERANCE)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("world", [1, 2, 8])
-@pytest.mark.parametrize("method", ["ddp", "fsdp"])
-def test_a_run_of_four_processes_goes_on_for_100_steps(place, ranks, method, world):
-    own = {"train.batch_tokens": 1024, "train.tokens": 1024 * LONG, "train.keep_checkpoints": LONG}
-    own["train.checkpoint_every_tokens"] = 2 * 1024 + 1  # first at the third step
-    name = f"four-{method}"
-    if not (place / "runs" / name).exists():
-        ranks(4).run(train, settings(place, name, f"{method}4", False) | own)
-    copy = place / "runs" / f"{name}-{world}"
-    left_at(place / "runs" / name, SAVED, copy)
-    changed = {"train.devices": world, "train.strategy": method if world > 1 else "single"}
-    ranks(world).run(train, settings(place, copy.name, f"{method}4", False) | own | changed, True)
-    assert_equal_training(copy, place / "runs" / name, LOSS_TOLERANCE)
-    assert len(records(copy)) == LONG
+DEGREE = "train.context_parallel=2: must divide"
+REFUSED = {
+    "heads": (4, 4, [], "train.context_parallel=4: must divide the 2 key-value heads (model.n_kv_heads)"),
+    "window": (2, 2, ["--data.window=95"], f"{DEGREE} the 95 tokens of data.window"),
+    "processes": (2, 3, [], f"{DEGREE} devices * nodes, 3 processes"),
+    "packs": (2, 6, [], "train.batch_tokens=1024: its 2 packs must divide evenly among 3 {} / context_parallel"),
+}
+
+
+@pytest.mark.parametrize(("degree", "devices", "options", "fault"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_divided_is_refused(degree, devices, options, fault):
+    with refused(fault):
+        load(f"--train.context_parallel={degree}", f"--train.devices={devices}", *options)

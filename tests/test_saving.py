@@ -6,8 +6,7 @@ import os
 import shutil
 import signal
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
-from unittest.mock import patch
+from unittest.mock import MagicMock, patch
 
 import pytest
 import torch
@@ -126,53 +125,33 @@ def test_one_rank_verifies_and_all_follow_it(place, ranks, waiting):
     assert exact_metrics(place / "verified") == exact_metrics(waiting[2])
 
 
-def test_a_finished_run_of_two_ranks_is_left_as_it_is(place, ranks, waiting):
-    shutil.copytree(waiting[2], place / "finished")
-    metrics = (place / "finished" / "metrics.jsonl").read_bytes()
-    assert ranks(2).run(train, settings(place, "finished", **FSDP), True) == [0, 0]
-    assert (place / "finished" / "metrics.jsonl").read_bytes() == metrics
-
-
-class Faulty:
-    """A file whose writes and closing are calls that can fail."""
-
-    def __init__(self, file, call):
-        self.file, self.call = file, call
-
-    def __getattr__(self, name):
-        return getattr(self.file, name)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
-
-    def write(self, data):
-        return self.call(self.file.write, data)
-
-    def close(self):
-        self.call(self.file.close)
-
-
 @contextmanager
 def fault_at(number, fault):
     """Call `fault` before the n-th call that changes a file or a folder; the list of the calls so far is yielded."""
     calls, opens = [], io.open
 
-    def counted(call, *arguments, **options):
-        calls.append(call)
-        if len(calls) == number:
-            fault()
-        return call(*arguments, **options)
+    def counted(call):
+        def one(*arguments, **options):
+            calls.append(call)
+            if len(calls) == number:
+                fault()
+            return call(*arguments, **options)
+
+        return one
 
     def opened(path, mode="r", *arguments, **options):
         file = opens(path, mode, *arguments, **options)
-        return file if "r" in mode else Faulty(file, counted)
+        if "r" not in mode:
+            wrapped = MagicMock(wraps=file)
+            wrapped.write, wrapped.close, wrapped.fileno = counted(file.write), counted(file.close), file.fileno
+            wrapped.__enter__.return_value = wrapped
+            wrapped.__exit__.side_effect = lambda *_: wrapped.close()
+            return wrapped
+        return file
 
     with ExitStack() as patches:
         for name in ("fsync", "rename", "replace", "rmdir", "unlink"):
-            patches.enter_context(patch.object(os, name, partial(counted, getattr(os, name))))
+            patches.enter_context(patch.object(os, name, counted(getattr(os, name))))
         patches.enter_context(patch.object(io, "open", opened))
         yield calls
 

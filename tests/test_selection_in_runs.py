@@ -8,9 +8,9 @@ import pytest
 from lab.data.preparation import prepare, shard_folder
 from lab.data.tokenizer import load_tokenizer, vocabulary_hash
 from lab.errors import ConfigError, DataError
-from tests.fits import SPEED, UNPROBED, cut_after, load, records, train
+from tests.fits import UNPROBED, load, records, train
 from tests.refusals import refused
-from tests.replay import assert_same_weights, pairs_of, replayed
+from tests.replay import pairs_of, replayed
 
 TARGET_LEN, STEPS = 240, 6
 COMMON = (
@@ -70,32 +70,6 @@ def test_a_run_counts_every_pair_and_every_sample(kind, place, finished):
         assert found[0] == 960 * STEPS, "ten samples of 96 tokens fill what they can of 1,024"
 
 
-def test_runs_without_selection_say_nothing_of_it(place):
-    assert not any("samples" in key for line in records(train(place, "plain", *COMMON)) for key in line)
-
-
-@pytest.mark.parametrize("original", ["changed", "gone", "the_same"])
-def test_a_resumed_run_keeps_its_token_types(original, place, finished, capsys):
-    cut = cut_after(finished, place / "runs" / original)
-    file = place / "impact" / "impact.json"
-    before = file.read_text()
-    if original == "changed":
-        write(place, json.loads(before) | {"token_ids": [5]})
-    if original == "gone":
-        file.unlink()
-    try:
-        train(place, original, *COMMON, selecting(place), resume=True)
-    finally:
-        file.write_text(before)
-    told = capsys.readouterr()
-    assert "; continues at " in told.out
-    assert (f"skip.selection={place / 'impact'}: has changed; the run continues with " in told.err) == (
-        original == "changed"
-    )
-    assert records(cut, without=SPEED) == records(finished, without=SPEED)
-    assert_same_weights(cut, finished)
-
-
 @pytest.mark.parametrize(
     ("result", "kind", "line"),
     [
@@ -114,18 +88,3 @@ def test_a_selection_that_cannot_be_is_refused_at_the_start(result, kind, line, 
     with refused("skip.selection=" + line.format(folder=tmp_path, file=tmp_path / "impact.json"), error=kind):
         train(place, "refused", *COMMON, f"--skip.selection={tmp_path}")
     assert not (place / "runs" / "refused" / "metrics.jsonl").exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "start"),
-    [
-        (["--data.mode=natural", "--skip.random_sentences=true"], "data.mode=natural: skip.selection and skip.random_"),
-        (["--skip.selection=x", "--skip.random_sentences=true"], "skip.selection=x: would be ignored, random_sent"),
-        (["--skip.method=pose", "--skip.target_len=240", "--skip.selection=x"], "skip.selection=x: unknown setting"),
-    ],
-    ids=["documents_as_they_are", "both", "of_another_method"],
-)
-def test_a_selection_that_does_not_fit_the_run_is_refused(words, start):
-    named = {word.split("=")[0] for word in words}
-    with refused(start, error=ConfigError):
-        load(*(word for word in COMMON if word.split("=")[0] not in named), *words)

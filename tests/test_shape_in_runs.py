@@ -59,11 +59,6 @@ def test_shapes_that_do_not_fit_the_run_are_refused(words, start):
         load(*words)
 
 
-def test_the_counter_reaches_as_far_as_the_ids():
-    assert load(*WEIGHTS).reach == 96
-    assert load(*SKIP).reach == 240
-
-
 RUNS = {"plain": (), "skip": SKIP, "weights": WEIGHTS}
 
 
@@ -148,19 +143,3 @@ def test_the_command_plans_and_draws(place, capsys):
         assert len(shares) == 4
         assert sum(shares) == pytest.approx(100, abs=0.3)
         assert shares == sorted(shares, reverse=True)
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["--plot", "--shape.target.exponent=1"], "CONFIG: must be the first argument"),
-        ([str(CONFIG)], "shape: must be set"),
-        ([str(CONFIG), "--shape.target.exponent=-1"], "shape.target.exponent=-1: must be >= 0"),
-        ([str(CONFIG), "--plot=x.png"], "--plot: takes no value"),
-    ],
-    ids=["config", "shape", "exponent", "plot"],
-)
-def test_wrong_input_of_the_command_is_one_line(words, line, capsys):
-    assert main(words) == 2
-    (found,) = capsys.readouterr().err.splitlines()
-    assert found.startswith(line)

@@ -11,7 +11,7 @@ from tests.launching import copy, environment, interpreter, patched, port, runni
 SHORT = ("--probe.every_tokens=null", "--probe.loss_tokens=0", "--data.prefetch=2")
 TWO = ("--train.devices=2", "--train.strategy=ddp")
 SIGNALS = {"term": signal.SIGTERM, "int": signal.SIGINT, "usr1": signal.SIGUSR1}
-STATUS = {"alone": 75, "workers": 75, "fit": 75, "two_agents": 1}
+STATUS = {"alone": 75, "fit": 75, "two_agents": 1}
 
 
 @pytest.fixture(scope="module")
@@ -22,14 +22,13 @@ def place(tmp_path_factory):
 
 
 def commands(launcher, place, name, *options):
-    """Write what starts a run of two processes, one command for each that is started."""
+    """Write what starts a run, one command for each that is started."""
     words = command(place, name, *SHORT, "--train.tokens=40960", *options)
     agents = [*words, "--train.devices=1", "--train.nodes=2", "--train.strategy=ddp"]
     meeting = ("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port()}", f"--rdzv-id={name}")
     return {
         "alone": [(words, environment())],
         "fit": [([*words, *TWO], environment())],
-        "workers": [([*words, *TWO], variables) for variables in workers(2)],
         "two_agents": [(torchrun(agents, *meeting, "--local-addr=127.0.0.1", workers=1), environment())] * 2,
     }[launcher]
 
@@ -48,20 +47,22 @@ def check_stop(launcher, place, name, number, to, start=copy):
     assert len(records(run)) < 40
 
 
-def check_resumption(launcher, place, name):
-    with running(place, commands(launcher, place, name, "--resume"), interpreter) as processes:
-        statuses, outputs = processes.finish()
-        assert set(statuses) == {0}, outputs
-        assert processes.left() == []
-    assert [record["step"] for record in records(place / "runs" / name)] == list(range(1, 41))
-
-
-def test_a_signal_to_lab_fit_is_passed_on_to_its_ranks(place):
-    check_stop("fit", place, "fit", signal.SIGUSR1, "launcher", interpreter)
-
-
 def test_a_signal_to_the_process_group_leaves_the_loader_at_work(place):
     check_stop("alone", place, "alone", signal.SIGTERM, "all")
+
+
+def test_a_signal_to_lab_fit_is_passed_on_to_its_ranks_and_the_run_resumes(place):
+    check_stop("fit", place, "fit", signal.SIGUSR1, "launcher", interpreter)
+    fit(place, "fit", *SHORT, "--train.tokens=40960", *TWO, "--resume")
+    assert [record["step"] for record in records(place / "runs" / "fit")] == list(range(1, 41))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", SIGNALS.values(), ids=SIGNALS)
+@pytest.mark.parametrize("to", ["all", "rank", "launcher"])
+@pytest.mark.parametrize("launcher", STATUS)
+def test_every_signal_by_every_way(place, launcher, to, number):
+    check_stop(launcher, place, f"{launcher}_{to}_{number.name}", number, to, interpreter)
 
 
 def test_only_a_second_ctrl_c_ends_a_run_at_once():
@@ -82,17 +83,6 @@ def test_only_a_second_ctrl_c_ends_a_run_at_once():
     assert (done.stdout.split(), done.returncode) == (["True", "saves"], -signal.SIGINT), done.stderr
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", SIGNALS.values(), ids=SIGNALS)
-@pytest.mark.parametrize("to", ["all", "rank", "launcher"])
-@pytest.mark.parametrize("launcher", ["alone", "fit", "two_agents"])
-def test_every_signal_by_every_way(place, launcher, to, number):
-    name = f"{launcher}_{to}_{number.name}"
-    check_stop(launcher, place, name, number, to, interpreter)
-    if number == signal.SIGTERM:
-        check_resumption(launcher, place, name)
-
-
 IN_LAST = 2 * (5 + 2) + 2  # a probe has 5 lengths and 2 distances
 PROBES = ("--train.tokens=20480", "--probe.max_length=192", "--probe.loss_tokens=0", "--data.prefetch=2")
 AT_A_CALL = """
@@ -108,60 +98,37 @@ ModelInTraining.generate = counted
 """
 
 
-def cut_short(place, name, number, call, *options, status):
-    """Run until a call of the model in a probe sends its process a signal; return the probes and the last save."""
-    code = AT_A_CALL.format(call=call, rank="0", name=number.name)
-    with running(place, [(patched(command(place, name, *PROBES, *options), code), environment())]) as processes:
+def cut_short(place, name, number, call, *options, status, ranks=None, rank="0"):
+    """Run until a call of the model in a probe sends its process a signal; return the probes recorded so far."""
+    words = patched(command(place, name, *PROBES, *options), AT_A_CALL.format(call=call, rank=rank, name=number.name))
+    with running(place, [(words, variables) for variables in ranks or [environment()]]) as processes:
         statuses, outputs = processes.finish()
-        assert statuses == [status], outputs
+        assert set(statuses) == {status}, outputs
         assert processes.left() == []
-    run = place / "runs" / name
-    done = {record["consumed_tokens"] for record in records(run, "probes.jsonl")} if call != 2 else set()
-    saved = sorted((run / "checkpoints").iterdir())[-1]
-    return sorted(done), int(saved.name.removeprefix("tokens-"))
+    file = place / "runs" / name / "probes.jsonl"
+    return sorted({line["consumed_tokens"] for line in records(file.parent, file.name)}) if file.exists() else []
 
 
 def test_a_probe_that_was_cut_short_is_run_whole_by_the_resumption(place):
     whole = fit(place, "probed", *PROBES)
-    first, second, last = sorted({record["consumed_tokens"] for record in records(whole, "probes.jsonl")})
-    assert cut_short(place, "cut", signal.SIGUSR1, 2, status=75) == ([], first)
-    assert cut_short(place, "cut", signal.SIGKILL, IN_LAST, "--resume", status=-signal.SIGKILL) == (
-        [first, second],
-        last,
-    )
+    first, second, _ = sorted({record["consumed_tokens"] for record in records(whole, "probes.jsonl")})
+    assert cut_short(place, "cut", signal.SIGUSR1, 2, status=75) == []
+    found = cut_short(place, "cut", signal.SIGKILL, IN_LAST, "--resume", status=-signal.SIGKILL)
+    assert found == [first, second]
     fit(place, "cut", *PROBES, "--resume")
     assert_same_run(place / "runs" / "cut", whole)
-
-
-@pytest.mark.slow
-def test_ctrl_c_before_the_first_step_is_status_75(place):
-    code = (
-        "from lab.train.module import Training\n"
-        "def interrupt(self): raise KeyboardInterrupt\n"
-        "Training.configure_model = interrupt"
-    )
-    with running(place, [(patched(command(place, "early", *SHORT), code), environment())]) as processes:
-        statuses, outputs = processes.finish()
-    assert statuses == [75]
-    assert "--resume" in outputs[0]
 
 
 @pytest.mark.slow
 def test_sharded_ranks_stop_a_probe_together(place):
     options = ("--train.devices=2", "--train.strategy=fsdp")
     whole = fit(place, "sharded", *PROBES, *options)
-    words = patched(
-        command(place, "cut_sharded", *PROBES, *options), AT_A_CALL.format(call=2, rank="1", name="SIGTERM")
-    )
-    tasks = [(words, variables) for variables in workers(2)]
-    with running(place, tasks) as processes:
-        statuses, outputs = processes.finish()
-        assert statuses == [75, 75], outputs
+    cut_short(place, "cut_sharded", signal.SIGTERM, 2, *options, status=75, ranks=workers(2), rank="1")
     fit(place, "cut_sharded", *PROBES, *options, "--resume")
     assert_same_run(place / "runs" / "cut_sharded", whole)
 
 
-def test_what_is_not_prepared_is_refused_by_every_task(place, tmp_path):
+def test_what_is_not_prepared_is_refused_in_one_line_by_every_rank(place, tmp_path):
     options = (f"--data.folder={tmp_path}", "--data.corpus.name=text", f"--data.corpus.path={tmp_path}", *TWO)
     words = [word for word in command(place, "bare", *options) if not word.startswith(f"--data.folder={place}")]
     with running(place, [(words, variables) for variables in workers(2)]) as processes:

@@ -23,7 +23,7 @@ from lab.errors import ConfigError, DataError, LabError, nearest
 from lab.files import write_json
 from lab.sweep.planning import Run, plan, read_command, run_of
 from lab.sweep.reading import read_sweep
-from lab.train.changes import flatten
+from lab.train.arms import flatten
 
 FINISHED = "finished.json"  # in a row's folder once its commands have run
 PLACEHOLDER = re.compile(r"\{([a-z][\w.-]*)\}")

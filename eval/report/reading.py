@@ -11,7 +11,7 @@ import numpy as np
 
 from lab.counts import SavedCounts
 from lab.errors import CheckpointError
-from lab.train.arms import flat
+from lab.train.arms import flatten
 from lab.train.folder import RunFolder
 
 Row = dict[str, Any]
@@ -140,4 +140,4 @@ def read_environment(run: Path) -> Row:
 
     Raises: CheckpointError.
     """
-    return dict(flat(RunFolder(run).environment()))
+    return flatten(RunFolder(run).environment())

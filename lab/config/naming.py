@@ -1,7 +1,7 @@
 """Name a run by its settings: the config's name and 8 hex digits.
 
 The digits are the SHA-256 of the settings that differ from their defaults, as JSON with sorted keys, without those that
-do not change what a run computes: lab.train.changes.FREE_TO_CHANGE, which `--resume` lets differ as well. So equal
+do not change what a run computes: lab.train.arms.FREE_TO_CHANGE, which `--resume` lets differ as well. So equal
 settings give equal names on any machine, whether written in the config, on the command line or left at their
 defaults, and a setting that is added to the lab later, at its default, renames nothing.
 """
@@ -14,7 +14,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from lab.schema import TAGS
-from lab.train.changes import FREE_TO_CHANGE, flatten
+from lab.train.arms import FREE_TO_CHANGE, flatten
 
 if TYPE_CHECKING:
     from lab.config.experiment import Experiment

@@ -19,7 +19,7 @@ from lab.positions.string import of_length
 from lab.schema import is_short
 from lab.settings import Raw, validated
 from lab.source import inherit
-from lab.train.changes import flatten
+from lab.train.arms import flatten
 
 
 def load_experiment(path: Path, overrides: dict[str, Any] | None = None) -> Experiment:

@@ -42,7 +42,7 @@ class TrainConfig(Section):
     devices: Annotated[int, Ge(1), Le(256)] = 1
     """Processes on a node, one for each device."""
     nodes: Annotated[int, Ge(1), Le(100_000)] = 1
-    """Nodes; several are started by SLURM or torchrun."""
+    """Nodes; torchrun starts the processes of each, where there are several."""
     context_parallel: Annotated[int, Ge(1), Le(256)] = 1
     """Consecutive processes that share each pack, every one with its part of the tokens and, in attention, heads."""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"

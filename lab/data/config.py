@@ -186,24 +186,15 @@ class DataConfig(Section):
         if self.upsample is not None and self.base is not None:
             base = self.base.shard_identity()
             return {"base": base, "upsample": asdict(self.upsample), "version": DERIVED_VERSION}
-        corpus = asdict(self.corpus)
-        if isinstance(self.corpus, Conversations):  # settings without effect do not change the name
-            corpus = {name: value for name, value in corpus.items() if value}
-        identity: dict[str, object] = {
-            "corpus": corpus,
-            "tokenizer": asdict(self.tokenizer),
-            "held_out_frac": self.held_out_frac,
-        }
+        identity: dict[str, object] = {name: getattr(self, name) for name in ("held_out_frac", "tags")}
+        identity |= {"corpus": asdict(self.corpus), "tokenizer": asdict(self.tokenizer)}
         if isinstance(self.corpus, Synthetic):
-            identity["version"] = SYNTHETIC_VERSION
-            identity["wording"] = wording.example()  # which its documents spell out
-        if self.tags:
-            identity["tags"] = True
+            identity |= {"version": SYNTHETIC_VERSION, "wording": wording.example()}  # which documents spell out
         return identity
 
     @property
     def shard_name(self) -> str:
         """Name of the shards' folder: the corpus and a hash of the identity."""
         text = json.dumps(self.shard_identity(), sort_keys=True)
-        derived = ["upsampled"] * (self.upsample is not None)
-        return "-".join([self.corpus.name, *derived, hashlib.sha256(text.encode()).hexdigest()[:10]])
+        derived = "-upsampled" if self.upsample is not None else ""
+        return f"{self.corpus.name}{derived}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 
 from lab.data.config import Conversations, Corpus
@@ -65,36 +65,33 @@ def select(
     if not isinstance(corpus, Conversations):
         yield from items
         return
+    samples = chain.from_iterable(samples_of(corpus, item, count) for item in items)
     taken = 0
-    for item in items:
-        for sample in samples_of(corpus, item, count):
-            yield sample
-            taken += isinstance(sample, Document)
-            if taken == corpus.limit:
-                return
+    for sample in samples:
+        yield sample
+        taken += isinstance(sample, Document)
+        if taken == corpus.limit:
+            return
 
 
 def samples_of(
     corpus: Conversations, document: Document | DroppedDocument, count: Count
 ) -> Iterator[Document | DroppedDocument]:
     """Yield the samples of one conversation, and what is left out with the reason."""
-    if isinstance(document, DroppedDocument):
+    if isinstance(document, DroppedDocument) or document.parts is None:
         yield document
         return
-    short = DroppedDocument(f"shorter than {corpus.min_tokens} tokens")
-    parts = document.parts or ()
     if corpus.min_ascii and ascii_share(document.text) < corpus.min_ascii:
         yield DroppedDocument("of other letters than ASCII")
-    elif corpus.min_tokens and count(parts) < corpus.min_tokens:
-        yield short
-    else:
-        for piece in cut(parts, corpus.max_tokens, count):
-            if not any(scored for _, scored in piece):
-                yield DroppedDocument("a conversation without a response")
-            elif len(piece) < len(parts) and corpus.min_tokens and count(piece) < corpus.min_tokens:
-                yield short
-            else:
-                yield replace(document, text="".join(text for text, _ in piece), parts=piece)
+        return
+    short = corpus.min_tokens and count(document.parts) < corpus.min_tokens
+    for piece in (document.parts,) if short else cut(document.parts, corpus.max_tokens, count):
+        if not any(scored for _, scored in piece):
+            yield DroppedDocument("a conversation without a response")
+        elif corpus.min_tokens and count(piece) < corpus.min_tokens:
+            yield DroppedDocument(f"shorter than {corpus.min_tokens} tokens")
+        else:
+            yield replace(document, text="".join(text for text, _ in piece), parts=piece)
 
 
 def cut(parts: Parts, most: int | None, count: Count) -> Iterator[Parts]:

@@ -6,11 +6,11 @@ import ast
 import io
 import sysconfig
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from lab.data.config import Conversations, DataConfig, Slimpajama, Stdlib, Synthetic, Text
 from lab.data.conversations import to_conversation
@@ -27,22 +27,10 @@ SUFFIXES = (".jsonl", ".jsonl.zst", ".parquet", ".txt")
 Item = Document | DroppedDocument
 
 
-class CorpusReader(Protocol):
-    """The interface of a corpus for preparation."""
+def open_corpus(config: DataConfig) -> SyntheticReader | StdlibReader | FilesReader | HubReader:
+    """Open the corpus of a config: a reader of `n_tasks`, each read by `read(task)`, the same on every call.
 
-    n_tasks: int
-
-    def read(self, task: int) -> Iterator[Item]:
-        """Yield the documents of one task, the same on every call."""
-        ...
-
-    def inputs(self) -> dict[str, int]:
-        """Return the inputs and their sizes, by which preparation detects a change between two calls."""
-        ...
-
-
-def open_corpus(config: DataConfig) -> CorpusReader:
-    """Open the corpus of a config.
+    `inputs()` names what is read with its size, by which preparation detects a change between two calls.
 
     Raises: DataError for a missing path or a folder without text files.
     """
@@ -139,7 +127,6 @@ class FilesReader:
         files = sorted(self.root.rglob("*")) if self.root.is_dir() else [self.root]
         suffixes = SUFFIXES[:-1] if isinstance(corpus, Conversations) else SUFFIXES  # a .txt holds no turns
         self.files = [path for path in files if path.name.endswith(suffixes) and path.is_file()]
-        self.others = Counter(path.suffix for path in files if path.is_file() and not path.name.endswith(suffixes))
         if not self.files:
             raise DataError(f"data.corpus.path={self.root}: holds no text files; put {', '.join(suffixes)} there")
         limited = isinstance(corpus, Conversations) and corpus.limit is not None  # by one task, which counts
@@ -167,11 +154,6 @@ class FilesReader:
             return slimpajama_document(row, default)
         return to_document(row, self.corpus.text_field, default)
 
-    def note(self) -> str | None:
-        """Describe files that are not read."""
-        found = ", ".join(f"{n} {suffix or 'without a suffix'}" for suffix, n in sorted(self.others.items()))
-        return f"data.corpus.path={self.root}: holds files of kinds that are not read: {found}" if found else None
-
 
 def slimpajama_document(row: Row, default: str) -> Item:
     """Build a document of SlimPajama, whose rows name their source."""
@@ -188,18 +170,9 @@ def why_empty(config: DataConfig) -> str:
     if len(dropped) < len(items):
         return "data.corpus: empty, all documents are held out; lower data.held_out_frac or give more text"
     counts = ", ".join(f"{n:,} {reason}" for reason, n in Counter(item.reason for item in dropped).most_common())
-    fields = fields_of(item.fields for item in dropped)
-    if fields and isinstance(config.corpus, Text):
-        remedy = f"the rows have the fields {fields}: set data.corpus.text_field to one of them"
-    else:
-        remedy = "check its path"
+    fields = ", ".join(list(dict.fromkeys(brief(name) for item in dropped for name in item.fields))[:SHOWN_FIELDS])
+    remedy = f"set data.corpus.text_field to one of the fields {fields}" if fields else "check its path"
     return f"data.corpus: empty, no document has text ({counts or 'there are no rows'}); {remedy}"
-
-
-def fields_of(rows: Iterable[tuple[str, ...]]) -> str:
-    """List the fields of rows, the first of them."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    return ", ".join(map(brief, names[:SHOWN_FIELDS])) + ", ..." * (len(names) > SHOWN_FIELDS)
 
 
 class HubReader:

@@ -30,8 +30,6 @@ from lab.masks import WindowMask
 from lab.skip import skip_positions
 from lab.skip.sentences import sentence_ends, split_sentences
 
-FIRST_WINDOWS = 32  # in one of which an impactful token must occur
-
 
 def arrangement_of(config: DataConfig, mask: WindowMask) -> Arrangement:
     """Resolve a mask's settings; the anchor is the token that begins every document, or else the one that ends it.
@@ -82,9 +80,10 @@ class PackedData(lightning.LightningDataModule):
 
         Raises: DataError.
         """
-        if not self.config.embedded:
-            read_manifests(shard_folder(self.config))
-        if not self.config.embedded and not is_prepared(self.config):
+        if self.config.embedded:
+            return
+        read_manifests(shard_folder(self.config))
+        if not is_prepared(self.config):
             if getattr(self.config.corpus, "path", None):
                 open_corpus(self.config)  # raises where the path is wrong
             raise DataError(
@@ -150,14 +149,11 @@ class PackedData(lightning.LightningDataModule):
     def open_selection(self) -> Selection:
         """Read the token types that select sentences.
 
-        Raises: LabError, also if the first windows contain none of them.
+        Raises: ConfigError.
         """
         skip = self.experiment.skip
         path = self.token_types or (Path(skip.selection) if skip.selection is not None else None)
-        selection = Selection.of(skip, self.config.window, load_tokenizer(shard_folder(self.config)), path)
-        first = self.segments.draw_all(np.arange(min(FIRST_WINDOWS, self.segments.n)), self.experiment.run.seed)
-        selection.refuse_unmatched([self.store.read(s.start, s.length).astype(np.int64) for s in first])
-        return selection
+        return Selection.of(skip, self.config.window, load_tokenizer(shard_folder(self.config)), path)
 
     def train_dataloader(self) -> Iterable[Batch]:
         """Load this rank's streams; with data.prefetch a thread packs them."""

@@ -84,8 +84,8 @@ class PackStream:
         if state is not None:
             self.next_sample = int(state[0])
             samples = sorted(int(sample) for sample in state[1:] if sample >= 0)
-            segments = settings.segments.draw_all(np.array(samples, dtype=np.int64), settings.seed)
-            for sample, segment in zip(samples, segments):
+            numbers = settings.segments.numbers(np.array(samples, dtype=np.int64), settings.seed)
+            for sample, segment in zip(samples, settings.segments.locate(numbers)):
                 self._wait(sample, segment)
 
     def __iter__(self) -> PackStream:
@@ -156,7 +156,7 @@ class PackStream:
             return [TokenRun(tokens, targets, np.arange(len(tokens)))]
         generator = np.random.default_rng([settings.seed, sample])
         if settings.selection is not None:
-            return [select(settings.selection, tokens, targets, generator)]
+            return [settings.selection.sample(tokens, targets, generator)]
         documents = settings.store.document_numbers(segment.start, segment.length)
         runs = settings.arrangement.runs(tokens, targets, documents, generator)
         if settings.skip is None:
@@ -194,18 +194,6 @@ class PackStream:
             tuple(anchors) if self.settings.arrangement.mask == "anchor" else None,
             selected,
         )
-
-
-def select(selection: Selection, tokens: np.ndarray, targets: np.ndarray, generator: np.random.Generator) -> TokenRun:
-    """Build a sample of a window: its sentences and their ids; a target is scored where it follows in the sample.
-
-    The next token of the text is not a target if it was left out: arXiv:2409.00509 does not specify the end of a
-    sentence whose successor is removed, and the choice is ours.
-    """
-    sample = selection.sample(tokens, generator)
-    follows = np.diff(sample.places, append=-1) == 1
-    targets = np.where(follows, targets[sample.places], IGNORE)
-    return TokenRun(tokens[sample.places], targets, sample.ids, matched=sample.matched)
 
 
 @dataclass(frozen=True, eq=False)

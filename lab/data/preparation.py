@@ -1,10 +1,7 @@
-"""Tokenize a corpus to shards: task by task, in parallel, finished tasks skipped; without torch."""
+"""Prepare a corpus: its shards task by task, in parallel, finished tasks skipped; without torch."""
 
 from __future__ import annotations
 
-import hashlib
-import itertools
-import json
 import multiprocessing
 import os
 import shutil
@@ -14,16 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from lab.bars import Bar
-from lab.data import wording
-from lab.data.config import Bpe, Conversations, DataConfig, Synthetic
-from lab.data.conversations import Parts, marked, select
+from lab.data.config import Bpe, DataConfig
 from lab.data.corpora import open_corpus, why_empty
 from lab.data.derivation import RECORD, derive_task, inputs_of, plan
 from lab.data.manifest import (
@@ -39,19 +34,14 @@ from lab.data.manifest import (
     task_name,
 )
 from lab.data.segments import index_documents
-from lab.data.shards import ShardWriter, token_dtype
-from lab.data.text_files import Document
-from lab.data.tokenizer import EOS, load_tokenizer, special_ends, train_bpe
+from lab.data.tokenizer import EOS
+from lab.data.tokenizing import TOKENIZER, obtain_tokenizer, run_task
 from lab.errors import DataError, InUse
-from lab.files import on_disk, read_object, remove, temporary_of, write_atomic, write_json
+from lab.files import on_disk, read_object, remove, write_atomic, write_json
 from lab.lock import NAME, locked
 
-BATCH_DOCUMENTS = 256
-HASH_BYTES = 8
 INPUTS = "inputs.json"
 PREPARE_AGAIN = "delete the folder and prepare again"
-TOKENIZER = "tokenizer.json"
-
 RunTask = Callable[[Any], Manifest]
 
 
@@ -89,12 +79,12 @@ def is_prepared(config: DataConfig) -> bool:
     Raises: DataError for shards of other settings.
     """
     folder = shard_folder(config)
-    closed = read_prepared(folder)
-    if closed is None:
+    record = read_prepared(folder)
+    if record is None:
         return False
-    if closed["identity"] != json.loads(json.dumps(config.shard_identity())):
+    if record["name"] != config.shard_name:
         raise DataError(f"{folder}: holds the shards of other settings, see its prepared.json; {PREPARE_AGAIN}")
-    if not all((folder / task_name(task)).exists() for task in range(closed["tasks"])):
+    if not all((folder / task_name(task)).exists() for task in range(record["tasks"])):
         return False
     if config.base is None or not is_prepared(config.base):
         return True
@@ -112,20 +102,21 @@ def prepare(
     Raises: DataError for an empty corpus or unreadable input.
     """
     folder = shard_folder(config)
-    if config.base is not None and is_prepared(config):  # the base may have been deleted
-        index_documents(folder, config.window)
-        return summarise(folder)
-    if config.base is not None and not is_prepared(config.base):
-        base = prepare(config.base, workers=workers, tasks=tasks, progress=progress)
+    if config.base is not None:
+        if is_prepared(config):  # the base may have been deleted
+            index_documents(folder, config.window)
+            return summarise(folder)
         if not is_prepared(config.base):
-            return base
-    run, jobs = begin(config, folder) if config.base is None else begin_derived(config, config.base, folder, progress)
-    todo = {task: jobs[task] for task in (range(len(jobs)) if tasks is None else tasks)}
-    undone = {task: job for task, job in todo.items() if not (folder / task_name(task)).exists()}
-    with Bar(total=len(undone), desc=f"prepare {config.shard_name}", disable=not (progress and undone)) as bar:
+            base = prepare(config.base, workers=workers, tasks=tasks, progress=progress)
+            if not is_prepared(config.base):
+                return base
+    with folder_of_tasks(config, folder):
+        run, jobs = begin(config, folder, progress)
+    undone = [(task, jobs[task]) for task in (range(len(jobs)) if tasks is None else tasks)]
+    with Bar(total=len(undone), desc=f"prepare {config.shard_name}", disable=not progress) as bar:
         for wait in (False, True):  # tasks that another process runs come last
-            undone = {task: job for task, job in undone.items() if not (folder / task_name(task)).exists()}
-            for done in in_processes(partial(run_owned, run, folder, wait), list(undone.items()), workers):
+            undone = [(task, job) for task, job in undone if not (folder / task_name(task)).exists()]
+            for done in in_processes(partial(run_owned, run, folder, wait), undone, workers):
                 bar.update(done)
     prepared = summarise(folder)
     if len(shards_in(folder)) < len(jobs):
@@ -138,88 +129,9 @@ def prepare(
     return prepared
 
 
-def in_processes(run: Callable[[Any], bool], todo: Sequence[Any], workers: int) -> Iterator[bool]:
-    """Run tasks in this process or in worker processes, and yield what they return as they finish."""
-    if workers <= 1 or len(todo) <= 1:
-        yield from map(run, todo)
-        return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(todo)), mp_context=context, initializer=begin_worker) as pool:
-        try:
-            for future in as_completed([pool.submit(run, task) for task in todo]):
-                yield future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def begin_worker() -> None:
-    """End a worker process with its parent, and limit its tokenizers library to one thread; it has no other setting."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None, "runs in a worker only"
-    threading.Thread(target=end_after, args=(parent,), daemon=True).start()
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-
-
-def end_after(parent: multiprocessing.process.BaseProcess) -> None:
-    """Wait for the end of the parent, however it ends, and end this process."""
-    parent.join()
-    os._exit(1)
-
-
-def run_owned(run: RunTask, folder: Path, wait: bool, task: tuple[int, Any]) -> bool:
-    """Run one task as its owner, unless another process has done it; return False where one still runs it.
-
-    Such a process is waited for with `wait`, and its task taken over if it ends early.
-
-    Raises: DiskError.
-    """
-    number, job = task
-    name = task_name(number)
-    try:
-        with locked(folder / f".{name}.lock", wait=wait), on_disk(folder / name):
-            try:
-                if not (folder / name).exists():
-                    remove_all(folder, name)
-                    run(job)
-            except BaseException:
-                remove_all(folder, name)
-                raise
-    except InUse:
-        return False
-    return True
-
-
-def remove_all(folder: Path, name: str) -> None:
-    """Delete what attempts at a task have left half written."""
-    for leftover in folder.glob(f".{name}.tmp*"):
-        remove(leftover)
-
-
-def begin(config: DataConfig, folder: Path) -> tuple[RunTask, Sequence[Any]]:
-    """Prepare the folder of a corpus and return the function that runs a task, and the tasks."""
-    reader = open_corpus(config)
-    with folder_of_tasks(config, folder):
-        eos = end_of_document(config, obtain_tokenizer(config, folder))
-        refuse_other_inputs(folder, reader.inputs())
-    return partial(run_task, config, folder, eos), range(reader.n_tasks)
-
-
-def begin_derived(config: DataConfig, base: DataConfig, folder: Path, progress: bool) -> tuple[RunTask, Sequence[Any]]:
-    """Prepare the folder of upsampled shards and return the function that runs a task, and the tasks."""
-    assert config.upsample is not None, "shards with a base are upsampled"
-    source = shard_folder(base)
-    with folder_of_tasks(config, folder):
-        refuse_other_inputs(folder, inputs_of(source))
-        jobs, record = plan(source, config.upsample, progress=progress)
-    write_atomic(folder / TOKENIZER, (source / TOKENIZER).read_bytes())
-    write_json(folder / RECORD, record)
-    return partial(derive_task, folder, config.shard_name), jobs
-
-
 @contextmanager
 def folder_of_tasks(config: DataConfig, folder: Path) -> Iterator[None]:
-    """Create the shards' folder and own it, and remove it if the block fails before any task is done or begun.
+    """Create the shards' folder and lock it, and remove it if the block fails before any task is done or begun.
 
     Raises: DataError if it cannot be written.
     """
@@ -242,6 +154,21 @@ def folder_of_tasks(config: DataConfig, folder: Path) -> Iterator[None]:
         raise
 
 
+def begin(config: DataConfig, folder: Path, progress: bool) -> tuple[RunTask, Sequence[Any]]:
+    """Write what all tasks need, and return the function that runs a task, and the tasks."""
+    if config.upsample is None or config.base is None:
+        reader = open_corpus(config)
+        eos = end_of_document(config, obtain_tokenizer(config, folder))
+        refuse_other_inputs(folder, reader.inputs())
+        return partial(run_task, config, folder, eos), range(reader.n_tasks)
+    source = shard_folder(config.base)
+    refuse_other_inputs(folder, inputs_of(source))
+    jobs, record = plan(source, config.upsample, progress=progress)
+    write_atomic(folder / TOKENIZER, (source / TOKENIZER).read_bytes())
+    write_json(folder / RECORD, record)
+    return partial(derive_task, folder, config.shard_name), jobs
+
+
 def refuse_other_inputs(folder: Path, inputs: dict[str, int] | dict[str, str]) -> None:
     """Refuse inputs with files that were added, removed or changed since the first task was done.
 
@@ -251,13 +178,70 @@ def refuse_other_inputs(folder: Path, inputs: dict[str, int] | dict[str, str]) -
     if not path.exists():
         write_json(path, inputs)
         return
-    before = read_object(path, DataError, PREPARE_AGAIN)
+    before: dict[str, Any] = read_object(path, DataError, PREPARE_AGAIN)
     changed = sorted(name for name in before.keys() | inputs.keys() if before.get(name) != inputs.get(name))
     if changed:
         raise DataError(
             f"{folder}: {changed[0]} and {len(changed) - 1} others were added, removed or changed since preparation "
-            "began; delete the folder and prepare again"
+            f"began; {PREPARE_AGAIN}"
         )
+
+
+def in_processes(run: Callable[[Any], bool], todo: Sequence[Any], workers: int) -> Iterator[bool]:
+    """Run tasks in this process or in worker processes, and yield what they return as they finish."""
+    if workers <= 1 or len(todo) <= 1:
+        yield from map(run, todo)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(workers, len(todo)), mp_context=context, initializer=begin_worker) as pool:
+        try:
+            for future in as_completed([pool.submit(run, task) for task in todo]):
+                yield future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def begin_worker() -> None:
+    """End a worker process with its parent, and limit its tokenizers library to one thread; it has no other setting."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "runs in a worker only"
+
+    def end_after() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end_after, daemon=True).start()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+def run_owned(run: RunTask, folder: Path, wait: bool, task: tuple[int, Any]) -> bool:
+    """Run one task under its lock, unless it is done; return False where another process runs it.
+
+    Such a process is waited for with `wait`, and its task taken over if it ends early.
+
+    Raises: DiskError.
+    """
+    number, job = task
+    name = task_name(number)
+    try:
+        with locked(folder / f".{name}.lock", wait=wait), on_disk(folder / name):
+            try:
+                if not (folder / name).exists():
+                    remove_all(folder, name)
+                    run(job)
+            except BaseException:
+                remove_all(folder, name)
+                raise
+    except InUse:
+        return False
+    return True
+
+
+def remove_all(folder: Path, name: str) -> None:
+    """Delete what attempts at a file or a shard have left half written."""
+    for leftover in folder.glob(f".{name}.tmp*"):
+        remove(leftover)
 
 
 def verify(config: DataConfig) -> None:
@@ -267,74 +251,6 @@ def verify(config: DataConfig) -> None:
     """
     for shard, manifest in Bar(read_manifests(shard_folder(config)).items(), desc="verify"):
         check_hashes(shard, manifest)
-
-
-def run_task(config: DataConfig, folder: Path, eos: int, task: int) -> Manifest:
-    """Tokenize one task into one shard."""
-    tokenizer = load_tokenizer(folder)
-    temporary = temporary_of(folder / task_name(task))
-    marks = config.tags or isinstance(config.corpus, Conversations)
-    writer = ShardWriter(temporary, token_dtype(tokenizer.get_vocab_size()), name=config.shard_name, marks_scored=marks)
-    pick, ends = splitter(config.held_out_frac), special_ends(tokenizer)
-
-    def encode(text: str) -> list[int]:
-        return list(tokenizer.encode(text, add_special_tokens=False).ids)
-
-    @cache
-    def tags(source: str) -> list[int]:
-        return encode(f"{source}\n")
-
-    def count(parts: Parts) -> int:
-        return sum(len(encode(text)) for text, _ in parts) + sum(map(len, ends)) + 1  # the end of the document
-
-    items = select(config.corpus, open_corpus(config).read(task), count)
-    while batch := list(itertools.islice(items, BATCH_DOCUMENTS)):
-        documents = [item for item in batch if isinstance(item, Document)]
-        writer.skips.update(item.reason for item in batch if not isinstance(item, Document))
-        encodings = tokenizer.encode_batch_fast([document.text for document in documents])
-        for document, encoding in zip(documents, encodings, strict=True):
-            ids, scored = encoding.ids, None
-            if marks:
-                ids, scored = marked(document, ids, ends, tags(document.source) if config.tags else [], encode)
-                scored.append(True)
-            ids.append(eos)
-            writer.add(pick(document.text), ids, document.source, scored)
-    return writer.close(folder / task_name(task))
-
-
-def splitter(held_out_frac: float) -> Callable[[str], Split]:
-    """Return the function that assigns a text to a split by its hash, so that duplicates share a split."""
-    bound = int(held_out_frac * 2 ** (8 * HASH_BYTES))
-
-    def split_of(text: str) -> Split:
-        digest = hashlib.blake2b(text.encode("utf-8"), digest_size=HASH_BYTES).digest()
-        return SPLITS[1] if int.from_bytes(digest, "little") < bound else SPLITS[0]
-
-    return split_of
-
-
-def obtain_tokenizer(config: DataConfig, folder: Path) -> Tokenizer:
-    """Read the folder's tokenizer, or create it: a copy of the given file, or a BPE trained on the training split."""
-    path = folder / TOKENIZER
-    if path.exists():
-        return load_tokenizer(path)
-    choice = config.tokenizer
-    if isinstance(choice, Bpe):
-        pick = splitter(config.held_out_frac)
-        reader = open_corpus(config)
-        items = itertools.chain.from_iterable(reader.read(task) for task in range(reader.n_tasks))
-        texts = (item.text for item in items if isinstance(item, Document) and pick(item.text) == SPLITS[0])
-        sample: Iterator[str] = itertools.islice(texts, choice.sample_documents)
-        if isinstance(config.corpus, Synthetic):  # with short windows the sample may lack the needle test's words
-            sample = itertools.chain([wording.TASK + wording.NEEDLE + wording.QUESTION], sample)
-        try:
-            tokenizer = train_bpe(sample, choice.vocab_size)
-        except DataError as error:
-            raise DataError(why_empty(config)) from error  # or what was wrong with a file, which it reads again
-    else:
-        tokenizer = load_tokenizer(Path(choice.path), choice.eos)
-    write_atomic(path, tokenizer.to_str().encode("utf-8"))
-    return tokenizer
 
 
 def end_of_document(config: DataConfig, tokenizer: Tokenizer) -> int:

@@ -14,8 +14,9 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 from tokenizers import Tokenizer
 
+from lab.data.arrangement import IGNORE, TokenRun
 from lab.data.tokenizer import vocabulary_hash
-from lab.errors import ConfigError, DataError
+from lab.errors import ConfigError
 from lab.schema import PathText, Positive, Section, Seed, Tests
 from lab.skip.base import IntArray
 from lab.skip.longrecipe import LongRecipe
@@ -26,18 +27,6 @@ from lab.skip.sentences import BoolArray, sentence_ends, split_sentences
 RESULT = "impact.json"  # written by eval.impact
 FIELD = "skip.selection"
 PositiveShare = Annotated[float, Gt(0), Le(1)]
-
-
-@dataclass(frozen=True, eq=False)
-class Sample:
-    """Tokens of a window and their ids; `matched` is true if a sentence held an impactful token.
-
-    Shapes: `places` in the window, rising, and `ids` int64 (n,).
-    """
-
-    places: IntArray
-    ids: IntArray
-    matched: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,8 +65,11 @@ class Selection:
         lengths, remaining, _ = self.sentences(tokens)
         return min(self.budget, int(lengths[remaining].sum()))
 
-    def sample(self, tokens: IntArray, generator: np.random.Generator) -> Sample:
+    def sample(self, tokens: IntArray, targets: IntArray, generator: np.random.Generator) -> TokenRun:
         """Draw sentences of a window, then ids that break between them only.
+
+        A target is scored where it follows in the sample. arXiv:2409.00509 does not specify the end of a sentence whose
+        successor is left out, and the choice is ours.
 
         Shapes: int64 (target_len,).
         """
@@ -85,18 +77,8 @@ class Selection:
         kept = draw_sentences(lengths, remaining, self.budget, generator)
         places = places_of(lengths, kept)
         ids = skip_positions_from_config(self.config, len(places), sentence_lengths=kept[kept > 0], generator=generator)
-        return Sample(places, ids, matched)
-
-    def refuse_unmatched(self, windows: list[IntArray]) -> None:
-        """Refuse token types that occur in none of the given windows.
-
-        Raises: DataError.
-        """
-        if not any(self.sentences(tokens)[2] for tokens in windows):
-            raise DataError(
-                f"{FIELD}={self.config.selection}: its token types occur in none of the first {len(windows)} windows "
-                "of data.corpus; analyse text like it with eval.impact"
-            )
+        follows = np.diff(places, append=-1) == 1
+        return TokenRun(tokens[places], np.where(follows, targets[places], IGNORE), ids, matched=matched)
 
 
 def result_file(path: Path) -> Path:
@@ -110,29 +92,18 @@ def read_token_types(path: Path, tokenizer: Tokenizer) -> BoolArray:
     Shapes: bool (vocab_size,).
     Raises: ConfigError for a missing or broken file, another vocabulary, or no token types.
     """
-    file = result_file(path)
+    made = "use one of python -m eval.impact BASE TUNED -o FOLDER, with models of this tokenizer"
     try:
-        result: Any = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(
-            f"{FIELD}={path}: no such file; run python -m eval.impact BASE TUNED -o FOLDER and use that folder"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{FIELD}={path}: cannot be read ({error}); run eval.impact again") from error
-    n_ids = max(tokenizer.get_vocab().values()) + 1
-    ids = result.get("token_ids") if isinstance(result, dict) else None
-    if not isinstance(ids, list) or not all(type(i) is int and i >= 0 for i in ids) or "tokenizer" not in result:
-        raise ConfigError(f"{FIELD}={path}: is not a result of eval.impact; use its folder or its {RESULT}")
-    if result["tokenizer"] != vocabulary_hash(tokenizer) or max(ids, default=0) >= n_ids:
-        raise ConfigError(
-            f"{FIELD}={path}: was made with another tokenizer than data.tokenizer; run eval.impact with models of this "
-            "tokenizer"
-        )
-    if not ids:
-        raise ConfigError(
-            f"{FIELD}={path}: holds no token types, every sentence would be removed; run eval.impact with a higher "
-            "--coverage"
-        )
+        result: Any = json.loads(result_file(path).read_text(encoding="utf-8"))
+        ids, of = result["token_ids"], result["tokenizer"]
+        n_ids = max(tokenizer.get_vocab().values()) + 1
+        if not ids or not all(type(i) is int and 0 <= i < n_ids for i in ids):
+            raise ValueError("its token_ids are none of this vocabulary")
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        fault = "no such file" if isinstance(error, FileNotFoundError) else f"is no result of eval.impact ({error})"
+        raise ConfigError(f"{FIELD}={path}: {fault}; {made}") from error
+    if of != vocabulary_hash(tokenizer):
+        raise ConfigError(f"{FIELD}={path}: was made with another tokenizer than data.tokenizer; {made}")
     types = np.zeros(n_ids, dtype=np.bool_)
     types[ids] = True
     return types

@@ -25,7 +25,7 @@ from lab.config.naming import AUTO
 from lab.errors import ConfigError, LabError
 from lab.settings import parse_yaml
 from lab.sweep.reading import Settings, Sweep
-from lab.train.changes import changes, flatten
+from lab.train.arms import changes, flatten
 from lab.train.checkpoints import newest
 from lab.train.folder import RunFolder, is_finished
 

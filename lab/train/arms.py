@@ -1,6 +1,7 @@
-"""Arms: runs that differ in nothing but their seed, their name and how they were computed.
+"""Settings of runs compared: what may change when a run is resumed, and the arms that several runs fall into.
 
-A number of an arm is the mean over its seeds, with 95% limits of the t distribution,
+Runs of one arm differ in nothing but their seed, their name and how they were computed. A number of an arm is the mean
+over its seeds, with 95% limits of the t distribution,
 
     mean +- t_(n-1, 0.975) s / sqrt(n),     s the standard deviation of the n seeds
 
@@ -9,54 +10,86 @@ One seed has no limits, nor have seeds whose numbers are all the same.
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
-import yaml
-from scipy.special import stdtrit  # scipy.stats takes half a second more to import
-
-from lab.errors import CheckpointError
+from lab.errors import CheckpointError, ConfigError
+from lab.settings import parse_yaml
 
 Row = dict[str, Any]
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # five times as fast where PyYAML is built with libyaml
 CONFIDENCE = 0.95
-NOT_OF_THE_ARM = (
-    "run.",
-    "track.",
-    "train.threads",
+FREE_TO_CHANGE = (  # settings, or sections, that do not change what a run computes
     "train.devices",
+    "train.nodes",
+    "train.context_parallel",
     "train.accelerator",
+    "train.strategy",
+    "train.threads",
+    "train.recompute",
+    "train.backend",
+    "train.compile",
+    "train.keep_checkpoints",
+    "train.final_checkpoints",
+    "train.async_checkpoints",
     "probe.batch",
+    "data.prefetch",
+    "data.folder",
+    "track.",
+    "run.folder",
+    "run.name",
 )
+NOT_OF_THE_ARM = ("run.", "track.", "train.threads", "train.devices", "train.accelerator", "probe.batch")
 ONLY = "all"  # name of an arm without others
 
 
+class Change(NamedTuple):
+    """A dotted setting with its values."""
+
+    key: str
+    before: Any
+    now: Any
+
+
+def changes(before: dict[str, Any], now: dict[str, Any]) -> Iterator[Change]:
+    """List the settings that differ, except those that may.
+
+    Example:
+        >>> list(changes({"optim": {"lr": 1.0}, "run": {"name": "a"}}, {"optim": {"lr": 2.0}, "run": {"name": "b"}}))
+        [Change(key='optim.lr', before=1.0, now=2.0)]
+    """
+    old, new = flatten(before), flatten(now)
+    for key in sorted(old.keys() | new.keys()):
+        if old.get(key) != new.get(key) and not key.startswith(FREE_TO_CHANGE):
+            yield Change(key, old.get(key), new.get(key))
+
+
+def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Turn nested sections into dotted keys.
+
+    Example:
+        >>> flatten({"optim": {"lr": 1.0}, "skip": None})
+        {'optim.lr': 1.0, 'skip': None}
+    """
+    out: dict[str, Any] = {}
+    for key, value in values.items():
+        out |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {prefix + key: value}
+    return out
+
+
 def read_settings(run: Path) -> Row:
-    """Read the settings of a run's config.yaml by their dotted names.
+    """Read the settings of a run's config.yaml by their dotted names, lists as text.
 
     Raises: CheckpointError.
     """
     path = run / "config.yaml"
     try:
-        return dict(flat(dict(yaml.load(path.read_text(encoding="utf-8"), Loader=LOADER))))
-    except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
+        found = flatten(dict(parse_yaml(path.read_text(encoding="utf-8"), str(path))))
+    except (OSError, ValueError, TypeError, ConfigError) as error:
         raise CheckpointError(f"{path}: not a run's config; restore it") from error
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Go through nested settings by their dotted names.
-
-    Example:
-        >>> dict(flat({"a": {"b": 1, "c": [2, 3]}, "d": None}))
-        {'a.b': 1, 'a.c': '[2, 3]', 'd': None}
-    """
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", str(value) if isinstance(value, list) else value
+    return {key: str(value) if isinstance(value, list) else value for key, value in found.items()}
 
 
 def differing(settings: Mapping[str, Row]) -> list[str]:
@@ -71,17 +104,12 @@ def differing(settings: Mapping[str, Row]) -> list[str]:
         (['skip.method'], ['data.window', 'skip.chunks', 'skip.method'])
     """
     keys = sorted({key for each in settings.values() for key in each if not key.startswith(NOT_OF_THE_ARM)})
-    runs = [(each, {section_of(key) for key in each}) for each in settings.values()]
+    runs = [(each, {key.rpartition(".")[0] for key in each}) for each in settings.values()]
     values = {
-        key: {str(each.get(key)) for each, sections in runs if key in each or section_of(key) not in sections}
+        key: {str(each.get(key)) for each, sections in runs if key in each or key.rpartition(".")[0] not in sections}
         for key in keys
     }
     return [key for key in keys if len(values[key]) > 1]
-
-
-def section_of(key: str) -> str:
-    """Return the section of a dotted name."""
-    return key.rpartition(".")[0]
 
 
 def name_arms(settings: Mapping[str, Row]) -> dict[str, str]:
@@ -126,8 +154,10 @@ def mean_with_limits(values: Sequence[float]) -> tuple[float, float, float]:
         >>> [round(x, 3) for x in mean_with_limits([1.0, 2.0, 3.0])], mean_with_limits([2.0])
         ([2.0, -0.484, 4.484], (2.0, nan, nan))
     """
-    n, mean = len(values), float(np.mean(values))
+    from scipy import stats
+
+    n, mean = len(values), statistics.fmean(values)
     if n < 2 or len(set(values)) == 1:
-        return mean, np.nan, np.nan
-    half = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2) * np.std(values, ddof=1) / np.sqrt(n))
-    return mean, mean - half, mean + half
+        return mean, math.nan, math.nan
+    low, high = stats.t.interval(CONFIDENCE, n - 1, loc=mean, scale=stats.sem(values))
+    return mean, float(low), float(high)

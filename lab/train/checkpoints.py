@@ -82,7 +82,6 @@ def publish(
     keep: int,
     written: Mapping[str, FileEntry] | None = None,
     final: Collection[int] = (),
-    held: Collection[int] = (),
 ) -> Checkpoint:
     """Write the manifest, rename the folder to its final name, and delete what `prune` does not keep.
 
@@ -94,19 +93,19 @@ def publish(
     folder = root / folder_name(consumed_tokens)
     publish_folder(temporary, folder)
     (root / UNTRAINED).unlink(missing_ok=True)
-    prune(root, consumed_tokens, keep, final, held)
+    prune(root, consumed_tokens, keep, final)
     return Checkpoint(folder, consumed_tokens)
 
 
-def prune(root: Path, newest: int, keep: int, final: Collection[int] = (), held: Collection[int] = ()) -> None:
+def prune(root: Path, newest: int, keep: int, final: Collection[int] = ()) -> None:
     """Delete all checkpoints but the newest `keep`, of which the newest is given, all in consumed tokens.
 
-    Those of `final` are kept as well, and others between them are deleted, so that the final ones are the newest; those
-    `held` stay whatever else is kept. Checkpoints after the newest are broken ones that the run did not resume from.
+    Those of `final` are kept as well, and others between them are deleted, so that the final ones are the newest.
+    Checkpoints after the newest are broken ones that the run did not resume from.
     """
     older = [tokens for tokens in map(tokens_of, candidates(root)) if tokens < newest]
     left = [tokens for tokens in older if tokens <= min(final, default=newest) or tokens in final]
-    stay = {newest, *held, *left[: keep - 1], *(tokens for tokens in final if tokens < newest)}
+    stay = {newest, *left[: keep - 1], *(tokens for tokens in final if tokens < newest)}
     for path in candidates(root):
         if tokens_of(path) not in stay:
             remove(path)

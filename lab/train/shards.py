@@ -18,6 +18,7 @@ import struct
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -132,10 +133,8 @@ def write_shards(
         future = checkpoint.async_save(tensors, storage_writer=writer, process_group=group)
         assert isinstance(future, Future), "the stager copies before it returns"
         return future
-    try:
+    with one_error(writer.root):
         checkpoint.save(tensors, storage_writer=writer, process_group=group)
-    except checkpoint.CheckpointException as error:
-        raise failed_save(error, writer.root) from error
     return None
 
 
@@ -144,24 +143,32 @@ def finish_writing(future: Future[Any], root: Path) -> None:
 
     Raises: CheckpointError.
     """
-    try:
+    with one_error(root):
         future.result()
+
+
+@contextmanager
+def one_error(root: Path) -> Iterator[None]:
+    """Report the first error of any process in a save, and delete what no process writes any more."""
+    try:
+        yield
     except checkpoint.CheckpointException as error:
-        raise failed_save(error, root) from error
+        shutil.rmtree(root / TEMPORARY, ignore_errors=True)
+        if isinstance(first_error(error), LabError):
+            raise first_error(error) from error
+        raise CheckpointError(f"{root}: no checkpoint could be written ({first_line(first_error(error))})") from error
 
 
-def failed_save(error: BaseException, root: Path) -> LabError:
-    """Delete what no process writes any more, and return the error for the user."""
-    shutil.rmtree(root / TEMPORARY, ignore_errors=True)
-    first = first_error(error)
-    if isinstance(first, LabError):
-        return first
-    return CheckpointError(f"{root}: no checkpoint could be written ({first_line(first)})")
+def first_error(error: BaseException) -> BaseException:
+    """Return the first error of any process."""
+    failures = getattr(error, "failures", None)
+    return next(iter(failures.values()))[0] if failures else error
 
 
 def read_shards(tensors: dict[str, Any], folder: Path, group: ProcessGroup | None = None) -> None:
-    """Fill tensors, or this process's shards of them, from a checkpoint's files. A collective call where there is a
-    group, otherwise one process's own.
+    """Fill tensors, or this process's shards of them, from a checkpoint's files.
+
+    A collective call where there is a group, otherwise one process's own.
 
     Raises: CheckpointError for files that are broken or do not hold the tensors.
     """
@@ -173,12 +180,6 @@ def read_shards(tensors: dict[str, Any], folder: Path, group: ProcessGroup | Non
     except checkpoint.CheckpointException as error:
         reason = first_line(first_error(error))
         raise CheckpointError(f"{folder}: cannot be read ({reason}); use another checkpoint") from error
-
-
-def first_error(error: BaseException) -> BaseException:
-    """Return the first error of any process."""
-    failures = getattr(error, "failures", None)
-    return next(iter(failures.values()))[0] if failures else error
 
 
 def optimizer_tensors(state: dict[str, Any]) -> dict[str, Tensor]:

@@ -58,29 +58,6 @@ def test_small_case_by_hand():
     assert counts.share(1, 2) == 6 / 13
 
 
-def test_gapped_ids_by_hand():
-    # ids 0 1 5 6: distances 0 four times, 1 (1-0, 6-5) twice, 4 (5-1) once, 5 (5-0, 6-1) twice, 6 (6-0) once
-    counts = PositionCounts(8)
-    counts.add_positions([0, 1, 5, 6], [0, 0, 0, 0])
-    assert counts.frequency().tolist() == [4, 2, 0, 0, 1, 2, 1, 0]
-    assert (counts.tokens, counts.pairs) == (4, 10)
-
-
-def test_ids_that_stand_twice_behind_an_anchor_count_twice():
-    # two documents, both at ids 1 and 3: each has a pair at distance 2, and the anchor is seen twice at 1 and at 3
-    counts = PositionCounts(5)
-    counts.add_positions([0, 1, 3, 1, 3], [0, 1, 1, 2, 2], mask="anchor")
-    assert counts.frequency().tolist() == [5, 2, 2, 2, 0]
-
-
-def test_anchor_adds_each_tokens_distance_to_the_beginning():
-    # anchor at 0, documents at 1 2 and 3 4: each document gives f(0) = 2, f(1) = 1, the anchor f(0) = 1;
-    # and every token i = 1 .. 4 sees the anchor at distance i
-    counts = PositionCounts(5)
-    counts.add_positions([0, 1, 2, 3, 4], [0, 1, 1, 2, 2], mask="anchor")
-    assert counts.frequency().tolist() == [5, 1 + 1 + 1, 1, 1, 1]
-
-
 @pytest.mark.parametrize("max_len", [1, 2, 17, 64])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_random_packs_equal_a_loop_over_pairs(max_len, seed):
@@ -116,53 +93,6 @@ def test_ids_equal_a_loop_over_pairs(mask, running, largest_gap, padding):
     assert counts == alone
 
 
-def test_padding_between_documents_and_documents_that_alternate():
-    ids, docs = [0, 5, 1, 9, 2, 3, 11], [4, -1, 2, 4, -7, 2, 4]
-    counts = PositionCounts(12)
-    counts.add_positions(ids, docs)
-    assert counts.frequency().tolist() == pair_loop(12, [(ids, docs)], "document")
-
-
-def test_one_row_of_ids_serves_all_rows_of_documents():
-    ids, docs = [0, 1, 4, 5], [[0, 0, 0, 0], [1, 1, 2, 2]]
-    counts = PositionCounts(6)
-    counts.add_positions(ids, docs)
-    assert counts.frequency().tolist() == pair_loop(6, [(ids, row) for row in docs], "document")
-
-
-def test_ids_without_gaps_count_as_segments():
-    by_ids, by_lengths = PositionCounts(9), PositionCounts(9)
-    by_ids.add_positions([3, 4, 5, 6, 0, 1, 0], [0, 0, 0, 0, 1, 1, 2])
-    by_lengths.add_segments([4, 2, 1])
-    assert by_ids == by_lengths
-
-
-def test_long_gapped_row_is_exact():
-    # every other id of 0 .. 2n-2 for n = 50,000 tokens: n - d pairs at distance 2d, none at odd distances
-    n = 50_000
-    counts = PositionCounts(2 * n)
-    counts.add_positions(2 * np.arange(n), np.zeros(n, dtype=np.int64))
-    expected = np.zeros(2 * n, dtype=np.int64)
-    expected[::2] = np.arange(n, 0, -1)
-    assert (counts.frequency() == expected).all()
-
-
-@pytest.mark.parametrize("split", [0, 1, 4, 7])
-def test_two_halves_add_to_the_whole(split):
-    lengths = [3, 8, 1, 5, 8, 2, 6]
-    parts = [PositionCounts(16), PositionCounts(16), PositionCounts(16)]
-    for counts, chosen in zip(parts, [lengths[:split], lengths[split:], lengths], strict=True):
-        counts.add_segments(chosen)
-        for n in chosen:
-            counts.add_positions(range(0, 2 * n, 2), [0] * n)
-    first, second, whole = parts
-    before = first.to_dict()
-    total = first + second
-    assert total == whole
-    assert total.frequency().tolist() == (first.frequency() + second.frequency()).tolist()
-    assert first.to_dict() == before, "adding leaves the terms as they were"
-
-
 def test_state_survives_json_and_goes_on_counting():
     counts, expected = PositionCounts(8), PositionCounts(8)
     for one in (counts, expected):
@@ -186,14 +116,6 @@ def test_counts_beyond_32_bits_are_exact():
     assert counts.frequency().tolist() == [5 * 2**35, 2 * 2**35, 2 * 2**35]
     assert counts.tokens == 171_798_691_840
     assert counts.pairs == 9 * 2**35
-
-
-def test_an_empty_counter_has_no_share_and_no_tokens():
-    counts = PositionCounts(4)
-    counts.add_segments([])
-    counts.add_positions([0, 0], [-1, -1], mask="anchor")
-    assert (counts.tokens, counts.pairs, counts.share(0, 3)) == (0, 0, 0.0)
-    assert counts.frequency().tolist() == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -221,13 +143,6 @@ def test_what_cannot_be_counted_is_refused(act, message):
         act(counts)
 
 
-def test_longest_segment_and_longest_distance_still_fit():
-    counts = PositionCounts(8)
-    counts.add_segments([8])
-    counts.add_positions([0, 7], [0, 0])
-    assert counts.frequency().tolist() == [10, 7, 6, 5, 4, 3, 2, 2]
-
-
 def shifted(m, n):
     """STRING with S = 3 and W = 1, by hand: i below 3, i - 2 from there on."""
     i = m[:, None] - n[None, :]
@@ -252,15 +167,3 @@ def test_counts_under_a_map_equal_a_loop_over_pairs(lengths, rel_pos):
     assert (counts.frequency() == expected).all()
     assert counts.tokens == sum(lengths)
     assert (counts + counts).frequency().sum() == 2 * counts.pairs
-
-
-def test_counts_under_a_map_by_hand():
-    # one segment of 5: i = 0 1 2 3 4 five, four, three, two times and once; 3 and 4 become 1 and 2
-    counts = PositionCounts(5, shifted)
-    counts.add_segments([5])
-    assert counts.frequency().tolist() == [5, 4 + 2, 3 + 1, 0, 0]
-
-
-def test_ids_are_not_counted_under_a_map():
-    with pytest.raises(DataError, match="^position_ids: ids are counted under plain distance only"):
-        PositionCounts(5, shifted).add_positions([0, 1], [0, 0])

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from lab.counts import PositionCounts, position_counts
+from lab.counts import PositionCounts
 from lab.data.segments import index_segments
 from lab.errors import DataError
 from lab.skip import skip_positions
@@ -44,31 +44,6 @@ def skipped(method, n_tokens, rng, below=MAX_LEN):
 
 
 # by hand
-
-
-def test_running_ids_and_an_anchor_by_hand():
-    # the anchor at 0, runs at 1 2 and 3 4 5: f(0) = 1 + 2 + 3, f(1) = 1 + 2, f(2) = 1; and every token once more at its
-    # own id: 1 2 3 4 5
-    counts = counted(8, [1, 2, 3], [0, 1, 2, 3, 4, 5], (-1, 0, 0))
-    assert counts.frequency().tolist() == [6, 3 + 1, 1 + 1, 1, 1, 1, 0, 0]
-    assert (counts.tokens, counts.pairs) == (6, 6 + 3 + 1 + 5)
-
-
-def test_a_run_in_two_pieces_by_hand():
-    # chunks at 1 2 and 5 of one document: 0 three times, 1 (2-1), 3 (5-2) and 4 (5-1) once; the anchor at 1, 2 and 5
-    counts = counted(6, [1, 3], [0, 1, 2, 5, 0, 0], (-1, 0))
-    assert counts.frequency().tolist() == [1 + 3, 1 + 1, 1, 1, 1, 1]
-
-
-def test_two_windows_of_a_pack_have_their_own_anchors_by_hand():
-    # anchor, 1 2, anchor, 1: each token sees the anchor before it, at ids 1, 2 and 1
-    counts = counted(4, [1, 2, 1, 1], [0, 1, 2, 0, 1, 0], (-1, 0, -1, 3))
-    assert counts.frequency().tolist() == [5, 1 + 2, 1, 0]
-
-
-def test_ids_left_out_count_from_0_in_every_run():
-    assert counted(9, [4, 1, 3], None) == counted(9, [4, 1, 3], [*range(4), 0, *range(3)])
-    assert counted(9, [4, 1, 3], None).frequency().tolist()[:4] == [8, 5, 3, 1]
 
 
 # random packs
@@ -147,67 +122,7 @@ def test_packs_with_skips_count_every_pair_of_their_segments(texts, method):
 # both ways of counting gaps
 
 
-@pytest.mark.parametrize("limit", [0, 1 << 40], ids=["fourier", "trapezoids"])
-@pytest.mark.parametrize("method", ["pose", "rpes", "longrecipe"])
-def test_both_ways_of_counting_gaps_equal_the_loop(method, limit, monkeypatch):
-    monkeypatch.setattr(position_counts, "RUN_PAIRS", limit)
-    rng = np.random.default_rng(7)
-    for n_tokens in (2, 3, 17, 40, MAX_LEN - 1, MAX_LEN):
-        ids = list(skipped(method, n_tokens, rng))
-        counts = counted(MAX_LEN, [n_tokens], ids)
-        assert counts.frequency().tolist() == loop_over_pairs(MAX_LEN, [n_tokens], ids, None)
-
-
-@pytest.mark.parametrize("limit", [0, 1 << 40], ids=["fourier", "trapezoids"])
-def test_two_runs_add_a_trapezoid_by_hand(limit, monkeypatch):
-    # ids 2 3 and 7 8 9 (a = 3, b = 2, g = 5): inside 5 3 1; between 7-3 8-3 9-3 = 4 5 6 and 7-2 8-2 9-2 = 5 6 7
-    monkeypatch.setattr(position_counts, "RUN_PAIRS", limit)
-    counts = counted(10, [5], [2, 3, 7, 8, 9])
-    assert counts.frequency().tolist() == [5, 3, 1, 0, 1, 2, 2, 1, 0, 0]
-
-
-@pytest.mark.parametrize("limit", [0, 1 << 40], ids=["fourier", "trapezoids"])
-def test_gaps_up_to_the_longest_distance(limit, monkeypatch):
-    monkeypatch.setattr(position_counts, "RUN_PAIRS", limit)
-    # 0 1, then 8 9: 8-1 = 7, 8-0 and 9-1 = 8, 9-0 = 9
-    assert counted(10, [4], [0, 1, 8, 9]).frequency().tolist() == [4, 2, 0, 0, 0, 0, 0, 1, 2, 1]
-    with pytest.raises(DataError, match="^position_ids: distance 9 must be below max_len=9$"):
-        counted(9, [4], [0, 1, 8, 9])
-
-
-@pytest.mark.parametrize("n_runs", [2, 256, 257, 258])
-def test_few_and_many_runs_by_a_closed_form(n_runs):
-    # every third id, one token a run: n - d pairs at distance 3 d; 257 runs have 256 breaks, the most for trapezoids
-    counts = counted(3 * n_runs, [n_runs], list(range(0, 3 * n_runs, 3)))
-    expected = np.zeros(3 * n_runs, dtype=np.int64)
-    expected[::3] = np.arange(n_runs, 0, -1)
-    assert counts.frequency().tolist() == expected.tolist()
-
-
 # adding up, and what is refused
-
-
-def test_packs_add_up_in_any_order():
-    packs = [
-        ([1, 2, 3], [0, 1, 2, 3, 4, 5], (-1, 0, 0)),
-        ([4], [0, 1, 5, 6], None),
-        ([2, 2], None, None),
-        ([1, 3], [0, 1, 2, 5], (-1, 0)),
-    ]
-    expected = np.sum([loop_over_pairs(8, n, [0, 1, 0, 1] if ids is None else ids, at) for n, ids, at in packs], axis=0)
-    for order in itertools.permutations(packs):
-        whole, halves = PositionCounts(8), [PositionCounts(8), PositionCounts(8)]
-        for number, (lengths, ids, anchors) in enumerate(order):
-            for counts in (whole, halves[number % 2]):
-                counts.add_runs(lengths, None if ids is None else np.array(ids), anchors)
-        assert whole == halves[0] + halves[1]
-        assert whole.frequency().tolist() == expected.tolist()
-        assert PositionCounts.from_dict(whole.to_dict()) == whole
-
-
-def test_a_pack_of_nothing_counts_nothing():
-    for ids, anchors in ((None, None), ([0, 0], None), (None, ())):
-        assert counted(4, [], ids, anchors) == PositionCounts(4)
 
 
 @pytest.mark.parametrize(
@@ -224,27 +139,3 @@ def test_a_pack_of_nothing_counts_nothing():
 def test_runs_that_cannot_be_counted_are_refused(lengths, ids, anchors, message):
     with pytest.raises(DataError, match=f"^{message}"):
         counted(8, lengths, ids, anchors)
-
-
-def test_runs_may_fall_back_from_one_to_the_next():
-    assert counted(8, [2, 2], [6, 7, 0, 1]).frequency().tolist() == [4, 2, 0, 0, 0, 0, 0, 0]
-
-
-def test_runs_with_ids_are_not_counted_under_a_map():
-    counts = PositionCounts(5, lambda m, n: (m[:, None] - n[None, :]) / 2)
-    with pytest.raises(DataError, match="^position_ids: ids are counted under plain distance only"):
-        counts.add_runs([2], np.array([0, 2]))
-
-
-def test_a_refused_row_leaves_nothing_counted_and_an_empty_one_counts_nothing():
-    counts = PositionCounts(8)
-    with pytest.raises(DataError, match="^position_ids: must rise strictly"):
-        counts.add_runs([2, 2], np.array([0, 2, 3, 3]))
-    assert counts == PositionCounts(8)
-    counts.add_runs([], np.array([0, 0]), ())
-    assert counts == PositionCounts(8)
-
-
-def test_anchors_without_ids_are_refused():
-    with pytest.raises(DataError, match="^anchors: need position_ids, the distance to an anchor depends on them$"):
-        PositionCounts(8).add_runs([1, 3], None, (-1, 0))

@@ -1,7 +1,6 @@
 """Targets by visible context, against a loop over the places of every row, and against the position frequency."""
 
 import itertools
-import json
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ from lab.counts import PositionCounts, targets_by_context, visible_context
 from lab.data.batches import to_batch
 from lab.data.segments import index_segments
 from lab.data.selecting import Selection
-from lab.errors import DataError
 from lab.skip.longrecipe import LongRecipe
 from tests.data.stores import drawn_lengths, make_store, stream_over
 from tests.data.windows import (
@@ -53,20 +51,6 @@ def test_unscored_targets_and_weights_by_hand():
     assert counts.supervised_f().tolist() == [2 * 0.25 + 1.5, 1.5, 1.5, 0]
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_with_all_targets_scored_it_is_the_frequency(seed):
-    lengths = np.random.default_rng(seed).integers(0, 33, 12)
-    lengths = [3, 2] if seed == 0 else lengths
-    counts = PositionCounts(32)
-    counts.add_segments(lengths)
-    counts.add_targets(targets_by_context(lengths, None, np.ones(sum(lengths), bool)))
-    assert counts.supervised_f().tolist() == counts.frequency().tolist()
-    assert counts.supervised_f().dtype == np.int64
-    if seed == 0:  # contexts 0 1 2 and 0 1: f = 3 + 2, 2 + 1, 1
-        assert counts.supervised[:4].tolist() == [2, 2, 1, 0]
-        assert counts.supervised_f()[:4].tolist() == [5, 3, 1, 0]
-
-
 @pytest.mark.parametrize("name", MASKS_AND_CHUNKS)
 def test_packs_count_the_targets_of_their_windows(text, name):
     """A target's context is the number of earlier places that its row's mask shows, in the order trained."""
@@ -84,20 +68,6 @@ def test_packs_count_the_targets_of_their_windows(text, name):
     assert sum(int((c + 1).sum()) for c in contexts) == pairs
 
 
-def test_natural_segments_lack_only_the_ends_of_documents(text):
-    (documents, store) = text
-    segments = index_segments(store, "natural", 8)  # most documents are cut
-    packs = packs_of(store, segments, 20, pack_tokens=WINDOW, look_ahead=8)
-    counts, last = supervised(packs), {document[-1] for document in documents}
-    ends = np.zeros(WINDOW, dtype=np.int64)
-    for tokens, targets, _, _ in itertools.chain(*map(runs_of, packs)):
-        counts.add_segments([len(tokens)])
-        assert [y == IGNORE for y in targets] == [False] * (len(tokens) - 1) + [tokens[-1] in last]
-        ends[: len(tokens)] += tokens[-1] in last
-    assert (counts.frequency() - counts.supervised_f()).tolist() == ends.tolist()
-    assert 0 < ends[0] < counts.lengths.sum()
-
-
 def test_samples_of_selected_sentences_count_places_and_not_ids(text):
     n_ids = FIRST + sum(LENGTHS)
     selection = Selection(LongRecipe(target_len=WINDOW, selection="unread"), 12, np.arange(n_ids) % 5 == 0, None)
@@ -110,22 +80,3 @@ def test_samples_of_selected_sentences_count_places_and_not_ids(text):
         assert ids[-1] >= len(ids) - 1
     assert supervised(packs).supervised.tolist() == expected.tolist()
     assert expected.sum() < sum(sum(pack.lengths) for pack in packs) - len(packs), "some targets are left out"
-
-
-def test_targets_add_up_and_survive_json():
-    one, two = PositionCounts(4), PositionCounts(4)
-    one.add_targets(np.array([3, 1]))
-    two.add_targets(np.array([1, 0, 0, 2**40]))
-    total = PositionCounts.from_dict(json.loads(json.dumps((one + two).to_dict())))
-    assert total == one + two
-    assert total != one
-    assert total.supervised_f().tolist() == [2**40 + 5, 2**40 + 1, 2**40, 2**40]
-    old = PositionCounts.from_dict({"max_len": 3, "lengths": [0, 0, 1, 0], "gapped": [0, 0, 0]})  # before targets
-    assert (old.frequency().tolist(), old.supervised.tolist()) == ([2, 1, 0], [0, 0, 0])
-
-
-def test_what_cannot_be_counted_is_refused():
-    with pytest.raises(DataError, match="^context=3: must be below max_len=3"):
-        PositionCounts(3).add_targets(np.array([0, 0, 0, 1]))
-    with pytest.raises(DataError, match="^weights: must be equal"):
-        PositionCounts(2, weights=np.ones(2)) + PositionCounts(2)

@@ -7,12 +7,8 @@ import pytest
 
 from lab.data.arrangement import Arrangement, interleaved
 from lab.data.segments import index_segments
-from lab.errors import ConfigError
-from tests.data.stores import drawn_lengths, make_store, refused, stream_over
+from tests.data.stores import drawn_lengths, make_store, stream_over
 from tests.data.windows import (
-    BOS,
-    FIRST,
-    IGNORE,
     MASKS_AND_CHUNKS,
     cut,
     documents_of,
@@ -91,81 +87,6 @@ def test_a_pack_of_one_window_is_that_windows_row(stores, name, n_streams):
         assert sorted(entries) == sorted(zip(row.tokens, row.targets, row.ids, strict=True))
 
 
-@pytest.mark.parametrize("name", ARRANGEMENTS)
-def test_an_epoch_of_packs_holds_every_token_once_and_crosses_no_document(stores, name):
-    arrangement = ARRANGEMENTS[name]
-    documents, _, segments = corpus_of(stores, arrangement)
-    after = {a: b for document in documents for a, b in zip(document, document[1:])}
-    seen = []
-    for pack in take(stream_of(stores, arrangement, pack_tokens=WINDOW), segments.n):
-        for tokens, targets, _, _ in runs_of(pack):
-            seen += [token for token in tokens if token >= FIRST]
-            assert all(y in (IGNORE, after.get(t)) for t, y in zip(tokens, targets, strict=True) if t != BOS)
-    whole = [token for document in documents for token in document][: segments.n * segments[0].length]
-    assert sorted(seen) == sorted(token for token in whole if token >= FIRST)
-
-
-@pytest.mark.parametrize("look_ahead", [1, 20])
-@pytest.mark.parametrize("name", ARRANGEMENTS)
-def test_the_budget_holds_the_anchors_too(stores, name, look_ahead):
-    arrangement = ARRANGEMENTS[name]
-    for pack_tokens in (4 * WINDOW, 4 * WINDOW + WINDOW - 1, 5 * WINDOW):
-        for pack in take(stream_of(stores, arrangement, pack_tokens=pack_tokens, look_ahead=look_ahead), 20):
-            used = sum(pack.lengths)
-            assert all(pack.lengths)
-            assert pack.tokens.shape == pack.targets.shape == (pack_tokens,)
-            assert (pack.tokens[:used] > 0).all()
-            assert not pack.tokens[used:].any()
-            assert (pack.targets[used:] == IGNORE).all()
-            assert pack.position_ids is None or not pack.position_ids[used:].any()
-            if look_ahead > 1 and arrangement.bos is None:  # as many windows as fit
-                assert used == pack_tokens // WINDOW * WINDOW
-
-
-def test_a_window_with_its_anchor_must_fit(stores):
-    arrangement = ARRANGEMENTS["eos_anchor"]
-    assert sum(next(stream_of(stores, arrangement, pack_tokens=WINDOW)).lengths) == WINDOW
-    fault = f"train.micro_batch_tokens={WINDOW - 1}: must hold the longest segment, {WINDOW} tokens; "
-    with refused(fault, ConfigError):
-        next(stream_of(stores, arrangement, pack_tokens=WINDOW - 1))
-
-
-@pytest.mark.parametrize("name", ARRANGEMENTS)
-def test_anchors_are_the_places_of_the_windows_anchors(stores, name):
-    arrangement = ARRANGEMENTS[name]
-    for pack in take(stream_of(stores, arrangement, look_ahead=20), 20):
-        if arrangement.mask != "anchor":
-            assert pack.anchors is None
-            continue
-        place, own = 0, None
-        for (tokens, targets, ids, anchor), length in zip(runs_of(pack), pack.lengths, strict=True):
-            if anchor == -1:
-                assert (tokens, targets, ids) == ([arrangement.anchor], [IGNORE], [0])
-                own = place
-            else:
-                assert anchor == own, "a run sees the anchor of its own window"
-                assert ids[0] > 0
-            place += length
-
-
-@pytest.mark.parametrize("chunks", [None, 3], ids=["whole", "chunks"])
-def test_windows_side_by_side_in_a_pack_are_told_apart(stores, chunks):
-    """Each anchor is followed by the runs of one window, whose places lie in one stretch of the text."""
-    arrangement = ARRANGEMENTS["anchor_chunks" if chunks else "anchor"]
-    documents, _, segments = corpus_of(stores, arrangement)
-    sample_of = {sample_segment(sample, segments.n, SEED): sample for sample in range(segments.n)}
-    for pack in take(stream_of(stores, arrangement, look_ahead=20), 3):  # of the first epoch
-        windows = []
-        for run in runs_of(pack):
-            windows += [[]] if run[3] == -1 else []
-            windows[-1] += zip(*run[:3], strict=True)
-        assert len(windows) == 4
-        for entries in windows:
-            ((index),) = {(token - FIRST) // (WINDOW - 1) for token, _, _ in entries if token >= FIRST}
-            row = expected_row(documents, segments, arrangement, sample_of[index])
-            assert sorted(entries) == sorted(zip(row.tokens, row.targets, row.ids, strict=True))
-
-
 # ids
 
 
@@ -200,14 +121,6 @@ def test_ids_are_left_out_exactly_where_they_count_from_0(tmp_path, kind):
     assert set(kept) == {"plain": {True}, "later": {False}, "gap": {False}, "any": {False, True}}[kind]
 
 
-def test_ids_of_every_mask_by_rule(stores):
-    # alone without ids: one run a window from 0, or documents reset and in one piece
-    for name, arrangement in ARRANGEMENTS.items():
-        packs = take(stream_of(stores, arrangement, look_ahead=20), 20)
-        without = {pack.position_ids is None for pack in packs}
-        assert without == {name in ("causal", "causal_chunks", "reset")}, name
-
-
 # what decides what is drawn
 
 
@@ -218,57 +131,3 @@ def test_state_takes_an_arranged_stream_up_where_it_stood(stores, name, at):
     state = whole[at - 1].state.tolist()
     resumed = stream_of(stores, ARRANGEMENTS[name], 1, 2, look_ahead=20, state=state)
     assert all(same(a, b) for a, b in zip(take(resumed, 12), whole[at:], strict=True))
-
-
-def test_an_arrangement_depends_on_seed_and_sample_alone(stores):
-    arrangement = ARRANGEMENTS["anchor_chunks"]
-    *_, segments = corpus_of(stores, arrangement)
-    drawn = {}
-    for n_streams, pack_tokens, look_ahead in ((1, WINDOW, 1), (2, WINDOW, 1), (3, WINDOW, 1)):
-        streams = [
-            stream_of(stores, arrangement, j, n_streams, pack_tokens=pack_tokens, look_ahead=look_ahead)
-            for j in range(n_streams)
-        ]
-        for sample in range(2 * segments.n):
-            runs = runs_of(next(streams[sample % n_streams]))
-            assert drawn.setdefault(sample, runs) == runs
-    texts = [sorted(token for run in runs for token in run[0]) for runs in drawn.values()]
-    arranged = [str(runs) for runs in drawn.values()]
-    assert len({str(text) for text in texts}) == segments.n, "two epochs show the same windows"
-    assert len(set(arranged)) > 1.8 * segments.n, "and shuffle their chunks anew"
-    other = take(stream_of(stores, arrangement, pack_tokens=WINDOW, seed=SEED + 1), 2 * segments.n)
-    assert len(set(arranged) | {str(runs_of(pack)) for pack in other}) > 3.5 * segments.n
-
-
-def test_several_windows_in_a_pack_are_arranged_as_each_alone(stores):
-    # windows are of one length, so that the one that waits longest comes first: samples come in their order
-    arrangement = ARRANGEMENTS["running_chunks"]
-    alone = [run for pack in take(stream_of(stores, arrangement, pack_tokens=WINDOW), 12) for run in runs_of(pack)]
-    together = [run for pack in take(stream_of(stores, arrangement, look_ahead=20), 3) for run in runs_of(pack)]
-    assert together == alone
-
-
-def test_skips_depend_on_seed_and_sample_alone(stores):
-    _, store = stores[False]
-    segments = index_segments(store, "natural", WINDOW)
-
-    def skip(tokens, generator):
-        return np.sort(generator.choice(200, len(tokens), replace=False))
-
-    for n_streams in (1, 3):
-        streams = [
-            stream_over(store, segments, stream=j, n_streams=n_streams, pack_tokens=WINDOW, seed=SEED, skip=skip)
-            for j in range(n_streams)
-        ]
-        for sample in range(2 * segments.n):
-            ((tokens, _, ids, _),) = runs_of(next(streams[sample % n_streams]))
-            assert tokens[0] == FIRST + segments[sample_segment(sample, segments.n, SEED)].start
-            assert ids == skip(tokens, np.random.default_rng([SEED, sample])).tolist()
-
-
-def test_a_window_that_is_a_bos_alone(tmp_path):
-    store = make_store(tmp_path, [[[BOS, 11], [BOS, 12]]])
-    segments = index_segments(store, "concatenated", 1)  # data.window=2 less the anchor
-    arrangement = ARRANGEMENTS["anchor"]
-    stream = stream_over(store, segments, pack_tokens=2, seed=1, arrangement=arrangement)
-    assert sorted(tuple(pack.lengths) for pack in take(stream, 4)) == [(1,), (1,), (1, 1), (1, 1)]

@@ -66,35 +66,6 @@ def test_the_anchor_stands_for_every_bos_by_hand():
     ]
 
 
-def test_an_anchor_that_begins_no_document_drops_nothing_by_hand():
-    assert arrange(MASKS["anchor_of_another_token"], cut(TEXT, 0, 7)) == [
-        ([7], [IGNORE], [0], False),
-        ([1, 11, 12], [11, 12, IGNORE], [1, 2, 3], True),
-        ([1, 21, 22, 23], [21, 22, 23, 24], [4, 5, 6, 7], True),
-    ]
-
-
-def test_only_a_bos_that_begins_a_document_is_dropped():
-    window = cut([[1, 11, 1, 12], [21, 1]], 0, 6)
-    assert arrange(MASKS["anchor"], window)[1:] == [
-        ([11, 1, 12], [1, 12, IGNORE], [1, 2, 3], True),
-        ([21, 1], [1, IGNORE], [4, 5], True),
-    ]
-
-
-def test_a_window_that_begins_inside_a_document_has_no_bos_to_drop():
-    # the window 22 23 24 | 1 31 of the documents 1 21 22 23 24 | 1 31 32
-    window = cut([[1, 21, 22, 23, 24], [1, 31, 32]], 2, 5)
-    assert arrange(MASKS["anchor"], window)[1:] == [
-        ([22, 23, 24], [23, 24, IGNORE], [1, 2, 3], True),
-        ([31], [32], [4], True),
-    ]
-    assert arrange(MASKS["reset"], window) == [
-        ([22, 23, 24], [23, 24, IGNORE], [0, 1, 2], False),
-        ([1, 31], [31, 32], [0, 1], False),
-    ]
-
-
 SHUFFLED = [3, 4, 0, 1, 5, 2]  # documents of 3 and 3 in two chunks each, as the docstring of `interleaved` draws it
 
 
@@ -114,15 +85,6 @@ def test_chunks_under_every_mask_by_hand():
         ([7], [IGNORE], [0], False),
         (*first, [3, 4, 6], True),
         (*second, [1, 2, 5], True),
-    ]
-
-
-def test_the_bos_is_dropped_before_chunks_are_cut():
-    # 1 11 12 13 | 1 21 22 23 without its <bos> tokens is the window above
-    window = cut([[1, 11, 12, 13], [1, 21, 22, 23, 24]], 0, 8)
-    assert arrange(MASKS["anchor"], window, chunks=2)[1:] == [
-        ([11, 12, 13], [12, 13, IGNORE], [3, 4, 6], True),
-        ([21, 22, 23], [22, 23, 24], [1, 2, 5], True),
     ]
 
 
@@ -154,58 +116,7 @@ def test_runs_are_what_the_row_of_the_window_shows(name, chunks):
         assert seen == Counter((row.tokens[m], row.tokens[n]) for m, n in row.pairs())
 
 
-@pytest.mark.parametrize("chunks", [None, 2, 5], ids=lambda chunks: f"chunks_{chunks}")
-@pytest.mark.parametrize("name", MASKS)
-def test_ids_rise_inside_a_run_and_stay_below_the_window(name, chunks):
-    for seed in range(25):
-        window = drawn_window(100 + seed, bos=name == "anchor")
-        runs = arrange(MASKS[name], window, chunks=chunks)
-        everywhere = [place for _, _, ids, _ in runs for place in ids]
-        for _, _, ids, _ in runs:
-            assert all(a < b for a, b in zip(ids, ids[1:]))
-        assert 0 <= min(everywhere) <= max(everywhere) < len(window.tokens) + MASKS[name].extra_tokens
-        if name == "reset":
-            assert all(ids[0] == 0 for _, _, ids, _ in runs)
-        else:
-            assert sorted(everywhere) == list(range(len(everywhere))), "every place of the row is taken once"
-
-
-@pytest.mark.parametrize("name", MASKS)
-def test_no_target_crosses_a_document_with_chunks(name):
-    documents = documents_of([3, 1, 8, 2, 5])
-    after = {a: b for document in documents for a, b in zip(document, document[1:])}
-    ends = [document[-1] for document in documents]
-    window = cut(documents, 1, 16)
-    scored = Counter()
-    for seed in range(50):
-        for tokens, targets, _, _ in arrange(MASKS[name], window, seed, chunks=3):
-            for token, target in zip(tokens, targets, strict=True):
-                assert target in (IGNORE, after.get(token))
-                assert target == IGNORE or token not in ends
-                scored[token] += target != IGNORE
-    assert set(scored) >= set(window.tokens)
-    if name != "causal":  # a document that is seen alone is predicted whole
-        assert all(scored[token] == 50 for token in window.tokens if token not in ends)
-
-
 # interleaving
-
-
-@pytest.mark.parametrize("chunks", [2, 3, 7, 100])
-def test_interleaving_is_a_permutation_in_order_within_each_document(chunks):
-    for seed in range(40):
-        documents = np.array(drawn_window(seed).documents)
-        order = interleaved(documents, chunks, np.random.default_rng(seed))
-        assert sorted(order.tolist()) == list(range(len(documents)))
-        for document in set(documents.tolist()):
-            places = [place for place in order.tolist() if documents[place] == document]
-            assert places == sorted(places)
-            breaks = [
-                place
-                for before, place in zip(order.tolist(), order.tolist()[1:])
-                if documents[place] == document and place != before + 1
-            ]
-            assert len(breaks) <= min(chunks, len(places)), "no more chunks than were asked for"
 
 
 # documents, chunks, and the probability of each order
@@ -238,44 +149,4 @@ def test_every_cut_and_every_shuffle_is_equally_likely(documents, chunks, expect
     assert chi_square(drawn, expected, n) < CHI_SQUARE
 
 
-def test_all_sets_of_cuts_are_equally_likely():
-    # five tokens in three chunks and d, which stands in each of the four gaps with 1/4: at the ends, or at one of the
-    # two cuts. Each of the places 1 .. 4 is a cut in half of the 6 sets of two, so that d stands there with 1/4 * 1/2.
-    rng, n = np.random.default_rng(2), 3000
-    at = Counter(interleaved(np.array([0] * 5 + [1]), 3, rng).tolist().index(5) for _ in range(n))
-    assert chi_square(at, {0: 1 / 4, 5: 1 / 4, **dict.fromkeys(range(1, 5), 1 / 8)}, n) < CHI_SQUARE
-
-
 # edges
-
-
-@pytest.mark.parametrize("chunks", [None, 4], ids=["whole", "chunks"])
-@pytest.mark.parametrize("name", MASKS)
-def test_one_document_is_left_in_its_order(name, chunks):
-    # however one document is cut, its chunks in order are the document; what follows the window is not in the row
-    window = cut([[11, 12, 13, 14]], 0, 3)
-    runs = arrange(MASKS[name], window, chunks=chunks)
-    shift, last = MASKS[name].extra_tokens, IGNORE if (name, chunks) == ("causal", 4) else 14
-    assert runs[-1] == ([11, 12, 13], [12, 13, last], [shift, shift + 1, shift + 2], bool(shift))
-    assert len(runs) == 1 + shift
-
-
-@pytest.mark.parametrize("chunks", [None, 2], ids=["whole", "chunks"])
-def test_documents_of_one_token(chunks):
-    window = cut([[11], [12], [13]], 0, 3)
-    assert arrange(MASKS["reset"], window, chunks=chunks) == [([t], [IGNORE], [0], False) for t in (11, 12, 13)]
-    runs = arrange(MASKS["anchor"], window, chunks=chunks)
-    assert [(tokens, targets) for tokens, targets, _, _ in runs] == [([t], [IGNORE]) for t in (BOS, 11, 12, 13)]
-    assert sorted(ids[0] for _, _, ids, _ in runs) == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize("name", MASKS)
-@pytest.mark.parametrize("chunks", [None, 2], ids=["whole", "chunks"])
-def test_a_window_of_one_token(name, chunks):
-    *_, last = arrange(MASKS[name], cut([[10, 11]], 1, 1), chunks=chunks)
-    assert last == ([11], [IGNORE], [MASKS[name].extra_tokens], bool(MASKS[name].extra_tokens))
-
-
-def test_documents_that_are_a_bos_alone_vanish_behind_the_anchor():
-    window = cut([[11, 12], [1], [1, 31]], 0, 5)
-    assert arrange(MASKS["anchor"], window)[1:] == [([11, 12], [12, IGNORE], [1, 2], True), ([31], [IGNORE], [3], True)]

@@ -3,11 +3,10 @@
 import pytest
 
 from lab.data.config import Conversations
-from lab.data.conversations import ascii_share, cut, exchanges, samples_of, select
+from lab.data.conversations import cut, exchanges, select
 from lab.data.preparation import prepare
 from lab.data.text_files import Document, DroppedDocument
 from tests.data.test_scored import config_of, opened, tokenizer, turns, words_of, write_rows  # noqa: F401
-from tests.refusals import refused
 
 
 def parts_of(text):
@@ -67,16 +66,6 @@ def test_the_limit_counts_samples_and_what_follows_is_not_read():
     assert kept(items(), max_tokens=2, limit=3) == ["a A", "b B", DroppedDocument("empty"), "c C"]
 
 
-def test_a_sample_holds_the_text_of_its_parts():
-    (sample, _) = samples_of(Conversations(path="x", max_tokens=2), conversation("a A b B"), count)
-    assert sample == Document("aA", "part", (("a", False), ("A", True)))
-
-
-@pytest.mark.parametrize(("text", "share"), [("", 1.0), ("12 !", 1.0), ("ab\u00e9d", 0.75), ("\u4f60\u597d", 0.0)])
-def test_the_share_of_ascii_letters(text, share):
-    assert ascii_share(text) == share
-
-
 @pytest.mark.parametrize(("limit", "documents", "tokens", "short"), [(3, 3, 62, 1), (None, 6, 124, 2)])
 def test_shards_hold_the_samples_and_no_longer_ones(limit, documents, tokens, short, tmp_path, tokenizer):  # noqa: F811
     """An exchange is 8 tokens, <bos> and <eos> 2: 10, 18 and 42 tokens, of which at most 30 are 26 and 18 again."""
@@ -91,17 +80,3 @@ def test_shards_hold_the_samples_and_no_longer_ones(limit, documents, tokens, sh
     first = words_of(opened(config))[:18]
     assert [word for word, _ in first].count("Hello.") == 2
     assert first[0][0] == "<bos>"
-
-
-def test_settings_left_at_their_defaults_name_the_same_shards(tmp_path, tokenizer):  # noqa: F811
-    plain, same, other = (
-        config_of(Conversations(path="x", **settings), tmp_path, tokenizer, {})
-        for settings in ({}, {"min_tokens": 0, "limit": None}, {"limit": 5})
-    )
-    assert plain.shard_identity()["corpus"] == {"name": "conversations", "path": "x"}
-    assert plain.shard_name == same.shard_name != other.shard_name
-
-
-def test_samples_of_no_length_are_refused():
-    with refused("min_tokens=9: must be <= max_tokens=8; "):
-        Conversations(path="x", min_tokens=9, max_tokens=8)

@@ -4,7 +4,6 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from lab.data import corpora
 from lab.data.config import DataConfig, Slimpajama, Text
 from lab.data.corpora import Document, DroppedDocument, open_corpus
 from tests.data.stores import refused
@@ -23,10 +22,6 @@ def read_all(corpus):
 
 def json_lines(rows):
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
-
-
-def slim_rows(texts, source="RedPajamaC4"):
-    return [{"text": text, "meta": {"redpajama_set_name": source}} for text in texts]
 
 
 def write_parquet(path, texts):
@@ -87,24 +82,6 @@ def test_a_line_that_cannot_be_used_is_skipped_with_its_reason(tmp_path, line, r
     assert dropped == DroppedDocument(reason)
 
 
-def test_blank_lines_are_no_documents_and_a_last_line_needs_no_end(tmp_path):
-    (tmp_path / "part.jsonl").write_bytes(b'\n{"text": "a"}\r\n  \n{"text": "b"}')
-    assert [item.text for item in read_all(Text(path=str(tmp_path)))] == ["a", "b"]
-
-
-def test_a_txt_file_that_is_not_utf8_or_empty_is_skipped(tmp_path):
-    (tmp_path / "a.txt").write_bytes(b"caf\xe9")
-    (tmp_path / "b.txt").write_bytes(b" \n")
-    assert read_all(Text(path=str(tmp_path))) == [DroppedDocument("not UTF-8"), DroppedDocument("empty")]
-
-
-def test_a_parquet_row_without_text_is_skipped(tmp_path):
-    write_parquet(tmp_path / "part.parquet", ["a", None, "", "b"])
-    first, *dropped, last = read_all(Text(path=str(tmp_path)))
-    assert (first, last) == (Document("a", "part"), Document("b", "part"))
-    assert dropped == [DroppedDocument("no text in field 'text'"), DroppedDocument("empty")]
-
-
 def varied(n):
     """Rows that do not compress to nothing, so that a cut falls between them."""
     return json_lines({"text": f"{k} {k * 2654435761 % 2**32:x} {k * 40503 % 65536:x}"} for k in range(n))
@@ -136,57 +113,3 @@ def test_a_broken_parquet_file_is_one_line(tmp_path, damage):
     path.write_bytes(data[: len(data) // 2] if damage == "truncated" else data)
     with refused(f"{path}: "):
         read_all(Text(path=str(tmp_path)))
-
-
-def test_a_folder_without_text_is_one_line(tmp_path):
-    (tmp_path / "notes.md").write_text("words")
-    (tmp_path / "folder.txt").mkdir()
-    with refused(f"data.corpus.path={tmp_path}: holds no text files; "):
-        open_corpus(DataConfig(corpus=Text(path=str(tmp_path))))
-
-
-@pytest.mark.parametrize("tasks", [1, 2, 3, 512])
-def test_slimpajama_files_are_shared_out_over_the_tasks(tmp_path, tasks, monkeypatch):
-    monkeypatch.setattr(corpora, "SLIMPAJAMA_TASKS", tasks)
-    for number in range(5):
-        folder = tmp_path / f"chunk{number % 2}"
-        folder.mkdir(exist_ok=True)
-        rows = slim_rows([f"file {number} row {row}" for row in range(3)], f"Set{number}")
-        (folder / f"example_{number}.jsonl.zst").write_bytes(zst(json_lines(rows)))
-    corpus = Slimpajama(path=str(tmp_path))
-    assert open_corpus(DataConfig(corpus=corpus)).n_tasks == min(tasks, 5)
-    expected = [Document(f"file {n} row {row}", f"Set{n}") for n in range(5) for row in range(3)]
-    assert sorted(read_all(corpus), key=lambda d: d.text) == expected
-    assert read_all(corpus) == read_all(corpus)
-
-
-@pytest.fixture
-def hub_folder(tmp_path, monkeypatch):
-    """A folder of files that the datasets package loads by its path, with the package kept inside tmp_path."""
-    datasets = pytest.importorskip("datasets")
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_OFFLINE", True, raising=False)
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    folder = tmp_path / "hub"
-    folder.mkdir()
-    for number in range(3):
-        rows = slim_rows([f"file {number} row {row}" for row in range(4)], f"Set{number}")
-        (folder / f"train-{number}.jsonl").write_bytes(json_lines([*rows, {**rows[0], "text": ""}]))
-    monkeypatch.setattr(corpora, "HUB_DATASET", str(folder))
-    return folder
-
-
-@pytest.mark.parametrize("tasks", [1, 2, 512])
-def test_a_dataset_is_streamed_through_the_datasets_package(hub_folder, tasks, monkeypatch):
-    monkeypatch.setattr(corpora, "SLIMPAJAMA_TASKS", tasks)
-    corpus = Slimpajama()
-    assert open_corpus(DataConfig(corpus=corpus)).n_tasks == min(tasks, 3)
-    items = read_all(corpus)
-    expected = [Document(f"file {n} row {row}", f"Set{n}") for n in range(3) for row in range(4)]
-    assert sorted((i for i in items if isinstance(i, Document)), key=lambda d: d.text) == expected
-    assert [i for i in items if isinstance(i, DroppedDocument)] == [DroppedDocument("empty")] * 3
-
-
-def test_a_dataset_that_cannot_be_opened_is_one_line(hub_folder, monkeypatch):
-    monkeypatch.setattr(corpora, "HUB_DATASET", str(hub_folder / "nowhere"))
-    with refused(f"data.corpus.name=slimpajama: {hub_folder / 'nowhere'} cannot be opened ("):
-        open_corpus(DataConfig(corpus=Slimpajama()))

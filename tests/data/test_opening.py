@@ -61,16 +61,6 @@ def test_segments_are_located_as_by_the_whole_list(corpus, lengths, window):
             assert found.continues == (left > window)
 
 
-@pytest.mark.parametrize("start", [0, 3, "last of a group", "between shards", "last"])
-def test_documents_are_numbered_as_by_the_whole_list(corpus, lengths, start):
-    ends = np.cumsum(lengths)
-    places = {"last of a group": ends[255] - 2, "between shards": ends[DOCUMENTS - 1] - 5000, "last": ends[-1] - 10_000}
-    start = int(places.get(start, start))
-    numbers = TokenStore.open(corpus, "train").document_numbers(start, 10_000)
-    owners = np.searchsorted(ends, np.arange(start, start + 10_000), side="right")
-    assert numbers.tolist() == (owners - owners[0]).tolist()
-
-
 def test_preparation_saves_the_indices_that_runs_read(tmp_path, monkeypatch):
     write_corpus(tmp_path / "corpus")
     config = text_config(tmp_path)

@@ -63,17 +63,6 @@ def test_packs_are_whole_segments_with_their_targets(corpus):
             assert (tokens, targets) == pieces[tokens[0]]
 
 
-def test_budget_is_never_exceeded_and_the_rest_is_padding(corpus):
-    for pack in take(stream_of(corpus), 120):
-        used = sum(pack.lengths)
-        assert 0 < used <= PACK
-        assert pack.tokens.shape == pack.targets.shape == (PACK,)
-        assert pack.tokens.dtype == pack.targets.dtype == np.int64
-        assert (pack.tokens[:used] > 0).all()
-        assert (pack.tokens[used:] == 0).all()
-        assert (pack.targets[used:] == IGNORE).all()
-
-
 def test_what_is_scored_by_hand(tmp_path):
     # a document of 5 tokens, 3 to a segment: 1 2 3 scored with 2 3 4, then 4 5 with 5 and nothing; one of 1: nothing
     store = make_store(tmp_path, [[[1, 2, 3, 4, 5]], [[9]]])
@@ -95,18 +84,6 @@ def test_no_target_of_joined_documents_crosses_a_document(tmp_path, mode):
 
 
 @pytest.mark.parametrize("n_streams", [1, 2, 4])
-def test_one_epoch_is_each_segment_once(corpus, n_streams):
-    # with nothing to choose from a pack is one segment, so the first n packs in turn are the first n samples
-    n = len(pieces_by_definition(LENGTHS, WINDOW))
-    streams = [stream_of(corpus, j, n_streams, look_ahead=1) for j in range(n_streams)]
-    packs = [next(streams[k % n_streams]) for k in range(2 * n)]
-    firsts = [int(pack.tokens[0]) for pack in packs]
-    assert all(len(pack.lengths) == 1 for pack in packs)
-    assert sorted(firsts[:n]) == sorted(firsts[n:]) == sorted(pieces_by_definition(LENGTHS, WINDOW))
-    assert firsts[:n] != firsts[n:], "the second epoch has an order of its own"
-
-
-@pytest.mark.parametrize("n_streams", [1, 2, 4])
 def test_what_is_packed_and_what_waits_is_every_sample_once(corpus, n_streams):
     _, segments = corpus
     packed, waiting, upto = Counter(), Counter(), []
@@ -122,39 +99,12 @@ def test_what_is_packed_and_what_waits_is_every_sample_once(corpus, n_streams):
     assert packed + waiting == drawn
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_ranks_share_the_streams_out_without_changing_a_pack(corpus, world_size):
-    whole = [take(stream_of(corpus, j, 4), 6) for j in range(4)]
-    for rank in range(world_size):
-        mine = {j: stream_of(corpus, j, 4) for j in range(rank, 4, world_size)}
-        for step in range(6):
-            assert all(same(next(stream), whole[j][step]) for j, stream in mine.items())
-
-
 @pytest.mark.parametrize("at", [1, 2, 17, 60])
 def test_state_takes_a_stream_up_where_it_stood(corpus, at):
     packs = take(stream_of(corpus, 1, 2), at + 25)
     resumed = stream_of(corpus, 1, 2, state=packs[at - 1].state.tolist())
     assert resumed.state().tolist() == packs[at - 1].state.tolist()
     assert all(same(a, b) for a, b in zip(take(resumed, 25), packs[at:], strict=True))
-
-
-def test_other_seeds_and_streams_give_other_packs(corpus):
-    packs = [next(stream_of(corpus, 0, 2)), next(stream_of(corpus, 1, 2)), next(stream_of(corpus, 0, 2, seed=6))]
-    firsts = [{tokens[0] for tokens, _ in parts(pack)} for pack in packs]
-    assert not firsts[0] & firsts[1], "streams of one epoch share no segment"
-    assert firsts[0] != firsts[2]
-
-
-def test_no_segment_waits_longer_than_look_ahead_packs(tmp_path):
-    # long segments fill a pack alone and never fit in what is left, short ones always do
-    store = make_store(tmp_path, [numbered_documents([PACK, 3, 5] * 30)])
-    stream = stream_of((store, index_segments(store, "natural", PACK)), pack_tokens=PACK)
-    born = {}
-    for number, pack in enumerate(take(stream, 200)):
-        waits = {sample for sample in pack.state[1:].tolist() if sample >= 0}
-        for sample in waits:
-            assert number - born.setdefault(sample, number) < LOOK_AHEAD
 
 
 @pytest.mark.parametrize("look_ahead", [8, 64, 500])
@@ -172,8 +122,3 @@ def test_a_segment_longer_than_a_pack_is_refused(tmp_path):
     store = make_store(tmp_path, [numbered_documents([17])])
     with refused("train.micro_batch_tokens=16: must hold the longest segment, 17 tokens; ", ConfigError):
         next(stream_of((store, index_segments(store, "natural", 17)), pack_tokens=16))
-
-
-def test_a_segment_as_long_as_a_pack_fills_it(tmp_path):
-    store = make_store(tmp_path, [numbered_documents([16])])
-    assert next(stream_of((store, index_segments(store, "natural", 16)), pack_tokens=16)).lengths == [16]

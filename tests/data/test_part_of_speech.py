@@ -5,7 +5,7 @@ import pytest
 
 from eval.engine.token_classes import token_texts
 from lab.data.part_of_speech import label_types, labels_of, open_tagger
-from lab.errors import ConfigError, MissingPackage
+from lab.errors import ConfigError
 from tests.data.stores import refused
 
 WORDS = {"magic": "ADJ", "numbers": "NOUN", "is": "AUX", "One": "NUM", "of": "ADP", ".": "PUNCT", "the": "DET"}
@@ -66,28 +66,9 @@ def test_a_type_takes_its_most_frequent_label(bpe, tagger):
     assert (by_text[" numbers"], by_text.get("\n\n", "SPACE")) == ("NOUN", "SPACE")
 
 
-def test_long_texts_are_tagged_in_pieces(bpe, tagger, monkeypatch):
-    texts, row = token_texts(bpe), np.array(bpe.encode(TEXT * 20, add_special_tokens=False).ids)
-    whole = label_types(tagger, [row], texts)
-    monkeypatch.setattr("lab.data.part_of_speech.PIECE", len(bpe.encode(TEXT).ids) - 1)
-    assert label_types(tagger, [row], texts) == whole
-
-
-def test_a_pipeline_that_labels_nothing_is_refused(bpe):
-    spacy = pytest.importorskip("spacy")
-    with pytest.raises(ConfigError, match="--tagger: labels no part of speech; "):
-        label_types(spacy.blank("en"), [np.array(bpe.encode(TEXT).ids)], token_texts(bpe))
-
-
 @pytest.mark.parametrize("name", ["en_core_web_none", "."])
 def test_a_pipeline_that_is_not_there_is_one_line(name, tmp_path, monkeypatch):
     pytest.importorskip("spacy")
     monkeypatch.chdir(tmp_path)
     with refused(f"--tagger={name}: cannot be opened (", ConfigError):
         open_tagger(name)
-
-
-def test_spacy_that_is_not_installed_is_one_line(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "spacy", None)
-    with refused("spacy: not installed, needed for --by=pos; ", MissingPackage):
-        open_tagger("en_core_web_sm")

@@ -2,24 +2,21 @@
 
 import itertools
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 
-from lab.config import load_experiment
 from lab.data.arrangement import Arrangement
-from lab.data.config import Bpe, Conversations, DataConfig, Slimpajama, TokenizerFile
+from lab.data.config import Conversations, DataConfig, Slimpajama, TokenizerFile
 from lab.data.conversations import to_conversation
 from lab.data.preparation import prepare, shard_folder
 from lab.data.segments import index_segments
 from lab.data.shards import ShardWriter, TokenStore
 from lab.data.text_files import DroppedDocument
-from tests.data.stores import drawn_lengths, numbered_documents, refused, stream_over
+from tests.data.stores import drawn_lengths, numbered_documents, stream_over
 from tests.data.windows import IGNORE, runs_of
 
-ROOT = Path(__file__).resolve().parents[2]
 WORDS = ["<bos>", "<eos>", "<unk>", "\n", " ", "USER:", "ASSISTANT:", "SYSTEM:", "Hi", "Hello.", "Bye", "books", "news"]
 ID = {word: number for number, word in enumerate(WORDS)}
 
@@ -176,77 +173,6 @@ def test_a_tag_is_read_and_the_text_after_it_scored(tmp_path, tokenizer):
     ]
 
 
-def test_a_tag_and_a_conversation(tmp_path, tokenizer):
-    place = tmp_path / "corpus"
-    config = conversations(tmp_path, tokenizer, [], tags=True)
-    (place / "part.jsonl").unlink()
-    write_rows(place, [turns(("human", "Hi"), ("gpt", "Hello."))], "news.jsonl")
-    tagged = [*scored("<bos>"), *read("news", "\n", "USER:", " ", "Hi", "\n", "ASSISTANT:")]
-    assert words_of(opened(config)) == [*tagged, *scored(" ", "Hello.", "\n", "<eos>")]
-
-
-def test_tags_leave_the_split_and_the_other_tokens_alone(tmp_path, tokenizer):
-    rows = [{"text": f"{a} {b} {c}", "kind": "news"} for a in WORDS[5:] for b in WORDS[5:] for c in WORDS[5:]]
-    plain, tagged = (texts(tmp_path, tokenizer, rows, tags=tags, held_out_frac=0.3) for tags in (False, True))
-    for config in (plain, tagged):
-        prepare(config, progress=False)
-    for split in ("train", "held_out"):
-        without, store = (TokenStore.open(shard_folder(config), split) for config in (plain, tagged))
-        cut = [[d[0], *d[3:]] for d in (document.tolist() for document in store.documents())]
-        assert cut == [document.tolist() for document in without.documents()]
-
-
-def test_a_plain_corpus_has_no_marks(tmp_path, tokenizer):
-    config = texts(tmp_path, tokenizer, [{"text": "Hi"}])
-    store = opened(config)
-    assert store.scores_all
-    assert not list(shard_folder(config).rglob("*scored*"))
-    assert store.scored(0, 3).tolist() == [True] * 3
-
-
-@pytest.mark.parametrize(
-    ("config", "name"),
-    [
-        ("shape_demo", "synthetic-196a7bd7ca"),
-        ("cpu_test", "synthetic-2280f3315d"),
-        ("tiny_2k", "slimpajama-9d6afc26f9"),
-    ],
-)
-def test_shards_of_plain_corpora_keep_their_name(config, name):
-    path = ROOT / "configs" / f"{config}.yaml"
-    assert load_experiment(path).data.shard_name == name
-    assert load_experiment(path, {"data.tags": False}).data.shard_name == name
-    assert load_experiment(path, {"data.tags": True}).data.shard_name != name
-
-
-# what is left out
-
-
-def test_skips_are_counted_by_reason_and_told(tmp_path, tokenizer):
-    good = turns(("human", "Hi"), ("gpt", "Hello."))
-    rows = [good, "{", turns(("human", "Hi")), {"text": "Hi"}, turns(("bing", "Hi")), turns(("human", "Bye"))]
-    done = prepare(conversations(tmp_path, tokenizer, rows), progress=False)
-    assert done.documents == {"train": 1, "held_out": 0}
-    assert done.skips == {"not JSON": 1, NO_RESPONSE: 2, NO_TURNS: 1, BAD_TURN: 1}
-    assert done.summary == (
-        f"{done.folder}: 1 documents, 10 tokens to train on, 0 held out (no document; to have some, "
-        f"raise data.held_out_frac); left out: 2 {NO_RESPONSE}, 1 {BAD_TURN}, 1 {NO_TURNS}, 1 not JSON"
-    )
-
-
-def test_a_corpus_without_a_conversation_is_refused_in_one_line(tmp_path, tokenizer):
-    config = conversations(tmp_path, tokenizer, [turns(("human", "Hi")), {"text": "Hi"}])
-    with refused("data.corpus: empty, no document has text (1 a conversation without a response, 1 no turns in "):
-        prepare(config, progress=False)
-    assert not shard_folder(config).exists()
-
-
-def test_a_corpus_without_a_conversation_trains_no_tokenizer(tmp_path):
-    config = conversations(tmp_path, Bpe(vocab_size=300), [turns(("human", "Hi"))])
-    with refused("data.corpus: empty, no document has text (1 a conversation without a response); "):
-        prepare(config, progress=False)
-
-
 # marks in stores and packs
 
 
@@ -270,29 +196,6 @@ def marked(tmp_path_factory):
             writer.add("train", document, "made", own if number != 1 else None)
         writer.close(folder / f"task-{number:05d}")
     return documents, marks, TokenStore.open(folder, "train")
-
-
-def test_the_store_tells_what_is_scored(marked):
-    _, marks, store = marked
-    flat = [mark for own in marks for mark in own]
-    assert store.n_tokens == len(flat)
-    assert not store.scores_all
-    generator = np.random.default_rng(1)
-    first, second = (sum(LENGTHS[:n]) for n in SHARDS)
-    cases = [(0, len(flat)), (0, first), (first, second - first), (first - 1, 2), (second - 1, 2), (second, 1), (5, 0)]
-    cases += [(len(flat) - 1, 1)]
-    for start in generator.integers(0, len(flat), 100).tolist():
-        cases.append((start, int(generator.integers(0, len(flat) - start + 1))))
-    for start, length in cases:
-        assert store.scored(start, length).tolist() == flat[start : start + length], (start, length)
-
-
-def test_a_document_without_marks_is_scored_whole(tmp_path):
-    writer = ShardWriter(tmp_path / ".tmp", "<u2", marks_scored=True)
-    writer.add("train", [5, 6, 7], "made")
-    writer.add("train", [8, 9], "made", [False, True])
-    writer.close(tmp_path / "task-00000")
-    assert TokenStore.open(tmp_path, "train").scored(0, 5).tolist() == [True, True, True, False, True]
 
 
 def answers(documents, marks):
@@ -329,30 +232,3 @@ def test_targets_that_are_not_scored_are_ignored_in_packs(marked, mode, mask):
     elif mode == "concatenated":
         last = sum(LENGTHS) // 9 * 9
         assert sorted(seen) == [(token, wanted[token]) for token in range(1, last + 1)]
-
-
-@pytest.mark.parametrize(("mode", "window"), [("natural", 4), ("concatenated", 7)])
-def test_targets_of_prompts_and_tags_are_ignored_by_hand(mode, window, tmp_path, tokenizer):
-    rows = [turns(("human", "Hi"), ("gpt", "Hello."))] * 2
-    config = conversations(tmp_path, tokenizer, rows, tags=True, mode=mode)
-    (tmp_path / "corpus" / "part.jsonl").rename(tmp_path / "corpus" / "news.jsonl")
-    store = opened(config)
-    segments = index_segments(store, mode, window)
-    found = {}
-    for pack in itertools.islice(stream_over(store, segments, pack_tokens=window, seed=0), segments.n):
-        ((tokens, targets, _, _),) = runs_of(pack)
-        names = tuple(WORDS[token] for token in tokens)
-        found[names] = [None if target == IGNORE else WORDS[target] for target in targets]
-    # <bos> news \n USER: _ Hi \n ASSISTANT: _ Hello. \n <eos>, twice: only what follows ASSISTANT: is a target
-    if mode == "natural":
-        assert found == {
-            ("<bos>", "news", "\n", "USER:"): [None] * 4,
-            (" ", "Hi", "\n", "ASSISTANT:"): [None, None, None, " "],
-            (" ", "Hello.", "\n", "<eos>"): ["Hello.", "\n", "<eos>", None],
-        }
-    else:
-        assert found == {
-            ("<bos>", "news", "\n", "USER:", " ", "Hi", "\n"): [None] * 7,
-            ("ASSISTANT:", " ", "Hello.", "\n", "<eos>", "<bos>", "news"): [" ", "Hello.", "\n", "<eos>"] + [None] * 3,
-            ("\n", "USER:", " ", "Hi", "\n", "ASSISTANT:", " "): [None] * 5 + [" ", "Hello."],
-        }

@@ -3,8 +3,7 @@ from collections import Counter
 
 import pytest
 
-from lab.data.segments import Segment, index_segments
-from lab.data.shards import ShardWriter, TokenStore
+from lab.data.segments import index_segments
 from tests.data.stores import drawn_lengths, make_store, numbered_documents, refused
 
 WINDOW = 8
@@ -51,38 +50,6 @@ def test_natural_segments_are_documents_cut_at_the_window(tmp_path, lengths, siz
     assert sorted(itertools.chain(*tokens)) == list(range(1, sum(lengths) + 1))
 
 
-def test_natural_segments_are_found_again_from_what_is_kept(tmp_path):
-    documents = numbered_documents(drawn_lengths(2, 40, 30))
-    make_store(tmp_path, shards_of(documents, [15, 25]))
-    for window in (WINDOW, WINDOW, 5, WINDOW):
-        store = TokenStore.open(tmp_path, "train")
-        segments, tokens = read_segments(store, index_segments(store, "natural", window))
-        assert list(zip(tokens, [s.continues for s in segments], strict=True)) == cut(documents, window)
-
-
-def test_splits_of_equally_many_documents_keep_their_own_segments(tmp_path):
-    documents = {"train": numbered_documents([3, 20, 9]), "held_out": numbered_documents([30, 1, 8])}
-    writer = ShardWriter(tmp_path / ".writing", "<u2")
-    for split, part in documents.items():
-        for document in part:
-            writer.add(split, document, "made")
-    writer.close(tmp_path / "task-00000")
-    for split in ("train", "held_out", "train"):
-        store = TokenStore.open(tmp_path, split)
-        segments, tokens = read_segments(store, index_segments(store, "natural", WINDOW))
-        assert list(zip(tokens, [s.continues for s in segments], strict=True)) == cut(documents[split], WINDOW)
-
-
-@pytest.mark.parametrize("total", [8, 15, 16, 17, 100])
-def test_concatenated_segments_are_full_windows(tmp_path, total):
-    flat = list(range(1, total + 1))
-    documents = [flat[:3], flat[3:8], *([flat[8:11], flat[11:]] if total > 11 else [])]
-    store = make_store(tmp_path, [documents[:1], documents[1:]])
-    segments, tokens = read_segments(store, index_segments(store, "concatenated", WINDOW))
-    assert tokens == [flat[k : k + WINDOW] for k in range(0, total // WINDOW * WINDOW, WINDOW)]
-    assert [s.continues for s in segments] == [s.start + WINDOW < total for s in segments]
-
-
 @pytest.mark.parametrize(("window", "blocks", "extra"), [(1, 5, 0), (2, 3, 1), (8, 1, 0), (8, 4, 35), (33, 3, 7)])
 def test_uniform_segments_have_every_length_equally_often(tmp_path, window, blocks, extra):
     block = window * (window + 1) // 2
@@ -99,14 +66,6 @@ def test_uniform_segments_have_every_length_equally_often(tmp_path, window, bloc
     assert [s.continues for s in segments] == [s.start + s.length < total for s in segments]
 
 
-def test_uniform_lengths_do_not_follow_each_other_in_order(tmp_path):
-    store = make_store(tmp_path, [numbered_documents([33 * 34])])
-    index = index_segments(store, "uniform", 33)
-    lengths = [index[k].length for k in range(33)]
-    steps = [b - a for a, b in zip(lengths, lengths[1:])]
-    assert steps.count(1) + steps.count(-1) < 10
-
-
 @pytest.mark.parametrize(
     ("mode", "window", "has", "needs"),
     [
@@ -119,21 +78,3 @@ def test_a_split_shorter_than_a_window_is_refused(tmp_path, mode, window, has, n
     store = make_store(tmp_path, [numbered_documents([has])])
     with refused(f"data.mode={mode}: needs {needs} tokens at data.window={window}, the split has {has}; "):
         index_segments(store, mode, window)
-
-
-@pytest.mark.parametrize("mode", ["concatenated", "uniform"])
-def test_a_split_of_exactly_one_block_is_enough(tmp_path, mode):
-    needs = {"concatenated": 8, "uniform": 36}[mode]
-    store = make_store(tmp_path, [numbered_documents([needs])])
-    index = index_segments(store, mode, 8)
-    assert index.n == {"concatenated": 1, "uniform": 8}[mode]
-
-
-def test_segments_that_cross_shards_are_read_whole(tmp_path):
-    # shards of 5, 3 and 8 tokens: the window 0..7 lies in two shards, the next in the third
-    store = make_store(tmp_path, [[[1, 2, 3, 4, 5]], [[6, 7, 8]], [[9, 10, 11], [12, 13, 14, 15, 16]]])
-    index = index_segments(store, "concatenated", 8)
-    assert [index[k] for k in range(index.n)] == [Segment(0, 8, True), Segment(8, 8, False)]
-    assert store.read(0, 9).tolist() == list(range(1, 10)), "a window and its next token, from three shards"
-    assert index_segments(store, "concatenated", 16)[0] == Segment(0, 16, False)
-    assert store.read(0, 16).tolist() == list(range(1, 17))

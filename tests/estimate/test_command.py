@@ -5,13 +5,25 @@ from pathlib import Path
 import pytest
 import yaml
 
+from lab.config import load_experiment
+from lab.counts import PositionCounts
 from lab.errors import ConfigError
-from lab.estimate.command import estimate, main
+from lab.estimate.command import (
+    assumed_bytes,
+    checkpoint_bytes,
+    counts_bytes,
+    estimate,
+    hours_of,
+    main,
+    paper_utilisation,
+    refuse_too_large,
+    shard_tokens_of,
+)
 from lab.estimate.memory import Memory
-from lab.estimate.report import Gpus, assumed_bytes, refuse_too_large
 from lab.fit import SYNTAX, parse, read_arguments
+from lab.train.folder import RunFolder
 from tests.estimate.small import small
-from tests.forked import python
+from tests.forked import ROOT, python
 from tests.opened import SIZES
 
 RUN = {
@@ -78,21 +90,17 @@ def test_every_stage_of_a_recipe_without_its_base(written, capsys):
     assert "--common.model.d_model=..." in capsys.readouterr().err
 
 
-def gpus(gib):
-    return Gpus("A100", None, gib, 0.5, "given")
-
-
 def test_what_fits_to_the_byte_passes_and_one_byte_more_is_refused():
     experiment = small(strategy="ddp", devices=3)
     kinds = {"parameters": 2, "gradients": 2, "optimizer": 4, "gathered": 0, "activations": 2**30 - 8}
     memory = Memory({}, 0, kinds)
     limit = (memory.total + assumed_bytes(experiment)) / 2**30
     assert limit == 3  # 1 GiB of tensors, 1 for CUDA, 1 for NCCL
-    refuse_too_large(experiment, memory, gpus(limit))
-    refuse_too_large(experiment, memory, gpus(None))
+    refuse_too_large(experiment, memory, limit)
+    refuse_too_large(experiment, memory, None)
     larger = Memory({}, 0, kinds | {"gathered": 1})
     with pytest.raises(ConfigError) as refused:
-        refuse_too_large(experiment, larger, gpus(limit))
+        refuse_too_large(experiment, larger, limit)
     (line,) = refused.value.faults
     assert line.startswith("train.micro_batch_tokens=128: ")
     for words in ("--memory_gib=3", "3.00 GiB", "train.recompute", "fsdp", "data.window=64"):
@@ -102,7 +110,7 @@ def test_what_fits_to_the_byte_passes_and_one_byte_more_is_refused():
 def test_a_refusal_names_what_takes_the_most():
     kinds = {"parameters": 2**32, "gradients": 0, "optimizer": 0, "gathered": 0, "activations": 8}
     with pytest.raises(ConfigError, match=r"^train.strategy=fsdp: .*raise train.devices") as refused:
-        refuse_too_large(small(strategy="fsdp", devices=3, recompute=True), Memory({}, 0, kinds), gpus(1))
+        refuse_too_large(small(strategy="fsdp", devices=3, recompute=True), Memory({}, 0, kinds), 1)
     assert "recompute" not in str(refused.value)
 
 
@@ -112,7 +120,6 @@ def test_a_refusal_names_what_takes_the_most():
         pytest.param(["--memory_gib=0"], "--memory_gib=0: must be > 0; ", id="no_memory"),
         pytest.param(["--memory_gib=many"], "--memory_gib=many: must be a number; ", id="no_number"),
         pytest.param(["--memory_gib=.nan"], "--memory_gib=nan: must be finite; ", id="not_a_number"),
-        pytest.param(["--utilisation=1.5"], "--utilisation=1.5: must be <= 1; ", id="above_one"),
         pytest.param(["--gpu=A7"], "--gpu=A7: its peak is not known; use one of: A100", id="unknown_gpu"),
         pytest.param(["--gpu=[A100]"], '--gpu=["A100"]: must be text; ', id="list_of_gpus"),
         pytest.param(["--resume"], "--resume: would be ignored", id="another_flag"),
@@ -130,3 +137,28 @@ def test_the_command_refuses_with_status_2_and_one_line(written):
     done = python("-m", "lab.fit", written(RUN), "--dry_run", "--memory_gib=1", cwd=Path.cwd())
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.stderr
     assert "--memory_gib=1" in done.stderr
+
+
+def test_the_papers_run_takes_the_papers_time_and_space():
+    tiny = load_experiment(ROOT / "configs/tiny_2k.yaml")
+    assert hours_of(tiny, "A100") / 24 == pytest.approx(28, abs=0.01)
+    # matrices: 22 x (2048 x (2 x 2048 + 2 x 256) + 3 x 2048 x 5632) + 128256 x 2048 = 1,231,552,512 weights;
+    # 6 x that + 12 x 22 x 2048 x 1024 pairs = 7,942,963,200
+    assert tiny.model.flops_per_token_causal(2048) == 7_942_963_200
+    # 12 bytes a parameter; 256 streams of 257 places of 8 bytes
+    assert checkpoint_bytes(tiny) == 12 * 1_494_312_960 + 256 * 257 * 8 + counts_bytes(tiny)
+    assert shard_tokens_of(tiny.data, 5)[0] == 627_000_000_000
+    assert shard_tokens_of(small().data, 5)[0] == 5
+
+
+def test_hours_by_hand():
+    # weights in products: 2 x (8 x (16 + 8) + 3 x 8 x 12) + 160 = 1120; 6 x 1120 + 12 x 2 x 8 x 32 = 12,864 a token
+    plain = hours_of(small(), "A100")
+    assert plain == pytest.approx(12_864 * 768 / (312e12 * paper_utilisation()) / 3600)
+    assert hours_of(small(recompute=True, devices=3), "A100") == pytest.approx(plain * 4 / 3 / 3)
+
+
+def test_the_bytes_of_counts_are_those_of_the_file(tmp_path):
+    experiment = small()
+    RunFolder(tmp_path).write_counts(PositionCounts(experiment.reach))
+    assert counts_bytes(experiment) == (tmp_path / "counts.npz").stat().st_size

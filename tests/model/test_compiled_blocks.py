@@ -16,7 +16,7 @@ from lab.errors import ConfigError
 from lab.model.config import DecoderConfig
 from lab.positions import distance, frequencies
 from lab.train import choices
-from lab.train.choices import choose_backend, choose_compile
+from lab.train.choices import choose_compile
 from tests.fits import load
 from tests.model import stand_ins
 from tests.model.stand_ins import definition
@@ -139,7 +139,6 @@ def test_strategies_keep_one_graph_and_the_names_of_weights(ranks, kind):
                 assert float((x - y).abs().max()) <= FLOAT32_TOL * float(y.abs().max())
 
 
-NARROW = ("--model.n_heads=8", "--model.n_kv_heads=8", "--train.precision=bf16")  # heads of 4
 CPU, GPU, ON = torch.device("cpu"), torch.device("cuda"), "--train.compile=true"
 CHOICES = {  # settings, device, whether blocks are compiled, and words of the reason
     "gpu": ((), GPU, True, "two graphs, before and after attention"),
@@ -162,8 +161,3 @@ def test_without_a_compiler_blocks_stay_uncompiled_or_the_run_is_refused(monkeyp
     assert choose_compile(load(), GPU) == (False, "torch cannot compile; install g++")
     with refused("train.compile=true: torch cannot compile; install g++", error=ConfigError):
         choose_compile(load(ON), CPU)
-
-
-def test_heads_that_a_kernel_does_not_take_are_left_to_sdpa(stood_in):
-    assert choose_backend(load("--train.precision=bf16"), GPU)[0] == "flash"
-    assert choose_backend(load(*NARROW), GPU) == ("sdpa", "flash takes no heads of 4")

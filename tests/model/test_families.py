@@ -12,7 +12,6 @@ SIZES = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidd
 SIZES |= {"num_key_value_heads": 4, "head_dim": 8, "max_position_embeddings": 64, "pad_token_id": 0}
 SIZES |= {"bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.2}
 DERIVED = {"falcon": ("head_dim",)}  # settings that a family's config computes itself
-SERVED = ("gemma", "olmo2", "qwen3")
 REFUSED = ("cohere", "falcon", "gemma3_text", "gpt_neox", "gpt2", "olmo3", "phi3")
 
 
@@ -20,17 +19,6 @@ def tiny(family):
     torch.manual_seed(0)
     sizes = {name: value for name, value in SIZES.items() if name not in DERIVED.get(family, ())}
     return transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(family, **sizes)).eval()
-
-
-@pytest.mark.parametrize("family", SERVED)
-def test_a_family_that_is_served_computes_as_it_is(family):
-    model, tokens = tiny(family), torch.arange(20)[None] + 3
-    with torch.no_grad():
-        expected = model(tokens).logits
-        found = apply(model, distance=distance("plain"))(tokens).logits
-        moved = apply(model, distance=distance("rerope", window=4))(tokens).logits
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
-    assert (moved - expected).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("family", REFUSED)

@@ -4,11 +4,10 @@ import pytest
 import torch
 
 from lab.model import generate
-from lab.model.attention import devices
 from lab.model.attention.cache import KeyCache
 from lab.model.attention.rotary import Rotation
 from lab.model.generate import greedy
-from tests.model.methods import DYNAMIC, FREQUENCIES, decoder, every_kind, every_pair, tokens
+from tests.model.methods import FREQUENCIES, decoder, every_kind, every_pair, tokens
 
 
 def nearly_tied(seed):
@@ -113,28 +112,6 @@ def test_shared_beginnings_of_any_length(method):
         assert greedy(model, prompts, 5).tolist() == by_whole_passes(model, prompts, 5).tolist()
 
 
-def test_a_shared_beginning_is_read_once():
-    model, prompts = decoder(), tokens(5, 4, 16)
-    prompts[:3, :10] = prompts[0, :10]
-    sizes = reads(model)
-    greedy(model, prompts, 1)
-    assert sorted(sizes) == [10, 16, 3 * 6]
-    sizes.clear()
-    greedy(model, prompts[:1].expand(4, -1), 1)  # equal prompts: all but the last token
-    assert sorted(sizes) == [4, 15]
-
-
-def test_frequencies_that_follow_the_length_share_no_beginning(monkeypatch):
-    monkeypatch.setattr(generate, "ACTIVATION_BYTES", 1)  # nor are their prompts read in parts
-    monkeypatch.setattr(generate, "tokens_at_once", lambda model, device: 1000)
-    model, prompts = decoder(DYNAMIC), tokens(6, 5, 13)
-    prompts[:, :10] = prompts[0, :10]
-    one_by_one = [greedy(model, prompt[None], 9)[0].tolist() for prompt in prompts]
-    sizes = reads(model)
-    assert greedy(model, prompts, 9).tolist() == one_by_one
-    assert sizes[0] == prompts.numel()
-
-
 def test_near_ties_come_out_alike_in_every_batch():
     model, prompts = nearly_tied(0), tokens(0, 20, 24, vocab=30)
     prompts[5:10, :17] = prompts[5, :17].clone()
@@ -172,23 +149,6 @@ def test_memory_bounds_change_no_answer(method, monkeypatch):
         assert greedy(model, prompts, 7).tolist() == expected
         assert max(made) == rows
         assert max(sizes) <= max(at_once, rows)
-
-
-@pytest.mark.parametrize(("fit", "parts"), [(9, 1), (8, 2), (4, 3), (2, 5), (0, 9)])
-def test_rows_on_a_gpu_fill_half_of_what_is_free_in_parts_of_like_size(monkeypatch, fit, parts):
-    model, free, kept, used = decoder(dtype=torch.float32), 1000, 5000, 2000
-    row_bytes = 3 * 2 * 2 * 27 * 8 * 4  # layers, keys and values, heads, tokens, head width, float32
-    free += 2 * fit * row_bytes
-    monkeypatch.setattr(devices, "kind", lambda device: "cuda")
-    for name, value in (
-        ("mem_get_info", (free - kept + used, None)),
-        ("memory_reserved", kept),
-        ("memory_allocated", used),
-    ):
-        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
-    rows = generate.rows_at_once(model, 9, 27, None)
-    assert -(-9 // rows) == parts
-    assert rows == -(-9 // parts)
 
 
 def test_generation_changes_neither_mode_nor_random_state_nor_gradients():

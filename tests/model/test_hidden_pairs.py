@@ -2,7 +2,6 @@
 
 import numpy as np
 import torch
-from eval.entropy.attention_entropy import attention_entropy
 
 from lab.counts import PositionCounts
 from lab.model.generate import greedy
@@ -25,13 +24,6 @@ def test_a_decoder_reads_every_chunk_as_a_text_of_its_own():
                 chunk = row[len(row) // CHUNK * CHUNK :] if len(row) % CHUNK else row[-CHUNK:]
                 assert int(plain(torch.tensor([chunk]))[0, -1].argmax()) == token
             row.append(token)
-
-
-def test_entropies_are_those_of_the_chunks():
-    tokens = drawn(12)
-    found = attention_entropy(tiny(method=INTRA), tokens)
-    parts = [attention_entropy(tiny(), part) for part in tokens.split(CHUNK, dim=1)]
-    torch.testing.assert_close(found, torch.cat(parts, dim=-1), rtol=0, atol=1e-11)
 
 
 def test_hidden_pairs_are_not_counted():

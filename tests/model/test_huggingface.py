@@ -9,7 +9,6 @@ from tests.model.folders import (
     APART,
     CLASSES,
     HEADS_OF_16,
-    MAX_POSITIONS,
     ROPES,
     assert_same_logits,
     edit,
@@ -63,14 +62,6 @@ def test_every_rope_type_in_both_forms_of_config_json(kind, form, tmp_path):
         assert float((logits_of(plain, tokens) - logits_of(ours, tokens)).abs().max()) > APART
 
 
-def test_a_length_beside_the_rope_section_goes_before_the_one_in_it(folder):
-    rope = {**ROPES["yarn"], "rope_theta": 1000.0}
-    edit(folder, rope_parameters=rope, original_max_position_embeddings=16)
-    ours = load_pretrained(folder)
-    assert ours.frequencies.config.train_len == 16
-    assert_same_logits(ours, opened(folder))
-
-
 @pytest.mark.parametrize(
     ("family", "silent"),
     [
@@ -89,20 +80,6 @@ def test_what_config_json_leaves_out_is_what_transformers_assumes(family, silent
     theirs(family, rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, **sizes).save_pretrained(tmp_path)
     edit(tmp_path, drop=[*silent, "max_position_embeddings"])
     assert_same_logits(load_pretrained(tmp_path), opened(tmp_path))
-
-
-def test_a_window_as_long_as_the_positions_hides_nothing(tmp_path):
-    model = theirs("mistral", sliding_window=MAX_POSITIONS)
-    model.save_pretrained(tmp_path)
-    assert_same_logits(load_pretrained(tmp_path), model, lengths=(9, MAX_POSITIONS))
-
-
-@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
-def test_sharded_folders(family, tmp_path):
-    model = theirs(family, tie_word_embeddings=False)
-    model.save_pretrained(tmp_path, max_shard_size="20KB")
-    assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
-    assert_same_logits(load_pretrained(tmp_path), model)
 
 
 def test_folders_of_early_llamas_hold_tables_that_are_passed_over(folder):

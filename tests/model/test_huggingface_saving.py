@@ -1,7 +1,6 @@
 """Saving decoders as Hugging Face folders."""
 
 import dataclasses
-import json
 
 import pytest
 import safetensors
@@ -99,26 +98,6 @@ def test_loading_what_was_saved_gives_the_same_bits(shard_bytes, dtype, tmp_path
     assert model.dtype == dtype
     assert torch.equal(model.get_input_embeddings().weight, ours.embedding.weight)
     assert sorted(tmp_path.iterdir()) == [tmp_path / "model"], "no temporary folder is left"
-
-
-@pytest.mark.parametrize(
-    ("method", "train_len", "written"),
-    [
-        ("rope", None, None),
-        ("rope", 48, 48),
-        ("abf", None, None),
-        ("pi", None, None),
-        ("yarn", None, 128),  # 4 * 32
-        ("yarn", 100, 100),
-        ("ntk_by_parts", None, 128),
-        ("llama3", None, 256),  # 8 * 32
-        ("dynamic_ntk", None, 64),  # from where the base grows
-        ("dynamic_ntk", 64, 64),
-    ],
-)
-def test_max_position_embeddings(method, train_len, written, tmp_path):
-    save_pretrained(decoder(method), tmp_path / "model", train_len=train_len)
-    assert json.loads((tmp_path / "model" / "config.json").read_text()).get("max_position_embeddings") == written
 
 
 NOT_IN_CONFIG = "not supported by a Hugging Face folder"

@@ -6,7 +6,8 @@ import math
 import pytest
 import torch
 
-from lab.model.attention.inspection import LayerInputs, LayerLogits, layer_inputs
+from lab.model.attention import inspection
+from lab.model.attention.inspection import LayerInputs, LayerLogits, layer_inputs, target_logits
 from lab.model.decoder import DecoderConfig
 from lab.positions import distance, frequencies
 from tests.model.attention_by_hand import TINY, drawn, eight_bits, logits_by_distance, logits_of, projections, tiny
@@ -132,3 +133,21 @@ def test_the_factor_is_in_the_query_before_it_is_rounded():
     expected = [eight_bits(a * math.cos(t)) * (1 + 2**-7) / 2 for a, t in turned]
     assert logits[0, 0, 2:, 0].tolist() == pytest.approx(expected, abs=1e-15)
     assert expected[0] == 1.59375 * (1 + 2**-7) / 2
+
+
+@pytest.mark.parametrize("rows", [1, 7, 10_000], ids="head_rows_{}".format)
+@pytest.mark.parametrize("method", ["plain", "string"])
+def test_the_logit_of_each_target(rows, method, monkeypatch):
+    monkeypatch.setattr(inspection, "BLOCK_LOGITS", rows * TINY.d_model)
+    decoder = tiny(method=distance(method, **({"shift": 9, "window": 3} if method == "string" else {})))
+    tokens, targets = drawn(23, rows=2), drawn(23, rows=3)[1:]
+    targets[:, ::5] = -100
+    with torch.no_grad():
+        logits = decoder(tokens)
+    expected = [
+        [float(logits[row, place, target]) if target >= 0 else 0.0 for place, target in enumerate(line)]
+        for row, line in enumerate(targets.tolist())
+    ]
+    found = target_logits(decoder, tokens, targets)
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=10 * TOL)
+    assert not found.requires_grad

@@ -9,7 +9,6 @@ import torch
 from lab.data.arrangement import Arrangement, interleaved
 from lab.data.batches import to_batch
 from lab.data.segments import index_segments
-from lab.model.attention import backends
 from lab.model.config import DecoderConfig
 from lab.positions import distance, frequencies
 from lab.skip import skip_positions
@@ -184,13 +183,6 @@ def test_a_step_with_every_skip_is_the_dense_one(stores, method):
     assert len(pack.lengths) > 3
     assert pack.position_ids is not None
     assert_step_is_dense(training(), pack, rows, gradients=method == "rpes")
-
-
-@pytest.mark.parametrize("name", ["anchor", "anchor_chunks"])
-def test_long_runs_see_their_anchor_by_tiles(stores, name, monkeypatch):
-    monkeypatch.setattr(backends, "MASKED_ROWS", 0)
-    pack, rows = arranged(stores, CASES[name])
-    assert_step_is_dense(training(), pack, rows, gradients=True)
 
 
 # reset and running ids: arXiv:2411.13476, section 2

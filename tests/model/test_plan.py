@@ -33,16 +33,13 @@ LAYOUTS = {
 HALF, SINGLE, DOUBLE = torch.bfloat16, torch.float32, torch.float64
 CASES = [  # device, dtype, backend, layout, kernel
     ("cpu", SINGLE, "auto", "row", "sdpa"),
-    ("cpu", SINGLE, "auto", "decoding", "sdpa"),
     ("cpu", SINGLE, "auto", "bands", "cpu_bands"),
     ("cpu", SINGLE, "auto", "chunk", "cpu_bands"),
     ("cpu", HALF, "auto", "anchored", "cpu_bands"),
     ("cpu", SINGLE, "auto", "irregular", "dense"),
     ("cpu", SINGLE, "reference", "irregular", "reference"),
     ("cuda", HALF, "varlen", "row", "varlen"),
-    ("cuda", HALF, "varlen", "anchored", "varlen"),
     ("cuda", HALF, "varlen", "bands", "flash_bands"),
-    ("cuda", HALF, "xformers", "row", "xformers"),
     ("cuda", HALF, "auto", "irregular", "dense"),
     ("cuda", SINGLE, "auto", "chunk", "efficient_bands"),
     ("cuda", SINGLE, "auto", "bands", "efficient_bands"),

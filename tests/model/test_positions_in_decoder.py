@@ -50,23 +50,3 @@ def test_dynamic_ntk_places_all_cached_keys_anew_at_every_length():
     fixed = DYNAMIC.at_length(20)
     assert torch.equal(model(text), decoder(fixed, DISTANCES["string"])(text))
     assert not torch.equal(DYNAMIC.inv_freq, fixed.inv_freq)
-
-
-@torch.no_grad()
-def test_dynamic_ntk_in_a_packed_row_depends_on_no_neighbour():
-    model, short, long = decoder(DYNAMIC, DISTANCES["plain"]), tokens(7, 1, 12), tokens(8, 1, 24)
-    together = model(torch.cat([short, long], dim=1), cu_seqlens=torch.tensor([0, 12, 36]).int())[:, :12]
-    alone = model(short, cu_seqlens=torch.tensor([0, 12]).int())
-    torch.testing.assert_close(together, alone, rtol=0, atol=FLOAT64_TOL)
-
-
-def test_computing_activations_again_changes_no_gradient():
-    row, targets = tokens(5, 1, 40), tokens(6, 1, 40)
-    grads = []
-    for recompute in (False, True):
-        model = decoder(FREQUENCIES["rope"], DISTANCES["string"])
-        model.recompute = recompute
-        model(row, cu_seqlens=torch.tensor([0, 22, 40]).int(), targets=targets).backward()
-        grads.append([p.grad for p in model.parameters()])
-    for x, y in zip(*grads, strict=True):
-        assert torch.equal(x, y)

@@ -5,16 +5,13 @@ import dataclasses
 import pytest
 import torch
 
-from lab.config import load_experiment
 from lab.errors import ConfigError
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.model.generate import greedy
 from lab.model.sharding import Sharding, build
 from lab.positions import distance, frequencies
-from lab.train.assembly import assemble
-from lab.train.folder import RunFolder
-from tests.fits import CONFIG, records
+from tests.fits import records
 from tests.ranks import meet, train
 
 CFG = DecoderConfig(d_model=16, n_layers=2, n_heads=2, n_kv_heads=1, d_ff=23, vocab_size=51, tie_embeddings=False)
@@ -85,19 +82,6 @@ def test_weights_that_cannot_be_read_are_one_error_in_every_rank(ranks, shards):
     assert ranks(2).run(fault_of, CFG, shards) == ["start.path=x: is no model"] * 2
 
 
-def embedding_of(cfg):
-    """Build as under DDP, which sends the first rank's weights to the others when it takes the model."""
-    meet()
-    return build(lambda seed: make(cfg, seed), SEED, double).embedding.weight.detach()
-
-
-def test_only_the_first_rank_reads_weights_to_start_from(ranks):
-    first, second = ranks(2).run(embedding_of, CFG)
-    seeded = make(CFG, SEED).embedding.weight
-    assert torch.equal(first, 2 * seeded)
-    assert torch.equal(second, seeded)
-
-
 def dtypes_in_blocks(cfg):
     """Run forward passes of a model sharded in bf16 and note, block by block, what arrives."""
     decoder = sharded(cfg, dtype=torch.bfloat16)
@@ -151,18 +135,3 @@ def test_fsdp_in_bf16_trains_as_one_process_in_bf16(ranks, tmp_path, steps):
     assert max(abs(a - b) for a, b in zip(autocast, two)) < BF16_TOLERANCE
     assert one[0] == pytest.approx(two[0], abs=1e-5), "the same weights, in sums of another order"
     assert max(abs(a - b) for a, b in zip(one, two)) < BF16_TOLERANCE
-
-
-@pytest.mark.parametrize("device", ["meta", "cpu"])
-def test_a_model_is_built_on_the_cpu_whatever_the_default_device(tmp_path, device):
-    experiment = load_experiment(CONFIG, {"train.accelerator": "cpu"})
-    expected = assemble(experiment, RunFolder(tmp_path)).module
-    expected.configure_model()
-    with torch.device(device):
-        module = assemble(experiment, RunFolder(tmp_path)).module
-        module.configure_model()
-    assert module.sums.vector.device.type == "cpu"
-    tables = (module.decoder.frequencies.inv_freq, expected.decoder.frequencies.inv_freq)
-    pairs = [*zip(module.decoder.parameters(), expected.decoder.parameters(), strict=True), tables]
-    assert all(mine.device.type == "cpu" and torch.equal(mine, theirs) for mine, theirs in pairs)
-    assert not list(module.decoder.buffers())

@@ -24,7 +24,7 @@ def write_run(folder, parts=("counts", "metrics", "probes")):
     if "counts" in parts:
         lengths = np.zeros(9, np.int64)
         lengths[8] = 2
-        np.savez(folder / "counts.npz", lengths=lengths, f=np.arange(16, 0, -2))
+        np.savez(folder / "counts.npz", lengths=lengths, f=np.arange(16, 0, -2), tokens=16)
     if "metrics" in parts:
         rows = [{"step": k, "consumed_tokens": 8 * k, "loss": loss} for k, loss in ((1, 5.0), (2, None))]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

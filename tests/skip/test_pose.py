@@ -1,6 +1,5 @@
 import collections
 
-import numpy as np
 import pytest
 
 from tests.skip.draws import check_mean, check_shares, drawn, mean_of_pairs
@@ -35,22 +34,6 @@ def test_every_outcome_by_hand_is_drawn_as_often_as_it_should(n_tokens, target_l
 @pytest.mark.parametrize(("n_tokens", "target_len"), [(5, 8), (6, 12), (7, 9), (2, 40)])
 def test_equals_brute_force_over_first_chunks_and_skips(n_tokens, target_len):
     check_shares(drawn("pose", n_tokens, target_len), placements(n_tokens, target_len))
-
-
-def test_brute_force_holds_the_case_of_the_documentation():
-    # a = 2 and u = 5 of 3 first chunks and 7 skips
-    weights = placements(6, 12)
-    assert weights[0, 1, 7, 8, 9, 10] == 1
-    assert sum(weights.values()) == 3 * 7
-
-
-@pytest.mark.parametrize(("n_tokens", "target_len"), [(17, 64), (100, 101), (512, 2048)])
-def test_two_runs_at_most_and_the_first_is_the_shorter(n_tokens, target_len):
-    for ids in drawn("pose", n_tokens, target_len, times=100):
-        (gaps,) = np.nonzero(np.diff(ids) != 1)
-        assert len(gaps) <= 1
-        assert all(gap + 1 <= (n_tokens + 1) // 2 for gap in gaps)
-        assert ids[0] == 0
 
 
 def test_mean_distance_is_that_of_theory():

@@ -2,7 +2,6 @@ import itertools
 
 import pytest
 
-from lab.skip.rpes import Rpes, mean_run_length
 from tests.skip.draws import check_mean, check_shares, drawn, mean_of_pairs
 
 
@@ -30,27 +29,6 @@ def test_runs_are_as_many_as_theory_says(n_tokens, target_len):
     # an id is taken with the one below it, too, with probability (n - 1) / T: n (1 - (n - 1) / T) runs
     runs = [runs_of(ids) for ids in drawn("rpes", n_tokens, target_len, times=600)]
     check_mean(runs, n_tokens * (1 - (n_tokens - 1) / target_len))
-
-
-@pytest.mark.parametrize(
-    ("n_tokens", "target_len", "expected"),
-    [
-        # the sets of two in three: 0 1 | 0 2 | 1 2 are 1 + 2 + 1 = 4 runs of 6 tokens
-        pytest.param(2, 3, 6 / 4, id="two_in_three"),
-        pytest.param(1, 5, 1.0, id="one_token"),
-        pytest.param(5, 5, 5.0, id="no_free_id"),
-        # 80,000 / 56,001: 1 / (1 - 0.3) = 1.42857 for long samples
-        pytest.param(24_000, 80_000, 1.428546, id="the_papers_setting"),
-    ],
-)
-def test_mean_run_length_by_hand(n_tokens, target_len, expected):
-    assert mean_run_length(Rpes(target_len=target_len), n_tokens) == pytest.approx(expected, rel=1e-6)
-
-
-def test_mean_run_length_is_that_of_all_sets():
-    sets = [*itertools.combinations(range(9), 4)]
-    mean = 4 * len(sets) / sum(runs_of(ids) for ids in sets)
-    assert mean_run_length(Rpes(target_len=9), 4) == pytest.approx(mean, rel=1e-12)
 
 
 def test_mean_distance_is_that_of_theory():

@@ -10,7 +10,7 @@ import pytest
 from lab.config import Experiment, load_experiment
 from lab.config.naming import automatic_name
 from lab.settings import all_settings, parse_yaml
-from lab.train.changes import flatten
+from lab.train.arms import flatten
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = "model: {d_model: 32, n_layers: 2, n_heads: 4, n_kv_heads: 2, d_ff: 64, tie_embeddings: false}\n"

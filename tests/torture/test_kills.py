@@ -3,12 +3,9 @@
 import itertools
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import defaultdict
 
-import psutil
 import pytest
 
 from lab.train.checkpoints import TEMPORARY
@@ -111,10 +108,3 @@ def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(place, tortur
         assert batches(run) == ledger
     record_property("count", kills)
     record_property("note", f"{in_save} of {kills} {variant} inside a save")
-
-
-def test_a_process_that_has_ended_since_it_was_listed_is_passed_over():
-    child = subprocess.Popen([sys.executable, "-c", ""])
-    listed = [psutil.Process(child.pid)]
-    child.wait()
-    signalled(listed, signal.SIGKILL)

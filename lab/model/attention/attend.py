@@ -77,7 +77,9 @@ def make_layout(
 ) -> Layout:
     """Build a layout; the ids determine whether rows are regular and, with `packs`, packed documents."""
     given = q_pos is not None or k_pos is not None
-    q_pos, k_pos = default_positions(q, k, q_pos, k_pos)
+    k_pos = torch.arange(k.shape[2], device=k.device) if k_pos is None else k_pos
+    if q_pos is None:
+        q_pos = k_pos if q.shape[2] == k.shape[2] else k_pos[..., k.shape[2] - q.shape[2] :]
     segments = document_segments(q_pos, k_pos, docs) if packs and docs is not None else None
     if segments is not None:
         ids = k_pos.expand(len(q), -1).reshape(-1)
@@ -113,14 +115,6 @@ def attend_cached(q: Tensor, k: Tensor, v: Tensor, *, layer: int, plan: Plan, ca
     if not cache.n_maps:
         keys = plan.keys(keys[0])
     return plan.run(q, keys, values, layer).to(v.dtype)
-
-
-def default_positions(q: Tensor, k: Tensor, q_pos: Tensor | None, k_pos: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Fill in omitted ids: keys 0 .. Tk - 1, queries at the last keys."""
-    k_pos = torch.arange(k.shape[2], device=k.device) if k_pos is None else k_pos
-    if q_pos is None:
-        q_pos = k_pos if q.shape[2] == k.shape[2] else k_pos[..., k.shape[2] - q.shape[2] :]
-    return q_pos, k_pos
 
 
 def check_shapes(

@@ -113,14 +113,8 @@ class Layout:
         It shares this layout's rotations. The keys before it must be rotated already.
         """
         part = slice(n_past - self.n_past, n_past - self.n_past + 1)
-        return replace(
-            self,
-            q_pos=self.q_pos[..., part],
-            k_pos=self.k_pos[..., : n_past + 1],
-            q_rotations=tuple(rotation.at(part) for rotation in self.q_rotations),
-            k_rotations=tuple(rotation.at(part) for rotation in self.k_rotations),
-            seen_by=Visibility(1, n_past + 1, self.k_pos.device),
-        )
+        k_rotations = tuple(rotation.at(part) for rotation in self.k_rotations)
+        return replace(self.queries(part, n_past + 1), k_rotations=k_rotations)
 
     @cached_property
     def visible(self) -> Visibility | GivenMask:
@@ -202,17 +196,11 @@ def first_ids(ids: Tensor, segments: Segments | None) -> tuple[int, ...] | None:
     if segments is None:
         regular = bool((ids == ids[:1, :1] + torch.arange(ids.shape[1], device=ids.device)).all())
         return (int(ids[0, 0]),) if regular and ids.numel() else None
-    row = ids[0, : segments.n_real]
+    row, within = (x[: segments.n_real] for x in (ids[0], segments.position_ids))
     begins = [0, *itertools.accumulate(segments.lengths)][:-1]
     starts = row[torch.tensor(begins, dtype=torch.int64, device=ids.device)]
-    return (
-        tuple(starts.tolist()) if bool((row == starts[segments.doc_ids[: len(row)]] + inside(segments)).all()) else None
-    )
-
-
-def inside(segments: Segments) -> Tensor:
-    """Return every real token's place in its segment."""
-    return segments.position_ids[: segments.n_real]
+    regular = bool((row == starts[segments.doc_ids[: len(row)]] + within).all())
+    return tuple(starts.tolist()) if regular else None
 
 
 def document_segments(q_pos: Tensor, k_pos: Tensor, doc_ids: Tensor) -> Segments | None:

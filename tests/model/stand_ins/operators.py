@@ -28,22 +28,17 @@ def flash_forward(
     *, scale=None, window_size_left=None, window_size_right=None, seqused_k=None, alibi_slopes=None,
     block_table=None, num_splits=None,
 ):  # fmt: skip
-    """Stand in for aten::_flash_attention_forward: (B, T, N, H), or (T, N, H) with cumulative lengths."""
+    """Stand in for aten::_flash_attention_forward: (T, N, H) with cumulative lengths."""
     check_flash(query, key, value)
     without(dropout_p, return_debug_mask, seqused_k, alibi_slopes, block_table)
     window = window_of(is_causal, window_size_left, window_size_right)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    if cum_seq_q is None:
-        check(query.dim() == 4, "dense queries are (B, T, N, H)")
-        rows = [flash_span(*x, window, scale) for x in zip(query, key, value, strict=True)]
-        out, lse = (torch.stack(x) for x in zip(*rows, strict=True))
-    else:
-        check(query.dim() == 3, "packed queries are (T, N, H)")
-        check_spans(cum_seq_q, cum_seq_k, query, key, max_q, max_k)
-        out = torch.full_like(query, math.nan)
-        lse = torch.full((query.shape[1], len(query)), math.nan, dtype=torch.float32)
-        for a, b in spans(cum_seq_q, cum_seq_k):
-            out[a], lse[:, a] = flash_span(query[a], key[b], value[b], window, scale)
+    check(query.dim() == 3, "packed queries are (T, N, H)")
+    check_spans(cum_seq_q, cum_seq_k, query, key, max_q, max_k)
+    out = torch.full_like(query, math.nan)
+    lse = torch.full((query.shape[1], len(query)), math.nan, dtype=torch.float32)
+    for a, b in spans(cum_seq_q, cum_seq_k):
+        out[a], lse[:, a] = flash_span(query[a], key[b], value[b], window, scale)
     unused = torch.zeros(2, dtype=torch.uint64), torch.zeros((), dtype=torch.uint64), query.new_empty(0)
     return out, lse, *unused
 
@@ -68,11 +63,6 @@ def flash_backward(
     assert logsumexp.is_contiguous(), "reads the log-sum-exp by its address alone"
     causal, left = window_of(is_causal, window_size_left, window_size_right)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    if cum_seq_q is None or not cum_seq_q.numel():
-        assert logsumexp.shape == (query.shape[0], query.shape[2], query.shape[1]), "(B, N, T)"
-        seen = visible(query.shape[1], key.shape[1], causal, left=left)
-        rows = [dense_gradients(*x, seen, scale) for x in zip(grad_out, query, key, value, out, logsumexp, strict=True)]
-        return tuple(torch.stack(x).to(query.dtype) for x in zip(*rows, strict=True))
     check_spans(cum_seq_q, cum_seq_k, query, key, max_q, max_k)
     assert logsumexp.shape == (query.shape[1], len(query)), "(N, T)"
     grads = [torch.full_like(x, math.nan) for x in (query, key, value)]

@@ -1,20 +1,54 @@
-"""Read a config whose start.path is not on this machine; its settings then state the model's architecture."""
+"""What a dry run is asked for: its options, and a config whose start.path need not be on this machine; no torch."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from lab.command import Words, read_options
 from lab.config import Experiment, load_experiment
 from lab.errors import ConfigError
 from lab.model.config import DecoderConfig
+from lab.model.utilisation import PEAK_FLOPS
+from lab.schema import PositiveFloat, Section
 from lab.settings import Raw, part
 
-ARCHITECTURE = {f.name: f.default for f in dataclasses.fields(DecoderConfig)}
+IGNORED = ("resume", "restart", "print_config", "launcher")
+ARCHITECTURE = {f.name: f.default for f in fields(DecoderConfig)}
 """Settings of the model and their defaults; MISSING for those without."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DryRun(Section):
+    """The GPUs that a run is planned for."""
+
+    memory_gib: PositiveFloat | None = None
+    """Memory of each GPU in GiB that the run must fit; left out, no limit."""
+    gpu: str = "A100"
+    """GPU whose peak is used."""
+
+    def rules(self) -> list[str]:
+        """Refuse a GPU whose peak is unknown."""
+        if self.gpu not in PEAK_FLOPS:
+            return [f"gpu={self.gpu}: its peak is not known; use one of: {', '.join(PEAK_FLOPS)}"]
+        return []
+
+
+def separate(words: Words) -> tuple[dict[str, Any], DryRun]:
+    """Separate the settings of the run from the options of a dry run.
+
+    Raises: ConfigError for a wrong option, and for a flag that would be ignored.
+    """
+    given = [name for name in IGNORED if getattr(words.options, name, None)]
+    if given:
+        raise ConfigError(*(f"--{name}: would be ignored, --dry_run starts nothing; leave it out" for name in given))
+    names = {item.name for item in fields(DryRun)}
+    settings = {name: value for name, value in words.settings.items() if name not in names}
+    return settings, read_options(DryRun, {name: words.settings[name] for name in names & words.settings.keys()})
 
 
 def load_without_weights(path: Path, overrides: dict[str, Any]) -> Experiment:
@@ -27,13 +61,11 @@ def load_without_weights(path: Path, overrides: dict[str, Any]) -> Experiment:
     start = part(raw.values, "start").get("path")
     if not isinstance(start, str) or Path(start).is_dir():
         return load_experiment(path, overrides)
-    filled = {
-        f"model.{name}": value for name, value in architecture_of(part(raw.values, "model"), "model", start).items()
-    }
-    data, position = part(raw.values, "data"), part(raw.values, "position")
-    if "tokenizer" not in data:
+    model = architecture_of(part(raw.values, "model"), "model", start)
+    filled = {f"model.{name}": value for name, value in model.items()}
+    if "tokenizer" not in part(raw.values, "data"):
         filled |= {f"data.tokenizer.{key}": value for key, value in tokenizer_of(start).items()}
-    if "frequency" not in position:
+    if "frequency" not in part(raw.values, "position"):
         filled["position.frequency.method"] = "rope"  # with all of them set, the folder is not read
     return load_experiment(path, overrides | filled)
 

@@ -1,0 +1,139 @@
+"""Masks, skips and position methods as settings of a run: rules between sections, what whole runs count and record."""
+
+import numpy as np
+import pytest
+
+from lab.config import TrainConfig
+from lab.errors import ConfigError
+from lab.train.session import announce
+from tests.fits import SPEED, UNPROBED, cut_after, fit, load, records, train
+from tests.forked import python
+from tests.replay import assert_same_weights, pairs_of, replayed
+
+GIB = 2**30
+JOINED = ("--data.mode=concatenated",)
+ANCHOR = (*JOINED, "--mask.method=anchor")
+STRING = ("--position.distance.method=string", "--position.distance.shift=32", "--position.distance.window=8")
+LLAMA3 = ("--position.frequency.method=llama3", "--position.frequency.factor=4", "--position.frequency.train_len=48")
+POSE = ("--skip.method=pose", "--skip.target_len=240")
+RUNS = {
+    "causal_chunks": (*JOINED, "--mask.method=causal", "--mask.chunks=3"),
+    "running_chunks": (*JOINED, "--mask.method=document", "--mask.ids=running", "--mask.chunks=3"),
+    "anchor_chunks": (*ANCHOR, "--mask.chunks=3"),
+    "pose": POSE,
+    "longrecipe": ("--skip.method=longrecipe", "--skip.target_len=240"),
+}
+SHORT = (*UNPROBED, "--train.tokens=6144", "--train.checkpoint_every_tokens=2048", "--train.keep_checkpoints=9")
+MODE = "needs windows of several documents"
+FROM_0 = "position.distance.method=string: training with it needs ids that count up from 0 in every document"
+DISTANCE = "position.distance"
+REFUSED = {
+    "anchor_by_document": (["--mask.method=anchor"], [f"mask.method=anchor: {MODE}"]),
+    "chunks_of_one_document": (["--mask.chunks=3"], [f"mask.chunks=3: {MODE}"]),
+    "skip_anchor": ([*ANCHOR, *POSE], ["skip.method=pose: needs mask: causal without chunks"]),
+    "string_anchor": ([*ANCHOR, *STRING], [FROM_0]),
+    "all_at_once": (
+        [*STRING, "--mask.method=anchor", POSE[0], "--skip.target_len=90"],
+        [
+            f"mask.method=anchor: {MODE}",
+            "skip.method=pose: needs mask: causal without chunks",
+            "skip.target_len=90: must be > data.window=96",
+            FROM_0,
+        ],
+    ),
+    "shift_beyond_the_window": (
+        [STRING[0], "--position.distance.shift=96", "--position.distance.window=9"],
+        [f"{DISTANCE}.shift=96: must be < the length 96, or nothing is shifted"],
+    ),
+    "dca_beyond_the_counter": (
+        [f"--{DISTANCE}.{word}" for word in ("method=dca", "train_len=200", "chunk=20", "window=4")],
+        [f"{DISTANCE}.train_len=200: must be <= data.window=96"],
+    ),
+    "varlen_on_a_cpu": (["--train.backend=varlen"], ["train.backend=varlen: runs on a CUDA device only"]),
+}
+
+
+@pytest.mark.parametrize(("words", "starts"), REFUSED.values(), ids=REFUSED)
+def test_methods_that_do_not_fit_the_run_are_refused(words, starts):
+    with pytest.raises(ConfigError) as caught:
+        load(*words)
+    assert len(caught.value.faults) == len(starts)
+    assert all(fault.startswith(start) for fault, start in zip(caught.value.faults, starts))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("methods")
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_counts_every_pair_that_attention_saw(place, name):
+    """In every line of metrics.jsonl, at the positions that belong to the longest distance, and in counts.npz."""
+    run = train(place, name, *SHORT, *RUNS[name])
+    experiment, steps = replayed(run)
+    assert (len(steps), len(steps[0])) == (6, 2)
+    reach, lines = experiment.reach, records(run)
+    assert reach == (240 if experiment.skip else 96)
+    found = np.zeros(reach, dtype=np.int64)
+    for step, (line, packs) in enumerate(zip(lines, steps, strict=True), start=1):
+        for pack in packs:
+            found += np.bincount(pairs_of(pack), minlength=reach)
+        assert (line["step"], line["consumed_tokens"]) == (step, found[0])
+        assert [line[f"f_at_{x / 8:g}L"] for x in (1, 2, 4, 6)] == [found[reach * x // 8] for x in (1, 2, 4, 6)]
+        assert line["share_le_half"] == pytest.approx(found[: reach // 2 + 1].sum() / found.sum())
+    counts = np.load(run / "counts.npz")
+    np.testing.assert_array_equal(counts["f"], found)
+    assert counts["tokens"] == sum(sum(pack.lengths) for packs in steps for pack in packs)
+
+
+def test_an_anchored_run_resumes_bit_for_bit(place):
+    whole = place / "runs" / "anchor_chunks"
+    cut = cut_after(whole, place / "runs" / "resumed")
+    train(place, "resumed", *SHORT, *RUNS["anchor_chunks"], resume=True)
+    assert records(cut, without=SPEED) == records(whole, without=SPEED)
+    np.testing.assert_array_equal(np.load(cut / "counts.npz")["f"], np.load(whole / "counts.npz")["f"])
+    assert_same_weights(cut, whole)
+
+
+def test_relative_positions_are_counted_and_methods_recorded_during_and_after_training(place, tmp_path):
+    folder = fit(place, "string", *STRING, *LLAMA3, "--train.tokens=10240")
+    counts = np.load(folder / "counts.npz")
+    expected = np.zeros(96, dtype=np.int64)
+    for length, segments in enumerate(counts["lengths"]):
+        for i in range(length):
+            expected[i if i < 32 else i - 24] += segments * (length - i)
+    np.testing.assert_array_equal(counts["f"], expected)
+    other = ["--position.distance.method=dca", "--position.distance.train_len=64"]
+    done = python("-m", "eval.probe", folder, "--tests=2", "--max_length=128", "-o", tmp_path / "again", *other)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for probes, method in ((folder, "string(shift=32,window=8)"), (tmp_path / "again", "dca(train_len=64)")):
+        named = {line["method"] for line in records(probes, "probes.jsonl") if "method" in line}
+        assert named == {f"llama3(factor=4,train_len=48)+{method}"}
+
+
+def test_a_method_that_changes_nothing_at_its_values_says_so():
+    words = ["--position.frequency.method=pi", "--position.frequency.factor=1"]
+    words += ["--position.distance.method=leaky_rerope", "--position.distance.window=8", "--position.distance.leak=1"]
+    assert [line for line in announce(load(*words), None).splitlines() if line.startswith("position")] == [
+        "position.frequency: pi(factor=1) is plain RoPE at these values",
+        "position.distance: leaky_rerope(window=8,leak=1) is plain distance at these values",
+    ]
+
+
+def test_what_strategies_resolve_to():
+    for settings, on_gpu, expected in (
+        ({}, True, "fsdp"),  # bf16
+        ({}, False, "single"),
+        ({"precision": "fp32"}, True, "single"),
+        ({"devices": 2}, False, "ddp"),
+        ({"strategy": "ddp", "devices": 2}, True, "ddp"),
+    ):
+        assert TrainConfig(**{"batch_tokens": 4096} | settings).resolved_strategy(on_gpu) == expected
+    for devices, nodes, expected in ((1, 1, 1), (8, 7, 56), (8, 8, 8)):  # inside nodes from 64 processes on
+        batch = {"batch_tokens": 2048 * devices * nodes, "strategy": "fsdp"}
+        assert TrainConfig(devices=devices, nodes=nodes, **batch).sharded_over == expected
+    # up to 10 GiB stay whole: in bf16 2 bytes a weight, and 4 a gradient that is kept between two micro-batches
+    for packs, each in ((2, 2), (4, 6)):
+        config = TrainConfig(devices=2, batch_tokens=2048 * packs)
+        assert config.keeps_whole(10 * GIB // each, bf16=True)
+        assert not config.keeps_whole(10 * GIB // each + 1, bf16=True)
