@@ -18,38 +18,19 @@ ROUNDS = 4
 MASK = 2**64 - 1
 
 
-def shuffled(index: int, n: int, key: int) -> int:
-    """Return the image of `index` under the permutation of 0 .. n - 1 that `key` selects.
+def shuffled(indices: Numbers, n: int, key: int) -> Numbers:
+    """Return the images of indices under the permutation of 0 .. n - 1 that `key` selects.
 
     Example:
-        >>> sorted(shuffled(i, 10, key=7) for i in range(10))
+        >>> sorted(shuffled(np.arange(10, dtype=np.uint64), 10, key=7).tolist())
         [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     """
-    assert 0 <= index < n, f"index {index} outside 0 .. {n - 1}"
-    half, keys = half_bits(n), round_keys(key)
-    while True:
-        index = feistel(index, half, keys)
-        if index < n:
-            return index
-
-
-def shuffled_all(indices: Numbers, n: int, key: int) -> Numbers:
-    """Return the images of many indices, as `shuffled` does of one."""
-    half, keys = half_bits(n), round_keys(key)
+    half = max(1, ((n - 1).bit_length() + 1) // 2)  # half the smallest even number of bits that holds 0 .. n - 1
+    keys = [mix(key * ROUNDS + turn) for turn in range(ROUNDS)]
     images: Numbers = feistel(indices, half, keys)
     while len(outside := np.flatnonzero(images >= n)):
         images[outside] = feistel(images[outside], half, keys)
     return images
-
-
-def half_bits(n: int) -> int:
-    """Return half the smallest even number of bits that holds 0 .. n - 1."""
-    return max(1, ((n - 1).bit_length() + 1) // 2)
-
-
-def round_keys(key: int) -> list[int]:
-    """Derive the key of each round."""
-    return [mix(key * ROUNDS + turn) for turn in range(ROUNDS)]
 
 
 def feistel(value: Value, half: int, keys: Sequence[int]) -> Value:
@@ -75,5 +56,5 @@ def sample_segments(samples: npt.NDArray[np.int64], n: int, seed: int) -> npt.ND
     found = np.empty_like(samples)
     for epoch in np.unique(epochs).tolist():
         own = epochs == epoch
-        found[own] = shuffled_all(places[own].astype(np.uint64), n, key=mix(seed) ^ mix(mix(epoch)))
+        found[own] = shuffled(places[own].astype(np.uint64), n, key=mix(seed) ^ mix(mix(epoch)))
     return found

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from lab.data.config import Mode
 from lab.data.manifest import SPLITS, read_manifests
-from lab.data.order import sample_segments, shuffled_all
+from lab.data.order import sample_segments, shuffled
 from lab.data.shards import Shard, TokenStore
 from lab.errors import DataError, DiskError
 from lab.files import write_atomic
@@ -59,14 +59,6 @@ class SegmentIndex(ABC):
         """Number the segments of global samples: every segment once in n samples, each epoch in another order."""
         return sample_segments(samples, self.n, seed)
 
-    def draw_all(self, samples: IntArray, seed: int) -> list[Segment]:
-        """Return the segments of global samples."""
-        return self.locate(self.numbers(samples, seed))
-
-    def draw(self, sample: int, seed: int) -> Segment:
-        """Return the segment of one global sample."""
-        return self.draw_all(np.array([sample]), seed)[0]
-
 
 def index_segments(store: TokenStore, mode: Mode, window: int) -> SegmentIndex:
     """Number the segments of a split.
@@ -76,7 +68,7 @@ def index_segments(store: TokenStore, mode: Mode, window: int) -> SegmentIndex:
     if mode == "natural":
         return NaturalSegments(store, window)
     if mode == "uniform":
-        lengths = 1 + shuffled_all(np.arange(window, dtype=np.uint64), window, key=window)  # each of 1 .. window once
+        lengths = 1 + shuffled(np.arange(window, dtype=np.uint64), window, key=window)  # each of 1 .. window once
     else:
         lengths = np.array([window], dtype=np.uint64)
     block = int(lengths.sum())
