@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from lab.data.order import mix, sample_segments, shuffled
+from lab.data.segments import mix, sample_segments, shuffled
 from tests.data.windows import sample_segment
 
 KEYS = [0, 1, 12345, 2**63 + 5]

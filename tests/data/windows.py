@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lab.data.arrangement import Arrangement, interleaved
-from lab.data.order import mix
+from lab.data.segments import mix
 
 IGNORE = -100  # torch's own, see torch.nn.CrossEntropyLoss
 BOS, FIRST = 1, 10  # the token that begins documents, and the lowest of all others
