@@ -9,16 +9,18 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from PIL import Image
 
+from eval.engine.records import unpacked
 from lab.train.arms import read_settings
 
 DOCS = Path("docs")
-WIDTH, MOST_BYTES = 1300, 250_000  # of a picture; larger ones are saved with 256 colours
-RECORDS, SHAPED = (Path("benchmarks/miniature") / name for name in ("records", "shaped"))
+WIDTH, COLOURS = 1300, 128  # of a picture
+MINIATURE_RECORDS = Path("benchmarks/miniature")
 METHODS = "--distance=plain --distance=string:shift=64,window=32 --distance=dca:train_len=128,chunk=96"
 SKIPPED = (
     "--data.mode=concatenated --shape.strategy.method=skip --shape.strategy.target_len=640 --shape.target.exponent=0.5"
@@ -42,7 +44,7 @@ COMMANDS = {  # that draw a picture, the last one in the folder {out}
 SHARED = {"data.mode": "natural", "model.theta": 1000}
 LONG = {**SHARED, "data.corpus.log_std": 0.8, "data.corpus.section_tokens": 192}
 MINIATURE = {  # the figure of a report, and the settings of the records that it compares
-    "miniature_lengths": ("crossed", {**SHARED, "data.window": 192}),
+    "miniature_lengths": ("growth", {**SHARED, "data.window": 192}),
     "miniature_methods": ("reach_by_method", LONG),
     "miniature_string": ("shift_and_window", LONG),
     "miniature_windows": ("growth", LONG),
@@ -51,20 +53,21 @@ MINIATURE = {  # the figure of a report, and the settings of the records that it
 NAMES = (*COMMANDS, *MINIATURE)
 
 
-def records(name: str) -> list[str]:
-    """List the records that a picture of the miniature compares; all shaped runs are of the picture of shaping."""
+def wanted(name: str, runs: Sequence[Path]) -> list[str]:
+    """List the records that a picture of the miniature compares."""
     settings = MINIATURE[name][1].items()
-    runs = [run for run in sorted(RECORDS.iterdir()) if settings <= read_settings(run).items()]
-    return [str(run) for run in (*runs, *(sorted(SHAPED.iterdir()) if name == "miniature_shaping" else ()))]
+    return [str(run) for run in runs if settings <= read_settings(run).items()]
 
 
 def draw(name: str) -> int:
     """Run the commands of a picture, copy it to the pages, and return the exit status."""
-    commands, found = COMMANDS.get(name), "*"
-    if commands is None:
-        runs, found = shlex.join(records(name)), MINIATURE[name][0]
-        commands = [f"eval.report {runs} -o {{out}}/x.html --figures {{out}}"]
-    with TemporaryDirectory() as out:
+    tables = sorted((MINIATURE_RECORDS / "records").iterdir()) if name in MINIATURE else []
+    shaped = [MINIATURE_RECORDS / "shaped.jsonl.xz"] if name == "miniature_shaping" else []
+    found = MINIATURE[name][0] if name in MINIATURE else "*"
+    with TemporaryDirectory() as out, unpacked(tables) as runs, unpacked(shaped) as others:
+        commands = COMMANDS.get(name) or [
+            f"eval.report {shlex.join([*wanted(name, runs), *map(str, others)])} -o {{out}}/x.html --figures {{out}}"
+        ]
         for command in commands:
             words = shlex.split(command.format(out=out))
             status = subprocess.run([sys.executable, "-m", *words], check=False).returncode
@@ -73,9 +76,7 @@ def draw(name: str) -> int:
         (picture,) = Path(out).glob(f"{found}.png")
         image = Image.open(picture).convert("RGB")
         image.thumbnail((WIDTH, image.height), Image.Resampling.LANCZOS)
-        image.save(DOCS / f"{name}.png", optimize=True)
-        if (DOCS / f"{name}.png").stat().st_size > MOST_BYTES:
-            image.quantize(dither=Image.Dither.NONE).save(DOCS / f"{name}.png", optimize=True)
+        image.quantize(COLOURS, dither=Image.Dither.NONE).save(DOCS / f"{name}.png", optimize=True)
     return 0
 
 

@@ -38,8 +38,7 @@ from eval.engine.token_classes import Labels, token_texts
 from lab.bars import Bar
 from lab.command import NOTHING_WRITTEN, start
 from lab.data.packing import IGNORE, Windows, held_out_windows
-from lab.data.part_of_speech import label_types, open_tagger
-from lab.data.selecting import RESULT, ImpactConfig
+from lab.data.selecting import RESULT, ImpactConfig, label_types, open_tagger
 from lab.data.tokenizer import check_ids, needed, vocabulary_hash
 from lab.draw import draw, save
 from lab.errors import ConfigError, DataError

@@ -75,10 +75,11 @@ class Syntax(NamedTuple):
             fault = "takes no value; leave it out" if name in self.flags else "has no value; write it after a space"
             raise ConfigError(f"{name}: {fault}") from error
         places = list(islice(takewhile(lambda word: not word.startswith("-"), rest), self.places))
-        given = [*places, *(getattr(options, name.lstrip("-")) or "" for name in self.values)]
-        for path in given:
+        given = [("", place) for place in places]
+        given += [(f"{name}=", getattr(options, name.lstrip("-")) or "") for name in self.values]
+        for name, path in given:
             if not is_short(path):
-                raise ConfigError(f"{brief(path)}: too long for a path, or not in one line; give a shorter one")
+                raise ConfigError(f"{name}{brief(path)}: too long for a path, or not in one line; give a shorter one")
         if not places and self.missing:
             raise ConfigError(self.missing.format(word=words[0]))
         return Words(places, options, parse_overrides(rest[len(places) :], self.bare))

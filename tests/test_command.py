@@ -15,7 +15,7 @@ from eval.passkey import PasskeyOptions
 from eval.perplexity import PerplexityOptions
 from eval.precision import PrecisionOptions
 from eval.probing.tests import ProbeOptions
-from eval.ruler.options import RulerOptions
+from eval.ruler.__main__ import RulerOptions
 from lab import cli, command
 from lab.command import Syntax
 from lab.data.selecting import ImpactConfig

@@ -27,7 +27,7 @@ TINY = {
 def start(tmp_path):
     """A folder with the parts of a checkout that the page reads."""
     pytest.importorskip("transformers")
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("altair")
     for name in ("docs", "configs"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("*.png"))
     return tmp_path

@@ -75,23 +75,6 @@ def test_run_folder_is_whole(finished):
     assert not list(finished.rglob(".writing"))
 
 
-def test_a_probe_records_distances_reach_and_loss_by_context(finished):
-    summaries = [record for record in records(finished, "probes.jsonl") if "effective_length" in record]
-    lines = [record for record in records(finished, "probes.jsonl") if "distance" in record]
-    assert len(lines) == 2 * len(summaries)
-    f = np.load(finished / "counts.npz")["f"]
-    assert [line["f"] for line in lines[-2:]] == [f[line["distance"]] for line in lines[-2:]]
-    for summary in summaries:
-        assert summary["reach"] is None, "nothing is learned in 20 steps"
-        assert (summary["first_distance"], summary["last_distance"]) == (lines[0]["distance"], lines[1]["distance"])
-        losses = summary["context_loss"].values()
-        assert min(losses) < summary["held_out_loss"] < max(losses)
-    (cases, *_) = sorted((finished / "cases").iterdir())
-    tests = [json.loads(line) for line in cases.read_text().splitlines()]
-    assert [test["distance"] for test in tests[8:]] == [d for line in lines[:2] for d in [line["distance"]] * 4]
-    assert all(len(test["distances"]) == len(test["found_each"]) == 4 for test in tests[:8])
-
-
 def test_losses_are_the_committed_ones(finished):
     golden = np.loadtxt(ROOT / "tests" / "golden" / "cpu_test_losses.txt")
     np.testing.assert_allclose([record["loss"] for record in records(finished)], golden, atol=LOSS_TOLERANCE)

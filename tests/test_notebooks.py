@@ -14,7 +14,7 @@ MOST_BYTES = 250_000
 
 @pytest.mark.parametrize("notebook", sorted(ROOT.glob("notebooks/*.ipynb")), ids=lambda path: path.stem)
 def test_a_notebook_runs_and_its_outputs_are_of_the_same_kinds(notebook, tmp_path):
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("altair")
     for folder in ("notebooks", "configs"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     found = run_notebook(tmp_path / "notebooks" / notebook.name)

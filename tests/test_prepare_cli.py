@@ -88,15 +88,3 @@ def test_shares_of_a_job_array_complete_to_the_same(text_words, tmp_path):
     whole = [word.replace(str(tmp_path / "shards"), str(tmp_path / "other" / "shards")) for word in text_words]
     assert prepare(*whole, "--workers=2").returncode == 0
     assert shards(tmp_path / "other") == by_shares
-
-
-def expect_mistake(done, start):
-    """Check a fault after a progress bar."""
-    assert done.returncode == 2
-    check_faults(done.stderr.splitlines()[-1:], [start])
-    assert "Traceback" not in done.stderr
-
-
-def test_a_folder_that_cannot_be_made_is_status_2(text_words, tmp_path):
-    (tmp_path / "shards").write_text("a file where the folder should be")
-    expect_mistake(prepare(*text_words), "data.folder=")

@@ -91,20 +91,6 @@ def test_training_goes_on(place, ranks, world, strategy, owner, method, error):
     assert failed["consumed_tokens"] not in {record["consumed_tokens"] for record in whole}
 
 
-@pytest.mark.parametrize(("world", "strategy"), [(1, {}), pytest.param(2, FSDP, marks=SLOW)])
-def test_a_probe_over_its_time_ends_as_failed_and_its_step_is_probed_again_by_resuming(place, ranks, world, strategy):
-    own = settings(place, f"late{world}", **strategy)
-    assert ranks(world).run(train, own | {"probe.max_seconds": 1e-9}) == [0] * world
-    lines = records(place / f"late{world}", "probes.jsonl")
-    assert all(line["failed"].startswith("rank 0: TimeoutError: probe.max_seconds=1e-09") for line in lines)
-    assert len(lines) == 3, "two intervals and the end"
-    assert ranks(world).run(train, own, True) == [0] * world
-    *kept, summary = records(place / f"late{world}", "probes.jsonl")
-    assert kept[:2] == lines[:2]
-    assert summary["consumed_tokens"] == lines[2]["consumed_tokens"]
-    assert "effective_length" in summary
-
-
 CALLS = "gather|reduce|scatter|broadcast|alltoall|all_to_all|barrier|send|recv"
 OBJECT = 2  # collective calls of all_gather_object: sizes, then bytes
 

@@ -1,21 +1,16 @@
 """Runs that are killed, damaged or begun twice go on bit for bit, or are refused in one line and left as they are."""
 
-import json
-import random
 import shutil
 import signal
-import time
 
 import pytest
-import torch
 
 from lab.errors import DiskError, InUse, LabError
-from lab.files import manifest_of, write_json
 from lab.lock import NAME, locked
 from lab.train.checkpoints import candidates
 from lab.train.session import run_experiment
 from tests.fits import UNPROBED, assert_same_run, command, exact_metrics, load, records, settings_of, train
-from tests.forked import LIMIT_S, Forked, python
+from tests.forked import python
 from tests.launching import patched
 from tests.refusals import check_faults, refused
 
@@ -72,28 +67,6 @@ def test_a_kill_before_the_first_checkpoint_is_resumed_bit_for_bit(place, whole,
     check_resumption(place, f"killed{at}", whole)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
-def test_a_kill_at_a_random_moment_of_the_first_seconds_is_resumed_bit_for_bit(place, whole, seed):
-    name, process = f"random{seed}", Forked(command(place, f"random{seed}", *SHORT))
-    try:
-        time.sleep(random.Random(seed).uniform(0.1, 4.0))
-    finally:
-        process.kill()
-        process.wait(LIMIT_S)
-    check_resumption(place, name, whole)
-
-
-def without_data(run):
-    shutil.rmtree(candidates(run / "checkpoints")[0])  # a finished run reads no stream
-    for folder in candidates(run / "checkpoints"):
-        state = torch.load(folder / "state.ckpt", weights_only=True)
-        torch.save({name: value for name, value in state.items() if name != "data"}, folder / "state.ckpt")
-        manifest = json.loads((folder / "manifest.json").read_text())
-        manifest["files"] = {name: entry for name, entry in manifest_of(folder).items() if name != "manifest.json"}
-        write_json(folder / "manifest.json", manifest)
-
-
 def damaged(run):
     for folder in candidates(run / "checkpoints"):
         (folder / "state.ckpt").write_bytes(b"")
@@ -103,7 +76,6 @@ BREAKS = {
     "damaged": (damaged, "checkpoints: holds no whole checkpoint ({}state.ckpt has 0 bytes, "),
     "no_checkpoints": (lambda run: shutil.rmtree(run / "checkpoints"), "checkpoints: holds no whole checkpoint ("),
     "no_config": (lambda run: (run / "config.yaml").unlink(), "config.yaml: is missing, "),
-    "no_data": (without_data, "checkpoints/tokens-{}state.ckpt: holds no data"),
 }
 
 
@@ -159,22 +131,6 @@ def test_too_little_room_is_refused_before_anything_is_written(place, whole, mon
     with refused(f"{place / 'runs' / 'full'}: needs {needed:,} bytes, ", error=DiskError):
         again(place, "full")
     assert not (place / "runs" / "full").exists()
-
-
-def test_leftovers_of_a_kill_are_gone_at_the_next_start(place, whole):
-    run = place / "runs" / "leftovers"
-    shutil.copytree(whole, run)
-    left = [
-        run / ".counts.npz.tmp-0123abcd",
-        run / "cases" / ".a.tmp-4567abcd",
-        run / "checkpoints/.writing",
-    ]
-    for path in left:
-        path.mkdir(parents=True)
-        (path / "weights").write_text("half")
-    assert again(place, "leftovers") == 0
-    assert not any(path.exists() for path in left)
-    assert records(run) == records(whole)
 
 
 FINAL = ("--train.tokens=8192", "--train.final_checkpoints={count: 3, every_steps: 2}")  # steps 4, 6 and 8

@@ -8,9 +8,9 @@ import pytest
 from lab.data.preparation import prepare, shard_folder
 from lab.data.tokenizer import load_tokenizer, vocabulary_hash
 from lab.errors import ConfigError, DataError
-from tests.fits import SPEED, UNPROBED, cut_after, load, records, train
+from tests.fits import UNPROBED, load, records, train
 from tests.refusals import refused
-from tests.replay import assert_same_weights, pairs_of, replayed
+from tests.replay import pairs_of, replayed
 
 TARGET_LEN, STEPS = 240, 6
 COMMON = (
@@ -68,28 +68,6 @@ def test_a_run_counts_every_pair_and_every_sample(kind, place, finished):
     if kind == "random":
         assert samples[1] == samples[2] == 0
         assert found[0] == 960 * STEPS, "ten samples of 96 tokens fill what they can of 1,024"
-
-
-@pytest.mark.parametrize("original", ["changed", "gone", "the_same"])
-def test_a_resumed_run_keeps_its_token_types(original, place, finished, capsys):
-    cut = cut_after(finished, place / "runs" / original)
-    file = place / "impact" / "impact.json"
-    before = file.read_text()
-    if original == "changed":
-        write(place, json.loads(before) | {"token_ids": [5]})
-    if original == "gone":
-        file.unlink()
-    try:
-        train(place, original, *COMMON, selecting(place), resume=True)
-    finally:
-        file.write_text(before)
-    told = capsys.readouterr()
-    assert "; continues at " in told.out
-    assert (f"skip.selection={place / 'impact'}: has changed; the run continues with " in told.err) == (
-        original == "changed"
-    )
-    assert records(cut, without=SPEED) == records(finished, without=SPEED)
-    assert_same_weights(cut, finished)
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,12 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from eval.engine.cases import TextCase, Writer
 from eval.engine.rows import Results, Row
 from eval.engine.subject import Subject, doublings
-from lab.bars import Bar
 from lab.data.tokenizer import check_ids
 from lab.errors import ConfigError
 from lab.probe.answering import answered
@@ -98,31 +96,6 @@ def choose_lengths(asked: Sequence[int] | None, least: int, window: int, longest
 
 
 Done = Callable[[int], object]  # called with how many more tests are finished
-
-
-class Cell(NamedTuple):
-    """A cell: the fields that name its row, its number of tests, and its name in the progress bar."""
-
-    row: Row
-    tests: int
-    name: str
-
-
-def fill(
-    cells: Results, wanted: Sequence[Cell], run: Callable[[Row, Done], Row], *, kind: str, unit: str = "test"
-) -> list[Row]:
-    """Return the rows of all cells wanted; `run` measures and adds one whose row is not there."""
-    rows = []
-    with Bar(total=sum(cell.tests for cell in wanted), desc=kind, unit=unit) as bar:
-        for cell in wanted:
-            bar.name(cell.name)
-            finished = cells.find(cell.row)
-            if finished is None:
-                finished = run(cell.row, bar.update)
-            else:
-                bar.known(cell.tests)
-            rows.append(finished)
-    return rows
 
 
 @dataclass(frozen=True)

@@ -234,7 +234,8 @@ def reach_points(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
         for key, group in tested.groupby(by, sort=False)
         for point in points_of(group)
     ]
-    return pd.DataFrame(points, columns=[*by, "reach", "low", "high", "runs", "outcome"])
+    frame = pd.DataFrame(points, columns=[*by, "reach", "low", "high", "runs", "outcome"])
+    return frame.assign(outcome=pd.Categorical(frame["outcome"], [MEASURED, BEYOND, BELOW]))
 
 
 def points_of(group: pd.DataFrame) -> Iterator[Row]:

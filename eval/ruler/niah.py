@@ -24,8 +24,7 @@ import numpy as np
 from eval.engine.cases import Draft, Turn, Writer
 from eval.engine.words import NOISE, Distinct, draw_number, draw_pair, draw_uuid
 from eval.ruler import wording
-from eval.ruler.haystacks import SENTENCE_END, Essays, insert
-from eval.ruler.sources import Sources
+from eval.ruler.sources import SENTENCE_END, Essays, Sources, insert
 
 DEPTHS = 40
 KINDS = {"words": draw_pair, "numbers": draw_number, "uuids": draw_uuid}

@@ -1,17 +1,106 @@
-"""The tasks' sources of text: local files, or stand-ins, which the results name."""
+"""The tasks' sources of text: local files, or stand-ins, which the results name.
+
+Haystacks are RULER's noise line repeated, essays from files, or made-up sentences.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from pathlib import Path
 
+import numpy as np
+
+from eval.engine.words import english
 from eval.ruler.documents import MadeUpPeople, Questions, read_hotpotqa, read_squad
-from eval.ruler.haystacks import Essays, read_essays
-from lab.errors import MissingPackage
+from lab.errors import DataError, MissingPackage
+from lab.probe.haystacks import read_text
 
 STANDIN = "standin"
+SENTENCE_END = re.compile(r"(?<=[.!?]) ")
+FORMS = (
+    "The {a} {n} and the {b} {m} {v} the {o}.",
+    "Some {a} people {v} when the {n} becomes {b}, and others {w}.",
+    "Whoever wants to {v} needs one {a} {n}, one {m} and many {b} {o}s.",
+    "On {a} days they {v} beside the {b} {n}; later they {w} the {m}.",
+)
+FILES = ("*.txt", "*.json", "*.jsonl")
+
+Text = Callable[[int], str]
+
+
+@dataclass(frozen=True)
+class Essays:
+    """Running text; without a file, made-up English sentences stand in for it."""
+
+    text: str | None
+    field: str = "--haystack"
+
+    def open(self, rng: np.random.Generator) -> tuple[Text, int | None]:
+        """Return the text by its number of words from the beginning, as in RULER, and how many words there are."""
+        if self.text is None:
+            return sentences(rng), None
+        words = self.text.split(" ")
+        return lambda n: " ".join(words[:n]), len(words)
+
+    @property
+    def exhausted(self) -> str:
+        """Report that the text is too short."""
+        have = len((self.text or "").split(" "))
+        return f"{self.field}: {have:,} words are too short a haystack for length={{length}}; give a longer text"
+
+
+def read_essays(place: str | None) -> Essays:
+    """Read a text file, or all text files of a folder in the order of their names.
+
+    Raises: DataError for a place without text.
+    """
+    if place is None:
+        return Essays(None)
+    path = Path(place)
+    if path.is_dir():
+        files = sorted(file for pattern in FILES for file in path.rglob(pattern))
+        if not files:
+            raise DataError(f"--haystack={place}: holds no .txt, .json or .jsonl file; give a folder with text in it")
+        text = " ".join(read_text(file, "--haystack") for file in files)
+    else:
+        text = read_text(path, "--haystack")
+    return Essays(" ".join(text.split()), f"--haystack={place}")
+
+
+def sentences(rng: np.random.Generator) -> Text:
+    """Write made-up sentences without end."""
+    pools = english()
+    kinds = {"a": "adjectives", "b": "adjectives", "n": "nouns", "m": "nouns", "o": "nouns", "v": "verbs", "w": "verbs"}
+    text: list[str] = []
+
+    def first(n: int) -> str:
+        while len(text) < n:
+            form = FORMS[rng.integers(len(FORMS))]
+            words = {slot: pools[kind][rng.integers(len(pools[kind]))] for slot, kind in kinds.items()}
+            text.extend(form.format(**words).split(" "))
+        return " ".join(text[:n])
+
+    return first
+
+
+def insert(pieces: Sequence[str], needles: Sequence[str], places: Sequence[int]) -> list[str]:
+    """Put each needle before the piece with its place; `places` do not fall.
+
+    Example:
+        >>> insert(["a", "b", "c", "d"], ["X", "Y"], [2, 4])
+        ['a', 'b', 'X', 'c', 'd', 'Y']
+    """
+    out: list[str] = []
+    begin = 0
+    for needle, place in zip(needles, places, strict=True):
+        out += [*pieces[begin:place], needle]
+        begin = place
+    return [*out, *pieces[begin:]]
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,21 @@
-"""The 13 tasks of RULER, their categories, and how a case is drawn.
+"""The 13 tasks of RULER, their categories, how a case is drawn, and the two scores of an answer.
 
-Source: Hsieh et al. 2024, section 3 and Table 5 (parameters); NVIDIA/RULER, scripts/synthetic.yaml.
+    all parts = (expected strings that occur in the answer) / (expected strings)
+    any part  = 1 if one of the expected strings occurs in the answer, else 0
+
+Upper and lower case are the same, and a string occurs in an answer wherever it is a part of it, whole word or not.
+Control characters of an answer become line breaks first. Question answering takes any part, all other tasks all parts.
+
+Source: Hsieh et al. 2024, section 3 and Table 5 (parameters); NVIDIA/RULER, scripts/synthetic.yaml, scripts/eval/
+evaluate.py and scripts/eval/synthetic/constants.py. lm-eval 0.4.13 has another `any part` (it divides by the number of
+expected strings); this one is RULER's.
 """
 
 from __future__ import annotations
 
+import re
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -13,9 +23,7 @@ import numpy as np
 
 from eval.engine.cases import Draft, Score, TextCase, Turn, Writer, finish
 from eval.engine.rows import Row
-from eval.ruler.cwe import CommonWords
-from eval.ruler.fwe import FrequentWords
-from eval.ruler.metrics import all_parts, any_part, clean
+from eval.ruler.aggregation import CommonWords, FrequentWords
 from eval.ruler.niah import Needles
 from eval.ruler.qa import Answering
 from eval.ruler.sources import Sources
@@ -24,8 +32,39 @@ from lab.errors import ConfigError
 
 SAMPLE = 32  # answers of a task, whose longest is taken as the bound
 VERSION = 2  # of the cases; raised with every change to them, so that old results are not reused
+CONTROL = re.compile(r"[\x00-\x1f]")
 
 Category = Literal["retrieval", "multi-hop tracing", "aggregation", "question answering"]
+
+
+def clean(answer: str) -> str:
+    r"""Prepare an answer for scoring.
+
+    Example:
+        >>> clean(" 12\x00 34\t")
+        '12\n 34'
+    """
+    return CONTROL.sub("\n", answer.strip()).strip()
+
+
+def all_parts(answer: str, expected: Sequence[str]) -> float:
+    """Score the share of the expected strings that occur in the answer.
+
+    Example:
+        >>> all_parts("ABC, then abd", ["abc", "ABD", "XYZ", "QRS"])
+        0.5
+    """
+    return sum(part.lower() in answer.lower() for part in expected) / len(expected)
+
+
+def any_part(answer: str, expected: Sequence[str]) -> float:
+    """Score 1 where one of the expected strings occurs in the answer.
+
+    Example:
+        >>> any_part("In Denver, Colorado.", ["Boulder", "denver"]), any_part("In Denver", ["Boulder"])
+        (1.0, 0.0)
+    """
+    return float(any(part.lower() in answer.lower() for part in expected))
 
 
 class Family(Protocol):

@@ -24,8 +24,7 @@ import numpy as np
 from eval.engine.cases import Draft, Turn, Writer, fit
 from eval.engine.words import NOISE, Distinct, draw_letters
 from eval.ruler import wording
-from eval.ruler.haystacks import SENTENCE_END, insert
-from eval.ruler.sources import Sources
+from eval.ruler.sources import SENTENCE_END, Sources, insert
 
 LETTERS, EXAMPLE_LETTERS = 5, 3  # of a variable's name
 EXAMPLE_TOKENS = 500  # RULER's length for the example, with 30 of them for its answer

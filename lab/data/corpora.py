@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from lab.data.config import Conversations, DataConfig, Slimpajama, Stdlib, Synthetic, Text
 from lab.data.conversations import to_conversation
@@ -27,22 +27,10 @@ SUFFIXES = (".jsonl", ".jsonl.zst", ".parquet", ".txt")
 Item = Document | DroppedDocument
 
 
-class CorpusReader(Protocol):
-    """The interface of a corpus for preparation."""
+def open_corpus(config: DataConfig) -> SyntheticReader | StdlibReader | FilesReader | HubReader:
+    """Open the corpus of a config: a reader of `n_tasks`, each read by `read(task)`, the same on every call.
 
-    n_tasks: int
-
-    def read(self, task: int) -> Iterator[Item]:
-        """Yield the documents of one task, the same on every call."""
-        ...
-
-    def inputs(self) -> dict[str, int]:
-        """Return the inputs and their sizes, by which preparation detects a change between two calls."""
-        ...
-
-
-def open_corpus(config: DataConfig) -> CorpusReader:
-    """Open the corpus of a config.
+    `inputs()` names what is read with its size, by which preparation detects a change between two calls.
 
     Raises: DataError for a missing path or a folder without text files.
     """

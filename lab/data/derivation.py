@@ -23,7 +23,7 @@ counts of dropped documents are carried over. Documents are read by memory map a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,12 @@ def plan(base: Path, upsample: Upsample, *, progress: bool = True) -> tuple[list
         by_task[task], longest = counted(lengths, classes, np.ones_like(lengths)), max(longest, int(lengths.max()))
     before, earlier = by_task.sum(0), by_task.cumsum(0) - by_task
     weights, kept = weigh(before[1].reshape(-1, 2), upsample)
-    refuse_no_change(kept, upsample, longest)
+    if None not in kept:
+        counts = ", ".join(f"{kept.count(why)} {why}" for why in KEPT if why in kept)
+        raise DataError(
+            f"data.upsample.longer_than={upsample.longer_than}: changes no source (of {len(kept)}: {counts}; the "
+            f"longest document has {longest} tokens); lower it, or raise data.upsample.share"
+        )
     offsets = draw_offsets(n_classes)
     jobs = [
         Job(task, path, upsample.longer_than, sources, weights.ravel(), offsets, earlier[task, 0])
@@ -184,25 +189,6 @@ def weigh(tokens: Ints, upsample: Upsample) -> tuple[Floats, list[str | None]]:
         if kept[-1] is None:
             weights[source] = (1 - share) * total[source] / short, share * total[source] / long
     return weights * (1 if upsample.tokens is None else upsample.tokens / int(total.sum())), kept
-
-
-def refuse_no_change(kept: Sequence[str | None], upsample: Upsample, longest: int) -> None:
-    """Refuse settings that change the lengths of no source.
-
-    Raises: DataError.
-    """
-    if None in kept:
-        return
-    if all(why == KEPT[0] for why in kept):
-        raise DataError(
-            f"data.upsample.longer_than={upsample.longer_than}: nothing to upsample, the longest document has "
-            f"{longest} tokens; lower it"
-        )
-    counts = ", ".join(f"{kept.count(why)} {why}" for why in KEPT if why in kept)
-    raise DataError(
-        f"data.upsample.share={upsample.share}: changes no source (of {len(kept)}: {counts}); raise it, or change "
-        "data.upsample.longer_than"
-    )
 
 
 def draw_offsets(n_classes: int, seed: int = SEED) -> Floats:

@@ -84,8 +84,8 @@ class PackStream:
         if state is not None:
             self.next_sample = int(state[0])
             samples = sorted(int(sample) for sample in state[1:] if sample >= 0)
-            segments = settings.segments.draw_all(np.array(samples, dtype=np.int64), settings.seed)
-            for sample, segment in zip(samples, segments):
+            numbers = settings.segments.numbers(np.array(samples, dtype=np.int64), settings.seed)
+            for sample, segment in zip(samples, settings.segments.locate(numbers)):
                 self._wait(sample, segment)
 
     def __iter__(self) -> PackStream:

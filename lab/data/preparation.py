@@ -37,7 +37,7 @@ from lab.data.segments import index_documents
 from lab.data.tokenizer import EOS
 from lab.data.tokenizing import TOKENIZER, obtain_tokenizer, run_task
 from lab.errors import DataError, InUse
-from lab.files import on_disk, read_object, remove, write_atomic, write_json
+from lab.files import on_disk, read_object, remove, write_atomic, write_json, writing
 from lab.lock import NAME, locked
 
 INPUTS = "inputs.json"
@@ -133,13 +133,10 @@ def prepare(
 def folder_of_tasks(config: DataConfig, folder: Path) -> Iterator[None]:
     """Create the shards' folder and lock it, and remove it if the block fails before any task is done or begun.
 
-    Raises: DataError if it cannot be written.
+    Raises: ConfigError if it cannot be written.
     """
-    try:
+    with writing(f"data.folder={config.folder}", "folder"):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise DataError(f"data.folder={config.folder}: cannot be created ({reason}); name another folder") from error
     try:
         with locked(folder / NAME, wait=True):
             for name in (TOKENIZER, INPUTS):
@@ -222,17 +219,15 @@ def run_owned(run: RunTask, folder: Path, wait: bool, task: tuple[int, Any]) -> 
 
     Raises: DiskError.
     """
-    number, job = task
-    name = task_name(number)
+    name, job = task_name(task[0]), task[1]
     try:
         with locked(folder / f".{name}.lock", wait=wait), on_disk(folder / name):
+            remove_all(folder, name)
             try:
                 if not (folder / name).exists():
-                    remove_all(folder, name)
                     run(job)
-            except BaseException:
+            finally:
                 remove_all(folder, name)
-                raise
     except InUse:
         return False
     return True

@@ -8,28 +8,35 @@ A segment is a piece of at most L tokens of one document. The three modes (arXiv
 
 Every mode locates segment i without reading the segments before it. In mode natural an index, saved beside each shard,
 counts the segments before every GROUP-th document: a billion documents have 31 MB of it.
+
+Samples are shuffled without memory, by a keyed permutation evaluated at one index at a time. A four-round Feistel
+network permutes the numbers of 2h bits, the smallest even width that holds n; a result outside 0 .. n - 1 is permuted
+again until it falls inside, which keeps the map a permutation.
 """
 
 from __future__ import annotations
 
 import io
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from lab.data.config import Mode
 from lab.data.manifest import SPLITS, read_manifests
-from lab.data.order import sample_segments, shuffled_all
 from lab.data.shards import Shard, TokenStore
 from lab.errors import DataError, DiskError
 from lab.files import write_atomic
 
 IntArray = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.uint64]
 GROUP = 256  # documents
+ROUNDS = 4
+MASK = 2**64 - 1
 
 
 class Segment(NamedTuple):
@@ -59,14 +66,6 @@ class SegmentIndex(ABC):
         """Number the segments of global samples: every segment once in n samples, each epoch in another order."""
         return sample_segments(samples, self.n, seed)
 
-    def draw_all(self, samples: IntArray, seed: int) -> list[Segment]:
-        """Return the segments of global samples."""
-        return self.locate(self.numbers(samples, seed))
-
-    def draw(self, sample: int, seed: int) -> Segment:
-        """Return the segment of one global sample."""
-        return self.draw_all(np.array([sample]), seed)[0]
-
 
 def index_segments(store: TokenStore, mode: Mode, window: int) -> SegmentIndex:
     """Number the segments of a split.
@@ -76,7 +75,7 @@ def index_segments(store: TokenStore, mode: Mode, window: int) -> SegmentIndex:
     if mode == "natural":
         return NaturalSegments(store, window)
     if mode == "uniform":
-        lengths = 1 + shuffled_all(np.arange(window, dtype=np.uint64), window, key=window)  # each of 1 .. window once
+        lengths = 1 + shuffled(np.arange(window, dtype=np.uint64), window, key=window)  # each of 1 .. window once
     else:
         lengths = np.array([window], dtype=np.uint64)
     block = int(lengths.sum())
@@ -191,3 +190,45 @@ def index_documents(folder: Path, window: int) -> None:
         for split in SPLITS:
             if manifest["splits"][split]["tokens"]:
                 group_counts(Shard.open(path, manifest, split), window)
+
+
+def shuffled(indices: Numbers, n: int, key: int) -> Numbers:
+    """Return the images of indices under the permutation of 0 .. n - 1 that `key` selects.
+
+    Example:
+        >>> sorted(shuffled(np.arange(10, dtype=np.uint64), 10, key=7).tolist())
+        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    """
+    half = max(1, ((n - 1).bit_length() + 1) // 2)  # half the smallest even number of bits that holds 0 .. n - 1
+    keys = [mix(key * ROUNDS + turn) for turn in range(ROUNDS)]
+    images: Numbers = feistel(indices, half, keys)
+    while len(outside := np.flatnonzero(images >= n)):
+        images[outside] = feistel(images[outside], half, keys)
+    return images
+
+
+def feistel(value: Any, half: int, keys: Sequence[int]) -> Any:
+    """Permute the numbers of 2 * half bits."""
+    low_mask = (1 << half) - 1
+    left, right = value >> half, value & low_mask
+    for key in keys:
+        left, right = right, left ^ (mix(right ^ key) & low_mask)
+    return left << half | right
+
+
+def mix(value: Any) -> Any:
+    """Scramble 64 bits (the splitmix64 finaliser)."""
+    value = (value + 0x9E3779B97F4A7C15) & MASK
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & MASK
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & MASK
+    return value ^ (value >> 31)
+
+
+def sample_segments(samples: IntArray, n: int, seed: int) -> IntArray:
+    """Return the segments of global samples; every epoch of n samples is a shuffle of its own."""
+    epochs, places = np.divmod(samples, n)
+    found = np.empty_like(samples)
+    for epoch in np.unique(epochs).tolist():
+        own = epochs == epoch
+        found[own] = shuffled(places[own].astype(np.uint64), n, key=mix(seed) ^ mix(mix(epoch)))
+    return found

@@ -141,7 +141,7 @@ def looks_of(
     legend = alt.Legend(**look) if listed and len(shown) > 1 else None
     found = {"color": alt.Color(f"{series}:N", scale=cycled(values, PALETTE), legend=legend)}
     if shape is not None:
-        kinds = list(dict.fromkeys(table[shape]))
+        kinds = list(dict.fromkeys(table[shape].sort_values()))  # of a categorical column in the order of its values
         found["shape"] = alt.Shape(f"{shape}:N", scale=cycled(kinds, SHAPES), legend=alt.Legend(title=None, columns=1))
     elif kind == "point" and listed:
         found["shape"] = alt.Shape(f"{series}:N", scale=cycled(values, SHAPES), legend=legend)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from lab.schema import Length, NonNegative, PathText, Positive, PositiveFloat, Section, Seed, Share, Tests
+from lab.schema import Length, NonNegative, PathText, Positive, Section, Seed, Share, Tests
 
 ERROR = 0.005  # at each length; with 63 lengths the effective length is unchanged in 99% of models (LOG.md)
 ROUNDS = 20  # of a sequential probe at each length
@@ -52,8 +52,6 @@ class ProbeSection(Section):
     """Number of distances, equally spaced from a quarter of the window to the largest that fits; left out, 14."""
     loss_tokens: NonNegative = 65_536
     """Held-out tokens whose loss is measured with every probe; 0 for none."""
-    max_seconds: PositiveFloat | None = None
-    """Longest time of a probe of the run, which then ends at the next batch of tests, as failed; left out, none."""
 
     def rules(self) -> list[str]:
         """Refuse settings without effect, and lengths that none is left of."""

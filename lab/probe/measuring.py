@@ -61,20 +61,16 @@ class ModelInTraining:
         decoder: Decoder,
         stop_id: int | None,
         context: Callable[[], AbstractContextManager[Any]],
-        *,
-        before: Callable[[], None],
     ) -> None:
-        self.decoder, self.stop_id, self.context, self.before = decoder, stop_id, context, before
+        self.decoder, self.stop_id, self.context = decoder, stop_id, context
 
     def generate(self, prompts: Tensor, n_tokens: int, ended: Ended | None = None) -> Tensor:
         """Continue prompts greedily."""
-        self.before()
         with self.context():
             return greedy(self.decoder, prompts, n_tokens, self.stop_id, ended=ended)
 
     def losses(self, tokens: Tensor, targets: Tensor, segments: Segments | None = None) -> Tensor:
         """Compute each target's loss in rows of one text each, or, with segments, in one packed row."""
-        self.before()
         with torch.no_grad(), self.context():
             losses: Tensor = self.decoder(tokens, segments=segments, targets=targets, summed=False)
         return losses

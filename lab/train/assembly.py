@@ -35,7 +35,7 @@ from lab.train.callbacks.progress import Progress
 from lab.train.callbacks.recording import Recording
 from lab.train.callbacks.stopping import Stopping
 from lab.train.checkpoints import Checkpoint
-from lab.train.choices import choose_backend, choose_compile, computes_in_bf16, refuse_too_large, training_device
+from lab.train.choices import choose_backend, choose_compile, computes_in_bf16, training_device
 from lab.train.folder import RunFolder
 from lab.train.module import Training
 from lab.train.shards import NO_GROUP
@@ -89,7 +89,6 @@ def assemble(
     quiet()
     launch = launch or read_launch(os.environ)
     train, device = experiment.train, training_device(experiment)
-    refuse_too_large(experiment, device)
     bf16, strategy = computes_in_bf16(experiment, device), train.resolved_strategy(device.type == "cuda")
     kept = profiler is None and experiment.reads_token_types  # the run folder keeps what selects sentences
     data = PackedData(experiment, folder.token_types if kept else None)

@@ -31,27 +31,6 @@ def training_device(experiment: Experiment) -> torch.device:
     return torch.device("cuda" if available and wanted != "cpu" else "cpu")
 
 
-def refuse_too_large(experiment: Experiment, device: torch.device) -> None:
-    """Refuse a run whose weights, gradients, moments and blocks' inputs alone exceed the memory of this machine.
-
-    Raises: ConfigError.
-    """
-    model, train = experiment.model, experiment.train
-    shares = train.sharded_over if train.resolved_strategy(device.type == "cuda") == "fsdp" else 1
-    inputs = (
-        train.micro_batch_tokens // train.context_parallel * model.d_model * model.n_layers * 2
-    )  # bytes of bfloat16
-    least = 16 * model.n_parameters() // shares + inputs  # four float32 numbers for each parameter
-    least *= 1 if device.type == "cuda" else train.devices
-    memory = memory_of(device)
-    if least > memory:
-        need = f"with {model.n_parameters():,} parameters and packs of {train.micro_batch_tokens:,} tokens training"
-        raise ConfigError(
-            f"model.d_model={model.d_model}: {need} takes {least / GIB:,.0f} GiB at least, this machine has "
-            f"{memory / GIB:,.0f}; lower it, n_layers, vocab_size or train.micro_batch_tokens"
-        )
-
-
 def memory_of(device: torch.device) -> int:
     """Return the bytes of memory of a GPU, or of this machine."""
     if device.type == "cuda":

@@ -188,19 +188,16 @@ def planned_shape(
 
     Raises: ConfigError for a target out of reach, CheckpointError for another plan.
     """
-    shape, shaped = experiment.shape, data.shaped
-    if shape is None or shaped is None:
+    if experiment.shape is None or data.shaped is None:
         return None
-    cost = shaped.cost(data.store, experiment.train.tokens)
-    record, path = shape_record(shape, shaped.plan, cost), folder.path / "shape.json"
+    cost = data.shaped.cost(data.store, experiment.train.tokens)
+    record, path = shape_record(experiment.shape, data.shaped.plan, cost), folder.path / "shape.json"
     if checkpoint is not None and path.exists():
         before = read_object(path, CheckpointError, "restore it, or begin anew with --restart")
         if any(before.get(name) != record[name] for name in ("draws", "weights")):
-            raise CheckpointError(
-                f"{path}: the plan computed now differs, as the solver or the corpus has changed; continue on the "
-                "first machine, or choose another --run.name"
-            )
-    show(summary_of_shape(shape, shaped.plan, cost))
+            rule = "the plan computed now differs, as the solver or the corpus has changed"
+            raise CheckpointError(f"{path}: {rule}; continue on the first machine, or choose another --run.name")
+    show(summary_of_shape(experiment.shape, data.shaped.plan, cost))
     return record
 
 

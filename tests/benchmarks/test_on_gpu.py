@@ -1,6 +1,5 @@
 """The command for the day a GPU is there, at toy size on a CPU; and what its stages cannot do to each other."""
 
-import os
 import subprocess
 import sys
 import time
@@ -13,10 +12,9 @@ import torch
 
 from benchmarks import record
 from benchmarks.gpu import fits
-from benchmarks.gpu import tests as gpu_tests
 from benchmarks.gpu.sizes import TOY
-from benchmarks.gpu.stage import Options, Skipped, outcome_of
-from benchmarks.on_gpu import STAGES, Stage, main, run_stages
+from benchmarks.gpu.stage import Options, outcome_of
+from benchmarks.on_gpu import STAGES, Stage, run_stages
 from tests.forked import ROOT, Forked
 
 NEEDS_A_GPU = {"gpu tests", "litgpt"}  # stages with nothing to measure where the tests run
@@ -38,10 +36,6 @@ def ends(pid, within_s):
 
 def outcomes(out):
     return [(r.stage, r.case, r.status) for r in record.read(out / "results.jsonl")]
-
-
-def test_the_limits_add_up_to_less_than_ten_minutes():
-    assert sum(stage.limit_s for stage in STAGES) < 600
 
 
 def test_a_case_that_raises_stops_neither_its_stage_nor_the_next(tmp_path):
@@ -84,14 +78,6 @@ def test_the_command_is_stopped_with_all_its_processes(tmp_path):
         finally:
             process.kill()
     assert ends(int((tmp_path / "child").read_text()), within_s=5)
-
-
-def test_a_stage_that_is_none_is_a_mistake(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["on_gpu", "--out", str(tmp_path), "--only=rooofs"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    assert "rooofs" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")
@@ -138,33 +124,3 @@ def test_the_bands_and_the_probe_have_ratios(toy):
     assert all(case["ratio_to_plain"] > 0 for case in bands.values())
     [probe] = figures(toy, "probe").values()
     assert probe["whole_roof"] > 1
-
-
-@pytest.mark.parametrize(
-    ("body", "outcome"),
-    [("pass", {"passed": 1}), ("assert False", RuntimeError), ("pytest.skip('no GPU')", Skipped)],
-    ids=["passed", "failed", "skipped"],
-)
-def test_the_gpu_tests_are_counted(body, outcome, tmp_path, monkeypatch):
-    (tmp_path / "tests").mkdir()
-    test = f"import pytest\n@pytest.mark.gpu\ndef test_it():\n    {body}\ndef test_other():\n    assert False\n"
-    (tmp_path / "tests" / "test_a.py").write_text(test)
-    monkeypatch.setattr(gpu_tests, "ROOT", tmp_path)
-    if isinstance(outcome, dict):
-        assert outcome.items() <= gpu_tests.run_tests().items()
-    else:
-        with pytest.raises(outcome, match="1 failed|1 skipped"):
-            gpu_tests.run_tests()
-
-
-@pytest.mark.slow  # the stages as processes: what each measures, and what becomes of any, is tested above
-def test_the_whole_command_measures_every_stage(tmp_path):
-    words = [sys.executable, "-m", "benchmarks.on_gpu", "--toy", "--out", str(tmp_path)]
-    env = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=900)
-    assert done.returncode == 0, done.stderr
-    assert not (tmp_path / "work").exists()
-    records = record.read(tmp_path / "results.jsonl")
-    assert {r.stage for r in records} == {stage.name for stage in STAGES}
-    assert {r.stage for r in records if r.status == "ok"} == {stage.name for stage in STAGES} - NEEDS_A_GPU
-    assert {r.benchmark for r in records} == {"on_gpu"}

@@ -12,7 +12,7 @@ FREE = ["string_2k", "shape_weights", "shape_skip", "miniature_string"]
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FREE)
 def test_a_picture_is_drawn(name, tmp_path, monkeypatch):
-    pytest.importorskip("vl_convert" if name in pictures.MINIATURE else "matplotlib")
+    pytest.importorskip("vl_convert")
     monkeypatch.chdir(tmp_path)
     for folder in ("configs", "benchmarks"):
         (tmp_path / folder).symlink_to(ROOT / folder)

@@ -35,24 +35,6 @@ def test_speed_by_hand():
     assert row["utilisation"] == pytest.approx(row["flops_per_token_causal"] * 128 / 1e9)
 
 
-@pytest.mark.parametrize("peer", ["litgpt", "litgpt+compile"])
-def test_a_missing_peer_is_one_line(peer, tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "litgpt", None)
-    monkeypatch.setattr(train, "peak_of", lambda device, dtype: 1e9)
-    log = record.Log("train", tmp_path / "r.jsonl")
-    train.measure(CELL, options(sides=f"ours,{peer}"), CPU, log)
-    missing, own = record.read(tmp_path / "r.jsonl")
-    assert (missing.status, missing.case, own.status, own.case) == ("skipped", peer, "ok", "ours")
-    assert f"{peer}: litgpt cannot be imported" in capsys.readouterr().out
-
-
-def test_a_model_that_does_not_fit_is_skipped(tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "memory_of", lambda device: 1e10)
-    train.measure(train.Cell("1.5B", 8, 16, "float32"), options(), CPU, record.Log("train", tmp_path / "r.jsonl"))
-    (written,) = record.read(tmp_path / "r.jsonl")
-    assert (written.status, written.reason[:10]) == ("skipped", "unmeasured")
-
-
 @pytest.mark.slow
 def test_all_sides_have_one_model_and_loss():
     """The same weights for the lab and transformers give the same loss."""

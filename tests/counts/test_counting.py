@@ -46,18 +46,6 @@ def expected(numbers):
     return total
 
 
-def test_total_holds_gaps_and_anchors():
-    counting = Counting(8, distance("plain"))
-    assert count(counting, range(4)) == [0, 1, 2, 3]
-    assert counting.total() == counting.total() == expected(range(4))
-    # 5 + 5 + 5 + 6 tokens; the anchors are seen at 1 2 3 4, at 2 3 7 and at 4
-    assert counting.total().tokens == 21
-    assert counting.total().gapped.any()
-    # 4, 6, 2 and 1 targets of contexts 0 .. 3
-    assert counting.total().supervised.tolist() == [4, 6, 2, 1, 0, 0, 0, 0]
-    assert counting.total().supervised_f().tolist() == [13, 9, 3, 1, 0, 0, 0, 0]
-
-
 @pytest.mark.parametrize(("n", "max_len"), [(AT_ONCE, 8), (3 * AT_ONCE + 5, 8), (5, WAITING_TARGETS // 2)])
 def test_packs_wait_to_be_counted_many_at_a_time_and_none_is_left_out(n, max_len):
     counting = Counting(max_len, distance("plain"))

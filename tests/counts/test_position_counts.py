@@ -58,22 +58,6 @@ def test_small_case_by_hand():
     assert counts.share(1, 2) == 6 / 13
 
 
-def test_gapped_ids_by_hand():
-    # ids 0 1 5 6: distances 0 four times, 1 (1-0, 6-5) twice, 4 (5-1) once, 5 (5-0, 6-1) twice, 6 (6-0) once
-    counts = PositionCounts(8)
-    counts.add_positions([0, 1, 5, 6], [0, 0, 0, 0])
-    assert counts.frequency().tolist() == [4, 2, 0, 0, 1, 2, 1, 0]
-    assert (counts.tokens, counts.pairs) == (4, 10)
-
-
-def test_anchor_adds_each_tokens_distance_to_the_beginning():
-    # anchor at 0, documents at 1 2 and 3 4: each document gives f(0) = 2, f(1) = 1, the anchor f(0) = 1;
-    # and every token i = 1 .. 4 sees the anchor at distance i
-    counts = PositionCounts(5)
-    counts.add_positions([0, 1, 2, 3, 4], [0, 1, 1, 2, 2], mask="anchor")
-    assert counts.frequency().tolist() == [5, 1 + 1 + 1, 1, 1, 1]
-
-
 @pytest.mark.parametrize("max_len", [1, 2, 17, 64])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_random_packs_equal_a_loop_over_pairs(max_len, seed):
@@ -107,22 +91,6 @@ def test_ids_equal_a_loop_over_pairs(mask, running, largest_gap, padding):
     for ids, docs in rows:
         alone.add_positions(ids, docs, mask=mask)
     assert counts == alone
-
-
-@pytest.mark.parametrize("split", [0, 1, 4, 7])
-def test_two_halves_add_to_the_whole(split):
-    lengths = [3, 8, 1, 5, 8, 2, 6]
-    parts = [PositionCounts(16), PositionCounts(16), PositionCounts(16)]
-    for counts, chosen in zip(parts, [lengths[:split], lengths[split:], lengths], strict=True):
-        counts.add_segments(chosen)
-        for n in chosen:
-            counts.add_positions(range(0, 2 * n, 2), [0] * n)
-    first, second, whole = parts
-    before = first.to_dict()
-    total = first + second
-    assert total == whole
-    assert total.frequency().tolist() == (first.frequency() + second.frequency()).tolist()
-    assert first.to_dict() == before, "adding leaves the terms as they were"
 
 
 def test_state_survives_json_and_goes_on_counting():
@@ -199,10 +167,3 @@ def test_counts_under_a_map_equal_a_loop_over_pairs(lengths, rel_pos):
     assert (counts.frequency() == expected).all()
     assert counts.tokens == sum(lengths)
     assert (counts + counts).frequency().sum() == 2 * counts.pairs
-
-
-def test_counts_under_a_map_by_hand():
-    # one segment of 5: i = 0 1 2 3 4 five, four, three, two times and once; 3 and 4 become 1 and 2
-    counts = PositionCounts(5, shifted)
-    counts.add_segments([5])
-    assert counts.frequency().tolist() == [5, 4 + 2, 3 + 1, 0, 0]

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from lab.counts import PositionCounts, position_counts
+from lab.counts import PositionCounts
 from lab.data.segments import index_segments
 from lab.errors import DataError
 from lab.skip import skip_positions
@@ -44,14 +44,6 @@ def skipped(method, n_tokens, rng, below=MAX_LEN):
 
 
 # by hand
-
-
-def test_running_ids_and_an_anchor_by_hand():
-    # the anchor at 0, runs at 1 2 and 3 4 5: f(0) = 1 + 2 + 3, f(1) = 1 + 2, f(2) = 1; and every token once more at its
-    # own id: 1 2 3 4 5
-    counts = counted(8, [1, 2, 3], [0, 1, 2, 3, 4, 5], (-1, 0, 0))
-    assert counts.frequency().tolist() == [6, 3 + 1, 1 + 1, 1, 1, 1, 0, 0]
-    assert (counts.tokens, counts.pairs) == (6, 6 + 3 + 1 + 5)
 
 
 # random packs
@@ -130,33 +122,7 @@ def test_packs_with_skips_count_every_pair_of_their_segments(texts, method):
 # both ways of counting gaps
 
 
-@pytest.mark.parametrize("limit", [0, 1 << 40], ids=["fourier", "trapezoids"])
-def test_two_runs_add_a_trapezoid_by_hand(limit, monkeypatch):
-    # ids 2 3 and 7 8 9 (a = 3, b = 2, g = 5): inside 5 3 1; between 7-3 8-3 9-3 = 4 5 6 and 7-2 8-2 9-2 = 5 6 7
-    monkeypatch.setattr(position_counts, "RUN_PAIRS", limit)
-    counts = counted(10, [5], [2, 3, 7, 8, 9])
-    assert counts.frequency().tolist() == [5, 3, 1, 0, 1, 2, 2, 1, 0, 0]
-
-
 # adding up, and what is refused
-
-
-def test_packs_add_up_in_any_order():
-    packs = [
-        ([1, 2, 3], [0, 1, 2, 3, 4, 5], (-1, 0, 0)),
-        ([4], [0, 1, 5, 6], None),
-        ([2, 2], None, None),
-        ([1, 3], [0, 1, 2, 5], (-1, 0)),
-    ]
-    expected = np.sum([loop_over_pairs(8, n, [0, 1, 0, 1] if ids is None else ids, at) for n, ids, at in packs], axis=0)
-    for order in itertools.permutations(packs):
-        whole, halves = PositionCounts(8), [PositionCounts(8), PositionCounts(8)]
-        for number, (lengths, ids, anchors) in enumerate(order):
-            for counts in (whole, halves[number % 2]):
-                counts.add_runs(lengths, None if ids is None else np.array(ids), anchors)
-        assert whole == halves[0] + halves[1]
-        assert whole.frequency().tolist() == expected.tolist()
-        assert PositionCounts.from_dict(whole.to_dict()) == whole
 
 
 @pytest.mark.parametrize(

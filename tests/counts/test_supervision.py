@@ -1,7 +1,6 @@
 """Targets by visible context, against a loop over the places of every row, and against the position frequency."""
 
 import itertools
-import json
 
 import numpy as np
 import pytest
@@ -69,20 +68,6 @@ def test_packs_count_the_targets_of_their_windows(text, name):
     assert sum(int((c + 1).sum()) for c in contexts) == pairs
 
 
-def test_natural_segments_lack_only_the_ends_of_documents(text):
-    (documents, store) = text
-    segments = index_segments(store, "natural", 8)  # most documents are cut
-    packs = packs_of(store, segments, 20, pack_tokens=WINDOW, look_ahead=8)
-    counts, last = supervised(packs), {document[-1] for document in documents}
-    ends = np.zeros(WINDOW, dtype=np.int64)
-    for tokens, targets, _, _ in itertools.chain(*map(runs_of, packs)):
-        counts.add_segments([len(tokens)])
-        assert [y == IGNORE for y in targets] == [False] * (len(tokens) - 1) + [tokens[-1] in last]
-        ends[: len(tokens)] += tokens[-1] in last
-    assert (counts.frequency() - counts.supervised_f()).tolist() == ends.tolist()
-    assert 0 < ends[0] < counts.lengths.sum()
-
-
 def test_samples_of_selected_sentences_count_places_and_not_ids(text):
     n_ids = FIRST + sum(LENGTHS)
     selection = Selection(LongRecipe(target_len=WINDOW, selection="unread"), 12, np.arange(n_ids) % 5 == 0, None)
@@ -95,15 +80,3 @@ def test_samples_of_selected_sentences_count_places_and_not_ids(text):
         assert ids[-1] >= len(ids) - 1
     assert supervised(packs).supervised.tolist() == expected.tolist()
     assert expected.sum() < sum(sum(pack.lengths) for pack in packs) - len(packs), "some targets are left out"
-
-
-def test_targets_add_up_and_survive_json():
-    one, two = PositionCounts(4), PositionCounts(4)
-    one.add_targets(np.array([3, 1]))
-    two.add_targets(np.array([1, 0, 0, 2**40]))
-    total = PositionCounts.from_dict(json.loads(json.dumps((one + two).to_dict())))
-    assert total == one + two
-    assert total != one
-    assert total.supervised_f().tolist() == [2**40 + 5, 2**40 + 1, 2**40, 2**40]
-    old = PositionCounts.from_dict({"max_len": 3, "lengths": [0, 0, 1, 0], "gapped": [0, 0, 0]})  # before targets
-    assert (old.frequency().tolist(), old.supervised.tolist()) == ([2, 1, 0], [0, 0, 0])

@@ -9,7 +9,6 @@ from lab.data.arrangement import Arrangement, interleaved
 from lab.data.segments import index_segments
 from tests.data.stores import drawn_lengths, make_store, stream_over
 from tests.data.windows import (
-    IGNORE,
     MASKS_AND_CHUNKS,
     cut,
     documents_of,
@@ -88,23 +87,6 @@ def test_a_pack_of_one_window_is_that_windows_row(stores, name, n_streams):
         assert sorted(entries) == sorted(zip(row.tokens, row.targets, row.ids, strict=True))
 
 
-@pytest.mark.parametrize("look_ahead", [1, 20])
-@pytest.mark.parametrize("name", ARRANGEMENTS)
-def test_the_budget_holds_the_anchors_too(stores, name, look_ahead):
-    arrangement = ARRANGEMENTS[name]
-    for pack_tokens in (4 * WINDOW, 4 * WINDOW + WINDOW - 1, 5 * WINDOW):
-        for pack in take(stream_of(stores, arrangement, pack_tokens=pack_tokens, look_ahead=look_ahead), 20):
-            used = sum(pack.lengths)
-            assert all(pack.lengths)
-            assert pack.tokens.shape == pack.targets.shape == (pack_tokens,)
-            assert (pack.tokens[:used] > 0).all()
-            assert not pack.tokens[used:].any()
-            assert (pack.targets[used:] == IGNORE).all()
-            assert pack.position_ids is None or not pack.position_ids[used:].any()
-            if look_ahead > 1 and arrangement.bos is None:  # as many windows as fit
-                assert used == pack_tokens // WINDOW * WINDOW
-
-
 # ids
 
 
@@ -149,23 +131,3 @@ def test_state_takes_an_arranged_stream_up_where_it_stood(stores, name, at):
     state = whole[at - 1].state.tolist()
     resumed = stream_of(stores, ARRANGEMENTS[name], 1, 2, look_ahead=20, state=state)
     assert all(same(a, b) for a, b in zip(take(resumed, 12), whole[at:], strict=True))
-
-
-def test_an_arrangement_depends_on_seed_and_sample_alone(stores):
-    arrangement = ARRANGEMENTS["anchor_chunks"]
-    *_, segments = corpus_of(stores, arrangement)
-    drawn = {}
-    for n_streams, pack_tokens, look_ahead in ((1, WINDOW, 1), (2, WINDOW, 1), (3, WINDOW, 1)):
-        streams = [
-            stream_of(stores, arrangement, j, n_streams, pack_tokens=pack_tokens, look_ahead=look_ahead)
-            for j in range(n_streams)
-        ]
-        for sample in range(2 * segments.n):
-            runs = runs_of(next(streams[sample % n_streams]))
-            assert drawn.setdefault(sample, runs) == runs
-    texts = [sorted(token for run in runs for token in run[0]) for runs in drawn.values()]
-    arranged = [str(runs) for runs in drawn.values()]
-    assert len({str(text) for text in texts}) == segments.n, "two epochs show the same windows"
-    assert len(set(arranged)) > 1.8 * segments.n, "and shuffle their chunks anew"
-    other = take(stream_of(stores, arrangement, pack_tokens=WINDOW, seed=SEED + 1), 2 * segments.n)
-    assert len(set(arranged) | {str(runs_of(pack)) for pack in other}) > 3.5 * segments.n

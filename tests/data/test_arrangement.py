@@ -66,14 +66,6 @@ def test_the_anchor_stands_for_every_bos_by_hand():
     ]
 
 
-def test_only_a_bos_that_begins_a_document_is_dropped():
-    window = cut([[1, 11, 1, 12], [21, 1]], 0, 6)
-    assert arrange(MASKS["anchor"], window)[1:] == [
-        ([11, 1, 12], [1, 12, IGNORE], [1, 2, 3], True),
-        ([21, 1], [1, IGNORE], [4, 5], True),
-    ]
-
-
 SHUFFLED = [3, 4, 0, 1, 5, 2]  # documents of 3 and 3 in two chunks each, as the docstring of `interleaved` draws it
 
 
@@ -127,23 +119,6 @@ def test_runs_are_what_the_row_of_the_window_shows(name, chunks):
 # interleaving
 
 
-@pytest.mark.parametrize("chunks", [2, 3, 7, 100])
-def test_interleaving_is_a_permutation_in_order_within_each_document(chunks):
-    for seed in range(40):
-        documents = np.array(drawn_window(seed).documents)
-        order = interleaved(documents, chunks, np.random.default_rng(seed))
-        assert sorted(order.tolist()) == list(range(len(documents)))
-        for document in set(documents.tolist()):
-            places = [place for place in order.tolist() if documents[place] == document]
-            assert places == sorted(places)
-            breaks = [
-                place
-                for before, place in zip(order.tolist(), order.tolist()[1:])
-                if documents[place] == document and place != before + 1
-            ]
-            assert len(breaks) <= min(chunks, len(places)), "no more chunks than were asked for"
-
-
 # documents, chunks, and the probability of each order
 # - a b c in two chunks, a|bc or ab|c, each 1/2; d whole. Their three shuffles, each 1/3, put d first (1/3 for both cuts
 #   together), last (1/3), or between the chunks (1/6 each).
@@ -175,8 +150,3 @@ def test_every_cut_and_every_shuffle_is_equally_likely(documents, chunks, expect
 
 
 # edges
-
-
-def test_documents_that_are_a_bos_alone_vanish_behind_the_anchor():
-    window = cut([[11, 12], [1], [1, 31]], 0, 5)
-    assert arrange(MASKS["anchor"], window)[1:] == [([11, 12], [12, IGNORE], [1, 2], True), ([31], [IGNORE], [3], True)]

@@ -4,7 +4,6 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from lab.data import corpora
 from lab.data.config import DataConfig, Slimpajama, Text
 from lab.data.corpora import Document, DroppedDocument, open_corpus
 from tests.data.stores import refused
@@ -23,10 +22,6 @@ def read_all(corpus):
 
 def json_lines(rows):
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
-
-
-def slim_rows(texts, source="RedPajamaC4"):
-    return [{"text": text, "meta": {"redpajama_set_name": source}} for text in texts]
 
 
 def write_parquet(path, texts):
@@ -118,18 +113,3 @@ def test_a_broken_parquet_file_is_one_line(tmp_path, damage):
     path.write_bytes(data[: len(data) // 2] if damage == "truncated" else data)
     with refused(f"{path}: "):
         read_all(Text(path=str(tmp_path)))
-
-
-@pytest.mark.parametrize("tasks", [1, 2, 3, 512])
-def test_slimpajama_files_are_shared_out_over_the_tasks(tmp_path, tasks, monkeypatch):
-    monkeypatch.setattr(corpora, "SLIMPAJAMA_TASKS", tasks)
-    for number in range(5):
-        folder = tmp_path / f"chunk{number % 2}"
-        folder.mkdir(exist_ok=True)
-        rows = slim_rows([f"file {number} row {row}" for row in range(3)], f"Set{number}")
-        (folder / f"example_{number}.jsonl.zst").write_bytes(zst(json_lines(rows)))
-    corpus = Slimpajama(path=str(tmp_path))
-    assert open_corpus(DataConfig(corpus=corpus)).n_tasks == min(tasks, 5)
-    expected = [Document(f"file {n} row {row}", f"Set{n}") for n in range(5) for row in range(3)]
-    assert sorted(read_all(corpus), key=lambda d: d.text) == expected
-    assert read_all(corpus) == read_all(corpus)

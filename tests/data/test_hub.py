@@ -58,14 +58,6 @@ def prepare_from(tmp_path, tasks=None, sample=ROWS):
     return prepare(config, tasks=tasks, progress=False), shard_folder(config)
 
 
-def test_a_data_set_is_listed_once_for_all_tasks(tmp_path, hub):
-    listed, read = hub
-    assert prepare_from(tmp_path)[0].documents["train"] == FILES * ROWS
-    assert listed == [("owner/name", "train", True)]
-    sample = {0: 2 * ROWS}  # the first file once more, for the tokenizer
-    assert read == {**dict.fromkeys(range(FILES), ROWS), **sample}
-
-
 def test_a_range_of_tasks_lists_it_once_and_reads_none_of_the_others(tmp_path, hub):
     listed, read = hub
     prepare_from(tmp_path, tasks=[0])

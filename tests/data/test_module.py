@@ -15,22 +15,12 @@ from lab.data.module import arrangement_of
 from lab.data.packing import Pack
 from lab.data.preparation import prepare, shard_folder
 from lab.data.tokenizer import load_tokenizer
-from lab.masks import Anchor, Causal, Document
+from lab.masks import Anchor, Causal
 from lab.skip.longrecipe import LongRecipe
 from lab.skip.pose import Pose
 from lab.skip.rpes import Rpes
 from tests.data.stores import module_of
 from tests.data.windows import IGNORE
-
-MASKS = {
-    "causal": Causal(),
-    "causal_chunks": Causal(chunks=3),
-    "reset": Document(),
-    "reset_chunks": Document(chunks=3),
-    "running": Document(ids="running"),
-    "anchor": Anchor(),
-    "anchor_chunks": Anchor(chunks=3),
-}
 
 
 def packs_of(config, n_steps, *, rank=0, world_size=1, n_streams=2, states=None, **settings):
@@ -79,29 +69,6 @@ def test_packing_in_the_background_changes_no_batch(prepared, prefetch):
     assert [plain(batch) for batch in packed] == [plain(batch) for batch in alone]
 
 
-@pytest.mark.parametrize("name", MASKS)
-def test_a_batch_says_what_its_pack_holds(joined, name):
-    from_0 = name in ("causal", "causal_chunks", "reset")
-    for batch in packs_of(joined, 2, mask=MASKS[name])[0]:
-        ids = batch["position_ids"]
-        assert (batch["counted"] is None) == from_0
-        assert from_0 or ids.tolist() == batch["counted"].tolist()
-        assert (batch["anchors"] is None) == (not name.startswith("anchor"))
-        assert batch["cu_seqlens"].diff().tolist() == list(batch["lengths"])
-        assert batch["n_targets"] == int((batch["targets"] != IGNORE).sum())
-        assert batch["starts"] == starts_by_definition(batch)
-        assert (batch["starts"] is None) == (name in ("reset_chunks", "anchor_chunks"))
-
-
-def starts_by_definition(batch):
-    """Find each run's first id, all from the batch, unless some run's ids do not count up by one."""
-    bounds = itertools.pairwise(itertools.accumulate(batch["lengths"], initial=0))
-    runs = [batch["position_ids"][a:b].tolist() for a, b in bounds]
-    if any(b != a + 1 for ids in runs for a, b in zip(ids, ids[1:])):
-        return None
-    return tuple(ids[0] for ids in runs)
-
-
 @pytest.mark.parametrize(
     ("lengths", "ids", "starts"),
     [
@@ -120,17 +87,6 @@ def test_starts_by_hand(lengths, ids, starts):
     ids = None if ids is None else np.array(ids)
     pack = Pack(np.zeros(4, int), np.zeros(4, int), lengths, 0, np.zeros(2, int), ids)
     assert starts_of(pack) == starts
-
-
-def test_the_anchor_is_the_token_that_begins_documents(joined):
-    bos = load_tokenizer(shard_folder(joined)).token_to_id("<bos>")
-    assert arrangement_of(joined, Anchor(chunks=2)) == Arrangement(
-        mask="anchor", running=True, chunks=2, anchor=bos, bos=bos
-    )
-    for batch in packs_of(joined, 3, mask=Anchor())[0]:
-        tokens = batch["tokens"][0, : sum(batch["lengths"])].tolist()
-        places = {anchor for anchor in batch["anchors"] if anchor >= 0}
-        assert {place for place, token in enumerate(tokens) if token == bos} == places, "and stands nowhere else"
 
 
 def test_the_anchor_is_what_ends_documents_where_nothing_begins_them(tmp_path):

@@ -63,17 +63,6 @@ def test_packs_are_whole_segments_with_their_targets(corpus):
             assert (tokens, targets) == pieces[tokens[0]]
 
 
-def test_budget_is_never_exceeded_and_the_rest_is_padding(corpus):
-    for pack in take(stream_of(corpus), 120):
-        used = sum(pack.lengths)
-        assert 0 < used <= PACK
-        assert pack.tokens.shape == pack.targets.shape == (PACK,)
-        assert pack.tokens.dtype == pack.targets.dtype == np.int64
-        assert (pack.tokens[:used] > 0).all()
-        assert (pack.tokens[used:] == 0).all()
-        assert (pack.targets[used:] == IGNORE).all()
-
-
 def test_what_is_scored_by_hand(tmp_path):
     # a document of 5 tokens, 3 to a segment: 1 2 3 scored with 2 3 4, then 4 5 with 5 and nothing; one of 1: nothing
     store = make_store(tmp_path, [[[1, 2, 3, 4, 5]], [[9]]])
@@ -92,18 +81,6 @@ def test_no_target_of_joined_documents_crosses_a_document(tmp_path, mode):
     for pack in take(stream_of((store, index_segments(store, mode, WINDOW))), 60):
         for tokens, targets in parts(pack):
             assert targets == [IGNORE if token in ends else token + 1 for token in tokens]
-
-
-@pytest.mark.parametrize("n_streams", [1, 2, 4])
-def test_one_epoch_is_each_segment_once(corpus, n_streams):
-    # with nothing to choose from a pack is one segment, so the first n packs in turn are the first n samples
-    n = len(pieces_by_definition(LENGTHS, WINDOW))
-    streams = [stream_of(corpus, j, n_streams, look_ahead=1) for j in range(n_streams)]
-    packs = [next(streams[k % n_streams]) for k in range(2 * n)]
-    firsts = [int(pack.tokens[0]) for pack in packs]
-    assert all(len(pack.lengths) == 1 for pack in packs)
-    assert sorted(firsts[:n]) == sorted(firsts[n:]) == sorted(pieces_by_definition(LENGTHS, WINDOW))
-    assert firsts[:n] != firsts[n:], "the second epoch has an order of its own"
 
 
 @pytest.mark.parametrize("n_streams", [1, 2, 4])

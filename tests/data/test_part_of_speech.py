@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from eval.engine.token_classes import token_texts
-from lab.data.part_of_speech import label_types, labels_of, open_tagger
+from lab.data.selecting import label_types, labels_of, open_tagger
 from lab.errors import ConfigError
 from tests.data.stores import refused
 

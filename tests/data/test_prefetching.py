@@ -6,7 +6,6 @@ import threading
 import pytest
 
 from lab.data.batches import Batches
-from lab.errors import DataError
 
 
 def packing_threads():
@@ -32,18 +31,4 @@ def test_batches_are_made_ahead_by_another_thread_which_ends_with_its_reader(pre
     assert len(made) == prefetch + 2
     assert threading.current_thread() not in makers
     reader.close()
-    assert packing_threads() == before
-
-
-def test_a_fault_is_raised_where_its_batch_is_due():
-    before = packing_threads()
-
-    def batches():
-        yield from ({"number": number} for number in range(3))
-        raise DataError("task-00000: planted")
-
-    reader = Batches([], 8).ahead(batches())
-    assert [next(reader)["number"] for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(DataError, match="^task-00000: planted$"):
-        next(reader)
     assert packing_threads() == before

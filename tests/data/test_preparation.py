@@ -28,32 +28,6 @@ def test_every_document_comes_back_in_order_with_its_source(made):
         assert len(read["train"]) + len(read["held_out"]) == len(part)
 
 
-def test_an_end_token_that_its_file_does_not_mark_is_text_too(tmp_path, bpe):
-    """An ordinary text has the same bytes by either file."""
-    written = {}
-    for special in (True, False):
-        settings = json.loads(bpe.to_str())
-        for token in settings["added_tokens"]:
-            token["special"] = special or token["content"] == "<bos>"
-        file = tmp_path / f"{special}.json"
-        file.write_text(json.dumps(settings))
-        for name, text in {"spelled": "a page about <eos> tokens", "ordinary": "a page, <b>bold</b>, 3 < 4"}.items():
-            corpus = tmp_path / f"{name}.jsonl"
-            corpus.write_text(json.dumps({"text": text}))
-            choice = TokenizerFile(path=str(file), eos="<eos>")
-            config = DataConfig(
-                corpus=Text(path=str(corpus)), tokenizer=choice, held_out_frac=0.0, folder=str(tmp_path)
-            )
-            prepare(config, progress=False)
-            shard = shard_folder(config) / "task-00000"
-            ids, _ = read_shard(shard, "train")[0]
-            assert (ids.count(1), ids[-1]) == (1, 1)
-            assert load_tokenizer(shard.parent).decode(ids) == text
-            written[name, special] = (shard / "train.tokens.bin").read_bytes()
-    assert written["ordinary", True] == written["ordinary", False]
-    assert written["spelled", True] == written["spelled", False]
-
-
 def test_skips_are_counted_by_reason_and_told(tmp_path):
     (tmp_path / "corpus").mkdir()
     unusable = [b'{"text": ""}', b'{"text": " "}', b"nonsense", b'{"txt": 1}', b'{"text": "\xe9"}']
@@ -97,13 +71,6 @@ def test_a_large_vocabulary_comes_back_whole(tmp_path):
     shard = shard_folder(config) / "task-00000"
     assert json.loads((shard / "manifest.json").read_text())["dtype"] == "<u4"
     assert read_shard(shard, "train") == [([5, 65_535, 65_536, 65_998, 65_999], "a")]
-
-
-def test_workers_write_the_same_bytes(made, tmp_path):
-    config, _ = made
-    other = text_config(tmp_path, folder=str(tmp_path / "by_two"))
-    prepare(other, workers=2, progress=False)
-    assert folder_bytes(shard_folder(other)) == folder_bytes(shard_folder(config))
 
 
 def test_the_synthetic_corpus_is_a_function_of_its_config_whatever_the_window(prepared, tmp_path):

@@ -1,9 +1,12 @@
+import json
+
 import pytest
 
-from lab.data.config import Bpe, TokenizerFile
+from lab.data.config import Bpe, DataConfig, Text, TokenizerFile
 from lab.data.preparation import prepare, shard_folder
+from lab.data.tokenizer import load_tokenizer
 from lab.errors import DataError
-from tests.data.stores import refused, sentence, text_config, write_corpus
+from tests.data.stores import read_shard, refused, sentence, text_config
 
 
 @pytest.mark.parametrize("choice", ["bpe", "file"])
@@ -36,9 +39,17 @@ def test_a_corpus_that_is_all_held_out_is_refused(tmp_path, bpe):
     assert all(message.startswith("data.corpus: empty, all documents are held out; ") for message in messages)
 
 
-def test_a_tokenizer_without_the_end_token_is_refused(tmp_path, bpe):
-    write_corpus(tmp_path / "corpus", files=1)
-    bpe.save(str(tmp_path / "words.json"))
-    choice = TokenizerFile(path=str(tmp_path / "words.json"), eos="<|end_of_text|>")
-    with refused("data.tokenizer.eos=<|end_of_text|>: the tokenizer has no such token; "):
-        prepare(text_config(tmp_path, tokenizer=choice), progress=False)
+@pytest.mark.parametrize("special", [True, False], ids=["marked", "unmarked"])
+def test_a_text_that_spells_the_end_token_stays_text(tmp_path, bpe, special):
+    settings, text = json.loads(bpe.to_str()), "a page about <eos> tokens"
+    for token in settings["added_tokens"]:
+        token["special"] = special or token["content"] == "<bos>"
+    (tmp_path / "own.json").write_text(json.dumps(settings))
+    (tmp_path / "corpus.jsonl").write_text(json.dumps({"text": text}))
+    choice = TokenizerFile(path=str(tmp_path / "own.json"), eos="<eos>")
+    corpus = Text(path=str(tmp_path / "corpus.jsonl"))
+    config = DataConfig(corpus=corpus, tokenizer=choice, held_out_frac=0.0, folder=str(tmp_path))
+    prepare(config, progress=False)
+    ids, _ = read_shard(shard_folder(config) / "task-00000", "train")[0]
+    assert (ids.count(1), ids[-1]) == (1, 1)
+    assert load_tokenizer(shard_folder(config)).decode(ids) == text

@@ -173,17 +173,6 @@ def test_a_tag_is_read_and_the_text_after_it_scored(tmp_path, tokenizer):
     ]
 
 
-def test_tags_leave_the_split_and_the_other_tokens_alone(tmp_path, tokenizer):
-    rows = [{"text": f"{a} {b} {c}", "kind": "news"} for a in WORDS[5:] for b in WORDS[5:] for c in WORDS[5:]]
-    plain, tagged = (texts(tmp_path, tokenizer, rows, tags=tags, held_out_frac=0.3) for tags in (False, True))
-    for config in (plain, tagged):
-        prepare(config, progress=False)
-    for split in ("train", "held_out"):
-        without, store = (TokenStore.open(shard_folder(config), split) for config in (plain, tagged))
-        cut = [[d[0], *d[3:]] for d in (document.tolist() for document in store.documents())]
-        assert cut == [document.tolist() for document in without.documents()]
-
-
 # marks in stores and packs
 
 
@@ -243,30 +232,3 @@ def test_targets_that_are_not_scored_are_ignored_in_packs(marked, mode, mask):
     elif mode == "concatenated":
         last = sum(LENGTHS) // 9 * 9
         assert sorted(seen) == [(token, wanted[token]) for token in range(1, last + 1)]
-
-
-@pytest.mark.parametrize(("mode", "window"), [("natural", 4), ("concatenated", 7)])
-def test_targets_of_prompts_and_tags_are_ignored_by_hand(mode, window, tmp_path, tokenizer):
-    rows = [turns(("human", "Hi"), ("gpt", "Hello."))] * 2
-    config = conversations(tmp_path, tokenizer, rows, tags=True, mode=mode)
-    (tmp_path / "corpus" / "part.jsonl").rename(tmp_path / "corpus" / "news.jsonl")
-    store = opened(config)
-    segments = index_segments(store, mode, window)
-    found = {}
-    for pack in itertools.islice(stream_over(store, segments, pack_tokens=window, seed=0), segments.n):
-        ((tokens, targets, _, _),) = runs_of(pack)
-        names = tuple(WORDS[token] for token in tokens)
-        found[names] = [None if target == IGNORE else WORDS[target] for target in targets]
-    # <bos> news \n USER: _ Hi \n ASSISTANT: _ Hello. \n <eos>, twice: only what follows ASSISTANT: is a target
-    if mode == "natural":
-        assert found == {
-            ("<bos>", "news", "\n", "USER:"): [None] * 4,
-            (" ", "Hi", "\n", "ASSISTANT:"): [None, None, None, " "],
-            (" ", "Hello.", "\n", "<eos>"): ["Hello.", "\n", "<eos>", None],
-        }
-    else:
-        assert found == {
-            ("<bos>", "news", "\n", "USER:", " ", "Hi", "\n"): [None] * 7,
-            ("ASSISTANT:", " ", "Hello.", "\n", "<eos>", "<bos>", "news"): [" ", "Hello.", "\n", "<eos>"] + [None] * 3,
-            ("\n", "USER:", " ", "Hi", "\n", "ASSISTANT:", " "): [None] * 5 + [" ", "Hello."],
-        }

@@ -3,7 +3,7 @@ from collections import Counter
 
 import pytest
 
-from lab.data.segments import Segment, index_segments
+from lab.data.segments import index_segments
 from tests.data.stores import drawn_lengths, make_store, numbered_documents, refused
 
 WINDOW = 8
@@ -50,16 +50,6 @@ def test_natural_segments_are_documents_cut_at_the_window(tmp_path, lengths, siz
     assert sorted(itertools.chain(*tokens)) == list(range(1, sum(lengths) + 1))
 
 
-@pytest.mark.parametrize("total", [8, 15, 16, 17, 100])
-def test_concatenated_segments_are_full_windows(tmp_path, total):
-    flat = list(range(1, total + 1))
-    documents = [flat[:3], flat[3:8], *([flat[8:11], flat[11:]] if total > 11 else [])]
-    store = make_store(tmp_path, [documents[:1], documents[1:]])
-    segments, tokens = read_segments(store, index_segments(store, "concatenated", WINDOW))
-    assert tokens == [flat[k : k + WINDOW] for k in range(0, total // WINDOW * WINDOW, WINDOW)]
-    assert [s.continues for s in segments] == [s.start + WINDOW < total for s in segments]
-
-
 @pytest.mark.parametrize(("window", "blocks", "extra"), [(1, 5, 0), (2, 3, 1), (8, 1, 0), (8, 4, 35), (33, 3, 7)])
 def test_uniform_segments_have_every_length_equally_often(tmp_path, window, blocks, extra):
     block = window * (window + 1) // 2
@@ -88,13 +78,3 @@ def test_a_split_shorter_than_a_window_is_refused(tmp_path, mode, window, has, n
     store = make_store(tmp_path, [numbered_documents([has])])
     with refused(f"data.mode={mode}: needs {needs} tokens at data.window={window}, the split has {has}; "):
         index_segments(store, mode, window)
-
-
-def test_segments_that_cross_shards_are_read_whole(tmp_path):
-    # shards of 5, 3 and 8 tokens: the window 0..7 lies in two shards, the next in the third
-    store = make_store(tmp_path, [[[1, 2, 3, 4, 5]], [[6, 7, 8]], [[9, 10, 11], [12, 13, 14, 15, 16]]])
-    index = index_segments(store, "concatenated", 8)
-    assert [index[k] for k in range(index.n)] == [Segment(0, 8, True), Segment(8, 8, False)]
-    assert store.read(0, 9).tolist() == list(range(1, 10)), "a window and its next token, from three shards"
-    assert index_segments(store, "concatenated", 16)[0] == Segment(0, 16, False)
-    assert store.read(0, 16).tolist() == list(range(1, 17))

@@ -88,23 +88,6 @@ def test_samples_by_definition(text, types):
     assert (totals[2] > 0) == (types in ("few", "rare"))
 
 
-def test_a_cut_sentence_is_no_part_of_the_next(text):
-    """Where the sentence that was cut is followed by another, ids may break between them."""
-    broken = 0
-    for pack in itertools.islice(stream_of(text, "all"), 30):
-        for tokens, _, ids, _ in runs_of(pack):
-            jumps = [(a, b, j - i) for a, b, i, j in zip(tokens, tokens[1:], ids, ids[1:]) if b != a + 1]
-            broken += sum(a % 5 != 0 and step > 1 for a, b, step in jumps)
-    assert broken > 10
-
-
-def test_an_epoch_takes_a_sample_of_every_window(text):
-    stream = stream_of(text, "rare", look_ahead=1, pack_tokens=BUDGET)
-    packs = list(itertools.islice(stream, stream.settings.segments.n))
-    windows = [(pack.tokens[0] - FIRST) // WINDOW for pack in packs]
-    assert sorted(windows) == list(range(stream.settings.segments.n))
-
-
 # the file of token types
 
 

@@ -29,12 +29,6 @@ def documents():
     return list(text().documents(0, DOCUMENTS))
 
 
-def test_document_is_a_function_of_seed_and_index(documents):
-    alone = text()
-    assert [alone.document(index) for index in (399, 5, 0)] == [documents[399], documents[5], documents[0]]
-    assert list(alone.documents(100, 103)) == documents[100:103]
-
-
 @pytest.mark.parametrize(
     ("settings", "sha"),  # of the first 200, when median and section were 0.26 and 1 windows, at commit c95ff25
     [({}, "ab2510c342deb6c0"), ({"median_tokens": 99.84, "section_tokens": 384.0, "digits": 6}, "93799102984063df")],
@@ -43,16 +37,6 @@ def test_document_is_a_function_of_seed_and_index(documents):
 def test_documents_are_those_of_earlier_versions(settings, sha):
     documents = "\n".join(SyntheticText(Synthetic(**settings)).documents(0, 200))
     assert hashlib.sha256(documents.encode()).hexdigest()[:16] == sha
-
-
-@pytest.mark.parametrize("digits", [2, 3, 6, 9])
-def test_numbers_have_their_digits(digits):
-    joined = "\n".join(text(digits=digits).documents(0, 120))
-    stated = STATED.findall(joined)
-    assert len(stated) > 30
-    assert {len(number) for number in stated} == {digits}
-    assert {len(number) for number in re.findall("[0-9]+", joined)} == {digits}
-    assert not any(number.startswith("0") for number in stated)
 
 
 def test_answer_repeats_in_order_what_its_section_stated():
@@ -69,12 +53,6 @@ def test_answer_repeats_in_order_what_its_section_stated():
         assert len(STATED.findall(document[begin:])) == 0, "a number is stated and never asked for"
     assert asked > 60
     assert most == 4
-
-
-def test_filler_holds_no_question_and_no_needle():
-    filler = text().filler(2**40, 3000)
-    assert len(filler.split()) > 1500  # numbers take more than one token
-    assert not re.search("magic|What|The numbers|info", filler)
 
 
 def segment_lengths(window, n_documents):

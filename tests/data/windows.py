@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lab.data.arrangement import Arrangement, interleaved
-from lab.data.order import mix, shuffled
+from lab.data.segments import mix
 
 IGNORE = -100  # torch's own, see torch.nn.CrossEntropyLoss
 BOS, FIRST = 1, 10  # the token that begins documents, and the lowest of all others
@@ -26,6 +26,18 @@ def sample_segment(sample, n, seed):
     """The segment of one global sample: every epoch of n samples is a shuffle of its own."""
     epoch, place = divmod(sample, n)
     return shuffled(place, n, key=mix(seed) ^ mix(mix(epoch)))
+
+
+def shuffled(index, n, key):
+    """The image of an index under a keyed permutation of 0 .. n - 1: a Feistel network of four rounds, repeated."""
+    half = max(1, -(-(n - 1).bit_length() // 2))
+    while True:
+        left, right = index >> half, index % 2**half
+        for turn in range(4):
+            left, right = right, left ^ mix(right ^ mix(4 * key + turn)) % 2**half
+        index = left * 2**half + right
+        if index < n:
+            return index
 
 
 @dataclass(frozen=True)

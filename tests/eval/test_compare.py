@@ -189,18 +189,6 @@ def test_all_comparisons_of_a_table_are_corrected_together(tmp_path):
         assert spread(grid).loc[cell.line, name].endswith("*") == (p <= 0.05)
 
 
-def test_the_best_of_a_line(tmp_path):
-    def best(row, *scores):
-        return grid_of(
-            write(tmp_path, *({**row, "score": x, "method": str(k)} for k, x in enumerate(scores)))
-        ).cells.best
-
-    assert best(PASSKEY, 0.1, 0.3, 0.3).tolist() == [False, True, True]
-    assert best(PERPLEXITY, 9.0, 8.0, 8.5).tolist() == [False, True, False]
-    for row, scores in ((ROWS["thirds"][0], (0.5, 0.6)), (PASSKEY, (0.1,)), (PASSKEY, (0.1, 0.1))):
-        assert not best(row, *scores).any()
-
-
 def needle_tests(founds, length=128):
     return [{"length": length, "test": k, "prompt_hash": f"p{k}", "found": found} for k, found in enumerate(founds)]
 
@@ -209,35 +197,6 @@ def probe_row(consumed, passed, tests=4, length=128, **changes):
     known = {"consumed_tokens": consumed, "length": length, "tests": tests, "passed": passed, "n": tests}
     about = {**SUBJECT, "model": "wide", "checkpoint": f"tokens-{consumed:015d}", "weights": None}
     return {**about, **NEEDLES, **known, "accuracy": passed / tests, "score": passed / tests, **changes}
-
-
-def test_probes_take_their_tests_from_cases(tmp_path):
-    run = tmp_path / "wide"
-    write(run, probe_row(7, 1), probe_row(9, 3), name="probes.jsonl")
-    write(run / "cases", *needle_tests([0, 2, 1, 1]), name=f"tokens-{7:015d}.jsonl")
-    by_distance = {"distance": 64, "test": 0, "prompt_hash": "q", "found": 1}  # which the file holds, too
-    write(run / "cases", *needle_tests([2, 1, 2, 2]), by_distance, name=f"tokens-{9:015d}.jsonl")
-    # passed with two numbers: 0 1 0 0 and 1 0 1 1, four tests apart: 2 (1 + 4) / 16
-    assert compared(run) == (MCNEMAR, 10 / 16)
-    grid = grid_of(run)
-    assert (grid.older, grid.cells.checkpoint.tolist()) == (1, [f"tokens-{9:015d}"])
-    assert spread(grid_of(run, by=["checkpoint"])).shape == (1, 2)
-
-
-def test_numbers_found_by_distance_are_paired_and_those_of_one_test_are_not_independent(tmp_path):
-    base = {key: SUBJECT[key] for key in SUBJECT if key != "checkpoint"} | {"consumed_tokens": 7, "distance": 64}
-    one = {**base, "metric": "found_by_distance", "needles": 1, "digits": 3, "haystack": "h", "seed": 0, "n": 4}
-    several = {**base, "metric": "needles_by_distance", "n": 4, "found": 2, "score": 0.5}
-    for name, founds in (("a", [0, 1, 0, 0, 1]), ("b", [1, 0, 1, 1, 1])):
-        key = {"weights": "w-long", "method": name, "precision": "float32", "haystack": "h-long", "needles": 1}
-        tests = [{"distance": 64, "test": k, "prompt_hash": f"p{k}", "found": x} for k, x in enumerate(founds)]
-        write(tmp_path, {"key": {**key, "digits": 3, "seed": 0}}, *tests, name=f"tests-1-{name}.jsonl")
-    rows = [{**one, "method": name, "found": found, "score": found / 4} for name, found in (("a", 1), ("b", 3))]
-    cells = grid_of(write(tmp_path, *rows, *({**several, "method": name} for name in "ab"))).cells
-    # found alone by one: 0 1 0 0 and 1 0 1 1, four tests apart: 2 (1 + 4) / 16
-    assert cells[cells.number == 1].test.replace({np.nan: None}).tolist() == [MCNEMAR, None]
-    assert cells.p[cells.number == 1].dropna().tolist() == [10 / 16]
-    assert set(cells.checkpoint) == {f"tokens-{7:015d}"}
 
 
 def test_lengths_that_stopped_early_are_compared_by_their_limits(tmp_path):

@@ -45,19 +45,6 @@ def test_mask_is_the_drawn_one(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "row"),
-    [
-        # a document that comes back (0 1 0 1): its two parts see each other
-        pytest.param("causal", "x x x x", id="causal"),
-        pytest.param("document", ". x . x", id="document"),
-        pytest.param("anchor", "x x x x", id="anchor"),
-    ],
-)
-def test_a_document_that_comes_back_is_still_one(name, row):
-    assert mask_of(name, [3], range(4), [0, 1, 0, 1]).tolist() == drawn(row)
-
-
-@pytest.mark.parametrize(
     ("name", "rule"),
     [
         ("causal", lambda same, anchor: True),

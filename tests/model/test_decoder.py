@@ -45,16 +45,6 @@ def test_operations_per_token_by_hand():
     assert PAPER.flops_per_token(1024.0) == 7_942_963_200
 
 
-def test_only_differences_of_positions_matter():
-    model, tokens = decoder(), tokens_of(6, 2, 7)
-    ids = torch.arange(7)
-    with torch.no_grad():
-        plain, shifted = model(tokens), model(tokens, position_ids=ids + 1000)
-        spread, first_two = model(tokens, position_ids=3 * ids), model(tokens, position_ids=torch.stack([ids, 3 * ids]))
-    torch.testing.assert_close(shifted, plain, rtol=0, atol=FLOAT64_TOL * 100)  # angles near 1000 radians
-    torch.testing.assert_close(first_two, torch.stack([plain[0], spread[1]]), rtol=0, atol=FLOAT64_TOL)
-
-
 def test_loss_is_the_cross_entropy_of_the_logits():
     model, tokens, targets = decoder(), tokens_of(8, 2, 9), tokens_of(9, 2, 9)
     targets[0, 3] = targets[1, 8] = -100

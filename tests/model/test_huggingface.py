@@ -9,7 +9,6 @@ from tests.model.folders import (
     APART,
     CLASSES,
     HEADS_OF_16,
-    MAX_POSITIONS,
     ROPES,
     assert_same_logits,
     edit,
@@ -81,12 +80,6 @@ def test_what_config_json_leaves_out_is_what_transformers_assumes(family, silent
     theirs(family, rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, **sizes).save_pretrained(tmp_path)
     edit(tmp_path, drop=[*silent, "max_position_embeddings"])
     assert_same_logits(load_pretrained(tmp_path), opened(tmp_path))
-
-
-def test_a_window_as_long_as_the_positions_hides_nothing(tmp_path):
-    model = theirs("mistral", sliding_window=MAX_POSITIONS)
-    model.save_pretrained(tmp_path)
-    assert_same_logits(load_pretrained(tmp_path), model, lengths=(9, MAX_POSITIONS))
 
 
 def test_folders_of_early_llamas_hold_tables_that_are_passed_over(folder):

@@ -82,19 +82,6 @@ def test_weights_that_cannot_be_read_are_one_error_in_every_rank(ranks, shards):
     assert ranks(2).run(fault_of, CFG, shards) == ["start.path=x: is no model"] * 2
 
 
-def embedding_of(cfg):
-    """Build as under DDP, which sends the first rank's weights to the others when it takes the model."""
-    meet()
-    return build(lambda seed: make(cfg, seed), SEED, double).embedding.weight.detach()
-
-
-def test_only_the_first_rank_reads_weights_to_start_from(ranks):
-    first, second = ranks(2).run(embedding_of, CFG)
-    seeded = make(CFG, SEED).embedding.weight
-    assert torch.equal(first, 2 * seeded)
-    assert torch.equal(second, seeded)
-
-
 def dtypes_in_blocks(cfg):
     """Run forward passes of a model sharded in bf16 and note, block by block, what arrives."""
     decoder = sharded(cfg, dtype=torch.bfloat16)

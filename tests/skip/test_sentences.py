@@ -29,17 +29,6 @@ def test_sentences_by_hand(ids, lengths):
     assert ENDS.tolist() == [True, False, False, True, False]
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_sentences_equal_a_walk_over_the_tokens(seed):
-    ids = rng(seed).integers(0, 5, 60)
-    lengths = [0]
-    for token in ids:
-        lengths[-1] += 1
-        if token in (0, 3):
-            lengths.append(0)
-    assert split_sentences(ids, ENDS).tolist() == [length for length in lengths if length]
-
-
 def byte_level(vocabulary, special=()):
     tokenizer = Tokenizer(models.BPE({token: at for at, token in enumerate(vocabulary)}, []))
     tokenizer.decoder = decoders.ByteLevel()
@@ -65,14 +54,6 @@ def test_tokens_that_hold_a_mark_end_a_sentence():
     ends = sentence_ends(byte_level([text for text, _ in texts]))
     assert ends.dtype == bool
     assert ends.tolist() == [mark for _, mark in texts]
-
-
-def test_bytes_of_a_sentencepiece_vocabulary_are_read_as_text():
-    tokenizer = Tokenizer(
-        models.BPE({"\u2581a": 0, "<0x0A>": 1, "<0x2E>": 2, "<0x41>": 3, ".": 4}, [], byte_fallback=True)
-    )
-    tokenizer.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
-    assert sentence_ends(tokenizer).tolist() == [False, True, True, False, True]
 
 
 def test_sentences_of_a_tokenized_text(bpe):

@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 
 from lab.errors import ConfigError
-from lab.skip import SKIP_METHODS, skip_positions
-from lab.skip.longrecipe import LongRecipe
-from lab.skip.pose import Pose
+from lab.skip import skip_positions
 from tests.skip.draws import rng
 
 METHODS = ["pose", "rpes", "longrecipe"]  # public names, which other programs rely on
@@ -19,11 +17,6 @@ def lengths_for(method, n_tokens, generator):
     ends = generator.random(n_tokens) < 0.2
     ends[-1] = True
     return np.diff(np.flatnonzero(ends), prepend=-1)
-
-
-def test_methods_have_the_names_that_other_programs_rely_on():
-    assert [*SKIP_METHODS] == METHODS
-    assert {name: config.method for name, config in SKIP_METHODS.items()} == {name: name for name in METHODS}
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -103,9 +96,3 @@ def test_wrong_arguments_are_refused(case):
     for fault, line in zip(caught.value.faults, lines, strict=True):
         assert fault.startswith(line)
         assert fault.partition("; ")[2], "names a remedy"
-
-
-@pytest.mark.parametrize(("n_tokens", "faults"), [(7, 0), (8, 0), (9, 1)])
-def test_length_that_does_not_fit_is_a_fault_of_the_config(n_tokens, faults):
-    assert len(LongRecipe(target_len=8).length_faults(n_tokens)) == faults
-    assert len(Pose(target_len=8).length_faults(n_tokens)) == faults

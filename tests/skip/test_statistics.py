@@ -9,23 +9,6 @@ from tests.skip.draws import mean_of_pairs, rng
 FLOAT64_TOL = 1e-12  # sums of some hundred terms in float64
 
 
-@pytest.mark.parametrize(
-    ("ids", "expected"),
-    [
-        # 1 + 5 + 4 over 3 pairs
-        pytest.param([0, 1, 5], 10 / 3, id="three"),
-        pytest.param([3, 10], 7.0, id="a_pair"),
-        # 1 2 5 6 10, 1 4 5 9, 3 4 8, 1 5, 4: 68 over 15 pairs
-        pytest.param([0, 1, 2, 5, 6, 10], 68 / 15, id="of_the_documentation"),
-        # (n + 1) / 3
-        pytest.param(range(8), 3.0, id="without_gaps"),
-        pytest.param(range(100, 108), 3.0, id="moved"),
-    ],
-)
-def test_mean_distance_by_hand(ids, expected):
-    assert mean_distance(np.array(ids)) == pytest.approx(expected, rel=FLOAT64_TOL)
-
-
 @pytest.mark.parametrize("seed", range(10))
 def test_mean_distance_equals_a_loop_over_pairs(seed):
     ids = np.cumsum(rng(seed).integers(1, 30, 40))

@@ -23,27 +23,30 @@ from tests.torture.rows import ROWS
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS, TABLE = ROOT / "benchmarks/reliability.jsonl", ROOT / "benchmarks/RELIABILITY.md"
 LIMIT_S = 45 * 60  # for one row
+HEAD = """\
+# Reliability
+
+Written by `make torture` from `reliability.jsonl`, the newest result of each row. `count` is of kills,
+signals or steps where the tests choose how many, else of tests; `share` is the part of the full counts asked
+for.
+
+| row | what | count | share | failures | skipped | seconds | date | commit |
+|---|---|---|---|---|---|---|---|---|
+"""
 
 
 def run_row(row, share):
     """Run a row's tests in a process of their own, and return what came of them."""
-    tests = ROWS[row][1]
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        words = [
-            *tests,
-            *("-n", "2", "--dist", "worksteal"),
-            "-m",
-            "not gpu" if share >= 1 else "not gpu and not slow",
-            f"--torture={share}",
-            f"--junitxml={report}",
-        ]
-        process = subprocess.Popen([sys.executable, "-m", "pytest", *words], cwd=ROOT)
-        try:
-            process.wait(LIMIT_S)
-        finally:
-            process.kill()
+        marks = "not gpu" if share >= 1 else "not gpu and not slow"
+        words = ["-n", "2", "--dist", "worksteal", "-m", marks, f"--torture={share}", f"--junitxml={report}"]
+        with subprocess.Popen([sys.executable, "-m", "pytest", *ROWS[row][1], *words], cwd=ROOT) as process:
+            try:
+                process.wait(LIMIT_S)
+            finally:
+                process.kill()
         cases = list(ElementTree.parse(report).iter("testcase"))
     properties = [{p.get("name"): p.get("value") for p in case.iter("property")} for case in cases]
     return {
@@ -70,30 +73,19 @@ def results():
 
 def table(found):
     """Format the results, each with what it was run on."""
-    lines = [
-        "# Reliability",
-        "",
-        "Written by `make torture` from `reliability.jsonl`, the newest result of each row. `count` is of kills,",
-        "signals or steps where the tests choose how many, else of tests; `share` is the part of the full counts asked",
-        "for.",
-        "",
-        "| row | what | count | share | failures | skipped | seconds | date | commit |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    text, machines = HEAD, set()
     for row, (title, _) in ROWS.items():
-        if row not in found:
-            lines.append(f"| {row} | {title} | not run | | | | | | |")
+        one = found.get(row)
+        if one is None:
+            text += f"| {row} | {title} | not run | | | | | | |\n"
             continue
-        one = found[row]
-        what = "; ".join([title, *one["notes"]])
         values = [one[key] for key in ("count", "share", "failures", "skipped", "seconds", "date")]
-        lines.append(f"| {row} | {what} | " + " | ".join(map(str, values)) + f" | {one['commit'][:10]} |")
-    machines = {json.dumps([one["hardware"], one["versions"]]) for one in found.values()}
-    for machine in sorted(machines):
-        built, packages = json.loads(machine)
-        named = ", ".join(f"{name} {number}" for name, number in packages.items())
-        lines += ["", f"Machine: {built['cpu']}, {built['cores']} cores, GPUs {built['gpus'] or 'none'}; {named}."]
-    return "\n".join(lines) + "\n"
+        cells = [row, "; ".join([title, *one["notes"]]), *values, one["commit"][:10]]
+        text += f"| {' | '.join(map(str, cells))} |\n"
+        packages = ", ".join(f"{name} {number}" for name, number in one["versions"].items())
+        built = one["hardware"]
+        machines.add(f"Machine: {built['cpu']}, {built['cores']} cores, GPUs {built['gpus'] or 'none'}; {packages}.")
+    return text + "".join(f"\n{machine}\n" for machine in sorted(machines))
 
 
 def main():

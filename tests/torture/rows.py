@@ -2,7 +2,7 @@
 
 RESTART, PREPARED = "tests/test_restart.py", "tests/data/test_two_preparations.py"
 CHANGED, DEATHS = "tests/data/test_changed_shards.py", "tests/test_rank_deaths.py"
-UNCHANGED = "tests/test_fit.py::test_what_changes_no_number"
+UNCHANGED = "tests/test_fit.py::test_probing_and_packing_in_the_background_change_no_number"
 FULL_SAVE = "tests/test_saving.py::test_a_save_that_fails_ends_the_run_with_its_reason"
 ROWS = {
     1: ("SIGKILL at random moments, some inside a save", ["tests/torture/test_kills.py", RESTART]),
@@ -16,7 +16,7 @@ ROWS = {
     6: ("flipped bytes are found by lab.verify", ["tests/test_verify.py"]),
     7: ("NaN or Inf in one rank's loss or gradient", ["tests/test_not_finite.py"]),
     8: ("signals at moments from start-up on", ["tests/torture/test_moments.py", "tests/test_signals.py"]),
-    9: ("a probe that fails", ["tests/test_probe_failures.py", f"{UNCHANGED}[probing]"]),
+    9: ("a probe that fails", ["tests/test_probe_failures.py", UNCHANGED]),
     10: ("one checkpoint at any batch size and processes", ["tests/eval/test_batches_and_ranks.py"]),
     11: ("wandb missing, refused, stalled, failing", ["tests/test_dashboard.py"]),
     12: (

@@ -19,7 +19,6 @@ from lab.command import show
 from lab.errors import first_line
 
 CONNECT_S, FINISH_S = 7.0, 10.0
-MODES = ("online", "offline", "disabled")
 EXIT_CODES = {"finished": 0, "unfinished": 1}
 
 
@@ -37,24 +36,17 @@ class Dashboard(WandbLogger):
 
     @property
     def experiment(self) -> Any:
-        """The run at Weights & Biases, started where it is not: as asked for, or else offline, or else not at all."""
-        if self._experiment is not None:
-            return self._experiment
-        first, reason = self._wandb_init["mode"], ""
-        for mode in MODES[MODES.index(first) :]:
-            self._wandb_init["mode"] = mode
+        """The run at Weights & Biases, started where it is not: as asked for, or else offline."""
+        if self._experiment is None:
+            asked = self._wandb_init["mode"]
             try:
-                run = super().experiment
-                if mode != "disabled" and run.disabled and os.environ.get("WANDB_MODE") != "disabled":
+                if super().experiment.disabled and os.environ.get("WANDB_MODE") != "disabled":
                     raise TimeoutError("no key was entered")
             except Exception as error:  # of any kind: the run must not depend on it
-                self._experiment, reason = None, first_line(error)
-                continue
-            outcome = f"recorded offline, send it with: wandb sync {Path(run.dir).parent}"
-            if mode != first:
-                outcome = outcome if mode == "offline" else "the run is not mirrored, its folder holds all"
-                show(f"track.wandb={first}: {reason}; {outcome}", error=True)
-            break
+                self._experiment, self._wandb_init["mode"] = None, "offline"
+                place = Path(super().experiment.dir).parent
+                line = f"track.wandb={asked}: {first_line(error)}; recorded offline, send it with: wandb sync {place}"
+                show(line, error=True)
         return self._experiment
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Work of all ranks that may fail on any of them without ending the run, and its time limit.
+"""Work of all ranks that may fail on any of them without ending the run.
 
 Between its first and its last step such work communicates by `exchange` only. A rank that fails joins the next exchange
 of the others, so that all of them fail there, and none waits. Any other collective call is `in_step`: what fails on one
@@ -7,7 +7,6 @@ rank inside it leaves the others waiting, and the run ends.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -71,19 +70,3 @@ def in_step() -> Iterator[None]:
 def describe(error: BaseException) -> str:
     """Return the kind of an error and the first line of its text."""
     return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
-
-
-class Deadline:
-    """A time limit on work, checked before every call of the model."""
-
-    def __init__(self, name: str, seconds: float | None) -> None:
-        self.rule = f"{name}={seconds}: exceeded"
-        self.end = None if seconds is None else time.monotonic() + seconds
-
-    def check(self) -> None:
-        """Check the time left.
-
-        Raises: TimeoutError.
-        """
-        if self.end is not None and time.monotonic() > self.end:
-            raise TimeoutError(self.rule)

@@ -32,7 +32,7 @@ from lab.probe.effective_length import NeedleProbe, Worker
 from lab.probe.haystacks import KEPT, load_haystack, read_text
 from lab.probe.measuring import Found, HeldOutLoss, Measuring, ModelInTraining
 from lab.train.callbacks.counting import Counting, crossed
-from lab.train.callbacks.guarding import Deadline, WorkFailed, describe, exchange, in_step, together
+from lab.train.callbacks.guarding import WorkFailed, describe, exchange, in_step, together
 from lab.train.callbacks.recording import Recording, mirror
 from lab.train.callbacks.stopping import Stopping
 from lab.train.checkpoints import folder_name
@@ -99,9 +99,8 @@ class Probing(Callback):
 
     def measure(self, trainer: lightning.Trainer, module: Any, counts: PositionCounts) -> Found | None:
         """Run this rank's tests and measure its part of the loss; None where a signal ends it."""
-        deadline = Deadline("probe.max_seconds", self.config.max_seconds)
         stop_id, context = self.measuring.probe.stop_id, trainer.precision_plugin.forward_context
-        model = ModelInTraining(self.whole(module), stop_id, context, before=deadline.check)
+        model = ModelInTraining(self.whole(module), stop_id, context)
         worker = Worker(trainer.global_rank, trainer.world_size, gather)
 
         def goes_on(line: str) -> bool:

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from eval.engine.command import printing_to_stderr
 from eval.papers.__main__ import DOCS, MARK, PAGES, below, main
 from eval.papers.comparing import compare, table_text
 from eval.papers.running import Sized, missing
-from eval.papers.table import Column, names, needs, read_table
+from eval.papers.table import names, needs, read_table
 from lab.positions.methods import PositionConfig
 from lab.settings import Raw, parse_overrides, validated
 from tests.eval.commands import runner
@@ -26,7 +25,7 @@ SIZES = [pytest.param(False, id="full"), pytest.param(True, id="mini")]
 
 
 def main_of(module):
-    whole = (ROOT / module.replace(".", "/")).is_dir()
+    whole = (ROOT / module.replace(".", "/") / "__main__.py").exists()
     return importlib.import_module(f"{module}.__main__" if whole else module).main
 
 
@@ -95,19 +94,6 @@ def test_ours_beside_theirs(tmp_path):
     assert "another scale" in table_text(table, list(mini.values()))
 
 
-def test_results_of_json_files_and_patterns(tmp_path):
-    table = sized("string/table1", mini=True)
-    table.table.columns.clear()
-    table.table.columns["x"] = Column(
-        file="a-*.json", under="types", field="share", where={"name": ["NU*", "X"]}, pick="sum"
-    )
-    (job,) = table.jobs(tmp_path, ())
-    job.out.mkdir()
-    types = [{"name": "NUM", "share": 0.5}, {"name": "X", "share": 0.25}, {"name": "ADP", "share": 1.0}]
-    (job.out / "a-1.json").write_text(json.dumps({"types": types}))
-    assert [cell["ours"] for cell in compare(table, [job])] == [0.75]
-
-
 def test_what_is_missing_is_named_in_one_line_each(empty_place, capsys):
     lines = missing(sized("dca/figure4", mini=False))
     assert lines == [
@@ -137,14 +123,6 @@ def test_the_pages_are_those_of_the_files(page, monkeypatch):
     monkeypatch.chdir(ROOT)
     written = (DOCS / page).read_text(encoding="utf-8").partition(MARK)[2]
     assert written == below(page), "run python -m eval.papers --write"
-
-
-def test_what_started_processes_print_is_not_in_the_table(capfd):
-    with printing_to_stderr():
-        subprocess.run(["echo", "of a process"], check=True)
-        print("of a command")
-    print("table")
-    assert capfd.readouterr() == ("table\n", "of a process\nof a command\n")
 
 
 @pytest.mark.slow

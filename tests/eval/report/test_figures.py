@@ -10,10 +10,8 @@ from eval.report.data import BELOW, BEYOND, MEASURED, reach_points, read_runs
 from eval.report.figures import (
     DEFAULT_WINDOW,
     DRAWN,
-    by_needles,
     by_shift_and_window,
     chosen_methods,
-    frequency,
     needle_shares,
     reach_by_method,
     string_cells,
@@ -59,13 +57,6 @@ def test_reach_is_folded_over_seeds_and_failures_are_counted_at_the_first_distan
     assert points["dca", BELOW] == pytest.approx((20, np.nan, np.nan, 2), nan_ok=True)
 
 
-def test_one_run_keeps_the_limits_of_its_tests(tmp_path):
-    path = write_fake(tmp_path / "a", reaches=(None,), f=(None,))
-    evaluate(path, [reach("dca", 70.0, 64.5, 81.0), reach("plain", None, None, 31.0)], tokens=1_000_000)
-    points = by_outcome(read_runs([path]))
-    assert points == {("dca", MEASURED): (70, 64.5, 81, 1), ("plain", BELOW): (20, 20, 31, 1)}
-
-
 def test_methods_are_drawn_in_the_order_of_their_parameters(tmp_path):
     pytest.importorskip("altair")
     path, names = write_fake(tmp_path / "a"), [f"string(shift={shift},window=8)" for shift in (128, 16, 64)]
@@ -86,14 +77,6 @@ def test_cells_of_shift_and_window_are_means_and_show_what_was_not_measured(tmp_
     assert cells["text"].to_dict() == {(32, 8): "45", (32, 16): "60*", (64, 8): "<20", (64, 16): "95+"}
     assert cells["failed"].to_dict() == {(32, 8): 0, (32, 16): 1, (64, 8): 2, (64, 16): 0}
     assert by_shift_and_window(runs) is not None
-
-
-@pytest.mark.parametrize("others", [[(64, 8)], [(32, 16), (32, 24)]], ids=["one window", "one shift"])
-def test_a_row_of_settings_is_no_grid(tmp_path, others):
-    path = write_fake(tmp_path / "a")
-    names = [f"string(shift={shift},window={window})" for shift, window in [(32, 8), *others]]
-    evaluate(path, [reach(name, 50.0) for name in names])
-    assert by_shift_and_window(read_runs([path])) is None
 
 
 def test_a_name_without_window_has_the_default():
@@ -141,10 +124,6 @@ def test_tests_of_several_numbers_are_folded_over_seeds(tmp_path):
     assert [row["share"], row["low"], row["high"], row["runs"], row["n"]] == pytest.approx([0.6, 0, 1, 2, 20])
 
 
-def test_runs_without_tests_of_several_numbers_have_no_such_figure(tmp_path):
-    assert by_needles(read_runs([write_fake(tmp_path / "a")])) is None
-
-
 def test_of_many_settings_those_that_reach_farthest_are_drawn(tmp_path):
     pytest.importorskip("altair")
     path, about = write_fake(tmp_path / "a"), {"first_distance": 20, "last_distance": 100, "n": 100}
@@ -160,10 +139,3 @@ def test_of_many_settings_those_that_reach_farthest_are_drawn(tmp_path):
     assert chosen_methods(runs, runs.distances) == chosen
     assert "Of 10 settings, the one of each method" in DRAWN[5](runs).caption
     assert len(runs.distances["method"].unique()) == 10  # the tables have all
-
-
-def test_positions_that_are_left_out_of_f_are_stated(tmp_path):
-    pytest.importorskip("altair")
-    small, large = (read_runs([write_fake(tmp_path / str(window), window=window)]) for window in (97, 128))
-    assert "Drawn at" not in frequency(small).caption  # 96 positions
-    assert frequency(large).caption.endswith("Drawn at 96 of up to 127 positions, equally spaced.")

@@ -9,9 +9,8 @@ import pytest
 from PIL import Image
 
 from eval.report.__main__ import main
-from eval.report.data import MOST_PROBES, read_runs, shares
-from eval.report.reading import of_one_kind
-from eval.report.text import sentences, tables
+from eval.report.data import read_runs, shares
+from eval.report.text import sentences
 from lab.train.folder import RunFolder
 from tests.eval.browser import CHROMIUM, browser
 from tests.eval.commands import check_faults, runner
@@ -72,14 +71,6 @@ def test_needles_are_counted_by_tenth_of_the_text_and_old_cases_are_left_out(two
     assert any("1 recorded cases" in note for note in runs.notes)
 
 
-def test_probes_are_thinned_and_the_last_is_kept(tmp_path):
-    n = MOST_PROBES + 2
-    runs = read_runs([write_fake(tmp_path / "long", reaches=[50.0] * n, f=[9] * n)])
-    assert len(runs.probes) == n // 2
-    assert runs.probes["tokens"].max() == n * 1_000_000
-    assert len(runs.notes) == 1
-
-
 def test_sentences_name_arms_limits_and_what_may_reach_farther(two_arms):
     asked, found, related = sentences(read_runs(two_arms))
     assert asked.startswith("Asked: how far back in their windows of 128 and 192 tokens can these models find a number")
@@ -91,26 +82,6 @@ def test_sentences_name_arms_limits_and_what_may_reach_farther(two_arms):
     assert "9K pairs, a factor of 1.0 apart, too close" in related
 
 
-@pytest.mark.parametrize(
-    ("reach", "f", "found", "related"),
-    [
-        (
-            90.0,
-            100,
-            "Found: 1 of 1 run falls short of the farthest distance. Reach (tokens;",
-            "f is 100 pairs (n = 1).",
-        ),
-        (100.0, 100, "Found: 0 of 1 run falls short of the farthest distance. Reach (tokens;", "f is 100 pairs"),
-        (None, None, "Found: 1 of 1 run falls short of the farthest distance, 1 of them already at the", "no run has"),
-    ],
-)
-def test_sentences_of_one_run(tmp_path, reach, f, found, related):
-    said = list(sentences(read_runs([write_fake(tmp_path / "one", reaches=(reach,), f=(f,))])))
-    assert said[1].startswith(found)
-    assert related in said[2]
-    assert "in its window of 128 tokens can this model find" in said[0]
-
-
 def test_f_far_apart_is_said_not_to_decide(tmp_path):
     paths = [
         write_fake(tmp_path / f"a{k}", window=128 + k, f=(1, 1000 * 4**k), reaches=(9.0, 60.0 + k)) for k in range(4)
@@ -118,14 +89,6 @@ def test_f_far_apart_is_said_not_to_decide(tmp_path):
     related = list(sentences(read_runs(paths)))[2]
     assert "1K to 64K pairs, a factor of 64 apart, so f alone does not decide reach" in related
     assert "over 4 arms is +1.00, p < 0.001" in related
-
-
-def test_tables_write_numbers_plainly(two_arms):
-    first = next(tables(read_runs(two_arms)))
-    column = first.columns.index("tokens")
-    assert first.is_number[column]
-    assert not first.is_number[0]
-    assert [row[column] for row in first.rows] == ["2,000,000"] * 4
 
 
 def test_page_is_whole_and_escaped_and_its_figures_are_valid(two_arms, tmp_path, capsys):
@@ -174,14 +137,6 @@ def test_faults_are_one_line_each(tmp_path, capsys):
         check_faults(err.splitlines(), [f"{broken / 'probes.jsonl'}: "])
 
 
-def test_missing_packages_are_named(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "altair", None)
-    status, _, err = run([write_fake(tmp_path / "a"), "-o", tmp_path / "x.html"], capsys)
-    assert status == 2
-    assert "altair" in err
-    assert len(err.splitlines()) == 1
-
-
 DRAWN = "views.length === 8 && views.every(view => view)"
 TICKS = "[...document.querySelectorAll('#figure-0 .role-axis-label text')].map(text => text.textContent).join()"
 MARKS = "document.querySelectorAll('#figure-1 .mark-symbol.role-mark path').length"
@@ -210,9 +165,3 @@ def test_page_works_in_a_browser(two_arms, tmp_path, capsys):
         assert chromium.value("document.getElementById('pick').value") == "a[12]"
         assert chromium.errors == []
         assert {url.partition(":")[0] for url in chromium.requests} <= {"file", "data", "blob", "about"}
-
-
-def test_a_curve_has_tests_of_one_kind():
-    old, new = {"method": "plain", "prompt_tokens": 187}, {"method": "plain", "prompt_tokens": 188}
-    other = {"method": "string", "prompt_tokens": 187}
-    assert of_one_kind([old, other, new, new]) == [other, new, new]

@@ -84,23 +84,6 @@ def test_the_right_answers_score_100_in_all_13_tasks_at_a_length_with_room(run_f
     assert sum(solved) == 26
 
 
-def test_a_second_call_goes_on_from_what_is_written(run_folder, tmp_path, capsys, solved):
-    words = [run_folder, "--tests=3", "--tasks=vt,qa_2,fwe", "--lengths=700", "-o", tmp_path]
-    _, first, _ = run(words, capsys)
-    assert sum(solved) == 9
-    assert run(words, capsys)[:2] == (0, first)
-    assert sum(solved) == 9
-    whole = (tmp_path / "ruler.jsonl").read_text()
-    (tmp_path / "ruler.jsonl").write_text(whole[:-30])  # a crash in the middle of the last line
-    assert run(words, capsys)[1] == first
-    assert sum(solved) == 12
-    again = rows_of(tmp_path)
-    assert [row["task"] for row in again] == ["vt", "fwe", "qa_2"]
-    assert run([*words[:-2], "--seed=1", "-o", tmp_path], capsys)[0] == 0
-    assert sum(solved) == 21, "another seed is another measurement"
-    assert len(rows_of(tmp_path)) == 6
-
-
 def test_other_weights_and_other_texts_are_measured_again(run_folder, tmp_path, capsys, solved, essays, prepared):
     from tests.opened import write_run
 

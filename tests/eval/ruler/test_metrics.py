@@ -2,7 +2,8 @@
 
 import pytest
 
-from eval.ruler.metrics import all_parts, any_part, clean, interval
+from eval.ruler.scores import interval
+from eval.ruler.tasks import all_parts, any_part, clean
 
 CASES = [  # answer, expected, all parts, any part
     pytest.param(" 1234567.", ["1234567"], 1.0, 1.0, id="found"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from eval.ruler.results import averages, effective_length, over_checkpoints, summary, table
+from eval.ruler.scores import averages, effective_length, over_checkpoints, summary, table
 from eval.ruler.tasks import ALL
 from tests.eval.commands import words_of
 

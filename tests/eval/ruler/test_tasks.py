@@ -11,7 +11,7 @@ import pytest
 
 from eval.engine.words import english, holds_english
 from eval.ruler import wording
-from eval.ruler.fwe import FrequentWords
+from eval.ruler.aggregation import FrequentWords
 from eval.ruler.sources import STANDIN, Sources, digest
 from eval.ruler.tasks import ALL, CATEGORIES, TASKS, least_length, make_case
 from eval.ruler.vt import Chains

@@ -1,18 +1,59 @@
-"""Summaries of scores: averages by category and over all tasks, the mean over checkpoints, the effective length."""
+"""The interval of a mean score, averages by category and over all tasks, and the effective length."""
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from eval.engine.answers import Outcome
+from eval.engine.rows import Row
 from eval.engine.table import pivot, to_text
 from eval.ruler.tasks import ALL, CATEGORIES, TASKS
+from lab.draw import Rule, draw
 from lab.probe.curve import last_passing
 
+CONFIDENCE = 0.95
+ROUNDING = 9  # decimals of a sum of scores, which adds up halves and thirds
 LLAMA2_7B_AT_4K = 85.6  # percent; what RULER calls a satisfactory score
 
 Cell = tuple[str, int]  # task, length
 Scores = Mapping[Cell, float]  # percent
+
+
+def interval(scores: Sequence[float]) -> tuple[float, float]:
+    """Return Wilson's 95% interval of the mean of scores between 0 and 1.
+
+    Of partial scores, whose variance is at most that of scores of 0 and 1 with the same mean, the sum is rounded down
+    for the lower limit and up for the upper one.
+
+    Example:
+        >>> [round(limit, 4) for limit in interval([1.0] * 5 + [0.0] * 5)]
+        [0.2366, 0.7634]
+        >>> [round(limit, 4) for limit in interval([0.5] * 9 + [0.0])]  # 4 and 5 of 10
+        [0.1682, 0.7634]
+    """
+    from scipy.stats import binomtest
+
+    total, n = round(sum(scores), ROUNDING), len(scores)
+    low, high = (binomtest(end, n).proportion_ci(CONFIDENCE, "wilson") for end in (math.floor(total), math.ceil(total)))
+    return float(low.low), float(high.high)
+
+
+def summed(outcome: Outcome) -> Row:
+    """Sum the tests of a task at one length up: their mean score in percent, its interval, and what tests were like.
+
+    The standard deviation is over tests, None of a single one; examples and made-up words are counted where there are.
+    """
+    records, scores = outcome.records, [float(record["score"]) for record in outcome.records]
+    mean = sum(scores) / len(scores)
+    low, high = interval(scores)
+    std = 100 * statistics.stdev(scores) if len(scores) > 1 else None
+    row = {"score": 100 * mean, "low": 100 * low, "high": 100 * high, "std": std, "seconds": outcome.seconds}
+    counted = (("examples", "example"), ("made_up_words", "made_up_words"))
+    counts = {name: sum(record[each] for record in records) for name, each in counted if each in records[0]}
+    return {**row, "shortest_prompt": min(record["prompt_tokens"] for record in records), **counts}
 
 
 def over_checkpoints(each: Sequence[Scores]) -> dict[Cell, float]:
@@ -84,3 +125,25 @@ def table(scores: Scores, threshold: float) -> str:
     which = "all 13 tasks" if len(names) == len(ALL) else f"{len(names)} of 13 tasks"
     reached = effective_length(scores, threshold)
     return f"{each}\n\n{means}\n\neffective length {reached:,} at threshold {threshold:g}, over {which}"
+
+
+def chart(scores: Scores, title: str, threshold: float, rules: Sequence[Rule]) -> Any:
+    """Draw a line for each category and the average of all tasks, by length."""
+    n_tasks = len({task for task, _ in scores})
+    rows = [
+        {"length": length, "score": score, "over": f"average of {n_tasks} tasks" if name == "average" else name}
+        for length in lengths_of(scores)
+        for name, score in averages(scores, length).items()
+    ]
+    return draw(
+        rows,
+        "length",
+        "score",
+        "over",
+        log_x=True,
+        title=f"{title}\neffective length {effective_length(scores, threshold):,}",
+        x_title="length (tokens, prompt and answer)",
+        y_title="score (%)",
+        y_limits=(0, 100),
+        rules=[Rule("y", threshold, f"threshold {threshold:g}"), *rules],
+    )
