@@ -55,7 +55,7 @@ from eval.engine.matrix import (
     shaped_training,
     values,
 )
-from eval.engine.plots import percent
+from eval.engine.table import percent
 from eval.engine.rows import Found, save
 from eval.engine.skip_ids import (
     SentenceOptions,

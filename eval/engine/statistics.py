@@ -24,9 +24,13 @@ from typing import Any
 
 from scipy.special import bdtr  # scipy.stats takes half a second more to import
 
+from eval.engine.rows import Row
+from eval.engine.table import limits, to_text
 from lab.probe.intervals import share_limits
 
 NAME = "exact McNemar on the same tests"
+BASE, LEVEL = "rope", 0.05
+FORMS = {"n": ",", "passed": ",", "share": ".3f", "p": ".2g", "found": ".3f", "s/test": ".3f"}
 
 
 @dataclass(frozen=True)
@@ -90,3 +94,33 @@ def share(passed: int, tests: int, confidence: float) -> dict[str, Any]:
         return {"score": None, "low": None, "high": None}
     low, high = share_limits(passed, tests, confidence)
     return {"score": passed / tests, "low": low, "high": high}
+
+
+def methods_table(rows: Sequence[Row]) -> str:
+    """Write the methods of one length, with limits and differences to rope."""
+    adjusted = holm({row["compared_as"]: row["versus_rope"]["p"] for row in rows if row["versus_rope"]})
+
+    def difference(row: Row) -> str | None:
+        if not row["versus_rope"]:
+            return None
+        return f"{row['versus_rope']['difference']:+.3f}{'*' if adjusted[row['compared_as']] <= LEVEL else ' '}"
+
+    shown = [
+        {
+            "method": row["compared_as"],
+            "n": row["n"],
+            "passed": row["passed"],
+            "share": row["score"],
+            f"{row['confidence']:.6g} limits": limits(row, ".3f"),
+            "to rope": difference(row),
+            "p": adjusted.get(row["compared_as"]),
+            "found": row["numbers_found"],
+            "s/test": row["seconds"] / row["n"] if row["seconds"] else None,
+            "settings": row["method"],
+        }
+        for row in rows
+    ]
+    lines = ["", f"{rows[0]['length']:,} tokens", to_text(shown, FORMS)]
+    if adjusted:
+        lines.append(f"* significant at {LEVEL:g}: {NAME}, p adjusted for {len(adjusted)} methods (Holm)")
+    return "\n".join(lines)
