@@ -56,18 +56,13 @@ def find_launch(environment: Mapping[str, str], devices: int, nodes: int) -> Lau
 
     Raises: ConfigError if the number of processes started is not that of the config.
     """
-    launch, wanted = read_launch(environment), devices * nodes
+    launch = read_launch(environment)
     if launch.restarts:
         raise ConfigError("--max-restarts: lab.fit continues with --resume only; leave --max-restarts out")
-    if launch.world_size != wanted:
+    if (launch.world_size, launch.local_world_size) != (devices * nodes, devices):
         raise ConfigError(
-            f"train.devices*train.nodes={devices}*{nodes}={wanted}: torchrun started {launch.world_size} processes; "
-            "make them equal"
-        )
-    if launch.local_world_size != devices:
-        raise ConfigError(
-            f"train.devices={devices}: torchrun started {launch.local_world_size} processes on this node; make them "
-            "equal"
+            f"train.devices*train.nodes={devices}*{nodes}: torchrun started {launch.world_size} processes, "
+            f"{launch.local_world_size} of them on this node; make them equal"
         )
     return launch
 

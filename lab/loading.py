@@ -25,7 +25,7 @@ from lab.positions.string import of_length
 from lab.settings import Raw, part, validated
 from lab.source import CONFIG, find_place, is_hub_id, tokenizer_of
 from lab.train.checkpoints import open_checkpoint
-from lab.train.state import described_weights, load_weights, read_weights_of
+from lab.train.state import load_weights, read_weights_of
 
 MOST_FAULTS = 8  # weights named in one error
 
@@ -151,10 +151,8 @@ def start_from(decoder: Decoder, path: Path) -> None:
 
     Raises: ConfigError naming each weight that does not fit; CheckpointError for a folder that holds none.
     """
-    place = find_place(path, "start.path=")
-    checkpoint = None if place.is_hugging_face else open_checkpoint(place.folder)
-    weights = read_weights(path) if checkpoint is None else described_weights(checkpoint)
-    own = decoder.state_dict()
+    find_place(path, "start.path=")
+    weights, own = read_weights(path), decoder.state_dict()
     faults = [
         f"start.path={path}: {name} is {shape(weights.get(name))}, the model's is {shape(own.get(name))}; leave the "
         "model's sizes out"
@@ -163,10 +161,7 @@ def start_from(decoder: Decoder, path: Path) -> None:
     ]
     if faults:
         raise ConfigError(*faults[:MOST_FAULTS])
-    if checkpoint is None:
-        decoder.load_state_dict(weights)
-    else:
-        load_weights(decoder, checkpoint)
+    decoder.load_state_dict(weights)
 
 
 def shape(tensor: Tensor | None) -> str:

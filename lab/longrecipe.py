@@ -26,7 +26,6 @@ Exit status: 0 done; 2 invalid input, one line per fault on stderr; 75 stopped b
 from __future__ import annotations
 
 import json
-import math
 import shlex
 import shutil
 import sys
@@ -42,13 +41,10 @@ from lab.data.preparation import is_prepared, shard_folder
 from lab.errors import CheckpointError, ConfigError
 from lab.files import read_object, write_atomic, write_json, writing
 from lab.jobs import Job, run_jobs
-from lab.probe.curve import shown_length
 from lab.recipes import SYNTAX, TRAINING, Recipe, Resolved, Stage, read_recipe, resolve, stages_of
 from lab.train.arms import changes
-from lab.train.folder import RunFolder
 
 RECORDS = "stages.json"  # whether each started stage is done, and its seconds
-HEAD = ("stage", "tokens", "loss", "held-out loss", "effective length", "seconds", "folder")
 Records = dict[str, dict[str, Any]]
 
 
@@ -141,26 +137,6 @@ def run_stages(recipe: Recipe, jobs: Sequence[Job], records: Records) -> int:
         raise ConfigError(f"--launcher={error.filename}: cannot be started ({error.strerror}); name another") from error
 
 
-def report(recipe: Recipe, records: Records) -> str:
-    """Format a table of the results of every stage."""
-    rows: list[tuple[str, ...]] = [HEAD]
-    for name, stage in recipe.stages.items():
-        seconds, folder = records.get(name, {}).get("seconds", 0.0), recipe.path(stage)
-        found = dict.fromkeys(HEAD[1:5], "-")
-        if stage.kind in TRAINING:
-            for step in RunFolder(folder).read("metrics.jsonl"):
-                found |= {"tokens": f"{step['consumed_tokens']:,}", "loss": f"{step['loss']:.3f}"}
-            for probe in RunFolder(folder).probes():
-                length = shown_length(probe["effective_length"], probe.get("first_length"))
-                found |= {"held-out loss": f"{probe.get('held_out_loss', math.nan):.3f}", "effective length": length}
-        rows.append((name, *found.values(), f"{seconds:,.0f}", str(folder)))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = (map(str.rjust, row[1:-1], widths[1:-1]) for row in rows)
-    return "\n".join(
-        "  ".join([row[0].ljust(widths[0]), *line, row[-1]]) for row, line in zip(rows, lines, strict=True)
-    )
-
-
 def carry_out(words: Words, arguments: Sequence[str]) -> int:
     """Run the remaining stages of a recipe, report, and return the exit status.
 
@@ -179,7 +155,8 @@ def carry_out(words: Words, arguments: Sequence[str]) -> int:
             shutil.rmtree(recipe.path(stage), ignore_errors=True)
     status = run_stages(recipe, [job_of(resolved, stage, launcher) for stage in left], records)
     if status == 0:
-        show(f"\n{report(recipe, records)}")
+        seconds = sum(record["seconds"] for record in records.values())
+        show(f"{recipe.folder}: all stages are done, in {seconds:,.0f} s; {len(left)} of them now")
     elif status == STOPPED:
         again = shlex.join(["python", "-m", "lab.longrecipe", *arguments])
         show(f"the recipe was stopped, finished stages are saved; continue with:\n  {again}", error=True)

@@ -125,30 +125,23 @@ def refuse_differences(models: Models) -> None:
 
     Raises: ConfigError with a line for each difference.
     """
-    (first, base), *others = models.items()
-    for traits_of in (shapes_of, structure_of):
-        ours = traits_of(base.decoder)
-        faults = [
-            f"{name}: {theirs.get(name, 'missing')} in {path}, {ours.get(name, 'missing')} in {first}; {ONE_SHAPE}"
-            for path, theirs in ((path, traits_of(model.decoder)) for path, model in others)
-            for name in {**ours, **theirs}
-            if theirs.get(name) != ours.get(name)
-        ]
-        if len(faults) > MOST_FAULTS:
-            faults[MOST_FAULTS:] = [f"{len(faults) - MOST_FAULTS} more weights do not match; {ONE_SHAPE}"]
-        if faults:
-            raise ConfigError(*faults)
+    (first, ours), *others = ((path, traits_of(model.decoder)) for path, model in models.items())
+    faults = [
+        f"{name}: {theirs.get(name, 'missing')} in {path}, {ours.get(name, 'missing')} in {first}; {ONE_SHAPE}"
+        for path, theirs in others
+        for name in {**ours, **theirs}
+        if theirs.get(name) != ours.get(name)
+    ]
+    if faults:
+        more = [f"{len(faults) - MOST_FAULTS} more do not match; {ONE_SHAPE}"] * (len(faults) > MOST_FAULTS)
+        raise ConfigError(*faults[:MOST_FAULTS], *more)
 
 
-def shapes_of(decoder: Decoder) -> dict[str, Any]:
-    """List the shapes of a decoder's weights."""
-    return {name: shape(tensor) for name, tensor in decoder.state_dict().items()}
-
-
-def structure_of(decoder: Decoder) -> dict[str, Any]:
-    """List the settings that decide what a decoder computes with its weights, its positions aside."""
+def traits_of(decoder: Decoder) -> dict[str, Any]:
+    """List the shapes of a decoder's weights, and the settings that decide what it computes with them."""
+    shapes = {name: shape(tensor) for name, tensor in decoder.state_dict().items()}
     settings = dataclasses.asdict(decoder.cfg) | {"attention_width": decoder.cfg.width}
-    return {f"model.{name}": value for name, value in settings.items() if name not in FREE}
+    return shapes | {f"model.{name}": value for name, value in settings.items() if name not in FREE}
 
 
 def choose_positions(models: Models, wanted: Path | None, given_len: int | None) -> tuple[Decoder, int | None]:

@@ -19,7 +19,7 @@ from lab.model.config import DecoderConfig
 from lab.model.huggingface.config import NAME as HUGGING_FACE
 from lab.model.huggingface.config import decoder_config, frequency_settings, read_json, read_settings, token_text
 from lab.schema import is_short
-from lab.settings import parse_yaml, part
+from lab.settings import Raw, part
 from lab.train.checkpoints import NAME as CHECKPOINT_NAME
 
 CONFIG, TOKENIZER = "config.yaml", "tokenizer.json"
@@ -143,13 +143,13 @@ def read_source(path: Path, *, own_frequencies: bool = False) -> Source:
     if place.is_hugging_face:
         return hugging_face_source(place.folder, own_frequencies)
     config = place.home / CONFIG
-    values: Any = parse_yaml(config.read_text(encoding="utf-8"), str(config)) if config.is_file() else None
-    sections = [values.get(key) for key in ("model", "position", "data")] if isinstance(values, dict) else [None]
-    if not all(isinstance(section, dict) for section in sections):
+    values = Raw.read(config).values if config.is_file() else {}
+    model, data = part(values, "model"), part(values, "data")
+    if not (model and data):
         raise CheckpointError(f"{FIELD}{path}: holds no {CONFIG} of a run; use a run folder or a checkpoint in it")
-    eos = part(values["data"], "tokenizer").get("eos", "<eos>")
+    eos = part(data, "tokenizer").get("eos", "<eos>")
     tokenizer = {"method": "file", "path": str(place.home / TOKENIZER), "eos": eos}
-    return Source(values["model"], values["position"], tokenizer, values["data"].get("window"))
+    return Source(model, part(values, "position"), tokenizer, data.get("window"))
 
 
 def hugging_face_source(folder: Path, own_frequencies: bool) -> Source:

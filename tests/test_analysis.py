@@ -54,19 +54,6 @@ def test_tables_hold_one_kind_of_record_each(trained, table, columns, file, key)
             assert value == (pytest.approx(wanted, rel=1e-12) if isinstance(wanted, float) else wanted), name
 
 
-def test_a_run_that_has_not_begun_has_empty_tables(tmp_path):
-    (tmp_path / "config.yaml").write_text("{}")
-    run = lab.open_run(tmp_path)
-    assert (len(run.metrics()), list(run.probes().columns), len(run.lengths())) == (0, list(PROBES), 0)
-
-
-def test_a_picture_is_shown_as_it_was_drawn(trained, tmp_path):
-    pytest.importorskip("altair")
-    picture = lab.open_run(trained).plot(tmp_path / "p.png")
-    assert picture.path == tmp_path / "p.png"
-    assert picture._repr_png_() == (tmp_path / "p.png").read_bytes() != b""
-
-
 def test_a_probe_is_that_of_the_command(trained, tmp_path):
     found = lab.open_run(str(trained)).probe(distance="string:shift=32,window=8", tests=3, seed=5)
     words = ["--position.distance.method=string", "--position.distance.shift=32", "--position.distance.window=8"]
@@ -103,14 +90,18 @@ def test_a_frame_has_the_settings_in_which_runs_differ(trained, tmp_path):
     assert list(lab.frame(trained).columns) == ["run", *PROBES]
 
 
-def test_refusals(trained, tmp_path):
+def test_a_run_that_has_not_begun_is_empty_and_others_are_refused(trained, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     checkpoint = next((trained / "checkpoints").glob("tokens-*"))
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "config.yaml").write_text("{}")
+    run = lab.open_run(tmp_path / "new")
+    assert (len(run.metrics()), list(run.probes().columns), len(run.lengths())) == (0, list(PROBES), 0)
     for path, line in ((tmp_path, "is no run folder"), (checkpoint, "is no run folder"), ("nowhere", "no such folder")):
         with refused(f"{path}: {line}{{}}"):
             lab.open_run(path)
-    with refused(f"{tmp_path}/*: no run folder there{{}}"):
-        lab.frame(f"{tmp_path}/*")
+    with refused(f"{tmp_path}/x*: no run folder there{{}}"):
+        lab.frame(f"{tmp_path}/x*")
     with refused("runs=[]: no run folder there{}"):
         lab.frame([])
     with refused("probe.testss=3: unknown setting{}"):

@@ -48,7 +48,7 @@ LIGHT = (  # import no torch, so that a mistake in a config is reported at once
     "lab.model.huggingface.config",
     "eval.needles",
     "eval.picture",
-    "eval.positions.__main__",
+    "eval.positions",
 )
 
 

@@ -32,8 +32,8 @@ def test_the_rank_is_that_of_torchrun_also_in_a_step_of_slurm():
 @pytest.mark.parametrize(
     ("find", "variables", "devices", "nodes", "start"),
     [
-        pytest.param(find_launch, WORKER, 8, 2, "train.devices*train.nodes=8*2=16: ", id="others"),
-        pytest.param(find_launch, WORKER, 4, 1, "train.devices=4: ", id="on_other_nodes"),
+        pytest.param(find_launch, WORKER, 8, 2, "train.devices*train.nodes=8*2: ", id="others"),
+        pytest.param(find_launch, WORKER, 4, 1, "train.devices*train.nodes=4*1: ", id="on_other_nodes"),
         pytest.param(find_launch, WORKER | {"TORCHELASTIC_RESTART_COUNT": "1"}, 2, 2, "--max-restarts: ", id="again"),
         pytest.param(needs_torchrun, {}, 8, 2, "train.nodes=2: ", id="nodes_without_torchrun"),
         pytest.param(needs_torchrun, STEP, 8, 1, "train.devices=8: srun started 8 processes; ", id="srun_alone"),

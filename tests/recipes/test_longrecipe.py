@@ -238,13 +238,11 @@ def test_the_whole_recipe(recipe, base, tmp_path, capsys, here):
         torch.testing.assert_close(weight.double(), expected, rtol=1e-6, atol=1e-7)
     opened = open_model(folder / "merged")
     assert (opened.train_len, opened.decoder.frequencies.theta) == (TARGET_LEN, 50_000.0)
-    table = capsys.readouterr().out.split("\n\n")[-1].splitlines()
-    assert [line.split()[0] for line in table] == ["stage", *STAGES]
-    assert table[3].split()[1] == f"{metrics[-1]['consumed_tokens']:,}"
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"{folder}: all stages are done, in ")
 
     begun.clear()
     assert main(words) == 0
-    assert capsys.readouterr().out.splitlines()[-len(table) :] == table
+    assert capsys.readouterr().out.endswith("; 0 of them now\n")
     assert main([*words, "--tune.optim.lr=0.01", "--analyse.windows=9", "--replay.train.threads=2"]) == 2
     said = "the stage is finished, with {}; set it back, or choose another folder"
     assert capsys.readouterr().err.splitlines() == [

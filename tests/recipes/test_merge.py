@@ -197,7 +197,7 @@ def test_models_that_differ_are_refused_by_name(changes, rules, tmp_path, capsys
     save(b, drawn(1, dataclasses.replace(CFG, **changes), theta=changes.get("theta", 500.0)))
     assert main([str(a), str(b), "-o", str(tmp_path / "out")]) == 2
     lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("read: ")]
-    assert len(lines) == (9 if "n_layers" in changes else len(rules)), "8 weights, and how many more"
+    assert len(lines) == (9 if "n_layers" in changes else len(rules)), "8 of them, and how many more"
     for line, rule in zip(lines, rules, strict=False):
         assert line.startswith(rule.partition("{{}}")[0].format(a=a, b=b)), line
     assert not (tmp_path / "out").exists()

@@ -16,6 +16,7 @@ from lab.counts import PositionCounts
 from lab.model.utilisation import peak_flops, utilisation
 from lab.train.callbacks.counting import Counting
 from lab.train.folder import RunFolder
+from lab.train.module import SUMS
 
 
 class Recording(Callback):
@@ -28,7 +29,7 @@ class Recording(Callback):
 
     def __init__(self, experiment: Experiment, folder: RunFolder, counting: Counting) -> None:
         self.experiment, self.folder, self.counting = experiment, folder, counting
-        self.loss_sum, self.targets = 0.0, 0
+        self.sums = dict.fromkeys(SUMS, 0.0)  # of the steps since the last line that had an update
         self.busy_s = 0.0
         self.batch_start = 0.0
         self.latest: dict[str, Any] = {}
@@ -47,8 +48,7 @@ class Recording(Callback):
             return
         self.busy_s += time.perf_counter() - self.batch_start
         if not module.finished.skipped:
-            self.loss_sum += module.finished.sums["loss"]
-            self.targets += int(module.finished.sums["targets"])
+            self.sums = {name: total + module.finished.sums[name] for name, total in self.sums.items()}
         if trainer.global_step % self.experiment.track.every_steps == 0 or trainer.global_step == trainer.max_steps:
             self.write_line(trainer, module)
         self.batch_start = time.perf_counter()
@@ -60,7 +60,7 @@ class Recording(Callback):
         record = {
             "step": trainer.global_step,
             "consumed_tokens": module.consumed,
-            "loss": self.loss_sum / self.targets if self.targets else None,
+            "loss": self.sums["loss"] / self.sums["targets"] if self.sums["targets"] else None,
             "lr": module.finished.lr,
             "grad_norm": module.finished.grad_norm if math.isfinite(module.finished.grad_norm) else None,
             "skipped_steps": module.skipped_steps,
@@ -69,7 +69,7 @@ class Recording(Callback):
             **frequency_metrics(counts, self.experiment.logged_positions),
             **self.counting.selected(),
         }
-        self.loss_sum, self.targets, self.busy_s = 0.0, 0, 0.0
+        self.sums, self.busy_s = dict.fromkeys(SUMS, 0.0), 0.0
         self.timed_tokens = module.consumed
         self.latest = record
         if trainer.is_global_zero:
@@ -93,11 +93,11 @@ class Recording(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Save the sums since the last line."""
-        return {"loss_sum": self.loss_sum, "targets": self.targets}
+        return {"sums": self.sums}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the sums since the last line."""
-        self.loss_sum, self.targets = state_dict["loss_sum"], state_dict["targets"]
+        self.sums = state_dict["sums"]
 
 
 def frequency_metrics(counts: PositionCounts, positions: Mapping[str, int]) -> dict[str, float]:

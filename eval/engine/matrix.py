@@ -1,4 +1,4 @@
-"""The matrix of relative positions that a distance method gives a text: any of its cells, its values, and as text.
+"""The matrix of relative positions that a distance method gives a text, and how often training has seen each of them.
 
 Rows are queries and columns keys, as in arXiv:2410.18745, Figure 5. STRING at 9 tokens, S = 3, W = 0:
 
@@ -12,18 +12,29 @@ Rows are queries and columns keys, as in arXiv:2410.18745, Figure 5. STRING at 9
     4 3 2 1 0 2 1 0 .
     5 4 3 2 1 0 2 1 0
 
-No function builds the whole matrix of a long text.
+No function builds the whole matrix of a long text. How often training has seen a relative position is
+
+    f(i) = sum over segments s of max(|s| - i, 0)       (arXiv:2410.18745, Eq. 2)
+
+of a finished run, or of documents in the three shapes of Figure 1, L the training length: natural (SlimPajama's
+document lengths, cut every L), uniform (every length 1 .. L equally often) and concatenated (windows always full).
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+import zipfile
+from dataclasses import dataclass, fields
+from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from lab.counts import PositionCounts
+from lab.data.config import NATURAL_LOG_STD, NATURAL_MEDIAN, Mode
+from lab.errors import CheckpointError
 from lab.positions import Distance
 from lab.positions.dca import Dca
 
@@ -34,6 +45,7 @@ LONGEST = 4_194_304  # tokens of a text; a row of its matrix is held in memory
 WHOLE = 40  # tokens of the longest text whose matrix is printed whole; that of a longer one keeps EDGE rows at each end
 EDGE = 6
 STRETCHES = 4  # of the last row that are printed; of more, the first two and the last
+DOCUMENTS = 20_000  # quantiles of the natural shape
 DECIMALS = 3  # at most, of a fractional position
 
 
@@ -47,6 +59,16 @@ def cells(distance: Distance, q_pos: IntArray, k_pos: IntArray) -> FloatArray:
     rel_pos = distance.rel_pos(torch.from_numpy(q_pos), torch.from_numpy(k_pos)).numpy()
     causal: FloatArray = np.where(k_pos[None, :] <= q_pos[:, None], rel_pos, np.nan)
     return causal
+
+
+def evenly(length: int, most: int) -> IntArray:
+    """Choose at most `most` of the positions 0 .. length - 1, evenly, both ends among them.
+
+    Example:
+        >>> evenly(9, 5).tolist()
+        [0, 2, 4, 6, 8]
+    """
+    return np.unique(np.linspace(0, length - 1, min(length, most)).round().astype(np.int64))
 
 
 def last_row(distance: Distance, length: int) -> FloatArray:
@@ -149,3 +171,81 @@ def facts(distance: Distance, length: int) -> str:
 def facts_text(lines: dict[str, str]) -> str:
     """Format names and their values in two columns."""
     return "\n".join(f"{name:<27}{text}" for name, text in lines.items())
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """The segments that a training has seen, and f.
+
+    Shapes: `lengths`, how many segments have n tokens, int64 (train_len + 1,); `frequency` int64 (train_len,).
+    """
+
+    name: str
+    lengths: IntArray
+    frequency: IntArray
+
+    @property
+    def train_len(self) -> int:
+        """Training length L in tokens."""
+        return len(self.frequency)
+
+    def share_of(self, frequency: FloatArray) -> FloatArray:
+        """Divide f by its largest value: f(0), the tokens trained, but under a distance method that adds to others."""
+        share: FloatArray = frequency / self.frequency.max()
+        return share
+
+    def frequency_at(self, rel_pos: FloatArray) -> FloatArray:
+        """Return f at any relative positions: 0 from L on, nan at nan.
+
+        Between whole positions f is interpolated linearly, as Eq. 2 does too.
+        """
+        known = np.append(self.frequency, 0)
+        frequency: FloatArray = np.interp(rel_pos, np.arange(len(known)), known)
+        return frequency
+
+
+def segment_lengths(mode: Mode, train_len: int) -> IntArray:
+    """Cut documents of the given shape into segments of at most `train_len` tokens.
+
+    Example:
+        >>> segment_lengths("uniform", 4).tolist(), segment_lengths("concatenated", 4).tolist()
+        ([1, 2, 3, 4], [4])
+    """
+    if mode == "uniform":
+        return np.arange(1, train_len + 1)
+    if mode == "concatenated":
+        return np.array([train_len])
+    quantiles = (np.arange(DOCUMENTS) + 0.5) / DOCUMENTS  # even ones, in place of draws
+    deviates = np.array([NormalDist().inv_cdf(quantile) for quantile in quantiles])
+    documents = np.maximum(1, np.rint(NATURAL_MEDIAN * train_len * np.exp(NATURAL_LOG_STD * deviates)))
+    full, rest = np.divmod(documents.astype(np.int64), train_len)
+    return np.append(np.full(full.sum(), train_len), rest[rest > 0])
+
+
+def shaped_training(mode: Mode, train_len: int) -> Training:
+    """Count what documents of the given shape train."""
+    counts = PositionCounts(train_len)
+    counts.add_segments(segment_lengths(mode, train_len))
+    return Training(f"{mode} lengths, L = {train_len:,} tokens", counts.lengths, counts.frequency())
+
+
+def run_training(run: Path) -> Training:
+    """Read what a run has counted.
+
+    Raises: CheckpointError.
+    """
+    path = run / "counts.npz"
+    if not path.exists():
+        remedy = "give the folder of a run that has saved a checkpoint"
+        raise CheckpointError(f"--counts={run}: holds no counts.npz; {remedy}")
+    try:
+        with path.open("rb") as opened, np.load(opened) as file:
+            lengths, frequency = file["lengths"], file["f"]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        reason = str(error).strip("'\"") or type(error).__name__
+        raise CheckpointError(f"{path}: cannot be read ({reason}); copy it again from the run") from error
+    if not frequency.any():
+        raise CheckpointError(f"{path}: counts no tokens; give a run that has trained")
+    gaps = lengths @ np.arange(len(lengths)) != frequency[0]
+    symbol = "T" if gaps else "L"  # ids with gaps reach the target window
+    return Training(f"{run.resolve().name}, {symbol} = {len(frequency):,} tokens", lengths, frequency)

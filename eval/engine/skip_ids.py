@@ -7,21 +7,23 @@ f(i) / f(0) is the share of tokens that see one at distance i. Ids without gaps 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Ge, Le
 
+from eval.engine.matrix import LONGEST, FloatArray, IntArray, evenly, facts_text
 from eval.engine.plots import percent
 from eval.engine.table import to_text
-from eval.positions.matrix import LONGEST, FloatArray, IntArray, facts_text
 from lab.counts import PositionCounts
+from lab.draw import beside, draw
 from lab.schema import Section, Seed, Tests
 from lab.skip import mean_distance, run_lengths, skip_positions_from_config
 from lab.skip.rpes import Rpes, mean_run_length
 
+POINTS = 512  # of a curve, at most
 QUARTERS = (1, 2, 3)  # of the target window, at which f is printed
 FIGURE_3 = {  # from the text below Figure 3 of arXiv:2409.00509, which does not print the figure's numbers
     "pose": "mean pair distance about half of LongRecipe's (128K window)",
@@ -162,3 +164,36 @@ def remarks(config: Any, options: SkipOptions) -> str:
         expected = mean_run_length(config, options.n_tokens)
         lines["mean run length in theory"] = f"1 / (1 - (n - 1) / T) = {expected:.2f}"
     return facts_text(lines | {"the paper on its Figure 3": FIGURE_3[config.method]})
+
+
+def skip_chart(config: Any, options: SkipOptions, measures: Sequence[Measures]) -> Any:
+    """Draw f(i) / f(0) of the method beside that of ids without gaps, and the ids of the first sample."""
+    target_len = config.target_len
+    at = evenly(target_len, POINTS)
+    rows = [
+        {"i": int(i), "share": share, "ids": one.name}
+        for one in measures
+        for i, share in zip(at, one.shares[at], strict=True)
+    ]
+    sample = next(samples(config, options))
+    tokens = evenly(len(sample), POINTS)
+    ids = [{"token": int(token), "id": int(sample[token]), "ids": config.method} for token in tokens]
+    ids += [{"token": int(token), "id": int(token), "ids": f"0 .. {len(sample) - 1}"} for token in tokens]
+    words = f"{config.method}: {options.samples:,} samples of {options.n_tokens:,} tokens"
+    if isinstance(options, SentenceOptions):
+        words += f" in sentences of {options.sentence_tokens:g} on average"
+    return beside(
+        draw(
+            rows,
+            "i",
+            "share",
+            "ids",
+            percent=True,
+            marks=False,
+            title="share of the tokens that see one at distance i, f(i) / f(0)",
+            x_title="relative position i (tokens)",
+            y_title="",
+        ),
+        draw(ids, "token", "id", "ids", marks=False, title="the id of every token of the first sample"),
+        title=f"{words}, target window {target_len:,}",
+    )

@@ -1,1 +1,0 @@
-"""Relative positions of a method, and how often training has seen them."""
