@@ -17,8 +17,7 @@ from typing import Any
 from lab.errors import CheckpointError, ConfigError, brief, first_line
 from lab.model.config import DecoderConfig
 from lab.model.huggingface.config import NAME as HUGGING_FACE
-from lab.model.huggingface.config import decoder_config, read_json, read_settings, token_text
-from lab.model.huggingface.rope import READ_AS, Rope
+from lab.model.huggingface.config import decoder_config, frequency_settings, read_json, read_settings, token_text
 from lab.schema import is_short
 from lab.settings import Raw, part
 from lab.train.checkpoints import NAME as CHECKPOINT_NAME
@@ -156,9 +155,8 @@ def read_source(path: Path, *, own_frequencies: bool = False) -> Source:
 def hugging_face_source(folder: Path, own_frequencies: bool) -> Source:
     """Read a Hugging Face folder."""
     settings = read_settings(folder)
-    rope = Rope.read(settings)
-    model = dataclasses.asdict(decoder_config(settings, rope, own_frequencies=own_frequencies))
-    position = {} if own_frequencies else {"frequency": {"method": READ_AS[rope.kind], **rope.parameters()}}
+    model = dataclasses.asdict(decoder_config(settings, own_frequencies=own_frequencies))
+    position = {} if own_frequencies else {"frequency": frequency_settings(settings)}
     file, eos = tokenizer_of(folder), token_text(read_json(folder / "tokenizer_config.json"), "eos_token")
     tokenizer = None if file is None or eos is None else {"method": "file", "path": str(file), "eos": eos}
     return Source(model, position, tokenizer, settings["max_position_embeddings"])
