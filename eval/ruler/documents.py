@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.engine.words import Distinct, draw_made_up, english
+from eval.engine.cases import Distinct, draw_made_up, english
 from lab.errors import ConfigError, DataError
 
 

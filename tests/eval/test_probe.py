@@ -10,7 +10,7 @@ import torch
 import yaml
 
 import eval.engine.subject
-from eval.engine.needle_tests import FinishedTests
+from eval.engine.answers import FinishedTests
 from eval.probe import main
 from lab.counts import PositionCounts
 from lab.data.preparation import end_of_document
