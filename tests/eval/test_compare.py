@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from scipy.stats import fisher_exact, ttest_ind, ttest_rel
 
 from eval.compare.__main__ import WRITERS, main, spread
@@ -16,6 +15,7 @@ from eval.compare.records import read_records
 from eval.compare.table import arrange
 from eval.engine.statistics import holm
 from lab.errors import ConfigError
+from lab.settings import format_yaml
 from tests.eval.commands import runner
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -220,7 +220,7 @@ def write_run(folder, window, seed, passed, **summary):
     last = {**row, "threshold": 0.8, "tests": 10, **summary}
     last = {key: value for key, value in last.items() if key not in ("length", "accuracy", "score", "passed", "n")}
     write(run, row, last, name="probes.jsonl")
-    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    (run / "config.yaml").write_text(format_yaml(config))
     return run
 
 

@@ -104,8 +104,7 @@ def decoder_config(settings: Mapping[str, Any], rope: Rope, *, own_frequencies: 
         tie_embeddings=bool(settings["tie_word_embeddings"]),
         theta=float(rope.theta),
         norm_eps=float(settings["rms_norm_eps"]),
-        qkv_bias=settings["model_type"] == "qwen2",
-        qk_norm=settings["model_type"] == "qwen3",
+        qkv="bias" if settings["model_type"] == "qwen2" else "norm" if settings["model_type"] == "qwen3" else "plain",
         attention_width=None if width == d_model else width,
     )
 
@@ -152,7 +151,7 @@ def hugging_face_settings(
         )
     rope = rope_settings(frequencies, train_len)
     family = "mistral" if cfg.d_model % cfg.n_heads else "llama"
-    family = "qwen2" if cfg.qkv_bias else "qwen3" if cfg.qk_norm else family
+    family = {"bias": "qwen2", "norm": "qwen3"}.get(cfg.qkv, family)
     own: dict[str, dict[str, Any]] = {
         "llama": {"attention_bias": False, "mlp_bias": False},
         "mistral": {"sliding_window": None},
