@@ -7,16 +7,16 @@
     run.probe(distance="string", tests=100).table
     lab.frame("runs/*").groupby("data.window").effective_length.mean()
 
-Tables are pandas DataFrames of the columns listed in PROBES, LENGTHS and DISTANCES, in this order; a value that was not
-measured is missing. An effective length is missing where the first length fails; a high limit where the true value may
-lie beyond the last length.
+Tables are pandas DataFrames of the columns in PROBES, LENGTHS and DISTANCES. A value that was not measured is missing.
+An effective length is missing where the first length fails, a high limit where the true value may lie beyond the last
+length.
 """
 
 from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,47 +36,12 @@ if TYPE_CHECKING:
     from lab.counts.position_counts import IntArray
 
 PathLike = str | os.PathLike[str]
-PROBES: Mapping[str, str] = {
-    "consumed_tokens": "tokens trained on when the probe ran",
-    "effective_length": "last length before the first that fails, in tokens",
-    "threshold": "share of tests that a length passes with",
-    "low": "lower limit of the effective length, 0 for below the first length",
-    "high": "upper limit of the effective length",
-    "smooth": "effective length by the monotone curve",
-    "first_length": "shortest length tested",
-    "f_at_effective_length": "how often training had seen this distance",
-    "reach": "effective distance by one-number tests, in tokens",
-    "reach_low": "lower limit of the reach",
-    "reach_high": "upper limit of the reach",
-    "f_at_reach": "how often training had seen this distance",
-    "held_out_loss": "nats per token of held-out documents",
-    "tests": "tests that were run at all lengths",
-    "protocol": "tests of the lab (ours) or of the paper",
-    "method": "frequency and distance method",
-}
-LENGTHS: Mapping[str, str] = {
-    "consumed_tokens": "tokens trained on when the probe ran",
-    "length": "tokens of prompt and answer",
-    "tests": "tests that were run",
-    "passed": "tests that were passed",
-    "accuracy": "share of tests passed",
-    "low": "lower limit of the true share",
-    "high": "upper limit of the true share",
-    "f": "how often training had seen the length as a distance",
-    "method": "frequency and distance method",
-}
-DISTANCES: Mapping[str, str] = {
-    "consumed_tokens": "tokens trained on when the probe ran",
-    "distance": "tokens from the number to the end of the prompt",
-    "n": "tests that were run",
-    "found": "tests whose number was found",
-    "score": "share of numbers found",
-    "low": "lower limit of the true share",
-    "high": "upper limit of the true share",
-    "log_prob": "mean log-probability of the number, in nats",
-    "f": "how often training had seen the distance",
-    "method": "frequency and distance method",
-}
+# The columns of the tables; docs/commands.md has their meanings.
+EFFECTIVE = ("effective_length", "threshold", "low", "high", "smooth", "first_length", "f_at_effective_length")
+REACH = ("reach", "reach_low", "reach_high", "f_at_reach")
+PROBES = ("consumed_tokens", *EFFECTIVE, *REACH, "held_out_loss", "tests", "protocol", "method")
+LENGTHS = ("consumed_tokens", "length", "tests", "passed", "accuracy", "low", "high", "f", "method")
+DISTANCES = ("consumed_tokens", "distance", "n", "found", "score", "low", "high", "log_prob", "f", "method")
 
 
 @dataclass(frozen=True)
@@ -159,7 +124,7 @@ class Run:
         return probe_run(self.path, distance, frequency, settings, LENGTHS)
 
 
-def records_with(run: Path, key: str, columns: Mapping[str, str]) -> pd.DataFrame:
+def records_with(run: Path, key: str, columns: Iterable[str]) -> pd.DataFrame:
     """Return the records of all probes that have a key."""
     return as_table((record for record in RunFolder(run).records("probes.jsonl") if key in record), columns)
 

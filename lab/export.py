@@ -32,7 +32,7 @@ from lab.errors import CheckpointError, ConfigError
 from lab.loading import OpenedModel, open_model, token_ids
 from lab.model.decoder import Decoder
 from lab.model.huggingface import save_pretrained
-from lab.model.huggingface.rope import WRITTEN_AS, written_length
+from lab.model.huggingface.config import WRITTEN_AS, written_length
 from lab.positions import distance, frequencies
 from lab.source import find_place
 

@@ -103,10 +103,7 @@ def write_atomic(path: Path, data: bytes) -> None:
     with on_disk(path, len(data)):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            write_hashed(temporary, [data], path)
             temporary.replace(path)
         except BaseException:
             with suppress(OSError):
@@ -185,8 +182,8 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def write_hashed(path: Path, parts: Iterable[bytes | memoryview]) -> FileEntry:
-    """Write a new file in parts, hashing it while writing, and sync it.
+def write_hashed(path: Path, parts: Iterable[bytes | memoryview], named: Path | None = None) -> FileEntry:
+    """Write a new file in parts, hashing it while writing, and sync it; errors name another path where one is given.
 
     Raises: DiskError.
     """
@@ -200,19 +197,18 @@ def write_hashed(path: Path, parts: Iterable[bytes | memoryview]) -> FileEntry:
             file.flush()
             os.fsync(file.fileno())
     except OSError:
-        with on_disk(path, size):
+        with on_disk(named or path, size):
             raise
     return {"bytes": size, "sha256": digest.hexdigest()}
 
 
-def sync_folder(folder: Path) -> None:
-    """Sync the files of a folder and its directory entries to disk."""
-    for path in [*folder.rglob("*"), folder]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def sync(path: Path) -> None:
+    """Sync a file, or the entries of a folder, to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def publish_folder(temporary: Path, final: Path) -> None:
@@ -221,11 +217,8 @@ def publish_folder(temporary: Path, final: Path) -> None:
     Raises: DiskError.
     """
     with on_disk(final):
-        sync_folder(temporary)
+        for path in [*temporary.rglob("*"), temporary]:
+            sync(path)
         remove(final)
         temporary.rename(final)
-        descriptor = os.open(final.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync(final.parent)

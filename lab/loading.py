@@ -19,7 +19,6 @@ from lab.errors import ConfigError
 from lab.model.decoder import Decoder
 from lab.model.huggingface import load_pretrained
 from lab.model.huggingface.config import decoder_config, read_settings
-from lab.model.huggingface.rope import Rope
 from lab.positions import Distance, Frequencies, frequencies
 from lab.positions.methods import Replaced, describe
 from lab.positions.string import of_length
@@ -110,7 +109,7 @@ def replaced_methods(folder: Path, overrides: dict[str, Any]) -> tuple[Frequenci
     position = validated(Replaced, raw).position
     if "frequency" not in chosen:
         return None, position.distance
-    cfg = decoder_config(settings, Rope.read(settings), own_frequencies=True)
+    cfg = decoder_config(settings, own_frequencies=True)
     return Frequencies.of(position.frequency, cfg.head_dim, cfg.theta), position.distance
 
 

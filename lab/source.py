@@ -17,10 +17,9 @@ from typing import Any
 from lab.errors import CheckpointError, ConfigError, brief, first_line
 from lab.model.config import DecoderConfig
 from lab.model.huggingface.config import NAME as HUGGING_FACE
-from lab.model.huggingface.config import decoder_config, read_json, read_settings, token_text
-from lab.model.huggingface.rope import READ_AS, Rope
+from lab.model.huggingface.config import decoder_config, frequency_settings, read_json, read_settings, token_text
 from lab.schema import is_short
-from lab.settings import parse_yaml, part
+from lab.settings import Raw, part
 from lab.train.checkpoints import NAME as CHECKPOINT_NAME
 
 CONFIG, TOKENIZER = "config.yaml", "tokenizer.json"
@@ -144,21 +143,20 @@ def read_source(path: Path, *, own_frequencies: bool = False) -> Source:
     if place.is_hugging_face:
         return hugging_face_source(place.folder, own_frequencies)
     config = place.home / CONFIG
-    values: Any = parse_yaml(config.read_text(encoding="utf-8"), str(config)) if config.is_file() else None
-    sections = [values.get(key) for key in ("model", "position", "data")] if isinstance(values, dict) else [None]
-    if not all(isinstance(section, dict) for section in sections):
+    values = Raw.read(config).values if config.is_file() else {}
+    model, data = part(values, "model"), part(values, "data")
+    if not (model and data):
         raise CheckpointError(f"{FIELD}{path}: holds no {CONFIG} of a run; use a run folder or a checkpoint in it")
-    eos = part(values["data"], "tokenizer").get("eos", "<eos>")
+    eos = part(data, "tokenizer").get("eos", "<eos>")
     tokenizer = {"method": "file", "path": str(place.home / TOKENIZER), "eos": eos}
-    return Source(values["model"], values["position"], tokenizer, values["data"].get("window"))
+    return Source(model, part(values, "position"), tokenizer, data.get("window"))
 
 
 def hugging_face_source(folder: Path, own_frequencies: bool) -> Source:
     """Read a Hugging Face folder."""
     settings = read_settings(folder)
-    rope = Rope.read(settings)
-    model = dataclasses.asdict(decoder_config(settings, rope, own_frequencies=own_frequencies))
-    position = {} if own_frequencies else {"frequency": {"method": READ_AS[rope.kind], **rope.parameters()}}
+    model = dataclasses.asdict(decoder_config(settings, own_frequencies=own_frequencies))
+    position = {} if own_frequencies else {"frequency": frequency_settings(settings)}
     file, eos = tokenizer_of(folder), token_text(read_json(folder / "tokenizer_config.json"), "eos_token")
     tokenizer = None if file is None or eos is None else {"method": "file", "path": str(file), "eos": eos}
     return Source(model, position, tokenizer, settings["max_position_embeddings"])

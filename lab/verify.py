@@ -76,12 +76,11 @@ def checks_of_run(folder: RunFolder) -> Iterator[Check]:
     """List the checks of a run folder: settings, records, counts, and every checkpoint."""
     path = folder.path
     yield partial(load_experiment, path / "config.yaml")
-    yield partial(require, [path / name for name in SETTINGS])
-    for found in filter(Path.exists, (path / name for name in ("environment.json", "impact.json", "shape.json"))):
-        yield partial(read_object, found, CheckpointError, RESTORE)
+    yield partial(check_settings, path)
+    yield folder.environment
     for name in RECORDS:
         yield partial(check_order, folder, name)
-    yield partial(check_cases, folder)
+    yield from (partial(list, folder.read(f"cases/{cases.name}")) for cases in sorted(path.glob("cases/*.jsonl")))
     for counts in (*path.glob("counts.npz"), *sorted(path.glob("counts/tokens-*.npz"))):
         yield partial(SavedCounts.read, counts)
     for saved in checkpoints.candidates(folder.checkpoints):
@@ -90,13 +89,13 @@ def checks_of_run(folder: RunFolder) -> Iterator[Check]:
         yield partial(checkpoints.open_checkpoint, path)
 
 
-def require(paths: Sequence[Path]) -> None:
-    """Refuse files that are missing.
+def check_settings(path: Path) -> None:
+    """Refuse a run folder that lacks a file of its settings.
 
     Raises: CheckpointError with a line for each.
     """
-    if missing := [path for path in paths if not path.is_file()]:
-        raise CheckpointError("\n".join(f"{path}: is missing; {RESTORE}" for path in missing))
+    if missing := [path / name for name in SETTINGS if not (path / name).is_file()]:
+        raise CheckpointError("\n".join(f"{file}: is missing; {RESTORE}" for file in missing))
 
 
 def check_order(folder: RunFolder, name: str) -> None:
@@ -107,17 +106,6 @@ def check_order(folder: RunFolder, name: str) -> None:
     consumed = [record["consumed_tokens"] for record in folder.records(name)]
     if consumed != sorted(consumed):
         raise CheckpointError(f"{folder.path / name}: consumed_tokens decrease; {RESTORE}")
-
-
-def check_cases(folder: RunFolder) -> None:
-    """Refuse a complete probe whose cases are missing or broken.
-
-    Raises: CheckpointError.
-    """
-    for probe in folder.probes():
-        name = f"cases/{checkpoints.folder_name(probe['consumed_tokens'])}.jsonl"
-        require([folder.path / name])
-        list(folder.read(name))
 
 
 def carry_out(words: Words) -> int | str:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lab.train.callbacks.dashboard import Dashboard
+from lab.train.callbacks.showing import Dashboard
 from tests.fits import UNPROBED, command, records
 from tests.forked import python
 from tests.launching import environment, patched
@@ -18,7 +18,7 @@ from tests.launching import environment, patched
 pytest.importorskip("wandb")
 STEPS = 6
 SHORT = (*UNPROBED, f"--train.tokens={1024 * STEPS}")
-PATIENCE = "import lab.train.callbacks.dashboard as d; d.CONNECT_S = d.FINISH_S = 2.0"
+PATIENCE = "import lab.train.callbacks.showing as d; d.CONNECT_S = d.FINISH_S = 2.0"
 KILL = """
 import psutil
 from lab.train.callbacks.recording import Recording
@@ -35,7 +35,6 @@ BUCKET["project"] = {"id": "p", "name": "probe-lab", "entity": {"id": "e", "name
 ANSWER = {  # what wandb 0.31 asks for, all of it at once, as it reads only the fields of its question
     "viewer": {"id": "v", "entity": "me", "username": "me", "teams": {"edges": []}, "flags": "{}", "email": "x"},
     "serverInfo": {"features": []},
-    "upsertBucket": {"bucket": BUCKET, "inserted": True},
     "model": {"bucket": None},
     "project": {"run": {"stopped": False}},
     "createRunFiles": {"runID": "b", "uploadHeaders": [], "files": []},
@@ -49,7 +48,7 @@ def server(kind):
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             begun = any(path.endswith("file_stream") for path in requests)
             requests.append(self.path)
             if kind == "stalled":
@@ -58,7 +57,11 @@ def server(kind):
                 return self.connection.close()
             self.send_response(401 if kind == "unauthorized" else 200)
             self.end_headers()
-            self.wfile.write(json.dumps({"data": ANSWER} if self.path == "/graphql" else {}).encode())
+            answer = {}
+            if self.path == "/graphql":
+                name = (json.loads(body).get("variables") or {}).get("name")
+                answer = {"data": ANSWER | {"upsertBucket": {"bucket": {**BUCKET, "name": name}, "inserted": True}}}
+            self.wfile.write(json.dumps(answer).encode())
             return None
 
         do_GET = do_PUT = do_POST

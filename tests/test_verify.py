@@ -96,7 +96,7 @@ RUN_FAULTS = {  # what is done to the run folder, and the line's beginning below
         write("metrics.jsonl", '{"consumed_tokens": 2}\n{"consumed_tokens": 1}\n'),
         "metrics.jsonl: consumed_tokens decrease",
     ),
-    "no_cases": (drop(f"cases/tokens-{AT:015d}.jsonl"), f"cases/tokens-{AT:015d}.jsonl: is missing"),
+    "cases": (write(f"cases/tokens-{AT:015d}.jsonl", "{\n"), f"cases/tokens-{AT:015d}.jsonl: line 1 "),
     "counts": (write("counts.npz", "x"), "counts.npz: cannot be read"),
     "no_checkpoint": (drop("checkpoints"), ": holds no whole checkpoint"),
     "file_more": (write(f"{LAST}/more.bin", ""), f"{LAST}/more.bin: is not listed in manifest.json"),

@@ -1,8 +1,11 @@
-"""Runs in one compressed table, so that many of them can be kept in a repository.
+"""Results of any evaluations as records of one form, and runs in one compressed table.
 
-A table is a .jsonl.xz file. Each line is one JSON object: the run, the file in its folder, and a row of that file, its
-text, or its arrays. Commands that read run folders take such a table as well: `unpacked` writes the folders to a
-temporary place, in the order of the runs' names.
+Every evaluation writes one JSON object a line, with names of its own. KINDS lists for each what its rows are called,
+what their score is, and which fields two rows must agree in to be results of the same task.
+
+A table of runs is a .jsonl.xz file, so that many runs can be kept in a repository. Each line is one JSON object: the
+run, the file in its folder, and a row of that file, its text, or its arrays. Commands that read run folders take such a
+table as well: `unpacked` writes the folders to a temporary place, in the order of the runs' names.
 
     {"run": "cpu_demo-9c7344f7", "file": "probes.jsonl", "row": {"consumed_tokens": 500373, ...}}
     {"run": "cpu_demo-9c7344f7", "file": "counts.npz", "arrays": {"f": [3001, ...], "tokens": 2998141}}
@@ -15,18 +18,25 @@ import lzma
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from lab.errors import DataError
 from lab.files import write_atomic
+from lab.train.arms import read_settings
+from lab.train.folder import RunFolder
 
 ENDING = ".jsonl.xz"
 FILES = ("config.yaml", "environment.json", "probes.jsonl", "counts.npz")
 CASE_FIELDS = ("length", "depths", "found_each")  # of which the heat map is made
 Row = dict[str, Any]
+COLUMNS, WIDER = ["model", "checkpoint", "method"], ["precision", "weights"]
+NEEDLES = ("needles", "digits", "required", "answer_budget", "haystack")
+HARNESS = ("task_version", "definition", "metric", "filter", "fewshot", "limit", "max_gen_toks", "chat", "truncate")
 
 
 def pack(runs: Iterable[Path], table: Path) -> None:
@@ -95,3 +105,123 @@ def unpacked(places: Sequence[Path]) -> Iterator[list[Path]]:
         runs = [run for number, table in enumerate(tables) for run in unpack(table, Path(folder) / str(number))]
         others = [place for place in places if place not in tables]
         yield [*others, *sorted(runs, key=lambda run: run.name)]
+
+
+class Kind(NamedTuple):
+    """How an evaluation's rows are read: their task, as a template, and the fields in which rows of a line agree.
+
+    `better` is 1 where higher scores are better, -1 where lower ones are, 0 where neither is.
+    """
+
+    evaluation: str
+    task: str
+    alike: tuple[str, ...]
+    unit: str = "share"
+    better: int = 1
+
+
+KINDS = {  # by what kind_of returns
+    "ruler": Kind("ruler", "{task}", ("version", "answer_budget", "source", "standins"), "percent"),
+    "passkey": Kind("passkey", "depth {depth:.0%}", ("digits", "filler", "answer_budget")),
+    "lines": Kind("lines", "{asked} lines", ("answer_budget", "by", "asked")),
+    "line_tokens": Kind("lines", "{asked} tokens", ("answer_budget", "by", "asked")),
+    "perplexity": Kind("perplexity", "stride {stride}", ("texts", "stride"), "perplexity", -1),
+    "needles_by_method": Kind("methods", "{required} of {needles} needles", NEEDLES),
+    "found_by_depth": Kind("heatmap", "depth {from_depth:.0%} to {to_depth:.0%}", (*NEEDLES, "tests", "depths")),
+    "failures_by_third": Kind("thirds", "failures in the {third} third", (*NEEDLES, "tests"), better=0),
+    "harness": Kind("harness", "{task} {metric} {filter}", HARNESS, "score", 0),
+    "distance": Kind("distance", "numbers found", ("needles", "digits", "answer_budget", "haystack")),
+    "found_by_prompt": Kind("distance", "numbers found in {context} tokens", ("needles", "digits", "haystack")),
+    "needles_by_distance": Kind("distance", "numbers found, several in a test", ()),
+    "probe": Kind("probe", "{required} of {needles} needles", NEEDLES),
+}
+SUMMARY = (  # score, lower and upper limit, first value tested, task, unit, better
+    ("effective_length", "low", "high", "first_length", "effective length at {threshold:g}", "tokens", 1),
+    ("smooth", "smooth_low", "smooth_high", "first_length", "smooth effective length at {threshold:g}", "tokens", 1),
+    ("reach", "reach_low", "reach_high", "first_distance", "reach at {threshold:g}", "tokens", 1),
+    ("f_at_effective_length", "", "", "", "f at the effective length", "pairs", 0),
+    ("f_at_reach", "", "", "", "f at the reach", "pairs", 0),
+    ("held_out_loss", "", "", "", "held-out loss", "nats", -1),
+)
+
+
+def read_records(paths: Sequence[Path]) -> pd.DataFrame:
+    """Read the rows of files, and of files that end in .jsonl in folders, as records of one form.
+
+    Raises: DataError for a path without results, or a file that is broken.
+    """
+    records: list[Row] = []
+    for path in paths:
+        before = len(records)
+        for file in [path] if path.is_file() else sorted(path.rglob("*.jsonl")):
+            if file.name == "metrics.jsonl" or file.name.startswith("tests-") or "cases" in file.parent.name:
+                continue
+            try:
+                rows = RunFolder(file.parent).read(file.name)
+                records += [{**about(row, file), **each} for row in rows if isinstance(row, dict) for each in read(row)]
+            except (KeyError, TypeError, ValueError) as error:
+                raise DataError(f"{file}: a row of results lacks {error}; measure it again") from error
+        if len(records) == before:
+            rule = "no results of an evaluation" if path.exists() else "no such file or folder"
+            raise DataError(f"{path}: {rule}; give a run folder, a folder of results, or a .jsonl file of rows")
+    return pd.DataFrame(records)
+
+
+def about(row: Row, file: Path) -> Row:
+    """Collect where a row belongs, with the settings of its run; a run's results lie up to two folders below it."""
+    place = file.parent.resolve()
+    folder = next((each for each in (place, *place.parents)[:3] if (each / "config.yaml").is_file()), None)
+    settings = {} if folder is None else settings_of(folder)
+    return {"row": row, "folder": file.parent, "run": str(folder or ""), "settings": settings}
+
+
+settings_of = lru_cache(read_settings)
+
+
+def read(row: Row) -> Iterator[Row]:
+    """Bring one row to the common form; a probe's summary is a record for each of its numbers.
+
+    `below` is the first value tested, where that one failed.
+    """
+    kind = kind_of(row)
+    tokens = row.get("consumed_tokens")
+    shared = {"below": None, "passed": np.nan, **{name: row.get(name) for name in (*COLUMNS, *WIDER)}}
+    shared["checkpoint"] = row.get("checkpoint") or (f"tokens-{tokens:015d}" if tokens else None)
+    if kind is not None and row["score"] is not None:
+        shared |= {name: row.get(name) for name in ("score", "low", "high")}
+        if kind.unit == "share" and row.get("metric") != "needles_by_distance":  # whose numbers depend on each other
+            shared["passed"] = next((row[name] for name in ("passed", "found", "failures") if name in row), np.nan)
+        yield shared | {
+            "evaluation": kind.evaluation,
+            "alike": {name: row.get(name) for name in ("protocol", "seed", *kind.alike)},
+            "task": kind.task.format_map(row).removesuffix(" none"),
+            "length": row.get({"lines": "asked", "distance": "distance"}.get(kind.evaluation, "length")),
+            "n": row["n"],
+            "unit": kind.unit,
+            "better": {None: kind.better, True: 1, False: -1}[row.get("higher_is_better")],
+        }
+    if kind is not None or not {"effective_length", "reach"} & set(row):
+        return
+    shared["evaluation"] = "probe" if "effective_length" in row else "distance"
+    shared["alike"] = {name: row.get(name) for name in ("protocol", *NEEDLES[:-1])}  # of no one text or draw of tests
+    for name, low, high, first, task, unit, better in SUMMARY:
+        score, below = row.get(name), row.get(first)
+        if name not in row or (score is None and below is None) or (unit == "pairs" and not score):
+            continue
+        known = {"score": score, "low": row.get(low), "high": row.get(high), "below": below if score is None else None}
+        tests = row.get("tests", row.get("n")) if unit == "tokens" else None
+        yield shared | known | {"task": task.format_map(row), "n": tests, "unit": unit, "better": better}
+
+
+def kind_of(row: Row) -> Kind | None:
+    """Find the evaluation that a row is of."""
+    name, protocol = row.get("metric"), str(row.get("protocol"))
+    if protocol == "ruler" or protocol.startswith("lm-eval-"):
+        name = protocol[:5].replace("lm-ev", "harness")
+    elif name == "line_retrieval":
+        name = "lines" if row.get("by") == "lines" else "line_tokens"
+    elif "distance" in row and name not in KINDS:
+        name = "distance"
+    elif {"accuracy", "tests", "passed", "length"} <= set(row):
+        name = "probe"
+    return KINDS.get(str(name))

@@ -1,4 +1,4 @@
-"""Shares of tests with limits, McNemar's exact test of two methods on the same tests, and Holm's correction.
+"""Shares of tests with limits, tests of two results by the outcomes of their tests, and Holm's correction.
 
 Of the tests that only one of the two passes, b by the first alone and c by the second alone, each is as likely to be
 the one as the other where the methods pass equally often:
@@ -17,16 +17,26 @@ Source: McNemar 1947, in its exact form; Holm 1979.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from scipy.special import bdtr  # scipy.stats takes half a second more to import
 
-from lab.probe.intervals import share_limits
+from lab.probe.intervals import exact_limits, sequential_design, share_limits
+from lab.train.folder import RunFolder
 
-NAME = "exact McNemar on the same tests"
+Row = dict[str, Any]
+Verdict = tuple[str | None, float | None]  # the name of the test, and p
+NONE: Verdict = (None, None)
+LEAST = -12.0  # the smallest p that is resolved, as a power of ten
+MCNEMAR, PAIRED_T, FISHER = "exact McNemar on the same tests", "paired t on the same tests", "Fisher's exact test"
+LIMITS = "exact limits that lie apart, as tests stopped early"
+SEEDS_PAIRED, SEEDS = "paired t over the same seeds", "Welch's t over seeds"
 
 
 @dataclass(frozen=True)
@@ -57,7 +67,7 @@ class Paired:
     def row(self) -> dict[str, Any]:
         """The comparison as stored in results."""
         counts = {"tests": self.tests, "only_first": self.only_first, "only_second": self.only_second}
-        return {**counts, "difference": self.difference, "p": self.p, "test": NAME}
+        return {**counts, "difference": self.difference, "p": self.p, "test": MCNEMAR}
 
 
 def pair(first: Sequence[bool], second: Sequence[bool]) -> Paired:
@@ -90,3 +100,146 @@ def share(passed: int, tests: int, confidence: float) -> dict[str, Any]:
         return {"score": None, "low": None, "high": None}
     low, high = share_limits(passed, tests, confidence)
     return {"score": passed / tests, "low": low, "high": high}
+
+
+def judge(cells: Any) -> None:
+    """Mark the best of every line, and test every result against the first column of its line."""
+    value = cells.score.astype(float) * cells.better
+    best = value.groupby(cells.line)
+    cells["best"] = (value == best.transform("max")) & (best.transform("nunique") > 1) & (cells.better != 0)
+    records = list(cells.itertuples())
+    base = {record.line: record for record in records if record.number == 0}
+    found = {r.Index: compare(base[r.line], r) for r in records if r.number and r.line in base}
+    adjusted = holm({str(index): p for index, (_, p) in found.items() if p is not None})
+    cells["compared"] = [index in found for index in cells.index]
+    cells["test"] = [found.get(index, NONE)[0] for index in cells.index]
+    cells["p"] = [found.get(index, NONE)[1] for index in cells.index]
+    cells["p_adjusted"] = [adjusted.get(str(index), np.nan) for index in cells.index]
+
+
+def compare(first: Any, second: Any) -> Verdict:
+    """Test the difference of two results of one line.
+
+    Shares of tests that stopped early are compared by their exact limits. Outcomes of the same tests take McNemar's
+    exact test, or the paired t test where they are not 0 or 1. Other shares take Fisher's exact test.
+
+    Source: Fisher 1935; Student 1908; McNemar 1947.
+    """
+    if max(first.seeds, second.seeds) > 1:
+        return over_seeds(first.by_seed, second.by_seed)
+    if first.unit == "share" and (first.row.get("stops") or second.row.get("stops")):
+        return LIMITS, apart(first, second)
+    ours, theirs = outcomes(first), outcomes(second)
+    if ours and theirs and set(ours) == set(theirs):
+        if {*ours.values(), *theirs.values()} <= {0.0, 1.0}:
+            return MCNEMAR, pair([ours[key] > 0 for key in ours], [theirs[key] > 0 for key in ours]).p
+        found = paired_t([theirs[key] - ours[key] for key in ours], PAIRED_T)
+        if found != NONE:
+            return found
+    if np.isnan(first.passed) or np.isnan(second.passed):
+        return NONE
+    from scipy.stats import fisher_exact
+
+    return FISHER, float(fisher_exact([[r.passed, r.n - r.passed] for r in (first, second)]).pvalue)
+
+
+def over_seeds(first: Mapping[Any, float], second: Mapping[Any, float]) -> Verdict:
+    """Test two means over seeds: the paired t test, or Welch's where the seeds differ; one seed has no test."""
+    from scipy.stats import ttest_ind
+
+    if min(len(first), len(second)) < 2:
+        return NONE
+    if set(first) == set(second):
+        return paired_t([second[seed] - first[seed] for seed in first], SEEDS_PAIRED)
+    p = float(ttest_ind([*first.values()], [*second.values()], equal_var=False).pvalue)
+    return (SEEDS, p) if np.isfinite(p) else NONE
+
+
+def paired_t(differences: Sequence[float], name: str) -> Verdict:
+    """Return the test's name and the p of a mean difference of zero; None where all differences are equal, but not 0.
+
+    Example:
+        >>> paired_t([0.0, 0.0], "t"), paired_t([1.0], "t")
+        (('t', 1.0), (None, None))
+    """
+    from scipy import stats
+
+    if not any(differences):
+        return name, 1.0
+    return (name, float(stats.ttest_1samp(differences, 0).pvalue)) if np.std(differences) > 0 else NONE
+
+
+def apart(first: Any, second: Any) -> float:
+    """Find the smallest a at which the exact limits of two shares, each at confidence 1 - a/2, lie apart.
+
+    A sequential probe's number of tests depends on their outcomes, for which these limits allow and other tests do not.
+    Both hold their true shares with probability 1 - a or more, so that p is conservative.
+    """
+    from scipy.optimize import brentq
+
+    def limits_of(record: Any) -> Callable[[float], tuple[float, float]]:
+        stops, passed, n = record.row.get("stops"), int(record.passed), int(record.n)
+        if not stops:
+            return partial(share_limits, passed, n)
+        design = sequential_design(stops["tests"], tuple(stops["thresholds"]), stops["error"], stops["round"])
+        return partial(exact_limits, design, n, passed)
+
+    low, high = (limits_of(record) for record in sorted((first, second), key=lambda r: r.passed / r.n))
+
+    def gap(log_a: float) -> float:
+        return high(1 - 10**log_a / 2)[0] - low(1 - 10**log_a / 2)[1]
+
+    if gap(0.0) <= 0:
+        return 1.0
+    return float(10 ** (LEAST if gap(LEAST) > 0 else brentq(gap, LEAST, 0.0, xtol=1e-6)))
+
+
+def outcomes(record: Any) -> dict[Any, float] | None:
+    """Return what each test scored, by number and prompt; None where that is not recorded for all n tests."""
+    path = tests_file(record)
+    if path is None or not path.is_file():
+        return None
+    place = "distance" if "distance" in record.row else "length"
+    found = {}
+    for test in tests_in(path, path.stat().st_mtime_ns):
+        is_needle = "found" in test  # whose file holds all lengths and distances, and may hold more tests
+        own = not is_needle or (test.get(place) == record.row[place] and test["test"] < record.n)
+        score = scored(test, record.row) if own and "test" in test else None
+        if score is not None:
+            found[test["test"], test.get("prompt_hash")] = score
+    complete = len(found) == record.n and (np.isnan(record.passed) or sum(found.values()) == record.passed)
+    return found if complete else None
+
+
+def tests_file(record: Any) -> Path | None:
+    """Find the file of a row's tests: the one it names, one of finished tests, or a run's cases."""
+    row, folder = record.row, record.folder
+    if record.evaluation not in ("probe", "methods", "distance"):
+        return folder / str(row["cases"]) if row.get("cases") else None
+    names = ("method", "protocol", "needles", "digits", "answer_budget", "seed")
+    for path in sorted(folder.glob("tests-*.jsonl")) if record.evaluation != "probe" else ():
+        key = next(RunFolder(folder).read(path.name), {}).get("key", {})
+        hashes = all(str(key.get(name)).startswith(str(row.get(name))) for name in ("weights", "haystack"))
+        precisions = (row["precision"], {"bfloat16": "bf16", "float32": "fp32"}.get(row["precision"]))
+        if hashes and key.get("precision") in precisions and all(key.get(name) == row.get(name) for name in names):
+            return Path(path)
+    is_single = "length" in row or "distance" in row  # and no summary
+    return folder / f"cases/tokens-{row.get('consumed_tokens') or 0:015d}.jsonl" if is_single else None
+
+
+@lru_cache(maxsize=8)
+def tests_in(path: Path, changed: int) -> list[Row]:
+    """Read the tests of a file; `changed` distinguishes one state of the file from another."""
+    return list(RunFolder(path.parent).read(path.name))
+
+
+def scored(test: Mapping[str, Any], row: Mapping[str, Any]) -> float | None:
+    """Read what one test scored; of a text, its loss per token."""
+    if "nll" in test:
+        return float(test["nll"] / test["tokens"])
+    if "found" in test:
+        return float(test["found"] >= row.get("required", 1))
+    value = test["scores"].get(row["metric"]) if "scores" in test else test.get("passed", test.get("score"))
+    if isinstance(value, list):  # a log-likelihood and its weight
+        return float(-value[0] / value[1])
+    return float(value) if isinstance(value, int | float) else None

@@ -8,7 +8,7 @@ from typing import Any
 
 from eval.engine.methods import METHODS, Setting, named
 from eval.engine.rows import Results, Row
-from eval.engine.statistics import NAME, holm, pair, share
+from eval.engine.statistics import MCNEMAR, holm, pair, share
 from eval.engine.subject import SUBJECT, checked
 from eval.engine.table import limits, to_text
 from eval.probing.tests import NeedleMeasure, finished_tests
@@ -166,5 +166,5 @@ def methods_table(rows: Sequence[Row]) -> str:
     ]
     lines = ["", f"{rows[0]['length']:,} tokens", to_text(shown, FORMS)]
     if adjusted:
-        lines.append(f"* significant at {LEVEL:g}: {NAME}, p adjusted for {len(adjusted)} methods (Holm)")
+        lines.append(f"* significant at {LEVEL:g}: {MCNEMAR}, p adjusted for {len(adjusted)} methods (Holm)")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Make one page of any number of runs: what was asked and found, figures, the tables behind them, provenance.
+"""Make one page of any number of runs: figures, and the tables behind them.
 
     python -m eval.report RUN [RUN ...] [-o FOLDER|report.html|PICTURE.png] [--figures FOLDER] [--title=TEXT]
 
@@ -22,20 +22,21 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from markupsafe import Markup
 
 from eval.engine.command import NO_MODEL, Form, Request, run
 from eval.engine.records import unpacked
 from eval.engine.rows import Found, file_in
-from eval.report.data import Runs, read_runs
+from eval.report.data import Runs, read_runs, shares
 from eval.report.figures import Figure, figures
-from eval.report.text import counted, sentences, tables
 from lab.bars import Bar
 from lab.command import start
-from lab.draw import altair, below, beside, save, themed
+from lab.draw import altair, below, beside, save, themed, words
 from lab.errors import DataError
 from lab.files import write_atomic, writing
 from lab.schema import Section
+from lab.train.arms import differing
 
 CHOSEN = "!isArray(pick) || !(datum.run || datum.arm) || indexof(pick, datum.run || datum.arm) >= 0"
 
@@ -57,7 +58,7 @@ def make_report(places: Sequence[Path], options: ReportOptions, output: Path, im
     runs = read_runs(places)
     drawn = list(figures(runs))
     found = Found("", runs.runs.to_dict("records"))
-    counts = f"{counted(len(runs.runs), 'run')}, {counted(len(drawn), 'figure')}"
+    counts = f"{len(runs.runs)} runs, {len(drawn)} figures"
     title = options.title or heading(runs)
     if output.suffix in (".png", ".svg"):
         if not drawn:
@@ -109,11 +110,8 @@ def render(runs: Runs, drawn: Sequence[Figure], title: str) -> str:
     bundle: Any = vl_convert.javascript_bundle  # its stub leaves out that the argument has a default
     content = {
         "title": title,
-        "sentences": list(sentences(runs)),
         "figures": [figure._asdict() for figure in drawn],
-        "tables": list(tables(runs)),
-        "notes": runs.notes,
-        "provenance": provenance(runs),
+        "tables": {title: as_html(frame) for title, frame in tables(runs).items() if not frame.empty},
         "specs": literal([{"spec": page_spec(figure), "axis": figure.log} for figure in drawn]),
         "members": literal(runs.runs[["run", "arm"]].values.tolist()),
         "bundle": Markup(bundle().replace("</script", "<\\/script").replace("<!--", "<\\!--")),
@@ -121,6 +119,27 @@ def render(runs: Runs, drawn: Sequence[Figure], title: str) -> str:
     stamp = hashlib.sha256(repr(content).encode()).hexdigest()[:16]
     template = resources.files("eval.report").joinpath("page.html").read_text(encoding="utf-8")
     return Environment(autoescape=True).from_string(template).render({**content, "stamp": stamp})
+
+
+def tables(runs: Runs) -> dict[str, pd.DataFrame]:
+    """Return the tables of the page by title."""
+    settings = pd.DataFrame(runs.settings).T[differing(runs.settings)].rename_axis("run").reset_index()
+    limits = {"low": "effective_length_low", "high": "effective_length_high"}
+    return {
+        "Runs at their last probe": runs.runs.rename(columns=limits),
+        "Reach by position method, last probe": runs.reaches,
+        "Settings that differ between arms": settings if len(settings.columns) > 1 else settings.head(0),
+        "Numbers found by distance, last probe": shares(runs.distances, "distance"),
+        "Tests passed by length, last probe": shares(runs.lengths, "length"),
+        "Every probe": runs.probes.drop(columns="probe").rename(columns=limits),
+    }
+
+
+def as_html(frame: pd.DataFrame) -> Markup:
+    """Write a table without its empty columns, numbers in four digits without an exponent."""
+    shown = frame.dropna(axis="columns", how="all").infer_objects().rename(columns=words)
+    number = lambda x: f"{x:,.0f}" if x % 1 == 0 or abs(x) >= 1000 else f"{x:.4g}"  # noqa: E731
+    return Markup(shown.to_html(index=False, na_rep="", float_format=number, border=0))
 
 
 def literal(value: Any) -> Markup:
@@ -132,14 +151,6 @@ def heading(runs: Runs) -> str:
     """Name the runs, the first and how many more."""
     names = list(runs.runs["run"])
     return names[0] if len(names) == 1 else f"{len(names)} runs: {names[0]} to {names[-1]}"
-
-
-def provenance(runs: Runs) -> str:
-    """Write commits, hardware and versions, each once."""
-    kept = [str(name) for name in runs.environment if str(name).startswith(("commit", "versions.", "hardware."))]
-    values = {name.split(".")[-1]: sorted({*map(str, runs.environment[name].dropna())} - {"[]"}) for name in kept}
-    parts = [f"{name} {', '.join(each)}" for name, each in values.items() if each]
-    return f"Computed with {'; '.join(parts)}." if parts else ""
 
 
 def main(arguments: Sequence[str]) -> int:

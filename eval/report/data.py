@@ -4,13 +4,10 @@
     probes     one row for each probe: consumed tokens, reach, effective length, f at each, held-out loss
     reaches    reach under each position method, at the last probe
     distances  share of numbers found by distance under each position method, at the last probe
-    several    the same of tests that hide several numbers, where these were recorded
     lengths    share of tests passed by length under each position method, at the last probe
-    needles    needles of the recorded cases by length and depth, at the last probe, of the first MOST_FACETS arms
     frequency  f(i) of every run
 
-An arm is a set of runs that differ in nothing but seed and name (lab/train/arms.py). Frames that would make the
-page too large are thinned, and `notes` describes how.
+An arm is a set of runs that differ in nothing but seed and name (lab/train/arms.py).
 """
 
 from __future__ import annotations
@@ -24,14 +21,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from eval.report.reading import Records, Row, read_environment, read_frequency, read_needles, read_records
+from eval.report.reading import Records, Row, read_frequency, read_records
 from lab.errors import ConfigError
 from lab.train.arms import mean_with_limits, name_arms, read_settings
 
-POINTS, MOST_POINTS = 96, 9600  # of f(i): of one run, and of all
-MOST_PROBES = 3000  # that figures and tables show
-MOST_FACETS = 12
-DEPTHS = 10  # equal parts of a text
+POINTS = 96  # of f(i) of a run
 MEASURED, BEYOND, BELOW = (
     "reach",
     "at least: last distance passed",
@@ -43,28 +37,22 @@ COLUMNS = {
     "probes": ("arm", "run", "probe", "tokens", *REACH, *LENGTH, "held_out_loss"),
     "reaches": ("arm", "run", "method", *REACH, "n"),
     "distances": ("arm", "run", "method", "distance", "score", "low", "high", "n", "f", "log_prob"),
-    "several": ("arm", "run", "method", "distance", "score", "low", "high", "n", "needles"),
     "lengths": ("arm", "run", "method", "length", "score", "low", "high", "n", "f"),
-    "needles": ("arm", "run", "length", "part", "share", "n"),
     "frequency": ("arm", "run", "i", "f"),
 }
 
 
 @dataclass(frozen=True)
 class Runs:
-    """The frames, the settings and environment of every run by name, and what was left out."""
+    """The frames, and the settings of every run by name."""
 
     runs: pd.DataFrame
     probes: pd.DataFrame
     reaches: pd.DataFrame
     distances: pd.DataFrame
-    several: pd.DataFrame
     lengths: pd.DataFrame
-    needles: pd.DataFrame
     frequency: pd.DataFrame
     settings: Mapping[str, Row]
-    environment: pd.DataFrame
-    notes: Sequence[str]
 
     @property
     def arms(self) -> list[str]:
@@ -109,27 +97,18 @@ def read_runs(paths: Sequence[Path]) -> Runs:
     about = {name: {"arm": arms[name], "run": name} for name in folders}
     found: dict[str, list[Row]] = {
         kind: [about[name] | row for name, each in records.items() for row in getattr(each, kind)]
-        for kind in ("probes", "reaches", "distances", "several", "lengths")
+        for kind in ("probes", "reaches", "distances", "lengths")
     }
-    first = list(dict.fromkeys(arms.values()))[:MOST_FACETS]
-    cases = {name: read_needles(folders[name], each.tokens) for name, each in records.items() if arms[name] in first}
-    found["needles"] = [about[name] | row for name, (rows, _) in cases.items() for row in by_depth(rows)]
-    points = max(24, min(POINTS, MOST_POINTS // len(set(arms.values()))))
-    found["frequency"] = [about[name] | row for name in folders for row in read_frequency(folders[name], points)]
+    found["frequency"] = [about[name] | row for name in folders for row in read_frequency(folders[name], POINTS)]
     frames = framed(found)
     overviews = [about[name] | overview(settings[name], each) for name, each in records.items()]
-    frames["probes"], notes = thinned(frames["probes"])
-    old = sum(left_out for _, left_out in cases.values())
-    if old:
-        notes.append(f"{old:,} recorded cases do not hold which needles were found and are left out of the heat map.")
-    environment = pd.DataFrame({name: read_environment(path) for name, path in folders.items()}).T
-    return Runs(pd.DataFrame(overviews), **frames, settings=settings, environment=environment, notes=notes)
+    return Runs(pd.DataFrame(overviews), **frames, settings=settings)
 
 
 def framed(found: Mapping[str, Sequence[Row]]) -> dict[str, pd.DataFrame]:
     """Make a frame of each kind of rows, with one row for each thing measured."""
     frames = {kind: pd.DataFrame(rows).reindex(columns=list(COLUMNS[kind])) for kind, rows in found.items()}
-    for kind, by in (("distances", "distance"), ("several", "distance"), ("lengths", "length")):
+    for kind, by in (("distances", "distance"), ("lengths", "length")):
         frames[kind] = most_tested(frames[kind], ["run", "method", by])
     frames["reaches"] = most_tested(frames["reaches"], ["run", "method"])
     return frames
@@ -167,32 +146,6 @@ def most_tested(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """Keep of rows about the same thing the one with most tests, of equals the last."""
     kept = rows.assign(n=rows["n"].fillna(0)).sort_values("n", kind="stable").drop_duplicates(by, keep="last")
     return rows.loc[sorted(kept.index)].reset_index(drop=True)
-
-
-def thinned(probes: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Keep every k-th probe of a run, counted from its last, so that no more than MOST_PROBES are shown."""
-    every = -(-len(probes) // MOST_PROBES)
-    if every < 2:
-        return probes, []
-    from_last = probes.groupby("run")["probe"].transform("max") - probes["probe"]
-    note = f"Of {len(probes):,} probes, one in {every} is shown, each run's last among them; probes.jsonl has all."
-    return probes[from_last % every == 0].reset_index(drop=True), [note]
-
-
-def by_depth(needles: Sequence[Row]) -> list[Row]:
-    """Fold the needles of a run by length and part of the text.
-
-    Example:
-        >>> by_depth([{"length": 64, "depth": 0.12, "found": 1.0}, {"length": 64, "depth": 0.19, "found": 0.0}])
-        [{'length': 64, 'part': 1, 'share': 0.5, 'n': 2}]
-    """
-    if not needles:
-        return []
-    rows = pd.DataFrame(needles)
-    rows["part"] = np.minimum((rows["depth"] * DEPTHS + 1e-9).astype(int), DEPTHS - 1)
-    out = rows.groupby(["length", "part"])["found"].agg(["mean", "count"]).reset_index()
-    cells: list[Row] = out.rename(columns={"mean": "share", "count": "n"}).to_dict("records")
-    return cells
 
 
 def folded(rows: pd.DataFrame, by: Iterable[str], value: str) -> pd.DataFrame:
@@ -257,18 +210,6 @@ def limits_of(run: pd.Series) -> tuple[float, float]:
     low = run["first_distance"] if pd.isna(run["reach_low"]) else run["reach_low"]
     high = run["last_distance"] if pd.isna(run["reach_high"]) else run["reach_high"]
     return low, high
-
-
-def needle_shares(runs: Runs) -> pd.DataFrame:
-    """Fold the tests of several numbers, and the tests of one number of the same runs and methods."""
-    several = runs.several
-    one = runs.distances.merge(several[["run", "method"]].drop_duplicates(), on=["run", "method"])
-    sizes = {f"{n:g} numbers" for n in several["needles"].dropna()}
-    together = f"{sizes.pop() if len(sizes) == 1 else 'several numbers'} in a test"
-    kinds = ((one, "one number in a test"), (several.assign(f=np.nan), together))
-    frames = [shares(rows, "distance").rename(columns={"tests": "n"}).assign(tests=tests) for rows, tests in kinds]
-    filled = [frame for frame in frames if not frame.empty]
-    return pd.concat(filled, ignore_index=True) if filled else frames[0]
 
 
 def farthest(reaches: pd.DataFrame) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,18 +12,16 @@ import pandas as pd
 from eval.report.data import (
     BELOW,
     BEYOND,
-    DEPTHS,
-    MOST_FACETS,
     Runs,
     farthest,
     folded,
-    needle_shares,
     reach_points,
     shares,
 )
 from eval.report.reading import Row
 from lab.draw import NAMES, Rule, draw, layer, words
 
+MOST_FACETS = 12  # arms side by side
 FEWEST_SEEDS = 3  # of which limits are drawn over tokens
 MOST_BANDS = 6  # arms whose limits are drawn
 MOST_METHODS = 8  # that are drawn in one panel
@@ -190,71 +188,25 @@ def cell_of(points: pd.DataFrame) -> Row:
 def by_method(runs: Runs, *, kind: str, x: str, x_title: str, title: str) -> Figure | None:
     """Draw a share against distance or length: methods in colour, arms side by side."""
     rows: pd.DataFrame = getattr(runs, kind)
-    chosen = chosen_methods(runs, rows)
+    reach = runs.reaches.assign(reach=runs.reaches["reach"].astype(float)).groupby("method")["reach"].mean()
+    chosen = sorted({*rows["method"]}, key=lambda name: -reach.fillna(0).get(name, 0))[:MOST_METHODS]
     mean = shares(rows[rows["method"].isin(chosen)], x)
     if mean.empty:
         return None
-    chart, n = share_chart(runs, mean, x, "method", runs.methods, {"x_title": x_title, "y_title": title})
+    looks: dict[str, Any] = {"names": runs.methods, "legend": [name for name in runs.methods if name in chosen]}
+    looks["rules"] = [] if runs.threshold is None else [Rule("y", runs.threshold)]
+    titles: dict[str, Any] = {"x_title": x_title, "y_title": title, "y_limits": (0, 1)}
+    chart, n = by_arm(runs, mean, x, "share", "method", low="low", high="high", **looks, **titles)
     caption = LIMITS + level(runs) + of_arms(mean)
     settings = rows["method"].nunique()
     if settings > len(chosen):
-        caption += f" Of {settings} settings, the one of each method that reaches farthest; the tables hold the others."
+        caption += f" Of {settings} settings, the {MOST_METHODS} that reach farthest; the tables hold the others."
     return Figure(f"by_{x}", f"{title.capitalize()} by {x}", caption, chart, arms=n)
-
-
-def share_chart(
-    runs: Runs, mean: pd.DataFrame, x: str, series: str, names: Sequence[str], titles: dict[str, Any]
-) -> tuple[Any, int]:
-    """Draw shares with their limits, the arms side by side, and the threshold."""
-    rules = [] if runs.threshold is None else [Rule("y", runs.threshold)]
-    present = set(mean[series])
-    listed = [name for name in names if name in present]
-    looks: dict[str, Any] = {"names": names, "legend": listed, "y_limits": (0, 1), "rules": rules}
-    return by_arm(runs, mean, x, "share", series, low="low", high="high", **looks, **titles)
-
-
-def chosen_methods(runs: Runs, rows: pd.DataFrame) -> list[str]:
-    """Choose the methods to draw: all, or of many the setting of each that has the longest mean reach."""
-    present = set(rows["method"])
-    names = [name for name in runs.methods if name in present]
-    if len(names) <= MOST_METHODS:
-        return names
-    reach = runs.reaches.assign(reach=runs.reaches["reach"].astype(float).fillna(0)).groupby("method")["reach"].mean()
-    best: dict[str, str] = {}
-    for name in names:
-        family = re.sub(r"\([^)]*\)", "", name)
-        if family not in best or reach.get(name, 0) > reach.get(best[family], 0):
-            best[family] = name
-    return list(best.values())
 
 
 def level(runs: Runs) -> str:
     """Describe the line of the threshold."""
     return "" if runs.threshold is None else " The dashed level is the threshold."
-
-
-def by_needles(runs: Runs) -> Figure | None:
-    """Draw the share found by distance, of one number in a test and of several, under the method of training."""
-    mean = needle_shares(runs)
-    if mean.empty:
-        return None
-    titles: dict[str, Any] = {"x_title": "distance of the number (tokens)", "y_title": "share of numbers found"}
-    chart, n = share_chart(runs, mean, "distance", "tests", list(dict.fromkeys(mean["tests"])), titles)
-    caption = f"{LIMITS} Those of several numbers in a test come from resampling whole tests.{level(runs)}"
-    return Figure("by_needles", "One number in a test and several", caption + of_arms(mean), chart, arms=n)
-
-
-def heat_map(runs: Runs) -> Figure | None:
-    """Draw the share of four needles found by length and depth (arXiv 2410.18745, Figure 4)."""
-    if runs.needles.empty:
-        return None
-    groups = runs.needles.groupby(["arm", "length", "part"], sort=False)
-    rows = groups.agg(share=("share", "mean"), needles=("n", "sum"), runs=("run", "nunique")).reset_index()
-    rows = rows.sort_values(["length", "part"], kind="stable")
-    rows["depth"] = [f"{100 * part // DEPTHS} to {100 * (part + 1) // DEPTHS}%" for part in rows.pop("part")]
-    chart, n = by_arm(runs, rows, "length", "depth", "share", kind="heat", percent=True, x_title="length (tokens)")
-    caption = "The needles of each run's last probe, by the tenth of the text that hides them; depth 0% is the start."
-    return Figure("heat_map", "Needles found by length and depth", caption + of_arms(runs.runs), chart, arms=n)
 
 
 def frequency(runs: Runs) -> Figure | None:
@@ -266,21 +218,7 @@ def frequency(runs: Runs) -> Figure | None:
     titles: dict[str, Any] = {"x_title": "relative position i (tokens)", "y_title": "f(i), pairs"}
     chart = draw(rows, "i", "f", "arm", log_y=True, names=runs.arms, marks=False, **titles)
     caption = "How often training used each relative position" + ("; means over seeds." if len(runs.runs) > 1 else ".")
-    drawn = runs.frequency.groupby("run")["i"].agg(["size", "max"])
-    thinned = drawn[drawn["size"] < drawn["max"]]
-    if len(thinned):
-        caption += f" Drawn at {thinned['size'].max()} of up to {thinned['max'].max():,} positions, equally spaced."
     return Figure("frequency", "Position frequency", caption, chart, "y", is_log=True)
-
-
-def held_out_loss(runs: Runs) -> Figure | None:
-    """Draw held-out loss against consumed tokens."""
-    rows = runs.probes.dropna(subset=["held_out_loss"])[["arm", "run", "tokens", "held_out_loss"]]
-    if rows.empty:
-        return None
-    titles: dict[str, Any] = {"x_title": "consumed tokens", "y_title": "held-out loss (nats)"}
-    chart = draw(rows, "tokens", "held_out_loss", "arm", each="run", names=runs.arms, **titles)
-    return Figure("loss", "Held-out loss", "A line for each run.", chart, "x")
 
 
 DISTANCE, FOUND = "distance of the number (tokens)", "share of numbers found"
@@ -292,9 +230,6 @@ DRAWN: tuple[Callable[[Runs], Figure | None], ...] = (
     reach_by_method,
     by_shift_and_window,
     partial(by_method, kind="distances", x="distance", x_title=DISTANCE, title=FOUND),
-    by_needles,
     partial(by_method, kind="lengths", x="length", x_title="length (tokens)", title=PASSED),
-    heat_map,
     frequency,
-    held_out_loss,
 )

@@ -11,12 +11,10 @@ import numpy as np
 
 from lab.counts import SavedCounts
 from lab.errors import CheckpointError
-from lab.train.arms import flatten
 from lab.train.folder import RunFolder
 
 Row = dict[str, Any]
 ONE = "found_by_distance"  # the metric of one-number tests, which training's rows do not name
-SEVERAL = "needles_by_distance"
 TESTS = ("digits", "prompt_tokens", "haystack", "seed")  # what one-number tests are beside their distance
 
 
@@ -25,7 +23,7 @@ class Records:
     """The probes of a run and its results at the last of them.
 
     `probes` are the summaries of training's probes in their order; `distances`, `lengths` and `reaches` are the rows at
-    `tokens`, of training and of evaluations; `several` are those of tests that hide several numbers, by distance.
+    `tokens`, of training and of evaluations.
     """
 
     tokens: int
@@ -33,7 +31,6 @@ class Records:
     distances: list[Row]
     lengths: list[Row]
     reaches: list[Row]
-    several: list[Row]
 
 
 def read_records(run: Path) -> Records:
@@ -57,15 +54,7 @@ def read_records(run: Path) -> Records:
         of_one_kind(distances),
         [named(row) for row in rows if {"length", "verdict", "score"} <= set(row) and row.get("protocol") == protocol],
         [named(row) for row in rows if "reach" in row],
-        several_numbers(probes[-1] if probes else {}, rows),
     )
-
-
-def several_numbers(last: Row, rows: Sequence[Row]) -> list[Row]:
-    """Return the tests of several numbers by distance in a probe's summary, or else those that evaluations counted."""
-    about = {name: last[name] for name in ("needles", "method") if name in last}
-    recorded = [named(about | row) for row in last.get(SEVERAL) or ()]
-    return recorded or [named(row) for row in rows if row.get("metric") == SEVERAL]
 
 
 def of_one_kind(rows: Sequence[Row]) -> list[Row]:
@@ -110,18 +99,6 @@ def short_method(method: str) -> str:
     return distance if frequency == "rope" else method
 
 
-def read_needles(run: Path, tokens: int) -> tuple[list[Row], int]:
-    """Read the needles of the recorded cases of one probe, and count the cases that do not hold which were found."""
-    cases = read_lines(run / "cases" / f"tokens-{tokens:015d}.jsonl")
-    known = [case for case in cases if {"length", "depths", "found_each"} <= set(case)]
-    needles = [
-        {"length": case["length"], "depth": depth, "found": float(found)}
-        for case in known
-        for depth, found in zip(case["depths"], case["found_each"], strict=True)
-    ]
-    return needles, len(cases) - len(known)
-
-
 def read_frequency(run: Path, points: int) -> Iterator[Row]:
     """Read f(i) at no more than `points` positions, equally spaced.
 
@@ -133,11 +110,3 @@ def read_frequency(run: Path, points: int) -> Iterator[Row]:
     f = SavedCounts.read(file).f
     for i in np.unique(np.linspace(1, len(f) - 1, points).round().astype(int)) if len(f) > 1 else ():
         yield {"i": int(i), "f": int(f[i])}
-
-
-def read_environment(run: Path) -> Row:
-    """Read what a run was computed with; nothing where that is not recorded.
-
-    Raises: CheckpointError.
-    """
-    return flatten(RunFolder(run).environment())

@@ -27,7 +27,7 @@ from lab.data.shards import TokenStore
 from lab.data.tokenizer import load_tokenizer, special_ends
 from lab.errors import DataError
 from lab.masks import WindowMask
-from lab.skip import skip_positions
+from lab.skip.methods import skip_positions_from_config
 from lab.skip.sentences import sentence_ends, split_sentences
 
 
@@ -48,14 +48,11 @@ def arrangement_of(config: DataConfig, mask: WindowMask) -> Arrangement:
 
 def skip_function(config: DataConfig, skip: Any) -> AssignIds:
     """Build the function that assigns position ids to a run of tokens."""
-    by_sentence = skip.method == "longrecipe"
-    ends = sentence_ends(load_tokenizer(shard_folder(config))) if by_sentence else None
+    ends = sentence_ends(load_tokenizer(shard_folder(config))) if skip.method == "longrecipe" else None
 
     def place(tokens: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         sentences = None if ends is None else split_sentences(tokens, ends)
-        return skip_positions(
-            skip.method, len(tokens), target_len=skip.target_len, sentence_lengths=sentences, generator=generator
-        )
+        return skip_positions_from_config(skip, len(tokens), sentence_lengths=sentences, generator=generator)
 
     return place
 

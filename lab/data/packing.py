@@ -26,7 +26,6 @@ from lab.data.shards import TokenStore
 from lab.errors import ConfigError, DataError
 
 __all__ = ["IGNORE", "AssignIds", "Pack", "PackSettings", "PackStream", "Windows", "held_out_windows", "refuse_few"]
-NUMBERED = 1024  # samples
 AssignIds = Callable[[np.ndarray, np.random.Generator], np.ndarray]  # tokens of a run -> rotary ids
 IntArray = npt.NDArray[np.int64]
 
@@ -80,7 +79,6 @@ class PackStream:
         self.waiting: list[tuple[int, int]] = []  # (length, -sample) rising: among equal lengths the oldest is last
         self.drawn: dict[int, tuple[Segment, int]] = {}  # each waiting sample and its length, the oldest first
         self.ahead: list[Segment] = []  # of the next samples, the last first
-        self.numbers: np.ndarray = np.zeros(0, dtype=np.int64)  # of the segments of the samples after these
         if state is not None:
             self.next_sample = int(state[0])
             samples = sorted(int(sample) for sample in state[1:] if sample >= 0)
@@ -94,15 +92,17 @@ class PackStream:
 
     def __next__(self) -> Pack:
         """Fill the next pack."""
-        while len(self.waiting) < self.settings.look_ahead:
-            if not self.ahead:
-                self.ahead = self._draw()[::-1]
+        settings = self.settings
+        while len(self.waiting) < settings.look_ahead:
+            if not self.ahead:  # numbering and locating many at a time costs little more than one
+                samples = self.next_sample + settings.n_streams * np.arange(settings.look_ahead)
+                self.ahead = settings.segments.locate(settings.segments.numbers(samples, settings.seed))[::-1]
             self._wait(self.next_sample, self.ahead.pop())
-            self.next_sample += self.settings.n_streams
+            self.next_sample += settings.n_streams
         oldest = next(iter(self.drawn))
         length = self.drawn[oldest][1]
         del self.waiting[bisect_left(self.waiting, (length, -oldest))]
-        chosen, room = [oldest], self.settings.pack_tokens - length
+        chosen, room = [oldest], settings.pack_tokens - length
         while (fit := bisect_right(self.waiting, (room, 1))) > 0:
             length, negated = self.waiting.pop(fit - 1)
             chosen.append(-negated)
@@ -113,14 +113,6 @@ class PackStream:
         """Return the stream's state, int64 (1 + look_ahead,), padded with -1."""
         padding = [-1] * (self.settings.look_ahead - len(self.drawn))
         return np.array([self.next_sample, *self.drawn, *padding], dtype=np.int64)
-
-    def _draw(self) -> list[Segment]:
-        """Locate the segments of the next samples; they are numbered many at a time, which costs little more."""
-        if not len(self.numbers):
-            samples = self.next_sample + self.settings.n_streams * np.arange(NUMBERED)
-            self.numbers = self.settings.segments.numbers(samples, self.settings.seed)
-        numbers, self.numbers = np.split(self.numbers, [self.settings.look_ahead])
-        return self.settings.segments.locate(numbers)
 
     def _wait(self, sample: int, segment: Segment) -> None:
         settings, selection = self.settings, self.settings.selection

@@ -29,10 +29,9 @@ from lab.model.decoder import Decoder
 from lab.model.sharding import Sharding, accumulating
 from lab.train.callbacks.checkpointing import Checkpointing
 from lab.train.callbacks.counting import Counting
-from lab.train.callbacks.dashboard import Dashboard
 from lab.train.callbacks.probing import Probing
-from lab.train.callbacks.progress import Progress
 from lab.train.callbacks.recording import Recording
+from lab.train.callbacks.showing import Dashboard, Progress
 from lab.train.callbacks.stopping import Stopping
 from lab.train.checkpoints import Checkpoint
 from lab.train.choices import choose_backend, choose_compile, computes_in_bf16, training_device

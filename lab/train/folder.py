@@ -65,10 +65,9 @@ class RunFolder:
         Raises: CheckpointError.
         """
         found = self.environment()
-        threads = found.get("threads")
-        if found and (not isinstance(threads, int) or threads < 1):
-            raise CheckpointError(f"{self.path / 'environment.json'}: threads={threads}: must be >= 1; {REMEDY}")
-        return threads
+        if found and not isinstance(found.get("threads"), int):
+            raise CheckpointError(f"{self.path / 'environment.json'}: states no threads; {REMEDY}")
+        return found.get("threads")
 
     def append(self, name: str, record: Record) -> None:
         """Append one complete line to a .jsonl file.

@@ -53,8 +53,6 @@ ROPES = {  # theta 1000 and 8 pairs: within 32 tokens pair 0 makes 5 rotations, 
         "attention_factor": 1.3,
         "truncate": False,
     },
-    "yarn_mscale": {**YARN, "original_max_position_embeddings": 16, "mscale": 2.0, "mscale_all_dim": 0.5},
-    "yarn_half_mscale": {**YARN, "mscale": 2.0, "beta_fast": None, "attention_factor": None},
     "llama3": {
         "rope_type": "llama3",
         "factor": 8.0,

@@ -1,6 +1,7 @@
-"""Saving decoders as Hugging Face folders."""
+"""Saving decoders as Hugging Face folders, and what is refused in such folders: by name, in one line."""
 
 import dataclasses
+import shutil
 
 import pytest
 import safetensors
@@ -19,6 +20,8 @@ from tests.model.folders import (
     assert_same_logits,
     assert_same_state,
     decoder,
+    edit,
+    edit_tensors,
     lengths_for,
     logits_of,
     opened,
@@ -79,8 +82,8 @@ def test_every_shape_of_decoder_goes_there_and_back(family, tied, changes, tmp_p
 
 @pytest.mark.parametrize(
     ("shard_bytes", "dtype"),
-    [(10**9, torch.float64), (20_000, torch.float32), (20_000, torch.bfloat16), (1, torch.float32)],
-    ids=["whole", "shards", "shards_bf16", "a_tensor_each"],
+    [(10**9, torch.float64), (20_000, torch.bfloat16)],
+    ids=["whole", "shards"],
 )
 def test_loading_what_was_saved_gives_the_same_bits(shard_bytes, dtype, tmp_path):
     ours = decoder("yarn").to(dtype)
@@ -88,7 +91,7 @@ def test_loading_what_was_saved_gives_the_same_bits(shard_bytes, dtype, tmp_path
     assert_same_state(load_pretrained(tmp_path / "model", dtype=dtype), ours)
     files = sorted(tmp_path.glob("model/model*.safetensors"))
     n_tensors = len(ours.state_dict())
-    assert {10**9: len(files) == 1, 20_000: 1 < len(files) < n_tensors, 1: len(files) == n_tensors}[shard_bytes]
+    assert {10**9: len(files) == 1, 20_000: 1 < len(files) < n_tensors}[shard_bytes]
     largest = max(tensor.nbytes for tensor in ours.state_dict().values())
     assert all(file.stat().st_size < max(shard_bytes, largest) + HEADER_BYTES for file in files)
     for file in files:
@@ -140,3 +143,145 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path):
     save_pretrained(decoder(), tmp_path / "empty")
     save_pretrained(decoder(), tmp_path / "new" / "model")
     assert_same_state(load_pretrained(tmp_path / "empty"), load_pretrained(tmp_path / "new" / "model"))
+
+
+TYPES = "must be one of default, linear, dynamic, yarn, llama3, longrope"
+WHOLE = "attention sees all preceding tokens"
+SILU = "must be silu, the feed-forward is SwiGLU"
+MISTRAL, QWEN2 = {"model_type": "mistral"}, {"model_type": "qwen2"}
+
+
+def rope(**values):
+    return {"rope_scaling": values}
+
+
+SETTINGS = [  # what config.json holds, and the faults
+    ({"model_type": "gemma2"}, "model_type=gemma2: must be one of llama, mistral, qwen2, qwen3"),
+    ({"attention_bias": True}, "attention_bias=True: must be false for llama"),
+    ({"quantization_config": {"bits": 4}}, "quantization_config={'bits': 4}: must be left out"),
+    (MISTRAL | {"sliding_window": 16}, f"sliding_window=16: must be null or >= max_position_embeddings=64, {WHOLE}"),
+    (
+        MISTRAL | {"max_position_embeddings": 8192},
+        f"sliding_window=4096: must be null or >= max_position_embeddings=8192, {WHOLE}",
+    ),
+    (QWEN2 | {"use_sliding_window": True, "sliding_window": 16}, f"use_sliding_window=True: must be false, {WHOLE}"),
+    ({"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5: must be 1"),
+    ({"rope_parameters": {"rope_theta": 500.0, "partial_rotary_factor": 0.25}}, "partial_rotary_factor=0.25: must{}"),
+    (
+        rope(type="longrope", short_factor=[1.0, "1"], long_factor=3.0),
+        "short_factor.1=1: must be a number",
+        "long_factor=3.0: must be a list",
+    ),
+    (
+        rope(type="longrope", short_factor=[1.0] * 3, long_factor=[1.0] * 4),
+        "short_factor=3 numbers: must be 4, half of head_dim",
+    ),
+    ({"rope_parameters": {"rope_theta": 1.0, "mrope_section": 2}}, "mrope_section=2: unknown parameter"),
+    (rope(type="linear", factor=2.0, beta_fast=8), "beta_fast=8: unknown parameter"),
+    (rope(type="linear", factor=0.5), "factor=0.5: must be >= 1"),
+    (rope(type="yarn", factor=None), "factor: must be set"),
+    ({"rope_parameters": None, "rope_theta": "1e4"}, "theta=1e4: must be a number"),
+    ({"hidden_size": "32"}, "hidden_size=32: must be a whole number"),
+    ({"head_dim": 7}, "num_attention_heads=4: head_dim 7 must be even"),
+    (
+        {"hidden_act": "relu", **rope(type="su"), "rms_norm_eps": None},
+        f"hidden_act=relu: {SILU}",
+        f"rope_type=su: {TYPES}, or frequencies passed to load_pretrained",
+        "rms_norm_eps=None: must be a number",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("settings", "rules"), [pytest.param(own, rules, id=rules[0].partition(":")[0]) for own, *rules in SETTINGS]
+)
+def test_settings_that_are_not_understood_are_refused_by_name(settings, rules, folder):
+    edit(folder, **settings)
+    with refused(*rules, error=ConfigError):
+        load_pretrained(folder)
+
+
+def test_a_missing_size_and_foreign_frequencies_are_refused(folder):
+    with refused("frequencies.head_dim=16: must be 8, that of the folder", error=ConfigError):
+        load_pretrained(folder, frequencies=frequencies("rope", head_dim=16))
+    edit(folder, drop=["vocab_size"])
+    with refused("vocab_size=None: must be a whole number{}", error=ConfigError):
+        load_pretrained(folder)
+
+
+def drop(*names):
+    return lambda tensors: [tensors.pop(name) for name in names]
+
+
+def put(name, tensor):
+    return lambda tensors: tensors.update({name: tensor})
+
+
+LAYER = "model.layers.{}.self_attn.{}_proj.weight".format
+Q = LAYER(1, "q")
+MISSING, OTHER = "missing from the weights", "=(16, 32): must be (32, 32)"
+TENSORS = {  # a change of the tensors, one of config.json, and the faults
+    "missing": (drop("model.norm.weight"), {}, f"model.norm.weight: {MISSING}"),
+    "no_head": (drop("lm_head.weight"), {}, f"lm_head.weight: {MISSING}"),
+    "left_over": (put("q.bias", torch.ones(32)), {}, "q.bias: not part of the model that config.json describes"),
+    "shape": (put(Q, torch.ones(32, 31)), {}, f"{Q}=(32, 31): must be (32, 32)"),
+    "type": (put(Q, torch.ones(32, 32, dtype=torch.int8)), {}, f"{Q}=I8: must be F64, F32, F16, BF16"),
+    "another_head": (
+        lambda t: None,
+        {"tie_word_embeddings": True},
+        "lm_head.weight: must equal model.embed_tokens.weight",
+    ),
+    "several": (
+        drop("model.layers.0.mlp.up_proj.weight", "model.layers.1.input_layernorm.weight"),
+        {"num_key_value_heads": 4},
+        *(f"{LAYER(0, kind)}{OTHER}" for kind in "kv"),
+        f"model.layers.0.mlp.up_proj.weight: {MISSING}",
+        f"model.layers.1.input_layernorm.weight: {MISSING}",
+        *(f"{LAYER(1, kind)}{OTHER}" for kind in "kv"),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "settings", "rules"), [(*case[:2], case[2:]) for case in TENSORS.values()], ids=TENSORS
+)
+def test_tensors_that_do_not_fit_are_refused_by_name(change, settings, rules, folder):
+    edit_tensors(folder, change)
+    edit(folder, **settings)
+    with refused(*rules, error=CheckpointError):
+        load_pretrained(folder)
+
+
+def rename(old, new):
+    return lambda folder: (folder / old).rename(folder / new)
+
+
+def truncate(folder):
+    path = folder / WEIGHTS
+    path.write_bytes(path.read_bytes()[:-8])
+
+
+def lose_a_shard(folder):
+    save_pretrained(load_pretrained(folder), folder.parent / "sharded", shard_bytes=20_000)
+    shutil.rmtree(folder)
+    (folder.parent / "sharded").rename(folder)
+    (folder / "model-00002-of-00004.safetensors").unlink()
+
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+FILES = {  # damage to the folder, and the fault after the folder's name
+    "folder": (shutil.rmtree, ": no such folder"),
+    "config": (rename("config.json", "params.json"), ": holds no config.json"),
+    "broken_config": (lambda folder: (folder / "config.json").write_text("{"), "/config.json: cannot be read ({})"),
+    "pickle": (rename(WEIGHTS, "pytorch_model.bin"), f": holds no {WEIGHTS} and no {INDEX}"),
+    "cut": (truncate, f"/{WEIGHTS}: cannot be read ({{}})"),
+    "shard": (lose_a_shard, "/model-00002-of-00004.safetensors: cannot be read ({})"),
+    "index": (lambda folder: rename(WEIGHTS, INDEX)(folder).write_text("{"), f"/{INDEX}: cannot be read ({{}})"),
+}
+
+
+@pytest.mark.parametrize(("damage", "rule"), FILES.values(), ids=FILES)
+def test_files_that_are_missing_or_broken_are_refused_by_name(damage, rule, folder):
+    damage(folder)
+    with refused(f"{folder}{rule}", error=CheckpointError):
+        load_pretrained(folder)

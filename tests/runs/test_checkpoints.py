@@ -114,7 +114,7 @@ def test_a_run_folder_without_a_whole_one_is_one_line(tmp_path):
         open_checkpoint(tmp_path)
 
 
-@pytest.mark.parametrize("step", ["lab.files.sync_folder", "pathlib.Path.rename"])
+@pytest.mark.parametrize("step", ["lab.files.sync", "pathlib.Path.rename"])
 def test_a_save_that_dies_leaves_the_others_whole(tmp_path, monkeypatch, step):
     save(tmp_path, 100)
     save(tmp_path, 200)

@@ -4,42 +4,37 @@
     Qwen2           the same with biases on queries, keys and values
     Qwen3           the same with RMSNorm on every head's queries and keys
 
-Settings that the lab's decoder would compute differently are errors. Source: transformers 5.23, configuration_llama.py,
-configuration_mistral.py, configuration_qwen2.py, configuration_qwen3.py.
+    rope_type   method         its parameters
+    default     rope           theta
+    linear      pi             factor
+    dynamic     dynamic_ntk    factor; train_len is max_position_embeddings
+    yarn        yarn           factor, train_len, beta_fast, beta_slow, attention_factor, truncate
+    llama3      llama3         factor, train_len, low_freq_factor, high_freq_factor
+    longrope    longrope       short_factor, long_factor, factor, train_len, attention_factor
+
+In the last three train_len is original_max_position_embeddings, or max_position_embeddings where that is left out.
+Saving also writes abf and ntk as default with their theta, and ntk_by_parts as yarn with attention_factor 1.
+
+transformers 4 keeps rope_theta at the top and the rest in rope_scaling, transformers 5 keeps all in rope_parameters and
+reads both. Settings that the lab's decoder would compute differently are errors. Source: transformers 5.23,
+modeling_rope_utils.py and the four families' configuration files.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import BaseModel, Field
+from typing import Any
 
 from lab.errors import CheckpointError, ConfigError
 from lab.model.config import DecoderConfig
-from lab.model.huggingface.rope import Number, Rope, faults_of, is_number, rope_settings
 from lab.positions import Distance, Frequencies
+from lab.positions.ntk import scaled_theta
 
 NAME = "config.json"
-Whole = Annotated[int, Field(ge=1, strict=True)]
-
-
-class Sizes(BaseModel):
-    """The sizes that a decoder is built from."""
-
-    hidden_size: Whole
-    intermediate_size: Whole
-    num_hidden_layers: Whole
-    num_attention_heads: Whole
-    vocab_size: Whole
-    max_position_embeddings: Whole
-    num_key_value_heads: Whole | None
-    head_dim: Whole | None = None
-    rms_norm_eps: Number
-
-
+ORIGINAL = "original_max_position_embeddings"
 DEFAULTS = {"rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": False, "use_sliding_window": False}
 FAMILIES: dict[str, dict[str, Any]] = {  # transformers' defaults for keys that config.json leaves out
     "llama": {**DEFAULTS, "num_key_value_heads": None, "max_position_embeddings": 2048},
@@ -47,6 +42,20 @@ FAMILIES: dict[str, dict[str, Any]] = {  # transformers' defaults for keys that 
     "qwen2": {**DEFAULTS, "num_key_value_heads": 32, "max_position_embeddings": 32768},
     "qwen3": {**DEFAULTS, "num_key_value_heads": 32, "max_position_embeddings": 32768, "head_dim": 128},
 }
+SIZES = {  # the decoder's settings that config.json has by another name
+    "d_model": "hidden_size",
+    "n_layers": "num_hidden_layers",
+    "n_heads": "num_attention_heads",
+    "n_kv_heads": "num_key_value_heads",
+    "d_ff": "intermediate_size",
+    "vocab_size": "vocab_size",
+    "tie_embeddings": "tie_word_embeddings",
+    "norm_eps": "rms_norm_eps",
+}
+OF_LENGTH = ("yarn", "llama3", "longrope")  # whose train_len is ORIGINAL
+READ_AS = {"default": "rope", "linear": "pi", "dynamic": "dynamic_ntk", **{name: name for name in OF_LENGTH}}
+WRITTEN_AS = {method: kind for kind, method in READ_AS.items()}
+WRITTEN_AS |= {"abf": "default", "ntk": "default", "ntk_by_parts": "yarn"}
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
@@ -83,53 +92,68 @@ def token_text(settings: Mapping[str, Any], key: str) -> str | None:
     return token if isinstance(token, str) else None
 
 
-def decoder_config(settings: Mapping[str, Any], rope: Rope, *, own_frequencies: bool) -> DecoderConfig:
-    """Translate the settings; the frequency method is checked too, unless the caller replaces it.
+def decoder_config(settings: Mapping[str, Any], *, own_frequencies: bool) -> DecoderConfig:
+    """Translate the settings; the frequency method's name is checked too, unless the caller replaces the method.
 
     Raises: ConfigError, a line per fault.
     """
-    missing = f"missing from {NAME}; copy the folder again"
-    faults = faults_of(Sizes, settings, missing=missing) or structure_faults(settings) + rope.faults(own_frequencies)
+    faults = faults_of(settings, own_frequencies)
+    values = {ours: settings.get(theirs) for ours, theirs in SIZES.items()}
+    values["n_kv_heads"] = values["n_kv_heads"] or values["n_heads"]
+    width = settings.get("head_dim") and settings["head_dim"] * (values["n_heads"] or 0)
+    values["attention_width"] = width if width != values["d_model"] else None
+    values["theta"] = rope_of(settings)["rope_theta"]
+    family = settings["model_type"]
+    try:
+        cfg: Any = DecoderConfig(**values, qkv={"qwen2": "bias", "qwen3": "norm"}.get(family, "plain"))  # type: ignore[arg-type]
+    except ConfigError as error:
+        named = (line.partition("=") for line in error.faults)
+        faults += [f"{SIZES.get(name, name)}={rest}" for name, _, rest in named]
     if faults:
         raise ConfigError(*faults)
-    d_model, n_heads = settings["hidden_size"], settings["num_attention_heads"]
-    width = n_heads * (settings.get("head_dim") or d_model // n_heads)
-    return DecoderConfig(
-        d_model=d_model,
-        n_layers=settings["num_hidden_layers"],
-        n_heads=n_heads,
-        n_kv_heads=settings["num_key_value_heads"] or n_heads,
-        d_ff=settings["intermediate_size"],
-        vocab_size=settings["vocab_size"],
-        tie_embeddings=bool(settings["tie_word_embeddings"]),
-        theta=float(rope.theta),
-        norm_eps=float(settings["rms_norm_eps"]),
-        qkv="bias" if settings["model_type"] == "qwen2" else "norm" if settings["model_type"] == "qwen3" else "plain",
-        attention_width=None if width == d_model else width,
-    )
+    found: DecoderConfig = cfg
+    return found
 
 
-def structure_faults(settings: Mapping[str, Any]) -> list[str]:
+def faults_of(settings: Mapping[str, Any], own_frequencies: bool) -> list[str]:
     """List the settings under which the lab's decoder would differ from transformers."""
     family, reach, window = settings["model_type"], settings["max_position_embeddings"], settings.get("sliding_window")
-    whole, qwen = "attention sees all preceding tokens", family.startswith("qwen")
-    wide = qwen or window is None or (is_number(window) and window >= reach)
+    whole, rope = "attention sees all preceding tokens", rope_of(settings)
+    slides = family == "mistral" and window is not None and window < reach
+    unknown = rope["rope_type"] not in READ_AS and not own_frequencies
     refused = {  # setting: whether it is refused, the rule
         "hidden_act": (settings["hidden_act"] != "silu", "must be silu, the feed-forward is SwiGLU"),
-        "mlp_bias": (settings.get("mlp_bias"), f"must be false for {family}"),
         "attention_bias": (family != "qwen2" and settings.get("attention_bias"), f"must be false for {family}"),
         "use_sliding_window": (settings["use_sliding_window"], f"must be false, {whole}"),
-        "sliding_window": (not wide, f"must be null or >= max_position_embeddings={reach}, {whole}"),
+        "sliding_window": (slides, f"must be null or >= max_position_embeddings={reach}, {whole}"),
+        "quantization_config": (settings.get("quantization_config"), "must be left out, weights must be floats"),
+        "partial_rotary_factor": (rope["partial_rotary_factor"] not in (None, 1), "must be 1"),
+        "rope_type": (unknown, f"must be one of {', '.join(READ_AS)}, or frequencies passed to load_pretrained"),
     }
-    faults = [f"{name}={settings[name]}: {rule}; use another model" for name, (bad, rule) in refused.items() if bad]
-    if settings.get("quantization_config"):
-        method = dict(settings["quantization_config"]).get("quant_method", "unknown")
-        faults.append(f"quantization_config.quant_method={method}: must be left out; use the model's float weights")
-    sliding = [n for n, kind in enumerate(settings.get("layer_types") or ()) if kind != "full_attention"]
-    if sliding:
-        kind = settings["layer_types"][sliding[0]]
-        faults.append(f"layer_types[{sliding[0]}]={kind}: must be full_attention, {whole}; use another model")
-    return faults
+    given = {**settings, **rope}
+    return [f"{name}={given[name]}: {rule}; use another model" for name, (bad, rule) in refused.items() if bad]
+
+
+def rope_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Collect the rotary settings from either form of config.json."""
+    shared = {name: settings.get(name) for name in ("partial_rotary_factor", ORIGINAL)}
+    section = dict(settings.get("rope_scaling") or settings.get("rope_parameters") or {})
+    kind = section.pop("type", "default")
+    return {"rope_type": kind, "rope_theta": settings.get("rope_theta", 10000.0), **shared, **section}
+
+
+def frequency_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the name of the frequency method under `method` and its parameters, theta apart; it checks them itself."""
+    values = {name: value for name, value in rope_of(settings).items() if value is not None}
+    kind, length = values.pop("rope_type"), settings["max_position_embeddings"]
+    original = int(values.pop(ORIGINAL, length))
+    for name in ("rope_theta", "partial_rotary_factor"):
+        values.pop(name, None)
+    if kind in (*OF_LENGTH, "dynamic"):
+        values["train_len"] = length if kind == "dynamic" else original
+    if kind == "longrope":
+        values.setdefault("factor", max(1.0, length / original))
+    return {"method": READ_AS[kind], **values}
 
 
 def hugging_face_settings(
@@ -149,32 +173,68 @@ def hugging_face_settings(
             f"{name}: not supported by a Hugging Face folder; save with plain distance and use apply() on the "
             "loaded model"
         )
-    rope = rope_settings(frequencies, train_len)
     family = "mistral" if cfg.d_model % cfg.n_heads else "llama"
-    family = {"bias": "qwen2", "norm": "qwen3"}.get(cfg.qkv, family)
-    own: dict[str, dict[str, Any]] = {
-        "llama": {"attention_bias": False, "mlp_bias": False},
-        "mistral": {"sliding_window": None},
-        "qwen2": {"use_sliding_window": False},
-        "qwen3": {"use_sliding_window": False, "attention_bias": False},
-    }
+    family = "qwen2" if cfg.qkv_bias else "qwen3" if cfg.qk_norm else family
     return {
         "architectures": [f"{family.capitalize()}ForCausalLM"],
         "model_type": family,
-        "vocab_size": cfg.vocab_size,
-        "hidden_size": cfg.d_model,
-        "intermediate_size": cfg.d_ff,
-        "num_hidden_layers": cfg.n_layers,
-        "num_attention_heads": cfg.n_heads,
-        "num_key_value_heads": cfg.n_kv_heads,
+        **{theirs: getattr(cfg, ours) for ours, theirs in SIZES.items()},
         "head_dim": cfg.head_dim,
         "hidden_act": "silu",
-        "rms_norm_eps": cfg.norm_eps,
-        "tie_word_embeddings": cfg.tie_embeddings,
-        **rope,
-        **own[family],
+        **rope_settings(frequencies, train_len),
+        **({} if family == "qwen2" else {"attention_bias": False}),
+        "mlp_bias": False,
+        "sliding_window": None,
+        "use_sliding_window": False,
         "bos_token_id": None,
         "eos_token_id": None,
         "dtype": dtype,
         "torch_dtype": dtype,
     }
+
+
+def rope_settings(method: Frequencies, train_len: int | None) -> dict[str, Any]:
+    """Write a frequency method as transformers 4's settings, which transformers 5 reads as well.
+
+    Raises: ConfigError for a method that these settings do not support.
+    Example:
+        >>> from lab.positions import frequencies
+        >>> rope_settings(frequencies("pi", head_dim=4, factor=4.0), train_len=512)
+        {'rope_theta': 10000.0, 'rope_scaling': {'rope_type': 'linear', 'factor': 4.0}, 'max_position_embeddings': 512}
+    """
+    config: Any = method.config
+    if method.method not in WRITTEN_AS:
+        raise ConfigError(
+            f"frequencies={method.method}: not supported by a Hugging Face folder; save the decoder with abf of the "
+            "same theta and pass frequencies to load_pretrained"
+        )
+    if getattr(config, "length", None) is not None:
+        raise ConfigError(f"frequencies.length={config.length}: not supported by a Hugging Face folder; leave it out")
+    kind, theta = WRITTEN_AS[method.method], method.theta
+    if method.method == "ntk":
+        theta = scaled_theta(theta, config.factor, head_dim=2 * len(method.inv_freq))
+    values = {} if kind == "default" else {item.name: getattr(config, item.name) for item in fields(config)}
+    scaling = {name: value for name, value in values.items() if name not in ("method", "train_len", "length")}
+    if kind in OF_LENGTH:
+        scaling[ORIGINAL] = config.train_len
+    if method.method == "ntk_by_parts":
+        scaling["attention_factor"] = 1.0
+    scaling = {name: value for name, value in scaling.items() if value is not None}
+    written = {"rope_theta": theta, "rope_scaling": {"rope_type": kind, **scaling} if scaling else None}
+    length = written_length(method, train_len)
+    return written if length is None else {**written, "max_position_embeddings": length}
+
+
+def written_length(method: Frequencies, train_len: int | None) -> int | None:
+    """Choose max_position_embeddings: as given, else the length that the method extends to, else unknown.
+
+    Raises: ConfigError for a length that would change what the method computes.
+    """
+    if train_len is not None and train_len < 1:
+        raise ConfigError(f"train_len={train_len}: must be >= 1; leave it out where it is not known")
+    trained, factor = getattr(method.config, "train_len", None), getattr(method.config, "factor", None)
+    if method.method != "dynamic_ntk":
+        return train_len or (int(factor * trained) if factor and trained else None)
+    if train_len not in {None, trained}:
+        raise ConfigError(f"train_len={train_len}: must be {trained}, that of the frequencies; leave it out")
+    return trained

@@ -11,7 +11,7 @@ Axes: B batch, T tokens, N heads, K key-value heads, H per head.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from lab.errors import ConfigError, MissingPackage
 from lab.model.attention.layout import Layout, PositionMap, first_ids
 from lab.model.attention.plan import plan_for
+from lab.model.attention.rotary import Rotation
 from lab.model.attention.visibility import GivenMask, Visibility
 from lab.positions import Band, Distance, Frequencies, identity
 from lab.positions import frequencies as make_frequencies
@@ -30,38 +31,19 @@ UNSERVED = ("softcap", "s_aux")  # what a model passes to its attention that cha
 APPLIED: WeakKeyDictionary[nn.Module, Applied] = WeakKeyDictionary()  # the interface passes the layer alone
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExtraRotation(Distance):
-    """A distance method for queries and keys that are rotated by their own positions already."""
+class ExtraRotation:
+    """A distance method for queries and keys that are rotated by their own positions already; otherwise as `own`."""
 
-    own: Distance
-
-    @property
-    def method(self) -> str:
-        """Name of the method."""
-        return self.own.method
-
-    @property
-    def constant_factor(self) -> float:
-        """The method's own factor."""
-        return self.own.constant_factor
-
-    @property
-    def hides_pairs(self) -> bool:
-        """Whether the method hides pairs."""
-        return self.own.hides_pairs
-
-    def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        """Compute the method's relative positions."""
-        return self.own.rel_pos(q_pos, k_pos)
-
-    @property
-    def bands(self) -> tuple[Band, ...]:
-        """The method's bands, with maps to the remaining rotation."""
-        own = self.own.bands
-        places = (place for band in own for place in (band.q_map, band.k_map))
+    def __init__(self, own: Distance) -> None:
+        bands = own.bands
+        places = (place for band in bands for place in (band.q_map, band.k_map))
         maps = {place: extra_rotation(place) for place in places}  # bands share key maps
-        return tuple(Band(band.region, maps[band.q_map], maps[band.k_map]) for band in own)
+        self.own = own
+        self.bands = tuple(Band(band.region, maps[band.q_map], maps[band.k_map]) for band in bands)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the rotation leaves as it is."""
+        return getattr(self.own, name)
 
 
 def extra_rotation(place: PositionMap) -> PositionMap:
@@ -78,22 +60,22 @@ def no_rotation(positions: Tensor) -> Tensor:
 class Applied:
     """A distance method applied to one model; the layout of the last forward pass is shared by all its layers."""
 
-    distance: ExtraRotation
-    rotary: nn.Module
+    distance: Any
+    rotary: Any
     scaling: float
-    last: tuple[Any, ...] = field(default=())
+    last: tuple[Any, ...] = ()
 
     def layout(self, q: Tensor, n_k: int, mask: Tensor | None, position_ids: Tensor | None) -> Layout:
         """Return the layout of a forward pass, built at its first layer."""
-        key = (position_ids, mask, n_k, q.shape, self.rotary.inv_freq)
-        same = len(self.last) and all(a is b for a, b in zip(key[:2], self.last[:2])) and key[2:4] == self.last[2:4]
-        if not same or self.last[4] is not key[4]:
-            self.last = (*key, self.make(q, n_k, mask, position_ids))
-        made: Layout = self.last[5]
+        same = (position_ids, mask, self.rotary.inv_freq)  # compared by identity
+        sizes = (n_k, q.shape)
+        if not self.last or self.last[1] != sizes or any(a is not b for a, b in zip(same, self.last[0])):
+            self.last = same, sizes, self.make(q, n_k, mask, position_ids)
+        made: Layout = self.last[2]
         return made
 
     def make(self, q: Tensor, n_k: int, mask: Tensor | None, position_ids: Tensor | None) -> Layout:
-        """Compute the keys' positions and build the layout."""
+        """Compute the keys' positions and build the layout; q and k already contain the frequencies' own factor."""
         n_q = q.shape[2]
         visible: Visibility | GivenMask = Visibility(n_q, n_k, q.device)
         if mask is not None:
@@ -102,27 +84,22 @@ class Applied:
             if not bool((given == visible.dense()).all()):
                 visible = GivenMask(given)
         q_pos = torch.arange(n_k - n_q, n_k, device=q.device) if position_ids is None else position_ids
-        if n_q == n_k:
-            k_pos = q_pos
-        else:
-            if isinstance(visible, GivenMask):
-                places = visible.seen[:, -1].long().cumsum(-1) - 1
-            else:
-                places = torch.arange(n_k, device=q.device)
-            k_pos = torch.atleast_2d(places - places[..., -1:] + torch.atleast_2d(q_pos)[:, -1:])
+        k_pos = q_pos
+        if n_q != n_k:  # the last query's position, counted back over the keys that it sees
+            places = visible.dense()[:, -1].long().cumsum(-1) - 1
+            k_pos = places - places[:, -1:] + torch.atleast_2d(q_pos)[:, -1:]
         starts = None
-        regular = torch.equal(torch.atleast_2d(q_pos), torch.atleast_2d(k_pos)[:, n_k - n_q :])
-        if isinstance(visible, Visibility) and regular:
+        if visible.by_order and torch.equal(torch.atleast_2d(q_pos), torch.atleast_2d(k_pos)[:, n_k - n_q :]):
             starts = first_ids(k_pos, None)
-        return Layout.of(q_pos, k_pos, self.frequencies, self.distance, q.dtype, starts=starts, visible=visible)
+        frequencies = own_frequencies(self.rotary)
+        return Layout.of(q_pos, k_pos, frequencies, self.distance, q.dtype, starts=starts, visible=visible)
 
-    @property
-    def frequencies(self) -> Frequencies:
-        """The model's own inverse frequencies, with any scaling; q and k already contain its factor."""
-        own: Any = self.rotary.inv_freq
-        inv_freq = own.detach().double().cpu()
-        plain = make_frequencies("rope", head_dim=2 * len(inv_freq))
-        return Frequencies(plain.config, plain.theta, inv_freq)
+
+def own_frequencies(rotary: Any) -> Frequencies:
+    """Return a model's own inverse frequencies, with any scaling."""
+    inv_freq = rotary.inv_freq.detach().double().cpu()
+    plain = make_frequencies("rope", head_dim=2 * len(inv_freq))
+    return Frequencies(plain.config, plain.theta, inv_freq)
 
 
 def apply(model: Any, *, distance: Distance) -> Any:
@@ -146,15 +123,12 @@ def apply(model: Any, *, distance: Distance) -> Any:
             f"model={kind}: has {len(layers)} attention layers with q_proj and {len(rotaries)} rotary embeddings; "
             "apply needs a Llama-family model of transformers, with one rotary embedding for all layers"
         )
-    head_dim = layers[0].head_dim
-    if 2 * len(rotaries[0].inv_freq) != head_dim:
+    head_dim, n_rotated = layers[0].head_dim, 2 * len(rotaries[0].inv_freq)
+    everywhere = n_rotated == head_dim and all(getattr(layer, "use_rope", True) for layer in layers)
+    if not everywhere or not rotates_halves(layers[0], rotaries[0]):
         raise ConfigError(
-            f"model={kind}: rotates {2 * len(rotaries[0].inv_freq)} of {head_dim} dimensions; apply needs whole heads"
-        )
-    if not all(getattr(layer, "use_rope", True) for layer in layers) or not rotates_halves(layers[0], rotaries[0]):
-        raise ConfigError(
-            f"model={kind}: leaves layers unrotated, or pairs dimensions otherwise than j with j + {head_dim // 2}; "
-            "apply needs a model that rotates every layer as Llama does"
+            f"model={kind}: rotates {n_rotated} of {head_dim} dimensions, leaves layers unrotated, or pairs dimensions "
+            f"otherwise than j with j + {head_dim // 2}; apply needs a model that rotates every layer as Llama does"
         )
     general = getattr(model.config, "sliding_window", None)
     sliding = [getattr(layer, "sliding_window", general) for layer in layers]
@@ -165,7 +139,7 @@ def apply(model: Any, *, distance: Distance) -> Any:
         )
     AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, stated_mask)
-    applied = Applied(ExtraRotation(own=distance, log_n=distance.log_n), rotaries[0], head_dim**-0.5)
+    applied = Applied(ExtraRotation(distance), rotaries[0], head_dim**-0.5)
     for layer in layers:
         APPLIED[layer] = applied
     model.set_attn_implementation(NAME)
@@ -177,13 +151,11 @@ def rotates_halves(layer: nn.Module, rotary: Any) -> bool:
     rotate = getattr(sys.modules[type(layer).__module__], "apply_rotary_pos_emb", None)
     if rotate is None:
         return False
-    angles = rotary.inv_freq.detach().float()
-    left, right = torch.ones_like(angles), torch.full_like(angles, 2.0)
-    row = torch.cat([left, right]).reshape(1, 1, 1, -1)
-    found, _ = rotate(row, row, *rotary(row, torch.ones(1, 1, dtype=torch.long, device=row.device)))
-    halves = [left * angles.cos() - right * angles.sin(), right * angles.cos() + left * angles.sin()]
-    scaled = torch.cat(halves) * getattr(rotary, "attention_scaling", 1.0)
-    return torch.allclose(found.flatten().float(), scaled, atol=1e-3)
+    half = torch.ones_like(rotary.inv_freq, dtype=torch.float32)
+    row, place = torch.cat([half, 2 * half])[None, None, None], torch.ones(1, 1, dtype=torch.long, device=half.device)
+    found, _ = rotate(row, row, *rotary(row, place))
+    own = Rotation.of(place, own_frequencies(rotary).inv_freq, torch.float32).rotate(row)
+    return torch.allclose(found.float(), own * getattr(rotary, "attention_scaling", 1.0), atol=1e-3)
 
 
 def stated_mask(*, q_length: int, kv_length: int, **settings: Any) -> Tensor | None:

@@ -16,11 +16,17 @@ import torch
 from lab.errors import CheckpointError, ConfigError
 from lab.files import publish_folder, write_atomic, write_json, writing
 from lab.model.decoder import Decoder
-from lab.model.huggingface.config import NAME, decoder_config, hugging_face_settings, read_settings
+from lab.model.huggingface.config import (
+    NAME,
+    decoder_config,
+    frequency_settings,
+    hugging_face_settings,
+    read_settings,
+)
 from lab.model.huggingface.interface import apply
-from lab.model.huggingface.rope import Rope
-from lab.model.huggingface.tensors import hugging_face_name, load_tensors, save_tensors
+from lab.model.huggingface.tensors import hugging_face_name, load_tensors
 from lab.positions import Distance, Frequencies
+from lab.positions import frequencies as make_frequencies
 
 __all__ = ["apply", "load_pretrained", "save_pretrained"]
 
@@ -45,9 +51,9 @@ def load_pretrained(
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such folder; use the folder of a Hugging Face model")
     settings = read_settings(folder)
-    rope = Rope.read(settings)
-    cfg = decoder_config(settings, rope, own_frequencies=frequencies is not None)
-    frequencies = frequencies or rope.frequencies(cfg.head_dim)
+    cfg = decoder_config(settings, own_frequencies=frequencies is not None)
+    if frequencies is None:
+        frequencies = make_frequencies(**frequency_settings(settings), head_dim=cfg.head_dim, theta=cfg.theta)
     if 2 * len(frequencies.inv_freq) != cfg.head_dim:
         n = 2 * len(frequencies.inv_freq)
         raise ConfigError(f"frequencies.head_dim={n}: must be {cfg.head_dim}, that of the folder; build them with it")
@@ -78,6 +84,8 @@ def save_pretrained(
     Raises: CheckpointError for a path that is not empty; ConfigError for one that cannot be written, and for positions
         that config.json does not support.
     """
+    from huggingface_hub import save_torch_state_dict
+
     final = Path(path).absolute()
     if final.exists() and not (final.is_dir() and not any(final.iterdir())):
         raise CheckpointError(f"{path}: is not empty; use a new or an empty folder")
@@ -85,12 +93,13 @@ def save_pretrained(
     settings = hugging_face_settings(decoder.cfg, decoder.frequencies, decoder.distance, dtype, train_len)
     tied = decoder.cfg.tie_embeddings
     state = {name: tensor for name, tensor in decoder.state_dict().items() if not (tied and name == "head.weight")}
+    tensors = {hugging_face_name(name): tensor for name, tensor in state.items()}
     temporary = final.with_name(f".{final.name}.tmp-{os.getpid()}")
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         with writing(str(path), "folder"):
             temporary.mkdir(parents=True)
-        save_tensors(temporary, {hugging_face_name(name): tensor for name, tensor in state.items()}, shard_bytes)
+        save_torch_state_dict(tensors, temporary, max_shard_size=shard_bytes)
         write_json(temporary / NAME, {**settings, **token_ids})
         for name, text in files.items():
             write_atomic(temporary / name, text.encode())

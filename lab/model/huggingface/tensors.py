@@ -9,17 +9,16 @@ Weights need no permutation: both sides rotate dimensions j and j + head_dim / 2
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from lab.errors import CheckpointError
+from lab.model.huggingface.config import read_json
 
-SINGLE, INDEX, OLD = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 NO_WEIGHT = "rotary_emb.inv_freq"  # a table in folders of early Llamas, computed from config.json here
 FLOATS = ("F64", "F32", "F16", "BF16")
@@ -39,13 +38,8 @@ IN_BLOCK = {
 }
 
 
-@dataclass(frozen=True)
-class Stored:
-    """A stored tensor's file, shape and dtype."""
-
-    file: Path
-    shape: tuple[int, ...]
-    dtype: str
+Stored = dict[str, tuple[Path, tuple[int, ...], str]]
+"""The file, shape and dtype of each stored tensor."""
 
 
 def hugging_face_name(name: str) -> str:
@@ -79,9 +73,9 @@ def load_tensors(
     if faults:
         raise CheckpointError("\n".join(faults))
     found = {}
-    for path in sorted({entry.file for entry in stored.values()}):
+    for path in {path for path, _, _ in stored.values()}:
         with safe_open(path, framework="pt") as file:
-            for theirs in (name for name in names if stored[name].file == path):
+            for theirs in (name for name in names if stored[name][0] == path):
                 tensor = file.get_tensor(theirs)  # maps the file, which may change after loading
                 found[theirs] = tensor.to(device=device, dtype=dtype, copy=True)
     if tied and not torch.equal(found.get(HEAD, found[EMBEDDING]), found[EMBEDDING]):
@@ -90,65 +84,40 @@ def load_tensors(
     return loaded | ({"head.weight": found[EMBEDDING]} if tied else {})
 
 
-def stored_tensors(folder: Path) -> dict[str, Stored]:
+def stored_tensors(folder: Path) -> Stored:
     """List the tensors of a folder without reading them.
 
     Raises: CheckpointError for a folder without weights, a missing shard or a broken file.
     """
     from safetensors import SafetensorError, safe_open
 
-    stored = {}
-    for path in weight_files(folder):
+    whole, index = folder / SINGLE, folder / INDEX
+    if not whole.is_file() and not index.is_file():
+        raise CheckpointError(f"{folder}: holds no {SINGLE} and no {INDEX}; use a folder with weights, not pickles")
+    names = {SINGLE} if whole.is_file() else {*read_json(index).get("weight_map", {}).values()}
+    stored: Stored = {}
+    for path in sorted(folder / name for name in names):
         try:
             with safe_open(path, framework="pt") as file:
                 for name in file.keys():  # noqa: SIM118 (not a dict)
                     part = file.get_slice(name)
                     if not name.endswith(NO_WEIGHT):
-                        stored[name] = Stored(path, tuple(part.get_shape()), part.get_dtype())
+                        stored[name] = path, tuple(part.get_shape()), part.get_dtype()
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{path}: cannot be read ({error}); copy the folder again") from error
     return stored
 
 
-def weight_files(folder: Path) -> list[Path]:
-    """Find the one file, or the shards that the index names.
-
-    Raises: CheckpointError.
-    """
-    if (folder / SINGLE).is_file():
-        return [folder / SINGLE]
-    if not (folder / INDEX).is_file():
-        if list(folder.glob("pytorch_model*.bin")):
-            raise CheckpointError(f"{folder}: holds {OLD} only, a pickle; convert it to safetensors")
-        raise CheckpointError(f"{folder}: holds no {SINGLE} and no {INDEX}; use a folder with weights")
-    try:
-        shards = sorted(set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{folder / INDEX}: cannot be read ({error!r}); copy the folder again") from error
-    missing = [f"{folder / name}: missing, {INDEX} names it; copy the folder again" for name in shards]
-    missing = [line for line, name in zip(missing, shards) if not (folder / name).is_file()]
-    if missing:
-        raise CheckpointError("\n".join(missing))
-    return [folder / name for name in shards]
-
-
-def tensor_faults(wanted: Mapping[str, tuple[int, ...]], stored: Mapping[str, Stored]) -> list[str]:
+def tensor_faults(wanted: Mapping[str, tuple[int, ...]], stored: Stored) -> list[str]:
     """Compare the tensors that config.json implies with those stored, a line for each difference."""
-    faults = []
+    faults, other = [], "take config.json and weights of one model"
     for name, shape in wanted.items():
+        _, found, dtype = stored.get(name, ("", (), ""))
         if name not in stored:
-            remedy = "set tie_word_embeddings to true in config.json if it is the embedding" if name == HEAD else ""
-            faults.append(f"{name}: missing from the weights; {remedy or 'copy the folder again'}")
-        elif stored[name].shape != shape:
-            faults.append(f"{name}={stored[name].shape}: must be {shape}; take config.json and weights of one model")
-        elif stored[name].dtype not in FLOATS:
-            faults.append(f"{name}={stored[name].dtype}: must be {', '.join(FLOATS)}; use the model's float weights")
-    rule = "not part of the model that config.json describes; take config.json and weights of one model"
-    return faults + [f"{name}: {rule}" for name in stored if name not in wanted]
-
-
-def save_tensors(folder: Path, tensors: Mapping[str, Tensor], shard_bytes: int) -> None:
-    """Write tensors of Hugging Face's names to one file, or to shards of at most `shard_bytes` and an index."""
-    from huggingface_hub import save_torch_state_dict
-
-    save_torch_state_dict(dict(tensors), folder, max_shard_size=shard_bytes)
+            faults.append(f"{name}: missing from the weights; copy the folder again, or {other}")
+        elif found != shape:
+            faults.append(f"{name}={found}: must be {shape}; {other}")
+        elif dtype not in FLOATS:
+            faults.append(f"{name}={dtype}: must be {', '.join(FLOATS)}; use the model's float weights")
+    rule = "not part of the model that config.json describes"
+    return faults + [f"{name}: {rule}; {other}" for name in stored if name not in wanted]

@@ -32,9 +32,8 @@ from lab.probe.effective_length import NeedleProbe, Worker
 from lab.probe.haystacks import KEPT, load_haystack, read_text
 from lab.probe.measuring import Found, HeldOutLoss, Measuring, ModelInTraining
 from lab.train.callbacks.counting import Counting, crossed
-from lab.train.callbacks.guarding import WorkFailed, describe, exchange, in_step, together
 from lab.train.callbacks.recording import Recording, mirror
-from lab.train.callbacks.stopping import Stopping
+from lab.train.callbacks.stopping import Stopping, WorkFailed, describe, exchange, in_step, together
 from lab.train.checkpoints import folder_name
 from lab.train.choices import computes_in_bf16, method_name
 from lab.train.environment import commit, processor

@@ -5,6 +5,11 @@ updates nothing: nothing is saved either, and the exit status is 1.
 
 A second Ctrl-C ends the process at once. Other signals do not: launchers and clusters repeat them, and a run that is
 already saving must not be killed by a repeated signal.
+
+Work of all ranks that may fail on any of them, such as a probe, ends on all of them `together`. Between its first and
+its last step it communicates by `exchange` only: a rank that fails joins the next exchange of the others, so that all
+of them fail there, and none waits. Any other collective call is `in_step`: what fails on one rank inside it leaves the
+others waiting, and the run ends.
 """
 
 from __future__ import annotations
@@ -14,17 +19,19 @@ import re
 import signal
 import time
 import traceback
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import lightning
 from lightning.pytorch.callbacks import Callback
+from torch import distributed
 
 from lab.command import FAILED, show
 from lab.errors import LabError
 from lab.launch import Launch
-from lab.train.callbacks.guarding import OutOfStep, describe, exchange
 
+Result = TypeVar("Result")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # Ctrl-C; kill and preemption; SLURM's warning
 SHOWN = 8  # streams that a fault names
 LOST = re.compile("peer|timed out|remote", re.IGNORECASE)  # in the errors of gloo and NCCL
@@ -112,3 +119,59 @@ def not_finite(streams: Sequence[int]) -> str:
         return "has a gradient that is not finite (all losses are)"
     more = f" and {len(streams) - SHOWN} more" if len(streams) > SHOWN else ""
     return f"has a loss that is not finite (streams {', '.join(map(str, streams[:SHOWN]))}{more})"
+
+
+class WorkFailed(Exception):
+    """The work failed on some rank, as all ranks know."""
+
+
+class OutOfStep(RuntimeError):
+    """This rank failed where the others wait for it in a collective call."""
+
+
+def exchange(value: Any, reason: str | None = None) -> list[Any]:
+    """Collect a value of every rank, in order; a collective call.
+
+    Raises: WorkFailed on every rank where one has a reason.
+    """
+    parts = [(value, reason)]
+    if distributed.is_available() and distributed.is_initialized():
+        parts = parts * distributed.get_world_size()
+        distributed.all_gather_object(parts, (value, reason))
+    reasons = [f"rank {rank}: {reason}" for rank, (_, reason) in enumerate(parts) if reason]
+    if reasons:
+        raise WorkFailed(reasons[0])
+    return [value for value, _ in parts]
+
+
+def together(work: Callable[[], Result]) -> Result:
+    """Do this rank's part of some work, and return once it has ended well on all ranks; a collective call.
+
+    Raises: WorkFailed on every rank.
+    """
+    try:
+        result = work()
+    except (WorkFailed, OutOfStep):
+        raise
+    except Exception as error:  # of any kind: what the work measures must not end the run
+        exchange(None, describe(error))
+        raise AssertionError("the exchange raises") from error
+    exchange(None)
+    return result
+
+
+@contextmanager
+def in_step() -> Iterator[None]:
+    """Mark what fails in a collective call of the work.
+
+    Raises: OutOfStep.
+    """
+    try:
+        yield
+    except Exception as error:
+        raise OutOfStep(describe(error)) from error
+
+
+def describe(error: BaseException) -> str:
+    """Return the kind of an error and the first line of its text."""
+    return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])

@@ -10,9 +10,9 @@ PLAIN = {"method": "rope+plain"}
 
 
 def write_fake(
-    path, *, window=128, seed=0, reaches=(40.0, 90.0), f=(5000, 9000), last=100, cases=(), scores=(1.0, 0.4), several=()
+    path, *, window=128, seed=0, reaches=(40.0, 90.0), f=(5000, 9000), last=100, cases=(), scores=(1.0, 0.4)
 ):
-    """Write a run folder with a probe for each reach, and the last one's tests of several numbers."""
+    """Write a run folder with a probe for each reach, with the last one's cases."""
     folder = RunFolder(path)
     (path / "eval").mkdir(parents=True)
     settings = {"data": {"window": window}, "run": {"seed": seed, "name": path.name}, "probe": {"threshold": 0.8}}
@@ -28,7 +28,6 @@ def write_fake(
         ends = {"reach": reach, "reach_low": reach, "reach_high": None, "first_distance": 20, "last_distance": last}
         lengths = {"effective_length": None, "first_length": 64, "f_at_effective_length": None}
         rows.append(about | ends | lengths | {"f_at_reach": f[number - 1] if reach else None, "held_out_loss": 2.0})
-    rows[-1] |= {"needles": 4, "needles_by_distance": [*several]}
     folder.write_records("probes.jsonl", rows)
     folder.write_cases(len(reaches) * 1_000_000, cases)
     return path

@@ -1,4 +1,4 @@
-"""eval.report: frames, sentences and pages of hand-made run folders."""
+"""eval.report: frames and pages of hand-made run folders."""
 
 import io
 import json
@@ -10,7 +10,6 @@ from PIL import Image
 
 from eval.report.__main__ import main
 from eval.report.data import read_runs, shares
-from eval.report.text import sentences
 from lab.train.folder import RunFolder
 from tests.eval.browser import CHROMIUM, browser
 from tests.eval.commands import check_faults, runner
@@ -24,8 +23,7 @@ EVIL = "<script>alert(1)</script>"
 def two_arms(tmp_path):
     """Windows 128, with seeds 0 to 2, and 192, with one."""
     paths = [write_fake(tmp_path / f"a{k}", seed=k, reaches=(40.0, 80.0 + 10 * k)) for k in range(3)]
-    cases = [{"length": 64, "depths": [0.0, 0.05, 0.5, 1.0], "found_each": [True, False, True, True]}, {"length": 64}]
-    paths.append(write_fake(tmp_path / "b", window=192, cases=cases, reaches=(None, 150.0), last=170))
+    paths.append(write_fake(tmp_path / "b", window=192, reaches=(None, 150.0), last=170))
     string = {"method": "rope+string(shift=64,window=32)"}
     four = {"metric": "needles_by_distance", "distance": 20, "score": 0.1, "n": 4, **PLAIN}
     reach = {"metric": "reach", "reach": 170.0, "n": 100, **string}
@@ -61,36 +59,6 @@ def test_seeds_are_folded_with_t_limits_and_one_run_keeps_those_of_its_tests(tmp
     assert list(out.loc[("window=192", 100), ["low", "high"]]) == pytest.approx([0.3, 0.5])
 
 
-def test_needles_are_counted_by_tenth_of_the_text_and_old_cases_are_left_out(two_arms):
-    runs = read_runs(two_arms)
-    assert runs.needles[["length", "part", "share", "n"]].values.tolist() == [
-        [64, 0, 0.5, 2],
-        [64, 5, 1.0, 1],
-        [64, 9, 1.0, 1],
-    ]
-    assert any("1 recorded cases" in note for note in runs.notes)
-
-
-def test_sentences_name_arms_limits_and_what_may_reach_farther(two_arms):
-    asked, found, related = sentences(read_runs(two_arms))
-    assert asked.startswith("Asked: how far back in their windows of 128 and 192 tokens can these models find a number")
-    assert asked.endswith("after 2M tokens of training? (4 runs, 2 arms, 3 seeds)")
-    # a2 ends at 100, the last distance; mean 90, half width 4.3027 * 10 / sqrt(3) = 24.8
-    means = "window=128: at least 90 (95% limits 65 to 115, n = 3); window=192: 150 (n = 1)."
-    assert found.startswith("Found: 3 of 4 runs fall short of the farthest distance. ")
-    assert found.endswith(means)
-    assert "9K pairs, a factor of 1.0 apart, too close" in related
-
-
-def test_f_far_apart_is_said_not_to_decide(tmp_path):
-    paths = [
-        write_fake(tmp_path / f"a{k}", window=128 + k, f=(1, 1000 * 4**k), reaches=(9.0, 60.0 + k)) for k in range(4)
-    ]
-    related = list(sentences(read_runs(paths)))[2]
-    assert "1K to 64K pairs, a factor of 64 apart, so f alone does not decide reach" in related
-    assert "over 4 arms is +1.00, p < 0.001" in related
-
-
 def test_page_is_whole_and_escaped_and_its_figures_are_valid(two_arms, tmp_path, capsys):
     pytest.importorskip("altair")
     evil = two_arms[0].rename(two_arms[0].with_name("<b>bold<"))
@@ -98,10 +66,10 @@ def test_page_is_whole_and_escaped_and_its_figures_are_valid(two_arms, tmp_path,
     words = [evil, *two_arms[1:], "-o", page, "--figures", images, f"--title={EVIL}"]
     status, out, err = run(words, capsys)
     assert (status, err.strip()) == (0, "")
-    assert out.startswith(f"{page}: 4 runs, 8 figures")
+    assert out.startswith(f"{page}: 4 runs, 5 figures")
     text = page.read_text()
     specs = json.loads(re.search(r"const figures = (.*);\n", text)[1])
-    assert len(specs) == 8
+    assert len(specs) == 5
     markup = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
     assert not re.search(r"""\b(src|href)\s*=|url\(|@import|<script|<link""", markup)
     assert EVIL not in text
@@ -110,8 +78,7 @@ def test_page_is_whole_and_escaped_and_its_figures_are_valid(two_arms, tmp_path,
     names = sorted(path.stem for path in images.glob("*.png"))
     assert run([*two_arms[1:], "-o", tmp_path / "all.png"], capsys)[0] == 0
     assert Image.open(tmp_path / "all.png").width > 1500
-    drawn = ["by_distance", "by_needles", "frequency", "growth", "heat_map", "loss", "reach_by_f", "reach_by_method"]
-    assert names == drawn
+    assert names == ["by_distance", "frequency", "growth", "reach_by_f", "reach_by_method"]
     for name in names:
         assert Image.open(io.BytesIO((images / f"{name}.png").read_bytes())).width > 600
         assert (images / f"{name}.svg").read_text().startswith("<svg")
@@ -137,7 +104,7 @@ def test_faults_are_one_line_each(tmp_path, capsys):
         check_faults(err.splitlines(), [f"{broken / 'probes.jsonl'}: "])
 
 
-DRAWN = "views.length === 8 && views.every(view => view)"
+DRAWN = "views.length === 5 && views.every(view => view)"
 TICKS = "[...document.querySelectorAll('#figure-0 .role-axis-label text')].map(text => text.textContent).join()"
 MARKS = "document.querySelectorAll('#figure-1 .mark-symbol.role-mark path').length"
 
@@ -151,7 +118,7 @@ def test_page_works_in_a_browser(two_arms, tmp_path, capsys):
     with browser(tmp_path / "profile") as chromium:
         chromium.open(page)
         chromium.until(DRAWN)
-        assert chromium.value("document.querySelectorAll('.chart svg.marks').length") == 8
+        assert chromium.value("document.querySelectorAll('.chart svg.marks').length") == 5
         linear, all_marks = chromium.value(TICKS), chromium.value(MARKS)
         chromium.value("document.querySelector('[data-figure=\"0\"]').click()")
         chromium.until(f"{TICKS} !== {json.dumps(linear)}")

@@ -1,0 +1,300 @@
+"""Join results of any evaluations into one table, and mark the differences that are significant.
+
+    python -m eval.compare PATH [PATH ...] [--by FIELD,FIELD] [-o FOLDER|FILE.txt|.md|.csv|.tex]
+
+PATH is a run folder, a folder of results, or a .jsonl file of rows, of eval.probe (and training's own probes),
+eval.ruler, eval.passkey, eval.lines, eval.perplexity or eval.harness:
+
+    python -m eval.compare runs/tiny_2k/eval --by method -o table.md
+    python -m eval.compare runs/windows-* --by window -o windows.tex
+
+Each line is a task at a length, each column a model with its position methods, or what --by names: model, checkpoint,
+method, precision, length, task, any column of the rows, or any setting of the runs' config.yaml (window, or in full
+data.window). Results of other protocols, texts, numbers of needles or seeds never share a line; with --by a setting,
+the texts of each run's own corpus do. A probe's summary gives lines of its own: effective length, reach, f at each.
+
+Runs that differ only in run.seed are one column: the mean of each score over the seeds, with 95% limits by the t
+distribution; --by model shows each run. Differences to the first column are tested. Outcomes of the same tests take
+McNemar's exact test, or the paired t test where they are not 0 or 1; other shares take Fisher's exact test. Probes that
+stopped early are compared by their exact limits, means over seeds by the paired t test or Welch's. Holm's method
+adjusts all p of a table together.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from eval.engine.command import NO_MODEL, NO_PICTURE, Form, Request, run
+from eval.engine.records import read_records, unpacked
+from eval.engine.rows import Found, file_in
+from eval.engine.statistics import judge
+from lab.command import start
+from lab.errors import ConfigError, nearest
+from lab.files import write_atomic, writing
+from lab.schema import Section
+from lab.train.arms import ONLY, differing, mean_with_limits, name_arms
+
+Row = dict[str, Any]
+LEVEL = 0.05
+FORMS = {"share": ".1f", "percent": ".1f", "tokens": ",.1f", "pairs": ",.0f"}  # of units; of all others .4g
+RANGES = {"share": (0, 1), "percent": (0, 100), "tokens": (0, np.inf), "pairs": (0, np.inf)}  # of units
+COLUMNS = ["model", "checkpoint", "method"]  # what a column is, unless --by names it
+WIDER = ["precision", "weights"]  # and where two results of one task would else be in one cell
+LINE = ["evaluation", "unit", "task", "length"]
+
+
+class Grid(NamedTuple):
+    """Results by line and column, what columns are, what all have in common, and how many older are left out."""
+
+    cells: pd.DataFrame
+    by: list[str]
+    common: str
+    older: int
+
+
+def arrange(records: pd.DataFrame, by: Sequence[str] = ()) -> Grid:
+    """Put results into lines and columns, fold seeds, and test the differences to the first column.
+
+    The newest checkpoint of a model and method is taken, unless the columns are checkpoints. Of a result that appears
+    twice, the one of more tests is taken, or the later one.
+
+    Raises: ConfigError for a field that no record has.
+    """
+    frame = with_arms(records)
+    is_setting = sum(add_field(frame, name) for name in by) > 0
+    if "model" in by:
+        frame["model"] = records.model
+    newest = frame.checkpoint.groupby([frame.evaluation, frame.model, frame.method]).transform("max")
+    kept = frame.copy() if "checkpoint" in by else frame[frame.checkpoint == newest].copy()
+    lines, columns = choose_keys(kept, list(dict.fromkeys(by)), is_setting)
+    kept = kept.sort_values("n", kind="stable", na_position="first")
+    once = kept.drop_duplicates([*lines, *columns, "run_seed"], keep="last").sort_index()
+    cells = pd.DataFrame([fold(rows) for _, rows in once.groupby([*lines, *columns], sort=False, dropna=False)])
+    cells["line"] = line_names(cells, lines)
+    keys = list(cells[columns].astype(object).itertuples(index=False, name=None))
+    unique = list(dict.fromkeys(keys))
+    if by:  # rising numbers
+        unique.sort(key=lambda key: [x if isinstance(x, int | float) and not pd.isna(x) else 0 for x in key])
+    differ = [k for k in range(len(columns)) if len({key[k] for key in unique}) > 1]
+    cells["number"] = [unique.index(key) for key in keys]
+    cells["column"] = [", ".join(spelt(key[k]) for k in differ or [0]) for key in keys]
+    common = ", ".join(filter(None, (spelt(x) for k, x in enumerate(unique[0]) if k not in differ)))
+    judge(cells)
+    cells = cells.sort_values([*(name for name in LINE if name in lines), "line", "number"], ignore_index=True)
+    return Grid(cells, columns, common, len(frame) - len(kept))
+
+
+def with_arms(records: pd.DataFrame) -> pd.DataFrame:
+    """Add the settings in which runs differ, and name models by their arms, whose checkpoints get common names."""
+    frame, has = records.copy(), records.run != ""
+    settings = dict(zip(frame.run[has], frame.settings[has], strict=True))
+    for name in differing(settings):
+        frame[name] = [str(known.get(name)) for known in frame.settings]
+    arms = name_arms(settings)
+    frame["arm"] = [arms.get(run, model) for run, model in zip(frame.run, frame.model, strict=True)]
+    frame["model"] = frame.groupby("arm").model.transform(arm_name)
+    frame["run_seed"] = [str(known.get("run.seed")) for known in frame.settings]
+    frame["length"] = frame.length.fillna(0).astype(int)
+    frame["weights"] = frame.weights.mask(has)  # follow from run and checkpoint
+    checkpoints = frame.checkpoint.fillna("").astype(str)
+    number = checkpoints.groupby([frame.arm, records.model, frame.evaluation]).rank("dense")
+    frame["checkpoint"] = checkpoints.groupby([frame.arm, frame.evaluation, number]).transform("first")
+    return frame
+
+
+def arm_name(models: pd.Series[str]) -> str:
+    """Name an arm: its only run, else its settings, or without any the beginning of a run's name."""
+    if models.nunique() == 1:
+        return str(models.iloc[0])
+    return str(models.name) if models.name != ONLY else f"{models.iloc[0].rpartition('-')[0]}-*"
+
+
+def add_field(frame: pd.DataFrame, name: str) -> bool:
+    """Add a column that --by names, and return whether it is a setting, which may be named by its last part.
+
+    Raises: ConfigError.
+    """
+    if name in (*COLUMNS, *WIDER, *LINE):
+        return False
+    columns, settings = ({key: None for known in frame[of] for key in known} for of in ("row", "settings"))
+    ends = sorted((s for s in settings if s == name or s.endswith(f".{name}")), key=lambda s: s.count("."))
+    if name not in columns and not ends:
+        hint = nearest(name, [*COLUMNS, *WIDER, *LINE, *columns, *settings])
+        raise ConfigError(f"--by={name}: no record and no config.yaml has this field; {hint}")
+    values = [row.get(name) for row in frame.row] if name in columns else [s.get(ends[0]) for s in frame.settings]
+    frame[name] = [x if x is None or isinstance(x, int | float | str) else json.dumps(x) for x in values]
+    return name not in columns
+
+
+def choose_keys(frame: pd.DataFrame, by: list[str], is_setting: bool) -> tuple[list[str], list[str]]:
+    """Choose the fields of lines and of columns, so that no cell holds results that cannot be compared.
+
+    Where some arm has several seeds, the seed of the tests, which may be the run's, is no criterion; where columns are
+    settings of runs, neither are the texts of the runs' own corpora.
+    """
+
+    def varying(keys: list[str], names: Sequence[str]) -> list[str]:
+        groups = frame.groupby(keys, dropna=False)
+        return [name for name in names if groups[name].nunique(dropna=False).max() > 1]
+
+    of_run = ["seed"] if frame.groupby("arm").run_seed.nunique().max() > 1 else []
+    if is_setting:
+        of_run = ["haystack", "texts", "seed"]
+    known = pd.DataFrame(list(frame.alike), index=frame.index)
+    repeated = ["asked"] if {"length", "task"} & {*by} else []  # in the names of lines of line retrieval
+    alike = [name for name in known if name not in (*by, *repeated)]
+    for name in alike:
+        frame[name] = known[name].map(json.dumps)
+        if name in of_run:
+            frame[name] = frame[name].mask(frame.settings.map(bool))
+    lines = [name for name in LINE if name not in by]
+    lines += varying(lines, alike)
+    if not by:
+        return lines, COLUMNS + varying(lines + COLUMNS, WIDER)
+    follows = ["model", "checkpoint", "weights"] if is_setting else []  # from a run's settings
+    lines += [name for name in COLUMNS + WIDER if name not in (*by, *follows)]
+    return lines + varying([*lines, *by], [name for name in frame if "." in name and name not in by]), by
+
+
+def fold(rows: pd.DataFrame) -> Row:
+    """Fold the records of one cell, one for each seed, into their mean, below a value where a seed's is."""
+    bounds = rows.score.fillna(rows.below).astype(float)
+    seeds = {"seeds": len(rows), "by_seed": dict(zip(rows.run_seed, bounds, strict=True))}
+    cell: Row = rows.iloc[-1].to_dict() | seeds
+    if len(rows) == 1:
+        return cell
+    mean, low, high = mean_with_limits(bounds.tolist())
+    if rows.score.isna().any():
+        return cell | {"score": np.nan, "below": mean, "low": np.nan, "high": np.nan, "by_seed": {}}
+    least, most = RANGES.get(rows.unit.iloc[0], (-np.inf, np.inf))
+    return cell | {"score": mean, "low": float(np.clip(low, least, most)), "high": float(np.clip(high, least, most))}
+
+
+def line_names(cells: pd.DataFrame, lines: Sequence[str]) -> pd.Series[str]:
+    """Name lines by evaluation, task and length, and by the fields that distinguish lines of the same name."""
+    first = pd.Series("", index=cells.index)
+    for name in (name for name in ("evaluation", "task") if name in lines):
+        first = first + cells[name] + " "
+    if "length" in lines:
+        is_named = [f"{n} " in f"{task} " or n == 0 for n, task in zip(cells.length, cells.task, strict=True)]
+        first = first.where(is_named, first + cells.length.map("{:,} tokens ".format))
+    out = first = first.str.strip()
+    for name in (name for name in lines if name not in LINE):
+        value = cells[name].astype(str)
+        named = out + " " + (value if name in (*COLUMNS, *WIDER) else f"{name}=" + value)
+        out = out.where(value.groupby(first).transform("nunique") <= 1, named)
+    return out
+
+
+def spelt(value: Any) -> str:
+    """Write a value of a heading."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1:
+        return f"{value:,.0f}"
+    return "" if pd.isna(value) else str(value)
+
+
+def number(cell: Any) -> str:
+    """Write a score with its limits, shares in percent: 50.0 (25.0 to 75.0), n=8."""
+    factor, form, tail = 100 if cell.unit == "share" else 1, FORMS.get(cell.unit, ".4g"), ".0" * (cell.unit == "tokens")
+    score, low, high, below = (
+        None if pd.isna(x) else f"{factor * x:{form}}".removesuffix(tail)
+        for x in (cell.score, cell.low, cell.high, cell.below)
+    )
+    text = score or f"<{below}"
+    if score and low and (high or cell.unit == "tokens"):
+        text += f" ({low} to {high})" if high else f" ({low} or more)"
+    return text + (f", {cell.seeds} seeds" if cell.seeds > 1 else "" if pd.isna(cell.n) else f", n={cell.n:,.0f}")
+
+
+def spread(grid: Grid, best: str = "{}") -> pd.DataFrame:
+    """Spread the cells as text, `best` around a line's best; * is significant, ? not tested, - no result."""
+    words = []
+    for cell in grid.cells.itertuples():
+        mark = "*" if cell.compared and cell.p_adjusted <= LEVEL else "?" if cell.compared and not cell.test else ""
+        words.append((best if cell.best else "{}").format(number(cell)) + mark)
+    columns = grid.cells.sort_values("number").column.unique()
+    table = grid.cells.assign(text=words).pivot(index="line", columns="column", values="text")
+    return table.loc[grid.cells.line.unique(), columns].fillna("-").rename_axis(index=None, columns=None)
+
+
+def legend(grid: Grid, best: str = "is bold") -> list[str]:
+    """Explain the marks, the tests, and what was left out."""
+    tests, untested = grid.cells.test.value_counts(), int((grid.cells.compared & grid.cells.test.isna()).sum())
+    first = grid.cells.column[grid.cells.number == 0].iloc[0]
+    named = ", ".join(f"{name} ({count})" for name, count in tests.items())
+    lines = {
+        f"All columns: {grid.common}.": grid.common,
+        f"Shares in percent, with limits where they are known; the best of a line {best}.": True,
+        "Of several seeds the mean, with 95% limits by the t distribution.": (grid.cells.seeds > 1).any(),
+        f"* differs from {first} at {LEVEL:g}: {named}; p adjusted for {tests.sum()} comparisons (Holm).": len(tests),
+        f"? no test ({untested}): neither outcomes of the same tests nor shares of tests are recorded.": untested,
+        f"{grid.older:,} results of older checkpoints are left out; --by=checkpoint shows them.": grid.older,
+    }
+    return [text for text, is_shown in lines.items() if is_shown]
+
+
+def as_latex(grid: Grid) -> str:
+    """Write a table of LaTeX's booktabs, the legend as comments."""
+    text = str(spread(grid, "BEST{}TSEB").to_latex(escape=True))
+    return text.replace("BEST", "\\textbf{").replace("TSEB", "}") + "".join(f"% {line}\n" for line in legend(grid))
+
+
+def known(grid: Grid) -> pd.DataFrame:
+    """Lay out all that is known of each result."""
+    names = dict.fromkeys(["evaluation", "task", "length", *COLUMNS, *WIDER, *grid.by])
+    rest = ["alike", "n", "seeds", "score", "low", "high", "below", "unit", "best", "test", "p", "p_adjusted"]
+    return grid.cells[[*names, *rest]].rename(columns={"alike": "protocol"})
+
+
+WRITERS: dict[str, Callable[[Grid], str]] = {
+    ".txt": lambda grid: "\n".join([spread(grid, "^{}").to_string(), "", *legend(grid, "has a ^")]),
+    ".md": lambda grid: "\n".join([spread(grid, "**{}**").to_markdown(), "", *(f"{x}  " for x in legend(grid))]),
+    ".csv": lambda grid: str(known(grid).to_csv(index=False)),
+    ".tex": as_latex,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(Section):
+    """Options of this command."""
+
+    by: tuple[str, ...] = ()
+    """Fields, with commas between them, that columns are: of the rows, or settings of the runs; left out, model,
+    checkpoint and method."""
+
+
+def join(request: Request) -> Found:
+    """Read all results, and return the table, or where it was written.
+
+    Raises: LabError.
+    """
+    output = None if request.folder is None else file_in(request.folder, "compare.txt")
+    if output is not None and output.suffix not in WRITERS:
+        raise ConfigError(f"-o {output}: must end in {', '.join(WRITERS)}, or be a folder; name the file of the table")
+    with unpacked(request.places) as places:
+        grid = arrange(read_records(places), request.options.by)
+    rows = [{name: value for name, value in r.items() if pd.notna(value)} for r in known(grid).to_dict("records")]
+    if output is None:
+        return Found(WRITERS[".txt"](grid), rows)
+    with writing(f"-o {output}", "file"):
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(output, (WRITERS[output.suffix](grid).rstrip("\n") + "\n").encode())
+    return Found(f"{len(grid.cells):,} results in {grid.cells.line.nunique():,} lines", rows, output)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit status."""
+    missing = "PATH: must be set; give a run folder, a folder of results, or a .jsonl file, before the options"
+    refused = {**NO_MODEL, "--plot": NO_PICTURE}
+    form = Form(options=CompareOptions, refused=refused, each=False, file=True, missing=missing)
+    return run("eval.compare", __doc__, form, join, arguments)
+
+
+if __name__ == "__main__":
+    start(main)

@@ -1,1 +1,0 @@
-"""Results of any evaluations as one table."""
