@@ -43,7 +43,6 @@ def without(packages, words):
 @pytest.fixture(scope="module")
 def finished(place):
     """A run in an interpreter of its own, with the bare packages only."""
-    # matplotlib cannot be blocked here: torchmetrics, which Lightning loads, imports it wherever it is installed
     extras = ["wandb", "datasets", "pyarrow", "pandas", "flash_attn", "xformers"]
     words = [sys.executable, "-c", without(extras, command(place, "finished"))]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S)
