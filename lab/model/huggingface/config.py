@@ -174,7 +174,7 @@ def hugging_face_settings(
             "loaded model"
         )
     family = "mistral" if cfg.d_model % cfg.n_heads else "llama"
-    family = "qwen2" if cfg.qkv_bias else "qwen3" if cfg.qk_norm else family
+    family = {"bias": "qwen2", "norm": "qwen3"}.get(cfg.qkv, family)
     return {
         "architectures": [f"{family.capitalize()}ForCausalLM"],
         "model_type": family,
