@@ -8,16 +8,12 @@ import pytest
 from lab.counts import PositionCounts, targets_by_context, visible_context
 from lab.data.batches import to_batch
 from lab.data.segments import index_segments
-from lab.data.selecting import Selection
-from lab.skip.longrecipe import LongRecipe
 from tests.data.stores import drawn_lengths, make_store, stream_over
 from tests.data.windows import (
-    FIRST,
     IGNORE,
     MASKS_AND_CHUNKS,
     documents_of,
     drawn_row,
-    runs_of,
 )
 
 WINDOW, SEED = 20, 3
@@ -66,17 +62,3 @@ def test_packs_count_the_targets_of_their_windows(text, name):
     assert supervised(packs).supervised.tolist() == expected.tolist()
     contexts = [visible_context(pack.lengths, pack.anchors) for pack in packs]
     assert sum(int((c + 1).sum()) for c in contexts) == pairs
-
-
-def test_samples_of_selected_sentences_count_places_and_not_ids(text):
-    n_ids = FIRST + sum(LENGTHS)
-    selection = Selection(LongRecipe(target_len=WINDOW, selection="unread"), 12, np.arange(n_ids) % 5 == 0, None)
-    segments = index_segments(text[1], "concatenated", WINDOW)
-    packs = packs_of(text[1], segments, 10, pack_tokens=36, look_ahead=6, selection=selection)
-    expected = np.zeros(WINDOW, dtype=np.int64)
-    for _, targets, ids, _ in itertools.chain(*map(runs_of, packs)):
-        for place, target in enumerate(targets):
-            expected[place] += target != IGNORE
-        assert ids[-1] >= len(ids) - 1
-    assert supervised(packs).supervised.tolist() == expected.tolist()
-    assert expected.sum() < sum(sum(pack.lengths) for pack in packs) - len(packs), "some targets are left out"

@@ -90,37 +90,6 @@ def test_a_pack_of_one_window_is_that_windows_row(stores, name, n_streams):
 # ids
 
 
-def drawing(kind, seen):
-    """Make a skip that notes the ids it gave: from 0 on, further on, with a gap, or any of the three."""
-
-    def place(tokens, generator):
-        chosen = int(generator.integers(3)) if kind == "any" else ("plain", "later", "gap").index(kind)
-        ids = np.arange(len(tokens)) + (chosen == 1)
-        ids[len(ids) // 2 :] += 3 * (chosen == 2)
-        seen.append(ids.tolist())
-        return ids
-
-    return place
-
-
-@pytest.mark.parametrize("kind", ["plain", "later", "gap", "any"])
-def test_ids_are_left_out_exactly_where_they_count_from_0(tmp_path, kind):
-    documents = documents_of(drawn_lengths(6, 50, 6))
-    store = make_store(tmp_path, [documents])
-    seen, kept = [], []
-    segments = index_segments(store, "natural", 6)
-    stream = stream_over(store, segments, pack_tokens=12, seed=1, look_ahead=4, skip=drawing(kind, seen))
-    for pack in itertools.islice(stream, 60):
-        counts_up = all(ids == list(range(len(ids))) for ids in seen)
-        assert (pack.position_ids is None) == counts_up
-        if not counts_up:
-            assert pack.position_ids[: sum(pack.lengths)].tolist() == [*itertools.chain(*seen)]
-        assert [len(ids) for ids in seen] == pack.lengths
-        kept.append(counts_up)
-        seen.clear()
-    assert set(kept) == {"plain": {True}, "later": {False}, "gap": {False}, "any": {False, True}}[kind]
-
-
 # what decides what is drawn
 
 

@@ -4,7 +4,6 @@ import pytest
 
 from lab.data.config import Conversations
 from lab.data.conversations import cut, exchanges, select
-from lab.data.preparation import prepare
 from lab.data.text_files import Document, DroppedDocument
 from tests.data.test_scored import config_of, opened, tokenizer, turns, words_of, write_rows  # noqa: F401
 
@@ -64,19 +63,3 @@ def test_the_limit_counts_samples_and_what_follows_is_not_read():
         pytest.fail("read beyond the limit")
 
     assert kept(items(), max_tokens=2, limit=3) == ["a A", "b B", DroppedDocument("empty"), "c C"]
-
-
-@pytest.mark.parametrize(("limit", "documents", "tokens", "short"), [(3, 3, 62, 1), (None, 6, 124, 2)])
-def test_shards_hold_the_samples_and_no_longer_ones(limit, documents, tokens, short, tmp_path, tokenizer):  # noqa: F811
-    """An exchange is 8 tokens, <bos> and <eos> 2: 10, 18 and 42 tokens, of which at most 30 are 26 and 18 again."""
-    rows = [turns(*[("human", "Hi"), ("gpt", "Hello.")] * n) for n in (1, 2, 5)]
-    files = write_rows(tmp_path / "corpus", rows)
-    write_rows(files, rows, "second.jsonl")
-    corpus = Conversations(path=str(files), min_tokens=15, max_tokens=30, limit=limit)
-    config = config_of(corpus, tmp_path, tokenizer, {"window": 30})
-    done = prepare(config, progress=False)
-    assert (done.documents["train"], done.tokens["train"]) == (documents, tokens)
-    assert done.skips == {"shorter than 15 tokens": short}
-    first = words_of(opened(config))[:18]
-    assert [word for word, _ in first].count("Hello.") == 2
-    assert first[0][0] == "<bos>"

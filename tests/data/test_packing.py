@@ -107,17 +107,6 @@ def test_state_takes_a_stream_up_where_it_stood(corpus, at):
     assert all(same(a, b) for a, b in zip(take(resumed, 25), packs[at:], strict=True))
 
 
-@pytest.mark.parametrize("look_ahead", [8, 64, 500])
-def test_a_corpus_smaller_than_the_look_ahead_goes_round(tmp_path, look_ahead):
-    store = make_store(tmp_path, [numbered_documents([5, 9, 2])])
-    stream = stream_of((store, index_segments(store, "natural", WINDOW)), look_ahead=look_ahead)
-    packs = take(stream, 1000)
-    counts = Counter(tokens[0] for pack in packs for tokens, _ in parts(pack))
-    # drawn equally often, up to one epoch, and at most look_ahead of them wait
-    assert set(counts) == {1, 6, 15}
-    assert max(counts.values()) - min(counts.values()) <= look_ahead + 1
-
-
 def test_a_segment_longer_than_a_pack_is_refused(tmp_path):
     store = make_store(tmp_path, [numbered_documents([17])])
     with refused("train.micro_batch_tokens=16: must hold the longest segment, 17 tokens; ", ConfigError):

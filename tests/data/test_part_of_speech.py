@@ -5,8 +5,6 @@ import pytest
 
 from eval.engine.token_classes import token_texts
 from lab.data.selecting import label_types, labels_of, open_tagger
-from lab.errors import ConfigError
-from tests.data.stores import refused
 
 WORDS = {"magic": "ADJ", "numbers": "NOUN", "is": "AUX", "One": "NUM", "of": "ADP", ".": "PUNCT", "the": "DET"}
 TEXT = "One of the magic numbers is magic.\n\nOne is the"
@@ -64,11 +62,3 @@ def test_a_type_takes_its_most_frequent_label(bpe, tagger):
     assert by_text == {piece: min(set(own), key=lambda x: (-own.count(x), x)) for piece, own in seen.items()}
     assert bpe.token_to_id("<bos>") not in labels
     assert (by_text[" numbers"], by_text.get("\n\n", "SPACE")) == ("NOUN", "SPACE")
-
-
-@pytest.mark.parametrize("name", ["en_core_web_none", "."])
-def test_a_pipeline_that_is_not_there_is_one_line(name, tmp_path, monkeypatch):
-    pytest.importorskip("spacy")
-    monkeypatch.chdir(tmp_path)
-    with refused(f"--tagger={name}: cannot be opened (", ConfigError):
-        open_tagger(name)

@@ -5,13 +5,13 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 from scipy.optimize import minimize
 from scipy.stats import CensoredData, norm
 
 from eval.engine.regression import bootstrap, compare, fit, held_out, inflation, measured, quantile, separable
 from eval.reach import at_the_reach, bounds, main
 from lab.counts import PositionCounts
+from lab.settings import format_yaml
 from lab.train.folder import RunFolder
 
 TRUE = {"f": 0.5, "tokens": 0.2, "window": 0.7}
@@ -168,7 +168,7 @@ def write_runs(folder):
             run = RunFolder(folder / f"{window}-{documents}-{seed}")
             (run.path / "counts").mkdir(parents=True)
             settings = {"run": {"seed": seed}, "data": {"window": window, "corpus": {"median_tokens": documents}}}
-            (run.path / "config.yaml").write_text(yaml.safe_dump({**settings, "model": {"theta": 1000.0}}))
+            (run.path / "config.yaml").write_text(format_yaml({**settings, "model": {"theta": 1000.0}}))
             counts, records = PositionCounts(window), []
             for tokens in (120_000, 360_000, 960_000):
                 counts.add_segments([documents] * ((tokens - counts.tokens) // documents))

@@ -5,17 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional
 
 from lab.counts import PositionCounts
-from lab.errors import ConfigError
 from lab.model.decoder import Decoder, DecoderConfig
-from lab.model.loss import IGNORE, target_losses
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_distance import DistanceProbe, DistanceResult, log_probs, reach
 from lab.probe.intervals import share_limits
 from lab.probe.records import distance_record, found_by_distance, reach_record
-from tests.probe.test_effective_length import STOP, Ranks, Remembering
+from tests.probe.test_effective_length import STOP, Ranks
 from tests.probe.test_one_number import HAYSTACK
 
 WINDOW = 160
@@ -73,48 +70,12 @@ def curve(*found, tests=10):
         pytest.param((7, 10, 4, 0), 0.8, (42.2, None, 55.2), id="pooled"),  # 0.85, 0.85, 0.4; high 1, 1, 0.738
         pytest.param((10, 10, 0, 0), 0.6, (48.0, 42.6, 51.6), id="all_limits"),
         pytest.param((2, 9, 1, 0), 0.8, (None, None, 47.1), id="below_at_first"),
-        pytest.param((0, 0, 0, 0), 0.8, (None, None, 20), id="certainly_below_at_first"),
         pytest.param((10, 9, 9, 8), 0.8, (80.0, None, None), id="to_the_end"),
     ],
 )
 def test_reach_by_hand(found, threshold, expected):
     values = reach(curve(*found), threshold)
     assert (values["reach"], values["reach_low"], values["reach_high"]) == expected
-
-
-def test_the_distances_are_those_of_the_settings_or_equally_spaced(bpe):
-    probe = make_probe(bpe)
-    room = probe.test.reachable
-    assert len(probe.distances) == 14
-    assert (probe.distances[0], probe.distances[-1]) == (max(room[0], WINDOW // 4), room[-1])
-    assert np.ptp(np.diff(probe.distances)) <= 1
-    assert len(make_probe(bpe, distance_points=5).distances) == 5
-    assert make_probe(bpe, distances=(50, 70)).distances == [50, 70]
-
-
-@pytest.mark.parametrize(
-    ("settings", "line"),
-    [
-        ({"distances": (50, 900)}, "probe.distances=900: must be "),
-        ({"distances": (70, 50)}, "distances=[70, 50]: must rise"),
-        ({"distance_points": 3, "distances": (50,)}, "distance_points=3: would be ignored"),
-        ({"distance_points": 3, "distance_tests": 0}, "distance_points=3: would be ignored"),
-        ({"distance_points": 1}, "distance_points=1: must be >= 2"),
-    ],
-)
-def test_wrong_distances_are_one_line(bpe, settings, line):
-    with pytest.raises(ConfigError) as caught:
-        make_probe(bpe, **settings)
-    assert str(caught.value).startswith(line)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_window_without_room_is_refused(bpe):
-    least = WINDOW - len(make_probe(bpe).test.reachable) + 1
-    config = ProbeConfig(digits=3, seed=3)
-    assert DistanceProbe(config, bpe, HAYSTACK, window=least, stop_id=STOP).distances
-    with pytest.raises(ConfigError, match=f"a one-number test takes {least} tokens, and the window has {least - 1}"):
-        DistanceProbe(config, bpe, HAYSTACK, window=least - 1, stop_id=STOP)
 
 
 @pytest.mark.parametrize(("tests", "world_size"), [(7, 2), (6, 3), (1, 2)])
@@ -126,16 +87,6 @@ def test_ranks_together_give_the_tests_of_one(bpe, tests, world_size):
     alone = list(make().run(Sees(bpe, 80)))
     assert all(found == alone for found in ranks.results)
     assert all(model.prompts <= -(-tests // world_size) for model in ranks.models)
-
-
-def test_tests_that_are_known_are_not_run_again(bpe):
-    probe = make_probe(bpe, distances=(50, 90))
-    whole = list(probe.run(Sees(bpe, 80)))
-    rows = {(r.distance, case["test"]): case for r in whole for case in r.cases}
-    known = {key: row for key, row in rows.items() if key[1] % 3 == 1 or key[0] == 90}
-    memory = Remembering(known)
-    assert list(probe.run(Sees(bpe, 80), store=memory)) == whole
-    assert sorted(memory.heard) == sorted(rows.keys() - known.keys())
 
 
 def test_log_probabilities_are_those_of_all_logits_in_float64(bpe):
@@ -161,17 +112,6 @@ def test_log_probabilities_are_those_of_all_logits_in_float64(bpe):
         assert bpe.decode(ids[first : first + 3]) == case.numbers[0]
         expected.append(sum(float(log_p[place - 1, ids[place]]) for place in range(first, first + 3)))
     assert log_probs(Model(), cases, probe.test.budget, "cpu") == pytest.approx(expected, abs=1e-9)
-
-
-def test_losses_of_targets_add_up_and_are_those_of_torch():
-    generator = torch.Generator().manual_seed(0)
-    hidden, weight = (torch.randn(n, 8, generator=generator, dtype=torch.float64) for n in (23, 11))
-    targets = torch.randint(0, 11, (23,), generator=generator)
-    targets[::4] = IGNORE
-    losses = target_losses(hidden, weight, targets, chunk=5)
-    torch.testing.assert_close(
-        losses, functional.cross_entropy(hidden @ weight.T, targets, ignore_index=IGNORE, reduction="none")
-    )
 
 
 def test_the_records_of_distances(bpe):
@@ -210,11 +150,3 @@ def test_limits_of_needles_are_those_of_whole_cases_drawn_again():
         assert (row["n"], row["found"], row["score"]) == (n, found, pytest.approx(score))
         assert (row["low"], row["high"]) == pytest.approx(tuple(np.quantile(shares, [0.05, 0.95])))
     assert sum(row["n"] for row in rows) == 48, "each number is near one of the distances"
-
-
-def test_numbers_that_stand_and_fall_together_get_wider_limits():
-    together = [{"distances": [30] * 4, "found_each": [k % 2 == 0] * 4} for k in range(20)]
-    apart = [{"distances": [30], "found_each": [k % 2 == 0]} for k in range(80)]
-    wide, narrow = (found_by_distance(cases, [30], confidence=0.95, seed=0)[0] for cases in (together, apart))
-    assert (wide["n"], wide["score"]) == (narrow["n"], narrow["score"]) == (80, 0.5)
-    assert 1.7 < (wide["high"] - wide["low"]) / (narrow["high"] - narrow["low"]) < 2.3  # sqrt(4)

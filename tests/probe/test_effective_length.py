@@ -2,20 +2,17 @@ import hashlib
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-import lab.probe.effective_length
 from lab.counts import PositionCounts
-from lab.errors import ConfigError, DataError
+from lab.errors import DataError
 from lab.probe.config import ProbeConfig
 from lab.probe.curve import LengthResult, effective_lengths
 from lab.probe.effective_length import NeedleProbe, ResultStore, Worker
 from lab.probe.intervals import exact_limits, full_design
-from lab.probe.protocols import window_warning
 from lab.probe.records import length_record, summary_record
 
 HAYSTACK = " ".join(f"bake{'.' if k % 7 == 6 else ''}" for k in range(4000))
@@ -53,16 +50,6 @@ def make_probe(bpe, **settings):
     return NeedleProbe(config, bpe, HAYSTACK, window=96, stop_id=STOP)
 
 
-def test_a_probe_beyond_the_window_is_warned_of(bpe):
-    probe = make_probe(bpe)
-    shortest, first = probe.shortest(), probe.lengths[0]
-    line = window_warning(probe.config, bpe, first - 1)
-    assert line.startswith(f"probe.step=32: no probed length fits the window of {first - 1}, the first is {first}")
-    assert f"takes {shortest})" in line
-    assert "\n" not in line
-    assert window_warning(probe.config, bpe, first) is None
-
-
 def results(probe, answer):
     return list(probe.run(Oracle(probe.tokenizer, answer)))
 
@@ -80,34 +67,12 @@ def test_effective_length_is_where_the_oracle_ends(bpe, longest):
     [
         pytest.param([10, 8, 7, 10], 0.8, 256, id="ends_before_the_first_that_fails"),
         pytest.param([10, 8, 8, 8], 0.8, 512, id="all_pass"),
-        pytest.param([10, 9, 10, 10], 1.0, 128, id="threshold_one"),
-        pytest.param([0, 0, 0, 0], 0.0, 512, id="threshold_zero"),
         pytest.param([7, 10, 10, 10], 0.8, None, id="first_fails"),
-        pytest.param([], 0.8, None, id="nothing_probed"),
     ],
 )
 def test_effective_length_by_hand(accuracies, threshold, expected):
     curve = [LengthResult(128 * (k + 1), 10, passed, []) for k, passed in enumerate(accuracies)]
     assert effective_lengths(curve, threshold)["effective_length"] == expected
-
-
-@pytest.mark.parametrize(("required", "says", "passes"), [(1, 1, 1), (2, 1, 0), (2, 2, 1), (3, 2, 0), (4, 4, 1)])
-def test_a_test_passes_when_enough_numbers_are_found(bpe, required, says, passes):
-    probe = make_probe(bpe, required=required, max_length=256)
-    curve = results(probe, lambda length, numbers: " ".join(numbers[:says]))
-    assert {r.accuracy for r in curve} == {float(passes)}
-    assert {case["found"] for r in curve for case in r.cases} == {says}
-
-
-def test_a_length_passes_at_the_share_of_the_threshold(bpe):
-    # the oracle is silent on the test that has the first test's first number: 4 of 5 pass, a share of exactly 0.8
-    probe = make_probe(bpe, tests=5, max_length=224)
-    case_numbers = {length: [case.numbers for case in probe.cases(length)] for length in probe.lengths}
-    wrong = {numbers[0][0] for numbers in case_numbers.values()}
-    (result, *_) = results(probe, lambda length, numbers: "" if numbers[0] in wrong else " ".join(numbers))
-    assert (result.tests, result.passed, result.accuracy) == (5, 4, 0.8)
-    assert effective_lengths([result], 0.8)["effective_length"] == result.length
-    assert effective_lengths([result], 0.81)["effective_length"] is None
 
 
 def test_probe_stops_at_the_first_failure_without_max_length(bpe):
@@ -116,54 +81,6 @@ def test_probe_stops_at_the_first_failure_without_max_length(bpe):
     curve = results(probe, right_up_to(256))
     assert [r.length for r in curve] == [length for length in probe.lengths if length <= 288]
     assert [r.accuracy for r in curve][-2:] == [1.0, 0.0]
-
-
-def test_probe_goes_on_to_max_length_when_it_is_given(bpe):
-    probe = make_probe(bpe)
-    curve = results(probe, lambda length, numbers: " ".join(numbers) if length in (256, 320) else "")
-    assert [r.length for r in curve] == probe.lengths
-    assert effective_lengths(curve, 0.8)["effective_length"] is None
-
-
-def test_lengths_are_the_multiples_of_step_with_room(bpe):
-    probe = make_probe(bpe)
-    least = min(probe.lengths)
-    assert probe.lengths == list(range(least, 385, 32))
-    assert least - 32 < probe.shortest() <= least
-    for length in probe.lengths:
-        assert {len(case.prompt_ids) for case in probe.cases(length)} == {length - BUDGET}
-
-
-def test_an_answer_ends_at_the_end_of_the_document(bpe):
-    probe = make_probe(bpe, tests=2, max_length=224)
-
-    def model(prompts, n_tokens):
-        numbers = re.findall(r"numbers is ([0-9]+)\.", bpe.decode(prompts[0].tolist()))
-        ids = bpe.encode(f" {numbers[0]}", add_special_tokens=False).ids
-        late = bpe.encode(f" {numbers[1]} {numbers[2]}", add_special_tokens=False).ids
-        return torch.tensor([[*ids, STOP, *late]])
-
-    case = next(probe.run(lambda p, n, ended: torch.cat([model(p[k : k + 1], n) for k in range(len(p))]))).cases[0]
-    assert case["found"] == 1
-    assert case["answer"] == f" {case['numbers'][0]}"
-
-
-def test_records_hold_what_the_case_was(bpe):
-    probe = make_probe(bpe, tests=3, max_length=224)
-    (result, *_) = results(probe, right_up_to(224))
-    for test, (record, case) in enumerate(zip(result.cases, probe.cases(result.length), strict=True)):
-        assert (record["length"], record["test"]) == (result.length, test)
-        assert (record["numbers"], record["prompt_hash"]) == (case.numbers, case.prompt_hash)
-        assert record["depths"] == pytest.approx(case.depths, abs=1e-6)
-
-
-def test_prompts_are_a_function_of_seed_and_length(bpe):
-    few, many, other = make_probe(bpe, tests=3), make_probe(bpe, tests=7, step=64), make_probe(bpe, seed=4)
-    assert few.cases(320) == many.cases(320)[:3]
-    hashes = [case.prompt_hash for probe in (many, other) for length in (320, 384) for case in probe.cases(length)]
-    assert len(set(hashes)) == len(hashes)
-    numbers = [tuple(case.numbers) for length in (320, 384) for case in many.cases(length)]
-    assert len(set(numbers)) == len(numbers), "every length and test draws numbers of its own"
 
 
 class Ranks:
@@ -207,36 +124,12 @@ def test_ranks_together_give_the_records_of_one(bpe, tests, world_size):
     assert_ranks_agree(make, world_size, right_up_to(256))
 
 
-def test_ranks_answer_prompts_of_few_lengths(bpe):
-    def make():
-        config = ProbeConfig(
-            protocol="released", needles=4, digits=6, tests=24, step=64, max_length=384, batch=24, seed=3
-        )
-        return NeedleProbe(config, bpe, HAYSTACK, window=384, stop_id=STOP)
-
-    ranks = Ranks(make, 3, lambda probe: Oracle(probe.tokenizer, right_up_to(384)))
-    probe = make()
-    drawn = {len(case.prompt_ids) for length in probe.lengths for case in probe.cases(length)}
-    ran = [set(oracle.lengths) for oracle in ranks.models]
-    assert len(drawn) > 3
-    assert sum(map(len, ran)) <= len(drawn) + 2 * len(probe.lengths), "a length at most is shared at each border"
-
-
 def right_in_some(share, longest):
     """Answer a share of the tests, chosen by their first number, at lengths up to `longest`."""
     return lambda length, numbers: " ".join(numbers) if length <= longest and int(numbers[0]) % 97 < 97 * share else ""
 
 
 SEQUENTIAL = {"tests": 60, "max_length": 288, "sequential": True, "error": 0.02}
-
-
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_ranks_together_stop_where_one_does(bpe, world_size):
-    def make():
-        return make_probe(bpe, batch=3, **SEQUENTIAL)
-
-    alone = assert_ranks_agree(make, world_size, right_in_some(0.9, 256))
-    assert len({result.tests for result in alone}) > 1, "not all lengths stop at once"
 
 
 @pytest.mark.parametrize("batch", [1, 64])
@@ -252,26 +145,6 @@ def test_a_sequential_length_is_the_beginning_of_a_whole_one(bpe, batch):
         assert (full.low, full.high) == pytest.approx(
             exact_limits(full_design(60, (0.8,)), 60, full.passed, 0.95), abs=1e-9
         )
-
-
-def test_a_round_runs_no_more_tests_than_it_has(bpe):
-    probe = make_probe(bpe, batch=64, **SEQUENTIAL)
-    oracle = Oracle(bpe, right_up_to(0))
-    ran = list(probe.run(oracle))
-    assert [result.tests for result in ran] == [3] * len(ran)
-    assert oracle.calls == len(ran)
-
-
-def test_several_thresholds_go_on_until_the_lowest_has_failed(bpe):
-    def answer(length, numbers):
-        return " ".join(numbers) if int(numbers[0]) % 97 < 97 * {True: 0.7, False: 0.2}[length <= 256] else ""
-
-    def probed(**settings):
-        return [r.length for r in results(make_probe(bpe, tests=40, max_length=None, **settings), answer)]
-
-    lengths = make_probe(bpe).lengths
-    assert probed() == lengths[:1]
-    assert probed(thresholds=(0.5, 0.8)) == [length for length in lengths if length <= 288]
 
 
 class Remembering(ResultStore):
@@ -301,29 +174,6 @@ def test_tests_that_are_known_are_not_run_again(bpe, settings):
     assert oracle.calls == 0
 
 
-def test_seconds_are_those_of_all_tests_by_the_ones_that_ran(bpe, monkeypatch):
-    probe = make_probe(bpe, tests=8, max_length=224)
-    rows = {(224, case["test"]): case for case in results(probe, right_up_to(224))[-1].cases}
-    clock = iter([50.0, 53.0, 0.0, 9.0])
-    monkeypatch.setattr(lab.probe.effective_length, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    half = Remembering({key: row for key, row in rows.items() if key[1] >= 2})
-    oracle = Oracle(bpe, right_up_to(224))
-    assert probe.run_length(oracle, 224, Worker(), half).seconds == 12.0  # two of eight tests took 3
-    assert probe.run_length(oracle, 224, Worker(), Remembering(rows)).seconds is None
-
-
-def test_a_batch_is_told_as_soon_as_it_is_finished(bpe):
-    probe, memory = make_probe(bpe, tests=7, batch=3, max_length=224), Remembering({})
-    oracle = Oracle(bpe, right_up_to(224))
-
-    def model(prompts, n_tokens, ended):
-        assert len(memory.heard) == 3 * oracle.calls
-        return oracle(prompts, n_tokens)
-
-    probe.run_length(model, probe.lengths[0], Worker(), memory)
-    assert memory.heard == [(probe.lengths[0], test) for test in range(7)]
-
-
 def test_the_records_of_a_probe(bpe):
     probe = make_probe(bpe, tests=10, thresholds=(0.5,), max_length=224)
     curve = [LengthResult(192, 10, 9, [], 0.55, 0.99), LengthResult(224, 10, 6, [], 0.26, 0.88, 7.5)]
@@ -350,8 +200,6 @@ def test_the_records_of_a_probe(bpe):
         "stops": None,
         "seconds": 7.5,
     }
-    for passed, verdict in ((9, "pass"), (8, "pass"), (7, "fail")):
-        assert length_record(probe, LengthResult(192, 10, passed, []), about, None)["verdict"] == verdict
     # smooth: a third of the way from 192 to 224 for 0.8
     main = {"threshold": 0.8, "effective_length": 192, "first_length": 192, "low": 0, "high": None}
     main |= {"smooth": 202.7, "smooth_low": 0.0, "smooth_high": None}
@@ -369,62 +217,6 @@ def test_the_records_of_a_probe(bpe):
         "error": None,
         "seconds": 7.5,
     }
-    sequential = make_probe(bpe, tests=60, sequential=True, thresholds=(0.5,), error=0.01)
-    stops = {"tests": 60, "thresholds": [0.5, 0.8], "error": 0.01, "round": 3}
-    assert length_record(sequential, curve[1], about, None)["stops"] == stops
-
-
-@pytest.mark.parametrize(
-    ("settings", "start"),
-    [
-        # four numbers of three digits are 12 tokens at least
-        pytest.param({"answer_budget": 4}, "probe.answer_budget=4: an answer of 4 numbers takes ", id="budget"),
-        pytest.param(
-            {"max_length": 64}, "probe.max_length=64: no multiple of probe.step=32 up to it has room", id="room"
-        ),
-    ],
-)
-def test_a_probe_without_room_is_one_line(bpe, settings, start):
-    with pytest.raises(ConfigError) as caught:
-        make_probe(bpe, **settings)
-    assert str(caught.value).startswith(start)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("settings", "line"),
-    [
-        ({"needles": 3, "required": 4}, "required=4: must be <= needles=3; lower required"),
-        ({"max_length": 100}, "max_length=100: must be >= step=128; lower step or raise max_length"),
-        ({"threshold": 1.5}, "threshold=1.5: must be <= 1; Share of tests that must pass for a length to pass"),
-        ({"tests": 0}, "tests=0: must be >= 1; Tests at each length"),
-        ({"error": 0.01}, "error=0.01: would be ignored; leave it out, or set sequential to true"),
-        (
-            {"protocol": "released", "digits": 3},
-            "digits=3: must be 6 in the released protocol; leave it out or use protocol: ours",
-        ),
-        (
-            {"protocol": "released", "needles": 2},
-            "needles=2: must be 4 in the released protocol; leave it out or use protocol: ours",
-        ),
-        (
-            {"protocol": "released", "answer_budget": 64},
-            "answer_budget=64: must be 128 in the released protocol; leave it out or use protocol: ours",
-        ),
-    ],
-    ids=["required", "max_length", "threshold", "tests", "error", "digits", "needles", "budget"],
-)
-def test_a_config_that_cannot_be_passed_is_refused(settings, line):
-    with pytest.raises(ConfigError) as caught:
-        ProbeConfig(**settings)
-    assert caught.value.faults == (line,)
-
-
-def test_settings_that_are_left_out():
-    config = ProbeConfig(tests=70, threshold=0.8, thresholds=(0.9, 0.5, 0.8))
-    assert (config.round_size, config.error_rate, config.all_thresholds) == (4, 0.005, (0.5, 0.8, 0.9))
-    config = ProbeConfig(sequential=True, error=0.0)
-    assert (config.round_size, config.error_rate, config.all_thresholds) == (25, 0.0, (0.8,))
 
 
 @pytest.mark.parametrize("protocol", ["ours", "released"])

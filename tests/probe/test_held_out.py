@@ -2,11 +2,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 
-from lab.data.preparation import shard_folder
 from lab.probe.measuring import HeldOutLoss, context_loss
-from tests.data.stores import read_shard
 
 PACK = 128
 
@@ -33,35 +30,12 @@ def sums(*arguments):
     return held_out(*arguments).sums(model).sum(0).tolist(), model.calls
 
 
-@pytest.mark.parametrize(("tokens", "packs"), [(PACK, 1), (3 * PACK, 3), (3 * PACK + 127, 3), (1, 1)])
-def test_as_many_packs_are_scored_as_the_tokens_fill(prepared, tokens, packs):
-    (_, scored), calls = sums(prepared, tokens)
-    assert calls == packs
-    assert 0 < scored <= packs * PACK
-
-
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5])
 def test_ranks_add_up_to_the_whole(prepared, world_size):
     whole, _ = sums(prepared, 4 * PACK)
     shares = [sums(prepared, 4 * PACK, rank, world_size) for rank in range(world_size)]
     assert [sum(share[0][k] for share in shares) for k in (0, 1)] == whole
     assert sum(calls for _, calls in shares) == 4
-
-
-def test_every_call_scores_the_same(prepared):
-    probe, model = held_out(prepared, 3 * PACK), Counter()
-    assert torch.equal(probe.sums(model), probe.sums(model))
-    assert torch.equal(probe.sums(model), held_out(prepared, 3 * PACK).sums(model))
-
-
-def test_what_is_scored_is_held_out_text(prepared):
-    documents = [ids for ids, _ in read_shard(shard_folder(prepared) / "task-00000", "held_out")]
-    pieces = {tuple(ids[k : k + 64]) for ids in documents for k in range(0, len(ids), 64)}
-    for pack in held_out(prepared, 4 * PACK).packs:
-        begin = 0
-        for length in pack.lengths:
-            assert tuple(pack.tokens[begin : begin + length].tolist()) in pieces
-            begin += length
 
 
 def test_loss_by_visible_context_by_hand(prepared):

@@ -33,16 +33,6 @@ class Copier:
         return torch.tensor(rows)
 
 
-class Chance:
-    """Answers with random tokens."""
-
-    def __init__(self, tokenizer):
-        self.size, self.generator = tokenizer.get_vocab_size(), torch.Generator().manual_seed(0)
-
-    def __call__(self, prompts, n_tokens, ended=None):
-        return torch.randint(self.size, (len(prompts), n_tokens), generator=self.generator)
-
-
 def make_probe(bpe, protocol, **settings):
     sizes = {"step": 128, "max_length": 2048, "needles": 4, "digits": 6}
     sizes |= {} if protocol == "released" else {"answer_budget": BUDGET}
@@ -108,35 +98,3 @@ def test_a_copier_that_sees_700_tokens_at_steps_of_128(bpe, mode, required):
     probe = make_probe(bpe, "ours", required=required, tests=500, **MODES[mode])
     used = assert_known_answer(probe, required)
     assert used == 1 if mode == "all" else used <= 1 / 3
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_random_model_has_none(bpe, mode):
-    probe = make_probe(bpe, "ours", tests=30, step=640, **MODES[mode])
-    values = effective_lengths(list(probe.run(Chance(bpe))), 0.8)
-    assert (values["effective_length"], values["first_length"], values["low"], values["high"]) == (None, 640, 0, 0)
-    assert (values["smooth"], values["smooth_high"]) == (None, 0)
-
-
-class Gluing(Copier):
-    """Answers with all numbers, one after the other without a blank."""
-
-    def __call__(self, prompts, n_tokens, ended=None):
-        text = " " + "".join(NEEDLE.findall(self.tokenizer.decode(prompts[0].tolist())))
-        ids = self.tokenizer.encode(text, add_special_tokens=False).ids
-        return torch.tensor([ids[:n_tokens] + [STOP] * (n_tokens - len(ids))])
-
-
-@pytest.mark.parametrize(("protocol", "passed"), [("ours", 0), ("released", 3)])
-def test_only_the_papers_protocol_counts_digits_inside_longer_numbers(bpe, protocol, passed):
-    probe = make_probe(bpe, protocol, tests=3, step=512, max_length=512, batch=1)
-    (result,) = probe.run(Gluing(bpe, SEEN))
-    assert result.passed == passed
-
-
-@pytest.mark.parametrize("protocol", ["ours", "released"])
-def test_a_copier_that_sees_everything_has_no_end(bpe, protocol):
-    probe = make_probe(bpe, protocol, tests=40, step=512, sequential=True)
-    values = effective_lengths(list(probe.run(Copier(bpe, 10_000))), 0.8)
-    assert (values["effective_length"], values["low"], values["high"]) == (2048, 2048, None)
-    assert (values["smooth"], values["smooth_low"], values["smooth_high"]) == (2048, 2048, None)

@@ -19,18 +19,6 @@ def test_every_set_of_ids_is_equally_likely(n_tokens, target_len, outcomes):
     check_shares(drawn("rpes", n_tokens, target_len), dict.fromkeys(outcomes, 1))
 
 
-def runs_of(ids):
-    """Count the runs, one id at a time."""
-    return sum(1 for at, one in enumerate(ids) if at == 0 or one != ids[at - 1] + 1)
-
-
-@pytest.mark.parametrize(("n_tokens", "target_len"), [(3, 7), (30, 100), (90, 100), (300, 1000)])
-def test_runs_are_as_many_as_theory_says(n_tokens, target_len):
-    # an id is taken with the one below it, too, with probability (n - 1) / T: n (1 - (n - 1) / T) runs
-    runs = [runs_of(ids) for ids in drawn("rpes", n_tokens, target_len, times=600)]
-    check_mean(runs, n_tokens * (1 - (n_tokens - 1) / target_len))
-
-
 def test_mean_distance_is_that_of_theory():
     # the n sorted ids part the T - n free ones into n + 1 stretches of one mean: ids j - i tokens apart stand
     # (j - i) (T + 1) / (n + 1) apart, and j - i is (n + 1) / 3 in the mean: (T + 1) / 3 = 7 at T = 20

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
-from lab.skip import sentence_ends, skip_positions, split_sentences
-from tests.skip.draws import rng
+from lab.skip import sentence_ends, split_sentences
 
 ENDS = np.array([True, False, False, True, False])  # ids 0 and 3 hold a mark
 
@@ -54,23 +53,3 @@ def test_tokens_that_hold_a_mark_end_a_sentence():
     ends = sentence_ends(byte_level([text for text, _ in texts]))
     assert ends.dtype == bool
     assert ends.tolist() == [mark for _, mark in texts]
-
-
-def test_sentences_of_a_tokenized_text(bpe):
-    text = "One of the magic numbers is 144231. What are they?\nThe numbers are 7! And"
-    ids = bpe.encode(text, add_special_tokens=False).ids
-    lengths = split_sentences(ids, sentence_ends(bpe))
-    ends = np.cumsum(lengths)
-    pieces = [bpe.decode(ids[end - length : end]) for end, length in zip(ends, lengths, strict=True)]
-    whole = "".join(pieces)
-    assert whole == text
-    assert [piece for piece in pieces if piece.strip()] == [
-        "One of the magic numbers is 144231.",
-        " What are they?",
-        "The numbers are 7!",
-        " And",
-    ]
-    positions = skip_positions(
-        "longrecipe", len(ids), target_len=4 * len(ids), sentence_lengths=lengths, generator=rng()
-    )
-    assert {int(at) + 1 for at in np.flatnonzero(np.diff(positions) > 1)} <= set(ends.tolist())

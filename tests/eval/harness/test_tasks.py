@@ -9,22 +9,12 @@ from scipy.stats import binom
 from scipy.stats import t as student
 
 from eval.harness.__main__ import interval, main
-from eval.harness.tasks import CODE_SWITCH, entries, load_tasks, task_manager
+from eval.harness.tasks import CODE_SWITCH, task_manager
 from lab.errors import LabError
 from tests.eval.harness.parts import TASKS
 
 pytest.importorskip("lm_eval")
 pytestmark = pytest.mark.usefixtures("harness_files")
-
-
-def write_task(folder, name, **settings):
-    """Write a task with a row of its own; settings that begin with ! are functions."""
-    (folder / f"{name}.jsonl").write_text('{"text": "Say"}\n')
-    task = {"task": name, "dataset_path": "json", "test_split": "test", "output_type": "generate_until"}
-    task |= {"doc_to_text": "{{text}}", "doc_to_target": "{{text}}", "generation_kwargs": {"max_gen_toks": 4}}
-    task |= {"dataset_kwargs": {"data_files": {"test": str(folder / f"{name}.jsonl")}}, **settings}
-    lines = [f"{key}: {v if str(v).startswith('!') else json.dumps(v)}" for key, v in task.items()]
-    (folder / f"{name}.yaml").write_text("\n".join(lines))
 
 
 def test_programs_run_where_that_is_confirmed(run_folder, tmp_path, monkeypatch, capsys):
@@ -78,77 +68,6 @@ def test_a_task_whose_documents_or_scores_changed_is_recorded_again(run_folder, 
     assert main(words) == 0
     again = [json.loads(line) for line in file.read_text().splitlines()][len(found) :]
     assert [{**row, "seconds": 0} for row in again] == [{**row, "seconds": 0} for row in found[2:]]
-
-
-BROKEN = {
-    "no_data": ({"dataset_kwargs": {"data_files": {"test": "none.jsonl"}}}, "FileNotFoundError"),
-    "no_package": ({"process_docs": "!function needs.docs"}, "ModuleNotFoundError"),
-    "no_function": ({"process_docs": "!function lacks.docs"}, "AttributeError"),
-    "no_field": ({"doc_to_text": "{{missing}}"}, "UndefinedError"),
-    "no_output": ({"output_type": "thoughts"}, ""),
-}
-
-
-def test_every_task_that_cannot_be_loaded_is_a_line(run_folder, tmp_path, capsys):
-    (tmp_path / "needs.py").write_text("import a_package_that_is_not_there\n")
-    (tmp_path / "lacks.py").write_text("")
-    for name, (settings, _) in BROKEN.items():
-        write_task(tmp_path, name, **settings)
-    (tmp_path / "choice.yaml").write_text((TASKS / "choice.yaml").read_text())
-    names = ["lab_choice", *BROKEN]
-    words = [
-        str(run_folder),
-        f"--tasks={','.join(names)}",
-        f"--include_path={tmp_path}",
-        "--run_own_code",
-        "-o",
-        str(tmp_path / "out"),
-    ]
-    assert main(words) == 2
-    *lines, rest = [line for line in capsys.readouterr().err.splitlines() if "--tasks=" in line]
-    assert rest == "3 more: " + ", ".join(f"--tasks={name}" for name in list(BROKEN)[2:])
-    for line, (name, (_, kind)) in zip(lines, list(BROKEN.items())[:2], strict=True):
-        assert line.startswith(f"--tasks={name}: the harness cannot run it ({kind}")
-        assert "; check" in line
-    assert not (tmp_path / "out/harness.jsonl").exists()  # nothing was run before all was known to load
-
-
-def test_too_many_examples_are_a_line(run_folder, tmp_path, capsys):
-    words = ["--tasks=lab_steps", f"--include_path={TASKS}", "--run_own_code", "--num_fewshot=500", "-o", str(tmp_path)]
-    assert main([str(run_folder), *words]) == 2
-    assert "--tasks=lab_steps: the harness cannot run it (" in capsys.readouterr().err
-
-
-def test_a_task_s_own_faults_are_not_hidden(run_folder, tmp_path):
-    """Once the model has answered, an error is that of a function, and its traceback points to it."""
-    (tmp_path / "scoring.py").write_text("def score(doc, results):\n    raise ValueError('the third line')\n")
-    write_task(tmp_path, "own", process_results="!function scoring.score")
-    with pytest.raises(ValueError, match="the third line") as raised:
-        main(
-            [
-                str(run_folder),
-                "--tasks=own",
-                f"--include_path={tmp_path}",
-                "--run_own_code",
-                "-o",
-                str(tmp_path / "out"),
-            ]
-        )
-    assert not isinstance(raised.value, LabError)
-
-
-def test_unsafe_tasks_are_found_in_groups_and_tags(tmp_path):
-    for name, settings in {
-        "one": {"task": "one", "unsafe_code": True, "tag": "some"},
-        "all": {"group": "all", "task": ["inner", "two"]},
-        "inner": {"group": "inner", "task": ["one"]},
-    }.items():
-        (tmp_path / f"{name}.yaml").write_text(json.dumps(settings))
-    manager = task_manager(["one"], str(tmp_path), run_own_code=False)
-    assert [entry and entry.name for entry in entries(manager, "all")] == ["all", "inner", "one", None]
-    for name in ("one", "all", "inner", "some"):
-        with pytest.raises(LabError, match=f"--tasks={name}: runs programs"):
-            load_tasks(manager, [name], run_unsafe_code=False)
 
 
 CODE = {

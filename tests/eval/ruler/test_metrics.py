@@ -3,21 +3,15 @@
 import pytest
 
 from eval.ruler.scores import interval
-from eval.ruler.tasks import all_parts, any_part, clean
+from eval.ruler.tasks import all_parts, any_part
 
 CASES = [  # answer, expected, all parts, any part
-    pytest.param(" 1234567.", ["1234567"], 1.0, 1.0, id="found"),
     pytest.param("12345678", ["1234567"], 1.0, 1.0, id="inside_a_longer_number"),
-    pytest.param("1,234,567", ["1234567"], 0.0, 0.0, id="grouped"),
-    pytest.param("", ["1234567"], 0.0, 0.0, id="nothing"),
     pytest.param("11 and 33", ["11", "22", "33", "44"], 0.5, 1.0, id="half"),
-    pytest.param("44 33 22 11", ["11", "22", "33", "44"], 1.0, 1.0, id="any_order"),
     pytest.param("11 11 11", ["11", "22", "33"], 1 / 3, 1.0, id="repeats_count_once"),
     pytest.param("abcde FGHIJ", ["ABCDE", "fghij"], 1.0, 1.0, id="case"),
-    pytest.param("party", ["art"], 1.0, 1.0, id="inside_a_word"),
     pytest.param("In Normandy, France", ["France", "france", "in France"], 2 / 3, 1.0, id="one_of_three"),
     pytest.param("Denver", ["Denver Broncos", "The Denver Broncos"], 0.0, 0.0, id="a_part_of_the_expected"),
-    pytest.param("a b", ["a", "b", "c", "d", "e"], 0.4, 1.0, id="two_of_five"),
 ]
 
 
@@ -25,24 +19,6 @@ CASES = [  # answer, expected, all parts, any part
 def test_scores(answer, expected, every, one):
     assert all_parts(answer, expected) == pytest.approx(every, abs=1e-15)
     assert any_part(answer, expected) == one
-
-
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        ("  12 34\n", "12 34"),
-        ("12\x0034", "12\n34"),
-        ("a\tb\x1fc\x7f", "a\nb\nc\x7f"),
-        ("\x00 x \x00", "x"),
-        ("\x20\x21", "!"),
-    ],
-)
-def test_control_characters_become_line_breaks(answer, expected):
-    assert clean(answer) == expected
-
-
-def test_an_expected_string_across_a_control_character_is_not_found():
-    assert all_parts(clean("123\x004567"), ["1234567"]) == 0.0
 
 
 def test_the_interval_solves_its_equation():

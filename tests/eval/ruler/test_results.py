@@ -2,9 +2,8 @@
 
 import pytest
 
-from eval.ruler.scores import averages, effective_length, over_checkpoints, summary, table
+from eval.ruler.scores import averages, effective_length
 from eval.ruler.tasks import ALL
-from tests.eval.commands import words_of
 
 # niah 8 x 90, vt 60, cwe 40, fwe 80, qa 30 and 50: retrieval 90, tracing 60, aggregation 60, answering 40;
 # average (720 + 60 + 40 + 80 + 30 + 50) / 13 = 980 / 13
@@ -41,32 +40,3 @@ def test_the_effective_length_is_that_of_the_average():
     assert effective_length(scores, 50.0) == 512
     assert effective_length(scores, 40.0) == 1024
     assert effective_length(scores, 50.1) == 0
-
-
-def test_checkpoints_weigh_alike():
-    each = [{("vt", 512): x, ("fwe", 512): 2 * x} for x in (10.0, 20.0, 60.0)]
-    assert over_checkpoints(each) == {("vt", 512): 30.0, ("fwe", 512): 60.0}
-
-
-def test_the_table_shows_tasks_categories_and_the_average():
-    scores = {("fwe", 512): 1.25, ("vt", 512): 100.0, ("fwe", 16384): 0.0, ("vt", 16384): 50.0}
-    assert words_of(table(scores, 50.0)) == [
-        *(["task", "512", "16,384"], ["vt", "100.0", "50.0"], ["fwe", "1.2", "0.0"]),
-        *(["over", "tasks", "512", "16,384"], ["multi-hop", "tracing", "100.0", "50.0"], ["aggregation", "1.2", "0.0"]),
-        ["average", "of", "2", "50.6", "25.0"],
-        ["effective", "length", "512", "at", "threshold", "50,", "over", "2", "of", "13", "tasks"],
-    ]
-    assert table(SCORES, 85.6).endswith("effective length 0 at threshold 85.6, over all 13 tasks")
-
-
-def test_the_summary_holds_what_the_table_shows():
-    found = summary({("vt", 512): 100.0, ("vt", 1024): 50.0}, 60.0)
-    assert found == {
-        "tasks": ["vt"],
-        "averages": {
-            "512": {"multi-hop tracing": 100.0, "average": 100.0},
-            "1024": {"multi-hop tracing": 50.0, "average": 50.0},
-        },
-        "effective_length": 512,
-        "threshold": 60.0,
-    }
