@@ -12,8 +12,7 @@ the share crosses the threshold (lab/probe/effective_distance.py):
     python -m eval.distance runs/cpu_demo --distance=plain,string:shift=64,window=32,dca --plot
     python -m eval.distance runs/cpu_demo --distances=64,96,128,160 --tests=400 --threshold=0.5
     python -m eval.distance runs/cpu_demo --position.distance.method=rerope --position.distance.window=96
-    python -m eval.distance runs/cpu_demo --prompt=96,128,160 --plot
-    python -m eval.distance runs/cpu_demo --window=384 --distance=string --plot
+    python -m eval.distance runs/cpu_demo --window=384 --prompt=96,128,160 --plot
     python -m eval.distance models/Llama-3.1-8B --haystack=essays.txt --points=6 --tests=50
     python -m eval.distance "hf:OWNER/NAME@step*" --haystack=essays.txt --tokens_per_step=2e6 -o series --plot
 
@@ -42,12 +41,11 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from eval.engine.command import Form
 from eval.engine.methods import read_distance
-from eval.engine.needle_tests import FinishedTests, counts_of, haystack_of, stoppable
-from eval.engine.over_models import asked, over_models, path_on_hub, reach_line, recorded
+from eval.engine.needle_tests import FinishedTests, stoppable
+from eval.engine.over_models import asked, method_lines, note, over_models, path_on_hub, recorded
 from eval.engine.rows import Row, shortened, write_rows
 from eval.engine.run import Measure, run_measure
-from eval.engine.subject import Subject, note_idle
-from eval.engine.table import limits, pivot, to_text
+from eval.engine.subject import Subject, counts_of, haystack_of, note_idle
 from lab.bars import Bar
 from lab.command import start
 from lab.data.tokenizer import check_ids
@@ -63,7 +61,6 @@ from lab.train.choices import method_name
 from lab.train.folder import RunFolder
 
 OF_PROBE = {"distances": "distances", "points": "distance_points", "tests": "distance_tests"}  # the section's names
-FORMS = {"distance": ",", "found": ",", "tests": ",", "share": ".3f", "log p": ".2f", "f": ",.0f"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,17 +184,22 @@ class FoundByDistance(Measure):
         with Bar(total=total, desc=self.kind, unit="test") as self.bar:
             for method in self.methods:
                 self.subject.model.decoder.distance = method
-                results = self.run_all(self.probe)
-                rows += self.rows_of(self.probe, results, {"metric": "found_by_distance"})
-                for each in self.shorter:
-                    about = {"metric": "found_by_prompt", "context": each.test.window}
-                    rows += self.rows_of(each, self.run_all(each), about)
-                reach = self.reach(results)
-                about = {name: reach[name] for name in ("model", "consumed_tokens", "method", "confidence")}
-                rows += [{**about, "metric": "needles_by_distance", **row} for row in four.get(reach["method"], [])]
-                rows.append(reach)
+                about, config = self.subject.row, self.probe.config
+                for each in probes:
+                    found, kind = self.run_all(each), Row(metric="found_by_distance")
+                    if each is self.probe:
+                        results = found
+                    else:
+                        kind = Row(metric="found_by_prompt", context=each.test.window)
+                    rows += [distance_record(each, result, {**about, **kind}, self.counts) for result in found]
+                name = {key: about[key] for key in ("model", "consumed_tokens", "method")}
+                name["confidence"] = config.confidence
+                rows += [{**name, "metric": "needles_by_distance", **row} for row in four.get(about["method"], [])]
+                shared = {"threshold": config.threshold, "confidence": config.confidence, "n": config.distance_tests}
+                reach = reach_record(results, config.threshold, self.counts)
+                rows.append({**about, "metric": "reach", **shared, **reach})
                 fit = zip(self.probe.distances, monotone_shares(results), strict=True)
-                self.fits += [{"distance": at, "score": share, "method": reach["method"]} for at, share in fit]
+                self.fits += [{"distance": at, "score": share, "method": about["method"]} for at, share in fit]
         names = [row["method"] for row in rows if row["metric"] == "reach"]
         digest = shortened(json.dumps([names, self.probe.distances, asked(self.options)]))
         tokens = self.subject.model.consumed_tokens or 0
@@ -232,17 +234,6 @@ class FoundByDistance(Measure):
         finished.report = self.bar.update
         with stoppable(finished):
             return list(probe.run(subject, store=finished))
-
-    def rows_of(self, probe: DistanceProbe, results: Sequence[DistanceResult], about: Row) -> list[Row]:
-        """Write down what was found, with f from the model's counter."""
-        return [distance_record(probe, result, {**self.subject.row, **about}, self.counts) for result in results]
-
-    def reach(self, results: Sequence[DistanceResult]) -> Row:
-        """Write down how far back the model reaches."""
-        config = self.probe.config
-        about = {"threshold": config.threshold, "confidence": config.confidence, "n": config.distance_tests}
-        found = reach_record(results, config.threshold, self.counts)
-        return {**self.subject.row, "metric": "reach", **about, **found}
 
     def four_needles(self) -> dict[str, list[Row]]:
         """Read the four-needle tests that training recorded at this checkpoint, up to the window, by the run's method.
@@ -297,42 +288,6 @@ class FoundByDistance(Measure):
             return above
         sides = {"x_limits": style["x_limits"], "x_title": style["x_title"], "y_title": "f (pairs trained)"}
         return below(above, draw(counted, "distance", "f", log_y=True, height=90, color="#444444", **sides))
-
-
-def note(row: Row) -> str:
-    """Name the tests of a row that are not those of the window."""
-    return "four needles (training)" if row["metric"] == "needles_by_distance" else f"in {row['context']:,} tokens"
-
-
-def method_lines(rows: Sequence[Row]) -> list[str]:
-    """Write one method's share found by distance, its reach, and what was found by other tests."""
-    by = {name: [row for row in rows if row["metric"] == name] for name in {row["metric"] for row in rows}}
-    whole, reach = by["found_by_distance"], by["reach"][0]
-    shown = [
-        {
-            "distance": row["distance"],
-            "found": row["found"],
-            "tests": row["n"],
-            "share": row["score"],
-            f"{reach['confidence']:.6g} limits": limits(row, ".3f"),
-            "log p": row["log_prob"],
-            "f": row["f"],
-        }
-        for row in whole
-    ]
-    lines = [to_text(shown, FORMS)]
-    four = by.get("needles_by_distance", [])
-    if four:
-        shares = ", ".join(f"{row['distance']:,}: {row['score']:.2f} of {row['n']}" for row in four)
-        lines.append(f"four-needle tests of training, at the nearest distance: {shares}")
-    lines.append(reach_line(reach))
-    if "found_by_prompt" in by:
-        grid = pivot(
-            [*({**row, "context": "the window"} for row in whole), *by["found_by_prompt"]], "distance", "context"
-        )
-        table = to_text(grid[[*grid.columns[1:], "the window"]], ".3f")
-        lines += ["share found in prompts that take with the answer, in tokens:", table]
-    return lines
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -7,27 +7,22 @@ tokenizer.json. Options left out are those of the run's own `probe` section. A H
 defaults, steps of an eighth of its window, and needs a haystack:
 
     python -m eval.probe runs/cpu_demo
-    python -m eval.probe runs/cpu_demo --tests=500 --max_length=320 --step=16 --plot
     python -m eval.probe runs/cpu_demo --tests=500 --sequential --error=0.01
-    python -m eval.probe runs/cpu_demo --thresholds=[0.5,0.9] --confidence=0.99
     python -m eval.probe runs/cpu_demo/checkpoints/tokens-000000004000000 --haystack=essays.txt --seed=1
-    python -m eval.probe runs/cpu_demo --distance=rerope:window=96
     python -m eval.probe models/Llama-3.1-8B --haystack=PaulGrahamEssays.json --protocol=released_llama31 --step=8192
 
 --sequential stops a length as soon as the verdict that all tests would give is known up to --error. --protocol=released
 and released_llama31 run the tests of the released script of arXiv:2410.18745, prompt for prompt.
 
 --by=depth counts each number at its own depth and length (Figure 4 of the paper), and says in which third of the text
-failures lie (Table 4; eval/probing/by_depth.py has the definitions). Tests that training recorded in cases/ with the
+failures lie (Table 4; eval/engine/depths.py has the definitions). Tests that training recorded in cases/ with the
 same prompts are not run again:
 
-    python -m eval.probe runs/cpu_demo --by=depth --plot
     python -m eval.probe runs/tiny_2k --by=depth --lengths=512,1024,1536,2048 --depths=20 --tests=500 --plot
 
 Several methods in --distance are compared on the same tests, at the training length unless --lengths names others
-(Table 1; the methods are in eval/engine/methods.py, each with the settings that the paper compares at). Parameters
-after a colon replace derived ones. McNemar's exact test judges the difference to rope, corrected for the number of
-methods (Holm; eval/engine/statistics.py); an asterisk marks significance at 0.05:
+(Table 1; settings by eval/engine/methods.py, or by parameters after a colon). McNemar's exact test judges the
+difference to rope, corrected for the number of methods (Holm); an asterisk marks significance at 0.05:
 
     python -m eval.probe runs/tiny_2k --distance=rope,ntk,yarn,rerope,self_extend,dca,string --plot
     python -m eval.probe runs/tiny_2k --distance=rope,string,string:released_scaling=true,string:shift=1024,window=64
@@ -40,40 +35,55 @@ with -o) with probes.jsonl and cases/ as training writes them, heatmap-TOKENS-HA
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 from eval.engine.command import Request
+from eval.engine.depths import ByDepth
+from eval.engine.methods import METHODS, Setting, named
+from eval.engine.needle_tests import finished_tests, stoppable
+from eval.engine.needles import FORMS, STYLE, NeedleMeasure, ProbeOptions
+from eval.engine.rows import Results, Row, shortened
 from eval.engine.run import Measure, run_measure
-from eval.probing.by_depth import ByDepth
-from eval.probing.by_length import ByLength
-from eval.probing.by_method import ByMethod
-from eval.probing.tests import NeedleMeasure, ProbeOptions
+from eval.engine.statistics import BASE, methods_table, pair, share
+from eval.engine.subject import SUBJECT, checked, counts_of
+from eval.engine.table import limits, to_text
 from lab.command import start
+from lab.draw import Rule, draw
 from lab.errors import ConfigError
+from lab.probe.curve import LengthResult, monotone_shares, shown_length
+from lab.probe.protocols import PROTOCOLS
+from lab.probe.records import length_record, summary_record
+from lab.schema import look_up
+from lab.train.folder import RunFolder
 
 OTHERS = {  # options that --by=... reads
     "length": ("step", "max_length", "threshold", "thresholds", "sequential", "error"),
     "depth": ("lengths", "depths"),
     "method": ("lengths", "train_len"),
 }
+ALIKE = ("protocol", "needles", "digits", "required", "answer_budget", "haystack", "n", "seed", "confidence")
 
 
 class Probe(NeedleMeasure):
-    """Needle tests of one model, shown by one of three measures."""
+    """The share of tests passed by length, and effective length."""
+
+    own_steps = True
 
     @classmethod
     def chosen(cls, request: Request) -> type[Measure]:
         """Choose what tests are shown by, and refuse options that it does not read."""
         options: ProbeOptions = request.options
         by = options.by or ("method" if len(request.distances) > 1 else "length")
-        names = {name for other, given in OTHERS.items() if other != by for name in given} - {*OTHERS[by]}
-        given = {name: getattr(options, name) for name in sorted(names)}
-        faults = [
-            f"--{name}={','.join(map(str, value)) if isinstance(value, tuple) else value}: would be ignored with "
-            f"--by={by}; leave it out"
-            for name, value in given.items()
-            if value is not None
-        ]
+        faults = []
+        for name in sorted({name for names in OTHERS.values() for name in names} - {*OTHERS[by]}):
+            value = getattr(options, name)
+            given = ",".join(map(str, value)) if isinstance(value, tuple) else value
+            if value is not None:
+                faults.append(f"--{name}={given}: would be ignored with --by={by}; leave it out")
         if by != "method" and len(request.distances) > 1:
             faults.append(f"--distance={','.join(request.distances)}: --by={by} takes one method; leave --by out")
         if by == "method":
@@ -81,7 +91,202 @@ class Probe(NeedleMeasure):
             faults += [f"--{key}={value}: {own}" for key, value in request.overrides.items()]
         if faults:
             raise ConfigError(*faults)
-        return {"length": ByLength, "depth": ByDepth, "method": ByMethod}[by]
+        return {"length": Probe, "depth": ByDepth, "method": ByMethod}[by]
+
+    @property
+    def path(self) -> Path:
+        """The folder of the records, named by the checkpoint and the settings."""
+        model = self.subject.model
+        settings = {**asdict(self.config), "method": model.method, "weights": self.subject.weights}
+        digest = shortened(json.dumps(settings, sort_keys=True))
+        return self.request.folder or self.folder / f"probe-{model.consumed_tokens or 0:015d}-{digest}"
+
+    def picture(self, rows: Sequence[Row]) -> Path:
+        """Name the picture, beside the records."""
+        return self.path / "probe.png"
+
+    def rows(self) -> list[Row]:
+        """Probe length after length, and write the records that training's probe writes."""
+        finished, tests = finished_tests(self.subject, self.probe, self.folder), self.config.tests
+        self.curve: list[LengthResult] = []
+        with self.counting() as bar, stoppable(finished):
+            finished.report = bar.update
+            for result in self.probe.run(self.subject.generate, store=finished):
+                self.curve.append(result)
+                bar.total -= tests - result.tests
+                bar.update(sum(each.tests for each in self.curve) - bar.n)
+                bar.name(f"{result.length} tokens: {result.accuracy:.2f}")
+        about, counts = self.subject.row, counts_of(self.subject)
+        rows = [length_record(self.probe, result, about, counts) for result in self.curve]
+        rows.append(summary_record(self.probe, self.curve, about, counts))
+        folder = RunFolder(self.path)
+        folder.write_records("probes.jsonl", rows)
+        cases = [case for result in self.curve for case in result.cases]
+        folder.write_cases(self.subject.model.consumed_tokens or 0, cases)
+        return rows
+
+    def text(self, rows: Sequence[Row]) -> str:
+        """Write the curve, and the effective length at every threshold."""
+        config, (*curve, summary) = self.config, rows
+        names = ("length", "passed", "tests", "accuracy")
+        named = f"{config.confidence:.6g} limits"
+        shown = [{name: row[name] for name in names} | {named: limits(row, ".3f")} for row in curve]
+        lines = [to_text(shown, FORMS), *map(effective, summary["thresholds"])]
+        if config.sequential:
+            lines.append(
+                f"sequential: {summary['tests']:,} of {config.tests * len(curve):,} tests; at each length the verdict "
+                f"is that of all {config.tests:,} with probability {1 - config.error_rate:.6g} or more"
+            )
+        return "\n".join([*lines, f"protocol {config.protocol}: {PROTOCOLS[config.protocol].summary}"])
+
+    def chart(self, rows: Sequence[Row]) -> Any:
+        """Draw the curve with its limits and monotone fit, and the smooth effective length at every threshold."""
+        *curve, summary = rows
+        rules = self.window_between(row["length"] for row in curve)
+        for each in summary["thresholds"]:
+            rules.append(Rule("y", each["threshold"], f"threshold {each['threshold']:g}"))
+            if each["smooth"]:
+                rules.append(Rule("x", each["smooth"], f"effective length {each['smooth']:,.0f}"))
+        fit = [
+            {"length": result.length, "score": score, "curve": "monotone fit"}
+            for result, score in zip(self.curve, monotone_shares(self.curve), strict=True)
+        ]
+        shown = [*({**row, "curve": "tests passed"} for row in curve), *fit]
+        return draw(shown, "length", "score", "curve", None, "low", "high", y_limits=(0, 1), rules=rules,
+                    y_title="share of tests passed", title=self.title(), **STYLE)  # fmt: skip
+
+
+def effective(values: Mapping[str, Any]) -> str:
+    """Write one threshold's effective length, by steps and smooth, each with its limits.
+
+    Example:
+        >>> smooth = {"smooth": 290.4, "smooth_low": 0.0, "smooth_high": None, "first_length": 128}
+        >>> effective({"threshold": 0.8, "effective_length": 288, "low": 0, "high": None, **smooth})
+        'effective length 288 at threshold 0.8, within <128 or more; smooth 290.4, within <128 or more'
+    """
+    first = values["first_length"]
+
+    def within(prefix: str, form: str) -> str:
+        low, high = (values[f"{prefix}{end}"] for end in ("low", "high"))
+        end = "or more" if high is None else f"to {shown_length(high, first, form)}"
+        return f"within {shown_length(low, first, form)} {end}"
+
+    steps, smooth = shown_length(values["effective_length"], first), shown_length(values["smooth"], first, ",.1f")
+    by_steps = f"effective length {steps} at threshold {values['threshold']:g}, {within('', ',')}"
+    return f"{by_steps}; smooth {smooth}, {within('smooth_', ',.1f')}"
+
+
+class ByMethod(NeedleMeasure):
+    """Position methods on the same tests (arXiv:2410.18745, Table 1), and their differences to rope."""
+
+    named_by = (*SUBJECT, *ALIKE, "length", "compared_as", "train_len")
+
+    def prepare(self) -> None:
+        """Build the tests and the methods."""
+        words, train_len = list(self.request.distances) or list(METHODS), self.subject.model.train_len
+        faults = [f"--distance={word}: is given twice; keep one" for word in sorted({*words}) if words.count(word) > 1]
+        for word in words:
+            try:
+                look_up(dict.fromkeys(METHODS), word.partition(":")[0], "distance")
+            except ConfigError as error:
+                faults += [f"--{fault}" for fault in error.faults]
+        if self.options.train_len is None and train_len is None:
+            faults.append("--train_len: must be set, the model does not state its training length")
+        if faults:
+            raise ConfigError(*faults)
+        self.train_len = self.options.train_len or train_len or 0
+        self.words = sorted(words, key=lambda word: word != BASE)
+        self.own = self.subject.model.decoder.frequencies
+        super().prepare()
+        self.settings = {
+            length: [checked(named(word, self.train_len, length), length, self.own) for word in self.words]
+            for length in self.lengths
+        }
+
+    def choose_lengths(self) -> list[int]:
+        """Return the lengths asked for, or the training length.
+
+        Raises: ConfigError where that has no room for a test.
+        """
+        shortest = self.probe.shortest()
+        if self.options.lengths is None and self.train_len < shortest:
+            rule = f"must be set, a test takes {shortest} tokens and the training length is {self.train_len}"
+            raise ConfigError(f"--lengths: {rule}; name lengths with room")
+        return sorted(self.options.lengths or [self.train_len])
+
+    @property
+    def path(self) -> Path:
+        """The file that the rows are appended to."""
+        return self.folder / "methods.jsonl"
+
+    def rows(self) -> list[Row]:
+        """Run every method at every length, and test its difference to rope, which comes first."""
+        self.results, rows = Results(self.path, self.named_by), []
+        with self.counting(len(self.words)) as bar:
+            for length, settings in self.settings.items():
+                base: list[bool] | None = None
+                for item in settings:
+                    bar.name(f"{item.method} at {length:,} tokens")
+                    row, passed = self.run_method(item, length)
+                    if item.method == BASE:
+                        base = passed
+                    elif base is not None:
+                        row["versus_rope"] = pair(base, passed).row
+                    rows.append(self.keep(row))
+        return rows
+
+    def run_method(self, item: Setting, length: int) -> tuple[Row, list[bool]]:
+        """Run one method's tests: its row, and which tests it passes."""
+        decoder, config = self.subject.model.decoder, self.config
+        decoder.frequencies, decoder.distance = item.place(self.own)
+        result = self.run_length(length, finished_tests(self.subject, self.probe, self.folder))
+        passed = [row["found"] >= config.required for row in result.cases]
+        row = {
+            **self.about,
+            "metric": "needles_by_method",
+            "compared_as": item.method,
+            "train_len": item.train_len,
+            "assumed_len": item.assumed_len,
+            "parameters": item.parameters,
+            "n": config.tests,
+            "length": length,
+            "confidence": config.confidence,
+            "passed": sum(passed),
+            **share(sum(passed), len(passed), config.confidence),
+            "numbers_found": sum(row["found"] for row in result.cases) / (len(passed) * self.probe.needles),
+            "versus_rope": None,
+            "seconds": result.seconds,
+        }
+        return row, passed
+
+    def keep(self, row: Row) -> Row:
+        """Add a row unless an equal one exists; seconds and comparison that this call lacks are taken from that one."""
+        before = self.results.find(row)
+        if before is None:
+            return self.results.add(row)
+        row |= {name: row[name] or before[name] for name in ("versus_rope", "seconds")}
+        new = {name for name, value in row.items() if before.get(name) != value}
+        return self.results.add(row) if new - {"commit", "hardware"} else before
+
+    def title(self) -> str:
+        """Name the model and the tests; methods are in the table."""
+        tests = f"{self.config.tests} tests at each length"
+        return f"{self.subject.model.name}, trained at {self.train_len:,} tokens; {tests}"
+
+    def text(self, rows: Sequence[Row]) -> str:
+        """Write a table for each length."""
+        tables = [methods_table([row for row in rows if row["length"] == length]) for length in self.lengths]
+        return "\n".join([self.title(), *tables, ""])
+
+    def chart(self, rows: Sequence[Row]) -> Any:
+        """Draw each method's share of tests passed, with limits, at every length."""
+        return draw(rows, "length", "score", "compared_as", None, "low", "high", "bar", y_limits=(0, 1),
+                    names=self.words, y_title="share of tests passed", title=self.title(), **STYLE)  # fmt: skip
+
+    def picture(self, rows: Sequence[Row]) -> Path:
+        """Name the picture by all but what is compared in it."""
+        digest = self.results.digest({**rows[0], "length": self.lengths, "compared_as": ",".join(self.words)})
+        return self.folder / f"methods-{digest}.png"
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -9,12 +9,12 @@ import sys
 import pytest
 
 from eval.distance import DistanceOptions
+from eval.engine.needles import ProbeOptions
 from eval.entropy import EntropyOptions
 from eval.lines import LinesOptions
 from eval.passkey import PasskeyOptions
 from eval.perplexity import PerplexityOptions
 from eval.precision import PrecisionOptions
-from eval.probing.tests import ProbeOptions
 from eval.ruler.__main__ import RulerOptions
 from lab import cli, command
 from lab.command import Syntax

@@ -12,14 +12,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = """
 lab.errors < lab lab.bars lab.files lab.schema
-< lab.lock lab.draw lab.plots lab.settings < lab.command < lab.launch lab.jobs
+< lab.lock lab.draw lab.settings < lab.command < lab.launch lab.jobs
 < lab.positions lab.masks lab.skip lab.shape lab.counts
 < lab.data lab.model lab.train < lab.probe lab.source
 < lab.config < lab.train.choices lab.train.module lab.train.starting lab.loading
 < lab.train.callbacks < lab.train.assembly < lab.train.session
 < lab.recipes lab.probing < lab.estimate lab.analysis
 < lab.fit lab.sweep lab.prepare lab.verify lab.longrecipe lab.merge lab.export lab.cli
-< eval.engine < eval.probing < eval
+< eval.engine < eval
 """  # a part imports itself and the parts before a "<" that precedes it; the packages of eval are parts of one layer
 RANKS = {part: rank for rank, parts in enumerate(LAYERS.split("<")) for part in parts.split()}
 HEAVY = {  # package: who may import it at module level; everybody else imports it where it is used, or not at all
@@ -29,7 +29,7 @@ HEAVY = {  # package: who may import it at module level; everybody else imports 
         "lab.train.callbacks",
         "lab.train.assembly",
     ),
-    **dict.fromkeys(("wandb", "datasets", "matplotlib", "pyarrow"), ()),
+    **dict.fromkeys(("wandb", "datasets", "pyarrow"), ()),
     "pandas": ("eval",),
     "scipy.stats": (),  # half a second, while scipy.special has the distributions
     **dict.fromkeys(("transformers", "flash_attn", "xformers", "triton", "lm_eval", "altair", "vl_convert"), ()),

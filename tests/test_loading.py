@@ -69,7 +69,7 @@ from lab.loading import open_model
 open_model(sys.argv[1])
 print(*sys.modules)
 """
-SLOW_TO_IMPORT = "lightning pandas matplotlib altair transformers datasets wandb lm_eval sympy torch._dynamo"
+SLOW_TO_IMPORT = "lightning pandas altair transformers datasets wandb lm_eval sympy torch._dynamo"
 SLOW_TO_IMPORT += " torch.distributed.checkpoint torch.distributed.tensor torch.distributed.fsdp scipy.stats"
 
 

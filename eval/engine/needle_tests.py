@@ -1,20 +1,24 @@
-"""Finished needle tests on disk, the text that numbers are hidden in, and how often training saw a distance."""
+"""Finished needle tests on disk, and the tests that training recorded, which are not run again."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from eval.engine.rows import Results, Row, shortened
 from eval.engine.subject import Subject
-from lab.counts import SavedCounts
-from lab.errors import CheckpointError, ConfigError
-from lab.probe.effective_length import ResultStore
-from lab.probe.haystacks import load_haystack, read_text
-from lab.train.checkpoints import COUNTS
+from lab.config import load_experiment
+from lab.errors import CheckpointError
+from lab.probe.effective_length import NeedleProbe, ResultStore
+from lab.train.checkpoints import Checkpoint
+from lab.train.choices import computes_in_bf16, method_name
+from lab.train.folder import RunFolder
+
+EIGHTHS = 8  # lengths up to the training window of a model without a probe of its own
 
 
 class FinishedTests(ResultStore):
@@ -64,26 +68,85 @@ def stoppable(finished: FinishedTests) -> Iterator[None]:
         raise KeyboardInterrupt(f"stopped; {kept}; the same command continues") from signal_
 
 
-def counts_of(subject: Subject) -> SavedCounts | None:
-    """Read the position frequency at a run's checkpoint; None for a Hugging Face folder."""
-    if subject.model.folder is None or subject.checkpoint is None:
-        return None
-    path = subject.model.folder / "checkpoints" / subject.checkpoint / COUNTS
-    return SavedCounts.read(path) if path.exists() else None
+def finished_tests(subject: Subject, probe: NeedleProbe, folder: Path) -> FinishedTests:
+    """Open the file of the model's finished tests.
 
-
-def haystack_of(subject: Subject, path: str | None, own: str | None) -> tuple[str, str | None]:
-    """Read the text to hide numbers in: the file `path`, or a run's `own`, or its corpus; and name a file's setting.
-
-    A run's own is what its folder keeps of it, if it keeps one.
-
-    Raises: ConfigError for a Hugging Face folder without a file; DataError for a file that cannot be read.
+    Raises: LabError.
     """
-    experiment = subject.model.experiment
-    if path is not None:
-        return read_text(Path(path), "--haystack"), f"--haystack={path}"
-    if experiment is None:
-        raise ConfigError("--haystack: must be set, a Hugging Face folder has no corpus of its own; give a text file")
-    source = None if own is None else f"probe.haystack={own}"
-    run = subject.model.folder if own == experiment.probe.haystack else None
-    return load_haystack(own, experiment.data, subject.tokenizer, run), source
+    model, weights = subject.model, subject.weights
+    if model.folder is not None and subject.checkpoint is not None and model.consumed_tokens is not None:
+        weights = Checkpoint(model.folder / "checkpoints" / subject.checkpoint, model.consumed_tokens).digest
+    key = {
+        "weights": weights,
+        "method": model.method,
+        "precision": "bf16" if subject.precision == "bfloat16" else "fp32",
+        "device": subject.device.type,
+        "protocol": probe.config.protocol,
+        "needles": probe.needles,
+        "digits": probe.digits,
+        "answer_budget": probe.config.budget,
+        "haystack": hashlib.sha256(probe.haystack.encode()).hexdigest(),
+        "shortest_prompt": probe.case(probe.shortest(), 0).prompt_hash,  # names the tokenizer and how cases are drawn
+        "seed": probe.seed,
+    }
+    return FinishedTests(folder, model.consumed_tokens or 0, key)
+
+
+def own_lengths(subject: Subject, probe: NeedleProbe) -> list[int]:
+    """List the lengths that the run probes, up to its training window where it names no last one.
+
+    Eighths of the training window for a Hugging Face folder. The first with room for a test where there is none.
+    """
+    experiment, shortest = subject.model.experiment, probe.shortest()
+    longest = subject.model.train_len or shortest
+    step = max(1, longest // EIGHTHS)
+    if experiment is not None:
+        step, longest = experiment.probe.step, experiment.probe.max_length or longest
+    first = -(-shortest // step) * step
+    return list(range(first, longest + 1, step)) or [first]
+
+
+def reuse_recorded(subject: Subject, probe: NeedleProbe, finished: FinishedTests, lengths: Sequence[int]) -> int:
+    """Reuse the tests that training recorded in cases/ and this command would repeat; return how many.
+
+    These are tests with the same prompt and answer budget, of the same weights, position methods, precision and kind
+    of device.
+    """
+    experiment, folder = subject.model.experiment, subject.model.folder
+    if experiment is None or folder is None or not probed_as_in_training(subject, probe):
+        return 0
+    rows = {}
+    for row in RunFolder(folder).read(f"cases/tokens-{subject.model.consumed_tokens:015d}.jsonl"):
+        if "length" not in row:  # a one-number test
+            continue
+        place = (row["length"], row["test"])
+        wanted = row["length"] in lengths and row["test"] < probe.config.tests
+        if wanted and place not in finished.rows and probe.case(*place).prompt_hash == row["prompt_hash"]:
+            rows[place] = row
+    finished.rows |= rows
+    return len(rows)
+
+
+def probed_as_in_training(subject: Subject, probe: NeedleProbe) -> bool:
+    """Return whether training's probe computed as this command does."""
+    assert subject.model.folder is not None, "asked of runs only"
+    trained = load_experiment(subject.model.folder / "config.yaml")
+    gpus = gpus_of(subject.model.folder)
+    device = "cuda" if gpus and trained.train.accelerator != "cpu" else "cpu"
+    own = trained.probe
+    return (
+        gpus is not None
+        and device == subject.device.type
+        and computes_in_bf16(trained, subject.device) == (subject.precision == "bfloat16")
+        and method_name(trained) == subject.model.method
+        and (own.protocol, own.budget) == (probe.config.protocol, probe.config.budget)
+    )
+
+
+def gpus_of(folder: Path) -> list[str] | None:
+    """Read which GPUs a run's machine had; None if that was not recorded."""
+    try:
+        gpus: list[str] = json.loads((folder / "environment.json").read_text(encoding="utf-8"))["hardware"]["gpus"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return gpus

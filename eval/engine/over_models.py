@@ -1,4 +1,4 @@
-"""Reach over several models in one table and one picture: the revisions of a model of the hub, folders, checkpoints.
+"""The tables of eval.distance, and reach over several models: revisions of a model of the hub, folders, checkpoints.
 
 What was found of each has its own file. A model's tokens are those of its checkpoint, or --tokens_per_step times the
 step in its name. Reach is drawn against tokens, against steps where tokens are not known, else model by model.
@@ -16,7 +16,7 @@ from typing import Any
 from eval.engine.command import Request
 from eval.engine.places import names_of
 from eval.engine.rows import Found, Row, shortened, write_rows
-from eval.engine.table import to_text
+from eval.engine.table import limits, pivot, to_text
 from lab.draw import Rule, draw, layer, save
 from lab.source import is_hub_id
 from lab.train.folder import RunFolder
@@ -24,6 +24,7 @@ from lab.train.folder import RunFolder
 STEP = re.compile(r"([0-9]+)(k|m)?(?![0-9a-z])", re.I)
 NAMED = re.compile(r"(?:step|ckpt|checkpoint|iter)[-_=]*([0-9]+)(k|m)?", re.I)
 SIZES = {"": 1, "k": 1_000, "m": 1_000_000}
+FORMS = {"distance": ",", "found": ",", "tests": ",", "share": ".3f", "log p": ".2f", "f": ",.0f"}
 WIDE = 50  # last x over the first from which on the axis is logarithmic
 
 
@@ -115,8 +116,13 @@ def chart(rows: Sequence[Row]) -> Any:
     """Draw reach with its limits, a line for each method; marks tell where it is a bound."""
     names = [*dict.fromkeys(row["model"] for row in rows)]
     by = next((key for key in ("tokens", "step") if len({row[key] for row in rows} - {None}) == len(names)), "number")
-    shown = [drawn_reach(row, names.index(row["model"]) + 1) for row in rows]
-    shown = sorted(shown, key=lambda row: row[by])
+    shown = []
+    for row in sorted(rows, key=lambda row: (row.get(by), names.index(row["model"]))):
+        first, last, reach, high = (row[key] for key in ("first_distance", "last_distance", "reach", "reach_high"))
+        ends = {"from": row["reach_low"] or 0, "to": last if high is None else high}
+        bound = "less far" if reach is None else "as far or farther" if reach == last else None
+        number = names.index(row["model"]) + 1
+        shown.append({**row, **ends, "number": number, "shown": reach or first, "bound": bound})
     end, places = max(row["last_distance"] for row in rows), [row[by] for row in shown]
     log = by != "number" and 0 < min(places) * WIDE <= max(places)
     x_title = {"tokens": "training tokens", "number": ", ".join(f"{n}: {name}" for n, name in enumerate(names, 1))}
@@ -127,14 +133,6 @@ def chart(rows: Sequence[Row]) -> Any:
     lines = draw(shown, by, "shown", "method", low="from", high="to", rules=rules, title=title, **style)
     bounds = [row for row in shown if row["bound"]]
     return layer(lines, draw(bounds, by, "shown", "bound", kind="point", **style)) if bounds else lines
-
-
-def drawn_reach(row: Row, number: int) -> Row:
-    """Add what is drawn: reach and its limits within what was tested, and whether reach is a bound."""
-    first, last = row["first_distance"], row["last_distance"]
-    bound = "less far" if row["reach"] is None else "as far or farther" if row["reach"] == last else None
-    low, high = row["reach_low"] or 0, last if row["reach_high"] is None else row["reach_high"]
-    return {**row, "number": number, "shown": row["reach"] or first, "from": low, "to": high, "bound": bound}
 
 
 def reach_line(row: Row) -> str:
@@ -162,3 +160,39 @@ def reach_words(row: Row) -> tuple[str, str, str]:
         reach = f"{row['last_distance']:,}, the end,"
     low = below if row["reach_low"] is None else f"{row['reach_low']:,.1f}"
     return reach, low, "the end" if row["reach_high"] is None else f"{row['reach_high']:,.1f}"
+
+
+def note(row: Row) -> str:
+    """Name the tests of a row that are not those of the window."""
+    return "four needles (training)" if row["metric"] == "needles_by_distance" else f"in {row['context']:,} tokens"
+
+
+def method_lines(rows: Sequence[Row]) -> list[str]:
+    """Write one method's share found by distance, its reach, and what was found by other tests."""
+    by = {name: [row for row in rows if row["metric"] == name] for name in {row["metric"] for row in rows}}
+    whole, reach = by["found_by_distance"], by["reach"][0]
+    shown = [
+        {
+            "distance": row["distance"],
+            "found": row["found"],
+            "tests": row["n"],
+            "share": row["score"],
+            f"{reach['confidence']:.6g} limits": limits(row, ".3f"),
+            "log p": row["log_prob"],
+            "f": row["f"],
+        }
+        for row in whole
+    ]
+    lines = [to_text(shown, FORMS)]
+    four = by.get("needles_by_distance", [])
+    if four:
+        shares = ", ".join(f"{row['distance']:,}: {row['score']:.2f} of {row['n']}" for row in four)
+        lines.append(f"four-needle tests of training, at the nearest distance: {shares}")
+    lines.append(reach_line(reach))
+    if "found_by_prompt" in by:
+        grid = pivot(
+            [*({**row, "context": "the window"} for row in whole), *by["found_by_prompt"]], "distance", "context"
+        )
+        table = to_text(grid[[*grid.columns[1:], "the window"]], ".3f")
+        lines += ["share found in prompts that take with the answer, in tokens:", table]
+    return lines

@@ -27,16 +27,19 @@ from typing import Any
 import numpy as np
 from scipy.special import bdtr  # scipy.stats takes half a second more to import
 
+from eval.engine.rows import Row
+from eval.engine.table import limits, to_text
 from lab.probe.intervals import exact_limits, sequential_design, share_limits
 from lab.train.folder import RunFolder
 
-Row = dict[str, Any]
 Verdict = tuple[str | None, float | None]  # the name of the test, and p
 NONE: Verdict = (None, None)
 LEAST = -12.0  # the smallest p that is resolved, as a power of ten
 MCNEMAR, PAIRED_T, FISHER = "exact McNemar on the same tests", "paired t on the same tests", "Fisher's exact test"
 LIMITS = "exact limits that lie apart, as tests stopped early"
 SEEDS_PAIRED, SEEDS = "paired t over the same seeds", "Welch's t over seeds"
+BASE, LEVEL = "rope", 0.05
+FORMS = {"n": ",", "passed": ",", "share": ".3f", "p": ".2g", "found": ".3f", "s/test": ".3f"}
 
 
 @dataclass(frozen=True)
@@ -243,3 +246,33 @@ def scored(test: Mapping[str, Any], row: Mapping[str, Any]) -> float | None:
     if isinstance(value, list):  # a log-likelihood and its weight
         return float(-value[0] / value[1])
     return float(value) if isinstance(value, int | float) else None
+
+
+def methods_table(rows: Sequence[Row]) -> str:
+    """Write the methods of one length, with limits and differences to rope."""
+    adjusted = holm({row["compared_as"]: row["versus_rope"]["p"] for row in rows if row["versus_rope"]})
+
+    def difference(row: Row) -> str | None:
+        if not row["versus_rope"]:
+            return None
+        return f"{row['versus_rope']['difference']:+.3f}{'*' if adjusted[row['compared_as']] <= LEVEL else ' '}"
+
+    shown = [
+        {
+            "method": row["compared_as"],
+            "n": row["n"],
+            "passed": row["passed"],
+            "share": row["score"],
+            f"{row['confidence']:.6g} limits": limits(row, ".3f"),
+            "to rope": difference(row),
+            "p": adjusted.get(row["compared_as"]),
+            "found": row["numbers_found"],
+            "s/test": row["seconds"] / row["n"] if row["seconds"] else None,
+            "settings": row["method"],
+        }
+        for row in rows
+    ]
+    lines = ["", f"{rows[0]['length']:,} tokens", to_text(shown, FORMS)]
+    if adjusted:
+        lines.append(f"* significant at {LEVEL:g}: {MCNEMAR}, p adjusted for {len(adjusted)} methods (Holm)")
+    return "\n".join(lines)

@@ -17,6 +17,7 @@ from eval.engine.command import Request
 from eval.engine.methods import Setting
 from lab.command import show
 from lab.config.faults import MOST_WINDOWS
+from lab.counts import SavedCounts
 from lab.data.preparation import end_of_document
 from lab.data.tokenizer import needed
 from lab.errors import ConfigError
@@ -26,9 +27,10 @@ from lab.model.attention.inspection import token_losses
 from lab.model.generate import Ended, greedy
 from lab.model.huggingface.config import read_settings
 from lab.positions import Distance, Frequencies
+from lab.probe.haystacks import load_haystack, read_text
 from lab.schema import LONGEST
 from lab.source import is_hub_id, named
-from lab.train.checkpoints import Checkpoint, folder_name
+from lab.train.checkpoints import COUNTS, Checkpoint, folder_name
 from lab.train.choices import GIB, computes_in_bf16, memory_of
 from lab.train.environment import commit, processor
 
@@ -216,3 +218,28 @@ def source(model: OpenedModel, device: torch.device) -> dict[str, Any]:
         "hardware": processor(device),
         "method": model.method,
     }
+
+
+def counts_of(subject: Subject) -> SavedCounts | None:
+    """Read the position frequency at a run's checkpoint; None for a Hugging Face folder."""
+    if subject.model.folder is None or subject.checkpoint is None:
+        return None
+    path = subject.model.folder / "checkpoints" / subject.checkpoint / COUNTS
+    return SavedCounts.read(path) if path.exists() else None
+
+
+def haystack_of(subject: Subject, path: str | None, own: str | None) -> tuple[str, str | None]:
+    """Read the text to hide numbers in: the file `path`, or a run's `own`, or its corpus; and name a file's setting.
+
+    A run's own is what its folder keeps of it, if it keeps one.
+
+    Raises: ConfigError for a Hugging Face folder without a file; DataError for a file that cannot be read.
+    """
+    experiment = subject.model.experiment
+    if path is not None:
+        return read_text(Path(path), "--haystack"), f"--haystack={path}"
+    if experiment is None:
+        raise ConfigError("--haystack: must be set, a Hugging Face folder has no corpus of its own; give a text file")
+    source = None if own is None else f"probe.haystack={own}"
+    run = subject.model.folder if own == experiment.probe.haystack else None
+    return load_haystack(own, experiment.data, subject.tokenizer, run), source

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
+LEAST = 1e-5  # share that is written out
+
 
 def to_text(table: pd.DataFrame | Sequence[Mapping[str, Any]], form: str | Mapping[str, str] = "") -> str:
     """Write a data frame with its index, or rows, as text; the first column is on the left, unknown values are dashes.
@@ -75,3 +77,15 @@ def limits(row: Mapping[str, Any], form: str = ".4g", factor: float = 1) -> str:
         ('18.7 to 81.3', '-')
     """
     return "-" if row["low"] is None else f"{factor * row['low']:{form}} to {factor * row['high']:{form}}"
+
+
+def percent(share: float) -> str:
+    """Write a share with two digits.
+
+    Example:
+        >>> percent(1.0), percent(0.256), percent(0.0123), percent(0.00021), percent(3e-6), percent(0.0)
+        ('100%', '26%', '1.2%', '0.021%', '<0.001%', '0%')
+    """
+    if 0 < share < LEAST:
+        return f"<{100 * LEAST:g}%"
+    return f"{100 * share:.2g}%" if share < 0.995 else f"{100 * share:.0f}%"

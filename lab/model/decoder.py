@@ -21,8 +21,8 @@ from lab.model.attention.layout import Layout, first_ids
 from lab.model.attention.segments import Segments
 from lab.model.block import Block, compile_block
 from lab.model.config import DecoderConfig
-from lab.model.layers import Linear
 from lab.model.loss import summed_cross_entropy, target_losses
+from lab.model.products import Linear
 from lab.positions import Distance, Frequencies
 from lab.positions import distance as make_distance
 from lab.positions import frequencies as make_frequencies

@@ -11,10 +11,10 @@ from scipy.stats import beta
 
 import eval.engine.subject
 from eval.engine.command import Request
+from eval.engine.depths import ByDepth, cell_of, depth_rows, peak, third_of, third_rows, was_found
+from eval.engine.needles import ProbeOptions
 from eval.engine.subject import open_subject
 from eval.probe import main
-from eval.probing.by_depth import ByDepth, cell_of, depth_rows, peak, third_of, third_rows, was_found
-from eval.probing.tests import ProbeOptions
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_length import NeedleProbe, Worker
 from lab.probe.needles import found

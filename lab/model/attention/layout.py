@@ -13,8 +13,7 @@ from torch import Tensor
 
 from lab.model.attention.context import ContextGroup
 from lab.model.attention.rotary import Rotation
-from lab.model.attention.segments import Segments
-from lab.model.attention.visibility import GivenMask, Visibility
+from lab.model.attention.segments import GivenMask, Segments, Visibility
 from lab.positions import Distance, Frequencies
 from lab.positions.regions import Near, Tile
 

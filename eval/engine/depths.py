@@ -20,21 +20,19 @@ from typing import Any
 
 import numpy as np
 
+from eval.engine.needle_tests import finished_tests, own_lengths, reuse_recorded
+from eval.engine.needles import FORMS, STYLE, NeedleMeasure
 from eval.engine.rows import Row, shortened, write_rows
 from eval.engine.statistics import share
 from eval.engine.table import limits, pivot, to_text
-from eval.probing.recorded import own_lengths, reuse_recorded
-from eval.probing.tests import NeedleMeasure, finished_tests
-from lab.bars import Bar
 from lab.draw import below, draw
 from lab.errors import ConfigError
 from lab.probe.needles import DEPTH_RANGE
-from lab.probe.records import tests_of
 
 THIRDS = ("0-33%", "33-66%", "66-99%")
 DRAW = 4  # keeps the draw of a failure apart from the test's own draws
-Finds = Callable[[str, list[str]], int]
 CELLS_PER_NEEDLE = 3
+Finds = Callable[[str, list[str]], int]
 
 
 def was_found(row: Mapping[str, Any], found: Finds) -> list[bool]:
@@ -114,29 +112,23 @@ class ByDepth(NeedleMeasure):
     """The numbers found by depth and length, and failures by third of the text."""
 
     def choose_lengths(self) -> list[int]:
-        """Return the lengths asked for, or the run's own."""
-        return sorted(self.options.lengths or own_lengths(self.subject, self.probe))
+        """Return the lengths asked for, or the run's own.
 
-    @property
-    def depths(self) -> int:
-        """Number of depths, a whole number of them to a needle.
-
-        Raises: ConfigError.
+        Raises: ConfigError for a number of depths that is not a whole number of them to a needle.
         """
         needles = self.probe.needles
-        depths = self.options.depths or CELLS_PER_NEEDLE * needles
-        if depths % needles:
-            near = max(1, round(depths / needles)) * needles
+        self.depths = self.options.depths or CELLS_PER_NEEDLE * needles
+        if self.depths % needles:
+            near = max(1, round(self.depths / needles)) * needles
             rule = f"must be a multiple of the {needles} needles, each of which has depths of its own"
-            raise ConfigError(f"--depths={depths}: {rule}; use {near}")
-        return depths
+            raise ConfigError(f"--depths={self.depths}: {rule}; use {near}")
+        return sorted(self.options.lengths or own_lengths(self.subject, self.probe))
 
     @property
     def about(self) -> Row:
         """What all rows state."""
-        config = self.probe.config
-        shared = {"tests": config.tests, "depths": self.depths, "confidence": config.confidence}
-        return {**self.subject.row, **tests_of(self.probe), **shared}
+        shared = {"tests": self.config.tests, "depths": self.depths, "confidence": self.config.confidence}
+        return {**super().about, **shared}
 
     @property
     def path(self) -> Path:
@@ -147,67 +139,52 @@ class ByDepth(NeedleMeasure):
 
     def rows(self) -> list[Row]:
         """Run the tests, and write a row for each cell and each third."""
-        about, found, rows = self.about, self.probe.protocol.found, []
+        found, rows, confidence = self.probe.protocol.found, [], self.config.confidence
         finished = finished_tests(self.subject, self.probe, self.folder)
         self.recorded = reuse_recorded(self.subject, self.probe, finished, self.lengths)
-        with Bar(total=len(self.lengths) * self.probe.config.tests, desc="probe", unit="test") as self.bar:
+        with self.counting() as bar:
             for length in self.lengths:
-                self.bar.name(f"{length:,} tokens")
+                bar.name(f"{length:,} tokens")
                 result = self.run_length(length, finished)
-                shared = {**about, "length": length, "seconds": result.seconds}
-                confidence, seed = about["confidence"], self.probe.seed
-                for row in depth_rows(result.cases, found, about["depths"], confidence):
+                shared = {**self.about, "length": length, "seconds": result.seconds}
+                for row in depth_rows(result.cases, found, self.depths, confidence):
                     rows.append({**shared, "metric": "found_by_depth", **row})
-                thirds = third_rows(result.cases, found, seed, confidence)
+                thirds = third_rows(result.cases, found, self.probe.seed, confidence)
                 summary = {"metric": "failures_by_third", "accuracy": result.accuracy, "peak": peak(thirds)}
                 rows += [{**shared, **summary, **row} for row in thirds]
         write_rows(self.path, rows, f"-o {self.folder}", "folder")
         return rows
 
-    def title(self) -> str:
-        """Name the model and the tests."""
-        what = f"{self.probe.config.protocol} protocol, {self.probe.config.tests} tests a length"
-        return f"{self.subject.model.name}: {self.subject.model.method}; {what}"
-
     def text(self, rows: Sequence[Row]) -> str:
         """Write the heat map in percent, and of the tests that miss a number, how many miss it where."""
         cells, thirds = split(rows)
         grid = 100 * pivot(cells, "depth", "length").astype(float).dropna(how="all")
-        shown = []
-        for length in self.lengths:
-            own = [row for row in thirds if row["length"] == length]
-            about = {"length": length, "tests": own[0]["tests"], "miss any": own[0]["n"]}
-            shares = {
-                row["third"]: f"{row['score']:.2f} ({limits(row, '.2f')})" if row["score"] is not None else None
-                for row in own
-            }
-            shown.append({**about, **shares, "peak": own[0]["peak"]})
-        found = to_text(grid.rename(columns="{:,}".format), ".0f")
-        heading = f"share of failures by third of the text, {self.probe.config.confidence:.6g} limits"
-        table = to_text(shown, dict.fromkeys(("length", "tests", "miss any"), ","))
-        lines = [self.title(), "", "numbers found (%)", found, "", heading, table]
+        shown: dict[int, Row] = {}
+        for row in thirds:
+            about = {"length": row["length"], "tests": row["tests"], "miss any": row["n"]}
+            known = None if row["score"] is None else f"{row['score']:.2f} ({limits(row, '.2f')})"
+            shown.setdefault(row["length"], about)[row["third"]] = known
+        for row in thirds:
+            shown[row["length"]]["peak"] = row["peak"]
+        heading = f"share of failures by third of the text, {self.config.confidence:.6g} limits"
+        lines = [self.title(), "", "numbers found (%)", to_text(grid.rename(columns="{:,}".format), ".0f"), "", heading]
+        lines.append(to_text([*shown.values()], FORMS))
         return "\n".join([*lines, *[f"tests taken from the run's cases/: {self.recorded:,}"] * (self.recorded > 0)])
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw the heat map, and below it each third's share of the failures with its limits."""
         cells, thirds = split(rows)
-        style: dict[str, Any] = {"x_title": "length (tokens)", "rules": self.window_between(self.lengths)}
-        style |= {"title": self.title(), "y_title": "depth of the number", "percent": True}
-        grid = draw(cells, "length", "depth", "score", kind="heat", height=22 * self.depths, **style)
+        grid = draw(cells, "length", "depth", "score", kind="heat", height=22 * self.depths, title=self.title(),
+                    y_title="depth of the number", rules=self.window_between(self.lengths), **STYLE)  # fmt: skip
         missed = [row for row in thirds if row["score"] is not None]
         if not missed:
             return grid
-        names: dict[str, Any] = {"x_title": "length (tokens)", "y_title": "share of failures"}
-        bars = draw(missed, "length", "score", "third", None, "low", "high", "bar", y_limits=(0, 1), height=110,
-                    names=THIRDS, **names)  # fmt: skip
-        return below(grid, bars)
+        return below(grid, draw(missed, "length", "score", "third", None, "low", "high", y_limits=(0, 1),
+                                y_title="share of failures", **STYLE))  # fmt: skip
 
 
 def split(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
     """Part the rows of cells, with their depths as text, from those of thirds."""
-    cells = [
-        {**row, "depth": f"{row['from_depth']:.0%}-{row['to_depth']:.0%}"}
-        for row in rows
-        if row["metric"] == "found_by_depth"
-    ]
-    return cells, [row for row in rows if row["metric"] == "failures_by_third"]
+    cells = [row for row in rows if row["metric"] == "found_by_depth"]
+    named = [{**row, "depth": f"{row['from_depth']:.0%}-{row['to_depth']:.0%}"} for row in cells]
+    return named, [row for row in rows if row["metric"] == "failures_by_third"]

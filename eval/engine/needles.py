@@ -1,33 +1,33 @@
-"""The options of eval.probe, and what its measures share: the four-needle tests of a model, each run once.
+"""The options of eval.probe, and the four-needle tests of a model.
 
-Test k of a length is drawn from (seed, length, k). Finished tests are kept in tests-TOKENS-KEY.jsonl, whatever they are
-shown by.
+Test k of a length is drawn from (seed, length, k). Results are shown by length, by depth, or by method.
 """
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
 from eval.engine.command import Form
-from eval.engine.needle_tests import FinishedTests, haystack_of, stoppable
+from eval.engine.needle_tests import EIGHTHS, FinishedTests, stoppable
+from eval.engine.rows import Row
 from eval.engine.run import Measure
-from eval.engine.subject import MOST_TOKENS, Subject
+from eval.engine.subject import MOST_TOKENS, Subject, haystack_of
+from lab.bars import Bar
 from lab.data.tokenizer import check_ids
 from lab.errors import ConfigError
 from lab.probe.config import ProbeConfig, ProtocolName
 from lab.probe.curve import LengthResult
-from lab.probe.effective_length import NeedleProbe, Worker
+from lab.probe.effective_length import NeedleProbe
 from lab.probe.protocols import shortest_test
+from lab.probe.records import tests_of
 from lab.schema import Length, PathText, Positive, Section, Seed, Share, Tests
-from lab.train.checkpoints import Checkpoint
 
-EIGHTHS = 8  # lengths up to the training window of a model without a probe of its own
 UNREAD = ("by", "lengths", "depths", "train_len", "device")  # options that are no settings of a probe
+STYLE: dict[str, Any] = {"x_title": "length (tokens)", "percent": True}
+FORMS = {**dict.fromkeys(("length", "tests", "passed", "miss any"), ","), "accuracy": ".3f"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,16 +138,16 @@ class NeedleMeasure(Measure):
 
     kind = "probe"
     options: ProbeOptions
-    own_steps = False  # whether lengths and early stopping are those of the run's own probe
     form = Form(options=ProbeOptions, text="haystack", several=True, lone=True, bare=("sequential",))
+    own_steps = False  # whether lengths and early stopping are those of the run's own probe
 
     def prepare(self) -> None:
         """Build the tests.
 
         Raises: LabError.
         """
-        config = probe_config(self.subject, self.options, own_steps=self.own_steps)
-        self.probe = needle_probe(self.subject, config, self.options.haystack)
+        self.config = probe_config(self.subject, self.options, own_steps=self.own_steps)
+        self.probe = needle_probe(self.subject, self.config, self.options.haystack)
         shortest = self.probe.shortest()
         rule = f"too short for the needle test, whose fixed parts and answer take {shortest} tokens"
         short = [length for length in self.options.lengths or () if length < shortest]
@@ -159,39 +159,29 @@ class NeedleMeasure(Measure):
 
     def choose_lengths(self) -> list[int]:
         """Choose the lengths, rising."""
-        raise NotImplementedError
+        return self.probe.lengths
+
+    @property
+    def about(self) -> Row:
+        """What every row says of the model and the tests."""
+        return {**self.subject.row, **tests_of(self.probe)}
+
+    def counting(self, methods: int = 1) -> Bar:
+        """Open the bar of all tests."""
+        self.bar = bar = Bar(total=methods * len(self.lengths) * self.config.tests, desc=self.kind, unit="test")
+        return bar
 
     def run_length(self, length: int, finished: FinishedTests) -> LengthResult:
         """Run the tests of a length that are not finished.
 
         Raises: KeyboardInterrupt, which says how to go on.
         """
-        known = [test for test in finished.known(length) if test < self.probe.config.tests]
-        self.bar.known(len(known))
+        self.bar.known(sum(test < self.config.tests for test in finished.known(length)))
         finished.report = self.bar.update
         with stoppable(finished):
-            return self.probe.run_length(self.subject.generate, length, Worker(), finished)
+            return self.probe.run_length(self.subject.generate, length, store=finished)
 
-
-def finished_tests(subject: Subject, probe: NeedleProbe, folder: Path) -> FinishedTests:
-    """Open the file of the model's finished tests.
-
-    Raises: LabError.
-    """
-    model, weights = subject.model, subject.weights
-    if model.folder is not None and subject.checkpoint is not None and model.consumed_tokens is not None:
-        weights = Checkpoint(model.folder / "checkpoints" / subject.checkpoint, model.consumed_tokens).digest
-    key = {
-        "weights": weights,
-        "method": model.method,
-        "precision": "bf16" if subject.precision == "bfloat16" else "fp32",
-        "device": subject.device.type,
-        "protocol": probe.config.protocol,
-        "needles": probe.needles,
-        "digits": probe.digits,
-        "answer_budget": probe.config.budget,
-        "haystack": hashlib.sha256(probe.haystack.encode()).hexdigest(),
-        "shortest_prompt": probe.case(probe.shortest(), 0).prompt_hash,  # names the tokenizer and how cases are drawn
-        "seed": probe.seed,
-    }
-    return FinishedTests(folder, model.consumed_tokens or 0, key)
+    def title(self) -> str:
+        """Name the model and the tests."""
+        what = f"{self.config.protocol} protocol, {self.config.tests} tests a length"
+        return f"{self.subject.model.name}: {self.subject.model.method}; {what}"

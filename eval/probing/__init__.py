@@ -1,1 +1,0 @@
-"""Needle tests shown by length, by depth and by method, for eval.probe."""
