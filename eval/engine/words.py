@@ -12,7 +12,8 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-import yaml
+
+from lab.settings import parse_yaml
 
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 DIGITS = 7
@@ -26,7 +27,7 @@ Generator = np.random.Generator
 def english() -> dict[str, list[str]]:
     """Read the adjectives, nouns and verbs."""
     text = Path(__file__).with_name("words.yaml").read_text(encoding="utf-8")
-    return {kind: words.split() for kind, words in yaml.safe_load(text).items()}
+    return {kind: words.split() for kind, words in parse_yaml(text, "words.yaml").items()}
 
 
 @cache

@@ -31,10 +31,10 @@ class Attention(nn.Module):
     def __init__(self, cfg: DecoderConfig, layer: int, backend: str) -> None:
         super().__init__()
         self.cfg, self.layer, self.backend = cfg, layer, backend
-        self.q = Linear(cfg.d_model, cfg.width, bias=cfg.qkv_bias)
-        self.k = Linear(cfg.d_model, cfg.kv_width, bias=cfg.qkv_bias)
-        self.v = Linear(cfg.d_model, cfg.kv_width, bias=cfg.qkv_bias)
-        norms = (nn.RMSNorm(cfg.head_dim, eps=cfg.norm_eps) if cfg.qk_norm else nn.Identity() for _ in range(2))
+        self.q = Linear(cfg.d_model, cfg.width, bias=cfg.qkv == "bias")
+        self.k = Linear(cfg.d_model, cfg.kv_width, bias=cfg.qkv == "bias")
+        self.v = Linear(cfg.d_model, cfg.kv_width, bias=cfg.qkv == "bias")
+        norms = (nn.RMSNorm(cfg.head_dim, eps=cfg.norm_eps) if cfg.qkv == "norm" else nn.Identity() for _ in range(2))
         self.q_norm, self.k_norm = norms
         self.out = Linear(cfg.width, cfg.d_model, bias=False)
 

@@ -10,7 +10,7 @@ from lab.model.config import DecoderConfig, peak_flops, utilisation
 from lab.model.decoder import Decoder
 from tests.refusals import refused
 
-TINY = DecoderConfig(16, 2, 4, 2, 24, 23, tie_embeddings=False, attention_width=40, qkv_bias=True)
+TINY = DecoderConfig(16, 2, 4, 2, 24, 23, tie_embeddings=False, attention_width=40, qkv="bias")
 
 
 def test_counts_by_hand():
@@ -29,8 +29,8 @@ def test_counts_by_hand():
     "changes",
     [
         {},
-        {"qkv_bias": False},
-        {"qkv_bias": False, "qk_norm": True},
+        {"qkv": "plain"},
+        {"qkv": "norm"},
         {"attention_width": None},
         {"attention_width": 8, "n_kv_heads": 4},
         {"d_model": 12, "n_layers": 3, "n_heads": 6, "n_kv_heads": 1, "d_ff": 7, "attention_width": None},
@@ -53,12 +53,11 @@ def test_counted_parameters_are_those_of_the_model(changes, tied):
         ({"attention_width": 20}, ["n_heads=4: head_dim 5 must be even"]),
         ({"n_kv_heads": 3}, ["n_kv_heads=3: must divide n_heads=4; use 2"]),
         ({"attention_width": 0}, ["attention_width=0: must be >= 1"]),
-        ({"qk_norm": True}, ["qk_norm=True: no family of models has biases as well (qkv_bias); "]),
         ({"d_ff": 0}, ["d_ff=0: must be >= 1"]),
         ({"theta": 0.0}, ["theta=0.0: must be > 0"]),
         ({"n_layers": 0, "vocab_size": -1}, ["n_layers=0: must be >= 1", "vocab_size=-1: must be >= 1"]),
     ],
-    ids=["width", "d_model", "odd", "kv_heads", "no_width", "norms", "d_ff", "theta", "two_at_once"],
+    ids=["width", "d_model", "odd", "kv_heads", "no_width", "d_ff", "theta", "two_at_once"],
 )
 def test_sizes_that_make_no_decoder_are_refused(changes, rules):
     with refused(*rules, error=ConfigError):

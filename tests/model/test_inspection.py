@@ -44,7 +44,7 @@ def assert_rows(found, expected, tolerance=TOL):
 
 def test_normed_queries_and_keys_are_seen():
     """Qwen3's: w x / sqrt(mean(x^2) + eps) over each head."""
-    cfg = dataclasses.replace(TINY, qkv_bias=False, qk_norm=True)
+    cfg = dataclasses.replace(TINY, qkv="norm")
     decoder, tokens = tiny(cfg), drawn(7)
     for inputs, parts in zip(layer_inputs(decoder, tokens), projections(decoder, tokens), strict=True):
         attention = decoder.blocks[inputs.layer].attention
