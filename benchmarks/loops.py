@@ -39,7 +39,6 @@ CONFIG = ROOT / "configs" / "cpu_demo.yaml"
 WARM_UP = 2  # turns that are not counted
 SETTINGS = (
     "--data.corpus.documents=4000",
-    "--data.prefetch=0",
     "--train.checkpoint_every_tokens=131072",
     "--optim.warmup_steps=1",
     "--probe.every_tokens=null",

@@ -40,9 +40,8 @@ from benchmarks.gpu.stage import outcome_of
 from benchmarks.gpu.training import CLIP_NORM, LEARNING_RATE
 from benchmarks.peers import SIDES, Peer
 from benchmarks.timing import best_device, heading, wait
-from lab.model.config import DecoderConfig
-from lab.model.layers import Linear
-from lab.model.utilisation import peak_flops
+from lab.model.config import DecoderConfig, peak_flops
+from lab.model.products import Linear
 from lab.train.choices import GIB, memory_of
 
 SIZES: dict[str, Callable[[], DecoderConfig]] = {

@@ -34,14 +34,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from lab.command import CONTINUES, HELP, STOPPED, Words, run, settings_lines, show
 from lab.data.preparation import is_prepared, shard_folder
 from lab.errors import CheckpointError, ConfigError
 from lab.files import read_object, write_atomic, write_json, writing
 from lab.jobs import Job, run_jobs
 from lab.recipes import SYNTAX, TRAINING, Recipe, Resolved, Stage, read_recipe, resolve, stages_of
+from lab.settings import format_yaml, parse_yaml
 from lab.train.arms import changes
 
 RECORDS = "stages.json"  # whether each started stage is done, and its seconds
@@ -81,16 +80,16 @@ def write_settings(resolved: Resolved, left: Sequence[Stage]) -> None:
     for name, stage in resolved.recipe.stages.items():
         file = folder / f"{name}.yaml"
         if stage not in left and file.exists():
-            old, now = yaml.safe_load(file.read_text(encoding="utf-8")), yaml.safe_dump(resolved.settings[name])
+            old, now = parse_yaml(file.read_text(encoding="utf-8"), str(file)), format_yaml(resolved.settings[name])
             faults += [
                 f"{name}.{key}={new}: the stage is finished, with {before}; set it back, or choose another folder"
-                for key, before, new in changes(old, yaml.safe_load(now))
+                for key, before, new in changes(old, parse_yaml(now, str(file)))
             ]
     if faults:
         raise ConfigError(*faults)
     with writing(f"folder={folder}", "folder"):
         for stage in left:
-            text = yaml.safe_dump(resolved.settings[stage.name], sort_keys=False, allow_unicode=True)
+            text = format_yaml(resolved.settings[stage.name])
             write_atomic(folder / f"{stage.name}.yaml", text.encode("utf-8"))
     for name, data in ((name, experiment.data) for name, experiment in resolved.experiments.items()):
         if not (data.embedded or is_prepared(data)):

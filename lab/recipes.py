@@ -28,15 +28,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
 
-import yaml
-
 from lab.command import Syntax
 from lab.config import Experiment, StartConfig, load_experiment
 from lab.data.selecting import ImpactConfig
 from lab.errors import ConfigError, LabError
 from lab.model.huggingface.config import hugging_face_settings
 from lab.schema import TAGS, Positive, Section
-from lab.settings import Raw, part, validated
+from lab.settings import Raw, format_yaml, part, validated
 from lab.source import Source, read_source
 
 SYNTAX = Syntax(
@@ -52,7 +50,7 @@ SKIPS: dict[str, dict[str, Any] | None] = {  # of the samples that extend the ba
     "flt": None,
     "pose": {"method": "pose"},
     "rpes": {"method": "rpes"},
-    "random": {"method": "longrecipe", "random_sentences": True},
+    "random": {"method": "longrecipe", "selection": "random"},
     "unselected": {"method": "longrecipe"},
 }
 Method = Literal["longrecipe", "flt", "pose", "rpes", "random", "unselected"]
@@ -226,7 +224,7 @@ def resolve_training(recipe: Recipe, source: Source) -> tuple[dict[str, Experime
                 continue
             start = Path(place) / before.folder if before else Path(recipe.base)
             file = Path(place) / f"{stage.name}.yaml"
-            file.write_text(yaml.safe_dump(stage_settings(recipe, stage, source, start)), encoding="utf-8")
+            file.write_text(format_yaml(stage_settings(recipe, stage, source, start)), encoding="utf-8")
             with collecting(faults, stage.name):
                 experiment = load_experiment(file)
                 start = recipe.path(before) if before else Path(recipe.base)

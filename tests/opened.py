@@ -3,11 +3,11 @@
 import dataclasses
 
 import torch
-import yaml
 from safetensors.torch import save_file
 
 from lab.config import load_experiment
 from lab.model.decoder import Decoder
+from lab.settings import format_yaml
 from lab.train.checkpoints import publish, temporary_folder
 from lab.train.state import packed, shared_names, weights_of
 
@@ -36,7 +36,7 @@ def write_run(folder, data, position=None, std=0.4, **model):
         "position": position or {},
     }
     folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(yaml.safe_dump(settings))
+    (folder / "config.yaml").write_text(format_yaml(settings))
     experiment = load_experiment(folder / "config.yaml")
     decoder = Decoder(experiment.model)
     generator = torch.Generator().manual_seed(7)

@@ -7,11 +7,11 @@ import sys
 
 import numpy as np
 import pytest
-import yaml
 
 import lab
 from eval.probe import main as probe_main
 from lab.analysis import DISTANCES, LENGTHS, PROBES
+from lab.settings import format_yaml, parse_yaml
 from tests.fits import records, train
 from tests.refusals import refused
 
@@ -75,9 +75,9 @@ def test_a_probe_is_that_of_the_command(trained, tmp_path):
 def test_a_frame_has_the_settings_in_which_runs_differ(trained, tmp_path):
     for name, window in (("a", 96), ("b", 64)):
         (tmp_path / name).mkdir()
-        config = yaml.safe_load((trained / "config.yaml").read_text())
+        config = parse_yaml((trained / "config.yaml").read_text(), "test")
         config["data"]["window"] = window
-        (tmp_path / name / "config.yaml").write_text(yaml.safe_dump(config))
+        (tmp_path / name / "config.yaml").write_text(format_yaml(config))
         (tmp_path / name / "probes.jsonl").write_bytes((trained / "probes.jsonl").read_bytes())
     (tmp_path / "not_a_run").mkdir()
     found = lab.frame(f"{tmp_path}/*")

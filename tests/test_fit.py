@@ -91,12 +91,12 @@ def test_frequency_is_that_of_the_counts(finished):
 
 
 def test_probing_and_packing_in_the_background_change_no_number(place, finished):
-    assert exact_metrics(fit(place, "other", *UNPROBED, "--data.prefetch=2")) == exact_metrics(finished)
+    assert exact_metrics(fit(place, "other", *UNPROBED)) == exact_metrics(finished)
 
 
 def test_ctrl_c_saves_and_resumes_bit_for_bit(place, long):
     stopped = place / "runs" / "stopped"
-    status, errors = interrupt(command(place, "stopped", *LONG, "--data.prefetch=2"), stopped, signal.SIGINT, 10)
+    status, errors = interrupt(command(place, "stopped", *LONG), stopped, signal.SIGINT, 10)
     assert status == 75
     assert "--resume" in errors
     assert "Traceback" not in errors

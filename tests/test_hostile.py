@@ -3,13 +3,13 @@
 import contextlib
 import importlib
 import io
+import json
 import math
 import re
 import signal
 from pathlib import Path
 
 import pytest
-import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -135,14 +135,14 @@ def places(values, prefix=()):
             yield from places(value, (*prefix, key))
 
 
-PLACES = list(places(yaml.safe_load(TEXT)))
+PLACES = list(places(parse_yaml(TEXT, "test")))
 KEYS = sorted(re.findall(r"^  --([a-z_.0-9]+)=", "\n".join(importlib.import_module("lab.fit").settings()), re.M))
 
 
 @st.composite
 def mutated(draw):
     """Draw a config with up to three keys taken out, renamed, moved, repeated or given another value."""
-    values, twice = yaml.safe_load(TEXT), ""
+    values, twice = parse_yaml(TEXT, "test"), ""
     for place in draw(st.lists(st.sampled_from(PLACES), min_size=1, max_size=3, unique=True)):
         *above, key = place
         node = values
@@ -159,7 +159,7 @@ def mutated(draw):
         if kind in ("set", "repeat"):
             node[key] = draw(VALUES)
         twice = f"{place[0]}: 1\n" if kind == "repeat" else twice
-    return yaml.safe_dump(values, allow_unicode=True) + twice
+    return format_yaml(values) + twice
 
 
 def check_accepted(experiment, place):
@@ -184,8 +184,7 @@ def check_config(place, text, *words):
 
 
 def word_of(key, value):
-    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**6)
-    return f"--{key}={text.removesuffix('...' + chr(10)).strip()}"
+    return f"--{key}={json.dumps(value, ensure_ascii=False)}"
 
 
 def check_words(main, first, key, value, capsys):

@@ -6,11 +6,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from lab.errors import MissingPackage
+from lab.settings import parse_yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -79,7 +79,7 @@ def test_every_installation_line_names_extras_that_exist(path):
 
 @pytest.mark.parametrize("name", CONFIGS_OF_PAGE)
 def test_the_training_page_installs_what_its_configs_need(name):
-    config = yaml.safe_load((ROOT / "configs" / f"{name}.yaml").read_text())
+    config = parse_yaml((ROOT / "configs" / f"{name}.yaml").read_text(), "test")
     needed = {"data"} if config["data"]["corpus"]["name"] == "slimpajama" else set()
     needed |= {"wandb"} if config["track"].get("wandb") else set()
     needed |= {"plot"} if config["track"].get("picture") else set()

@@ -31,7 +31,7 @@ PROBED = ("--train.tokens=8192", "--probe.every_tokens=4096", "--probe.tests=2",
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     place = tmp_path_factory.mktemp("deaths")
-    fit(place, "whole", *SHORT, "--data.prefetch=2")
+    fit(place, "whole", *SHORT)
     return place
 
 

@@ -52,7 +52,7 @@ def finished(place):
 
 @pytest.mark.parametrize("kind", ["selection", "random"])
 def test_a_run_counts_every_pair_and_every_sample(kind, place, finished):
-    run = finished if kind == "selection" else train(place, "random", *COMMON, "--skip.random_sentences=true")
+    run = finished if kind == "selection" else train(place, "random", *COMMON, "--skip.selection=random")
     found, samples = np.zeros(TARGET_LEN, dtype=np.int64), np.zeros(3, dtype=np.int64)
     lines = records(run)
     for line, packs in zip(lines, replayed(run)[1], strict=True):

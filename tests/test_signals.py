@@ -8,7 +8,7 @@ from tests.fits import assert_same_run, command, fit, records
 from tests.forked import python
 from tests.launching import copy, environment, interpreter, patched, port, running, torchrun, workers
 
-SHORT = ("--probe.every_tokens=null", "--probe.loss_tokens=0", "--data.prefetch=2")
+SHORT = ("--probe.every_tokens=null", "--probe.loss_tokens=0")
 TWO = ("--train.devices=2", "--train.strategy=ddp")
 SIGNALS = {"term": signal.SIGTERM, "int": signal.SIGINT, "usr1": signal.SIGUSR1}
 STATUS = {"alone": 75, "fit": 75, "two_agents": 1}
@@ -84,7 +84,7 @@ def test_only_a_second_ctrl_c_ends_a_run_at_once():
 
 
 IN_LAST = 2 * (5 + 2) + 2  # a probe has 5 lengths and 2 distances
-PROBES = ("--train.tokens=20480", "--probe.max_length=192", "--probe.loss_tokens=0", "--data.prefetch=2")
+PROBES = ("--train.tokens=20480", "--probe.max_length=192", "--probe.loss_tokens=0")
 AT_A_CALL = """
 import os, signal
 from lab.train.callbacks.probing import ModelInTraining

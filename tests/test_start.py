@@ -6,7 +6,6 @@ import shutil
 
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file
 
 from lab.config import load_experiment
@@ -17,6 +16,7 @@ from lab.loading import open_model, read_weights, start_from
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
 from lab.model.huggingface import save_pretrained
+from lab.settings import format_yaml
 from lab.source import base_for
 from lab.train.starting import check_vocabulary
 from tests.fits import records
@@ -57,7 +57,7 @@ def write(tmp_path, prepared):
         own = {"run": {"folder": str(tmp_path / "runs")}, "start": {"path": str(path)}}
         own |= {"data": data | sections.pop("data", {})}
         file = tmp_path / f"{name}.yaml"
-        file.write_text(yaml.safe_dump({**own, **sections}))
+        file.write_text(format_yaml({**own, **sections}))
         return file
 
     return write
@@ -140,7 +140,7 @@ def test_weights_are_those_of_the_source_and_others_are_named(source, hub):
 def test_a_run_begins_with_the_sources_weights_and_resumes_without_the_source(source, write, tmp_path):
     there = shutil.copytree(source, tmp_path / "there")
     probe = {"every_tokens": None, "tests": 1, "step": 16, "max_length": 224, "loss_tokens": 0}
-    still = {"lr": 1e-30, "min_lr": 0.0, "warmup_steps": 1, "weight_decay": 0.0}  # changes no float32 weight
+    still = {"lr": 1e-30, "min_lr": 0.0, "warmup_steps": 1}  # changes no float32 weight
     file = write(there, train=TRAIN, optim=still, probe=probe, track={"every_steps": 1})
     assert python("-m", "lab.fit", file).returncode == 0
     folder = tmp_path / "runs" / "run"

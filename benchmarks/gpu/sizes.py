@@ -108,7 +108,6 @@ TOY_RUN = (
     "--data.corpus.median_tokens=24.96",
     "--data.corpus.section_tokens=96",
     "--data.look_ahead=16",
-    "--data.prefetch=0",
     "--train.tokens=10240",
     "--train.batch_tokens=512",
     "--train.micro_batch_tokens=256",

@@ -23,10 +23,9 @@ from benchmarks.packed_attention import natural_lengths
 from benchmarks.timing import best_device, wait
 from lab.model.attention import backends
 from lab.model.attention.segments import Segments
-from lab.model.config import DecoderConfig
+from lab.model.config import DecoderConfig, peak_flops, utilisation
 from lab.model.decoder import Decoder
 from lab.model.sharding import Sharding, shard
-from lab.model.utilisation import peak_flops, utilisation
 from lab.positions import frequencies
 
 WARM_UP = 3

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from tokenizers import Tokenizer
 
 from lab.errors import DataError
 from lab.probe.needles import Case, check_spelling
+from lab.settings import parse_yaml
 
 PROBE_UNITS = 16  # first step of the search, which estimates the slope
 MOST_UNITS = 100  # for each token of room; letters are the smallest units
@@ -183,7 +183,7 @@ def fit(count: Callable[[int], int], room: int, least: int, most: int | None = N
 def english() -> dict[str, list[str]]:
     """Read the adjectives, nouns and verbs."""
     text = Path(__file__).with_name("words.yaml").read_text(encoding="utf-8")
-    return {kind: words.split() for kind, words in yaml.safe_load(text).items()}
+    return {kind: words.split() for kind, words in parse_yaml(text, "words.yaml").items()}
 
 
 @cache

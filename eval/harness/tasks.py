@@ -10,7 +10,9 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-import yaml
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+from ruamel.yaml.events import ScalarEvent
 
 from lab.errors import ConfigError, LabError, MissingPackage
 
@@ -59,13 +61,13 @@ def refuse_code(folder: Path, harness: Path) -> None:
             continue  # the harness's own tasks may be included
         seen.add(path)
         try:
-            events = list(yaml.parse(path.read_text(encoding="utf-8"), yaml.SafeLoader))
-        except (OSError, ValueError, yaml.YAMLError) as error:
+            events = list(YAML(typ="safe", pure=True).parse(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, YAMLError) as error:
             raise ConfigError(f"--include_path={folder}: {path} cannot be read as YAML; correct the file") from error
         if any(getattr(event, "tag", None) is not None for event in events):
             rule = f"{path} names Python code (!function), which would be run"
             raise ConfigError(f"--include_path={folder}: {rule}; read it, then add --run_own_code")
-        texts = [event.value for event in events if isinstance(event, yaml.ScalarEvent)]
+        texts = [event.value for event in events if isinstance(event, ScalarEvent)]
         left += [path.parent / text for text in texts if text.endswith((".yaml", ".yml")) or "include" in texts]
 
 

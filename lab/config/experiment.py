@@ -107,7 +107,7 @@ class Experiment(Section):
     @property
     def reads_token_types(self) -> bool:
         """Whether samples are made of sentences with impactful tokens."""
-        return getattr(self.skip, "selection", None) is not None
+        return getattr(self.skip, "by_types", False)
 
     @property
     def has_gaps(self) -> bool:

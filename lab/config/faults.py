@@ -79,7 +79,7 @@ def mask_faults(
         faults.append(f"skip.method={skip.method}: needs mask: causal without chunks; leave one of them out")
     if skip is not None and skip.selects and data.mode != "concatenated":
         faults.append(
-            f"data.mode={data.mode}: skip.selection and skip.random_sentences take sentences of full windows of "
+            f"data.mode={data.mode}: skip.selection takes sentences of full windows of "
             "skip.target_len tokens; set data.mode: concatenated"
         )
     if skip is not None and skip.target_len <= data.window:

@@ -20,16 +20,6 @@ WHOLE_BYTES = 10 * 2**30  # of weights and gradients that each process keeps who
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinalCheckpoints(Section):
-    """Checkpoints at the end of the training, whose scores or weights are averaged (arXiv:2411.13476, section 4.2)."""
-
-    count: Annotated[int, Ge(2), Le(MOST)] = 5
-    """How many, that of the last step included; all are kept."""
-    every_steps: Positive = 10
-    """Optimizer steps between them."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class TrainConfig(Section):
     """Length of the training, devices, checkpoints."""
 
@@ -63,8 +53,8 @@ class TrainConfig(Section):
     """Consumed tokens between checkpoints; left out, only at the end and when stopped."""
     keep_checkpoints: Annotated[int, Ge(2), Le(MOST)] = 2
     """Newest checkpoints that are kept."""
-    final_checkpoints: FinalCheckpoints | None = None
-    """Checkpoints of the last steps, at even intervals, which are kept as well; left out, that of the last step."""
+    final_checkpoints: bool = False
+    """Whether five checkpoints, ten steps apart up to the last, are kept as well (arXiv:2411.13476, section 4.2)."""
     async_checkpoints: bool = False
     """Whether to train on while a checkpoint is written, from a copy of weights and optimizer in CPU memory."""
 
@@ -91,12 +81,9 @@ class TrainConfig(Section):
             faults.append(f"strategy=single: runs one process, devices * nodes is {self.world_size}; use ddp or fsdp")
         if self.accelerator == "cpu" and self.backend in CUDA_BACKENDS:
             faults.append(f"backend={self.backend}: runs on a CUDA device only; use sdpa or auto")
-        final = self.final_checkpoints
-        if final is not None and (final.count - 1) * final.every_steps >= self.steps:
-            faults.append(
-                f"final_checkpoints.count={final.count}: {final.every_steps} steps apart, they must fit in the "
-                f"{self.steps} steps of the run; lower count or every_steps"
-            )
+        if self.final_steps and self.final_steps[0] <= 0:
+            rule = f"the run must have more than {self.steps - self.final_steps[0]} steps, it has {self.steps}"
+            faults.append(f"final_checkpoints=True: {rule}; train longer")
         return faults
 
     @property
@@ -149,8 +136,7 @@ class TrainConfig(Section):
     @property
     def final_steps(self) -> tuple[int, ...]:
         """The steps whose checkpoints final_checkpoints keeps."""
-        final = self.final_checkpoints
-        return () if final is None else tuple(self.steps - k * final.every_steps for k in reversed(range(final.count)))
+        return tuple(range(self.steps - 40, self.steps + 1, 10)) if self.final_checkpoints else ()
 
 
 @dataclass(frozen=True, kw_only=True)

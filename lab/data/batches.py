@@ -23,6 +23,7 @@ from lab.data.packing import IGNORE, Pack, PackStream
 
 Batch = dict[str, Any]
 FloatArray = npt.NDArray[np.float64]
+PREFETCH = 4  # packs that a thread makes ahead
 
 
 class Batches:

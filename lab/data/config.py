@@ -72,8 +72,6 @@ class Text(Section):
     name: Literal["text"] = "text"
     path: PathText
     """A file, or a folder searched at all depths."""
-    text_field: str = "text"
-    """Field of a row that holds the text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,8 +166,6 @@ class DataConfig(Section):
     """Folder that holds the token shards of all corpora."""
     look_ahead: Annotated[int, Ge(1), Le(4096)] = 256
     """Segments a stream may choose from when it fills a pack."""
-    prefetch: Annotated[int, Ge(0), Le(64)] = 2
-    """Packs that a background thread prepares ahead; 0 prepares each on demand."""
 
     @property
     def embedded(self) -> bool:

@@ -152,7 +152,7 @@ class FilesReader:
             return to_conversation(row, default)
         if isinstance(self.corpus, Slimpajama):
             return slimpajama_document(row, default)
-        return to_document(row, self.corpus.text_field, default)
+        return to_document(row, "text", default)
 
 
 def slimpajama_document(row: Row, default: str) -> Item:
@@ -171,7 +171,7 @@ def why_empty(config: DataConfig) -> str:
         return "data.corpus: empty, all documents are held out; lower data.held_out_frac or give more text"
     counts = ", ".join(f"{n:,} {reason}" for reason, n in Counter(item.reason for item in dropped).most_common())
     fields = ", ".join(list(dict.fromkeys(brief(name) for item in dropped for name in item.fields))[:SHOWN_FIELDS])
-    remedy = f"set data.corpus.text_field to one of the fields {fields}" if fields else "check its path"
+    remedy = f"rename one of the fields {fields} to text" if fields else "check its path"
     return f"data.corpus: empty, no document has text ({counts or 'there are no rows'}); {remedy}"
 
 

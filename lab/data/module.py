@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, distributed
 
 from lab.data.arrangement import Arrangement
-from lab.data.batches import Batch, Batches, FloatArray
+from lab.data.batches import PREFETCH, Batch, Batches, FloatArray
 from lab.data.config import DataConfig
 from lab.data.corpora import open_corpus
 from lab.data.manifest import read_manifests
@@ -149,15 +149,15 @@ class PackedData(lightning.LightningDataModule):
         Raises: ConfigError.
         """
         skip = self.experiment.skip
-        path = self.token_types or (Path(skip.selection) if skip.selection is not None else None)
+        path = self.token_types or (Path(skip.selection) if skip.by_types else None)
         return Selection.of(skip, self.config.window, load_tokenizer(shard_folder(self.config)), path)
 
     def train_dataloader(self) -> Iterable[Batch]:
-        """Load this rank's streams; with data.prefetch a thread packs them."""
+        """Load this rank's streams; a thread packs them ahead."""
         rank, world = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
         shared = self.experiment.train.context_parallel
         own = range(rank // shared, self.n_streams, world // shared)
-        return Batches([self.stream(j) for j in own], self.config.prefetch, self.weights)
+        return Batches([self.stream(j) for j in own], PREFETCH, self.weights)
 
     def stream(self, index: int, states: Mapping[int, np.ndarray] | None = None) -> PackStream:
         """Open a stream at its state, the saved one by default, or at its beginning."""

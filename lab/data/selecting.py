@@ -61,7 +61,7 @@ class Selection:
 
         Raises: LabError.
         """
-        impactful = None if config.random_sentences or path is None else read_token_types(path, tokenizer)
+        impactful = None if path is None else read_token_types(path, tokenizer)
         return cls(config, budget, sentence_ends(tokenizer), impactful)
 
     def sentences(self, tokens: IntArray) -> tuple[IntArray, BoolArray, bool]:

@@ -16,8 +16,7 @@ from lab.data.shards import token_dtype
 from lab.errors import ConfigError
 from lab.estimate.memory import HELD, Memory, memory_of
 from lab.estimate.planned import DryRun, architecture_of, separate, tokenizer_of
-from lab.model.config import DecoderConfig
-from lab.model.utilisation import PEAK_FLOPS
+from lab.model.config import PEAK_FLOPS, DecoderConfig
 from lab.recipes import SYNTAX, Recipe, read_recipe, resolve_training
 from lab.settings import part
 from lab.shape.config import Weights

@@ -12,8 +12,7 @@ from typing import Any
 from lab.command import Words, read_options
 from lab.config import Experiment, load_experiment
 from lab.errors import ConfigError
-from lab.model.config import DecoderConfig
-from lab.model.utilisation import PEAK_FLOPS
+from lab.model.config import PEAK_FLOPS, DecoderConfig
 from lab.schema import PositiveFloat, Section
 from lab.settings import Raw, part
 

@@ -14,15 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lab.model.attention.attend import KERNELS, runs_whole
 from lab.model.attention.cache import KeyCache
 from lab.model.attention.layout import Layout
-from lab.model.attention.plan import KERNELS, runs_whole
 from lab.model.block import Attention
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder, Head
-from lab.model.layers import Linear
 from lab.model.loss import ChunkedCrossEntropy
-from lab.model.products import Processor
+from lab.model.products import Linear, Processor
 from lab.positions import Distance, Frequencies
 
 HALF_PRODUCTS = Processor(bfloat16=True, onednn=False)  # whatever this machine's processor widens

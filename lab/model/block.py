@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from lab.model.attention import attend, backends
-from lab.model.attention.attend import attend_cached
+from lab.model.attention.attend import attend_cached, plan_for
 from lab.model.attention.cache import KeyCache
 from lab.model.attention.layout import Layout
-from lab.model.attention.plan import plan_for
 from lab.model.attention.rotary import Rotation
 from lab.model.config import DecoderConfig
-from lab.model.layers import FeedForward, Linear
+from lab.model.products import Linear
 
 Heads = tuple[Tensor, Tensor, Tensor]
 """Queries, keys and values."""
@@ -31,10 +31,10 @@ class Attention(nn.Module):
     def __init__(self, cfg: DecoderConfig, layer: int, backend: str) -> None:
         super().__init__()
         self.cfg, self.layer, self.backend = cfg, layer, backend
-        self.q = Linear(cfg.d_model, cfg.width, bias=cfg.qkv_bias)
-        self.k = Linear(cfg.d_model, cfg.kv_width, bias=cfg.qkv_bias)
-        self.v = Linear(cfg.d_model, cfg.kv_width, bias=cfg.qkv_bias)
-        norms = (nn.RMSNorm(cfg.head_dim, eps=cfg.norm_eps) if cfg.qk_norm else nn.Identity() for _ in range(2))
+        self.q = Linear(cfg.d_model, cfg.width, bias=cfg.qkv == "bias")
+        self.k = Linear(cfg.d_model, cfg.kv_width, bias=cfg.qkv == "bias")
+        self.v = Linear(cfg.d_model, cfg.kv_width, bias=cfg.qkv == "bias")
+        norms = (nn.RMSNorm(cfg.head_dim, eps=cfg.norm_eps) if cfg.qkv == "norm" else nn.Identity() for _ in range(2))
         self.q_norm, self.k_norm = norms
         self.out = Linear(cfg.width, cfg.d_model, bias=False)
 
@@ -79,6 +79,21 @@ class Graphs(NamedTuple):
 
     before: Callable[..., Heads]
     after: Callable[..., Tensor]
+
+
+class FeedForward(nn.Module):
+    """SwiGLU."""
+
+    def __init__(self, cfg: DecoderConfig) -> None:
+        super().__init__()
+        self.gate = Linear(cfg.d_model, cfg.d_ff, bias=False)
+        self.up = Linear(cfg.d_model, cfg.d_ff, bias=False)
+        self.out = Linear(cfg.d_ff, cfg.d_model, bias=False)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """Apply the layer to every token."""
+        out: Tensor = self.out(F.silu(self.gate(x_BTD)) * self.up(x_BTD))
+        return out
 
 
 class Block(nn.Module):

@@ -1,9 +1,9 @@
-"""The decoder's config, its parameter count and its floating-point operations; no torch."""
+"""The decoder's config, its parameter count, and its floating-point operations beside a device's; no torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
@@ -38,10 +38,9 @@ class DecoderConfig(Section):
     """Standard deviation of the first embedding; left out, sqrt(2 / (5 d_model)). 1.0 lets small models copy sooner."""
     head_chunk: Annotated[int, Ge(16), Le(2**24)] = 1024
     """Tokens whose logits exist at a time in the loss."""
-    qkv_bias: bool = False
-    """Whether queries, keys and values have biases, as Qwen2's do."""
-    qk_norm: bool = False
-    """Whether every head's queries and keys pass an RMSNorm before they are rotated, as Qwen3's do."""
+    qkv: Literal["plain", "bias", "norm"] = "plain"
+    """Whether queries, keys and values have biases, as Qwen2's do, or every head's queries and keys pass an RMSNorm
+    before they are rotated, as Qwen3's do."""
     attention_width: Annotated[int, Ge(1), Le(2**18)] | None = None
     """Width of all query heads together; left out, d_model."""
 
@@ -59,8 +58,6 @@ class DecoderConfig(Section):
         elif self.n_heads % self.n_kv_heads:
             near = self.near(self.n_heads, self.n_kv_heads)
             faults.append(f"n_kv_heads={self.n_kv_heads}: must divide n_heads={self.n_heads}; use {near}")
-        if self.qk_norm and self.qkv_bias:
-            faults.append("qk_norm=True: no family of models has biases as well (qkv_bias); leave one of them out")
         return faults
 
     def near(self, width: int, wanted: int | None = None) -> int:
@@ -92,8 +89,8 @@ class DecoderConfig(Section):
     def n_parameters(self, tie_embeddings: bool | None = None) -> int:
         """Count all parameters, as configured or for the given choice of `tie_embeddings`."""
         tied = self.tie_embeddings if tie_embeddings is None else tie_embeddings
-        norms = (2 * self.n_layers + 1) * self.d_model + 2 * self.n_layers * self.head_dim * self.qk_norm
-        biases = self.n_layers * (self.width + 2 * self.kv_width) if self.qkv_bias else 0
+        norms = (2 * self.n_layers + 1) * self.d_model + 2 * self.n_layers * self.head_dim * (self.qkv == "norm")
+        biases = self.n_layers * (self.width + 2 * self.kv_width) if self.qkv == "bias" else 0
         return self.n_matrix_parameters + norms + biases + (0 if tied else self.vocab_size * self.d_model)
 
     def flops_per_token(self, pairs_per_token: float) -> float:
@@ -107,3 +104,26 @@ class DecoderConfig(Section):
     def flops_per_token_causal(self, window: int) -> int:
         """Count the operations per token with windows always full: half of `window` pairs per token."""
         return int(self.flops_per_token(window / 2))
+
+
+# dense bf16 tensor operations per second, from the vendors' data sheets
+PEAK_FLOPS = {
+    "A100": 312e12,
+    "H100 PCIe": 756e12,
+    "H100": 989e12,
+    "H200": 989e12,
+    "L40S": 362e12,
+    "A10G": 70e12,
+    "V100": 125e12,
+}
+
+
+def peak_flops(device_name: str | None) -> float | None:
+    """Look up a device's peak, None for a CPU or a GPU that is not in the table."""
+    words = (device_name or "").replace("-", " ").split()
+    return next((peak for name, peak in PEAK_FLOPS.items() if set(name.split()) <= set(words)), None)
+
+
+def utilisation(flops_per_token: float, tokens_per_s: float, peak: float | None, n_devices: int) -> float | None:
+    """Return achieved over peak operations of all devices."""
+    return flops_per_token * tokens_per_s / (peak * n_devices) if peak else None

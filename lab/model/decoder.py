@@ -21,8 +21,8 @@ from lab.model.attention.layout import Layout, first_ids
 from lab.model.attention.segments import Segments
 from lab.model.block import Block, compile_block
 from lab.model.config import DecoderConfig
-from lab.model.layers import Linear
 from lab.model.loss import summed_cross_entropy, target_losses
+from lab.model.products import Linear
 from lab.positions import Distance, Frequencies
 from lab.positions import distance as make_distance
 from lab.positions import frequencies as make_frequencies
@@ -153,7 +153,7 @@ class Decoder(nn.Module):
         x_BTD = self.embedding(tokens)
         for number, block in enumerate(self.blocks, start=1):
             if last_only and segments is None and context is None and number == self.cfg.n_layers and n_tokens > 1:
-                layout = layout.last_query()
+                layout = layout.queries(slice(-1, None), layout.k_pos.shape[-1])
             if self.recompute and torch.is_grad_enabled():
                 x_BTD = checkpoint(block, x_BTD, layout, cache, use_reentrant=False)
             else:

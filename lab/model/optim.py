@@ -6,9 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Lt
 
 from lab.schema import NonNegative, PositiveFloat, Section
+
+BETA1 = 0.9  # AdamW's decay of the mean gradient
+WEIGHT_DECAY = 0.1  # decoupled, of the matrices; vectors have none
+CLIP_NORM = 1.0  # largest norm of the whole gradient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,14 +25,8 @@ class OptimConfig(Section):
     """Final learning rate of the cosine."""
     warmup_steps: NonNegative = 100
     """Optimizer steps of linear warm-up."""
-    beta1: Annotated[float, Ge(0), Lt(1)] = 0.9
-    """AdamW's decay of the mean gradient."""
     beta2: Annotated[float, Ge(0), Lt(1)] = 0.95
     """AdamW's decay of the mean squared gradient."""
-    weight_decay: Annotated[float, Ge(0)] = 0.1
-    """Decoupled weight decay of the matrices; vectors have none."""
-    clip_norm: Annotated[float, Gt(0)] = 1.0
-    """Largest norm of the whole gradient."""
 
     def rules(self) -> list[str]:
         """Return a fault for a floor above the peak."""

@@ -127,3 +127,15 @@ class OneDnnLinear(torch.autograd.Function):
             rows.T @ x.flatten(0, -2) if wants_weight else None,
             rows.sum(0) if wants_bias else None,
         )
+
+
+class Linear(nn.Linear):
+    """x W^T + b."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.processor = processor()
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Apply the layer to every token."""
+        return linear(input, self.weight, self.bias, self.processor)

@@ -7,6 +7,8 @@ Collectives of a step of A micro-batches, for L blocks and an untied head (tied:
 
     whole       L + 3 all-gathers             L + 3 reduce-scatters
     otherwise   A (2 L + 3) all-gathers       A (L + 3) reduce-scatters
+
+A sharded decoder can be copied into one that is whole in every process, for passes without gradients.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from torch import distributed
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 
 from lab.errors import LabError
 from lab.model.decoder import Decoder
@@ -135,3 +138,25 @@ def reshard(decoder: Decoder) -> None:
     for module in decoder.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
+
+
+def allocate(make: Make, dtype: torch.dtype | None, device: torch.device) -> Decoder:
+    """Allocate a whole decoder without filling it, in `dtype` or as it is made.
+
+    Raises: RuntimeError where the device has no room for it.
+    """
+    with torch.device("meta"):
+        decoder = make(None).to(dtype)
+    decoder.to_empty(device=device).requires_grad_(False)
+    if decoder.cfg.tie_embeddings:
+        decoder.head.weight = decoder.embedding.weight  # to_empty allocates each name
+    return decoder
+
+
+@torch.no_grad()
+def fill(whole: Decoder, sharded: Decoder) -> None:
+    """Gather every parameter of a sharded decoder into a whole one; a collective call."""
+    for (name, own), (shard_name, shard) in zip(whole.named_parameters(), sharded.named_parameters(), strict=True):
+        assert name == shard_name, f"{name} and {shard_name} differ"
+        part = shard.to(own.dtype)
+        own.copy_(part.full_tensor() if isinstance(part, DTensor) else part)

@@ -34,31 +34,29 @@ import numpy as np
 
 from lab.skip.base import IntArray, Skip
 
+RANDOM = "random"  # the selection of any sentences
+
 
 @dataclass(frozen=True, kw_only=True)
 class LongRecipe(Skip):
     """The parameters of the position index transformation, and of the selection of sentences before it."""
 
     needs_sentences: ClassVar[bool] = True
-    of_training: ClassVar[tuple[str, ...]] = ("selection", "random_sentences")
+    of_training: ClassVar[tuple[str, ...]] = ("selection",)
     method: Literal["longrecipe"] = "longrecipe"
     selection: str | None = None
     """Folder or file of eval.impact's result: samples are data.window tokens of the sentences of target_len tokens that
-    hold one of its token types. Left out, samples are whole windows of the text."""
-    random_sentences: bool = False
-    """Whether samples are data.window tokens of any sentences of target_len tokens instead."""
+    hold one of its token types; random takes any sentences. Left out, samples are whole windows of the text."""
 
-    def rules(self) -> list[str]:
-        """Refuse a selection that random sentences ignore."""
-        if self.selection is not None and self.random_sentences:
-            rule = "would be ignored, random_sentences=true draws from all sentences; leave one of them out"
-            return [f"selection={self.selection}: {rule}"]
-        return []
+    @property
+    def by_types(self) -> bool:
+        """Whether sentences are chosen by the token types of a file."""
+        return self.selection not in (None, RANDOM)
 
     @property
     def selects(self) -> bool:
         """Whether a sample consists of sentences of a longer text."""
-        return self.selection is not None or self.random_sentences
+        return self.selection is not None
 
     def position_ids(
         self, n_tokens: int, sentence_lengths: IntArray | None, generator: np.random.Generator

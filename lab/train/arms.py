@@ -35,7 +35,6 @@ FREE_TO_CHANGE = (  # settings, or sections, that do not change what a run compu
     "train.final_checkpoints",
     "train.async_checkpoints",
     "probe.batch",
-    "data.prefetch",
     "data.folder",
     "track.",
     "run.folder",

@@ -15,7 +15,7 @@ from lab.config.sections import TrainConfig
 from lab.model.attention.context import ContextGroup
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder
-from lab.model.optim import OptimConfig
+from lab.model.optim import BETA1, CLIP_NORM, WEIGHT_DECAY, OptimConfig
 from lab.model.sharding import Make, Sharding, Start, build
 
 SUMS = ("loss", "targets", "tokens", "stop", "weight")
@@ -164,7 +164,7 @@ class Training(lightning.LightningModule):
         scale = torch.full_like(weight, self.train_config.batch_tokens) / weight.masked_fill(weight == 0, 1.0)
         parameters = [p for p in self.parameters() if p.grad is not None]
         torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], scale)  # a few operations on a GPU
-        norm = torch.nn.utils.clip_grad_norm_(parameters, self.optim.clip_norm)
+        norm = torch.nn.utils.clip_grad_norm_(parameters, CLIP_NORM)
         norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         bad = ~torch.isfinite(norm + self.sums["loss"]) | (self.sums.not_finite.sum() > 0)
         optimizer.found_inf = bad.float()
@@ -193,10 +193,10 @@ class Training(lightning.LightningModule):
         matrices = [p for p in self.parameters() if p.ndim >= 2]
         vectors = [p for p in self.parameters() if p.ndim < 2]
         groups = [
-            {"params": matrices, "weight_decay": self.optim.weight_decay},
+            {"params": matrices, "weight_decay": WEIGHT_DECAY},
             {"params": vectors, "weight_decay": 0.0},
         ]
-        betas = (self.optim.beta1, self.optim.beta2)
+        betas = (BETA1, self.optim.beta2)
         optimizer = torch.optim.AdamW(groups, lr=self.optim.lr, betas=betas, fused=True)
         schedule = LambdaLR(optimizer, lambda step: self.optim.lr_at(step, self.train_config.steps) / self.optim.lr)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

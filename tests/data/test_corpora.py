@@ -51,10 +51,10 @@ def test_a_txt_file_is_one_document_named_by_its_file(tmp_path):
     assert read_all(Text(path=str(tmp_path))) == expected
 
 
-def test_the_field_is_that_named_and_slimpajamas_rows_name_their_source(tmp_path):
+def test_the_field_is_text_and_slimpajamas_rows_name_their_source(tmp_path):
     rows = [{"body": "x", "text": "y", "meta": {"redpajama_set_name": "web"}}, {"text": "z", "meta": 3}, {"text": "w"}]
     (tmp_path / "part.jsonl").write_bytes(json_lines(rows))
-    assert read_all(Text(path=str(tmp_path), text_field="body"))[0] == Document("x", "part")
+    assert read_all(Text(path=str(tmp_path)))[0] == Document("y", "part")
     items = read_all(Slimpajama(path=str(tmp_path)))
     assert items == [Document("y", "web"), Document("z", "part"), Document("w", "part")]
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
 from lab.config import load_experiment
 from lab.counts import PositionCounts
@@ -21,6 +20,7 @@ from lab.estimate.command import (
 )
 from lab.estimate.memory import Memory
 from lab.fit import SYNTAX, parse, read_arguments
+from lab.settings import format_yaml
 from lab.train.folder import RunFolder
 from tests.estimate.small import small
 from tests.forked import ROOT, python
@@ -52,7 +52,7 @@ def written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def write(values):
-        (tmp_path / "run.yaml").write_text(yaml.safe_dump(values))
+        (tmp_path / "run.yaml").write_text(format_yaml(values))
         return "run.yaml"
 
     yield write

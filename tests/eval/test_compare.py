@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from scipy.stats import fisher_exact, ttest_ind, ttest_rel
 
 from eval.compare import WRITERS, arrange, main, spread
 from eval.engine.records import read_records
 from eval.engine.statistics import FISHER, LIMITS, MCNEMAR, PAIRED_T, SEEDS, SEEDS_PAIRED, compare, holm
 from lab.errors import ConfigError
+from lab.settings import format_yaml
 from tests.eval.commands import runner
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -218,7 +218,7 @@ def write_run(folder, window, seed, passed, **summary):
     last = {**row, "threshold": 0.8, "tests": 10, **summary}
     last = {key: value for key, value in last.items() if key not in ("length", "accuracy", "score", "passed", "n")}
     write(run, row, last, name="probes.jsonl")
-    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    (run / "config.yaml").write_text(format_yaml(config))
     return run
 
 

@@ -7,7 +7,6 @@ import shutil
 
 import pytest
 import torch
-import yaml
 
 import eval.engine.subject
 from eval.engine.answers import FinishedTests
@@ -17,6 +16,7 @@ from lab.data.preparation import end_of_document
 from lab.loading import open_model
 from lab.model.huggingface import save_pretrained
 from lab.probe.needles import shortest
+from lab.settings import format_yaml, parse_yaml
 from lab.train.checkpoints import Checkpoint
 from lab.train.folder import packed_counts
 from tests.opened import CONSUMED
@@ -67,8 +67,8 @@ def test_writes_the_curve_the_summary_every_case_and_a_table(probe):
 @pytest.mark.usefixtures("quiet")
 def test_tests_are_the_same_whatever_the_seed_of_the_run(probe, run_folder, tmp_path):
     run = shutil.copytree(run_folder, tmp_path / "run")
-    settings = yaml.safe_load((run / "config.yaml").read_text())
-    (run / "config.yaml").write_text(yaml.safe_dump(settings | {"run": settings["run"] | {"seed": 5}}))
+    settings = parse_yaml((run / "config.yaml").read_text(), "test")
+    (run / "config.yaml").write_text(format_yaml(settings | {"run": settings["run"] | {"seed": 5}}))
     assert probe(model=run, folder="five")[0] == probe()[0] == 0
     cases = [(tmp_path / folder / CASES).read_text() for folder in ("five", "out")]
     assert cases[0] == cases[1]

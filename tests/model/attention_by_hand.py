@@ -22,7 +22,7 @@ TINY = DecoderConfig(
     tie_embeddings=False,
     theta=50.0,
     attention_width=32,
-    qkv_bias=True,
+    qkv="bias",
 )
 
 

@@ -7,7 +7,11 @@ import pytest
 import torch
 
 from lab.errors import ConfigError
-from lab.model.attention import backends, flash3
+from lab.model.attention import backends
+from lab.model.attention.attend import KERNELS, plan_for
+from lab.model.attention.layout import Layout
+from lab.model.attention.segments import Segments, Visibility
+from lab.positions import distance, frequencies
 
 CUDA, HALF = torch.device("cuda"), torch.bfloat16
 FAULTS = {
@@ -25,7 +29,7 @@ FAULTS = {
 def forget():
     for name in [n for n in sys.modules if n.partition(".")[0] in ("flash_attn", "flash_attn_interface", "xformers")]:
         del sys.modules[name]
-    for looked_up in (backends.installed, backends.import_fault, flash3.activate):
+    for looked_up in (backends.installed, backends.import_fault, backends.activate):
         looked_up.cache_clear()
 
 
@@ -75,13 +79,6 @@ def test_a_sound_package_is_taken_and_imported_once(package, tmp_path):
     assert imports.read_text() == "once "
 
 
-def test_nothing_is_imported_for_a_cpu_or_for_single_precision(package):
-    package("flash_attn", "raise ImportError('imported')")
-    assert backends.choose("auto", torch.device("cpu"), HALF)[0] == "sdpa"
-    assert backends.choose("auto", CUDA, torch.float32)[0] == "sdpa"
-    assert "flash_attn" not in sys.modules
-
-
 @pytest.fixture
 def hopper(package, monkeypatch):
     """Emulate a GPU with FlashAttention 3, whose activation is noted."""
@@ -89,7 +86,7 @@ def hopper(package, monkeypatch):
     package("flash_attn_interface", "")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.nn.attention, "activate_flash_attention_impl", activated.append)
-    monkeypatch.setattr(flash3, "trial", activated.append)
+    monkeypatch.setattr(backends, "trial", activated.append)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setenv("LOCAL_RANK", "3")
     return activated
@@ -117,7 +114,67 @@ def test_flash_attention_3_is_left_out_with_the_reason(hopper, package, monkeypa
     elif fault == "package":
         monkeypatch.setattr(torch.nn.attention, "activate_flash_attention_impl", fail)
     else:
-        monkeypatch.setattr(flash3, "trial", fail)
+        monkeypatch.setattr(backends, "trial", fail)
     name, reason = backends.choose("auto", CUDA, HALF)
     assert name == ("flash" if flash_attn else "varlen")
     assert re.search(r"FlashAttention 3 is left out: .*(9\.0.*8\.0|torch 2|takes 30 arguments second line)", reason)
+
+
+WIDTH = 64
+ROPE = frequencies("rope", head_dim=WIDTH)
+IDS = torch.arange(1100)
+PLAIN, STRING = distance("plain"), distance("string", shift=20, window=4)
+ANCHORED = Segments.from_lengths([500, 600], 1100, anchors=(-1, 0))
+LAYOUTS = {
+    "row": Layout.of(IDS, IDS, ROPE, PLAIN, torch.float32, starts=(0,)),
+    "bands": Layout.of(IDS, IDS, ROPE, STRING, torch.float32, starts=(0,)),
+    "chunk": Layout.of(IDS[-9:], IDS, ROPE, PLAIN, torch.float32, starts=(0,)),
+    "decoding": Layout.of(IDS[-1:], IDS, ROPE, PLAIN, torch.float32, starts=(0,)),
+    "anchored": Layout.of(IDS, IDS, ROPE, PLAIN, torch.float32, segments=ANCHORED, starts=(0, 500)),
+    "irregular": Layout.of(
+        IDS,
+        IDS,
+        ROPE,
+        PLAIN,
+        torch.float32,
+        visible=Visibility(1100, 1100, IDS.device, q_pos=IDS[None], k_pos=IDS[None]),
+    ),
+}
+HALF, SINGLE, DOUBLE = torch.bfloat16, torch.float32, torch.float64
+CASES = [  # device, dtype, backend, layout, kernel
+    ("cpu", SINGLE, "auto", "row", "sdpa"),
+    ("cpu", SINGLE, "auto", "bands", "cpu_bands"),
+    ("cpu", SINGLE, "auto", "chunk", "cpu_bands"),
+    ("cpu", HALF, "auto", "anchored", "cpu_bands"),
+    ("cpu", SINGLE, "auto", "irregular", "dense"),
+    ("cpu", SINGLE, "reference", "irregular", "reference"),
+    ("cuda", HALF, "varlen", "row", "varlen"),
+    ("cuda", HALF, "varlen", "bands", "flash_bands"),
+    ("cuda", HALF, "auto", "irregular", "dense"),
+    ("cuda", SINGLE, "auto", "chunk", "efficient_bands"),
+    ("cuda", SINGLE, "auto", "bands", "efficient_bands"),
+    ("cuda", DOUBLE, "auto", "bands", "dense"),
+]
+
+
+def plan(backend, layout, dtype):
+    n_q, n_k = layout.q_pos.shape[-1], layout.k_pos.shape[-1]
+    return plan_for(
+        backend, layout, torch.zeros(1, 4, n_q, WIDTH, dtype=dtype), torch.zeros(1, 2, n_k, WIDTH, dtype=dtype)
+    )
+
+
+@pytest.mark.parametrize(("device", "dtype", "backend", "layout", "kernel"), CASES, ids=str)
+def test_kernels_by_layout(device, dtype, backend, layout, kernel, request):
+    if device == "cuda":
+        request.getfixturevalue("stood_in")
+    found = plan(backend, LAYOUTS[layout], dtype)
+    assert found.kernel == kernel
+    assert found.dtype == (SINGLE if device == "cpu" else dtype)
+    assert kernel in KERNELS
+
+
+@pytest.mark.parametrize(("backend", "layout"), [("xformers", "bands"), ("varlen", "irregular")])
+def test_a_named_backend_that_cannot_run_a_layout_is_refused(backend, layout, stood_in):
+    with pytest.raises(ConfigError, match=rf"^backend={backend}: cannot run .*; "):
+        plan(backend, LAYOUTS[layout], HALF)

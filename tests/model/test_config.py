@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from lab.errors import ConfigError
-from lab.model.config import DecoderConfig
+from lab.model.config import DecoderConfig, peak_flops, utilisation
 from lab.model.decoder import Decoder
 from tests.refusals import refused
 
-TINY = DecoderConfig(16, 2, 4, 2, 24, 23, tie_embeddings=False, attention_width=40, qkv_bias=True)
+TINY = DecoderConfig(16, 2, 4, 2, 24, 23, tie_embeddings=False, attention_width=40, qkv="bias")
 
 
 def test_counts_by_hand():
@@ -29,8 +29,8 @@ def test_counts_by_hand():
     "changes",
     [
         {},
-        {"qkv_bias": False},
-        {"qkv_bias": False, "qk_norm": True},
+        {"qkv": "plain"},
+        {"qkv": "norm"},
         {"attention_width": None},
         {"attention_width": 8, "n_kv_heads": 4},
         {"d_model": 12, "n_layers": 3, "n_heads": 6, "n_kv_heads": 1, "d_ff": 7, "attention_width": None},
@@ -53,13 +53,37 @@ def test_counted_parameters_are_those_of_the_model(changes, tied):
         ({"attention_width": 20}, ["n_heads=4: head_dim 5 must be even"]),
         ({"n_kv_heads": 3}, ["n_kv_heads=3: must divide n_heads=4; use 2"]),
         ({"attention_width": 0}, ["attention_width=0: must be >= 1"]),
-        ({"qk_norm": True}, ["qk_norm=True: no family of models has biases as well (qkv_bias); "]),
         ({"d_ff": 0}, ["d_ff=0: must be >= 1"]),
         ({"theta": 0.0}, ["theta=0.0: must be > 0"]),
         ({"n_layers": 0, "vocab_size": -1}, ["n_layers=0: must be >= 1", "vocab_size=-1: must be >= 1"]),
     ],
-    ids=["width", "d_model", "odd", "kv_heads", "no_width", "norms", "d_ff", "theta", "two_at_once"],
+    ids=["width", "d_model", "odd", "kv_heads", "no_width", "d_ff", "theta", "two_at_once"],
 )
 def test_sizes_that_make_no_decoder_are_refused(changes, rules):
     with refused(*rules, error=ConfigError):
         dataclasses.replace(TINY, **changes)
+
+
+@pytest.mark.parametrize(
+    ("device", "peak"),
+    [
+        # dense bf16 operations per second of the vendors' data sheets
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA H200", 989e12),
+    ],
+)
+def test_known_devices(device, peak):
+    assert peak_flops(device) == peak
+
+
+@pytest.mark.parametrize("device", [None, "", "cpu", "NVIDIA GeForce RTX 4090", "NVIDIA RTX A1000 Laptop GPU"])
+def test_unknown_hardware_has_no_peak(device):
+    assert peak_flops(device) is None
+
+
+def test_utilisation_by_hand():
+    # 8e9 operations per token at 50,000 tokens per second: 4e14 of 2 * 1e15 is a fifth
+    assert utilisation(8e9, 50_000, 1e15, 2) == pytest.approx(0.2)
+    assert utilisation(8e9, 50_000, None, 2) is None

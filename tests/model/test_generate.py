@@ -1,12 +1,12 @@
 """Generation against whole forward passes without a cache, one for every token."""
 
+import numpy as np
 import pytest
 import torch
 
 from lab.model import generate
-from lab.model.attention.cache import KeyCache
-from lab.model.attention.rotary import Rotation
 from lab.model.generate import greedy
+from lab.model.prefixes import LEAST_SHARE, Group, sorted_groups
 from tests.model.methods import FREQUENCIES, decoder, every_kind, every_pair, tokens
 
 
@@ -160,31 +160,35 @@ def test_generation_changes_neither_mode_nor_random_state_nor_gradients():
     assert all(p.grad is None and p.requires_grad for p in model.parameters())
 
 
-@torch.no_grad()
-def test_rows_of_a_cache_are_repeated_and_kept():
-    cache = KeyCache(1, 3, 1, 4, 2, torch.device("cpu"))
-    cache.select(slice(1, 2), 0)
-    k, v = torch.arange(4.0).view(1, 1, 2, 2), torch.arange(4.0, 8.0).view(1, 1, 2, 2)
-    no_turn = Rotation(torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 1, 1))
-
-    def extend(k, v):
-        return cache.extend(0, k, v, [no_turn], torch.float32)
-
-    extend(k, v)
-    cache.repeat(1, slice(2, 3), 2)
-    cache.select(slice(0, 1), 0)
-    extend(-k, -v)
-    cache.select(slice(0, 3), 2)
-    cache.compact(torch.tensor([0, 2]))
-    (keys,), values = extend(torch.full((2, 1, 1, 2), 9.0), torch.full((2, 1, 1, 2), 8.0))
-    assert keys.flatten(1).tolist() == [[0, -1, -2, -3, 9, 9], [0, 1, 2, 3, 9, 9]]
-    assert values.flatten(1).tolist() == [[-4, -5, -6, -7, 8, 8], [4, 5, 6, 7, 8, 8]]
+def begin_alike(rows):
+    """Count by definition how many tokens some rows have in common at their beginning."""
+    count = 0
+    while count < rows.shape[1] and len({row[count] for row in rows.tolist()}) == 1:
+        count += 1
+    return count
 
 
-def test_no_pass_computes_more_of_the_last_block_than_it_must():
-    model, prompts = decoder(), tokens(18, 2, 10)
-    rows = []
-    for block in model.blocks:
-        block.feed_forward.register_forward_hook(lambda module, args, out: rows.append(args[0].shape[1]))
-    greedy(model, prompts, 2)
-    assert rows == [10, 10, 1, 1, 1, 1]
+@pytest.mark.parametrize("seed", range(40))
+def test_groups_cover_all_rows_and_share_what_they_say(seed):
+    generator = np.random.default_rng(seed)
+    prompts = generator.integers(0, 2 + seed % 2, (1 + seed % 9, 1 + seed % 7))
+    prompts[len(prompts) // 2 :, : generator.integers(0, prompts.shape[1] + 1)] = 0
+    order, groups = sorted_groups(prompts)
+    assert sorted(order) == list(range(len(prompts)))
+    assert [a for group in groups for a in range(group.start, group.stop)] == list(range(len(prompts)))
+    for start, stop, prefix in groups:
+        rows = prompts[order[start:stop]]
+        if prefix:
+            assert stop - start > 1
+            assert prefix == min(begin_alike(rows), prompts.shape[1] - 1)
+            assert prefix >= LEAST_SHARE * prompts.shape[1]
+    assert all(a.prefix or b.prefix for a, b in zip(groups, groups[1:])), "rows that share nothing lie together"
+
+
+def test_a_row_that_would_shorten_the_prefix_too_much_begins_a_group_of_its_own():
+    # rows 0 and 1 share 7 of 8 tokens: 7 saved; with row 2, which shares 2, it would be 2 * 2 = 4
+    prompts = np.array([[1, 1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1, 2], [1, 1, 2, 2, 2, 2, 2, 2]])
+    assert sorted_groups(prompts) == ([0, 1, 2], [Group(0, 2, 7), Group(2, 3, 0)])
+    # with a row that shares 4 it is 2 * 4 = 8
+    prompts[2, 2:4] = 1
+    assert sorted_groups(prompts)[1] == [Group(0, 3, 4)]

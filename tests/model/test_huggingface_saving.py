@@ -56,10 +56,10 @@ def test_transformers_computes_the_logits_of_a_saved_decoder(method, tmp_path):
     [
         ("llama", True, {"attention_width": None, "n_kv_heads": 4}),
         ("llama", False, {}),
-        ("qwen2", True, {"qkv_bias": True}),
-        ("qwen2", False, {"qkv_bias": True, "n_heads": 6, "attention_width": 48}),
+        ("qwen2", True, {"qkv": "bias"}),
+        ("qwen2", False, {"qkv": "bias", "n_heads": 6, "attention_width": 48}),
         ("mistral", False, {"attention_width": 48, "n_heads": 6}),
-        ("qwen3", True, {"qk_norm": True}),
+        ("qwen3", True, {"qkv": "norm"}),
     ],
     ids=["multi_head_tied", "width", "biases_tied", "biases_6_heads", "6_heads", "norms_tied"],
 )

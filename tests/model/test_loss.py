@@ -2,7 +2,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lab.model.loss import IGNORE, summed_cross_entropy
+from lab.model import loss
+from lab.model.loss import IGNORE, chunk_terms, summed_cross_entropy
 
 FLOAT64_TOL = 1e-10  # a sum of some hundred float64 losses of order ten
 FLOAT32_TOL = 1e-4  # the same in float32
@@ -51,17 +52,6 @@ def test_two_tokens_by_hand():
     assert weight.grad.flatten().tolist() == pytest.approx([0.5, -0.5], abs=FLOAT64_TOL)
 
 
-@pytest.mark.parametrize("frozen", ["hidden", "weight"])
-def test_a_side_that_needs_no_gradient_gets_none(frozen):
-    hidden, weight, targets = case(10, 7, 4)
-    (hidden if frozen == "hidden" else weight).requires_grad_(False)
-    free = weight if frozen == "hidden" else hidden
-    summed_cross_entropy(hidden, weight, targets, 4).backward()
-    (expected,) = torch.autograd.grad(torch_loss(hidden, weight, targets), [free])
-    torch.testing.assert_close(free.grad, expected, rtol=0, atol=FLOAT64_TOL)
-    assert (hidden if frozen == "hidden" else weight).grad is None
-
-
 def test_large_logits_do_not_overflow():
     hidden, weight, targets = case(12, 9, 4, torch.float32)
     got = summed_cross_entropy(1e4 * hidden, weight, targets, 5)
@@ -95,21 +85,6 @@ def test_no_more_than_a_chunk_of_logits_is_made():
     assert max(largest) == 16 * 300, "of 512 * 300 logits"
 
 
-def test_no_gradient_is_made_where_none_can_be_asked_for():
-    hidden, weight, targets = case(64, 33, 4)
-    made = []
-
-    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            made.append(func.__name__)
-            return func(*args, **(kwargs or {}))
-
-    with torch.no_grad(), Watch():
-        loss = summed_cross_entropy(hidden, weight, targets, 16)
-    torch.testing.assert_close(loss, torch_loss(hidden, weight, targets).detach(), rtol=0, atol=FLOAT64_TOL)
-    assert sum(name.startswith("mm") for name in made) == 4, "one matrix product per chunk, for its logits"
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, FLOAT64_TOL), (torch.bfloat16, BFLOAT16_TOL)])
@@ -121,3 +96,30 @@ def test_value_and_gradients_on_a_gpu_equal_torchs_on_the_cpu(dtype, tolerance):
     expected = with_gradients(torch_loss(*wide, targets), wide, scale=1.0)
     for x, y in zip(got, expected, strict=True):
         assert float((x.cpu().double() - y).norm() / y.norm()) < tolerance
+
+
+SUM_TOL = 1e-5  # of sums in float32; sums rounded to bfloat16 err by 2^-9
+
+
+def test_the_heads_gradient_is_added_up_in_float32(stood_in):
+    g = torch.Generator().manual_seed(1)
+    total = torch.randn(40, 30, generator=g)
+    parts = [[torch.randn(n, m, generator=g).bfloat16() for n, m in ((40, 20), (20, 30))] for _ in range(8)]
+    exact = total.double() + sum(a.double() @ b.double() for a, b in parts)
+    for a, b in parts:
+        loss.add_product(total, a, b)
+    assert float((total - exact).norm() / exact.norm()) < SUM_TOL
+
+
+@pytest.mark.slow
+def test_the_compiled_terms_equal_the_uncompiled():
+    g = torch.Generator().manual_seed(2)
+    compiled = torch.compile(chunk_terms, fullgraph=True)
+    for n in (64, 64, 23):
+        logits, weights = torch.randn(n, 300, generator=g), torch.rand(n, generator=g)
+        targets = torch.randint(0, 300, (n,), generator=g)
+        for trains in (True, False):
+            given = targets, weights, (weights > 0.2).float(), trains
+            with torch.no_grad():
+                got, expected = compiled(logits.clone(), *given), chunk_terms(logits.clone(), *given)
+            torch.testing.assert_close(got, expected)

@@ -1,8 +1,11 @@
 """Position methods in the whole decoder: packed rows, caches and generation against plain forward passes."""
 
+import numpy as np
 import pytest
 import torch
 
+from lab.counts import PositionCounts
+from lab.positions import distance
 from tests.model.methods import DISTANCES, DYNAMIC, FREQUENCIES, decoder, every_distance, every_pair, tokens
 
 FLOAT64_TOL = 1e-11  # three layers of float64 sums
@@ -50,3 +53,15 @@ def test_dynamic_ntk_places_all_cached_keys_anew_at_every_length():
     fixed = DYNAMIC.at_length(20)
     assert torch.equal(model(text), decoder(fixed, DISTANCES["string"])(text))
     assert not torch.equal(DYNAMIC.inv_freq, fixed.inv_freq)
+
+
+CHUNK = 5
+INTRA = distance("dca", train_len=8, chunk=CHUNK, parts="intra")
+
+
+def test_hidden_pairs_are_not_counted():
+    rows = lambda q, k: INTRA.rel_pos(torch.from_numpy(q), torch.from_numpy(k)).numpy()  # noqa: E731
+    hidden, chunks = PositionCounts(12, rows), PositionCounts(12)
+    hidden.add_segments([12, 7, 3])
+    chunks.add_segments([5, 5, 2, 5, 2, 3])  # each segment cut at multiples of 5
+    assert np.array_equal(hidden.frequency(), chunks.frequency())

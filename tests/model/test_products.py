@@ -3,11 +3,9 @@
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from lab.model import products
-from lab.model.layers import Linear
-from lab.model.loss import summed_cross_entropy
+from lab.model.products import Linear
 
 HALF_STEP = 2.0**-8  # bfloat16 keeps 8 digits: the largest relative rounding error of one value
 SUM_ERROR = 1e-5  # of a sum of 300 products in float32
@@ -42,26 +40,6 @@ def test_a_layer_under_autocast_is_that_of_its_rounded_values(bias):
         torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=HALF_STEP, atol=300 * SUM_ERROR)  # rounded too
 
 
-@pytest.mark.usefixtures("without_kernels")
-def test_bfloat16_is_never_multiplied_as_such(monkeypatch):
-    """Count the operations of a step: every matrix product has float32 operands."""
-    seen = []
-
-    class Operands(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            if function.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm):
-                seen.extend(a.dtype for a in args)
-            return function(*args, **(kwargs or {}))
-
-    layer, head, x = Linear(32, 32), torch.randn(40, 32, requires_grad=True), draw(24, 32).requires_grad_()
-    with Operands():
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = summed_cross_entropy(layer(x).float(), head, torch.arange(24), 8)
-        loss.backward()
-    assert len(seen) > 10
-    assert set(seen) == {torch.float32}
-
-
 @pytest.mark.skipif(products.onednn() is None, reason="torch was built without oneDNN")
 @pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
 @pytest.mark.parametrize("needs_input", [False, True], ids=["", "input"])
@@ -85,11 +63,3 @@ def test_onednn_computes_the_layer_and_its_gradients(bias, needs_input, monkeypa
     for ours, theirs in zip([x, *layer.parameters()], [wide, *exact.parameters()], strict=True):
         if ours.grad is not None:
             torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=0, atol=10 * SUM_ERROR)
-
-
-@pytest.mark.parametrize(("dtype", "onednn"), [(torch.float32, False), (torch.float64, True)], ids=str)
-def test_other_layers_are_torchs_own(dtype, onednn, monkeypatch):
-    monkeypatch.setattr(products, "processor", lambda: products.Processor(bfloat16=False, onednn=onednn))
-    layer, x = Linear(128, 96, dtype=dtype), draw(300, 128).to(dtype)
-    assert torch.equal(layer(x), F.linear(x, layer.weight, layer.bias))
-    assert layer(x).grad_fn.name() == "AddmmBackward0"

@@ -17,8 +17,8 @@ YARN = {"frequency": {"method": "yarn", "factor": 4.0, "train_len": 32}}
 STRING = {"distance": {"method": "string", "shift": 20, "window": 4}}
 SHAPES = {
     "LlamaForCausalLM": ({}, {"theta": 500.0}, 64),
-    "Qwen2ForCausalLM": (YARN, {"qkv_bias": True}, 128),  # 4 * 32
-    "Qwen3ForCausalLM": ({}, {"qk_norm": True, "tie_embeddings": True}, 64),
+    "Qwen2ForCausalLM": (YARN, {"qkv": "bias"}, 128),  # 4 * 32
+    "Qwen3ForCausalLM": ({}, {"qkv": "norm", "tie_embeddings": True}, 64),
 }
 
 

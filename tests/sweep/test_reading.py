@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from scipy import stats
 
 from lab.errors import ConfigError
+from lab.settings import format_yaml
 from lab.sweep.planning import expand, plan, read_command, setting
 from lab.sweep.reading import Sweep, read_sweep
 
@@ -73,7 +73,7 @@ def test_what_is_refused(tmp_path, text, line):
 def settings_of(tmp_path, method, parameters, **options):
     cap = {"run_cap": options.pop("run_cap")} if "run_cap" in options else {}
     path = tmp_path / "sweep.yaml"
-    path.write_text(yaml.safe_dump({"method": method, "parameters": parameters, **cap}, sort_keys=False))
+    path.write_text(format_yaml({"method": method, "parameters": parameters, **cap}))
     return list(read_sweep(path, **options).settings)
 
 

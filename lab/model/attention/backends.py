@@ -1,4 +1,4 @@
-"""Kernels for causal attention, one function per backend, on queries and keys already rotated.
+"""Kernels for causal attention, one function per backend, on queries and keys already rotated, and their choice.
 
 Every function takes q (B, N, Tq, H), k and v (B, K, Tk, H) and the layout of the packed row, or None for plain causal
 rows whose queries are aligned with the last keys, and returns (B, N, Tq, H). Packed rows have B = 1 and Tq = Tk.
@@ -10,18 +10,56 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import os
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import attention
 from torch.nn import functional as F
 
 from lab.errors import ConfigError, MissingPackage
-from lab.model.attention import devices, flash3
+from lab.model.attention import devices
 from lab.model.attention.segments import Segments, Spans
-from lab.model.attention.span_kernels import HALF, HEAD_MULTIPLE, WIDEST_HEAD, repeated
+from lab.model.attention.span_kernels import HALF, HEAD_MULTIPLE, WIDEST_HEAD, Flash, repeated
+
+FLASH_3 = "flash_attn_interface"  # FlashAttention 3, flash-attn's folder hopper/, from torch 2.11 on
+HOPPER = 9  # major compute capability
+FAULTS = (ImportError, OSError, RuntimeError, AttributeError, TypeError, ValueError)  # of another version's package
+
+
+@cache
+def activate(device: torch.device) -> str | None:
+    """Put FlashAttention 3 in place of 2 within torch's own operators, once; return in one line why not, or None."""
+    if not hasattr(attention, "restore_flash_attention_impl"):
+        return f"torch {torch.__version__} has no place for it"
+    major, minor = torch.cuda.get_device_capability(device)
+    if major != HOPPER:
+        return f"it runs on compute capability {HOPPER}.0, this GPU has {major}.{minor}"
+    try:
+        attention.activate_flash_attention_impl("FA3")
+        trial(own_gpu() if device == torch.device("cuda") else device)
+    except FAULTS as error:
+        if attention.current_flash_attention_impl() == "FA3":
+            attention.restore_flash_attention_impl()
+        return " ".join(f"{type(error).__name__}: {error}".split())
+    return None
+
+
+def own_gpu() -> torch.device:
+    """Return the GPU of this rank, which the trainer has not set yet; on any other this process would hold memory."""
+    rank = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))
+    return torch.device("cuda", int(rank) % max(torch.cuda.device_count(), 1))
+
+
+def trial(device: torch.device) -> None:
+    """Run both passes on a few tokens, since torch calls the package by its positional arguments."""
+    x, spans = torch.zeros(8, 1, 64, dtype=torch.bfloat16, device=device), Spans.of([8], [8], device)
+    out, lse = Flash().forward(x, x, x, spans)
+    Flash().backward(x, x, x, x, out, lse, spans)
+
 
 Backend = Callable[[Tensor, Tensor, Tensor, Segments | None], Tensor]
 
@@ -153,20 +191,14 @@ def choose(backend: str, device: torch.device, dtype: torch.dtype) -> tuple[str,
         return "sdpa", f"the fastest exact one on {device.type}"
     if dtype not in HALF:
         return "sdpa", f"the variable-length kernels take float16 or bfloat16, not {named(dtype)}"
-    return choose_variable_length(device)
-
-
-def choose_variable_length(device: torch.device) -> tuple[str, str]:
-    """Choose the fastest variable-length kernel: FlashAttention 3 within torch's operators, flash-attn's, torch's."""
-    fault = flash3.activate(device) if installed(flash3.PACKAGE) else ""
+    fault = activate(device) if installed(FLASH_3) else ""
     if fault is None:
         return "varlen", "torch's variable-length kernel is FlashAttention 3's"
     left_out = fault and f"; FlashAttention 3 is left out: {fault}"
-    if not installed("flash_attn"):
-        return "varlen", f"flash-attn is not installed; torch's variable-length kernel is used{left_out}"
-    fault = import_fault("flash_attn")
-    if fault:
-        return "varlen", f"flash-attn cannot be imported ({fault}); torch's variable-length kernel is used{left_out}"
+    fault = import_fault("flash_attn") if installed("flash_attn") else ""
+    if fault is not None:
+        why = f"cannot be imported ({fault})" if fault else "is not installed"
+        return "varlen", f"flash-attn {why}; torch's variable-length kernel is used{left_out}"
     return "flash", f"flash-attn is installed{left_out}"
 
 

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from lab.model.attention.context import ContextGroup
 from lab.model.attention.rotary import Rotation
-from lab.model.attention.segments import Segments
-from lab.model.attention.visibility import GivenMask, Visibility
+from lab.model.attention.segments import GivenMask, Segments, Visibility
 from lab.positions import Distance, Frequencies
 from lab.positions.regions import Near, Tile
 
@@ -85,10 +84,6 @@ class Layout:
             None if starts is None else tuple(starts),
             visible,
         )
-
-    def last_query(self) -> Layout:
-        """Restrict the layout to the row's last query, with all keys."""
-        return self.queries(slice(-1, None), self.k_pos.shape[-1])
 
     def queries(self, part: slice, n_keys: int) -> Layout:
         """Restrict the layout of a causal row to some queries, the last aligned with key number `n_keys`."""

@@ -1,4 +1,4 @@
-"""The segments of a packed row, and the spans of queries and keys that kernels run.
+"""The segments of a packed row, the spans of queries and keys that kernels run, and the keys that each query sees.
 
 A packed row is a sequence of segments; tokens from `cu_seqlens[-1]` on are padding, neither attended nor scored.
 Segments are built once per micro-batch and shared by all layers.
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from lab.errors import DataError
+from lab.masks import MASKS
 from lab.model.attention.devices import moved
 
 HOST = "cpu"  # device of the lengths, whatever the default device
@@ -162,3 +163,62 @@ class Segments:
         anchors = [torch.tensor([a] * (a >= 0), dtype=torch.int64, device=HOST) for a in self.anchors]
         parts = [torch.cat([anchor, x]) for anchor, x in zip(anchors, own)]
         return moved(torch.cat(parts), self.cu_seqlens.device)
+
+
+@dataclass(frozen=True, eq=False)
+class Visibility:
+    """A mask over rows of tokens whose queries are the last `n_q` of their `n_k` tokens.
+
+    With `q_pos` and `k_pos` a key whose id is above the query's is hidden, except the anchor's. Padding (document -1)
+    neither sees nor is seen.
+
+    `anchor_of` holds the place of one more key that each token sees, -1 for none.
+
+    Shapes: doc_ids and anchor_of (B or 1, n_k) or None; q_pos (B or 1, n_q) and k_pos (B or 1, n_k), or None.
+    """
+
+    n_q: int
+    n_k: int
+    device: torch.device
+    mask: str = "causal"
+    doc_ids: Tensor | None = None
+    q_pos: Tensor | None = None
+    k_pos: Tensor | None = None
+    anchor_of: Tensor | None = None
+
+    @property
+    def by_order(self) -> bool:
+        """Whether a query sees exactly the keys up to its own place."""
+        return self.mask == "causal" and self.doc_ids is None and self.q_pos is None
+
+    def dense(self) -> Tensor:
+        """Build the boolean mask (B or 1, n_q, n_k)."""
+        first = self.n_k - self.n_q
+        places = torch.arange(self.n_k, device=self.device)
+        q, k = places[None, first:, None], places[None, None, :]
+        docs = torch.zeros_like(places)[None] if self.doc_ids is None else self.doc_ids
+        q_doc, k_doc = docs[:, first:, None], docs[:, None, :]
+        visible = MASKS[self.mask].visible(q, k, q_doc, k_doc) & (q_doc >= 0) & (k_doc >= 0)
+        if self.q_pos is not None and self.k_pos is not None:
+            ordered = self.k_pos[:, None, :] <= self.q_pos[:, :, None]
+            if self.mask == "anchor" and self.doc_ids is not None:
+                ordered = ordered | ((k_doc == 0) & (q_doc != 0))
+            visible = visible & ordered
+        if self.anchor_of is not None:
+            visible = visible | (self.anchor_of[:, first:, None] == k)
+        return visible.expand(-1, self.n_q, self.n_k)
+
+
+@dataclass(frozen=True, eq=False)
+class GivenMask:
+    """A mask given by the caller.
+
+    Shapes: seen (B or 1, n_q, n_k), true where a query sees a key.
+    """
+
+    seen: Tensor
+    by_order = False
+
+    def dense(self) -> Tensor:
+        """Return the mask."""
+        return self.seen

@@ -11,7 +11,7 @@ Axes: T tokens, N heads, K key-value heads, H per head, S spans. Query head n re
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -24,22 +24,6 @@ WIDEST_HEAD = 256  # flash attention's limit
 HEAD_MULTIPLE = 8  # both GPU kernels need head_dim to be divisible by this, in every dtype
 LSE_MULTIPLE = 32  # the efficient kernel pads its log-sum-exp to this
 UNMASKED, LOWER_RIGHT = 0, 2  # the efficient kernel's numbers for its masks
-
-
-class SpanKernel(Protocol):
-    """Attention within spans and its gradient; `windows` holds if the spans may have a window."""
-
-    windows: ClassVar[bool]
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> tuple[Tensor, Tensor]:
-        """Return the output (T, N, H) and the log-sum-exp (N, T)."""
-        ...
-
-    def backward(
-        self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, spans: Spans
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the gradients of q, k and v, given the output and the log-sum-exp of the whole rows."""
-        ...
 
 
 def suits(v: Tensor) -> bool:
@@ -171,3 +155,11 @@ def joined(x: Tensor) -> Tensor:
     """Join the spans of a batch, (S, N, n, ...) to (S * n, N, ...)."""
     rows: Tensor = x.transpose(1, 2).flatten(0, 1)
     return rows
+
+
+SpanKernel = Flash | Efficient | CpuFlash
+"""Attention within spans and its gradient; `windows` holds if the spans may have a window.
+
+`forward` returns the output (T, N, H) and the log-sum-exp (N, T). `backward` takes the gradient, q, k, v, the whole
+rows' output and log-sum-exp, and returns the gradients of q, k and v.
+"""

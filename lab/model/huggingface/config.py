@@ -105,7 +105,7 @@ def decoder_config(settings: Mapping[str, Any], *, own_frequencies: bool) -> Dec
     values["theta"] = rope_of(settings)["rope_theta"]
     family = settings["model_type"]
     try:
-        cfg: Any = DecoderConfig(**values, qkv_bias=family == "qwen2", qk_norm=family == "qwen3")  # type: ignore[arg-type]
+        cfg: Any = DecoderConfig(**values, qkv={"qwen2": "bias", "qwen3": "norm"}.get(family, "plain"))  # type: ignore[arg-type]
     except ConfigError as error:
         named = (line.partition("=") for line in error.faults)
         faults += [f"{SIZES.get(name, name)}={rest}" for name, _, rest in named]
@@ -174,7 +174,7 @@ def hugging_face_settings(
             "loaded model"
         )
     family = "mistral" if cfg.d_model % cfg.n_heads else "llama"
-    family = "qwen2" if cfg.qkv_bias else "qwen3" if cfg.qk_norm else family
+    family = {"bias": "qwen2", "norm": "qwen3"}.get(cfg.qkv, family)
     return {
         "architectures": [f"{family.capitalize()}ForCausalLM"],
         "model_type": family,

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from lab.errors import ConfigError, MissingPackage
+from lab.model.attention.attend import plan_for
 from lab.model.attention.layout import Layout, PositionMap, first_ids
-from lab.model.attention.plan import plan_for
 from lab.model.attention.rotary import Rotation
-from lab.model.attention.visibility import GivenMask, Visibility
+from lab.model.attention.segments import GivenMask, Visibility
 from lab.positions import Band, Distance, Frequencies, identity
 from lab.positions import frequencies as make_frequencies
 

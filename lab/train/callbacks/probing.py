@@ -26,7 +26,7 @@ from lab.counts import PositionCounts
 from lab.data.preparation import end_of_document, shard_folder
 from lab.data.tokenizer import load_tokenizer
 from lab.model.decoder import Decoder
-from lab.model.gathering import allocate, fill
+from lab.model.sharding import allocate, fill
 from lab.probe.curve import shown_length
 from lab.probe.effective_length import NeedleProbe, Worker
 from lab.probe.haystacks import KEPT, load_haystack, read_text

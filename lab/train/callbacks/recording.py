@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import Callback
 
 from lab.config import Experiment
 from lab.counts import PositionCounts
-from lab.model.utilisation import peak_flops, utilisation
+from lab.model.config import peak_flops, utilisation
 from lab.train.callbacks.counting import Counting
 from lab.train.folder import RunFolder
 from lab.train.module import SUMS

@@ -2,9 +2,8 @@
 
 import json
 
-import yaml
-
 from lab.counts import PositionCounts
+from lab.settings import format_yaml
 from lab.train.folder import RunFolder
 
 PLAIN = {"method": "rope+plain"}
@@ -17,7 +16,7 @@ def write_fake(
     folder = RunFolder(path)
     (path / "eval").mkdir(parents=True)
     settings = {"data": {"window": window}, "run": {"seed": seed, "name": path.name}, "probe": {"threshold": 0.8}}
-    (path / "config.yaml").write_text(yaml.safe_dump(settings))
+    (path / "config.yaml").write_text(format_yaml(settings))
     (path / "environment.json").write_text(json.dumps({"commit": "abc", "hardware": {"cpu": "EPYC"}}))
     counts = PositionCounts(window)
     counts.add_segments([window] * 10)
