@@ -32,7 +32,7 @@ import pandas as pd
 from annotated_types import Ge, Gt, Le, Lt
 
 from eval.engine.command import NO_MODEL, Form, Request, run
-from eval.engine.law import Evidence, Law, Point, fit_law, measured, published
+from eval.engine.law import Evidence, Expected, Law, Point, fit_law, frees_slope, measured, published
 from eval.engine.lengths import SLIMPAJAMA, Documents, read_documents
 from eval.engine.records import unpacked
 from eval.engine.rows import Found, save
@@ -98,13 +98,15 @@ def report(runs: Sequence[Path], options: PlanOptions, picture: Path | None) -> 
     evidence = measured(runs, options.measure) if runs else [published(read_documents(SLIMPAJAMA))]
     laws = [fit_law(each.points, options.confidence) for each in evidence]
     parts = [f"corpus: {documents.name}; {options.tokens:.3g} tokens", frequencies(documents, options)]
+    rows = []
     for law, each in zip(laws, evidence, strict=True):
+        found = expected(documents, options, law, each)
         parts.append("\n".join([describe(law, each), *(f"left out: {fault}" for fault in each.left_out)]))
-        parts += [held_out(each.points, options.confidence), predictions(documents, options, law)]
+        parts += [held_out(each.points, options.confidence), predictions(found, options.tokens)]
+        rows += found
     parts += flags(options, evidence)
     if picture is not None:
         draw_plan(documents, options, laws, picture)
-    rows = [row for law, each in zip(laws, evidence, strict=True) for row in expected(documents, options, law, each)]
     return Found("\n\n".join(parts), rows, picture=picture)
 
 
@@ -122,6 +124,21 @@ def expected(documents: Documents, options: PlanOptions, law: Law, evidence: Evi
     return rows
 
 
+def predictions(rows: Sequence[dict[str, Any]], tokens: float) -> str:
+    """Lay out the reach to expect, and the tokens that a target takes."""
+    table = []
+    for row in rows:
+        found = Expected(row["reach"], row["low"], row["high"], row["whole"])
+        shown = {"window": f"{row['window']:,}", "mode": row["mode"], "expected reach": found.words}
+        shown["limits"] = found.limits
+        if "target" in row:
+            needed = [None if x is None else f"{x:.3g}" for x in row["target_tokens"] or ()]
+            names = (f"tokens for {row['target']:,}", "from", "to")
+            shown |= dict(zip(names, needed or ["beyond the window", None, None], strict=True))
+        table.append(shown)
+    return "\n".join([f"expected after {tokens:.3g} tokens:", to_text(table)])
+
+
 def frequencies(documents: Documents, options: PlanOptions) -> str:
     """Lay out f at fractions of each window."""
     rows = []
@@ -134,33 +151,16 @@ def frequencies(documents: Documents, options: PlanOptions) -> str:
 
 def describe(law: Law, evidence: Evidence) -> str:
     """Write the law in one line, with its points in a table."""
-    formula = f"ln F(i) = {law.intercept:.3f} {law.slope:+.3f} ln i" if law.has_slope else f"F = {law.needed(1):.3g}"
+    formula = (
+        f"ln F(i) = {law.intercept:.3f} {law.slope:+.3f} ln i"
+        if frees_slope(law.points)
+        else f"F = {law.needed(1):.3g}"
+    )
     head = (
         f"law of {evidence.source}, models of {evidence.parameters:,.0f} parameters, n = {len(law.points)}: {formula}"
     )
     rows = [{"point": p.group, "reach": p.reach, "f at the reach": p.f} for p in law.points]
     return "\n".join([head, to_text(rows, {"reach": ",.0f", "f at the reach": ".3g"})])
-
-
-def predictions(documents: Documents, options: PlanOptions, law: Law) -> str:
-    """Lay out the reach to expect, and the tokens that a target takes."""
-    rows = []
-    for window, mode in options.arms:
-        per_token = documents.frequency(window, mode)
-        found = law.expect(per_token, options.tokens)
-        row = {"window": f"{window:,}", "mode": mode, "expected reach": found.words, "limits": found.limits}
-        if options.target is not None:
-            row |= target_columns(law.tokens_for(per_token, options.target), options.target)
-        rows.append(row)
-    return "\n".join([f"expected after {options.tokens:.3g} tokens:", to_text(rows)])
-
-
-def target_columns(needed: tuple[float, float | None, float | None] | None, target: int) -> dict[str, str | None]:
-    """Write the tokens that a target takes."""
-    words: tuple[str | None, ...] = ("beyond the window", None, None)
-    if needed is not None:
-        words = tuple(None if value is None else f"{value:.3g}" for value in needed)
-    return dict(zip((f"tokens for {target:,}", "from", "to"), words, strict=True))
 
 
 def flags(options: PlanOptions, evidence: Sequence[Evidence]) -> list[str]:
@@ -200,21 +200,17 @@ def prediction(law: Law, point: Point) -> dict[str, Any]:
 
     The error of an open point is how far the prediction falls short of it, 0 where it does not.
     """
+    names = ("measured", "predicted", "limits", "within", "error")
     if point.tokens is None or point.per_token is None:
         f = law.needed(point.reach)
-        return columns(f"f {point.f:.3g}", f"f {f:.3g}", None, f / point.f - 1, None)
+        return dict(zip(names, (f"f {point.f:.3g}", f"f {f:.3g}", None, None, f / point.f - 1), strict=True))
     found = law.expect(point.per_token, point.tokens)
     error = (found.reach or 0) / point.reach - 1
-    if point.open:
-        return columns(f">={point.reach:,.0f}", found.words, found.limits, min(error, 0.0), None)
-    holds = None if found.low is None else found.low <= point.reach <= (found.high or 0) + 1  # reach has fractions
-    return columns(f"{point.reach:,.0f}", found.words, found.limits, error, holds)
-
-
-def columns(measured: str, predicted: str, limits: str | None, error: float, holds: bool | None) -> dict[str, Any]:
-    """Name the columns of one prediction."""
-    within = None if holds is None else ("no", "yes")[holds]
-    return {"measured": measured, "predicted": predicted, "limits": limits, "within": within, "error": error}
+    within = None
+    if found.low is not None and not point.open:  # reach has fractions
+        within = "yes" if found.low <= point.reach <= (found.high or 0) + 1 else "no"
+    shown = (f"{'>=' * point.open}{point.reach:,.0f}", found.words, found.limits, within)
+    return dict(zip(names, (*shown, min(error, 0.0) if point.open else error), strict=True))
 
 
 def overall(rows: Sequence[dict[str, Any]]) -> str:

@@ -86,11 +86,11 @@ def analyse(runs: Sequence[Path], options: ReachOptions, folder: Path | None, *,
     tables = {"arms": at_the_reach(every), "points": points.set_index("run")}
     columns, faults = separable(points, COLUMNS)
     model = fit(points, columns)
-    heads = [
-        describe(points, distance, without),
-        f"arms differ in: {', '.join(differing(settings)) or 'nothing'}",
-    ]
-    parts = ["\n".join(heads)]
+    ends, none = np.isposinf(points["high"]).sum(), np.isneginf(points["low"]).sum()
+    n = f"n = {len(points)} probes of {points['run'].nunique()} runs in {points['arm'].nunique()} arms"
+    kinds = f"reach measured in {measured(points).sum()}, the end of what was tested in {ends}, none in {none}"
+    heads = [f"{n}; {kinds}; f at {distance} tokens, without it {without} more probes"]
+    parts = ["\n".join([*heads, f"arms differ in: {', '.join(differing(settings)) or 'nothing'}"])]
     if model is None:
         rule = f"a regression on {', '.join(columns) or 'nothing'} takes at least {len(columns) + SPARE}"
         parts.append(f"no regression: reach was measured in {measured(points).sum()} probes, and {rule}")
@@ -105,21 +105,16 @@ def analyse(runs: Sequence[Path], options: ReachOptions, folder: Path | None, *,
             parts.append(to_text(tables[f"models-by-{by}"], FORMS))
     parts.append("\n".join(["last probes, geometric means:", to_text(tables["arms"], FORMS), one_f(tables["arms"])]))
     if folder is not None:
-        write(tables, folder)
+        with writing(f"-o {folder}", "folder"):
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, table in tables.items():
+                write_atomic(folder / f"{name}.csv", table.to_csv().encode())
         parts.append(f"tables: {', '.join(f'{name}.csv' for name in tables)}")
     picture = (folder or Path("runs")) / "reach.png" if plots and model is not None else None
     if picture is not None and model is not None:
         draw_reach(points, model, options.confidence, picture)
     rows = [{"table": name, **row} for name, table in tables.items() for row in table.reset_index().to_dict("records")]
     return Found("\n\n".join(parts), rows, folder, picture)
-
-
-def describe(points: pd.DataFrame, distance: int, without: int) -> str:
-    """Count the points."""
-    ends, none = np.isposinf(points["high"]).sum(), np.isneginf(points["low"]).sum()
-    n = f"n = {len(points)} probes of {points['run'].nunique()} runs in {points['arm'].nunique()} arms"
-    kinds = f"reach measured in {measured(points).sum()}, the end of what was tested in {ends}, none in {none}"
-    return f"{n}; {kinds}; f at {distance} tokens, without it {without} more probes"
 
 
 def regression_text(
@@ -143,17 +138,6 @@ def one_f(arms: pd.DataFrame) -> str:
     ratio = f"the largest mean is {known.max() / known.min():.3g} times the smallest"
     spread = f"of single runs {arms['most f'].max() / arms['least f'].min():.3g} times"
     return f"one f for all arms? {ratio}, {spread}; {len(known)} of {len(arms)} arms"
-
-
-def write(tables: dict[str, pd.DataFrame], folder: Path) -> None:
-    """Write the tables.
-
-    Raises: ConfigError where that cannot be done.
-    """
-    with writing(f"-o {folder}", "folder"):
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, table in tables.items():
-            write_atomic(folder / f"{name}.csv", table.to_csv().encode())
 
 
 def read_all(runs: Sequence[Path]) -> Settings:

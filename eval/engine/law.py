@@ -15,7 +15,7 @@ Source: arXiv:2410.18745, section 3, findings (1) to (3): similar effective leng
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -95,11 +95,6 @@ class Law:
     points: tuple[Point, ...]
     confidence: float = 0.95
 
-    @property
-    def has_slope(self) -> bool:
-        """Whether the slope was fitted."""
-        return frees_slope(self.points)
-
     def design(self, i: Floats) -> Floats:
         """Return the rows x of the regression; ln i within the reaches that the law was fitted to."""
         reaches = [point.reach for point in self.points]
@@ -117,7 +112,7 @@ class Law:
 
     def margin(self, i: Floats) -> Floats | None:
         """Return half the width of the prediction interval of ln F(i); None where no residual is left."""
-        columns = slice(None if self.has_slope else 1)
+        columns = slice(None if frees_slope(self.points) else 1)
         reaches = np.array([point.reach for point in self.points])
         x, rows = self.design(reaches)[:, columns], self.design(i)[:, columns]
         free = len(x) - x.shape[1]
@@ -212,7 +207,10 @@ def measured(runs: Sequence[Path], measure: str) -> list[Evidence]:
     for run in runs:
         if not (run / "config.yaml").exists():
             raise ConfigError(f"{run}: must be a run folder, with a config.yaml; name run folders")
-        size = n_parameters(settings := read_settings(run))
+        settings = read_settings(run)
+        names = {field.name for field in fields(DecoderConfig)}  # settings of the model that are gone do not matter
+        given = {name: settings[f"model.{name}"] for name in names if f"model.{name}" in settings}
+        size = DecoderConfig(**given).n_parameters()
         last = max(RunFolder(run).probes(), key=lambda record: record["consumed_tokens"], default={})
         point, fault = point_of(last, measure, run, settings["data.window"])
         sizes.setdefault(size, []).append((run.name, point, fault))
@@ -224,13 +222,6 @@ def measured(runs: Sequence[Path], measure: str) -> list[Evidence]:
             raise ConfigError(f"RUNS: no point of a model of {size:,} parameters ({'; '.join(left_out)}); name others")
         out.append(Evidence(f"{len(found)} runs", size, points, left_out))
     return out
-
-
-def n_parameters(settings: Mapping[str, Any]) -> int:
-    """Count the parameters of a run's model; settings of the model that are gone do not matter for it."""
-    names = {field.name for field in fields(DecoderConfig)}
-    given = {key.removeprefix("model."): value for key, value in settings.items() if key.startswith("model.")}
-    return DecoderConfig(**{name: value for name, value in given.items() if name in names}).n_parameters()
 
 
 def point_of(record: dict[str, Any], measure: str, run: Path, window: int) -> tuple[Point | None, str]:

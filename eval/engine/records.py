@@ -32,7 +32,6 @@ from lab.train.folder import RunFolder
 
 ENDING = ".jsonl.xz"
 FILES = ("config.yaml", "environment.json", "probes.jsonl", "counts.npz")
-CASE_FIELDS = ("length", "depths", "found_each")  # of which the heat map is made
 Row = dict[str, Any]
 COLUMNS, WIDER = ["model", "checkpoint", "method"], ["precision", "weights"]
 NEEDLES = ("needles", "digits", "required", "answer_budget", "haystack")
@@ -47,14 +46,10 @@ def pack(runs: Iterable[Path], table: Path) -> None:
 
 
 def records_of(run: Path) -> Iterator[Row]:
-    """Go through a run folder's files, results in the order in which they were written.
-
-    Of single tests only the last probe's are kept, and of those only where the numbers lay and which were found.
-    """
+    """Go through a run folder's files, results in the order in which they were written, without single tests."""
     results = [path for path in run.glob("eval/**/*.jsonl") if not path.name.startswith("tests-")]
     files = [run / name for name in FILES if (run / name).exists()] + sorted(run.glob("counts/*.npz"))
     files += sorted(results, key=lambda path: (path.stat().st_mtime, path.name))
-    files += sorted(run.glob("cases/*.jsonl"))[-1:]
     for path in files:
         record = {"run": run.name, "file": path.relative_to(run).as_posix()}
         if path.suffix == ".npz":
@@ -62,8 +57,6 @@ def records_of(run: Path) -> Iterator[Row]:
                 yield {**record, "arrays": {name: arrays[name].tolist() for name in arrays.files}}
         elif path.suffix == ".jsonl":
             rows: Iterable[Row] = map(json.loads, path.read_text("utf-8").splitlines())
-            if path.parent.name == "cases":
-                rows = ({name: row[name] for name in CASE_FIELDS} for row in rows if "found_each" in row)
             yield from ({**record, "row": row} for row in rows)
         else:
             yield {**record, "text": path.read_text("utf-8")}

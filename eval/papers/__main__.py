@@ -18,7 +18,7 @@ PAPER-TABLE-mini, or to FOLDER of -o. --json prints table.json instead. The comm
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -34,7 +34,6 @@ from lab.files import write_atomic, write_json, writing
 RUNS, RESULT = Path("runs/papers"), "table.json"
 DOCS = HOME.parents[1] / "docs"
 MARK = "<!-- Everything below is written by python -m eval.papers --write -->\n"
-PAGES = ("papers.md", "data.md")
 SYNTAX = Syntax(flags=("--list", "--mini", "--json", "--dry_run", "--write"), values=("-o",))
 
 
@@ -85,22 +84,27 @@ def listing() -> str:
 
 def write_docs() -> str:
     """Write the pages below their marks, and return their names."""
-    for page in PAGES:
+    for page, write in pages().items():
         head = (DOCS / page).read_text(encoding="utf-8").partition(MARK)[0]
-        write_atomic(DOCS / page, (head + MARK + below(page)).encode())
-    return "written: " + ", ".join(str(DOCS / page) for page in PAGES)
+        write_atomic(DOCS / page, (head + MARK + write()).encode())
+    return "written: " + ", ".join(str(DOCS / page) for page in pages())
 
 
-def below(page: str) -> str:
-    """Write what stands below a page's mark."""
-    return papers() if page == "papers.md" else data()
+def pages() -> dict[str, Callable[[], str]]:
+    """Return what writes a page below its mark."""
+    return {"papers.md": papers, "data.md": data}
 
 
 def papers() -> str:
     """Write a section for each paper: its tables, and what has no command."""
     parts = []
     for paper, (arxiv, title) in PAPERS.items():
-        lines = [line(name) for name in names() if name.startswith(f"{paper}/")]
+        lines = []
+        for name in (name for name in names() if name.startswith(f"{paper}/")):
+            sized = Sized(name, read_table(name), mini=False)
+            table, needed = sized.table, ", ".join(sized.needed) or "nothing"
+            seconds = "not run" if table.mini.seconds is None else f"{table.mini.seconds:.0f} s"
+            lines.append(f"| {name} | {table.title} | {needed} | {table.hours} | {table.gpus} | {seconds} |")
         left_out = {name: why for name, why in needs().left_out.items() if name.startswith(f"{paper}/")}
         head = ["| table | what | needs, beside synthetic data | GPU-hours: training, evaluation | GPUs | mini |"]
         rows = [*head, "|---|---|---|---|---|---|", *lines, "", "| without a command | why |", "|---|---|"]
@@ -108,15 +112,6 @@ def papers() -> str:
             "\n".join([f"\n## {title} (arXiv:{arxiv})\n", *rows, *(f"| {n} | {w} |" for n, w in left_out.items())])
         )
     return "\n".join(parts) + "\n"
-
-
-def line(name: str) -> str:
-    """Write a table's line."""
-    sized = Sized(name, read_table(name), mini=False)
-    table = sized.table
-    seconds = "not run" if table.mini.seconds is None else f"{table.mini.seconds:.0f} s"
-    needed = ", ".join(sized.needed) or "nothing"
-    return f"| {name} | {table.title} | {needed} | {table.hours} | {table.gpus} | {seconds} |"
 
 
 def data() -> str:

@@ -1,6 +1,6 @@
 """Aggregation: the words that occur most often, in a shuffled list (cwe) and in a coded text (fwe).
 
-Common words. Ten common words occur `common_repeats` times each, all others `other_repeats` times. The list grows by
+Common words. Ten common words occur REPEATS times each, all others less often. The list grows by
 other words. A worked example, a shorter list with its answer, comes first where there is room for both. Words are
 English as long as there are enough, then made up. With `--words=wonderwords` they are drawn from RULER's 8,166, of
 which some are part of others; of the lab's own 1,332 none is. Ours are the made-up words, where RULER stops (until
@@ -14,7 +14,7 @@ commit f682453.
 
 Frequent words. A text whose word frequencies follow a zeta law; the three most frequent coded words are asked for:
 
-    count(k) = floor(N k^-alpha / zeta(alpha))        k = 1, 2, ... rank of a word, N length of the text in words
+    count(k) = floor(N k^-ALPHA / zeta(ALPHA))        k = 1, 2, ... rank of a word, N length of the text in words
 
 Rank 1 is noise, written `...`; the answer is ranks 2, 3 and 4. Coded words are CODED letters drawn at random, one of
 them for every TOKENS_PER_WORD tokens of the length. Unlike in RULER, N is never one at which ranks 4 and 5 occur
@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import string
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -35,72 +34,61 @@ from scipy.special import zeta
 
 from eval.engine.cases import Draft, Turn, Writer
 from eval.engine.words import Distinct, draw_letters, draw_made_up, english
-from eval.ruler import wording
 from eval.ruler.sources import Sources
 
+# The wording is verbatim from NVIDIA/RULER, scripts/data/synthetic/constants.py (Apache 2.0).
+COMMON_WORDS = (
+    "Below is a numbered list of words. In these words, some appear more often than others. Memorize the ones that "
+    "appear most often.\n{context}\nQuestion: What are the 10 most common words in the above list? Answer: The top 10 "
+    "words that appear most often in the list are:"
+)
+FREQUENT_WORDS = (
+    "Read the following coded text and track the frequency of each coded word. Find the three most frequently appeared "
+    "coded words. {context}\nQuestion: Do not provide any explanation. Please ignore the dots '....'. What are the "
+    "three most frequently appeared words in the above coded text? Answer: According to the coded text above, the "
+    "three most frequently appeared words are:"
+)
+COMMON = 10
 LONG = 4096
 ALL_EXAMPLE_WORDS = 40  # set aside at every length, so that the words of a test do not depend on it
+REPEATS = {True: (30, 3), False: (6, 1)}  # of common and of other words, by whether the length is LONG
+EXAMPLE_REPEATS = {True: (10, 3), False: (3, 1)}
+EXAMPLE_WORDS = {True: 40, False: 20}
+ALPHA = 2.0
 CODED = 6
 TOKENS_PER_WORD = 50
 DOTS = "..."
 ASKED = 3
 
 
-@dataclass(frozen=True, kw_only=True)
-class Repeats:
-    """How often words occur in a list and in the example's."""
+def common_words(writer: Writer, sources: Sources, turn: Turn) -> Draft:
+    """Draw the words and their order."""
+    long = turn.length >= LONG
+    pool = sources.words or [word for words in english().values() for word in words]
+    words = Distinct(partial(draw_made_up, turn.rng), [pool[k] for k in turn.rng.permutation(len(pool))])
+    orders = [int(seed) for seed in turn.rng.integers(2**62, size=2)]
+    set_aside, n_english = ALL_EXAMPLE_WORDS + COMMON, len(pool)
+    common = words.first(set_aside)[ALL_EXAMPLE_WORDS:]
+    shown = words.words[: EXAMPLE_WORDS[long]]
+    example = list_words(shown, COMMON, *EXAMPLE_REPEATS[long], orders[0])
+    example += "".join(f" {number}. {word}" for number, word in enumerate(shown[:COMMON], start=1)) + "\n"
 
-    common_repeats: int
-    other_repeats: int
-    example_words: int
-    example_common_repeats: int
-    example_other_repeats: int
+    def main(others: int) -> str:
+        return list_words(words.first(set_aside + others)[ALL_EXAMPLE_WORDS:], COMMON, *REPEATS[long], orders[1])
 
-
-@dataclass(frozen=True, kw_only=True)
-class CommonWords:
-    """Parameters of common words extraction."""
-
-    common: int = 10
-    long: Repeats = Repeats(
-        common_repeats=30, other_repeats=3, example_words=40, example_common_repeats=10, example_other_repeats=3
+    fits = writer.count(example + main(COMMON)) <= turn.room
+    return Draft(
+        compose=lambda others: (example if fits else "") + main(others),
+        least=COMMON,
+        answers=tuple(common),
+        facts=lambda others: {
+            "common": common,
+            "repeats": list(REPEATS[long]),
+            "words": COMMON + others,
+            "made_up_words": max(0, set_aside + others - n_english),
+            "example": fits,
+        },
     )
-    short: Repeats = Repeats(
-        common_repeats=6, other_repeats=1, example_words=20, example_common_repeats=3, example_other_repeats=1
-    )
-
-    def draft(self, writer: Writer, sources: Sources, turn: Turn) -> Draft:
-        """Draw the words and their order."""
-        repeats = self.long if turn.length >= LONG else self.short
-        pool = sources.words or [word for words in english().values() for word in words]
-        words = Distinct(partial(draw_made_up, turn.rng), [pool[k] for k in turn.rng.permutation(len(pool))])
-        orders = [int(seed) for seed in turn.rng.integers(2**62, size=2)]
-        set_aside, n_english = ALL_EXAMPLE_WORDS + self.common, len(pool)
-        common = words.first(set_aside)[ALL_EXAMPLE_WORDS:]
-        shown = words.words[: repeats.example_words]
-        example = (
-            list_words(shown, self.common, repeats.example_common_repeats, repeats.example_other_repeats, orders[0])
-            + "".join(f" {number}. {word}" for number, word in enumerate(shown[: self.common], start=1))
-            + "\n"
-        )
-
-        def main(others: int) -> str:
-            used = words.first(set_aside + others)[ALL_EXAMPLE_WORDS:]
-            return list_words(used, self.common, repeats.common_repeats, repeats.other_repeats, orders[1])
-
-        fits = writer.count(example + main(self.common)) <= turn.room
-        return Draft(
-            compose=lambda others: (example if fits else "") + main(others),
-            least=self.common,
-            answers=tuple(common),
-            facts=lambda others: {
-                "common": common,
-                "repeats": [repeats.common_repeats, repeats.other_repeats],
-                "words": self.common + others,
-                "made_up_words": max(0, set_aside + others - n_english),
-                "example": fits,
-            },
-        )
 
 
 def list_words(words: Sequence[str], common: int, common_repeats: int, other_repeats: int, order: int) -> str:
@@ -114,56 +102,46 @@ def list_words(words: Sequence[str], common: int, common_repeats: int, other_rep
     entries += [word for word in words[common:] for _ in range(other_repeats)]
     places = np.argsort(np.random.default_rng(order).random(len(entries)))
     listed = " ".join(f"{number}. {entries[place]}" for number, place in enumerate(places, start=1))
-    return wording.COMMON_WORDS.format(context=listed)
+    return COMMON_WORDS.format(context=listed)
 
 
-@dataclass(frozen=True, kw_only=True)
-class FrequentWords:
-    """Parameters of frequent words extraction."""
+def frequent_words(_: Writer, __: Sources, turn: Turn) -> Draft:
+    """Draw the coded words and their order."""
+    ranks = max(ASKED + 2, turn.length // TOKENS_PER_WORD)
+    coded = Distinct(partial(draw_letters, turn.rng, string.ascii_lowercase, CODED))
+    order = int(turn.rng.integers(2**62))
+    # the numbers of words at which the last asked rank is ahead of the next, up to where it always is
+    last, following = (rank**-ALPHA / zeta(ALPHA) for rank in (ASKED + 1, ASKED + 2))
+    ahead = [(n, counts(n, ASKED + 2)) for n in range(int(np.ceil(1 / (last - following))) + 1)]
+    clear = [n for n, found in ahead if found[ASKED] > found[-1]]
 
-    alpha: float = 2.0
+    def counted(units: int) -> list[int]:
+        return counts(clear[units] if units < len(clear) else clear[-1] + 1 + units - len(clear), ranks)
 
-    def draft(self, writer: Writer, sources: Sources, turn: Turn) -> Draft:
-        """Draw the coded words and their order."""
-        ranks = max(ASKED + 2, turn.length // TOKENS_PER_WORD)
-        coded = Distinct(partial(draw_letters, turn.rng, string.ascii_lowercase, CODED))
-        order = int(turn.rng.integers(2**62))
-        clear = self.clear_lengths()
+    def prompt(units: int, dots: int = 0) -> str:
+        words = [DOTS, *coded.first(ranks - 1)]
+        entries = [word for word, count in zip(words, counted(units), strict=True) for _ in range(count)]
+        places = np.argsort(np.random.default_rng(order).random(len(entries)))
+        return FREQUENT_WORDS.format(context=" ".join([entries[place] for place in places] + [DOTS] * dots))
 
-        def n_words(units: int) -> int:
-            return clear[units] if units < len(clear) else clear[-1] + 1 + units - len(clear)
+    return Draft(
+        compose=prompt,
+        least=0,
+        answers=tuple(coded.first(ASKED)),
+        facts=lambda units: {
+            "coded": coded.first(ranks - 1)[: ASKED + 1],
+            "counts": counted(units)[: ASKED + 2],
+        },
+        refine=lambda units: partial(prompt, units),
+    )
 
-        def prompt(units: int, dots: int = 0) -> str:
-            words = [DOTS, *coded.first(ranks - 1)]
-            counts = self.counts(n_words(units), ranks)
-            entries = [word for word, count in zip(words, counts, strict=True) for _ in range(count)]
-            places = np.argsort(np.random.default_rng(order).random(len(entries)))
-            text = " ".join([entries[place] for place in places] + [DOTS] * dots)
-            return wording.FREQUENT_WORDS.format(context=text)
 
-        return Draft(
-            compose=prompt,
-            least=0,
-            answers=tuple(coded.first(ASKED)),
-            facts=lambda units: {
-                "coded": coded.first(ranks - 1)[: ASKED + 1],
-                "counts": self.counts(n_words(units), ranks)[: ASKED + 2],
-            },
-            refine=lambda units: partial(prompt, units),
-        )
+def counts(n_words: int, ranks: int) -> list[int]:
+    """Count how often the words of the first ranks occur in a text of `n_words`.
 
-    def counts(self, n_words: int, ranks: int) -> list[int]:
-        """Count how often the words of the first ranks occur in a text of `n_words`.
-
-        Example:
-            >>> FrequentWords().counts(100, 6)
-            [60, 15, 6, 3, 2, 1]
-        """
-        shares = np.arange(1, ranks + 1) ** -float(self.alpha) / zeta(self.alpha)
-        return [int(count) for count in np.floor(n_words * shares)]
-
-    def clear_lengths(self) -> list[int]:
-        """List the numbers of words at which the last asked rank is ahead of the next, up to where it always is."""
-        last, following = (rank**-self.alpha / zeta(self.alpha) for rank in (ASKED + 1, ASKED + 2))
-        always = int(np.ceil(1 / (last - following)))
-        return [n for n in range(always + 1) if self.counts(n, ASKED + 2)[ASKED] > self.counts(n, ASKED + 2)[-1]]
+    Example:
+        >>> counts(100, 6)
+        [60, 15, 6, 3, 2, 1]
+    """
+    shares = np.arange(1, ranks + 1) ** -ALPHA / zeta(ALPHA)
+    return [int(count) for count in np.floor(n_words * shares)]

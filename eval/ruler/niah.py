@@ -10,6 +10,8 @@ spaced ones.
 Source: Hsieh et al. 2024, section 3 and appendix B; NVIDIA/RULER, scripts/data/synthetic/niah.py and synthetic.yaml,
 commit c3f5e3b. Ours are the search for the longest haystack, the order of the needles, new in every test, and sentences
 that end at a full stop, question or exclamation mark before a blank, where RULER uses nltk.
+
+As in lm-eval, no prompt of a task ends with a space, as most tokenizers join a space to the word that follows.
 """
 
 from __future__ import annotations
@@ -23,9 +25,20 @@ import numpy as np
 
 from eval.engine.cases import Draft, Turn, Writer
 from eval.engine.words import NOISE, Distinct, draw_number, draw_pair, draw_uuid
-from eval.ruler import wording
 from eval.ruler.sources import SENTENCE_END, Essays, Sources, insert
 
+# The wording is verbatim from NVIDIA/RULER, scripts/data/synthetic/constants.py and niah.py (Apache 2.0).
+NEEDLE = "One of the special magic {kind} for {key} is: {value}."
+NEEDLE_ONE = (
+    "A special magic {kind} is hidden within the following text. Make sure to memorize it. I will quiz you about the "
+    "{kind} afterwards.\n{context}\nWhat is the special magic {kind} for {query} mentioned in the provided text? "
+    "The special magic {kind} for {query} mentioned in the provided text is"
+)
+NEEDLE_SEVERAL = (
+    "Some special magic {kind} are hidden within the following text. Make sure to memorize it. I will quiz you about "
+    "the {kind} afterwards.\n{context}\nWhat are all the special magic {kind} for {query} mentioned in the provided "
+    "text? The special magic {kind} for {query} mentioned in the provided text are"
+)
 DEPTHS = 40
 KINDS = {"words": draw_pair, "numbers": draw_number, "uuids": draw_uuid}
 
@@ -98,11 +111,11 @@ class Needles:
 
     def needle(self, key: str, value: str) -> str:
         """State a key's value."""
-        return wording.NEEDLE.format(kind=self.value_kind, key=key, value=value)
+        return NEEDLE.format(kind=self.value_kind, key=key, value=value)
 
     def prompt(self, context: str, asked: list[str]) -> str:
         """Join task, haystack, question and the answer's start; a single value is asked for in the singular."""
         query = ", ".join(asked[:-1]) + ", and " + asked[-1] if len(asked) > 1 else asked[0]
         if self.queries * self.values == 1:
-            return wording.NEEDLE_ONE.format(kind=self.value_kind[:-1], context=context, query=query)
-        return wording.NEEDLE_SEVERAL.format(kind=self.value_kind, context=context, query=query)
+            return NEEDLE_ONE.format(kind=self.value_kind[:-1], context=context, query=query)
+        return NEEDLE_SEVERAL.format(kind=self.value_kind, context=context, query=query)

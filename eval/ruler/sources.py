@@ -9,14 +9,14 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from eval.engine.words import english
-from eval.ruler.documents import MadeUpPeople, Questions, read_hotpotqa, read_squad
+from eval.ruler.qa import MadeUpPeople, QuestionFile, Questions, hotpotqa_entries, read_questions, squad_entries
 from lab.errors import DataError, MissingPackage
 from lab.probe.haystacks import read_text
 
@@ -118,19 +118,21 @@ class Sources:
 
         Raises: DataError; MissingPackage for `words`.
         """
-        return cls(read_essays(haystack), read_squad(squad), read_hotpotqa(hotpotqa), read_words(words))
+        one = read_questions(Path(squad), "--squad", "SQuAD", squad_entries) if squad else MadeUpPeople(hops=1)
+        two: Questions = MadeUpPeople(hops=2)
+        if hotpotqa:
+            two = read_questions(Path(hotpotqa), "--hotpotqa", "HotpotQA", hotpotqa_entries)
+        return cls(read_essays(haystack), one, two, read_words(words))
 
     @cached_property
     def names(self) -> dict[str, str]:
         """Name each source by its content, or as a stand-in."""
-        questions = {"squad": self.squad, "hotpotqa": self.hotpotqa}
         named = {"essays": STANDIN if self.essays.text is None else digest(self.essays.text)}
         named["words"] = STANDIN if self.words is None else digest("\n".join(self.words))
-        for name, source in questions.items():
-            if isinstance(source, MadeUpPeople):
-                named[name] = STANDIN
-            else:
-                named[name] = digest(json.dumps([source.documents, [asdict(entry) for entry in source.entries]]))
+        for name, source in {"squad": self.squad, "hotpotqa": self.hotpotqa}.items():
+            named[name] = STANDIN
+            if isinstance(source, QuestionFile):
+                named[name] = digest(json.dumps([source.documents, source.entries]))
         return named
 
 

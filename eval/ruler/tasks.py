@@ -15,19 +15,18 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
 from eval.engine.cases import Draft, Score, TextCase, Turn, Writer, finish
 from eval.engine.rows import Row
-from eval.ruler.aggregation import CommonWords, FrequentWords
+from eval.ruler.aggregation import common_words, frequent_words
 from eval.ruler.niah import Needles
-from eval.ruler.qa import Answering
 from eval.ruler.sources import Sources
-from eval.ruler.vt import Tracing
+from eval.ruler.vt import tracing
 from lab.errors import ConfigError
 
 SAMPLE = 32  # answers of a task, whose longest is taken as the bound
@@ -35,6 +34,7 @@ VERSION = 2  # of the cases; raised with every change to them, so that old resul
 CONTROL = re.compile(r"[\x00-\x1f]")
 
 Category = Literal["retrieval", "multi-hop tracing", "aggregation", "question answering"]
+Family = Callable[[Writer, Sources, Turn], Draft]  # draws all that does not depend on the length
 
 
 def clean(answer: str) -> str:
@@ -67,14 +67,6 @@ def any_part(answer: str, expected: Sequence[str]) -> float:
     return float(any(part.lower() in answer.lower() for part in expected))
 
 
-class Family(Protocol):
-    """A kind of task with its parameters."""
-
-    def draft(self, writer: Writer, sources: Sources, turn: Turn) -> Draft:
-        """Draw all that does not depend on the length."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """One task.
@@ -91,7 +83,7 @@ class Task:
 
     def draft(self, writer: Writer, sources: Sources, turn: Turn) -> Draft:
         """Draw all of a case but the length of its haystack."""
-        draft = self.family.draft(writer, sources, turn)
+        draft = self.family(writer, sources, turn)
         writer.check_spelling(draft.answers, self.score)
         return draft
 
@@ -108,7 +100,7 @@ class Task:
 def needle_task(name: str, family: Needles) -> Task:
     """Make one of the eight tasks with needles."""
     source = "essays" if family.haystack == "essays" else None
-    return Task(name=name, category="retrieval", family=family, budget=128, source=source)
+    return Task(name=name, category="retrieval", family=family.draft, budget=128, source=source)
 
 
 ALL = (
@@ -120,13 +112,13 @@ ALL = (
     needle_task("niah_multikey_3", Needles(haystack="needles", key_kind="uuids", value_kind="uuids")),
     needle_task("niah_multivalue", Needles(haystack="essays", values=4)),
     needle_task("niah_multiquery", Needles(haystack="essays", keys=4, queries=4)),
-    Task(name="vt", category="multi-hop tracing", family=Tracing(), budget=30),
-    Task(name="cwe", category="aggregation", family=CommonWords(), budget=120, source="words"),
-    Task(name="fwe", category="aggregation", family=FrequentWords(), budget=50),
+    Task(name="vt", category="multi-hop tracing", family=tracing, budget=30),
+    Task(name="cwe", category="aggregation", family=common_words, budget=120, source="words"),
+    Task(name="fwe", category="aggregation", family=frequent_words, budget=50),
     Task(
         name="qa_1",
         category="question answering",
-        family=Answering(source="squad"),
+        family=lambda _, sources, turn: sources.squad.draft(turn),
         budget=32,
         score=any_part,
         source="squad",
@@ -134,7 +126,7 @@ ALL = (
     Task(
         name="qa_2",
         category="question answering",
-        family=Answering(source="hotpotqa"),
+        family=lambda _, sources, turn: sources.hotpotqa.draft(turn),
         budget=32,
         score=any_part,
         source="hotpotqa",

@@ -2,10 +2,9 @@
 
     VAR A = 12345 ... VAR B = VAR A ... VAR C = VAR B ...
 
-A chain gives a number of 5 digits to its first variable and passes it on in `hops` further statements, in this order,
-before random lines of the noise, or before its sentences where lines are few. The answer is all variables of the first
-chain. Where there is room, a worked example with short names comes first, of at most EXAMPLE_TOKENS and half of the
-prompt.
+A chain gives a number of 5 digits to its first variable and passes it on in HOPS further statements, in this order,
+before random lines of the noise, or before its sentences where lines are few. The answer is all variables of the chain.
+Where there is room, a worked example with short names comes first, of at most EXAMPLE_TOKENS and half of the prompt.
 
 Source: Hsieh et al. 2024, section 3; NVIDIA/RULER, scripts/data/synthetic/variable_tracking.py, text and layout of
 commit f682453 (2024-07-12), as in the papers' measurements; since 2025-05 (4a216f4) RULER spells "assigned" and puts
@@ -23,65 +22,37 @@ import numpy as np
 
 from eval.engine.cases import Draft, Turn, Writer, fit
 from eval.engine.words import NOISE, Distinct, draw_letters
-from eval.ruler import wording
 from eval.ruler.sources import SENTENCE_END, Sources, insert
 
+# The wording is verbatim from NVIDIA/RULER, scripts/data/synthetic/constants.py (Apache 2.0).
+TRACING = (
+    "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n{context}\nQuestion: Find "
+    "all variables that are assigned the value {query} in the text above. Answer: According to the chain(s) of "
+    "variable assignment in the text above, {n} variables are assgined the value {query}, they are:"
+)
+HOPS = 4
 LETTERS, EXAMPLE_LETTERS = 5, 3  # of a variable's name
 EXAMPLE_TOKENS = 500  # RULER's length for the example, with 30 of them for its answer
 VALUES = 10_000, 100_000
+LEAST = HOPS + 2  # sentences of noise: one more than there are statements
 SENTENCES = SENTENCE_END.split(NOISE)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tracing:
-    """Parameters of variable tracking."""
-
-    chains: int = 1
-    hops: int = 4
-
-    def draft(self, writer: Writer, sources: Sources, turn: Turn) -> Draft:
-        """Draw names, values and places."""
-        example = Chains.draw(turn.rng, self, EXAMPLE_LETTERS)
-        chains = Chains.draw(turn.rng, self, LETTERS, taken=example.names)
-        shown = worked_example(writer, turn.room, example, chains)
-        facts = {"chains": chains.chains, "values": chains.values, "places": chains.places, "example": bool(shown)}
-        return Draft(
-            compose=lambda sentences: shown + chains.prompt(sentences),
-            least=chains.least,
-            answers=tuple(chains.chains[0]),
-            facts=lambda _: facts,
-        )
-
-
 @dataclass(frozen=True)
-class Chains:
-    """Variables that hold a value together; `places` are the depths of each chain's statements, rising."""
+class Chain:
+    """Variables that hold a value together; `places` are the depths of their statements, rising."""
 
-    chains: list[list[str]]
-    values: list[int]
-    places: list[list[float]]
+    names: list[str]
+    value: int
+    places: list[float]
 
     @classmethod
-    def draw(cls, rng: np.random.Generator, tracing: Tracing, letters: int, taken: list[str] | None = None) -> Chains:
-        """Draw distinct names and values, and places anywhere."""
+    def draw(cls, rng: np.random.Generator, letters: int, taken: list[str] | None = None) -> Chain:
+        """Draw distinct names and a value, and places anywhere."""
         names = Distinct(partial(draw_letters, rng, string.ascii_uppercase, letters), taken)
-        numbers = Distinct(lambda: str(rng.integers(*VALUES)))
-        size = tracing.hops + 1
         return cls(
-            [[names.next() for _ in range(size)] for _ in range(tracing.chains)],
-            [int(number) for number in numbers.first(tracing.chains)],
-            [np.sort(rng.random(size)).tolist() for _ in range(tracing.chains)],
+            [names.next() for _ in range(HOPS + 1)], int(rng.integers(*VALUES)), np.sort(rng.random(HOPS + 1)).tolist()
         )
-
-    @property
-    def names(self) -> list[str]:
-        """All variables."""
-        return [name for chain in self.chains for name in chain]
-
-    @property
-    def least(self) -> int:
-        """Sentences of noise: one more than there are statements."""
-        return len(self.names) + 1
 
     def prompt(self, sentences: int) -> str:
         """Write the statements between the whole lines of so many sentences of noise, or between the sentences."""
@@ -89,36 +60,30 @@ class Chains:
         pieces = [f"{NOISE}\n"] * lines
         if lines <= len(self.names):
             pieces = (SENTENCES * (lines + 1))[:sentences]
-        statements = [
-            (place, statement)
-            for chain, value, places in zip(self.chains, self.values, self.places, strict=True)
-            for place, statement in zip(places, assignments(chain, value), strict=True)
-        ]
-        statements.sort(key=lambda pair: pair[0])
-        free = len(pieces) - len(statements) + 1
-        places = [int(place * free) + number for number, (place, _) in enumerate(statements)]  # never side by side
-        context = " ".join(insert(pieces, [statement for _, statement in statements], places))
-        return wording.TRACING.format(context=context, query=self.values[0], n=len(self.chains[0]))
+        # a hop ends with RULER's blank
+        hops = [f"VAR {new} = VAR {old} " for old, new in itertools.pairwise(self.names)]
+        free = len(pieces) - len(self.names) + 1
+        places = [int(place * free) + number for number, place in enumerate(self.places)]  # never side by side
+        context = " ".join(insert(pieces, [f"VAR {self.names[0]} = {self.value}", *hops], places))
+        return TRACING.format(context=context, query=self.value, n=len(self.names))
 
 
-def assignments(chain: list[str], value: int) -> list[str]:
-    """State a chain, with RULER's blank after a hop.
-
-    Example:
-        >>> assignments(["A", "B", "C"], 12345)
-        ['VAR A = 12345', 'VAR B = VAR A ', 'VAR C = VAR B ']
-    """
-    return [f"VAR {chain[0]} = {value}"] + [f"VAR {new} = VAR {old} " for old, new in itertools.pairwise(chain)]
-
-
-def worked_example(writer: Writer, room: int, example: Chains, chains: Chains) -> str:
-    """Write the example with its answer; nothing where it would take more than half of the room."""
+def tracing(writer: Writer, _: Sources, turn: Turn) -> Draft:
+    """Draw names, a value and places; write an example with its answer where it takes at most half of the room."""
+    example = Chain.draw(turn.rng, EXAMPLE_LETTERS)
+    chain = Chain.draw(turn.rng, LETTERS, taken=example.names)
 
     def solved(sentences: int) -> str:
-        return f"{example.prompt(sentences)} {' '.join(example.chains[0])}\n\n"
+        return f"{example.prompt(sentences)} {' '.join(example.names)}\n\n"
 
-    own, least, main = min(EXAMPLE_TOKENS, room // 2), example.least, chains.prompt(chains.least)
-    if writer.count(solved(least)) > own:
-        return ""
-    shown = solved(fit(lambda sentences: writer.count(solved(sentences)), own, least))
-    return shown if writer.count(shown + main) <= room else ""
+    shown, own = "", min(EXAMPLE_TOKENS, turn.room // 2)
+    if writer.count(solved(LEAST)) <= own:
+        shown = solved(fit(lambda sentences: writer.count(solved(sentences)), own, LEAST))
+        shown = shown if writer.count(shown + chain.prompt(LEAST)) <= turn.room else ""
+    facts = {"chains": [chain.names], "values": [chain.value], "places": [chain.places], "example": bool(shown)}
+    return Draft(
+        compose=lambda sentences: shown + chain.prompt(sentences),
+        least=LEAST,
+        answers=tuple(chain.names),
+        facts=lambda _: facts,
+    )

@@ -118,6 +118,25 @@ def finished_run(folder, window, tokens, **summary):
     run.write_records("probes.jsonl", [{"consumed_tokens": tokens, "effective_length": None, **summary}])
 
 
+def test_runs_are_points_and_a_window_is_predicted_from_the_others(tmp_path, capsys):
+    for window, reach, tokens in ((32, 16, 64_000), (64, 32, 64_000), (128, 96, 128_000)):
+        f = (window - reach) * (tokens // window)  # 32,000 in each
+        finished_run(tmp_path / f"w{window}", window, tokens, reach=reach, reach_high=reach + 4.0, f_at_reach=f)
+    finished_run(tmp_path / "open", 128, 64_000, reach=120, reach_high=None, f_at_reach=4000)
+    (tmp_path / "h.csv").write_text("length,count\n128,1\n")
+    runs = [str(tmp_path / name) for name in ("w32", "w64", "w128", "open")]
+    status = main([*runs, f"--corpus={tmp_path / 'h.csv'}", "--window=64", "--tokens=64000", "--target=48"])
+    text = capsys.readouterr().out
+    assert status == 0
+    assert "n = 3: F = 3.2e+04" in text
+    assert "left out: open: reach 120 may lie beyond the longest that was tested" in text
+    errors = [line.split()[-1] for line in text.splitlines() if line.strip().startswith("window 1") or "+0%" in line]
+    assert errors.count("+0%") == 3
+    # a window of 64 after 64,000 tokens: f(32) = 32,000, the law; f(48) = 16,000, so that 48 takes twice the tokens
+    assert text.splitlines()[-3].split()[:3] == ["64", "natural", "32"]
+    assert "1.28e+05" in text
+
+
 def test_size_and_base_are_flagged(capsys):
     assert main(["--config=configs/tiny_4k.yaml", "--window=2048,4096"]) == 0
     out = capsys.readouterr().out

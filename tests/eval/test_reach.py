@@ -8,7 +8,7 @@ import pytest
 from scipy.optimize import minimize
 from scipy.stats import CensoredData, norm
 
-from eval.engine.regression import bootstrap, fit, inflation, measured, quantile, separable
+from eval.engine.regression import bootstrap, compare, fit, held_out, inflation, measured, quantile, separable
 from eval.reach import at_the_reach, bounds, main
 from lab.counts import PositionCounts
 from lab.settings import format_yaml
@@ -127,6 +127,22 @@ def test_a_coefficient_that_bounds_leave_open_is_infinite():
     assert quantile([1.0, 2.0, np.inf], 0.975) == np.inf
     assert fit(points[:4], ["x"][:0]) is not None
     assert fit(points[:2], []) is None, "two reaches do not give a mean and a deviation"
+
+
+def test_models_are_compared_by_what_was_left_out():
+    points = simulated(4, truth={"f": 0.6}, ends=0.8)
+    models = {"none": (), "f": ("f",), "tokens": ("tokens",), "window": ("window",), "all": tuple(COLUMNS)}
+    for by in ("run", "arm"):
+        table = compare(points, models, by)
+        assert table["log likelihood"].idxmax() in ("f", "all")
+        assert table.loc["f", "log likelihood"] > table.loc[["none", "tokens", "window"], "log likelihood"].max() + 10
+        assert set(table[f"left out by {by}"]) == {points[by].nunique()}
+        assert table.loc["all", "all less it"] == 0
+        assert table.loc["none", "from"] > 0
+    # by hand: the density of one run under the mean and deviation of the others
+    few = frame([1.0, 2, 4, 5, 7], run=list("abbcc"))
+    others = np.array([2.0, 4, 5, 7])
+    assert held_out(few, (), "run")[0] == pytest.approx(norm.logpdf(1, others.mean(), others.std()), rel=1e-3)
 
 
 def test_f_at_the_reach_is_laid_out_by_arm():

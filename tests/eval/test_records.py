@@ -10,8 +10,7 @@ from tests.eval.report.fakes import PLAIN, evaluate, one, write_fake
 
 
 def test_runs_in_a_table_are_read_as_their_folders_are(tmp_path):
-    case = {"length": 64, "depths": [0.5], "found_each": [True], "prompt": "long"}
-    runs = [write_fake(tmp_path / name, seed=k, cases=[case]) for k, name in enumerate("ba")]
+    runs = [write_fake(tmp_path / name, seed=k) for k, name in enumerate("ba")]
     for run in runs:
         evaluate(run, [one(20, 0.9) | PLAIN])
         RunFolder(run / "eval").write_records("tests-0a.jsonl", [{"key": {}}])
@@ -23,8 +22,6 @@ def test_runs_in_a_table_are_read_as_their_folders_are(tmp_path):
         folders, found = read_runs(sorted([other, *runs])), read_runs(places)
         f = np.load(places[1] / "counts.npz")["f"]
         assert f.tolist() == np.load(runs[1] / "counts.npz")["f"].tolist()
-        (row,) = RunFolder(places[1] / "cases").read("tokens-000000002000000.jsonl")
-        assert row == {name: case[name] for name in ("length", "depths", "found_each")}
     assert not places[1].exists()
     assert "eval/tests-0a.jsonl" not in files
     assert {"config.yaml", "environment.json", "probes.jsonl", "counts.npz"} < files

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from eval.papers.__main__ import DOCS, MARK, PAGES, below, main
+from eval.papers.__main__ import DOCS, MARK, main, pages
 from eval.papers.comparing import compare, table_text
 from eval.papers.running import Sized, missing
 from eval.papers.table import names, needs, read_table
@@ -118,11 +118,11 @@ def test_a_wrong_file_is_one_line(monkeypatch, tmp_path):
         read_table("string/table1")
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", pages())
 def test_the_pages_are_those_of_the_files(page, monkeypatch):
     monkeypatch.chdir(ROOT)
     written = (DOCS / page).read_text(encoding="utf-8").partition(MARK)[2]
-    assert written == below(page), "run python -m eval.papers --write"
+    assert written == pages()[page](), "run python -m eval.papers --write"
 
 
 @pytest.mark.slow

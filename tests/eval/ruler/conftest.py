@@ -5,7 +5,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from eval.engine.cases import Writer
 from eval.engine.words import NOISE
-from eval.ruler import wording
+from eval.ruler import aggregation, niah, qa, vt
 from eval.ruler.sources import Sources
 
 
@@ -17,7 +17,8 @@ def merging():
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=1200, initial_alphabet=alphabet, show_progress=False)
-    texts = [NOISE, *(value for name, value in vars(wording).items() if name.isupper())]
+    texts = [NOISE, niah.NEEDLE, niah.NEEDLE_ONE, niah.NEEDLE_SEVERAL, vt.TRACING, aggregation.COMMON_WORDS]
+    texts += [aggregation.FREQUENT_WORDS, qa.DOCUMENT, qa.QUESTION]
     numbers = [" ".join(str(n * 7919 % 9_000_000 + 1_000_000) for n in range(3000))]
     tokenizer.train_from_iterator([*texts, *numbers], trainer)
     assert len(tokenizer.encode(" 1234567").ids) < 6

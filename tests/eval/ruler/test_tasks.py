@@ -8,11 +8,11 @@ from collections import Counter
 
 import pytest
 
-from eval.ruler import wording
-from eval.ruler.aggregation import FrequentWords
+from eval.ruler import aggregation, qa
+from eval.ruler.niah import Needles
 from eval.ruler.sources import Sources, digest
 from eval.ruler.tasks import ALL, CATEGORIES, TASKS, make_case
-from eval.ruler.vt import Chains
+from eval.ruler.vt import Chain
 from tests.eval.ruler.oracle import coded, documents, listed, needles
 
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
@@ -93,9 +93,9 @@ def test_noise_is_laid_as_by_the_official_generator(made_up):
     """The hashes are of its own texts: NVIDIA/RULER f682453 (vt) and c3f5e3b (niah), seed 42, 40 lines."""
     names, places = ["QAHFT", "RXCKA", "FNAFQ", "OFPVA", "USIEY"], [5, 6, 21, 22, 24]
     shares = [(place - k + 0.5) / (40 - 5 + 1) for k, place in enumerate(places)]
-    tracing = Chains([names], [25795], [shares]).prompt(40 * 5)
+    tracing = Chain(names, 25795, shares).prompt(40 * 5)
     assert hashlib.sha256(tracing.encode()).hexdigest()[:16] == "fa4d6b98ec9fa586"
-    family, pair = TASKS["niah_single_1"].family, ("tenuous-thirst", "2867825")
+    family, pair = Needles(haystack="noise"), ("tenuous-thirst", "2867825")
     context, _ = family.context([pair], [1.5 / 40], made_up.essays, None, None)
     text = family.prompt(context(40), [pair[0]])
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == "6e8b0b3a6f346e9e"
@@ -181,20 +181,20 @@ OFFICIAL_COUNTS = {  # by rank in a text of so many words of the official genera
 
 @pytest.mark.parametrize("n_words", OFFICIAL_COUNTS)
 def test_counts_are_those_of_the_official_generator(n_words):
-    counts = FrequentWords().counts(n_words, 200)
+    counts = aggregation.counts(n_words, 200)
     assert [count for count in counts if count] == OFFICIAL_COUNTS[n_words]
 
 
 @pytest.mark.parametrize(
-    ("name", "official"),  # SHA-256 of the official template and start of the answer, commit f682453
+    ("text", "official"),  # SHA-256 of the official template and start of the answer, commit f682453
     [
-        ("COMMON_WORDS", "07425c62b2f3cc50"),
-        ("FREQUENT_WORDS", "4119b6f531854cc6"),
-        ("QUESTION", "1e0d6be4092f1e5c"),
+        (aggregation.COMMON_WORDS, "07425c62b2f3cc50"),
+        (aggregation.FREQUENT_WORDS, "4119b6f531854cc6"),
+        (qa.QUESTION, "1e0d6be4092f1e5c"),
     ],
 )
-def test_the_text_around_lists_and_documents_is_the_official_one(name, official):
-    assert digest(getattr(wording, name).format(context="CONTEXT", query="QUERY")) == official
+def test_the_text_around_lists_and_documents_is_the_official_one(text, official):
+    assert digest(text.format(context="CONTEXT", query="QUERY")) == official
 
 
 def test_questions_are_answered_by_their_documents(writer, squad, hotpotqa):
