@@ -39,9 +39,9 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
+from eval.engine.answers import FinishedTests, stoppable
 from eval.engine.command import Form
 from eval.engine.methods import read_distance
-from eval.engine.needle_tests import FinishedTests, stoppable
 from eval.engine.over_models import asked, method_lines, note, over_models, path_on_hub, recorded
 from eval.engine.rows import Row, shortened, write_rows
 from eval.engine.run import Measure, run_measure

@@ -38,10 +38,9 @@ import torch
 from torch import Tensor
 
 from eval.engine.command import Form, Options
-from eval.engine.rows import Row
+from eval.engine.rows import Row, to_text
 from eval.engine.run import run_measure
 from eval.engine.subject import doublings
-from eval.engine.table import to_text
 from eval.engine.texts import OnTexts
 from lab.bars import Bar
 from lab.command import start

@@ -29,12 +29,10 @@ import torch
 from tokenizers import Tokenizer
 
 from eval.engine.command import NO_METHOD, Form, Request, run
-from eval.engine.impactful import BoolArray, FloatArray, IntArray, Tally, mark, shares_by_position
-from eval.engine.rows import Found
+from eval.engine.impactful import BoolArray, FloatArray, IntArray, Labels, Tally, mark, shares_by_position, token_texts
+from eval.engine.rows import Found, to_text
 from eval.engine.subject import device_for, source
-from eval.engine.table import to_text
 from eval.engine.texts import draw_texts
-from eval.engine.token_classes import Labels, token_texts
 from lab.bars import Bar
 from lab.command import NOTHING_WRITTEN, start
 from lab.data.packing import IGNORE, Windows, held_out_windows

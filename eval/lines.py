@@ -39,13 +39,11 @@ from typing import Any, Literal
 import numpy as np
 
 from eval.engine.answers import answer_budget, choose_lengths, summed
-from eval.engine.cases import TextCase, Writer
+from eval.engine.cases import Distinct, TextCase, Writer, draw_pair
 from eval.engine.command import OWN_TEXT, CellOptions, Form
-from eval.engine.rows import Row
+from eval.engine.rows import Row, limits, named_series, to_text
 from eval.engine.run import Cell, Measure, run_measure
 from eval.engine.subject import MOST_TOKENS, SUBJECT
-from eval.engine.table import limits, named_series, to_text
-from eval.engine.words import Distinct, draw_pair
 from lab.command import start
 from lab.draw import draw
 from lab.schema import Length, Tests

@@ -45,13 +45,11 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from eval.engine.answers import answer_budget, choose_lengths, draw_key, summed
-from eval.engine.cases import Draft, TextCase, Turn, Writer, finish
+from eval.engine.cases import NOISE, Draft, TextCase, Turn, Writer, finish
 from eval.engine.command import CellOptions, Form
-from eval.engine.rows import Row
+from eval.engine.rows import Row, pivot, to_text, whole_grid
 from eval.engine.run import Cell, Measure, run_measure
 from eval.engine.subject import MOST_TOKENS, SUBJECT, Subject, haystack_of
-from eval.engine.table import pivot, to_text, whole_grid
-from eval.engine.words import NOISE
 from lab.command import start
 from lab.data import wording
 from lab.data.config import Synthetic

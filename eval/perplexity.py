@@ -34,11 +34,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from eval.engine.command import CellOptions, Form
-from eval.engine.rows import Row
+from eval.engine.rows import Row, limits, named_series, to_text
 from eval.engine.run import Cell, Measure, run_measure
 from eval.engine.sliding import CONFIDENCE, text_losses, windows
 from eval.engine.subject import MOST_TOKENS, SUBJECT, doublings
-from eval.engine.table import limits, named_series, to_text
 from eval.engine.texts import draw_documents
 from lab.command import start
 from lab.draw import draw

@@ -35,8 +35,7 @@ from eval.engine.command import NO_MODEL, Form, Request, run
 from eval.engine.law import Evidence, Expected, Law, Point, fit_law, frees_slope, measured, published
 from eval.engine.lengths import SLIMPAJAMA, Documents, read_documents
 from eval.engine.records import unpacked
-from eval.engine.rows import Found, save
-from eval.engine.table import to_text
+from eval.engine.rows import Found, save, to_text
 from lab import draw
 from lab.command import start
 from lab.config import load_experiment

@@ -55,7 +55,7 @@ from eval.engine.matrix import (
     shaped_training,
     values,
 )
-from eval.engine.rows import Found, save
+from eval.engine.rows import Found, percent, save
 from eval.engine.skip_ids import (
     SentenceOptions,
     SkipOptions,
@@ -67,7 +67,6 @@ from eval.engine.skip_ids import (
     table,
     window_faults,
 )
-from eval.engine.table import percent
 from lab.command import NOTHING_WRITTEN, bare_settings, read_options, settings_lines, start
 from lab.data.config import Mode
 from lab.draw import Rule, beside, draw

@@ -29,7 +29,7 @@ import pandas as pd
 import torch
 
 from eval.engine.command import Form, Options
-from eval.engine.rows import Row
+from eval.engine.rows import Row, to_text
 from eval.engine.run import run_measure
 from eval.engine.shift_difference import (
     ARITHMETICS,
@@ -42,7 +42,6 @@ from eval.engine.shift_difference import (
     shift_faults,
 )
 from eval.engine.subject import doublings
-from eval.engine.table import to_text
 from eval.engine.texts import OnTexts
 from lab.bars import Bar
 from lab.command import start

@@ -41,16 +41,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from eval.engine.answers import finished_tests, stoppable
 from eval.engine.command import Request
 from eval.engine.depths import ByDepth
 from eval.engine.methods import METHODS, Setting, named
-from eval.engine.needle_tests import finished_tests, stoppable
 from eval.engine.needles import FORMS, STYLE, NeedleMeasure, ProbeOptions
-from eval.engine.rows import Results, Row, shortened
+from eval.engine.rows import Results, Row, limits, shortened, to_text
 from eval.engine.run import Measure, run_measure
 from eval.engine.statistics import BASE, methods_table, pair, share
 from eval.engine.subject import SUBJECT, checked, counts_of
-from eval.engine.table import limits, to_text
 from lab.command import start
 from lab.draw import Rule, draw
 from lab.errors import ConfigError

@@ -32,8 +32,7 @@ from scipy.special import ndtri
 from eval.engine.command import NO_MODEL, Form, Request, run
 from eval.engine.records import unpacked
 from eval.engine.regression import SPARE, Regression, bootstrap, compare, fit, inflation, measured, separable
-from eval.engine.rows import Found
-from eval.engine.table import to_text
+from eval.engine.rows import Found, to_text
 from lab.command import start
 from lab.counts import SavedCounts, f_at
 from lab.draw import GREY, draw, layer, save

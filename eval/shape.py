@@ -24,8 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from eval.engine.command import Form, Request, run
-from eval.engine.rows import Found, save
-from eval.engine.table import to_text
+from eval.engine.rows import Found, save, to_text
 from lab import draw
 from lab.command import start
 from lab.config import Experiment, load_experiment

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from eval.engine.methods import method_overrides, split_words
-from eval.engine.places import expand, names_of
+from eval.engine.methods import expand, method_overrides, names_of, split_words
 from eval.engine.rows import Found, document
 from lab import command
 from lab.command import Syntax, Words, bare_settings, read_options, settings_lines, show

@@ -20,11 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from eval.engine.needle_tests import finished_tests, own_lengths, reuse_recorded
+from eval.engine.answers import finished_tests, own_lengths, reuse_recorded
 from eval.engine.needles import FORMS, STYLE, NeedleMeasure
-from eval.engine.rows import Row, shortened, write_rows
+from eval.engine.rows import Row, limits, pivot, shortened, to_text, write_rows
 from eval.engine.statistics import share
-from eval.engine.table import limits, pivot, to_text
 from lab.draw import below, draw
 from lab.errors import ConfigError
 from lab.probe.needles import DEPTH_RANGE

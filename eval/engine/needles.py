@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
+from eval.engine.answers import EIGHTHS, FinishedTests, stoppable
 from eval.engine.command import Form
-from eval.engine.needle_tests import EIGHTHS, FinishedTests, stoppable
 from eval.engine.rows import Row
 from eval.engine.run import Measure
 from eval.engine.subject import MOST_TOKENS, Subject, haystack_of

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from eval.engine.command import Request
-from eval.engine.places import names_of
-from eval.engine.rows import Found, Row, shortened, write_rows
-from eval.engine.table import limits, pivot, to_text
+from eval.engine.methods import names_of
+from eval.engine.rows import Found, Row, limits, pivot, shortened, to_text, write_rows
 from lab.draw import Rule, draw, layer, save
 from lab.source import is_hub_id
 from lab.train.folder import RunFolder

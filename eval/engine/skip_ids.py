@@ -15,7 +15,7 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from eval.engine.matrix import LONGEST, FloatArray, IntArray, evenly, facts_text
-from eval.engine.table import percent, to_text
+from eval.engine.rows import percent, to_text
 from lab.counts import PositionCounts
 from lab.draw import beside, draw
 from lab.schema import Section, Seed, Tests

@@ -27,8 +27,7 @@ from typing import Any
 import numpy as np
 from scipy.special import bdtr  # scipy.stats takes half a second more to import
 
-from eval.engine.rows import Row
-from eval.engine.table import limits, to_text
+from eval.engine.rows import Row, limits, to_text
 from lab.probe.intervals import exact_limits, sequential_design, share_limits
 from lab.train.folder import RunFolder
 

@@ -43,9 +43,8 @@ from scipy.special import stdtrit
 
 from eval.engine.command import CellOptions, Form, Request, run
 from eval.engine.methods import PREFIX
-from eval.engine.rows import Found, Results, Row, shortened
+from eval.engine.rows import Found, Results, Row, limits, shortened, to_text
 from eval.engine.subject import SUBJECT, Subject, open_subject, result_folder
-from eval.engine.table import limits, to_text
 from eval.harness.model import harness_model
 from eval.harness.tasks import evaluate, load_tasks, task_manager
 from lab.command import start

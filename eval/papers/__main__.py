@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from eval.engine.table import to_text
+from eval.engine.rows import to_text
 from eval.papers.comparing import compare, table_text
 from eval.papers.running import Sized, dry_run, missing, run_table
 from eval.papers.table import HOME, PAPERS, names, needs, read_table

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from eval.engine.table import pivot, to_text
+from eval.engine.rows import pivot, to_text
 from eval.papers.running import Job, Sized, expand
 from eval.papers.table import Column, Number
 from lab.errors import CheckpointError

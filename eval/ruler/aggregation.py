@@ -32,8 +32,7 @@ from functools import partial
 import numpy as np
 from scipy.special import zeta
 
-from eval.engine.cases import Draft, Turn, Writer
-from eval.engine.words import Distinct, draw_letters, draw_made_up, english
+from eval.engine.cases import Distinct, Draft, Turn, Writer, draw_letters, draw_made_up, english
 from eval.ruler.sources import Sources
 
 # The wording is verbatim from NVIDIA/RULER, scripts/data/synthetic/constants.py (Apache 2.0).

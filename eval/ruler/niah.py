@@ -23,8 +23,7 @@ from typing import Literal
 
 import numpy as np
 
-from eval.engine.cases import Draft, Turn, Writer
-from eval.engine.words import NOISE, Distinct, draw_number, draw_pair, draw_uuid
+from eval.engine.cases import NOISE, Distinct, Draft, Turn, Writer, draw_number, draw_pair, draw_uuid
 from eval.ruler.sources import SENTENCE_END, Essays, Sources, insert
 
 # The wording is verbatim from NVIDIA/RULER, scripts/data/synthetic/constants.py and niah.py (Apache 2.0).

@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.engine.cases import Draft, Turn
-from eval.engine.words import Distinct, draw_made_up, english
+from eval.engine.cases import Distinct, Draft, Turn, draw_made_up, english
 from lab.errors import ConfigError, DataError
 
 # The wording is verbatim from NVIDIA/RULER, scripts/data/synthetic/constants.py (Apache 2.0).

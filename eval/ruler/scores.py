@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from eval.engine.answers import Outcome
-from eval.engine.rows import Row
-from eval.engine.table import pivot, to_text
+from eval.engine.rows import Row, pivot, to_text
 from eval.ruler.tasks import ALL, CATEGORIES, TASKS
 from lab.draw import Rule, draw
 from lab.probe.curve import last_passing

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from eval.engine.words import english
+from eval.engine.cases import english
 from eval.ruler.qa import MadeUpPeople, QuestionFile, Questions, hotpotqa_entries, read_questions, squad_entries
 from lab.errors import DataError, MissingPackage
 from lab.probe.haystacks import read_text

@@ -20,8 +20,7 @@ from functools import partial
 
 import numpy as np
 
-from eval.engine.cases import Draft, Turn, Writer, fit
-from eval.engine.words import NOISE, Distinct, draw_letters
+from eval.engine.cases import NOISE, Distinct, Draft, Turn, Writer, draw_letters, fit
 from eval.ruler.sources import SENTENCE_END, Sources, insert
 
 # The wording is verbatim from NVIDIA/RULER, scripts/data/synthetic/constants.py (Apache 2.0).

@@ -153,7 +153,7 @@ class Decoder(nn.Module):
         x_BTD = self.embedding(tokens)
         for number, block in enumerate(self.blocks, start=1):
             if last_only and segments is None and context is None and number == self.cfg.n_layers and n_tokens > 1:
-                layout = layout.last_query()
+                layout = layout.queries(slice(-1, None), layout.k_pos.shape[-1])
             if self.recompute and torch.is_grad_enabled():
                 x_BTD = checkpoint(block, x_BTD, layout, cache, use_reentrant=False)
             else:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -18,7 +19,6 @@ from torch import Tensor
 from lab.model.attention import devices
 from lab.model.attention.cache import KeyCache
 from lab.model.attention.context import ContextGroup
-from lab.model.attention.layout import Layout
 from lab.model.decoder import Decoder
 from lab.model.prefixes import Group, sorted_groups
 
@@ -51,11 +51,6 @@ class Stops(NamedTuple):
     def of(self, rows: slice) -> Stops:
         """Restrict the conditions to some rows, numbered from the first of them."""
         return self._replace(numbers=self.numbers[rows])
-
-    def alone(self, row: int) -> Ended | None:
-        """Return `ended` for a batch of one row."""
-        ended, number = self.ended, self.numbers[row : row + 1]
-        return ended and (lambda answers, _: ended(answers, number))
 
     def still_running(self, running: Tensor, rows: Tensor, answers: Tensor) -> Tensor:
         """Return which running rows continue after their answers so far, whose last token is new.
@@ -110,9 +105,19 @@ def greedy(
         cache = model.new_cache(rows.stop - start, prompts.shape[1] + n_tokens, context)
         logits = prefill(model, prompts[rows], within(groups, rows), cache)
         width = max(width, decode(model, logits, cache, answers[rows], unsure[rows], stops.of(rows)))
-    if len(prompts) > 1:
-        width = max(width, decode_alone(model, prompts, answers, unsure, stops, context))
+    for row in unsure.nonzero().flatten().tolist():  # again, as a batch of one prompt
+        number = order[row : row + 1]
+        alone = ended and partial(ended_alone, ended, number)
+        answer = greedy(model, prompts[row : row + 1], n_tokens, stop_id, ended=alone, context=context)
+        width = max(width, answer.shape[1])
+        answers[row] = stops.filler
+        answers[row, : answer.shape[1]] = answer[0]
     return torch.empty_like(answers).index_copy_(0, order, answers)[:, :width]
+
+
+def ended_alone(ended: Ended, number: Tensor, answers: Tensor, _: Tensor) -> Tensor:
+    """Ask the rule for a batch of one row by the number of its prompt."""
+    return ended(answers, number)
 
 
 def within(groups: list[Group], rows: slice) -> list[Group]:
@@ -131,24 +136,23 @@ def rows_at_once(model: Decoder, n_rows: int, n_tokens: int, context: ContextGro
     n_bytes = model.new_cache(1, n_tokens, context).n_elements * weight.element_size()
     if devices.kind(weight.device) == "cpu" or context is not None:
         return max(1, CACHE_BYTES // n_bytes)
-    n_parts = math.ceil(n_rows / max(1, int(FREE_FRAC * free_bytes(weight.device)) // n_bytes))
+    unused = torch.cuda.memory_reserved(weight.device) - torch.cuda.memory_allocated(weight.device)
+    free = torch.cuda.mem_get_info(weight.device)[0] + unused
+    n_parts = math.ceil(n_rows / max(1, int(FREE_FRAC * free) // n_bytes))
     return math.ceil(n_rows / n_parts)
-
-
-def free_bytes(device: torch.device) -> int:
-    """Count a GPU's bytes that are free, or that torch keeps without using them."""
-    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return torch.cuda.mem_get_info(device)[0] + unused
 
 
 def prefill(model: Decoder, prompts: Tensor, groups: list[Group], cache: KeyCache) -> Tensor:
     """Fill the cache with the prompts, each group's prefix once, and return the logits that follow, (B, V)."""
     n_tokens, logits = prompts.shape[1], []
+    at_once = ACTIVATION_BYTES // bytes_per_token(model)  # tokens of one pass over several rows
+    if devices.kind(prompts.device) == "cpu":
+        at_once = min(at_once, CPU_TOKENS)
     for start, stop, prefix in groups:
         if prefix:
             prefill_rows(model, prompts[start : start + 1, :prefix], cache, start, 0)
             cache.repeat(start, slice(start + 1, stop), prefix)
-        step = max(1, tokens_at_once(model, prompts.device) // (n_tokens - prefix))
+        step = max(1, at_once // (n_tokens - prefix))
         for row in range(start, stop, step):
             part = prompts[row : min(row + step, stop), prefix:]
             logits.append(prefill_rows(model, part, cache, row, prefix))
@@ -167,12 +171,6 @@ def prefill_rows(model: Decoder, tokens: Tensor, cache: KeyCache, row: int, past
     return logits[:, -1]
 
 
-def tokens_at_once(model: Decoder, device: torch.device) -> int:
-    """Count the tokens of one pass over several rows."""
-    bound = ACTIVATION_BYTES // bytes_per_token(model)
-    return min(bound, CPU_TOKENS) if devices.kind(device) == "cpu" else bound
-
-
 def bytes_per_token(model: Decoder) -> int:
     """Count a block's bytes per token: residuals, queries, keys, values, the feed-forward layer."""
     cfg = model.cfg
@@ -187,7 +185,8 @@ def decode(model: Decoder, logits: Tensor, cache: KeyCache, answers: Tensor, uns
     rows = torch.arange(len(answers), device=answers.device)
     running = torch.ones_like(unsure)
     n_tokens = answers.shape[1]
-    coming = layout_of_steps(model, answers, cache)
+    several = cache.n_maps and n_tokens > 1  # without key maps each forward pass must rotate all keys
+    coming = model.layout(answers[:1, 1:], None, None, None, cache) if several else None
     for number in range(n_tokens):
         token = logits.argmax(-1)
         near = is_near(logits) if len(unsure) > 1 else None
@@ -212,13 +211,6 @@ def decode(model: Decoder, logits: Tensor, cache: KeyCache, answers: Tensor, uns
     return number + 1
 
 
-def layout_of_steps(model: Decoder, answers: Tensor, cache: KeyCache) -> Layout | None:
-    """Prepare the layouts of all steps; None where each forward pass must rotate all keys."""
-    if not cache.n_maps or answers.shape[1] == 1:
-        return None
-    return model.layout(answers[:1, 1:], None, None, None, cache)
-
-
 def is_near(logits: Tensor) -> Tensor | None:
     """Return which rows have two tokens within NEAR rounding errors of the largest logit; None in half precision."""
     if logits.element_size() < 4:
@@ -226,17 +218,3 @@ def is_near(logits: Tensor) -> Tensor | None:
     low, high = logits.aminmax(dim=-1, keepdim=True)
     margin = torch.maximum(-low, high) * (NEAR * torch.finfo(logits.dtype).eps)
     return (logits >= high - margin).sum(-1) > 1
-
-
-def decode_alone(
-    model: Decoder, prompts: Tensor, answers: Tensor, unsure: Tensor, stops: Stops, context: ContextGroup | None
-) -> int:
-    """Generate every unsure row again, as a batch of one prompt; return the width of their answers."""
-    width = 0
-    for row in unsure.nonzero().flatten().tolist():
-        own, ended = prompts[row : row + 1], stops.alone(row)
-        answer = greedy(model, own, answers.shape[1], stops.stop_id, ended=ended, context=context)
-        width = max(width, answer.shape[1])
-        answers[row] = stops.filler
-        answers[row, : answer.shape[1]] = answer[0]
-    return width

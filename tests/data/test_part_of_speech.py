@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from eval.engine.token_classes import token_texts
+from eval.engine.impactful import token_texts
 from lab.data.selecting import label_types, labels_of, open_tagger
 
 WORDS = {"magic": "ADJ", "numbers": "NOUN", "is": "AUX", "One": "NUM", "of": "ADP", ".": "PUNCT", "the": "DET"}

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from eval.distance import main
+from eval.engine.answers import FinishedTests
 from eval.engine.methods import read_distance
-from eval.engine.needle_tests import FinishedTests
 from eval.engine.records import read_records
 from eval.report import reading
 from lab.counts import PositionCounts

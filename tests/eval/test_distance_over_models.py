@@ -6,10 +6,10 @@ import shutil
 import pytest
 from safetensors.torch import load_file, save_file
 
+import eval.engine.run
 from eval import distance as command
-from eval.engine import sharing
+from eval.engine.methods import expand
 from eval.engine.over_models import chart, rows_of, step_of, table
-from eval.engine.places import expand
 from eval.engine.rows import Found
 from lab.source import hub_folder
 from tests.eval.commands import rows_in, words_of
@@ -54,13 +54,13 @@ def hub(checkpoints, tmp_path, monkeypatch):
 @pytest.fixture
 def opened(monkeypatch):
     """The models that were opened."""
-    names, true = [], sharing.open_subject
+    names, true = [], eval.engine.run.open_subject
 
     def open_subject(request):
         names.append(request.model.name)
         return true(request)
 
-    monkeypatch.setattr(sharing, "open_subject", open_subject)
+    monkeypatch.setattr(eval.engine.run, "open_subject", open_subject)
     return names
 
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from eval.engine.needle_tests import FinishedTests
+from eval.engine.answers import FinishedTests
 from lab.errors import CheckpointError, ConfigError
 
 KEY = {"weights": "abc", "method": "rope+plain", "protocol": "ours", "seed": 0}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from eval.engine.token_classes import token_class, token_texts
+from eval.engine.impactful import token_class, token_texts
 from eval.impact import main
 from lab.data.preparation import shard_folder
 from lab.data.selecting import ImpactConfig, read_token_types

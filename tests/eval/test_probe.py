@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import eval.engine.subject
-from eval.engine.needle_tests import FinishedTests
+from eval.engine.answers import FinishedTests
 from eval.probe import main
 from lab.counts import PositionCounts
 from lab.data.preparation import end_of_document

@@ -3,7 +3,7 @@
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from eval.engine.token_classes import CLASSES, token_class, token_texts, vocabulary_classes
+from eval.engine.impactful import CLASSES, token_class, token_texts, vocabulary_classes
 
 BY_HAND = {
     "line_break": ["\n", "\n\n", " \n", "\r\n\t"],

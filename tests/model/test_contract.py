@@ -9,7 +9,7 @@ import torch
 from lab.model.attention import backends
 from lab.positions import distance, frequencies
 from tests.model.dense import assert_close_with_gradients, draw
-from tests.model.equations import CASES, DOCS, METHODS, ONCE, RESET, Case, ends, log_factor
+from tests.model.equations import CASES, DOCS, METHODS, ONCE, RESET, Case, log_factor
 
 TIGHT_TOL = 1e-12  # float64 sums of some dozens of terms of order one
 FLOAT32_TOL = 3e-5  # the product's promise for float32
@@ -74,14 +74,6 @@ def test_frequency_and_distance_methods_combine(parameters, rel, backend, freque
     expected = case.truth(q, k, v, speeds, rel, lambda m: factor(m) * other(m))
     out = case.attend(q, k, v, rotary, method, backend, layer=3)
     torch.testing.assert_close(out, expected, rtol=0, atol=TIGHT_TOL)
-
-
-def test_layers_that_entropy_abf_exempts_are_left_alone():
-    q, k, v = draw(9, 1, 1, 1, 9, 9, WIDTH)
-    rotary, case = frequencies("entropy_abf", head_dim=WIDTH, theta=THETA, train_len=4), Case(9, 9)
-    plain = case.attend(q, k, v, ROPE, distance("plain"), "sdpa")
-    assert torch.equal(case.attend(q, k, v, rotary, distance("plain"), "sdpa", layer=1), plain)
-    assert not torch.equal(case.attend(q, k, v, rotary, distance("plain"), "sdpa", layer=2), plain)
 
 
 INTRA = distance("dca", train_len=8, chunk=5, parts="intra")  # the one method that hides pairs
@@ -202,15 +194,3 @@ def test_two_tokens_by_hand():
     for backend in ("reference", "sdpa", "auto"):
         out = Case(2, 2).attend(q, k, v, frequencies("rope", head_dim=2), distance("plain"), backend)
         assert out[0, 0, :, 0].tolist() == pytest.approx([1.0, 3 - 2 * weight], abs=TIGHT_TOL)
-
-
-@methods
-def test_chunks_of_queries_equal_one_pass(parameters, rel):
-    q, k, v = draw(7, 2, 4, 2, 20, 20, WIDTH)
-    whole = Case(20, 20).attend(q, k, v, ROPE, distance(**parameters), "auto")
-    for chunks in ([1] * 20, [13, 1, 6]):
-        outs = []
-        for start, stop in zip(ends(chunks), ends(chunks)[1:], strict=False):
-            part = q[:, :, start:stop], k[:, :, :stop], v[:, :, :stop]
-            outs.append(Case(stop - start, stop).attend(*part, ROPE, distance(**parameters), "auto"))
-        torch.testing.assert_close(torch.cat(outs, dim=2), whole, rtol=0, atol=TIGHT_TOL)

@@ -83,17 +83,6 @@ def test_shifted_and_rounded_logits_equal_those_by_hand(shift, bf16):
         assert_rows(rows_of(found), logits_of(q, k, SPEEDS, shift, bf16))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-def test_products_of_rounded_numbers_are_added_up_in_float32(dtype):
-    # 1 + 2^-7 is a bfloat16 number; its square 1 + 2^-6 + 2^-14 is none, and four of them times 1/sqrt(4) make twice it
-    x = torch.full((1, 1, 1, 4), 1 + 2**-7, dtype=dtype)
-    decoder = tiny(TINY_HEAD)
-    inputs = next(layer_inputs(decoder, drawn(1)))
-    logit = LayerLogits(LayerInputs(0, x, x, inputs.layout), torch.bfloat16).block(slice(0, 1))
-    assert logit.dtype == torch.float32
-    assert logit.item() == 2 + 2**-5 + 2**-13
-
-
 def test_the_factor_is_in_the_query_before_it_is_rounded():
     # at position 3, of a model trained on 2 tokens, the factor is ln 4 / ln 2 = 2: exact in bfloat16; at 2 it is
     # ln 3 / ln 2 = 1.58496..., which times 1 + 2^-7 is 1.59734..., in eight bits 204/128 = 1.59375

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from lab.model import products
 from lab.model.products import Linear
@@ -64,11 +63,3 @@ def test_onednn_computes_the_layer_and_its_gradients(bias, needs_input, monkeypa
     for ours, theirs in zip([x, *layer.parameters()], [wide, *exact.parameters()], strict=True):
         if ours.grad is not None:
             torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=0, atol=10 * SUM_ERROR)
-
-
-@pytest.mark.parametrize(("dtype", "onednn"), [(torch.float32, False), (torch.float64, True)], ids=str)
-def test_other_layers_are_torchs_own(dtype, onednn, monkeypatch):
-    monkeypatch.setattr(products, "processor", lambda: products.Processor(bfloat16=False, onednn=onednn))
-    layer, x = Linear(128, 96, dtype=dtype), draw(300, 128).to(dtype)
-    assert torch.equal(layer(x), F.linear(x, layer.weight, layer.bias))
-    assert layer(x).grad_fn.name() == "AddmmBackward0"

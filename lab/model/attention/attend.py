@@ -152,60 +152,46 @@ def attend(
     batch, docs = len(q), None
     if layout is None:
         docs = None if mask == "causal" or doc_ids is None else torch.atleast_2d(doc_ids).expand(batch, -1)
-        frequencies = frequencies or make_frequencies("rope", head_dim=q.shape[-1])
-        distance = distance or make_distance("plain")
-        packs = mask == "document" and backend != "reference"
-        layout = make_layout(q, k, q_pos, k_pos, docs, mask, frequencies, distance, packs=packs)
-    if layout.segments is not None:
-        q, k, v = (end_to_end(x) for x in (q, k, v))
+        methods = frequencies or make_frequencies("rope", head_dim=q.shape[-1]), distance or make_distance("plain")
+        layout = make_layout(q, k, (q_pos, k_pos), docs, mask, backend != "reference", methods)
+    if layout.segments is not None and batch > 1:  # rows end to end: (B, N, T, H) to (1, N, B * T, H)
+        q, k, v = (x.transpose(1, 2).flatten(0, 1)[None].transpose(1, 2) for x in (q, k, v))
     plan = plan_for(backend, layout, q, v)
     out = plan.run(q, plan.keys(k), v, layer)
     if layout.segments is None or docs is None:
         return out
-    return torch.where((docs >= 0)[:, None, :, None], in_rows(out, batch), 0.0)
+    rows = out.transpose(1, 2).unflatten(1, (batch, -1))[0].transpose(1, 2)
+    return torch.where((docs >= 0)[:, None, :, None], rows, 0.0)
 
 
 def make_layout(
     q: Tensor,
     k: Tensor,
-    q_pos: Tensor | None,
-    k_pos: Tensor | None,
+    ids: tuple[Tensor | None, Tensor | None],
     docs: Tensor | None,
     mask: str,
-    frequencies: Frequencies,
-    distance: Distance,
-    *,
     packs: bool,
+    methods: tuple[Frequencies, Distance],
 ) -> Layout:
     """Build a layout; the ids determine whether rows are regular and, with `packs`, packed documents."""
+    q_pos, k_pos = ids
     given = q_pos is not None or k_pos is not None
     k_pos = torch.arange(k.shape[2], device=k.device) if k_pos is None else k_pos
     if q_pos is None:
         q_pos = k_pos if q.shape[2] == k.shape[2] else k_pos[..., k.shape[2] - q.shape[2] :]
+    packs = packs and mask == "document"
     segments = document_segments(q_pos, k_pos, docs) if packs and docs is not None else None
     if segments is not None:
-        ids = k_pos.expand(len(q), -1).reshape(-1)
-        starts = first_ids(ids, segments)
-        return Layout.of(ids, ids, frequencies, distance, q.dtype, segments=segments, starts=starts)
+        flat = k_pos.expand(len(q), -1).reshape(-1)
+        return Layout.of(flat, flat, *methods, q.dtype, segments=segments, starts=first_ids(flat, segments))
     visible = Visibility(q.shape[2], k.shape[2], q.device)
-    starts = (0,)
+    starts: tuple[int, ...] | None = (0,)
     if given or mask != "causal":
         q_ids, k_ids = torch.atleast_2d(q_pos), torch.atleast_2d(k_pos)
         visible = Visibility(q.shape[2], k.shape[2], q.device, mask, docs, q_ids, k_ids)
         aligned = mask == "causal" and torch.equal(q_ids, k_ids[:, k.shape[2] - q.shape[2] :].expand_as(q_ids))
         starts = first_ids(k_pos, None) if aligned else None
-    return Layout.of(q_pos, k_pos, frequencies, distance, q.dtype, starts=starts, visible=visible)
-
-
-def end_to_end(x: Tensor) -> Tensor:
-    """Concatenate the rows of a batch, (B, N, T, H) to (1, N, B * T, H)."""
-    return x if len(x) == 1 else x.transpose(1, 2).flatten(0, 1)[None].transpose(1, 2)
-
-
-def in_rows(x: Tensor, batch: int) -> Tensor:
-    """Split one row into those of a batch, (1, N, B * T, H) to (B, N, T, H)."""
-    rows: Tensor = x.transpose(1, 2).unflatten(1, (batch, -1))
-    return rows[0].transpose(1, 2)
+    return Layout.of(q_pos, k_pos, *methods, q.dtype, starts=starts, visible=visible)
 
 
 def attend_cached(q: Tensor, k: Tensor, v: Tensor, *, layer: int, plan: Plan, cache: KeyCache) -> Tensor:

@@ -85,10 +85,6 @@ class Layout:
             visible,
         )
 
-    def last_query(self) -> Layout:
-        """Restrict the layout to the row's last query, with all keys."""
-        return self.queries(slice(-1, None), self.k_pos.shape[-1])
-
     def queries(self, part: slice, n_keys: int) -> Layout:
         """Restrict the layout of a causal row to some queries, the last aligned with key number `n_keys`."""
         assert self.segments is None, "the queries of a packed row are never restricted"

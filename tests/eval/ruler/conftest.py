@@ -3,8 +3,7 @@ import json
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from eval.engine.cases import Writer
-from eval.engine.words import NOISE
+from eval.engine.cases import NOISE, Writer
 from eval.ruler import aggregation, niah, qa, vt
 from eval.ruler.sources import Sources
 

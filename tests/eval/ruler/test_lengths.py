@@ -5,8 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from eval.engine.cases import Writer, fit
-from eval.engine.words import NOISE
+from eval.engine.cases import NOISE, Writer, fit
 from eval.ruler.tasks import ALL, least_length, make_case
 from lab.errors import LabError
 from tests.eval.ruler.oracle import solve
