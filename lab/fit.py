@@ -13,9 +13,9 @@ CONFIG is a YAML file, or the name of one of configs/, as cpu_demo. Every settin
 
     python -m lab.fit configs/cpu_demo.yaml --profile -o FOLDER            where the time of a few steps goes
 
---dry_run trains nothing and needs no GPU, shards or weights; --gpu=H100 changes the
-estimated hours. --profile trains six steps apart from the run, and writes trace.json and profile.txt to FOLDER, or to
-RUN/profile. With train.devices > 1 the command starts torchrun, which starts a process for each device.
+--dry_run trains nothing and needs no GPU, shards or weights. --profile trains six steps apart from the run, and writes
+trace.json and profile.txt to FOLDER, or to RUN/profile. With train.devices > 1 the command starts torchrun, which
+starts a process for each device.
 
 Exit status: 0 done; 1 a loss or gradient is not finite, or a rank has died; 2 invalid input, a full disk or a run
 folder in use, at most three lines on stderr; 75 stopped by a signal after saving.

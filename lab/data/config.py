@@ -138,8 +138,7 @@ TokenizerChoice = Annotated[Bpe | TokenizerFile, Field(discriminator="method")]
 class Upsample(Section):
     """Long documents more often and short ones less within each source, whose share of the tokens is kept."""
 
-    longer_than: Positive = 4096
-    """Tokens beyond which a document is long."""
+    longer_than: ClassVar[int] = 4096  # tokens; then a document is long
     share: Annotated[float, Gt(0), Lt(1)] = 0.7
     """Share of each source's tokens in long documents afterwards."""
     tokens: Positive | None = None

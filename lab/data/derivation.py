@@ -108,8 +108,8 @@ def plan(base: Path, upsample: Upsample, *, progress: bool = True) -> tuple[list
     if None not in kept:
         counts = ", ".join(f"{kept.count(why)} {why}" for why in KEPT if why in kept)
         raise DataError(
-            f"data.upsample.longer_than={upsample.longer_than}: changes no source (of {len(kept)}: {counts}; the "
-            f"longest document has {longest} tokens); lower it, or raise data.upsample.share"
+            f"data.upsample.share={upsample.share}: changes no source (of {len(kept)}: {counts}; the longest document "
+            f"has {longest} tokens, long ones more than {upsample.longer_than:,}); raise it, or leave upsample out"
         )
     offsets = draw_offsets(n_classes)
     jobs = [

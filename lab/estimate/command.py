@@ -59,7 +59,7 @@ def estimate(experiment: Experiment, options: DryRun) -> str:
     if strategy == "fsdp":  # of which each process gathers the whole weights for a probe
         copied = experiment.model.n_parameters() * (2 if bf16 else 4)
         lines.append(f"  {'weights of a probe (apart)':<{WIDTH - 2}}{copied:>18,}{copied / GIB:>12.2f}")
-    return "\n".join([*lines, "", *work_lines(experiment, options.gpu, bf16=bf16)])
+    return "\n".join([*lines, "", *work_lines(experiment, bf16=bf16)])
 
 
 def assumed_bytes(experiment: Experiment) -> int:
@@ -105,7 +105,7 @@ def memory_lines(experiment: Experiment, memory: Memory, memory_gib: float | Non
     return [*lines, f"  {'in all':<{WIDTH - 2}}{'':>18}{(memory.total + assumed) / GIB:>12.2f}{limit}"]
 
 
-def work_lines(experiment: Experiment, gpu: str, *, bf16: bool) -> list[str]:
+def work_lines(experiment: Experiment, *, bf16: bool) -> list[str]:
     """Format operations, hours and bytes on disk."""
     model, train = experiment.model, experiment.train
     flops, checkpoint = model.flops_per_token_causal(experiment.data.window), checkpoint_bytes(experiment)
@@ -123,10 +123,12 @@ def work_lines(experiment: Experiment, gpu: str, *, bf16: bool) -> list[str]:
         "counts.npz": f"{counts_bytes(experiment):,} bytes",
     }
     if bf16:
-        hours, again = hours_of(experiment, gpu), "; a third more for train.recompute" if train.recompute else ""
+        hours, again = hours_of(experiment, "A100"), "; a third more for train.recompute" if train.recompute else ""
         named = f"arXiv:2410.18745, A.2: {PAPER_DAYS} days for 1T tokens on {PAPER_GPUS} A100"
-        time = f"{hours:,.1f} ({hours / 24:,.1f} days) on {train.world_size} x {gpu}"
+        time = f"{hours:,.1f} ({hours / 24:,.1f} days) on {train.world_size} x A100"
         rows["hours"] = f"{time} at utilisation {paper_utilisation():.2f} ({named}{again})"
+        others = [f"{hours_of(experiment, gpu):,.1f} on {gpu}" for gpu in PEAK_FLOPS if gpu != "A100"]
+        rows["hours elsewhere"] = f"{', '.join(others)}, at the same utilisation"
     return [f"{name:<{WIDTH - 12}}{value}" for name, value in rows.items()]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from lab.command import Words, read_options
 from lab.config import Experiment, load_experiment
 from lab.errors import ConfigError
-from lab.model.config import PEAK_FLOPS, DecoderConfig
+from lab.model.config import DecoderConfig
 from lab.schema import PositiveFloat, Section
 from lab.settings import Raw, part
 
@@ -27,14 +27,6 @@ class DryRun(Section):
 
     memory_gib: PositiveFloat | None = None
     """Memory of each GPU in GiB that the run must fit; left out, no limit."""
-    gpu: str = "A100"
-    """GPU whose peak is used."""
-
-    def rules(self) -> list[str]:
-        """Refuse a GPU whose peak is unknown."""
-        if self.gpu not in PEAK_FLOPS:
-            return [f"gpu={self.gpu}: its peak is not known; use one of: {', '.join(PEAK_FLOPS)}"]
-        return []
 
 
 def separate(words: Words) -> tuple[dict[str, Any], DryRun]:

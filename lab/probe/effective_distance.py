@@ -141,18 +141,17 @@ class DistanceProbe(Probe):
     def judged(self, model: Retrieves, batch: Sequence[tuple[int, OneNumberCase, str]]) -> Iterator[tuple[int, Row]]:
         """Find the numbers in the answers of a batch, and score the right answers."""
         scores = log_probs(model, [case for _, case, _ in batch], self.budget, self.device)
-        return ((test, judge(case, answer, score)) for (test, case, answer), score in zip(batch, scores, strict=True))
-
-
-def judge(case: OneNumberCase, answer: str, log_prob: float) -> Row:
-    """Find the number in an answer."""
-    return {
-        "prompt_hash": case.prompt_hash,
-        "numbers": case.numbers,
-        "answer": answer,
-        "found": int(answers(answer, case.numbers[0])),
-        "log_prob": round(log_prob, 6),
-    }
+        for (test, case, answer), log_prob in zip(batch, scores, strict=True):
+            yield (
+                test,
+                {
+                    "prompt_hash": case.prompt_hash,
+                    "numbers": case.numbers,
+                    "answer": answer,
+                    "found": int(answers(answer, case.numbers[0])),
+                    "log_prob": round(log_prob, 6),
+                },
+            )
 
 
 def answers(text: str, number: str) -> bool:

@@ -158,11 +158,18 @@ class NeedleProbe(Probe):
 
         Raises: ConfigError, DataError.
         """
-        config, window = self.config, self.window
+        config, window, tokenizer = self.config, self.window, self.tokenizer
         self.needles, self.digits, self.seed = config.needles, config.digits, config.seed
         self.protocol = PROTOCOLS[config.protocol]
-        self.check_spelling()
-        self.check_budget()
+        numbers = draw_numbers(np.random.default_rng(self.seed), SPELLED, self.digits)
+        for k in range(0, SPELLED, self.needles):
+            part = numbers[k : k + self.needles]
+            check_spelling(tokenizer, wording.answer(part), part, partial(self.finds_all, part))
+        answer = wording.answer(["8" * self.digits] * self.needles)
+        tokens = len(tokenizer.encode(answer, add_special_tokens=False).ids)
+        if self.budget < tokens:
+            rule = f"an answer of {self.needles} numbers takes {tokens} tokens; raise it"
+            raise ConfigError(f"probe.answer_budget={self.budget}: {rule}")
         self.lengths = config.lengths(self.shortest(), window)
         if not self.lengths:
             raise ConfigError(
@@ -178,32 +185,9 @@ class NeedleProbe(Probe):
         if self.source is not None:
             check_enough(self.haystack, self.tokenizer, length - self.shortest() + self.needles, length, self.source)
 
-    def check_spelling(self) -> None:
-        """Refuse a tokenizer that cannot express the right answer, for instance one that decodes digits with spaces.
-
-        Raises: DataError.
-        """
-        numbers = draw_numbers(np.random.default_rng(self.seed), SPELLED, self.digits)
-        for k in range(0, SPELLED, self.needles):
-            part = numbers[k : k + self.needles]
-            check_spelling(self.tokenizer, wording.answer(part), part, partial(self.finds_all, part))
-
     def finds_all(self, numbers: list[str], text: str) -> bool:
         """Return whether a text holds all of some numbers."""
         return self.protocol.found(text, numbers) == len(numbers)
-
-    def check_budget(self) -> None:
-        """Refuse a budget in which the numbers themselves do not fit.
-
-        Raises: ConfigError.
-        """
-        answer = wording.answer(["8" * self.digits] * self.needles)
-        tokens = len(self.tokenizer.encode(answer, add_special_tokens=False).ids)
-        if self.budget < tokens:
-            raise ConfigError(
-                f"probe.answer_budget={self.budget}: an answer of {self.needles} numbers takes {tokens} tokens; "
-                "raise it"
-            )
 
     def shortest(self) -> int:
         """Count the tokens of the shortest test."""

@@ -105,15 +105,23 @@ class Measuring:
             distances.append(found)
             if not goes_on(f"probing: distance {found.distance} {found.accuracy:.2f}"):
                 return None
-        about, saved = self.described(consumed), computed(counts)
+        about = self.described(consumed)
+        saved = SavedCounts(counts.lengths, counts.frequency(), counts.tokens)  # f is slow under a method
         lines = [length_record(self.probe, result, about, saved) for result in lengths]
         if self.distances is not None:
             lines += [distance_record(self.distances, result, about, saved) for result in distances]
-        summary = {
-            **summary_record(self.probe, lengths, about, saved),
-            **self.distance_summary(lengths, distances, saved),
-            **self.held_out_losses(model, worker),
-        }
+        summary = summary_record(self.probe, lengths, about, saved)
+        if self.distances is not None:  # the four-needle tests that fit the window are read at the same distances
+            config, test = self.distances.config, self.distances.test
+            fitting = [case for result in lengths if result.length <= test.window for case in result.cases]
+            summary |= reach_record(distances, config.threshold, saved)
+            summary["needles_by_distance"] = found_by_distance(
+                fitting, self.distances.distances, confidence=config.confidence, seed=test.seed
+            )
+        if self.loss is not None:
+            sums = torch.stack(worker.gather([self.loss.sums(model.losses).cpu()])).sum(0)
+            loss, scored = sums.sum(0).tolist()
+            summary |= {"held_out_loss": loss / max(scored, 1), "context_loss": context_loss(sums)}
         cases = [result.cases for result in lengths] + [result.cases for result in distances]
         return Found([*lines, summary], [case for part in cases for case in part])
 
@@ -121,36 +129,12 @@ class Measuring:
         """Describe the model after so many tokens."""
         return self.about(torch.device(self.probe.device), consumed)
 
-    def distance_summary(
-        self, lengths: Sequence[LengthResult], distances: Sequence[DistanceResult], counts: SavedCounts
-    ) -> Record:
-        """Summarize the one-number tests, and, at the same distances, the four-needle tests that fit the window."""
-        if self.distances is None:
-            return {}
-        config, probe = self.distances.config, self.distances
-        cases = [case for result in lengths if result.length <= probe.test.window for case in result.cases]
-        rows = found_by_distance(cases, probe.distances, confidence=config.confidence, seed=probe.test.seed)
-        return {**reach_record(distances, config.threshold, counts), "needles_by_distance": rows}
-
-    def held_out_losses(self, model: ModelInTraining, worker: Worker) -> Record:
-        """Average the held-out loss over all processes, of all tokens and by visible context; a collective call."""
-        if self.loss is None:
-            return {}
-        sums = torch.stack(worker.gather([self.loss.sums(model.losses).cpu()])).sum(0)
-        loss, scored = sums.sum(0).tolist()
-        return {"held_out_loss": loss / max(scored, 1), "context_loss": context_loss(sums)}
-
     def numbers(self, found: Found) -> Record:
         """Return what dashboards plot: the summary without what is the same in every probe, and the curves."""
         constants = tests_of(self.probe)
         curve = {f"accuracy_{line['length']}": line["accuracy"] for line in found.lines if "length" in line}
         curve |= {f"found_at_{line['distance']}": line["score"] for line in found.lines if "distance" in line}
         return {**{key: value for key, value in found.summary.items() if key not in constants}, **curve}
-
-
-def computed(counts: PositionCounts | SavedCounts) -> SavedCounts:
-    """Compute f once for all lines of a probe; it is slow under a distance method."""
-    return SavedCounts(counts.lengths, counts.frequency(), counts.tokens)
 
 
 class HeldOutLoss:

@@ -29,11 +29,6 @@ class NeedleProtocol:
     draw: Callable[[int, int, int], Any]
 
 
-def generator(seed: int, length: int, test: int) -> np.random.Generator:
-    """Seed the draws of one test."""
-    return np.random.default_rng([seed, length, test])
-
-
 def released(*, llama31: bool) -> NeedleProtocol:
     """Build the protocol of the released script, for Llama-3.1 or for other models."""
     make_case = partial(released_needles.make_case, llama31=llama31)
@@ -42,7 +37,13 @@ def released(*, llama31: bool) -> NeedleProtocol:
 
 
 PROTOCOLS: Mapping[str, NeedleProtocol] = {
-    "ours": NeedleProtocol(needles.make_case, needles.shortest, needles.found, needles.SUMMARY, generator),
+    "ours": NeedleProtocol(
+        needles.make_case,
+        needles.shortest,
+        needles.found,
+        needles.SUMMARY,
+        draw=lambda seed, length, test: np.random.default_rng([seed, length, test]),
+    ),
     "released": released(llama31=False),
     "released_llama31": released(llama31=True),
 }

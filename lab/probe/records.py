@@ -37,6 +37,10 @@ def length_record(probe: NeedleProbe, result: LengthResult, about: Mapping[str, 
     Readers of run folders use `tests` and `accuracy`; `n` and `score`, with the same values, are common to all
     evaluations.
     """
+    config, stops = probe.config, None
+    if config.sequential:  # the rule by which a length stops
+        thresholds, size = list(config.all_thresholds), config.round_size
+        stops = {"tests": config.tests, "thresholds": thresholds, "error": config.error_rate, "round": size}
     return {
         **about,
         "length": result.length,
@@ -45,13 +49,13 @@ def length_record(probe: NeedleProbe, result: LengthResult, about: Mapping[str, 
         "accuracy": result.accuracy,
         "low": result.low,
         "high": result.high,
-        "confidence": probe.config.confidence,
-        "verdict": "pass" if result.accuracy >= probe.config.threshold else "fail",
+        "confidence": config.confidence,
+        "verdict": "pass" if result.accuracy >= config.threshold else "fail",
         "n": result.tests,
         "score": result.accuracy,
         "f": f_at(counts, result.length),
         **tests_of(probe),
-        "stops": stops_of(probe),
+        "stops": stops,
         "seconds": result.seconds,
     }
 
@@ -75,15 +79,6 @@ def summary_record(
         **tests_of(probe),
         "seconds": round(sum(seconds), 3) if seconds else None,
     }
-
-
-def stops_of(probe: NeedleProbe) -> Record | None:
-    """Return the rule by which a sequential probe stops a length; None if all tests are run."""
-    config = probe.config
-    if not config.sequential:
-        return None
-    thresholds = list(config.all_thresholds)
-    return {"tests": config.tests, "thresholds": thresholds, "error": config.error_rate, "round": config.round_size}
 
 
 def distance_record(

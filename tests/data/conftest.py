@@ -1,8 +1,15 @@
 import pytest
 
 from lab.data.preparation import prepare
-from tests.data.slim import slim, slim_corpus, word_tokenizer
+from tests.data.slim import LONG, slim, slim_corpus, word_tokenizer
 from tests.data.stores import text_config, write_corpus
+
+
+@pytest.fixture(scope="session", autouse=True)
+def short_documents_are_long():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lab.data.config.Upsample.longer_than", LONG)
+        yield
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ def slim_corpus(folder, sources=SOURCES, documents=60, files=TASKS, seed=0):
 
 
 def slim(place, tokenizer, **settings):
-    values = {"upsample": Upsample(longer_than=LONG, share=SHARE), "held_out_frac": 0.1, **settings}
+    values = {"upsample": Upsample(share=SHARE), "held_out_frac": 0.1, **settings}
     corpus = Slimpajama(path=str(place / "corpus"))
     return DataConfig(corpus=corpus, tokenizer=tokenizer, window=32, folder=str(place / "shards"), **values)
 

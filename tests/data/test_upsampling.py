@@ -119,7 +119,7 @@ def test_a_base_that_was_made_anew_is_noticed(config, tmp_path, tokenizer):
     assert is_prepared(config)
 
 
-def test_scored_marks_are_carried_over(tmp_path, tokenizer):
+def test_scored_marks_are_carried_over(tmp_path, tokenizer, monkeypatch):
     (tmp_path / "corpus").mkdir()
     generator = np.random.default_rng(0)
     rows = []
@@ -128,7 +128,8 @@ def test_scored_marks_are_carried_over(tmp_path, tokenizer):
         rows.append({"conversations": [{"from": "human", "value": said[0]}, {"from": "gpt", "value": said[1]}]})
     (tmp_path / "corpus" / "a.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
     corpus = Conversations(path=str(tmp_path / "corpus" / "a.jsonl"))
-    upsample = Upsample(longer_than=30, share=0.9)
+    monkeypatch.setattr(Upsample, "longer_than", 30)
+    upsample = Upsample(share=0.9)
     config = DataConfig(corpus=corpus, tokenizer=tokenizer, folder=str(tmp_path / "shards"), upsample=upsample)
     prepare(config, progress=False)
     marked = {}
@@ -163,8 +164,7 @@ def test_the_record_counts_what_the_shards_hold(config):
 @pytest.mark.parametrize(
     ("settings", "rule"),
     [
-        ({"longer_than": 300}, "longer_than=300: changes no source (of 4: {} tokens)"),
-        ({"share": 0.01}, "longer_than=100: changes no source (of 4: 1 no long documents, 1 no short doc"),
+        ({"share": 0.01}, "share=0.01: changes no source (of 4: 1 no long documents, 1 no short doc"),
         ({"tokens": 1}, "tokens=1: leaves no document"),
     ],
 )
@@ -186,7 +186,6 @@ def test_the_command_prints_the_table_and_what_is_left(config):
         f"--data.folder={config.folder}",
         "--model.vocab_size=501",
         "--workers=1",
-        "--data.upsample.longer_than=100",
         "--data.upsample.share=0.9",
     ]
     for share in ("0/2", "1/2"):

@@ -120,8 +120,6 @@ def test_a_refusal_names_what_takes_the_most():
         pytest.param(["--memory_gib=0"], "--memory_gib=0: must be > 0; ", id="no_memory"),
         pytest.param(["--memory_gib=many"], "--memory_gib=many: must be a number; ", id="no_number"),
         pytest.param(["--memory_gib=.nan"], "--memory_gib=nan: must be finite; ", id="not_a_number"),
-        pytest.param(["--gpu=A7"], "--gpu=A7: its peak is not known; use one of: A100", id="unknown_gpu"),
-        pytest.param(["--gpu=[A100]"], '--gpu=["A100"]: must be text; ', id="list_of_gpus"),
         pytest.param(["--resume"], "--resume: would be ignored", id="another_flag"),
         pytest.param(["--memory=80"], "memory=80: unknown setting", id="misspelt"),
     ],

@@ -169,20 +169,3 @@ def test_questions_as_a_chat_to_a_hugging_face_folder(hugging_face_folder, tmp_p
     found = {tokenizer.decode(ids[ids.index(bos) + 1 :]) for ids in prompts}
     assert found == {f"[user]{document['text']}[assistant]" for document in documents("answer")[:2]}
     assert {ids.count(bos) for ids in prompts} == {1}
-
-
-@pytest.mark.parametrize(
-    ("words", "fault"),
-    [
-        ([f"--include_path={TASKS}/none", "--tasks=a"], "no such folder"),
-        ([*OWN, "--tasks=lab_choice", "--distance=strings"], "did you mean string?"),
-        ([*OWN, "--tasks=lab_choice", "--apply_chat_template"], "has no chat template"),
-        ([*OWN, "--tasks=lab_program"], "--confirm_run_unsafe_code"),
-    ],
-    ids=str,
-)
-def test_wrong_input_is_a_line(run_folder, tmp_path, run, words, fault):
-    status, _, err = run(run_folder, *words, "-o", tmp_path)
-    assert status == 2
-    assert fault in err
-    assert "Traceback" not in err

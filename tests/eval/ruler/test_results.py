@@ -33,10 +33,3 @@ def test_categories_weigh_their_tasks_alike_and_the_average_all_13():
 )
 def test_the_effective_length_ends_before_the_first_length_below(curve, reached):
     assert effective_length({("vt", length): score for length, score in curve.items()}, 85.6) == reached
-
-
-def test_the_effective_length_is_that_of_the_average():
-    scores = {("vt", 512): 100.0, ("fwe", 512): 0.0, ("vt", 1024): 40.0, ("fwe", 1024): 40.0}
-    assert effective_length(scores, 50.0) == 512
-    assert effective_length(scores, 40.0) == 1024
-    assert effective_length(scores, 50.1) == 0
