@@ -165,6 +165,9 @@ SETTINGS = [  # what config.json holds, and the faults
         f"sliding_window=4096: must be null or >= max_position_embeddings=8192, {WHOLE}",
     ),
     (QWEN2 | {"use_sliding_window": True, "sliding_window": 16}, f"use_sliding_window=True: must be false, {WHOLE}"),
+    (QWEN2 | {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types="),
+    ({"mlp_bias": True}, "mlp_bias=True: must be false; "),
+    ({"max_position_embeddings": None}, "max_position_embeddings=None: must be a whole number of tokens; "),
     ({"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5: must be 1"),
     ({"rope_parameters": {"rope_theta": 500.0, "partial_rotary_factor": 0.25}}, "partial_rotary_factor=0.25: must{}"),
     (

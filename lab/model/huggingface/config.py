@@ -32,6 +32,7 @@ from lab.errors import CheckpointError, ConfigError
 from lab.model.config import DecoderConfig
 from lab.positions import Distance, Frequencies
 from lab.positions.ntk import scaled_theta
+from lab.schema import is_whole
 
 NAME = "config.json"
 ORIGINAL = "original_max_position_embeddings"
@@ -119,13 +120,18 @@ def faults_of(settings: Mapping[str, Any], own_frequencies: bool) -> list[str]:
     """List the settings under which the lab's decoder would differ from transformers."""
     family, reach, window = settings["model_type"], settings["max_position_embeddings"], settings.get("sliding_window")
     whole, rope = "attention sees all preceding tokens", rope_of(settings)
+    if not is_whole(reach):
+        return [f"max_position_embeddings={reach}: must be a whole number of tokens; use another model"]
     slides = family == "mistral" and window is not None and window < reach
+    layers = set(settings.get("layer_types") or ()) - {"full_attention"}
     unknown = rope["rope_type"] not in READ_AS and not own_frequencies
     refused = {  # setting: whether it is refused, the rule
         "hidden_act": (settings["hidden_act"] != "silu", "must be silu, the feed-forward is SwiGLU"),
         "attention_bias": (family != "qwen2" and settings.get("attention_bias"), f"must be false for {family}"),
         "use_sliding_window": (settings["use_sliding_window"], f"must be false, {whole}"),
         "sliding_window": (slides, f"must be null or >= max_position_embeddings={reach}, {whole}"),
+        "layer_types": (layers, f"must be full_attention in all layers, {whole}"),
+        "mlp_bias": (settings.get("mlp_bias"), "must be false"),
         "quantization_config": (settings.get("quantization_config"), "must be left out, weights must be floats"),
         "partial_rotary_factor": (rope["partial_rotary_factor"] not in (None, 1), "must be 1"),
         "rope_type": (unknown, f"must be one of {', '.join(READ_AS)}, or frequencies passed to load_pretrained"),
